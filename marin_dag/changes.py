@@ -10,17 +10,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from marin_dag.commands.readings import (
-    RefusedValueError,
-    fields_of,
-    first_problem,
-    read_text,
-    shape,
-    structures_in,
-    validated,
-)
 from marin_dag.errors import UserError
 from marin_dag.inputs import Input
+from marin_dag.readings import RefusedValueError, first_problem, read_text, shape, validated
+from marin_dag.structures import fields_of, structures_in
 
 MAX_FIELDS = 8
 """Those of a class that are listed beside a hint."""

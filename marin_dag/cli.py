@@ -113,7 +113,7 @@ OTHER_WORDS = {
     "prune": "gc",
 }
 """What other tools call a command of ours."""
-MAX_OWNERS = 4
+MAX_OWNERS = 6
 """Commands that take an option, of those named to whoever gave it to another."""
 EXIT_CODES = """\
 exit codes: 0 all is done (or, with --dry-run, nothing would run), 1 something is wrong,
@@ -260,8 +260,9 @@ def _refuse_another_checkout() -> None:
     own = next((folder for folder in folders if (folder / "marin_dag/__init__.py").is_file()), imported)
     if not own.samefile(imported):  # one folder has other names through a mount
         raise UserError(
-            f"{script} lies in {own}, and the code that it imports in {imported}: its environment is another "
-            f"checkout's. Make one of its own by `make .venv/ready` there, or put PYTHONPATH={own} before the command."
+            f"{script} lies in the checkout {own}, and this Python imports the code of {imported}. Run it by "
+            f"{own}/.venv/bin/python (`make .venv/ready` there makes it), or put PYTHONPATH={own} before the command; "
+            f"or move it out of {own}, to run it with the code of {imported}."
         )
 
 

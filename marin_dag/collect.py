@@ -167,7 +167,8 @@ class Collector:
         )
 
     def _running(self, *, writes: bool = False) -> "_Running":
-        held = Leases(self._store).unsealed(max(self._older_than_seconds, DEAD_SECONDS), writes=writes)
+        oldest = max(self._older_than_seconds, DEAD_SECONDS)
+        held = Leases(self._store).unsealed(oldest, writes=writes, must_know_needs=True)
         needs = (key.partition("@")[0] for holder, _ in held.values() for key in holder.needs)
         return _Running(frozenset(held), frozenset(needs))
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from marin_dag.assignments import parse_fork_settings
 from marin_dag.changes import apply_text, nearest, value_at
-from marin_dag.commands.assignments import parse_fork_settings
 from marin_dag.errors import UserError, listed
 from marin_dag.fields import identity_fields
 from marin_dag.graph import Graph
-from marin_dag.plan import MAX_NAMED, RefusedStepsError, check_configs
+from marin_dag.planning.config_checks import MAX_NAMED, RefusedStepsError, check_configs
 from marin_dag.planning.lost_milestones import Lost, LostMilestones, lost_in
 from marin_dag.planning.milestone_reasons import MilestoneMissing, NotTold
 from marin_dag.planning.reasons import render
@@ -204,7 +204,7 @@ class Forks:
             without what `lost_by` says of it alone.
         """
         step = forked(graph, fork)
-        running, committed = Leases(self._store).at_work(), Records(self._store).committed_keys()
+        running, committed = Leases(self._store).at_work(writes=True), Records(self._store).committed_keys()
         said = self.lost_by(graph, fork, alone=True)
         tellings = Tellings(self._store)
         lost_milestones = LostMilestones(graph.with_targets([step]), committed, LeftBehind(self._store), tellings)

@@ -2,17 +2,16 @@
 
 import dataclasses
 import functools
-import shlex
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from marin_dag.cost import Cost
 from marin_dag.diff import Difference, code_difference
-from marin_dag.errors import RefusedConfigError, UserError, listed
 from marin_dag.graph import Graph, Selection
 from marin_dag.paused_collection import collection_paused
 from marin_dag.planning.causes import Cause, Causes
+from marin_dag.planning.config_checks import check_configs, said, settings, undecided
 from marin_dag.planning.estimate import with_seconds
 from marin_dag.planning.lost_milestones import LostMilestones, kept_milestones
 from marin_dag.planning.milestone_reasons import MilestoneMissing
@@ -32,6 +31,7 @@ from marin_dag.planning.reasons import (
     Resumes,
     Running,
     SameAs,
+    Silent,
 )
 from marin_dag.planning.remainder import LeftBehind, with_remainders
 from marin_dag.planning.siblings import Siblings
@@ -46,8 +46,6 @@ from marin_dag.storage.told import Tellings
 from marin_dag.storage.work_code import codes_left
 from marin_dag.store import Store
 
-MAX_NAMED = 3
-
 
 class Root(NamedTuple):
     """One change that a person made, the steps at which it was made, and all the stale steps that follow from it."""
@@ -55,14 +53,6 @@ class Root(NamedTuple):
     made_at: tuple[str, ...]
     difference: Difference
     follow: tuple[str, ...]
-
-
-class RefusedStepsError(UserError):
-    """Configs that their kinds' checks refuse; `names` are those of the steps."""
-
-    def __init__(self, message: str, names: Iterable[str]) -> None:
-        super().__init__(message)
-        self.names = frozenset(names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,20 +105,16 @@ class Plan:
     @functools.cached_property
     def open_questions(self) -> dict[str, str]:
         """What the recipe leaves open of steps that would run, by name; no run begins before a person has said it."""
-        return {name: _said(name, error) for name, error in self._undecided.items()}
+        return {name: said(name, error) for name, error in self._undecided.items()}
 
     @property
     def open_settings(self) -> tuple[str, ...]:
         """STEP.FIELD=VALUE for each field that they are about, with a word in place of what only a person knows."""
-        return tuple(setting for name, error in self._undecided.items() for setting in _settings(name, error))
+        return tuple(setting for name, error in self._undecided.items() for setting in settings(name, error))
 
     @functools.cached_property
     def _undecided(self) -> dict[str, ValueError]:
-        def ask(step: Step[Any]) -> None:
-            if step.kind.check_decided is not None:
-                step.kind.check_decided(step.config)
-
-        return _errors((planned.step for planned in self.will_run), ask)
+        return undecided(planned.step for planned in self.will_run)
 
     @property
     def cost(self) -> Cost:
@@ -157,49 +143,6 @@ def make_plan(graph: Graph, store: Store, selection: Selection | None = None) ->
     with collection_paused():
         check_configs(graph.step(name) for name in graph.names if name in selected)
         return _Planner(graph, store, selected, frozenset(selection.force)).plan()
-
-
-def check_configs(steps: Iterable[Step[Any]]) -> None:
-    """Asks each kind whether a config can work, before a chip is reserved; all that is wrong is said at once."""
-    names_by_problem: dict[str, list[str]] = defaultdict(list)
-    refused = refusals(steps)
-    for name, problem in refused.items():
-        names_by_problem[problem].append(name)
-    if refused:
-        said = (f"{listed(names, MAX_NAMED)}: {text}" for text, names in names_by_problem.items())
-        raise RefusedStepsError("\n".join(said), refused)
-
-
-def refusals(steps: Iterable[Step[Any]]) -> dict[str, str]:
-    """What is wrong with each step whose config cannot work, and how to mend it."""
-
-    def ask(step: Step[Any]) -> None:
-        if step.kind.check is not None:
-            step.kind.check(step.config)
-        if step.kind.check_on is not None:
-            step.kind.check_on(step.config, step.resources)
-
-    return {name: _said(name, error) for name, error in _errors(steps, ask).items()}
-
-
-def _errors(steps: Iterable[Step[Any]], ask: Callable[[Step[Any]], None]) -> dict[str, ValueError]:
-    errors = {}
-    for step in steps:
-        try:
-            ask(step)
-        except ValueError as error:
-            errors[step.name] = error
-    return errors
-
-
-def _said(name: str, error: ValueError) -> str:
-    options = " --set ".join(shlex.quote(setting) for setting in _settings(name, error))
-    return f"{error}\nOn the command line: --set {options}" if options else str(error)
-
-
-def _settings(name: str, error: ValueError) -> list[str]:
-    cure = error.cure if isinstance(error, RefusedConfigError) else {}
-    return [f"{name}.{field}={text}" for field, text in cure.items()]
 
 
 class _Planner:
@@ -258,7 +201,7 @@ class _Planner:
             passed = self.lost_milestones.passed_by(step, self.running)
             reasons = (*reasons, *(reason for reason in passed if reason not in reasons))
         if will_run and verdict not in (Verdict.DONE, Verdict.RUNNING, Verdict.QUEUED):
-            reasons = (*reasons, *self.stops.of(step))
+            reasons = (*reasons, *self.stops.of(step), *self._silent(step))
         compared = self.compared.get(step.name)
         return PlannedStep(step, verdict, reasons, will_run, is_selected, compared=compared)
 
@@ -376,9 +319,19 @@ class _Planner:
     def failed_keys(self) -> frozenset[str]:
         return self.records.failed_keys()
 
-    @functools.cached_property
+    @property
     def running(self) -> Mapping[str, Held]:
-        return Leases(self.store).running()
+        return self._running_and_silent[0]
+
+    def _silent(self, step: Step[Any]) -> tuple[Silent, ...]:
+        held = self._running_and_silent[1].get(step.digest)
+        if held is None or not held.holder.host:
+            return ()
+        return (Silent(held.holder.host, held.holder.pid, round(time.time() - held.updated)),)
+
+    @functools.cached_property
+    def _running_and_silent(self) -> tuple[Mapping[str, Held], Mapping[str, Held]]:
+        return Leases(self.store).running_and_silent()
 
 
 def _told_begun(planned: PlannedStep) -> PlannedStep:

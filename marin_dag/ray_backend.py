@@ -8,19 +8,22 @@ from typing import Any
 
 from marin_dag.errors import UserError
 from marin_dag.resources import Cpu, Gpu, Resources, Tpu, is_gang
-from marin_dag.running.attempt import failure_of, run_attempt
+from marin_dag.running.attempt import run_attempt
 from marin_dag.running.backend import Listener
 from marin_dag.running.gang import Gang
 from marin_dag.running.ray_cluster import hear_ray, is_connected, join_cluster, start_cluster
 from marin_dag.running.supply import refuse_what_never_fits, what_is_not_there_yet
 from marin_dag.running.switchboard import NEWS_SECONDS, SwitchboardChannel, start_switchboard
 from marin_dag.running.task import Outcome, Task
+from marin_dag.running.worker_deaths import WorkerDeaths
 from marin_dag.storage.transient import SHARD_PAUSES_SECONDS, patiently
 
 CANCEL_GRACE_SECONDS = 5.0
 REMARK_SECONDS = 2.0
 """So long Ray's remarks are held back: what they are about is told first, by the outcome of the step."""
 WORKER_DEATHS = 3
+QUICK_SECONDS = 1.0
+"""Of a step that takes no longer only the end is told."""
 
 
 class RayBackend:
@@ -39,6 +42,7 @@ class RayBackend:
         self._gangs: dict[str, Gang] = {}
         self._outcomes_of_gangs: Queue[Outcome] = Queue()
         self._started: set[str] = set()
+        self._untold_starts: dict[str, float] = {}
         self._last_news = 0.0
         self._owns_cluster = False
         self._is_stop_wanted = False
@@ -46,6 +50,7 @@ class RayBackend:
         self._has: dict[str, float] = {}
         self._switchboard: Any = None
         self._remarks: Queue[tuple[float, str]] = Queue()
+        self._deaths = WorkerDeaths()
 
     @property
     def announcement(self) -> str:
@@ -119,11 +124,28 @@ class RayBackend:
         outcomes = [self._outcome(reference) for reference in ended] + self._take_gangs()
         # What a trajectory published comes before its end. Of a plain step that is done the end says all.
         self._pass_on_news(force=any(item.status != "done" or item.task.milestone is not None for item in outcomes))
+        self._tell_starts(outcomes)
         return outcomes
+
+    def _tell_starts(self, outcomes: Sequence[Outcome]) -> None:
+        """That a step began is no news where its end is told in the same second."""
+        for outcome in outcomes:
+            if outcome.status == "done":
+                self._untold_starts.pop(outcome.task.key, None)
+            else:
+                self._tell_start(outcome.task.key)
+        for key, began in list(self._untold_starts.items()):
+            if time.monotonic() - began >= QUICK_SECONDS:
+                self._tell_start(key)
+
+    def _tell_start(self, key: str) -> None:
+        if self._untold_starts.pop(key, None) is not None:
+            self._listener.on_started(key)
 
     def _pass_on_remarks(self, older_than_seconds: float) -> None:
         while not self._remarks.empty() and time.monotonic() - self._remarks.queue[0][0] >= older_than_seconds:
-            self._listener.on_remark(f"Ray: {self._remarks.get()[1]}")
+            if text := self._deaths.remark(self._remarks.get()[1]):
+                self._listener.on_remark(f"Ray: {text}")
 
     def _take_gangs(self) -> list[Outcome]:
         outcomes = []
@@ -143,7 +165,7 @@ class RayBackend:
         except ray.exceptions.TaskCancelledError:
             return Outcome(task, "cancelled")
         except ray.exceptions.RayError as error:
-            return Outcome(task, "failed", failure=failure_of(task, _plain(error)))
+            return Outcome(task, "failed", failure=self._deaths.failure(task, _plain(error)))
         assert isinstance(outcome, Outcome)
         return outcome
 
@@ -155,8 +177,7 @@ class RayBackend:
         self._last_news = time.monotonic()
         news = ray.get(self._switchboard.take_news.remote())
         self._started.update(news.started)
-        for key in news.started:
-            self._listener.on_started(key)
+        self._untold_starts |= dict.fromkeys(news.started, time.monotonic())
         for key, item in news.progress.items():
             self._listener.on_progress(key, item)
         for key in news.published:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from marin_dag.errors import UserError
-from marin_dag.planning.wanted_milestones import WantedMilestones, still_wanted, wanted_milestones
+from marin_dag.planning.wanted_milestones import WantedMilestones, earlier_milestones, still_wanted, wanted_milestones
 from marin_dag.resources import Resources
 from marin_dag.running.attempt import failure_of
 from marin_dag.running.backend import Backend
@@ -128,11 +128,14 @@ class Run:
         """See Listener."""
         node = self._nodes.get(key)
         if node is not None and node.state == "running" and not node.has_started:
-            node.has_started = True
-            if node.lease is not None:
-                node.lease.has_started = True
+            self._note_start(node)
             again = "" if node.num_attempts == 1 else f"attempt {node.num_attempts}"
             self._display.event(node.step.name, "started", again)
+
+    def _note_start(self, node: Node) -> None:
+        node.has_started = True
+        if node.lease is not None:
+            node.lease.has_started = True
 
     def on_progress(self, key: str, progress: Progress) -> None:
         """See Listener."""
@@ -248,6 +251,7 @@ class Run:
     def _task(self, node: Node, epoch: int, records: Mapping[tuple[str, ...], Record] | None) -> Task:
         """With None for the records of its inputs it is a task to speak of, and none to run."""
         step = node.step
+        is_forced = step.key in self._force and step.key in self._committed
         return Task(
             prefix=self._store.prefix,
             name=step.name,
@@ -261,9 +265,9 @@ class Run:
             lease_epoch=epoch,
             provenance=self._provenance,
             notice_seconds=self._notice_seconds,
-            wanted_milestones=self._wanted_of(node),
+            wanted_milestones=earlier_milestones(step, self._committed) if is_forced else self._wanted_of(node),
             old_tellings=self._hearing.old,
-            is_forced=step.key in self._force and step.key in self._committed,
+            is_forced=is_forced,
         )
 
     def _wanted_of(self, node: Node) -> tuple[int, ...]:
@@ -271,8 +275,10 @@ class Run:
 
     def _take(self, outcome: Outcome) -> None:
         node = self._nodes[outcome.task.key]
-        if outcome.status == "done":  # the news of a quick step may come after its end
+        if outcome.status == "done" and node.num_attempts > 1:  # which says that it was another try
             self.on_started(outcome.task.key)
+        elif outcome.status == "done":  # of a quick step nobody was told that it began, and its end says all
+            self._note_start(node)
         lost = node.lease is not None and node.lease.is_lost
         # The attempt may meet its successor's claim at its commit, before the next heartbeat does.
         lost = lost or (outcome.failure is not None and outcome.failure.error_type == LeaseLostError.__qualname__)
@@ -291,7 +297,8 @@ class Run:
             self._setbacks.retry_or_fail(node, outcome.failure, is_stopping=self._is_stopping)
         elif outcome.status == "stopped" and not self._is_stopping and not outcome.is_told_to_stop:
             said = "asked to stop by somebody else than this driver; a preempted machine?"
-            said += f" Its work so far is kept: {outcome.stopped_at}" if outcome.stopped_at else ""
+            kept = "Forced, it begins anew" if outcome.task.is_forced else "Its work so far is kept"
+            said += f" {kept}: {outcome.stopped_at}" if outcome.stopped_at else ""
             failure = failure_of(outcome.task, PreemptedError(said))
             self._setbacks.retry_or_fail(node, failure, is_stopping=self._is_stopping)
         else:

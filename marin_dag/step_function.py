@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from marin_dag.commands.readings import fields_of, structures_in
 from marin_dag.fields import added_fields
+from marin_dag.structures import fields_of, structures_in
 
 
 def types_of(function: Callable[..., Any]) -> tuple[type[Any], type[Any]]:

@@ -1,7 +1,7 @@
 """Verify: a step against itself. What is committed is only ever read."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from marin_dag.errors import UserError
@@ -40,8 +40,8 @@ class Rerunner:
         self._backend = backend
         self._outcomes: list[Outcome] = []
 
-    def rerun(self, step: Step[Any], record: Record) -> Rerun:
-        """Runs `step` again and compares with `record`.
+    def rerun(self, step: Step[Any], record: Record, milestones: Sequence[Record]) -> Rerun:
+        """Runs `step` again and compares with `record`, and what it publishes on its way with `milestones`.
 
         Raises:
             RerunError: it did not finish.
@@ -49,9 +49,9 @@ class Rerunner:
         name = new_attempt()
         beside = open_store(f"{self._store.prefix}/{VERIFICATIONS}/{name}")
         with _needing(self._store, name, step):
-            return self._rerun(step, record, beside)
+            return self._rerun(step, record, milestones, beside)
 
-    def _rerun(self, step: Step[Any], record: Record, beside: Store) -> Rerun:
+    def _rerun(self, step: Step[Any], record: Record, milestones: Sequence[Record], beside: Store) -> Rerun:
         inputs = {item.keys: self._records.get(item.key) for _, item in step.inputs}
         task = Task(
             prefix=beside.prefix,
@@ -65,12 +65,22 @@ class Rerunner:
             attempt=new_attempt(),
             lease_epoch=1,
             provenance=collect_provenance(beside),
+            wanted_milestones=tuple(record.milestone for record in milestones if record.milestone is not None),
         )
         outcome = self._outcome(task)
         if outcome.status != "done" or outcome.record is None:
             said = outcome.failure.error if outcome.failure is not None else outcome.status
             raise RerunError(f"{step.name}: run again, it ended: {said}. What it left is in {beside.prefix}")
-        return _compared_runs(step, record, outcome.record, beside.prefix)
+        differences, is_bitwise = _compared(step, record, outcome.record)
+        again = Records(beside)
+        for first in milestones:
+            second = again.find(first.key)
+            if second is None:  # it lies before the input of a later leg, which is not made again
+                continue
+            more, is_same = _compared(step, first, second)
+            differences += [f"at {first.milestone:,}: {difference}" for difference in more]
+            is_bitwise &= is_same
+        return Rerun(tuple(differences), is_bitwise, beside.prefix)
 
     def _outcome(self, task: Task) -> Outcome:
         try:
@@ -116,15 +126,16 @@ class RerunError(UserError):
     """A step that was run again did not finish."""
 
 
-def _compared_runs(step: Step[Any], first: Record, second: Record, folder: str) -> Rerun:
+def _compared(step: Step[Any], first: Record, second: Record) -> tuple[list[str], bool]:
+    """What differs beyond what the kind tolerates, and whether nothing does."""
     differing = sorted({entry.path for entry in set(first.manifest) ^ set(second.manifest)})
     differences = [f"{path} differs" for path in differing]
     if first.result != second.result:
         differences.insert(0, f"its result was {first.result} and is {second.result}")
     if not differences:
-        return Rerun((), True, folder)
+        return [], True
     if step.kind.tolerance is None:
-        return Rerun(tuple(differences), False, folder)
+        return differences, False
     results = (step.kind.result_type.model_validate(record.result) for record in (first, second))
     beyond = step.kind.tolerance(*results)
-    return Rerun((beyond,) if beyond else (), False, folder)
+    return [beyond] if beyond else [], False

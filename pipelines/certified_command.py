@@ -41,10 +41,11 @@ def _certified(session: Session) -> int:
     newest = (certified_of(session.store, digest, names[0], only_newest=True) for digest, names in trainings.items())
     found = [each for of_one in newest for each in of_one]
     if found:
-        print("\n".join([*_listed(found), f"to go back  {session.line('certified', 'PHASE')}"]))
+        print("\n".join([*_listed(found), f"to go back  {session.line('certified', found[-1].phase)}"]))
     else:
         print("nothing of these phases is certified: a checkpoint is once enough good updates have followed it")
-        print(f"ask why     {session.line('certified', 'PHASE')}")
+        if trainings:
+            print(f"ask why     {session.line('certified', next(iter(trainings.values()))[0])}")
     return NOTHING_WOULD_RUN
 
 
@@ -88,7 +89,8 @@ def _ways_back(
             continue
         again = step.fork(_free_name(graph, f"{step.name}-again"), start=graph.step(each.phase).at(step=each.step))
         words = ["fork", step.name, "--as", again.name, "--set", f"start={each.phase}@{each.step}"]
-        yield f"go on from  {session.line(*words, *changes, '--reason', '...')}"
+        reason = f"from step {each.step}, certified by {each.good_steps} good updates"
+        yield f"go on from  {session.line(*words, *changes, '--reason', reason)}"
         for remark in session.remarks(graph.with_targets([again])).get(again.name, ()):
             yield f"            {remark.text}; instead, with: {remark.options()}"
 

@@ -1,5 +1,6 @@
 """curves: how far each phase has come; `--tensorboard DIR` and `--wandb DIR` give its figures to those tools, and
-`--validation FILE.html` draws what phases measured of held-out text, `--norms FILE.html` their gradients by layer."""
+`--validation FILE.html` draws what phases measured of held-out text, `--norms FILE.html` their gradients by layer;
+`--against` holds their losses against those of another run."""
 
 import contextlib
 import os
@@ -15,6 +16,7 @@ from marin_dag.graph import Graph
 from marin_dag.storage.records import Records, UnreadableRecordError
 from marin_dag.store import Store
 from pipelines.picture_file import PAGE, refuse_unwritable, write_picture
+from pipelines.reference import Reference, reference_of, refuse_wrong_margin
 from pipelines.timeline import legs_in, main_line_of, phases_in
 from pipelines.trainings import attempts_of, names_of_trainings, shared
 from runtime.training.timeline import Leg
@@ -65,6 +67,7 @@ def _curves(session: Session) -> int:
     heat = session.parsed.norms
     if heat is not None:
         refuse_unwritable("--norms", heat, (PAGE,))
+    refuse_wrong_margin(session.parsed.against, session.parsed.margin)
     graph = session.graph()
     trainings = _wanted(session, graph)
     phases = {names[0]: digest for digest, names in trainings.items()}
@@ -82,6 +85,9 @@ def _curves(session: Session) -> int:
     unsaved: list[str] = []
     """Of those that were named."""
     places = None if picture is None else _places(session, graph)
+    reference = _reference(session, graph)
+    verdicts: list[bool | None] = []
+    """Of the reference: whether a phase is behind it, or None where nothing is to compare."""
     validated: list[ValidationCurve] = []
     layers: list[LayerNorms] = []
     for name, digest in phases.items():
@@ -95,6 +101,7 @@ def _curves(session: Session) -> int:
         if curves is None or not curves.step.size:
             unsaved += [stop for stop in trainings[digest] if stop in session.parsed.names]
             continue
+        compared = None if reference is None else reference.said(curves)
         curves = with_validation(curves, attempts_of(session.store, digest))
         if exports or heat is not None:
             curves = with_norms(curves, attempts_of(session.store, digest))
@@ -105,6 +112,10 @@ def _curves(session: Session) -> int:
             legs, main_line = places
             validated += validation_curves([legs[stop] for stop in trainings[digest]], curves, main_line)
         print(f"{name:<{width}}  {_said(curves)}")
+        if compared is not None:
+            lines, verdict = compared
+            print("\n".join(f"{'':<{width}}  {line}" for line in lines))
+            verdicts.append(verdict)
         for export in exports:
             with _refused(export):
                 shown_by = export.write(curves, name)
@@ -130,7 +141,27 @@ def _curves(session: Session) -> int:
             is_made = False
     if told and heat is not None:
         is_made &= _draw_norms(session, layers, heat, [name for name, digest in phases.items() if digest in told])
-    return FAILED if damaged or not is_made else NOTHING_WOULD_RUN
+    is_told = reference is None or (not any(verdicts) and any(verdict is not None for verdict in verdicts))
+    return FAILED if damaged or not is_made or not is_told else NOTHING_WOULD_RUN
+
+
+def _reference(session: Session, graph: Graph) -> Reference | None:
+    """What is asked for, read once."""
+    from runtime.training.checkpoint_reader import CheckpointError
+
+    against = session.parsed.against
+    if against is None:
+        return None
+    phases = {name: digest for digest, names in names_of_trainings(graph.steps).items() for name in names}
+    try:
+        return reference_of(
+            against,
+            session.parsed.margin,
+            phases,
+            lambda name: read_newest(session.store, phases[name], after_step=0, by_source=False),
+        )
+    except (CheckpointError, UnreadableRecordError) as error:
+        raise UserError(f"--against {against}: {error}") from error
 
 
 def _places(session: Session, graph: Graph) -> tuple[dict[str, Leg], list[str]]:
@@ -335,12 +366,15 @@ def _add_arguments(parser: Any) -> None:
     parser.add_argument("--wandb", metavar="DIR", help="(curves) write them as offline runs of Weights & Biases")
     parser.add_argument("--validation", metavar="FILE.html", help="(curves) draw the bits per byte of held-out text")
     parser.add_argument("--norms", metavar="FILE.html", help="(curves) draw the gradient norms of each layer")
+    parser.add_argument("--against", metavar="REFERENCE", help="(curves) compare losses: a phase, or a metrics.parquet")
+    parser.add_argument("--margin", metavar="NATS", type=float, help="(curves) with --against: exit with 1 beyond it")
 
 
 COMMAND = Command(
     "curves",
     "[PHASE ...]",
-    "how far each phase has come; its figures for TensorBoard and W&B, its held-out text and gradients as pages",
+    "how far each phase has come, against another run too; its figures for TensorBoard and W&B, pages of its held-out "
+    "text and gradients",
     _curves,
     0,
     100,

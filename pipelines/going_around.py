@@ -5,10 +5,11 @@ arXiv:2204.02311, section 5.1). What is printed is a proposal for a person: whic
 """
 
 import json
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from marin_dag.commands.session import Session
+from marin_dag.commands.session import Session, program_words
 from marin_dag.graph import Graph
 from marin_dag.quantities import counted, in_short
 from marin_dag.step import Step
@@ -89,7 +90,7 @@ def going_around(
         stop = way.phase.config.until_step
         yield f"            {way.phase.name} stops at step {stop:,} now, which is no way on from {way.begin_step:,}"
         return
-    yield from _lines(session, graph, way, last.step, free_name)
+    yield from _lines(session, graph, way, first, last, free_name)
 
 
 class _Way(NamedTuple):
@@ -124,9 +125,9 @@ def _from_its_start(root: Step[TrainPhaseConfig]) -> _Way:
     return _Way(root, config.begin_step, {}, {}, config.skip_batches, tuple(jumps))
 
 
-def _lines(session: Session, graph: Graph, way: _Way, last_step: int, free_name: str) -> Iterator[str]:
+def _lines(session: Session, graph: Graph, way: _Way, first: Sighting, last: Sighting, free_name: str) -> Iterator[str]:
     phase, begin, config = way.phase, way.begin_step, way.phase.config
-    num_steps = last_step + MARGIN_UPDATES - begin
+    num_steps = last.step + MARGIN_UPDATES - begin
     num_batches = num_steps + way.skip_batches
     name = way.must_be_published
     if name and Records(session.store).find(f"{phase.digest}@{begin}") is None:
@@ -134,7 +135,8 @@ def _lines(session: Session, graph: Graph, way: _Way, last_step: int, free_name:
     again = phase.fork(free_name, **way.changes, skip_batches=num_batches, acknowledge=way.acknowledge)
     settings = {**way.typed, "skip_batches": str(num_batches), "acknowledge": json.dumps(way.acknowledge)}
     words = [word for field, text in settings.items() for word in ("--set", f"{field}={text}")]
-    yield f"go around   {session.line('fork', phase.name, '--as', again.name, *words, '--reason', '...')}"
+    words += ["--reason", f"around {first.what} at step {first.step}"]
+    yield f"go around   {session.line('fork', phase.name, '--as', again.name, *words)}"
     tokens = in_short(num_batches * config.global_batch_size * config.sequence_length)
     yield (
         f"            from step {begin:,}, with {num_batches:,} batches left out, {tokens} tokens: up to "
@@ -142,15 +144,13 @@ def _lines(session: Session, graph: Graph, way: _Way, last_step: int, free_name:
     )
     if num_steps > MOST_BATCHES:
         yield f"            PaLM left out 200 to {MOST_BATCHES}; there is no nearer state to go on from"
-    moved = [segment.start_step for segment in config.mixture.segments if begin < segment.start_step <= last_step]
+    moved = [segment.start_step for segment in config.mixture.segments if begin < segment.start_step <= last.step]
     if moved:
         yield f"            they are of the mixture at step {begin:,}, and not of the one from {moved[0]:,} on"
     for remark in session.remarks(graph.with_targets([again])).get(again.name, ()):
         if "skip_batches" not in remark.cure:
             yield f"            {remark.text}; instead, with: {remark.options()}"
-    yield "            It mends what a state and the batches that it met did together: PaLM's runs did not spike on the"
-    yield "            same batches from an earlier state (arXiv:2204.02311, section 5.1). It mends no machine and no"
-    yield "            state: if it spikes again on other batches, take a lower rate, and leave no more out. One alarm"
-    yield "            with nothing behind it is one batch. Where the same updates do not repeat, it is a machine:"
+    yield "            It mends no machine and no bad state (docs/checkpoints-and-resume.md, Going around). A machine's"
+    yield "            updates come out otherwise when they are made again:"
     yield f"repeat it   {session.line('--force', phase.name, '--until', phase.name)}"
-    yield "            and then hold the digests against the first ones: python -m runtime.training.replay PREFIX"
+    yield f"compare     {shlex.join([program_words()[0], '-m', 'runtime.training.replay', session.store.prefix])}"

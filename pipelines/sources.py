@@ -1,12 +1,14 @@
 """Sources: the corpora of the laptop and of a folder of one's own, what they are, why and under which licence."""
 
+import contextlib
 import fnmatch
 import re
 import unicodedata
 from collections.abc import Sequence
 
-from marin_dag.errors import listed
+from marin_dag.errors import UserError, listed
 from marin_dag.step import Step
+from marin_dag.store import StoreError
 from pipelines.roles import role_of_file
 from pipelines.source import CODE_RULES, DEGENERATE, DOCSTRING_RULES, HOWTO_RULES, TESTS, WEB_RULES, Source, by_name
 from runtime.text.extraction.formats import (
@@ -25,6 +27,8 @@ from steps.fetch import Wheel, files_in, installed_python, names_in
 
 OWN_FILES = ("*.jsonl", "*.jsonl.gz", "*.jsonl.zst")
 """What of a user's folder is read; JSON lines, each file a source."""
+OTHER_ENDING = re.compile(r"\.(ndjson|jsonlines)(?=$|\.(gz|zst)$)")
+"""What others call JSON lines."""
 COMPANIONS = ("*.md", *(f"{name}{suffix}" for name in ("LICENSE", "README") for suffix in ("", ".txt", ".rst")))
 """What may lie beside it unread, besides hidden files."""
 MAX_NAMED = 3
@@ -146,7 +150,14 @@ def laptop_sources() -> dict[str, Source]:
 
 def corpus_sources(folder: str) -> dict[str, Source]:
     """One source for each JSON-lines file of a folder, named by the file, in the role that its name tells."""
-    found = files_in(folder, *OWN_FILES)
+    try:
+        found = files_in(folder, *OWN_FILES)
+    except StoreError:
+        raise
+    except UserError:
+        with contextlib.suppress(UserError):  # of a folder that is not there, or empty, the first says all
+            _refuse_what_would_be_left_out(folder)
+        raise
     _refuse_what_would_be_left_out(folder)
     sources = []
     for file in found.files:
@@ -195,10 +206,12 @@ def _refuse_what_would_be_left_out(folder: str) -> None:
 
     others = [name for name in names_in(folder, "**") if not is_known(name)]
     if others:
+        same = [name for name in others if OTHER_ENDING.search(name) and "/" not in name]
+        cure = f"Rename {same[0]} to {OTHER_ENDING.sub('.jsonl', same[0])}: the format is the same. " if same else ""
         raise ValueError(
             f"{folder}: {listed(others, MAX_NAMED)} would not be read: a source is a file of JSON lines "
-            f"({', '.join(OWN_FILES)}) that lies in the folder itself. Convert what is to be trained on, and take the "
-            "rest out of the folder."
+            f"({', '.join(OWN_FILES)}) that lies in the folder itself. {cure}Convert what is to be trained on, and "
+            "take the rest out of the folder."
         )
 
 

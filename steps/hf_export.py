@@ -6,6 +6,7 @@ from pydantic import BaseModel
 
 from marin_dag.step import Input, StepContext, step
 from runtime.optim.ema import HOT, Ema, average_named
+from steps.machine_checks import refuse_several_hosts
 from steps.phase_checks import refuse_several_tokenizers, refuse_unkept_average, tokenizers_of_phase
 from steps.phase_result import TrainPhaseResult
 from steps.tokenizer import TokenizerResult
@@ -48,14 +49,9 @@ def check_phase(config: HfExportConfig) -> None:
     refuse_unkept_average("weights", config.phase, phase, average, instead=HOT)
 
 
-@step(policy="tracked", packages=("safetensors",), check=check_phase)
+@step(policy="tracked", packages=("safetensors",), check=check_phase, check_on=refuse_several_hosts)
 def hf_export(config: HfExportConfig, context: StepContext) -> HfExportResult:
     """Weights, configuration, tokenizer and a card that says which weights these are; in the memory of one host."""
-    if context.host.num_hosts > 1:
-        raise ValueError(
-            f"resources: {context.name} was given {context.resources}, {context.host.num_hosts} hosts, and each would "
-            "write the same files; give it one machine, as Cpu(2)."
-        )
     from runtime.evaluation.trained_model import TrainedModel
     from runtime.interop.huggingface import SpecialTokens, write_model, write_tokenizer
     from runtime.interop.model_card import ModelCard, write_card

@@ -10,6 +10,7 @@ from marin_dag.step import Input, StepContext, step
 from runtime.model.config import LlamaConfig, Rope
 from steps.download import DownloadResult
 from steps.fetch import Files
+from steps.machine_checks import refuse_several_hosts
 from steps.phase_result import TrainPhaseResult
 from steps.tokenizer import TokenizerResult
 
@@ -54,14 +55,9 @@ def _cost(config: HfImportConfig, _: Resources) -> Cost:
 
 # Versioned, and no `packages`: what starts from these weights may have trained for months, and its digest would follow
 # an upgrade, or a change to how fast a checkpoint is written.
-@step(policy="versioned", version="1", check=check_import, cost=_cost)
+@step(policy="versioned", version="1", check=check_import, check_on=refuse_several_hosts, cost=_cost)
 def hf_import(config: HfImportConfig, context: StepContext) -> TrainPhaseResult:
     """Weights as they are, float32, as a checkpoint before the first update; one tensor at a time is in memory."""
-    if context.host.num_hosts > 1:
-        raise ValueError(
-            f"resources: {context.name} was given {context.resources}, {context.host.num_hosts} hosts, and each would "
-            "write the same files; give it one machine, as Cpu(2)."
-        )
     from runtime.interop.huggingface_config import InteropError, read_json, refuse_another_model
     from runtime.interop.huggingface_weights import CONFIG, stored_leaves
     from runtime.training.run_state import CHECKPOINT, METRICS, SOURCE_LOSSES, save_weights

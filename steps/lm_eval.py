@@ -12,6 +12,7 @@ from runtime.evaluation.task_score import TaskScore
 from runtime.optim.ema import Ema
 from steps.evaluation_items import EvaluationItemsResult
 from steps.hf_export import HfExportResult
+from steps.machine_checks import refuse_several_hosts
 from steps.taken_kernels import TakenKernels
 
 if TYPE_CHECKING:
@@ -44,14 +45,9 @@ class LmEvalResult(BaseModel, frozen=True, extra="forbid"):
     consumed_tokens: int
 
 
-@step(policy="tracked", packages=("jax", "lm_eval", "tokenizers"))
+@step(policy="tracked", packages=("jax", "lm_eval", "tokenizers"), check_on=refuse_several_hosts)
 def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
     """Reads the exported folder back as anyone else would, and scores that; on one device of one host."""
-    if context.host.num_hosts > 1:
-        raise ValueError(
-            f"resources: {context.name} was given {context.resources}, {context.host.num_hosts} hosts, and each would "
-            'score everything and write the same files; give it one machine, as Tpu("v6e-8").'
-        )
     import fsspec
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Machine checks: what its machines decide of a phase or an evaluation, refused while it is planned.
+"""Machine checks: what its machines decide of a step, refused while it is planned.
 
 How the batch and the model divide over the devices, and which kernels run there, at which shape.
 """
@@ -63,6 +63,19 @@ def check_resources(config: "TrainPhaseConfig", resources: Resources) -> None:
         raise ValueError(f"on {resources}: {error}") from None
     if config.validate_every_steps:
         _refuse_kernels_of_validation(config, resources, devices, shares)
+
+
+def refuse_several_hosts(_: object, resources: Resources) -> None:
+    """Of a step that one process does: on a gang each host would do all of it, and write the same files.
+
+    Raises:
+        ValueError: the resources are of more than one host.
+    """
+    if resources.num_hosts > 1:
+        raise ValueError(
+            f"resources are {resources}, {resources.num_hosts} hosts, and each would do all of it and write the same "
+            'files; give it one machine, as Cpu(2) or Tpu("v6e-8").'
+        )
 
 
 def mesh_on(

@@ -1,18 +1,22 @@
 """Phase data: the caches, the order and the mixture of a training phase, as the loader takes them."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from marin_dag.context import StepStopped
 from marin_dag.inputs import Input
 from marin_dag.step import StepContext
 from marin_dag.storage.lease import STALE_SECONDS
 from marin_dag.storage.transient import is_transient
 from marin_dag.store import StoreError
+from runtime.data.activity import Activity
+from runtime.data.batch import DataPosition
 from runtime.data.cache import TokenCache
 from runtime.data.consumption import Leg, consumption
 from runtime.data.growing_cache import GrowingCache, Growth
 from runtime.data.loader import Loader
+from runtime.data.prefetch import Prefetch
 from runtime.data.token_source import TokenSource
 from runtime.tracking.events import EventLog
 from runtime.tracking.source_losses import SourceLossesTable
@@ -37,15 +41,30 @@ def loader_of(config: TrainPhaseConfig, context: StepContext) -> Loader:
     )
 
 
-def leave_out(config: TrainPhaseConfig, run: RunState, loader: Loader, events: EventLog) -> RunState:
+def leave_out(
+    config: TrainPhaseConfig, context: StepContext, run: RunState, loader: Loader, events: EventLog
+) -> RunState:
     """What a phase begins with, behind the batches that it leaves out; never of a state that it has saved itself.
 
     Step, tokens and tables stay as they are: they count what is trained on.
+
+    Raises:
+        StepStopped: one that runs alone was asked to stop while it waited for a cache that is being built.
     """
     if not config.skip_batches:
         return run
-    before = run.data_position
-    after = loader.left_out(before, run.step, config.global_batch_size, config.skip_batches)
+    before, activity = run.data_position, Activity()
+
+    def positions() -> Iterator[DataPosition]:
+        yield loader.left_out(before, run.step, config.global_batch_size, config.skip_batches, activity=activity)
+
+    def leave_if_asked() -> None:
+        # Hosts of a gang agree on where to stop, and only once all of them train.
+        if context.host.num_hosts == 1 and (reason := context.stop_reason()):
+            raise StepStopped(f"at step {run.step:,} of {config.until_step:,} ({reason})")
+
+    with Prefetch(positions(), 1, activity=activity, while_waiting=leave_if_asked) as left_out:
+        after = next(left_out)
     sequences = {
         loader.names[identity]: count - before.consumed.get(identity, 0)
         for identity, count in after.consumed.items()

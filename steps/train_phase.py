@@ -24,6 +24,7 @@ from runtime.optim.ema import Ema
 from runtime.optim.schedule import Schedule, WsdS
 from runtime.optim.skip_rule import SkipRule
 from runtime.training.timeline import JUMPS
+from steps.compile_remarks import ToldOfCompile
 from steps.joined_mesh import joined_mesh
 from steps.machine_checks import check_resources, phase_shape
 from steps.phase_checks import check_config
@@ -296,7 +297,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         begun = first_state(config, mesh, events) if own is None else own
         tell_of_other_execution(config, context, begun, how, events)
         loader = loader_of(config, context)
-        run = leave_out(config, begun.run, loader, events) if own is None else own.run
+        run = leave_out(config, context, begun.run, loader, events) if own is None else own.run
         warn_of_the_mixture(config, context, step=run.step, drawn_before=run.data_position.consumed)
         warn_of_the_skip_rule(config, context, begin=begin_step)
         resumed = {} if own is None else {"resumed_at": run.step}
@@ -340,7 +341,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                 run,
                 settings=settings,
                 hyperparameters=functools.partial(hyperparameters, config),
-                train_step=train_step,
+                train_step=ToldOfCompile(train_step, "its update", context),
                 loader=loader,
                 saving=saving,
                 events=events,

@@ -53,6 +53,9 @@ def test_folders_of_the_engine_import_one_way() -> None:
         for path in (ROOT / "marin_dag" / folder).glob("*.py"):
             imported = set(re.findall(r"(?:from|import) marin_dag\.(\w+)", path.read_text()))
             assert not imported & set(ENGINE_FOLDERS[:index]), path
+    above = (ROOT / "marin_dag").glob("*.py")
+    knowing = [path.name for path in above if re.search(r"(?:from|import) marin_dag\.commands\b", path.read_text())]
+    assert knowing == ["cli.py"], "of the modules above all folders only the command line knows its commands"
 
 
 def test_the_engine_knows_no_machine_learning() -> None:

@@ -28,10 +28,11 @@ from marin_dag.graph import Selection
 from marin_dag.quantities import counted, in_bytes
 from marin_dag.running.interrupts import heard, interrupt
 from marin_dag.step import Step
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.records import COMMITS, Records, UnreadableRecordError
 from marin_dag.storage.transient import patiently
-from marin_dag.store import LocalStore, Store, StoreError
+from marin_dag.store import Store, StoreError
 
 MAX_FINDINGS = 20
 PROGRESS_SECONDS = 15.0

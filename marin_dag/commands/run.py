@@ -87,7 +87,9 @@ def show_plan(session: Session, plan: Plan) -> int:
     print(render_plan(plan, width=width, color=is_terminal, every_step=session.parsed.every_step))
     print("\n".join(_rendered(_remarks(session, plan))), end="")
     copied = [] if copies is None else [("copies in", copies.said)]
-    lines = [("outputs in", _outputs(session, plan)), *copied, *go_on]
+    hands_over = session.parsed.dry_run and session.parsed.detach and plan.will_run
+    detached = [("--detach", _what_detach_will_do())] if hands_over else []
+    lines = [("outputs in", _outputs(session, plan)), *copied, *detached, *go_on]
     width = max(len(what) for what, _ in lines)
     print("\n".join(["", *(f"{what:<{width}} {said}" for what, said in lines)]))
     return code
@@ -107,6 +109,12 @@ def _rendered(remarks: Mapping[str, Sequence[Remark]]) -> Iterator[str]:
         for remark in of_step:
             yield f"  {name}: {remark.text}; instead: {remark.options(name)}"
     yield ""
+
+
+def _what_detach_will_do() -> str:
+    address = os.environ.get("RAY_ADDRESS")
+    where = f"the cluster of RAY_ADDRESS, {address}" if address else "the cluster of RAY_ADDRESS, which is not set"
+    return f"nothing is handed over now; without --dry-run the driver goes to {where}"
 
 
 def _outputs(session: Session, plan: Plan) -> str:

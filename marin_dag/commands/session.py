@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from marin_dag.commands.assignments import parse_assignment, said_twice
+from marin_dag.assignments import parse_assignment, said_twice
 from marin_dag.errors import UserError
 from marin_dag.forks import Follow, Forks, WithForks
 from marin_dag.graph import Graph, Selection
 from marin_dag.paused_collection import collection_paused
-from marin_dag.plan import Plan, RefusedStepsError, make_plan
+from marin_dag.plan import Plan, make_plan
+from marin_dag.planning.config_checks import RefusedStepsError
 from marin_dag.planning.milestone_reasons import NotTold
 from marin_dag.planning.planned import PlannedStep
 from marin_dag.planning.remarks import Remarks

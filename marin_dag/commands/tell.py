@@ -33,7 +33,8 @@ def _tell(session: Session) -> int:
         _print_all(tellings, step)
         return NOTHING_WOULD_RUN
     word, at = session.parsed.names[1], session.parsed.at
-    running = Leases(session.store).at_work()
+    leases = Leases(session.store)
+    running = leases.at_work(writes=True)
     held = running.get(step.digest)
     _refuse(session.store, graph, step, word, at, running)
     telling = tellings.tell(step.digest, step.name, word, milestone=at, reason=session.parsed.reason)
@@ -50,7 +51,7 @@ def _tell(session: Session) -> int:
     what = word if at is None else f"{word} step {at:,}"
     print(f"{step.name}: told to {what}; {is_at} on {held.holder.host} (pid {held.holder.pid}){how_far}")
     print("waiting for its answer; Ctrl-C leaves, and it is told all the same", flush=True)
-    return _wait(session, tellings, step, telling)
+    return _wait(leases, tellings, step, telling)
 
 
 def _refuse(
@@ -90,10 +91,10 @@ def _refuse(
         raise UserError(f"tell {step.name} {word}: {why}, so that there is nobody to tell.{hint}")
 
 
-def _wait(session: Session, tellings: Tellings, step: Step[Any], telling: Telling) -> int:
+def _wait(leases: Leases, tellings: Tellings, step: Step[Any], telling: Telling) -> int:
     gone_since = None
     while True:
-        is_at_work = step.digest in Leases(session.store).at_work()
+        is_at_work = step.digest in leases.at_work(writes=True)
         answer = tellings.answer_of(telling)  # after that: it may be given with a last breath
         if answer is not None:
             print(f"{step.name}: {answer.said}")
@@ -109,12 +110,12 @@ def _wait(session: Session, tellings: Tellings, step: Step[Any], telling: Tellin
 
 def _print_all(tellings: Tellings, step: Step[Any]) -> None:
     told = tellings.of(step.digest)
+    answers = [tellings.answer_of(telling) for telling in told]
     for damaged in tellings.damaged.values():
         print(damaged)
     if not told:
         print(f"{step.name}: it was never told anything; it hears {_words(step)}")
-    for telling in told:
-        answer = tellings.answer_of(telling)
+    for telling, answer in zip(told, answers, strict=True):
         print(f"{telling.told}  {telling.said}")
         print(f"{' ' * len(telling.told)}  {'no answer' if answer is None else f'{answer.said} ({answer.answered})'}")
 

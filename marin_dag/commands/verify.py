@@ -1,13 +1,15 @@
 """verify STEP|all: whether outputs are as they were committed. --rerun makes them again beside, and compares."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from marin_dag.commands.run import backend_named
 from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
+from marin_dag.planning.wanted_milestones import earlier_milestones
 from marin_dag.quantities import counted, in_bytes
 from marin_dag.step import Step
-from marin_dag.storage.damage import NOT_OURS, findings_of
+from marin_dag.storage.damage import NOT_OURS, Finding, findings_of
 from marin_dag.storage.records import Record, Records, UnreadableRecordError
 from marin_dag.verify import Rerunner
 
@@ -27,42 +29,69 @@ def _verify(session: Session) -> int:
                 raise UserError(f"verify {step.name}: it is not committed; run it first.")
         elif step.key not in seen:
             seen.add(step.key)
-            try:
-                record = records.get(step.key)
-            except UnreadableRecordError as error:  # of one step; what others hold is yet to be looked at
-                print(f"{step.name}: {error}")
-                is_good = False
-                continue
-            is_good &= _verified(session, step.name, records, record)
-            if session.parsed.rerun:
-                is_good &= _rerun(session, step, record)
+            own, *earlier = [
+                _readable(step, records, key)
+                for key in (step.key, *(f"{step.digest}@{at}" for at in earlier_milestones(step, committed)))
+            ]
+            milestones = [record for record in earlier if record is not None]
+            is_good &= own is not None and len(milestones) == len(earlier)
+            if own is not None:
+                # The folders of those that cannot be read are not known: their files may lie in that of the stop.
+                knows_all = len(milestones) == len(earlier)
+                is_good &= _verified(session, step, own, milestones, knows_all=knows_all)
+                if session.parsed.rerun:
+                    is_good &= _rerun(session, step, own, milestones)
     if not seen:
         print("nothing is committed yet")
     return NOTHING_WOULD_RUN if is_good else FAILED
 
 
-def _verified(session: Session, name: str, records: Records, record: Record) -> bool:
-    findings = findings_of(session.store, record, records.milestones(record.digest).values())
-    size = sum(entry.size_in_bytes for entry in record.manifest)
-    if not findings:
-        print(f"{record.name}: {counted(len(record.manifest), 'file')}, {in_bytes(size)}, all as recorded")
-        return True
-    print(
-        f"{record.name}: {len(findings)} of its files are not as recorded, in {session.store.url(record.output_path)}"
-    )
+def _readable(step: Step[Any], records: Records, key: str) -> Record | None:
+    """The record of `key`; None, and a word about it, where it cannot be read."""
+    try:
+        return records.get(key)
+    except UnreadableRecordError as error:  # of one output; what others hold is yet to be looked at
+        print(f"{step.name}: {error}")
+        return None
+
+
+def _verified(session: Session, step: Step[Any], own: Record, milestones: Sequence[Record], *, knows_all: bool) -> bool:
+    everything = [*milestones, own]
+    damaged = {}
+    for record in everything:
+        findings = findings_of(session.store, record, everything)
+        if findings := [finding for finding in findings if knows_all or finding.what != NOT_OURS]:
+            damaged[record.key] = findings
+    whole = [record for record in everything if record.key not in damaged]
+    if own in whole:
+        files = [entry for record in whole for entry in record.manifest]
+        beside = f" and {counted(len(whole) - 1, 'earlier milestone')}" if len(whole) > 1 else ""
+        size = in_bytes(sum(entry.size_in_bytes for entry in files))
+        print(f"{own.name}{beside}: {counted(len(files), 'file')}, {size}, all as recorded")
+    for record in everything:
+        if record.key in damaged:
+            _tell_findings(session, record, damaged[record.key], is_own=record is own)
+    if any(finding.what != NOT_OURS for findings in damaged.values() for finding in findings):
+        line = session.line("--force", step.name, "--until", step.name)
+        print(f"to make them again, and replace what is damaged:  {line}")
+    return not damaged
+
+
+def _tell_findings(session: Session, record: Record, findings: Sequence[Finding], *, is_own: bool) -> None:
+    at = "" if is_own else f" at {record.milestone:,}"
+    folder = session.store.url(record.output_path)
+    print(f"{record.name}{at}: {len(findings)} of its files are not as recorded, in {folder}")
     for finding in findings[:MAX_FINDINGS]:
         print(f"  {finding.path} {finding.what}")
     if len(findings) > MAX_FINDINGS:
         print(f"  and {len(findings) - MAX_FINDINGS} more")
     if all(finding.what == NOT_OURS for finding in findings):
         print("no reader sees them: remove them, or leave them")
-    else:
-        print(f"to make them again, and replace what is damaged:  {session.line('--force', name, '--until', name)}")
-    return False
 
 
-def _rerun(session: Session, step: Step[Any], record: Record) -> bool:
-    rerun = Rerunner(session.store, backend_named(session.parsed.backend, session.pipeline)).rerun(step, record)
+def _rerun(session: Session, step: Step[Any], record: Record, milestones: Sequence[Record]) -> bool:
+    rerunner = Rerunner(session.store, backend_named(session.parsed.backend, session.pipeline))
+    rerun = rerunner.rerun(step, record, milestones)
     if not rerun.differences:
         how = "the same, bit for bit" if rerun.is_bitwise else "the same within what its kind tolerates"
         print(f"{step.name}: run again, it gave {how}")

@@ -28,7 +28,7 @@ class Continues:
 
 @dataclasses.dataclass(frozen=True)
 class Resumes:
-    """An interrupted attempt left its state at a step."""
+    """An attempt that was interrupted, or failed, left its state at a step."""
 
     milestone: int
     until: int
@@ -44,7 +44,7 @@ class Follows:
 
 @dataclasses.dataclass(frozen=True)
 class KeptParts:
-    """An interrupted attempt left finished shards."""
+    """An attempt that was interrupted, or failed, left finished shards."""
 
     count: int
 
@@ -121,6 +121,15 @@ class Stopped:
 
 
 @dataclasses.dataclass(frozen=True)
+class Silent:
+    """An attempt elsewhere that is not over, and whose last heartbeat is too old by the clock of this machine."""
+
+    host: str
+    pid: int
+    seconds: int
+
+
+@dataclasses.dataclass(frozen=True)
 class BlockedBy:
     """Steps that will not be there."""
 
@@ -160,6 +169,7 @@ Reason = (
     | NotTold
     | Failed
     | Stopped
+    | Silent
     | BlockedBy
     | NotSelected
     | SameAs
@@ -209,11 +219,11 @@ def render(reason: Reason) -> str:
         case Resumes() if reason.milestone == reason.until:
             return f"step {reason.until:,} was saved by an earlier attempt, and is published as it is"
         case Resumes():
-            return f"resumes at step {reason.milestone:,}, saved by an interrupted attempt, of {reason.until:,}"
+            return f"resumes at step {reason.milestone:,}, saved by an earlier attempt, of {reason.until:,}"
         case Follows():
             return f"goes on from {reason.step} at step {reason.milestone:,}, the same trajectory"
         case KeptParts():
-            return f"of an interrupted attempt {counted(reason.count, 'finished shard')} can be taken over"
+            return f"of an earlier attempt {counted(reason.count, 'finished shard')} can be taken over"
         case MilestoneMissing() | OutsideTrajectory() | NotTold():
             return said_of_milestone(reason)
         case Changed(is_here=True):
@@ -233,6 +243,9 @@ def render(reason: Reason) -> str:
         case Stopped():
             because = f": {reason.because}" if reason.because else ""
             return f"{reason.author} told it to stop{because} ({reason.told}); {reason.answer}"
+        case Silent():
+            where = f"{reason.host} (pid {reason.pid})"
+            return f"the attempt on {where} was last heard {reason.seconds:,} s ago: killed, or this clock is ahead"
         case BlockedBy():
             return "needs " + _listed([f"{name} ({verdict})" for name, verdict in reason.steps])
         case NotSelected():

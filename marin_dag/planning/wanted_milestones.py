@@ -39,6 +39,15 @@ def still_wanted(
     return tuple(at for at in milestones if at < stop and f"{step.digest}@{at}" not in committed)
 
 
+def earlier_milestones(step: Step[Any], committed: Collection[str]) -> tuple[int, ...]:
+    """The committed milestones of the trajectory of `step` that are short of its own stop, in order."""
+    if step.until is None:
+        return ()
+    beginning = f"{step.digest}@"
+    found = (int(key.removeprefix(beginning)) for key in committed if key.startswith(beginning))
+    return tuple(sorted(at for at in found if at < step.until))
+
+
 def goes_past(holder: Holder, milestone: int, *, is_stop: bool) -> bool:
     """Whether the attempt of `holder` comes by this step of its trajectory and was not told to publish it.
 

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import logging
+import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -334,7 +335,7 @@ def run_attempt(
             prints.enter_context(contextlib.redirect_stdout(log))
             prints.enter_context(contextlib.redirect_stderr(log))
         prints.callback(context.hearing.close)
-        context.log.info("attempt %s on %s, %s", task.attempt, socket.gethostname(), task.resources)
+        context.log.info("attempt %s on %s pid %d, %s", task.attempt, socket.gethostname(), os.getpid(), task.resources)
         try:
             refuse_other_packages(task.name, task.identity)
             refuse_another_config(task.name, task.kind.load(), task.config, task.identity)

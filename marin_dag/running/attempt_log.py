@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import IO
 
 from marin_dag.redact import LinesWithoutSecrets, redact
-from marin_dag.store import LIMITS, LocalStore, Store, StoreError
+from marin_dag.storage.local_store import LocalStore
+from marin_dag.store import LIMITS, Store, StoreError
 
 UPLOAD_SECONDS = 15.0
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"

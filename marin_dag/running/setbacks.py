@@ -1,5 +1,6 @@
 """Setbacks: what becomes of a step of a run that could not start or whose attempt failed: another try, or the end."""
 
+import contextlib
 import time
 from typing import Any
 
@@ -58,12 +59,20 @@ class Setbacks:
             delay = self._back_off_seconds * 2 ** (node.num_without_progress - 1)
             node.not_before = time.monotonic() + delay
             self._frontier.move(node, "waiting")
-            self._display.event(node.step.name, "retrying", f"in {delay:g} s after {headline(failure)}")
+            self._display.event(
+                node.step.name, "retrying", f"in {delay:g} s after {headline(failure)}{self._log_of(failure)}"
+            )
             return
         if failure.is_transient and node.num_without_progress >= ATTEMPTS_WITHOUT_PROGRESS:
             text = f"{failure.error}\ncrash loop: {node.num_without_progress} attempts in a row got no further"
             failure = failure.model_copy(update={"error": text})
         self._fail(node, failure)
+
+    def _log_of(self, failure: Failure) -> str:
+        with contextlib.suppress(StoreError):
+            if self._store.exists(failure.log_path):  # not if the attempt never began
+                return f"; log: {self._store.url(failure.log_path)}"
+        return ""
 
     def fail(self, node: Node, failure: Failure) -> None:
         """Gives a step up that never began."""

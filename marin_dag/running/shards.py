@@ -154,7 +154,12 @@ class ShardMap:
         taken = {}
         for index, key in enumerate(self._keys):
             for _, path in sorted(kept.get(key, ()), reverse=True):
-                if self._took_over(shard := self._read(path), index):
+                try:
+                    shard = self._read(path)
+                except ValidationError:
+                    self.log.warning("%s: no record of a finished shard; doing its shard again", self.store.url(path))
+                    continue
+                if self._took_over(shard, index):
                     taken[index] = shard
                     break
         return taken

@@ -21,6 +21,10 @@ class CloudStore(Store):
         self._in_contact = False
         self._fs = files
 
+    def make_contact(self) -> None:
+        with self._explained(""):
+            pass
+
     def exists(self, path: str) -> bool:
         with self._explained(path):
             try:

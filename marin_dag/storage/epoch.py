@@ -86,7 +86,7 @@ def carry_out(store: Store, digest: str, number: int) -> None:
                 data = store.read(entry.path)
             # Gone, or the seal of somebody who came late and found the slot free: tidied, so it was carried out.
             if data:
-                records.commit(Record.model_validate_json(data))
+                records.commit(records.parsed(entry.path, data))
 
 
 def epoch_path(digest: str, number: int, what: str) -> str:

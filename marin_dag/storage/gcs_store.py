@@ -7,12 +7,17 @@ import datetime
 import json
 import logging
 import os
+import socket
+import urllib.parse
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import aiohttp.client_exceptions
 import fsspec.asyn
+import fsspec.config
+import gcsfs.core
 import google.auth.exceptions
 import google_crc32c
 import requests.exceptions
@@ -21,10 +26,11 @@ from gcsfs.retry import ChecksumError, HttpError
 from marin_dag.redact import redact
 from marin_dag.storage.cloud_store import CloudStore, first_line
 from marin_dag.storage.gcs_requests import CheckedFileSystem, DownloadError
-from marin_dag.storage.transient import TRANSIENT_CODES
+from marin_dag.storage.transient import TRANSIENT_CODES, patiently
 from marin_dag.store import Entry, Store, StoreError, checked
 
 FIRST_CONTACT_TIMEOUT_SECONDS = 20.0
+NO_NETWORK_PAUSES_SECONDS = (0.5, 1.0)
 PAGE_SIZE = 1000
 CREATOR = "creator"
 UNREACHABLE = (
@@ -44,6 +50,7 @@ class GcsStore(CloudStore):
     def __init__(self, prefix: str) -> None:
         # gcsfs logs a traceback for each error that it also raises; the raised one is explained here.
         logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
+        patiently(lambda: _refuse_no_network(prefix), NO_NETWORK_PAUSES_SECONDS)
         emulator = os.environ.get("STORAGE_EMULATOR_HOST")
         super().__init__(prefix, CheckedFileSystem(token="anon" if emulator else None, use_listings_cache=False))
 
@@ -124,11 +131,7 @@ class GcsStore(CloudStore):
                 self._make_contact()
             yield
         except UNREACHABLE as error:
-            raise StoreError(
-                f"{url}: Cloud Storage cannot be reached ({first_line(error)}); check the network and the proxy, "
-                "then run the same command again, nothing finished is lost.",
-                is_transient=True,
-            ) from error
+            raise _unreachable(url, error) from error
         except google.auth.exceptions.GoogleAuthError as error:
             raise StoreError(f"{url}: {first_line(error)}; {LOG_IN}.", is_transient=error.retryable) from error
         except HttpError as error:
@@ -160,9 +163,28 @@ class GcsStore(CloudStore):
         except FileNotFoundError as error:
             raise StoreError(
                 f"{self.prefix}: there is no bucket {self._bucket}; make it (`gcloud storage buckets create "
-                f"gs://{self._bucket}`) or pass another --prefix."
+                f"gs://{self._bucket}`) or name another."
             ) from error
         self._in_contact = True
+
+
+def _refuse_no_network(url: str) -> None:
+    """Where names are not resolved, Google's client looks a quarter of a minute for credentials before it finds out."""
+    if urllib.request.getproxies():  # which resolves them
+        return
+    address = fsspec.config.apply_config(CheckedFileSystem, {}).get("endpoint_url") or gcsfs.core._location()
+    try:
+        socket.getaddrinfo(urllib.parse.urlsplit(address).hostname, None)
+    except socket.gaierror as error:
+        raise _unreachable(url, error) from error
+
+
+def _unreachable(url: str, error: BaseException) -> StoreError:
+    return StoreError(
+        f"{url}: Cloud Storage cannot be reached ({first_line(error)}); check the network and the proxy, then run the "
+        "same command again, nothing finished is lost.",
+        is_transient=True,
+    )
 
 
 async def _all_pages(filesystem: CheckedFileSystem, bucket: str, beginning: str) -> list[dict[str, str]]:

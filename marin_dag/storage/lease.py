@@ -5,6 +5,7 @@ that could not be renewed for a while counts as lost, and a lost lease cancels t
 the last one is sealed (see `epoch`), so that the store itself refuses what a woken zombie wants to publish.
 """
 
+import math
 import os
 import socket
 import threading
@@ -21,7 +22,7 @@ from marin_dag.storage.progress import Progress
 from marin_dag.storage.provenance import now
 from marin_dag.storage.records import decide
 from marin_dag.storage.transient import is_transient
-from marin_dag.store import Store
+from marin_dag.store import Store, StoreError
 
 HEARTBEAT_SECONDS = 10.0
 # Others wait longer than the holder hopes: it has stopped before they begin.
@@ -179,7 +180,7 @@ class Leases:
         claim = holder.model_dump_json().encode()
         there = decide(self.store, epoch_path(digest, epoch, CLAIM), claim)
         if there != claim:
-            return Held(Holder.model_validate_json(there), epoch, time.time())
+            return Held(_holder_of(there) or _nobody(), epoch, time.time())
         lease = Lease(self, digest, epoch, on_lost)
         lease.has_started = bool(does)  # only a step waits for resources
         self._held.append(lease)
@@ -193,27 +194,45 @@ class Leases:
 
     def running(self) -> dict[str, Held]:
         """Digests whose lease looks alive, by one listing and two reads each; for a plan."""
+        return self._with_beats(self.unsealed(DEAD_SECONDS))
+
+    def running_and_silent(self) -> tuple[dict[str, Held], dict[str, Held]]:
+        """Those of `running`, and those that are not over but were last heard of too long ago by our own clock."""
+        held, now = self._with_beats(self.unsealed(math.inf)), time.time()
+        alive = {digest: each for digest, each in held.items() if now - each.updated < DEAD_SECONDS}
+        return alive, {digest: each for digest, each in held.items() if digest not in alive}
+
+    def at_work(self, *, writes: bool = False) -> dict[str, Held]:
+        """Those of `running` that run their step: a copier or `gc` hears nothing, and publishes nothing new.
+
+        For whoever `writes` by the clock of the store as well.
+        """
+        held = self._with_beats(self.unsealed(DEAD_SECONDS, writes=writes))
+        return {digest: each for digest, each in held.items() if not each.holder.does}
+
+    def _with_beats(self, unsealed: dict[str, tuple[Holder, EpochState]]) -> dict[str, Held]:
         found = {}
-        for digest, (holder, state) in self.unsealed(DEAD_SECONDS).items():
+        for digest, (holder, state) in unsealed.items():
             beat = self._last_beat(digest, state.number)
             found[digest] = Held(holder, state.number, state.updated, beat.progress, beat.is_queued)
         return found
 
-    def at_work(self) -> dict[str, Held]:
-        """Those of `running` that run their step: a copier or `gc` hears nothing, and publishes nothing new."""
-        return {digest: held for digest, held in self.running().items() if not held.holder.does}
-
-    def unsealed(self, within_seconds: float, *, writes: bool = False) -> dict[str, tuple[Holder, EpochState]]:
+    def unsealed(
+        self, within_seconds: float, *, writes: bool = False, must_know_needs: bool = False
+    ) -> dict[str, tuple[Holder, EpochState]]:
         """Digests that somebody may still work on, who, and in which epoch; who beat last so long ago is dead.
 
         For whoever `writes` by the clock of the store as well: our own may be wrong.
+
+        Raises:
+            StoreError: for whoever `must_know_needs`, a claim that cannot be read.
         """
         open_states = {d: state for d, state in states(self.store.list(LEASES)).items() if not state.is_sealed}
         now = time.time()
         if writes and any(now - state.updated >= within_seconds for state in open_states.values()):
             now = min(now, self._store_time())
         found = {
-            digest: (self._holder(digest, state.number), state)
+            digest: (self._holder(digest, state.number, must_be_known=must_know_needs), state)
             for digest, state in open_states.items()
             if now - state.updated < within_seconds
         }
@@ -257,11 +276,18 @@ class Leases:
         for beat in under_way.values():
             beat.join()
 
-    def _holder(self, digest: str, epoch: int) -> Holder:
+    def _holder(self, digest: str, epoch: int, *, must_be_known: bool = False) -> Holder:
+        path = epoch_path(digest, epoch, CLAIM)
         try:
-            return Holder.model_validate_json(self.store.read(epoch_path(digest, epoch, CLAIM)))
+            holder = _holder_of(self.store.read(path))
         except FileNotFoundError:  # released between the listing and this read
-            return Holder(name="", host="", pid=0, process="", since=now())
+            return _nobody()
+        if holder is None and must_be_known:
+            raise StoreError(
+                f"{self.store.url(path)}: not a claim, so that what its holder reads is not known; it was edited, "
+                "damaged, or written by another version. When no run is at work, delete it."
+            )
+        return holder or _nobody()
 
     def _last_beat(self, digest: str, epoch: int) -> Beat:
         try:
@@ -301,6 +327,18 @@ class Leases:
 def this_process(name: str) -> Holder:
     """The holder that this process would be."""
     return Holder(name=name, host=socket.gethostname(), pid=os.getpid(), process=_process(os.getpid()), since=now())
+
+
+def _holder_of(claim: bytes) -> Holder | None:
+    """Who wrote a claim; None where it cannot be read: its epoch counts all the same, by its heartbeats."""
+    try:
+        return Holder.model_validate_json(claim)
+    except ValidationError:
+        return None
+
+
+def _nobody() -> Holder:
+    return Holder(name="", host="", pid=0, process="", since=now())
 
 
 def _process(pid: int) -> str:

@@ -5,7 +5,8 @@ import os
 import re
 from pathlib import Path
 
-from marin_dag.store import LocalStore, Store, StoreError
+from marin_dag.storage.local_store import LocalStore
+from marin_dag.store import Store, StoreError
 
 TORN_URL = re.compile(r"(?P<scheme>gs|s3|file):/?(?P<rest>[^/].*)")
 """Else a folder of that name would be made, and hold what was meant for the cloud."""
@@ -36,7 +37,7 @@ def open_store(prefix: str) -> Store:
         return GcsStore(prefix)
     if scheme == "s3" and rest.strip("/"):
         if importlib.util.find_spec("s3fs") is None:
-            raise StoreError(f"--prefix {prefix}: s3:// needs the package s3fs; install it: pip install s3fs")
+            raise StoreError(f"{prefix}: s3:// needs the package s3fs; install it: pip install s3fs")
         from marin_dag.storage.s3_store import S3Store
 
         return S3Store(prefix)

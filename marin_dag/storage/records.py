@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, ValidationError
 from marin_dag.redact import redact
 from marin_dag.storage.provenance import Provenance
 from marin_dag.storage.transient import patiently
-from marin_dag.store import Store, StoreError
+from marin_dag.store import Entry, Store, StoreError
 
 SCHEMA_VERSION = 1
 COMMITS, LABELS, FAILURES = "commits", "labels", "failures"
@@ -101,11 +101,19 @@ class Records:
             data = self.store.read(record_path(key))
         except FileNotFoundError:
             return None
+        return self.parsed(record_path(key), data)
+
+    def parsed(self, path: str, data: bytes) -> Record:
+        """The record that `path` holds.
+
+        Raises:
+            UnreadableRecordError: it holds none.
+        """
         try:
             return Record.model_validate_json(data)
         except ValidationError as error:
             raise UnreadableRecordError(
-                f"{self.store.url(record_path(key))}: not a record of this program ({error.error_count()} errors, "
+                f"{self.store.url(path)}: not a record of this program ({error.error_count()} errors, "
                 f"first: {error.errors()[0]['msg']}); it was written by another version, edited or damaged. Use the "
                 "version that wrote it, or another --prefix; or delete the file, and its step is run again."
             ) from error
@@ -177,9 +185,28 @@ class Records:
         return frozenset(entry.path.split("/")[1] for entry in self.store.list(FAILURES))
 
     def failures(self, key: str) -> list[Failure]:
-        """Failed attempts of `key`, oldest first."""
+        """Failed attempts of `key`, oldest first; one that cannot be read says so in place of its error."""
         entries = sorted(self.store.list(FAILURES, f"{key}/"), key=lambda entry: (entry.updated, entry.path))
-        return [Failure.model_validate_json(self.store.read(entry.path)) for entry in entries]
+        found = (self._failure(key, entry) for entry in entries)
+        return [failure for failure in found if failure is not None]
+
+    def _failure(self, key: str, entry: Entry) -> Failure | None:
+        try:
+            return Failure.model_validate_json(self.store.read(entry.path))
+        except FileNotFoundError:  # `gc` has taken it away since the listing
+            return None
+        except ValidationError as error:
+            return Failure(
+                key=key,
+                name="",
+                attempt=entry.path.rpartition("/")[2].removesuffix(".json"),
+                error_type=UnreadableRecordError.__name__,
+                error=f"how it failed cannot be read ({error.error_count()} errors): {self.store.url(entry.path)} was "
+                "edited, damaged, or written by another version. No step needs it: delete it.",
+                log_path=entry.path,
+                is_transient=False,
+                finished=datetime.datetime.fromtimestamp(entry.updated, datetime.UTC).isoformat(timespec="seconds"),
+            )
 
 
 def decide(store: Store, path: str, proposal: bytes) -> bytes:

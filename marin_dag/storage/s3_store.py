@@ -150,8 +150,8 @@ class S3Store(CloudStore):
             self._call("list_objects_v2", MaxKeys=1)
         except FileNotFoundError as error:
             raise StoreError(
-                f"{self.prefix}: there is no bucket {self._bucket}; make it (`aws s3 mb s3://{self._bucket}`) or pass "
-                "another --prefix."
+                f"{self.prefix}: there is no bucket {self._bucket}; make it (`aws s3 mb s3://{self._bucket}`) or name "
+                "another."
             ) from error
         self._in_contact = True
 

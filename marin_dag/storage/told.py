@@ -120,10 +120,14 @@ class Tellings:
         return frozenset(_id(path) for path in paths)
 
     def answer_of(self, telling: Telling) -> Answer | None:
-        """None while there is none."""
+        """None while there is none that can be read."""
+        path = _path(telling, ANSWER)
         try:
-            return Answer.model_validate_json(self._store.read(_path(telling, ANSWER)))
+            return Answer.model_validate_json(self._store.read(path))
         except FileNotFoundError:
+            return None
+        except ValidationError as error:
+            self.damaged[path] = f"{self._store.url(path)}: no answer ({error.error_count()} errors); delete it"
             return None
 
     def answer(self, telling: Telling, attempt: str, said: str, *, is_refused: bool = False) -> None:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from marin_dag.store import Store
+from marin_dag.store import Store, StoreError
 
 FOLDER = "code"
 
@@ -34,4 +34,15 @@ def leave_code(
 def codes_left(store: Store, digest: str, paths: Iterable[str]) -> list[dict[str, Any]]:
     """The part of an identity that is the code, of each that has left something; `paths` are those in the work."""
     marks = sorted(path for path in paths if path.startswith(f"{FOLDER}/"))
-    return [json.loads(store.read(f"work/{digest}/{path}")) for path in marks]
+    found = []
+    for path in marks:
+        try:
+            found.append(json.loads(store.read(f"work/{digest}/{path}")))
+        except FileNotFoundError:  # another attempt has begun since the listing, and nothing was saved under it
+            continue
+        except ValueError as error:
+            raise StoreError(
+                f"{store.url(f'work/{digest}/{path}')}: does not say by which code the work beside it was left "
+                f"({error}). Delete it, if that was the code of today; else delete the folder {digest} with all of it."
+            ) from None
+    return found

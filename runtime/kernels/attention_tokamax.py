@@ -1,4 +1,4 @@
-"""GPU attention of tokamax: Google's kernels for Hopper, an optional package, and the quickest on an H200 (docs/gpu.md).
+"""GPU attention of tokamax: Google's kernels for Hopper, optional, and the quickest on an H200 (docs/gpu.md).
 
 tokamax is told where the document of each query begins, and that later keys are not seen: a number a query, and no mask
 of tokens x tokens. Forward, blocks of keys before the documents of a block of queries are not touched; backward they

@@ -115,6 +115,12 @@ WAITS_ELSEWHERE = (
     "(--prefix, --scale, --corpus, --set):"
 )
 WAITS_COMMAND = "python pipelines/tootsie.py waits --page waits.html"
+CURVES = (
+    "The gradients of each layer, and held-out text as phases measured it while they trained, are not here, for how "
+    "often they are told may differ between equal runs. This command draws each on a page, with the options that the "
+    "run had:"
+)
+CURVES_COMMAND = "python pipelines/tootsie.py curves --norms norms.html --validation validation.html"
 RECIPE = (
     "Each phase and what it sets otherwise than the phase it starts from. What is not written is inherited, "
     "optimiser state and position in the data included."
@@ -243,9 +249,12 @@ def _timeline(report: Report) -> Markup:
 def _waits() -> Markup:
     # Bytes of an output: the link may name neither the attempt nor the step, so it goes to the folder of all attempts.
     link = element("a", "the waits of this run", href=f"../{PAGE_FILE}")
-    command = element("div", element("pre", element("code", WAITS_COMMAND)), class_="scroll", tabindex="0")
     told = element("p", WAITS, link, WAITS_ELSEWHERE)
-    return _section("waits", "Waits for data", "", told, command)
+    return _section("waits", "Waits for data", "", told, _command(WAITS_COMMAND))
+
+
+def _command(line: str) -> Markup:
+    return element("div", element("pre", element("code", line)), class_="scroll", tabindex="0")
 
 
 def _filling(report: Report) -> Markup:
@@ -287,6 +296,11 @@ def _loss(report: Report) -> Markup:
             parts.append(element("p", " ".join(twins(branches))))
             continue
         parts.append(figure(functools.partial(branch_loss, report, root, branches), text.strip()))
+    parts += [
+        element("h3", "Layer by layer, and held-out text on the way"),
+        element("p", CURVES),
+        _command(CURVES_COMMAND),
+    ]
     text = (
         "Cross-entropy on the text that was trained on. A change of mixture changes what is measured: a step there is "
         "not a gain or a loss of the model."

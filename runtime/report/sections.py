@@ -138,14 +138,14 @@ def forks_table(report: Report) -> Markup:
 
 
 def domains_table(report: Report) -> Markup:
-    """Bits per byte of each phase: each average that it keeps, hot below."""
+    """Bits per byte of each phase, the mean before its many domains: each average that it keeps, hot below."""
     found = {evaluation.phase: evaluation for evaluation in report.evaluations}
     domains = report.domains
     columns = [
         Column("phase"),
         Column("weights"),
-        *(Column(domain, "number") for domain in domains),
         Column("mean", "number"),
+        *(Column(domain, "number") for domain in domains),
     ]
     competing = [values for evaluation in report.evaluations for values in _competing(evaluation)]
     least = {domain: min(values[domain] for values in competing if domain in values) for domain in domains}
@@ -157,7 +157,7 @@ def domains_table(report: Report) -> Markup:
             continue
         name: str | Cell = phase_name(phase)
         if phase.same_as is not None:
-            rows.append([name, Cell(f"as {phase.same_as}", is_quiet=True), *(NONE for _ in domains), NONE])
+            rows.append([name, Cell(f"as {phase.same_as}", is_quiet=True), NONE, *(NONE for _ in domains)])
             continue
         for which, values in {**evaluation.averages, "hot": evaluation.hot}.items():
             rows.append(_domain_row(name, which, values, evaluation, least, least_mean))
@@ -186,9 +186,7 @@ def _domain_row(
         for domain in least
     ]
     average = mean(values)
-    return [
-        name, weights, *cells, Cell(f"{average:.4f}", competes and average == least_mean, not competes),
-    ]  # fmt: skip
+    return [name, weights, Cell(f"{average:.4f}", competes and average == least_mean, not competes), *cells]
 
 
 def scores_table(report: Report) -> Markup:

@@ -89,11 +89,13 @@ svg .pale{fill:var(--ink)}
 .words{width:max-content;max-width:calc(100vw - 64px);position:relative;left:50%;transform:translateX(-50%)}
 .words pre{font-size:13px}
 table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums;min-width:min(100%,460px)}
-caption{text-align:left;color:var(--ink2);font-size:13px;padding:0 0 6px;max-width:min(92ch,calc(100vw - 48px))}
+caption{position:sticky;left:0;text-align:left;color:var(--ink2);
+  font-size:13px;padding:0 0 6px;max-width:min(92ch,calc(100vw - 48px))}
 th,td{padding:4px 12px 4px 0;text-align:left;vertical-align:baseline;border-bottom:1px solid var(--hair);
   white-space:nowrap}
 thead th{color:var(--ink2);font-weight:500;border-bottom-color:var(--border);vertical-align:bottom}
-tbody th{font-weight:500}th.number,td.number{text-align:right;padding-left:10px}
+tbody th{font-weight:500}.scroll tbody th,.scroll thead th:first-child{position:sticky;left:0;background:var(--page)}
+th.number,td.number{text-align:right;padding-left:10px}
 .best{font-weight:700}.quiet{color:var(--ink3)}td.wrap,.wrap td{white-space:normal}
 .recipe td{white-space:normal;min-width:120px}.recipe code{white-space:nowrap;overflow-wrap:normal}
 [rowspan]{vertical-align:top}
@@ -119,6 +121,7 @@ main{padding:22px 16px 48px}h1{font-size:23px}h2{font-size:18px;margin-top:40px}
 .narrow{display:block}
 .tiles{grid-template-columns:repeat(2,minmax(0,1fr))}
 .tile b{font-size:21px}
+.scroll tbody th{white-space:normal;overflow-wrap:break-word;max-width:45vw}
 dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:8px}details details{margin-left:8px}.sample{margin-left:8px}
 }
 @media print{

@@ -185,6 +185,7 @@ def _write(
         written[key] = _recorded(content)
     for future in pending:
         future.result()
+    files.flush_folder(f"{name}/arrays")
     if num_processes > 1:
         files.write(f"{name}/parts/{process:05d}.json", canonical_json(written, "part of a manifest"))
         if process > 0:
@@ -243,6 +244,7 @@ def save_pieces(
         written[key] = _recorded(content)
     for future in pending:
         future.result()
+    files.flush_folder(f"{name}/arrays")
     _seal(files, name, {"format": FORMAT, "leaves": described, "files": written})
 
 

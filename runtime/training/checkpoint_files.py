@@ -110,6 +110,11 @@ class CheckpointFiles:
             with contextlib.suppress(FileNotFoundError):  # somebody else deletes it too
                 shutil.rmtree(path)
 
+    def flush_folder(self, key: str) -> None:
+        """Makes the names in a folder outlive a power cut, which forgets new folders with all that is in them."""
+        if self._spec["driver"] == "file" and (path := Path(self._spec["path"]) / key).is_dir():
+            direct_files.flush_folder(path)
+
     def array(self, key: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...], dtype: str) -> "ChunkedArray":
         """The array at `key`; touches no file."""
         return ChunkedArray(self, key, shape, chunk_shape, dtype)

@@ -50,8 +50,16 @@ def _write(path: Path, data: np.ndarray) -> None:
             raise
         with _opened(path, 0) as file:
             _write_all(file, data.data)
-    with _opened_folder(path.parent) as folder:
+    flush_folder(path.parent)
+
+
+def flush_folder(path: Path) -> None:
+    """Makes the names in a folder durable."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
         os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 @contextlib.contextmanager
@@ -63,15 +71,6 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
         os.fsync(file)
     finally:
         os.close(file)
-
-
-@contextlib.contextmanager
-def _opened_folder(path: Path) -> Iterator[int]:
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        yield folder
-    finally:
-        os.close(folder)
 
 
 def _write_blocks(file: int, data: np.ndarray) -> None:

@@ -18,7 +18,6 @@ from runtime.tracking.events import EventLog
 from runtime.tracking.parts import GRADIENT, NORMS, UPDATE, norms_told
 from runtime.training.copies import Copies, begin_comparison, finish_comparison
 from runtime.training.digests import begin_digests, finish_digests
-from runtime.training.meter import Meter
 from runtime.training.monitors import Alarm, Monitors, tell
 from runtime.training.norm_places import NOWHERE, SEEN_IN_UPDATES, Place, RecentNorms
 from runtime.training.part_norms import tensors_of
@@ -36,17 +35,19 @@ class Figures:
     """Of the updates of one attempt, in their order; the tables of the run are made of them."""
 
     def __init__(
-        self, run: RunState, settings: TrainSettings, loader: Loader, monitors: Monitors, saver: Saver, meter: Meter,
+        self, run: RunState, settings: TrainSettings, loader: Loader, monitors: Monitors, saver: Saver,
         watchdog: Watchdog, events: EventLog, on_alarm: Callable[[Alarm], None],
     ) -> None:  # fmt: skip
         """Of those that follow `run`."""
         self._settings, self._loader, self._monitors, self._saver = settings, loader, monitors, saver
-        self._meter, self._watchdog, self._events, self._on_alarm = meter, watchdog, events, on_alarm
+        self._watchdog, self._events, self._on_alarm = watchdog, events, on_alarm
         self._tensors = tensors_of(run.state.params)
         self._recent_norms, self._copies = RecentNorms(self._tensors), Copies(run.step)
         self._pending: collections.deque[Update] = collections.deque()
         self.metrics, self.source_losses = run.metrics.copy(), run.source_losses.copy()
         """The tables up to the newest update whose figures are fetched."""
+        self.loss: float | None = None
+        """The newest one known: none is before the first update of this attempt has ended."""
         lag_steps = loader.lag_steps
         known_steps = range(max(run.step - lag_steps, 0), run.step)
         self.feedback = Feedback({step: self.source_losses.seen(step + 1) for step in known_steps})
@@ -111,4 +112,4 @@ class Figures:
         self._saver.note(row, is_in_doubt=self._monitors.is_in_doubt or self._copies.are_apart)
         if self._loader.lag_steps:
             self.feedback.publish(row.step - 1, self.source_losses.seen(row.step))
-        self._meter.loss = row.loss
+        self.loss = row.loss

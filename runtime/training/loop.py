@@ -94,7 +94,7 @@ def train(
         until_step=settings.until_step, tokens_per_step=settings.tokens_per_step, events=events, on_progress=on_progress
     )
     watchdog = Watchdog(on_hang=lambda step, seconds: events.write("hang", step=step, waited_seconds=round(seconds, 1)))
-    figures = Figures(run, settings, loader, monitors, saver, meter, watchdog, events, on_alarm)
+    figures = Figures(run, settings, loader, monitors, saver, watchdog, events, on_alarm)
     pace = Pace(is_shared=jax.default_backend() == "cpu")
     begin_step = run.step
     placed: Callable[[Any], Any] = (lambda batch: batch) if rows is None else rows.placed
@@ -191,7 +191,7 @@ def train(
                         with meter.left_out():
                             profiler.end()
                     saver.poll()
-                    meter.tick(run)
+                    meter.tick(run, figures.loss)
                     is_held_up = order.word != Word.GO_ON or batches.last_wait_seconds > WAIT_SECONDS
                     if is_held_up or is_validated or is_saved or is_profiled or settings.is_digested(run.step):
                         pace.interrupt()
@@ -205,6 +205,6 @@ def train(
             raise
         finally:
             profiler.close()
-        meter.tick(run, now=True)
+        meter.tick(run, figures.loss, now=True)
     events.write("end", step=run.step, consumed_tokens=run.consumed_tokens)
     return run

@@ -37,8 +37,6 @@ class Meter:
         self._tokens_per_second = 0.0
         self._waited_seconds = 0.0
         self._waited_by_cause: dict[str, float] = {}
-        self.loss: float | None = None
-        """The newest one known: none is before the first update of this attempt has ended."""
 
     def note_wait(self, step: int, batches: Prefetch[Any]) -> None:
         """Before each update: how long it waited for its batch, and for what."""
@@ -59,8 +57,8 @@ class Meter:
         yield
         self._shown += time.monotonic() - began
 
-    def tick(self, run: RunState, *, now: bool = False) -> None:
-        """After each update; `now` tells the figures even if others were told a moment ago."""
+    def tick(self, run: RunState, loss: float | None, *, now: bool = False) -> None:
+        """After each update, with the newest loss known; `now` tells the figures even if others just were."""
         moment = time.monotonic()
         if self._shown_step is None:  # the first update compiles: no speed to tell from it
             self._shown, self._shown_step = moment, run.step
@@ -70,7 +68,7 @@ class Meter:
         if run.step > self._shown_step and elapsed > 0:
             self._tokens_per_second = (run.step - self._shown_step) * self._tokens_per_step / elapsed
         self._shown, self._shown_step = moment, run.step
-        self._on_progress(run.step, self._tokens_per_second, self.loss)
+        self._on_progress(run.step, self._tokens_per_second, loss)
         if moment - self._logged >= PROGRESS_EVENT_SECONDS or now:
             self._logged = moment
             self._events.write(
@@ -79,7 +77,7 @@ class Meter:
                 until_step=self._until_step,
                 consumed_tokens=run.consumed_tokens,
                 tokens_per_second=round(self._tokens_per_second, 1),
-                loss=self.loss if self.loss is not None and math.isfinite(self.loss) else None,
+                loss=loss if loss is not None and math.isfinite(loss) else None,
                 waited_for_data_seconds=round(self._waited_seconds, 3),
                 waited_by_cause=_rounded(self._waited_by_cause),
             )

@@ -10,7 +10,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -55,6 +55,19 @@ class SavingPlan:
         return step == until_step or is_due or step in self.wanted_steps
 
 
+class _UnderWay(NamedTuple):
+    """A save that was begun and is not known to be complete."""
+
+    saving: Save
+    run: RunState
+    """Its arrays may be used up by the next update; whoever is called back has everything else."""
+    milestone: str | None
+    """Its folder in the output; None is a temporary checkpoint."""
+    waited_seconds: float
+    """For the save before it to end."""
+    on_complete: Callable[[str], None]
+
+
 class Saver:
     """At most one save under way.
 
@@ -73,7 +86,7 @@ class Saver:
     ) -> None:
         """Of a run that goes on from `begin_step`; `doubted_step` is its newest update left out, or in doubt."""
         self._plan, self._events, self._on_milestone = plan, events, on_milestone
-        self._under_way: tuple[Save, RunState, str | None, float, Callable[[str], None]] | None = None
+        self._under_way: _UnderWay | None = None
         self._preemption = Preemption(plan.notice_seconds, events, plan.remark)
         self._last_began = time.monotonic()
         found = plan.temporary.found if jax.process_index() == 0 else []  # who marks and deletes
@@ -144,8 +157,7 @@ class Saver:
         else:
             # No lease epoch here: committed bytes must not tell how often the run was interrupted.
             saving = run_state.save(f"{self._plan.output_folder}/{milestone}", run, facts=facts, before=superseded)
-        # The arrays may be used up by the next update; whoever is called back has everything else.
-        self._under_way = saving, run, milestone, waited_seconds, on_complete
+        self._under_way = _UnderWay(saving, run, milestone, waited_seconds, on_complete)
         self.last_step, self.last_path, self._last_began = run.step, saving.path, time.monotonic()
 
     def note(self, row: MetricsRow, *, is_in_doubt: bool = False) -> None:
@@ -156,7 +168,7 @@ class Saver:
         self._certify_due()
 
     def _certify_due(self) -> None:
-        if self._under_way is not None and not self._under_way[0].done():
+        if self._under_way is not None and not self._under_way.saving.done():
             return  # its thread may delete what is marked here; whoever waits for it comes back to this
         while self._uncertified and self._newest_step - self._uncertified[0] >= CERTIFYING_STEPS:
             step = self._uncertified.pop(0)
@@ -191,22 +203,22 @@ class Saver:
 
     def poll(self) -> None:
         """Completes a save that has been written."""
-        if self._under_way is not None and self._under_way[0].done():
+        if self._under_way is not None and self._under_way.saving.done():
             self.finish()
 
     def finish(self) -> None:
         """Waits for the save under way, if there is one."""
-        if self._under_way is None:
+        if (ended := self._under_way) is None:
             return
-        saving, run, milestone, waited_seconds, on_complete = self._under_way
         self._under_way = None
+        saving, run = ended.saving, ended.run
         saving.wait()
         self._events.write(
-            "checkpoint" if milestone is None else "milestone",
+            "checkpoint" if ended.milestone is None else "milestone",
             step=run.step,
             consumed_tokens=run.consumed_tokens,
             path=saving.path,
-            waited_seconds=round(waited_seconds, 4),
+            waited_seconds=round(ended.waited_seconds, 4),
             blocked_seconds=round(saving.snapshot_seconds, 4),
             write_seconds=round(saving.write_seconds, 4),
             size_in_bytes=saving.size_in_bytes,
@@ -215,11 +227,11 @@ class Saver:
             seconds = saving.snapshot_seconds + saving.write_seconds
             self._preemption.note_save(run.step, seconds=seconds, size_in_bytes=saving.size_in_bytes)
         self._certify_due()  # what later updates had certified while it was being written
-        if milestone is not None:
-            self._on_milestone(run, milestone)
+        if ended.milestone is not None:
+            self._on_milestone(run, ended.milestone)
             # The milestone is permanent, and as good to resume from; what one goes back to, or may yet, stays.
             self._prune(run.step, keep=0, candidates=tuple(self._uncertified))
-        on_complete(saving.path)
+        ended.on_complete(saving.path)
 
     def finish_after(self, error: Exception, **facts: Any) -> None:
         """The same when training has failed of `error`: what was begun before it is good.

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from marin_dag.running.early_interrupt import INTERRUPTED
 from runtime.interop.huggingface import SpecialTokens, write_model
 from runtime.model.config import LLAMA3_ROPE
 from runtime.text.extraction.formats import Format
@@ -70,6 +71,19 @@ def test_the_recipe_is_planned_run_and_looked_at_as_it_stands(tmp_path: Path, mi
     assert mine("drop", "hotter")[0] == 0
     code, said = mine("--dry-run", "--set", "cooldown-zloss.z_loss=1e-3")
     assert code == 2 and "2 would run" in said, said
+
+
+def test_ctrl_c_while_the_recipe_s_modules_are_imported_is_one_line(tmp_path: Path, mine: Mine) -> None:
+    (tmp_path / "mine.py").write_text(BLOCKS[0])
+    (tmp_path / "argparse.py").write_text("raise KeyboardInterrupt\n")  # the first that it imports
+    assert mine("--dry-run") == (INTERRUPTED, "interrupted\n")
+
+
+def test_a_wrong_type_in_a_rule_is_told_by_the_plan_as_the_table_says(tmp_path: Path, mine: Mine) -> None:
+    (tmp_path / "mine.py").write_text(BLOCKS[0].replace("min_words=5", 'min_words="many"'))
+    (row,) = re.findall(r"^\| `mine\.py:\d+: (filter/.*?)` \|", PAGE, re.MULTILINE)
+    code, said = mine("--dry-run")
+    assert code == 1 and re.fullmatch(rf"mine: mine\.py:\d+: {re.escape(row)}\.\n", said), said
 
 
 def test_the_recipe_starts_from_weights_that_somebody_else_made(tmp_path: Path, mine: Mine) -> None:

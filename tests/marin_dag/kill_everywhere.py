@@ -17,8 +17,8 @@ import tempfile
 from pathlib import Path
 
 from marin_dag.storage import provenance
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.records import Records
-from marin_dag.store import LocalStore
 from tests.marin_dag.fleets import ForkedFleet, RayFleet
 from tests.marin_dag.kill_campaign import campaign
 from tests.marin_dag.toy_driver import die_before, main

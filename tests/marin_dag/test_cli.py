@@ -52,6 +52,17 @@ def stale(verdicts: dict[str, str]) -> set[str]:
     return {name for name, verdict in verdicts.items() if verdict == "stale"}
 
 
+def test_a_dry_run_says_that_it_hands_nothing_to_a_cluster(run: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    code, said = run("--dry-run", "--detach")
+    assert code == 2 and not run.prefix.exists()
+    assert "nothing is handed over now; without --dry-run the driver goes to the cluster of RAY_ADDRESS, 10.0.0" in said
+    assert re.search(r"^run it .* --detach", said, re.MULTILINE)
+    monkeypatch.delenv("RAY_ADDRESS")
+    assert "the cluster of RAY_ADDRESS, which is not set" in run("--dry-run", "--detach")[1]
+    assert "handed over" not in run("--dry-run")[1]
+
+
 def test_a_dry_run_writes_nothing_and_says_that_something_would_run(run: Toy) -> None:
     code, table = run("--dry-run")
     assert code == 2
@@ -359,13 +370,13 @@ def test_a_fork_follows_an_override_of_its_base(run: Toy) -> None:
         (["why", "phoenix", "--yes"], "--yes: `why` does not take it; it is an option of `gc`. Leave it out."),
         (
             ["gc", "--only=phoenix"],
-            "--only: `gc` does not take it; it is an option of a run, `plan`, `why`, `ls` and 1 ",
+            "--only: `gc` does not take it; it is an option of a run, `plan`, `why`, `ls`, `copy`. Leave",
         ),
         (["gc", "--dry-run"], "--dry-run: `gc` does not take it; without --yes it only shows what would go; leave"),
         (["bump", "phoenix", "--dry-run"], "without --write it only shows what to edit; leave --dry-run out."),
         (["adopt", "x", "--dry-run"], "--dry-run: `adopt` does not take it; it is an option of a run, `plan`, `copy`."),
         (["adopt", "x", "--json"], "it is an option of a run, `plan`, `show`, `ls`. Leave it out."),
-        (["drop", "x", "--set", "a.b=1"], "it is an option of a run, `fork`, `plan`, `why` and "),
+        (["drop", "x", "--set", "a.b=1"], "it is an option of a run, `fork`, `plan`, `why`, `diff`, `show` and "),
         (["whi", "phoenix"], "toy: there is no command 'whi'. Did you mean 'why'? `"),
         (["status"], "toy: there is no command 'status'. Did you mean 'plan'? `"),
         (["run"], "toy: there is no command 'run'. What is not done is run by `"),
@@ -536,7 +547,11 @@ def test_the_environment_of_another_checkout_is_refused_and_a_recipe_of_one_s_ow
     package.mkdir()
     (package / "__init__.py").write_text("")
     code, said = plan(ROOT)
-    assert code == 1 and f"the code that it imports in {ROOT}: its environment is another checkout's" in said
+    assert (
+        code == 1
+        and f"{script} lies in the checkout {tmp_path / 'another'}, and this Python imports the code of {ROOT}." in said
+    )
+    assert f"Run it by {tmp_path / 'another'}/.venv/bin/python" in said and f"move it out of {tmp_path}" in said
 
 
 def test_who_reads_no_more_is_not_told_that_nothing_would_run(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from marin_dag.collect import Collector, Roots
 from marin_dag.storage import lease as lease_module
 from marin_dag.storage.epoch import epoch_path, seal
 from marin_dag.storage.lease import CLAIM, Lease, Leases, this_process
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.pins import Pins
 from marin_dag.storage.records import Failure, FileEntry, Record, Records
-from marin_dag.store import LocalStore
+from marin_dag.store import StoreError
 from tests.marin_dag.storage.test_records import a_record
 
 DIGEST = "ab" * 32
@@ -75,6 +76,13 @@ def test_what_a_running_step_reads_is_not_even_listed(store: LocalStore):
     lease.release()
     assert kinds(store) == ["output"]
     leases.close()
+
+
+def test_nothing_is_collected_while_it_is_not_known_what_a_holder_reads(store: LocalStore):
+    committed(store)
+    store.write(epoch_path("cd" * 32, 1, CLAIM), b"{")
+    with pytest.raises(StoreError, match=r"00000001\.claim: not a claim, .* When no run is at work, delete it"):
+        kinds(store)
 
 
 def test_what_a_running_step_reads_stays_though_the_clock_of_the_collector_is_ahead(

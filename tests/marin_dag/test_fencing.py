@@ -18,9 +18,10 @@ from marin_dag.running.backend import Backend
 from marin_dag.step import Runtime, StepContext, StepStopped, step
 from marin_dag.storage import lease, transient
 from marin_dag.storage.epoch import seal
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.records import Records
-from marin_dag.store import Entry, LocalStore, StoreError
+from marin_dag.store import Entry, StoreError
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.test_kill import driver, finish
 from tests.marin_dag.test_run import Recorder, run

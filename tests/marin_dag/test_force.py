@@ -1,5 +1,6 @@
 """A step that is run again gives the same bytes as the first time, or says what differs; the first output stays."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from tests.marin_dag.toy_steps import (
     ask,
     count,
     executions,
+    fail,
     join,
     unsteady,
     wobble,
@@ -116,6 +118,17 @@ def test_a_step_is_told_how_its_input_was_computed_and_what_it_remarks_is_in_the
     assert code == 0, display.text
     assert f"asks: {said}\n" in display.text
     assert f"WARNING step.asks: {said}\n" in Path(prefix, f"{record(prefix, step).output_path}.log").read_text()
+
+
+def test_a_forced_attempt_that_is_preempted_does_not_claim_to_keep_its_work(tmp_path: Path) -> None:
+    prefix, marks = str(tmp_path / "runs"), tmp_path / "marks"
+    step = fail("step", FailConfig(message="at 3 of 9", kind="leaves", num_failures=1, marks=str(marks)))
+    assert run(prefix, [step])[0] == 0
+    shutil.rmtree(marks)
+    code, display = run(prefix, [step], force=frozenset({step.key}))
+    assert code == 0 and executions(marks) == {"step": 2}
+    (retrying,) = [line for line in display.lines if line.startswith("step retrying")]
+    assert retrying.endswith("a preempted machine? Forced, it begins anew: at 3 of 9")
 
 
 def test_what_was_damaged_since_is_replaced_by_the_same_bytes(prefix: str, tmp_path: Path) -> None:

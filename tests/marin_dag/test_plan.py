@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,12 +12,16 @@ import pytest
 from marin_dag.cost import Cost
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph, Selection
-from marin_dag.plan import check_configs, make_plan
+from marin_dag.plan import make_plan
+from marin_dag.planning.config_checks import check_configs
 from marin_dag.planning.planned import Verdict
-from marin_dag.planning.reasons import KeptParts, NeverMade, NotSelected
+from marin_dag.planning.reasons import KeptParts, NeverMade, NotSelected, Silent, render
+from marin_dag.storage import lease as lease_module
+from marin_dag.storage.lease import Leases
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.records import Records
-from marin_dag.store import Entry, LocalStore
+from marin_dag.store import Entry
 from tests.marin_dag import toy
 from tests.marin_dag.toy_steps import ShardsConfig, squares
 from tests.marin_dag.workbench import Workbench
@@ -103,6 +109,40 @@ def test_a_record_tells_where_it_came_from(bench: Workbench) -> None:
     assert provenance["host"] == os.uname().nodename
 
 
+def test_a_clock_that_is_ahead_is_told_where_it_may_hide_who_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan writes nothing, and so cannot ask the store for the time."""
+    store, now = Watched(str(tmp_path / "runs")), time.time
+    step = squares("squares", ShardsConfig(num_shards=1))
+
+    def elsewhere(name: str) -> lease_module.Holder:
+        return this_process(name).model_copy(update={"host": "another-machine", "pid": 7})
+
+    this_process = lease_module.this_process
+    monkeypatch.setattr(lease_module, "this_process", elsewhere)
+    leases = Leases(LocalStore(store.prefix))
+    leases.acquire(step.digest, "squares", lambda: None)
+    assert make_plan(Graph([step]), store)["squares"].verdict is Verdict.RUNNING
+    monkeypatch.setattr(lease_module.time, "time", lambda: now() + 1_000)
+    planned = make_plan(Graph([step]), store)["squares"]
+    leases.close()
+    assert (planned.verdict, planned.will_run) == (Verdict.MISSING, True)
+    (said,) = [render(reason) for reason in planned.reasons if isinstance(reason, Silent)]
+    assert re.fullmatch(
+        r"the attempt on another-machine \(pid 7\) was last heard 1,00\d s ago: killed, or this clock is ahead", said
+    )
+
+
+def test_a_failure_that_cannot_be_read_ends_no_plan_and_is_named(bench: Workbench) -> None:
+    step = bench.plan()["count"].step
+    store = open_store(str(bench.prefix))
+    store.write(f"failures/{step.key}/20260101-000000-00000000.json", b"\x00garbage")
+    code, said = bench("why", "count")
+    assert code == 0 and f"{step.key}/20260101-000000-00000000.json was edited, damaged" in said
+    assert bench("plan")[0] == 2 and bench()[0] == 0
+
+
 def test_a_plan_of_what_is_done_takes_two_listings_and_reads_nothing(bench: Workbench) -> None:
     bench()
     store = Watched(str(bench.prefix))
@@ -132,7 +172,7 @@ def test_what_is_left_out_has_its_verdict_and_says_why_it_will_not_run(bench: Wo
     assert plan.cost.tokens == 0
 
 
-def test_finished_shards_of_an_interrupted_attempt_are_counted(tmp_path: Path, bench: Workbench) -> None:
+def test_finished_shards_of_an_earlier_attempt_are_counted(tmp_path: Path, bench: Workbench) -> None:
     store = open_store(str(tmp_path / "shards"))
     step = squares("squares", ShardsConfig(num_shards=5))
     store.create(f"leases/{step.digest}/00000001.released", b"")
@@ -140,6 +180,8 @@ def test_finished_shards_of_an_interrupted_attempt_are_counted(tmp_path: Path, b
         store.create(f"work/{step.digest}/shards/shards/{shard:05d}.json", b"{}")
     (planned,) = make_plan(Graph([step]), store).steps
     assert KeptParts(3) in planned.reasons
+    # It may have failed as well; nothing that is kept tells.
+    assert render(KeptParts(3)) == "of an earlier attempt 3 finished shards can be taken over"
 
 
 def test_time_is_estimated_from_past_attempts_in_proportion_to_the_work(bench: Workbench) -> None:

@@ -10,8 +10,8 @@ from marin_dag.graph import Graph
 from marin_dag.plan import make_plan
 from marin_dag.planning.planned import Verdict
 from marin_dag.step import Step
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.records import Records
-from marin_dag.store import LocalStore
 from tests.marin_dag.test_run import run
 from tests.marin_dag.toy_steps import Text, WriteConfig, write
 

@@ -369,10 +369,12 @@ def test_a_step_that_leaves_though_nobody_asked_it_to_is_started_again(tmp_path:
     assert code == 0, display.text
     assert executions(marks) == {"preempted": 2}
     (retrying,) = [line for line in display.lines if line.startswith("preempted retrying")]
-    assert retrying.endswith(
+    told, _, log = retrying.partition("; log: ")
+    assert told.endswith(
         "s after PreemptedError: asked to stop by somebody else than this driver; a preempted machine? Its work so far "
         f"is kept: {said}"
     )
+    assert "stopped as asked" in Path(log).read_text()
 
 
 @pytest.mark.parametrize(
@@ -412,6 +414,24 @@ def test_a_step_is_said_to_have_started_when_it_has_its_resources_and_to_be_queu
     store = open_store(str(tmp_path / "runs"))
     assert Run([step], store, Late(), display, command="").run() == 0
     assert display.lines == ["a queued waits for 2 cpu", "a started", "a done"]
+
+
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize(("quick_seconds", "lines"), [(60.0, ["a done"]), (0.0, ["a started", "a done"])])
+def test_of_a_quick_step_on_ray_only_the_end_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_seconds: float, lines: list[str]
+):
+    class Patient(RayBackend):
+        """Hears that the step began before it asks whether it has ended."""
+
+        def wait(self, timeout_seconds: float) -> list[Any]:
+            while not self._started:
+                self._pass_on_news(force=True)
+            return super().wait(timeout_seconds)
+
+    monkeypatch.setattr("marin_dag.ray_backend.QUICK_SECONDS", quick_seconds)
+    code, display = run(str(tmp_path / "runs"), [squares("a", ShardsConfig(num_shards=1, seconds=1.0))], Patient())
+    assert (code, display.lines) == (0, lines)
 
 
 def test_progress_that_comes_after_the_end_of_its_step_is_not_shown(tmp_path: Path):

@@ -16,8 +16,9 @@ import pytest
 
 from marin_dag.identity import canonical, sha256
 from marin_dag.running.shards import Shard
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.records import Records
-from marin_dag.store import LocalStore, Store, StoreError
+from marin_dag.store import Store, StoreError
 
 REPOSITORY = Path(__file__).parents[2]
 SIGNED = (

@@ -1,10 +1,9 @@
-"""One suite for every store, then what only a local disk or only Cloud Storage can get wrong."""
+"""One suite for every store, then what a prefix names, and what only Cloud Storage can get wrong."""
 
 import errno
 import gc
 import os
-import subprocess
-import sys
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ import google_crc32c
 import pytest
 
 from marin_dag.storage.prefix import open_store
-from marin_dag.store import LocalStore, Store, StoreError, explain_os_error, limit_met
+from marin_dag.store import Store, StoreError, explain_os_error, limit_met
 
 
 def test_what_is_written_is_read(store: Store):
@@ -128,33 +127,6 @@ def test_a_url_of_a_file_names_the_folder_that_its_path_does(tmp_path: Path):
         open_store("file://")
 
 
-def test_a_temporary_file_that_a_kill_left_is_never_listed(tmp_path: Path):
-    store = LocalStore(str(tmp_path))
-    store.write("commits/a", b"1")
-    (tmp_path / "commits" / f".tmp-{'0a' * 16}").write_bytes(b"torn")
-    assert [entry.path for entry in store.list("commits")] == ["commits/a"]
-
-
-@pytest.mark.parametrize("operation", ["create", "write"])
-def test_a_write_that_hits_a_limit_leaves_nothing_and_says_so(tmp_path: Path, operation: str):
-    # A real limit of the kernel, in a child: the file may grow to 4 KiB and no further.
-    code = f"""
-import resource, signal, sys
-from marin_dag.store import LocalStore, StoreError
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-try:
-    LocalStore({str(tmp_path)!r}).{operation}("commits/a", b"x" * 100_000)
-except StoreError as error:
-    print(error)
-    sys.exit(3)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 3, done.stderr
-    assert "commits/a: File too large: the file is larger than this process may write; raise `ulimit -f`" in done.stdout
-    assert list((tmp_path / "commits").iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("number", "message"),
     [
@@ -188,48 +160,30 @@ def test_a_limit_that_tensorstore_tells_in_words_is_told_from_its_other_errors()
     assert limit_met(OSError(errno.EACCES, "")) is None
 
 
-def test_a_full_disk_is_one_clear_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StoreError, match=r"commits/a: No space left on device: the disk .* is full; free some space"):
-        LocalStore(str(tmp_path)).write("commits/a", b"1")
-
-
-def test_a_prefix_without_write_permission_is_one_clear_message(tmp_path: Path):
-    tmp_path.chmod(0o755)
-    code = f"""
-import os, sys
-sys.path.insert(0, {str(Path.cwd())!r})
-from marin_dag.store import LocalStore, StoreError
-os.setuid(65534)
-try:
-    LocalStore({str(tmp_path / "runs")!r}).create("commits/a", b"1")
-except StoreError as error:
-    print(error)
-    sys.exit(3)
-"""
-    # pytest's folders belong to one user; let the other one in as far as the folder that it may not write.
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    if os.getuid() == 0:
-        assert done.returncode == 3, done.stderr
-        assert "Permission denied: no permission to write there" in done.stdout
-
-
-def test_a_file_in_the_place_of_the_prefix_is_one_clear_message(tmp_path: Path):
-    (tmp_path / "runs").write_text("not a folder")
-    with pytest.raises(StoreError, match=r"runs/commits/a: .*: a file stands where a folder is needed"):
-        LocalStore(str(tmp_path / "runs")).create("commits/a", b"1")
-
-
 def test_an_unreachable_cloud_is_one_clear_message(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
     monkeypatch.setattr("marin_dag.storage.gcs_store.FIRST_CONTACT_TIMEOUT_SECONDS", 0.5)
     with pytest.raises(StoreError, match=r"gs://b/runs/commits: Cloud Storage cannot be reached .*; check the network"):
         open_store("gs://b/runs").list("commits")
+
+
+def test_without_a_network_nobody_looks_for_credentials(monkeypatch: pytest.MonkeyPatch):
+    asked = []
+
+    def unknown(host: str, port: None) -> None:
+        asked.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    for name in ("STORAGE_EMULATOR_HOST", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("marin_dag.storage.gcs_store.socket.getaddrinfo", unknown)
+    monkeypatch.setattr("marin_dag.storage.gcs_store.NO_NETWORK_PAUSES_SECONDS", (0.0,))
+    monkeypatch.setattr("gcsfs.core.GoogleCredentials", lambda *given: pytest.fail("credentials were looked for"))
+    with pytest.raises(
+        StoreError, match=r"gs://b/runs: Cloud Storage cannot be reached .*; check the network"
+    ) as caught:
+        open_store("gs://b/runs")
+    assert caught.value.is_transient and asked == ["storage.googleapis.com"] * 2
 
 
 def test_a_bucket_that_does_not_exist_is_one_clear_message(gcs_bucket: str):

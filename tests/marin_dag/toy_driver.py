@@ -17,8 +17,8 @@ from marin_dag.ray_backend import RayBackend
 from marin_dag.run import Run
 from marin_dag.running.live import display_for
 from marin_dag.step import Step
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.prefix import open_store
-from marin_dag.store import LocalStore
 from tests.marin_dag.toy_steps import (
     CountConfig,
     JoinConfig,

@@ -8,8 +8,8 @@ from types import ModuleType
 import pytest
 
 from marin_dag import code
+from marin_dag.assignments import parse_assignment
 from marin_dag.cli import main
-from marin_dag.commands.assignments import parse_assignment
 from marin_dag.graph import Graph
 from marin_dag.plan import Plan, make_plan
 from marin_dag.planning.remarks import no_remarks

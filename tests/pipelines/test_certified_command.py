@@ -52,7 +52,7 @@ def test_it_lists_the_newest_certified_state_of_each_phase_and_prints_lines_that
     listed = [line.split() for line in out.splitlines()]
     assert " ".join(listed[0]) == "phoenix step 1,100 1,100,000 tokens then 50 good updates"
     assert listed[1][:3] == ["deeper_starling", "step", f"{last.until - 60:,}"]
-    assert len(listed) == 3 and listed[2][:2] == ["to", "go"]
+    assert len(listed) == 3 and out.splitlines()[2][12:].endswith(f" certified deeper_starling --prefix {prefix}")
     code, out, _ = run(prefix, capsys, "certified", "phoenix")
     older, said_first = out.splitlines()[1], out.splitlines()[2]
     assert older.split()[1:3] == ["step", "1,000"] and said_first.startswith("the newest first")
@@ -68,6 +68,7 @@ def test_it_lists_the_newest_certified_state_of_each_phase_and_prints_lines_that
     assert note.endswith("; instead, with: --set learning_rate.start_step=1100 --set until_step=1200")
     code, out, err = run(prefix, capsys, *fork[:-2])
     assert code == 0, err
+    assert "from step 1100, certified by 50 good updates" in run(prefix, capsys, "ls")[1]
     _, out, _ = run(prefix, capsys, "certified", "phoenix")
     (another,) = [line for line in out.splitlines() if line.startswith("go on from")]
     assert "fork starling --as starling-again-2 --set start=phoenix@1100" in another, "the first name is taken"
@@ -95,6 +96,7 @@ def test_where_nothing_is_certified_it_says_so_and_a_step_that_trains_nothing_is
     prefix = tmp_path / "runs"
     code, out, _ = run(prefix, capsys, "certified")
     assert (code, out.split(":")[0]) == (0, "nothing of these phases is certified")
+    assert "certified kestrel --prefix" in out.splitlines()[1], "to be pasted as it is"
     assert "nothing of kestrel is certified" in run(prefix, capsys, "certified", "kestrel")[1]
     code, _, err = run(prefix, capsys, "certified", "report")
     assert code == 1 and "certified report: it trains nothing; name a phase" in err

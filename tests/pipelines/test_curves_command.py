@@ -22,6 +22,7 @@ from marin_dag.storage.records import Records
 from pipelines import tootsie
 from pipelines.scales import LAPTOP
 from pipelines.timeline import legs_in, phases_in
+from runtime.report.page import CURVES_COMMAND
 from runtime.report.scales import tokens_label
 from runtime.tracking import tensorboard_export
 from runtime.tracking.events import EventLog
@@ -75,6 +76,13 @@ def publish(prefix, digest, step, *, loss):
 def damage(folder, name):
     file = Path(folder, name)
     file.write_bytes(b"x" + file.read_bytes()[1:])
+
+
+def test_the_command_that_the_report_names_is_one(tmp_path, capsys):
+    words = shlex.split(CURVES_COMMAND)
+    assert words[:3] == ["python", "pipelines/tootsie.py", "curves"]
+    code, out, error = run(tmp_path, capsys, *words[2:])
+    assert code == 1 and "so there are no curves" in out and not error
 
 
 def test_each_phase_is_told_and_written_with_its_own_updates(tmp_path, capsys, phases):
@@ -504,3 +512,57 @@ def test_forks_are_read_once_where_nothing_is_drawn(tmp_path, capsys, phases, mo
 def test_a_picture_that_could_not_be_written_is_refused_before_anything_is_read(tmp_path, capsys):
     code, out, err = run(tmp_path, capsys, "curves", "--validation", str(tmp_path / "page.png"))
     assert (code, out) == (1, "") and "end it in .html" in err
+
+
+def test_a_phase_is_held_against_another_of_the_recipe_or_the_table_of_any_run(tmp_path, capsys, phases):
+    prefix = tmp_path / "runs"
+    kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
+    save(prefix, kestrel.digest, 12, loss=3.125, left_out=(11,))
+    last = kestrel.until + 3
+    beside = save(prefix, ocelot.digest, last, loss=3.0)
+    code, out, _ = run(prefix, capsys, "curves", "kestrel", "--against", "ocelot")
+    said = "0.1250 nats above ocelot at 12,000 tokens: 3.1250 and 3.0000 over the last 11,000"
+    assert (code, out.splitlines()[1].strip()) == (0, said)
+    for margin, is_behind in (("0.1", True), ("0.125", False), ("0", True)):
+        code, out, _ = run(prefix, capsys, "curves", "kestrel", "--against", "ocelot", "--margin", margin)
+        told = [f"BEHIND by more than {margin} since 1,000 tokens"] if is_behind else []
+        assert (code, [line.strip() for line in out.splitlines()[1:]]) == (int(is_behind), [said, *told])
+    shutil.copy(f"{beside}/{METRICS}", tmp_path / METRICS)
+    code, out, _ = run(prefix, capsys, "curves", "--against", str(tmp_path / METRICS), "--margin", "0")
+    lines = [line.strip() for line in out.splitlines()]
+    assert code == 1 and lines[1].startswith(f"0.1250 nats above {tmp_path / METRICS} at 12,000 tokens")
+    assert lines[2].startswith("BEHIND") and lines[4].startswith("0.0000 nats below") and len(lines) == 5
+    code, out, _ = run(prefix, capsys, "curves", "ocelot", "--against", "kestrel")
+    assert code == 1 and out.splitlines()[1].strip() == "no tokens in common with kestrel, which has 12,000"
+    code, out, _ = run(prefix, capsys, "curves", "--against", "kestrel", "--margin", "9")
+    assert code == 0 and "no tokens in common" in out, "kestrel was compared"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--against", "kestrl"), "--against kestrl: there is no such phase. Did you mean 'kestrel'?"),
+        (("--against", "phoenix"), "--against phoenix: nothing of it is saved as the recipe stands now."),
+        (("--against", "gone.parquet"), "gone.parquet: it could not be read (No such file"),
+        (("--against", "torn.parquet"), "torn.parquet: no table of metrics ("),
+        (("--against", "other.parquet"), "other.parquet: no table of metrics ("),
+        (("--margin", "0.1"), "--margin: of what? Name a reference too"),
+        (("--against", "kestrel", "--margin", "-1"), "--margin is -1; it is in nats a token, 0 or more"),
+        (("--against", "kestrel", "--margin", "nan"), "--margin is nan; it is in nats a token, 0 or more"),
+    ],
+)
+def test_what_is_no_reference_or_no_margin_is_refused(tmp_path, capsys, phases, monkeypatch, words, said):
+    prefix = tmp_path / "runs"
+    folder = save(prefix, phases.step("kestrel").digest, 3, loss=3.0)
+    monkeypatch.chdir(tmp_path)
+    Path("torn.parquet").write_bytes(b"PAR1")
+    shutil.copy(f"{folder}/{SOURCE_LOSSES}", "other.parquet")
+    code, out, error = run(prefix, capsys, "curves", *words)
+    assert code not in (0, 2) and said in error + out
+
+
+def test_a_reference_that_is_damaged_is_told_as_one(tmp_path, capsys, phases):
+    folder = save(tmp_path, phases.step("kestrel").digest, 3, loss=3.0)
+    damage(folder, METRICS)
+    code, out, error = run(tmp_path, capsys, "curves", "ocelot", "--against", "kestrel")
+    assert code == 1 and "--against kestrel: " in error + out and "damaged" in error + out

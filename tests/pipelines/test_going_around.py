@@ -69,8 +69,10 @@ def test_it_tells_what_was_seen_and_the_line_goes_back_a_hundred_updates_before_
     assert json.loads(settings["acknowledge"]) == ["skip_batches"]
     tokens = 310 * PHOENIX.config.global_batch_size * PHOENIX.config.sequence_length
     assert f"with 310 batches left out, {in_short(tokens)} tokens" in said["go around"]
-    assert "PaLM left out" not in out and "arXiv:2204.02311" in out
+    assert "PaLM left out" not in out and "docs/checkpoints-and-resume.md, Going around" in out
     assert "--force phoenix --until phoenix" in said["repeat it"]
+    _, *compare = shlex.split(said["compare"])
+    assert compare == ["-m", "runtime.training.replay", str(spiked)]
     assert "--set phoenix.until_step=950 --until phoenix" in out
 
 
@@ -80,6 +82,7 @@ def test_the_line_can_be_pasted_and_gives_a_phase_that_a_plan_accepts_and_tells_
     code, out, err = run(spiked, capsys, *words)
     assert code == 0, err
     assert "skip_batches is 310: as it begins" in out
+    assert "around grad_norm at step 1110" in run(spiked, capsys, "ls")[1]
     code, out, err = run(spiked, capsys, "--dry-run", "--until", "phoenix-around")
     assert "phoenix-around" in out and "tokens of its data are left out" in out
     assert "acknowledge" not in err

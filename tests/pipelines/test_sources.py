@@ -5,9 +5,12 @@ import fnmatch
 import gzip
 import json
 import re
+import uuid
 
+import fsspec
 import pytest
 
+from marin_dag.errors import UserError
 from pipelines import mixtures
 from pipelines.corpus import corpus_of, laptop_corpus
 from pipelines.eight_b_sources import eight_b_sources
@@ -219,3 +222,43 @@ def test_what_would_be_left_out_of_an_own_corpus_is_refused_and_companions_are_n
         corpus_sources(str(tmp_path))
     (tmp_path / other).unlink()
     assert list(corpus_sources(str(tmp_path))) == ["web"]
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        ("web.ndjson", "Rename web.ndjson to web.jsonl: the format is the same. Convert"),
+        ("web.jsonlines.gz", "Rename web.jsonlines.gz to web.jsonl.gz: the format is the same. Convert"),
+        ("web.parquet", "lies in the folder itself. Convert"),
+        ("more/web.jsonl", "lies in the folder itself. Convert"),
+    ],
+)
+def test_files_that_are_none_to_read_are_named_where_there_are_no_others(tmp_path, name, cure):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text('{"text": "A text."}\n')
+    with pytest.raises(ValueError, match=re.escape(cure)) as refused:
+        corpus_sources(str(tmp_path))
+    assert f": {name} would not be read" in str(refused.value)
+
+
+@pytest.mark.parametrize(("folder", "said"), [("none", "no such folder"), (".", r"no file matches \*\.jsonl or")])
+def test_a_corpus_that_is_not_there_or_empty_is_told_which_files_are_read(tmp_path, folder, said):
+    with pytest.raises(UserError, match=rf"{said}.*\*\.jsonl\.gz"):
+        corpus_sources(str(tmp_path / folder))
+
+
+def test_of_a_corpus_in_a_bucket_that_cannot_be_reached_that_is_said_and_not_that_there_is_no_folder(monkeypatch):
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+    monkeypatch.setattr("marin_dag.storage.gcs_store.FIRST_CONTACT_TIMEOUT_SECONDS", 0.5)
+    with pytest.raises(UserError, match=r"^gs://bucket/texts/: Cloud Storage cannot be reached .*; check the network"):
+        corpus_sources("gs://bucket/texts")
+
+
+def test_a_corpus_in_a_bucket_is_read_where_it_lies(gcs_bucket):
+    url = f"gs://{gcs_bucket}/{uuid.uuid4().hex}"
+    with fsspec.open(f"{url}/web_notes.jsonl", "wb") as file:
+        file.write(b'{"text": "A page of notes."}\n')
+    (source,) = corpus_sources(url).values()
+    assert (source.name, source.role, source.size_in_bytes) == ("web_notes", "web", 29)
+    with pytest.raises(UserError, match="there is no bucket nobodys-bucket; make it"):
+        corpus_sources("gs://nobodys-bucket/texts")

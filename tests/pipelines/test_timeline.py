@@ -11,7 +11,8 @@ import pytest
 
 from marin_dag.cli import main
 from marin_dag.graph import Graph
-from marin_dag.plan import make_plan, refusals
+from marin_dag.plan import make_plan
+from marin_dag.planning.config_checks import refusals
 from marin_dag.storage.prefix import open_store
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B

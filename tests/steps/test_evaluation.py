@@ -5,6 +5,7 @@ import functools
 import hashlib
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ import pytest
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 
-from marin_dag.context import ALONE, Host
+from marin_dag.context import ALONE
 from marin_dag.inputs import Input
-from marin_dag.resources import Cpu, Resources, Tpu
+from marin_dag.resources import Cpu, Gpu, Resources, Tpu
 from runtime.data.cache import TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.encoding import Encoder
@@ -233,13 +234,18 @@ def test_an_export_holds_the_weights_it_says_and_the_card_says_which(tmp_path, p
             logits[weights] = theirs(tokens).logits.numpy()
         ours = np.asarray(TrainedModel.open(phase.join("checkpoint")).params(weights, None).lm_head)
         np.testing.assert_array_equal(theirs.lm_head.weight.detach().numpy().T, ours)
-        assert f"Weights: **{weights}**" in (folder / "README.md").read_text()
+        card = (folder / "README.md").read_text()
+        assert f"Weights: **{weights}**" in card and "as last trained" in card
+        assert re.findall(r"average of the weights with decay ([\d.]+), not", card) == ([str(decay)] if decay else [])
         training = json.loads((folder / "training.json").read_text())
         assert (training["weights"], training["step"], training["consumed_tokens"]) == (weights, 7, 7_000)
         assert training["average_decay"] == decay
         assert (result.weights, None if result.average is None else result.average.decay) == (weights, decay)
         assert training["phase_digest"] == "a" * 64
         assert set(result.files) == {path.name for path in folder.iterdir()}
+        # What the model can take, and not the shorter windows that it was trained in.
+        told = json.loads((folder / "tokenizer_config.json").read_text())
+        assert told["model_max_length"] == CONFIG.max_position_embeddings != facts()["sequence_length"]
     assert np.abs(logits["hot"] - logits["averaged"]).max() > 0.01
     assert np.abs(logits["slow"] - logits["averaged"]).max() > 0.01
 
@@ -310,16 +316,16 @@ def test_a_limit_of_one_item_and_an_empty_list_of_tasks_are_refused(exported, it
         LmEvalConfig(export=exported, items=items, tasks=(), limit=None)
 
 
-def test_what_one_host_has_to_write_is_refused_on_several(tmp_path, phase, tokenizer, exported, items):
-    gang = Attempt(tmp_path)
-    gang.resources, gang.host = Tpu("v4-2048"), Host(index=3, num_hosts=256, coordinator="10.0.0.1:1234")
-    scoring = LmEvalConfig(export=exported, items=items, tasks=LAPTOP_TASKS, limit=None)
-    with pytest.raises(ValueError, match=r"a step was given v4-2048, 256 hosts, and each would score everything"):
-        lm_eval.function(scoring, gang)
+@pytest.mark.parametrize("kind", [hf_export, lm_eval])
+def test_a_plan_refuses_several_hosts_for_what_one_has_to_do(phase, tokenizer, exported, items, kind):
     writing = HfExportConfig(phase=phase, tokenizer=tokenizer, weights="hot", dtype="float32", model_name="a-model")
-    with pytest.raises(ValueError, match=r"a step was given v4-2048, 256 hosts, .* give it one machine, as Cpu\(2\)"):
-        hf_export.function(writing, gang)
-    assert not gang.files()
+    scoring = LmEvalConfig(export=exported, items=items, tasks=LAPTOP_TASKS, limit=None)
+    config = writing if kind is hf_export else scoring
+    for machines, said in ((Tpu("v4-2048"), "v4-2048, 256 hosts"), (Cpu(2, num_hosts=2), "2 x 2 cpu, 2 hosts")):
+        with pytest.raises(ValueError, match=rf"resources are {said}, .* give it one machine, as Cpu\(2\)"):
+            kind.check_on(config, machines)
+    for machines in (Cpu(2), Gpu("H200", 8), Tpu("v6e-8")):
+        kind.check_on(config, machines)
 
 
 @pytest.mark.parametrize("kind", [ema_eval, lm_eval])

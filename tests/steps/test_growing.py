@@ -29,6 +29,7 @@ from marin_dag.storage.records import Record, Records
 from runtime.data import growing_cache, prefetch
 from runtime.data.cache import TokenCache
 from runtime.data.loader import Loader
+from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE
 from runtime.optim.schedule import Linear
@@ -134,6 +135,29 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> str:
     prefix = str(tmp_path_factory.mktemp("finished"))
     assert tokenize_slowly.run(prefix) == 0
     return prefix
+
+
+def test_a_phase_that_leaves_batches_out_hears_a_stop_while_it_waits_for_the_size_of_a_cache(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(growing_cache, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(prefetch, "HEAR_SECONDS", 0.1)
+    prefix, gates = str(tmp_path / "runs"), tmp_path / "gates"
+    gates.mkdir()
+    for shard in (0, 1):
+        (gates / str(shard)).touch()
+    with tokenizing(prefix, gates) as tokenizer:
+        when(has(prefix, 1))
+        cache = cache_input(prefix, 1)
+        tokenizer.kill()
+
+    def is_waiting() -> bool:
+        return any("waiting for block 2" in record.getMessage() for record in caplog.records)
+
+    policy = LossDrop(warmup_steps=1, window_updates=8, max_epochs={"web": 2.0})
+    config = phase_on(cache, 9).model_copy(update={"skip_batches": 2, "mixing": policy, "give_up_seconds": 20})
+    with caplog.at_level(logging.WARNING), pytest.raises(StepStopped, match=r"at step 0 of 9 \(the driver asked"):
+        Growing(tmp_path / "phase", prefix).run(config, stop=is_waiting)
 
 
 def test_training_on_a_cache_while_it_is_built_gives_the_bytes_of_training_on_the_finished_one(

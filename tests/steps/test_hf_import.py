@@ -19,7 +19,7 @@ from marin_dag.changes import apply_text
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.inputs import Input
-from marin_dag.plan import check_configs
+from marin_dag.planning.config_checks import check_configs
 from marin_dag.resources import Tpu
 from marin_dag.step import Step
 from runtime.data.batch import DataPosition
@@ -396,11 +396,11 @@ def test_evaluations_and_exports_of_an_import_are_held_against_it():
         check_configs([START.with_config(too_long)])
 
 
-def test_a_gang_is_refused_since_each_host_would_write_the_same_files(context_of):
-    context = context_of("llama", "nowhere")
-    context.host = dataclasses.replace(context.host, num_hosts=2)
-    with pytest.raises(ValueError, match=r"llama was given .*, 2 hosts, .*give it one machine"):
-        hf_import.function(START.config, context)
+def test_a_plan_refuses_a_gang_since_each_host_would_write_the_same_files():
+    gang = hf_import("llama", START.config, resources=Tpu("v4-16"))
+    with pytest.raises(UserError, match=r"llama: resources are v4-16, 2 hosts, .*give it one machine"):
+        check_configs([gang])
+    check_configs([hf_import("llama", START.config, resources=Tpu("v4-8"))])
 
 
 def test_a_plan_holds_the_recipe_against_the_config_json_of_a_local_folder(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
-from marin_dag.plan import check_configs
+from marin_dag.planning.config_checks import check_configs
 from marin_dag.step import Step
 from runtime.optim.ema import Ema
 from steps.ema_eval import EmaEvalConfig, ema_eval

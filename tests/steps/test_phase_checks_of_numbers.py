@@ -8,7 +8,7 @@ import pytest
 
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
-from marin_dag.plan import check_configs
+from marin_dag.planning.config_checks import check_configs
 from runtime.optim.schedule import Linear, Rewarm
 from runtime.optim.skip_rule import SkipRule
 from steps.train_phase import TrainPhaseConfig, hyperparameters, train_phase

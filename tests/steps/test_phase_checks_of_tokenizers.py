@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
-from marin_dag.plan import check_configs
+from marin_dag.planning.config_checks import check_configs
 from marin_dag.step import Step, StepContext, step
 from runtime.data.mixture import MixtureSchedule
 from steps.ema_eval import EmaEvalConfig, ema_eval

@@ -555,11 +555,13 @@ def test_the_kernels_their_blocks_and_why_are_printed_first_and_stored_with_the_
     assert recorded.items() <= trajectory.how.items(), "which go into the record of the step"
     assert (begin["remat"], begin["num_microbatches"]) == ("none", 2)
     printed = [record.getMessage() for record in caplog.records if record.name == phase_runs.__name__]
+    assert re.fullmatch(r"compiled its update in \d+\.\d s", printed.pop())
     assert printed == [
         f"from step 0 to 1, 64 tokens an update, kernels: attention chunked, loss reference ({reason}), scatter xla",
         "blocks: attention: query 16; loss: all tokens; scatter: by the compiler; remat none, micro-batches: 2",
         "killed without saving, it loses what is younger than its last save: at most 600 s (checkpoint_every_seconds) "
         "and what a save takes; notice before a kill: not known (--notice SECONDS)",
+        "compiling its update: seconds of a small model, minutes of a large one",
     ]
     named = {"attention": "chunked: query 16", "loss": "reference: all tokens", "scatter": "xla: by the compiler"}
     assert {name: trajectory.how[name] for name in named} == named
@@ -692,7 +694,7 @@ WIDE = LlamaConfig(4096, 512, 1024, 2, 4, 2, 128, 4096)
 def test_a_shape_that_a_kernel_or_the_mesh_does_not_take_is_refused_in_its_own_words(
     phase, resources, changes, reason, monkeypatch
 ):
-    monkeypatch.setattr("runtime.kernels.attention_tokamax.JAX_SERIES", "")  # whatever JAX is installed here
+    monkeypatch.setattr("runtime.kernels.attention_tokamax.missing", lambda: None)  # whatever is installed here
     fits = {"model": WIDE, "sequence_length": 1024, "global_batch_size": 8, "compute_dtype": "bfloat16"}
     assert train_phase.check_on is not None
     train_phase.check_on(phase.model_copy(update=fits), resources)

@@ -204,9 +204,15 @@ class _LeftOpen:
 
 
 def _split(stream: Any) -> Iterator[bytes]:
-    rest = b""
+    """The lines, each byte of which is looked at once, however long they are."""
+    begun: list[bytes] = []
     while block := stream.read(1 << 20):
-        *lines, rest = (rest + block).split(b"\n")
-        yield from lines
-    if rest:
+        end, *lines = block.split(b"\n")
+        begun.append(end)
+        if lines:
+            yield b"".join(begun)
+            *lines, rest = lines
+            yield from lines
+            begun = [rest]
+    if rest := b"".join(begun):
         yield rest

@@ -12,6 +12,10 @@ class ChecksumError(FetchError):
     """A file came, but not the one that was asked for."""
 
 
+class ChangedFileError(FetchError):
+    """The publisher put another file in the place of the one that was being fetched."""
+
+
 class UnreachableError(FetchError, ConnectionError):
     """Nobody answered, or not now; trying again later may help."""
 

@@ -15,13 +15,15 @@ from typing import IO, NamedTuple, TypeVar
 import fsspec
 
 from runtime.text.fetch.copy import CHUNK_BYTES
-from runtime.text.fetch.errors import FetchError, MissingFileError, UnreachableError
+from runtime.text.fetch.errors import ChangedFileError, FetchError, MissingFileError, UnreachableError
 
 ResultT = TypeVar("ResultT")
 OnBytes = Callable[[int, int | None], None]
 """Told how many bytes of a file are here, and of how many, if that is known."""
 
 TIMEOUT_SECONDS = 60
+STRONG_DATE_SECONDS = 60
+"""A file that was unchanged for so long when it was asked for is told from others by its date."""
 _TRANSIENT = frozenset((408, 425, 429, 500, 502, 503, 504))
 _CONNECTION_ERRORS = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError)
 # RFC 9110, section 14.4.
@@ -46,6 +48,8 @@ class Remote(NamedTuple):
     size_in_bytes: int | None
     """None: no ranges, or none of a known whole, so the file comes in one go."""
     validator: str | None
+    is_strong: bool
+    """Whether bytes that come under the same validator are of one version (RFC 9110, section 8.8.1)."""
 
 
 class Session:
@@ -55,7 +59,7 @@ class Session:
         self._url = url
         self._headers = headers
         self._retries = retries
-        self._on_bytes = on_bytes
+        self.on_bytes = on_bytes
         self._opener = urllib.request.build_opener(Redirects(headers))
 
     def probe(self) -> Remote:
@@ -65,29 +69,34 @@ class Session:
             try:
                 with self._open({"Range": "bytes=0-0"}) as response:
                     given = _content_range(response) if response.status == http.client.PARTIAL_CONTENT else None
-                    return Remote(given and given.total, _validator(response.headers))
+                    return _remote(given and given.total, response.headers)
             except urllib.error.HTTPError as error:
                 if error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
                     raise
                 with error:  # an empty file has no first byte; of another such answer nothing is known
                     is_empty = _UNSATISFIED.fullmatch(error.headers.get("Content-Range", "").strip()) is not None
-                    return Remote(0 if is_empty else None, _validator(error.headers))
+                    return _remote(0 if is_empty else None, error.headers)
 
         return self._with_retries(ask)
 
     def fetch_part(self, path: str, start: int, end: int, remote: Remote, *, num_here: int) -> None:
-        """Bytes from `start` to before `end` of the file that was probed, of which `num_here` others are here."""
-        validator = remote.validator
+        """Bytes from `start` to before `end` of the file that was probed, of which `num_here` others are here.
+
+        Raises:
+            ChangedFileError: the server has another file by now.
+        """
         headers = {"Range": f"bytes={start}-{end - 1}"}
-        # If-Range takes no weak validators (RFC 9110, section 13.1.5); the checksum is the last word anyway.
-        if validator is not None and not validator.startswith("W/"):
-            headers["If-Range"] = validator
+        # If-Range takes no weak validators (RFC 9110, section 13.1.5).
+        if remote.validator is not None and remote.is_strong:
+            headers["If-Range"] = remote.validator
 
         def fetch() -> None:
             with self._open(headers) as response:
                 given = _content_range(response) if response.status == http.client.PARTIAL_CONTENT else None
-                if given is None or (given.start, given.end) != (start, end):
-                    raise FetchError(
+                # There are servers that know ranges and no If-Range.
+                is_same = _validator(response.headers) in (None, remote.validator)
+                if given not in (_Given(start, end, remote.size_in_bytes), _Given(start, end, None)) or not is_same:
+                    raise ChangedFileError(
                         f"{self._url}: the file changed while it was being fetched; run the same command again."
                     )
                 self._save(response, path, end - start, num_here, remote.size_in_bytes)
@@ -95,7 +104,7 @@ class Session:
         self._with_retries(fetch)
 
     def fetch_whole(self, path: str) -> None:
-        """All of it in one go, from a server that knows no ranges."""
+        """All of it in one go, and so of one version."""
 
         def fetch() -> None:
             with self._open({}) as response:
@@ -117,7 +126,7 @@ class Session:
             while chunk := _read(response):
                 file.write(chunk)
                 size += len(chunk)
-                self._on_bytes(num_here + size, total)
+                self.on_bytes(num_here + size, total)
         if expected_bytes is not None and size != expected_bytes:
             raise ConnectionError(f"the connection ended after {size} of {expected_bytes} bytes")
 
@@ -178,11 +187,8 @@ def _asked_wait(retry_after: str | None) -> float:
     if asked.isdigit():
         seconds = float(asked)
     else:
-        try:
-            until = email.utils.parsedate_to_datetime(asked)
-        except ValueError:  # neither of the two, or not there
-            return 0.0
-        seconds = until.timestamp() - time.time()
+        until = _seconds_since_1970(asked)
+        seconds = 0.0 if until is None else until - time.time()
     return max(seconds, 0.0)
 
 
@@ -236,8 +242,27 @@ def _content_range(response: http.client.HTTPResponse) -> _Given | None:
     return given and _Given(int(given[1]), int(given[2]) + 1, None if given[3] is None else int(given[3]))
 
 
+def _remote(size_in_bytes: int | None, headers: email.message.Message) -> Remote:
+    return Remote(size_in_bytes, _validator(headers), _is_strong(headers))
+
+
 def _validator(headers: email.message.Message) -> str | None:
     return headers.get("ETag") or headers.get("Last-Modified")
+
+
+def _is_strong(headers: email.message.Message) -> bool:
+    if etag := headers.get("ETag"):
+        return not etag.startswith("W/")
+    modified, now = (_seconds_since_1970(headers.get(name)) for name in ("Last-Modified", "Date"))
+    # Of two versions within one second the date is the same (RFC 9110, section 8.8.2.2).
+    return modified is not None and now is not None and now - modified >= STRONG_DATE_SECONDS
+
+
+def _seconds_since_1970(date: str | None) -> float | None:
+    try:
+        return email.utils.parsedate_to_datetime(date or "").timestamp()
+    except ValueError:  # no date, or not there
+        return None
 
 
 def _read(response: http.client.HTTPResponse) -> bytes:

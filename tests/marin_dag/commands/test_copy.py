@@ -24,11 +24,12 @@ from marin_dag.copies.copying import Copied, Copier
 from marin_dag.diff import CodeChanged
 from marin_dag.step import Step
 from marin_dag.storage.acceptances import Acceptances
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.pins import Pins
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.records import Records
 from marin_dag.storage.told import Tellings
-from marin_dag.store import LocalStore, StoreError, explain_os_error
+from marin_dag.store import StoreError, explain_os_error
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.test_cli import Toy
 from tests.marin_dag.toy_steps import CountConfig, count, executions

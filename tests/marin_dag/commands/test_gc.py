@@ -14,11 +14,12 @@ from marin_dag import collect
 from marin_dag.collect import Collector, Roots
 from marin_dag.storage.epoch import seal
 from marin_dag.storage.lease import Lease, Leases
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.pins import Pins
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.records import Records
 from marin_dag.storage.told import Tellings
-from marin_dag.store import Entry, LocalStore
+from marin_dag.store import Entry
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.storage.test_records import a_record
 from tests.marin_dag.test_cli import ROOT, Toy

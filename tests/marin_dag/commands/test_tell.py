@@ -9,6 +9,7 @@ import pytest
 
 from marin_dag.commands import tell
 from marin_dag.planning.milestone_reasons import NotTold
+from marin_dag.storage import lease as lease_module
 from marin_dag.storage.lease import COLLECTS, COPIES, Leases
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.progress import Progress
@@ -61,6 +62,20 @@ def test_what_nobody_can_hear_is_refused_with_what_is_wrong(hearing: Workbench, 
     code, output = hearing("tell", *words)
     assert code == 1 and said in output
     assert Tellings(open_store(str(hearing.prefix))).ids() == frozenset()
+
+
+def test_who_runs_is_told_from_a_machine_whose_clock_is_ahead(
+    hearing: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hearing("--until", "first")
+    store, now = open_store(str(hearing.prefix)), time.time
+    step, leases = hearing.plan()["second"].step, Leases(store)
+    leases.acquire(step.digest, step.name, lambda: None)
+    monkeypatch.setattr(lease_module.time, "time", lambda: now() + 1_000)
+    monkeypatch.setattr(tell, "_wait", lambda *given: 0)
+    code, said = hearing("tell", "second", "save")
+    leases.close()
+    assert code == 0 and "second: told to save; it " in said
 
 
 @pytest.mark.parametrize("is_refused", [False, True])

@@ -1,5 +1,6 @@
 """verify: outputs against their manifests, steps against themselves; what is committed is never touched."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +151,59 @@ def test_what_a_kind_tolerates_is_tolerated_and_no_more(tmp_path: Path, capsys: 
         assert said in capsys.readouterr().out
     assert main(build, name="toy", argv=["verify", "unsteady", "--rerun", *options]) == 1
     assert "  weights differs\n" in capsys.readouterr().out
+
+
+class WalkConfig(BaseModel, frozen=True, extra="forbid"):
+    until_step: StopAt[int]
+
+
+@step()
+def walk(config: WalkConfig, context: StepContext) -> Loss:
+    for at in (2, 4):
+        if at < config.until_step:
+            folder = Path(context.output_path, f"step-{at}")
+            folder.mkdir(parents=True)
+            (folder / "weights").write_text(str(CALLS[at]))
+            context.publish(at, f"step-{at}", Loss(loss=CALLS[at]))
+    Path(context.output_path, "weights").write_text("end")
+    return Loss(loss=1.0)
+
+
+@pytest.fixture
+def walked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    def run(*words: str) -> tuple[int, str]:
+        options = ["--prefix", str(tmp_path / "runs"), "--backend", "local"]
+        code = main(lambda _: [walk("walk", WalkConfig(until_step=5))], name="toy", argv=[*words, *options])
+        return code, capsys.readouterr().out
+
+    CALLS[:] = [float(at) for at in range(5)]
+    assert run()[0] == 0
+    return run
+
+
+def test_the_earlier_milestones_of_a_trajectory_are_verified_with_its_stop(tmp_path: Path, walked: Any) -> None:
+    assert walked("verify", "walk") == (0, "walk and 2 earlier milestones: 3 files, 9 B, all as recorded\n")
+    (weights,) = tmp_path.glob("runs/outputs/walk-*/*/step-2/weights")
+    weights.chmod(0o644)
+    weights.write_text("0.2")
+    code, said = walked("verify", "walk")
+    assert code == 1
+    assert "walk and 1 earlier milestone: 2 files, 6 B, all as recorded\nwalk at 2: 1 of its files" in said
+    assert f"in {weights.parent}\n  weights has CRC32C " in said and "--force walk --until walk" in said
+    assert walked("--force", "walk", "--until", "walk")[0] == 0
+    assert walked("verify", "walk")[0] == 0 and weights.read_text() == "2.0"
+    (record,) = tmp_path.glob("runs/commits/*@4.json")
+    record.chmod(0o644)
+    record.write_text("{")
+    code, said = walked("verify", "walk")
+    assert code == 1 and f"walk: {record}: not a record of this program" in said
+    assert "walk and 1 earlier milestone" in said
+
+
+def test_a_rerun_compares_the_earlier_milestones_of_a_trajectory(walked: Any) -> None:
+    assert walked("verify", "walk", "--rerun")[1].endswith("walk: run again, it gave the same, bit for bit\n")
+    CALLS[2] = 7.0
+    code, said = walked("verify", "walk", "--rerun")
+    assert code == 1
+    assert "  at 2: its result was {'loss': 2.0} and is {'loss': 7.0}\n  at 2: weights differs\n" in said
+    assert "at 4" not in said

@@ -17,9 +17,10 @@ from marin_dag.copies.certified_copies import CertifiedStates
 from marin_dag.copies.copying import Copier
 from marin_dag.step import Step, StepContext, StopAt, step
 from marin_dag.storage.lease import Leases
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.records import Records
-from marin_dag.store import LocalStore, Store, StoreError
+from marin_dag.store import Store, StoreError
 from tests.marin_dag.copies.test_copying import output
 from tests.marin_dag.toy_steps import WriteConfig, write
 

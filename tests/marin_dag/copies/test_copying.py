@@ -19,9 +19,10 @@ from marin_dag.storage import transient
 from marin_dag.storage.damage import findings_of
 from marin_dag.storage.epoch import LeaseLostError, seal
 from marin_dag.storage.lease import Lease, Leases
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.records import FileEntry, Record, Records, attempt_path, new_attempt
-from marin_dag.store import LocalStore, Store, StoreError
+from marin_dag.store import Store, StoreError
 from tests.gcs_server.control import GcsServerProcess
 from tests.marin_dag.storage.test_records import a_record
 from tests.marin_dag.toy_driver import die_before

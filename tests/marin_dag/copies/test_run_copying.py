@@ -22,9 +22,10 @@ from marin_dag.copies.copying import Copied, Copier
 from marin_dag.copies.run_copying import RunCopying
 from marin_dag.step import Runtime, Step, StepContext, StopAt, step
 from marin_dag.storage import transient
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.records import Record, Records
-from marin_dag.store import LocalStore, Store, StoreError, explain_os_error
+from marin_dag.store import Store, StoreError, explain_os_error
 from tests.gcs_server.control import GcsServerProcess
 from tests.gcs_server.faults import Fault
 from tests.marin_dag.copies.test_certified_copies import PHASE, save

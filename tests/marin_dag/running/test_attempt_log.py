@@ -10,7 +10,8 @@ import pytest
 
 from marin_dag.running import attempt_log
 from marin_dag.running.attempt_log import AttemptLog
-from marin_dag.store import LocalStore, Store, StoreError
+from marin_dag.storage.local_store import LocalStore
+from marin_dag.store import Store, StoreError
 
 PATH = "outputs/web-01234567/attempt.log"
 LOGGER = logging.getLogger("marin_dag.test_attempt_log")

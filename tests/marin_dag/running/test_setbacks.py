@@ -33,7 +33,7 @@ def test_a_store_that_does_not_say_what_an_attempt_left_is_neither_progress_nor_
         monkeypatch.setattr(setbacks, "_progress_mark", lambda step, said=said: said)
         failure = Failure(
             key=node.step.key, name="a", attempt=f"{attempt}", error_type="ConnectionResetError", error="reset",
-            log_path="", is_transient=True, finished="",
+            log_path="outputs/a/x.log", is_transient=True, finished="",
         )  # fmt: skip
         setbacks.retry_or_fail(node, failure, is_stopping=False)
         found.append(node.state)

@@ -15,9 +15,10 @@ from marin_dag.local_backend import LocalBackend, SequentialFanOut
 from marin_dag.run import Run
 from marin_dag.running.shards import ShardMap
 from marin_dag.step import Step
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.progress import Progress
-from marin_dag.store import LocalStore, Store
+from marin_dag.store import Store
 from tests.marin_dag.test_run import Recorder, output, record, run
 from tests.marin_dag.toy_steps import NamesConfig, ShardsConfig, executions, shout, shouted, square, squares
 
@@ -109,6 +110,20 @@ def test_an_attempt_takes_over_the_newest_that_older_ones_left_and_nothing_of_on
     assert made_in(1, store, tmp_path / "marks")._take_over() == {}
     taken = made_in(4, store, tmp_path / "marks")._take_over()
     assert {shard.folder for shard in taken.values()} == {f"outputs/a/3/shards/0000{index}" for index in range(2)}
+
+
+def test_a_shard_whose_record_cannot_be_read_is_done_again_and_an_older_one_is_taken(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path / "runs"))
+    for epoch in (1, 2):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ShardMap, "_take_over", lambda shards: {})
+            shards = made_in(epoch, store, tmp_path / "marks")
+            shards.run(SequentialFanOut(), 1, lambda: False, lambda *told: None, lambda *told: None)
+    store.write(shards._record_path(0), b"{")
+    taken = made_in(3, store, tmp_path / "marks")._take_over()
+    assert [taken[index].folder for index in (0, 1)] == ["outputs/a/1/shards/00000", "outputs/a/2/shards/00001"]
+    store.write(made_in(1, store, tmp_path / "marks")._record_path(0), b"")
+    assert made_in(4, store, tmp_path / "marks")._take_over().keys() == {1}
 
 
 def test_a_worker_that_is_started_again_over_a_finished_shard_leaves_it_as_it_is(tmp_path: Path) -> None:

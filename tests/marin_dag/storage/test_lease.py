@@ -14,8 +14,10 @@ import pytest
 from marin_dag.storage import lease as lease_module
 from marin_dag.storage.epoch import BEAT, EpochState, epoch_path, slot
 from marin_dag.storage.lease import COPIES, Held, Holder, Lease, Leases, this_process
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.progress import Progress
-from marin_dag.store import LocalStore, Store, StoreError
+from marin_dag.storage.records import UnreadableRecordError
+from marin_dag.store import Store, StoreError
 
 DIGEST = "ab" * 32
 
@@ -107,7 +109,7 @@ def test_a_holder_on_this_machine_that_was_killed_blocks_nobody(tmp_path: Path):
     code = f"""
 import os, signal
 from marin_dag.storage.lease import Leases
-from marin_dag.store import LocalStore
+from marin_dag.storage.local_store import LocalStore
 Leases(LocalStore({str(tmp_path)!r})).acquire({DIGEST!r}, "web", print)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -166,12 +168,17 @@ def test_a_heartbeat_that_stands_still_while_watched_is_a_dead_holder(tmp_path: 
 @pytest.mark.usefixtures("abroad")
 @pytest.mark.parametrize("ahead", [0.0, lease_module.CLOCK_SKEW_SECONDS, 100.0, 86_400.0])
 def test_a_clock_that_is_ahead_takes_no_living_lease_over(store: Store, monkeypatch: pytest.MonkeyPatch, ahead: float):
-    """A plan, which writes nothing and so cannot ask the store for the time, sees nobody from 90 s on."""
+    """A plan, which writes nothing and so cannot ask the store for the time, tells of nobody's silence from 90 s on."""
     leases, now = Leases(store), time.time
     assert isinstance(leases.acquire(DIGEST, "web", ignore), Lease)
     monkeypatch.setattr(lease_module.time, "time", lambda: now() + ahead)
     other = Leases(store)
-    assert (DIGEST in other.running()) == (ahead < lease_module.DEAD_SECONDS)
+    is_old = ahead >= lease_module.DEAD_SECONDS
+    running, silent = other.running_and_silent()
+    assert (DIGEST in running, DIGEST in silent) == (not is_old, is_old)
+    assert (DIGEST in other.running(), DIGEST in other.at_work()) == (not is_old, not is_old)
+    assert not store.exists("clock/now")
+    assert DIGEST in other.at_work(writes=True)
     for _ in range(2):
         assert isinstance(other.acquire(DIGEST, "web", ignore), Held)
     leases.close()
@@ -432,3 +439,26 @@ def test_a_heartbeat_that_took_long_counts_from_its_beginning(tmp_path: Path, mo
     lease.beat()
     assert lost == [1]
     leases.close()
+
+
+@pytest.mark.parametrize("claim", [b"", b"garbage", b"{"])
+def test_a_claim_that_cannot_be_read_is_that_of_nobody_and_ends_with_its_heartbeats(store: Store, claim: bytes):
+    """Of whom it is it does not say; that its epoch has begun, it does."""
+    seconds = [0.0]
+    store.write(f"leases/{DIGEST}/00000001.claim", claim)
+    watcher = Leases(store, clock=lambda: seconds[0])
+    assert watcher.running()[DIGEST].holder.host == ""
+    assert isinstance(watcher.acquire(DIGEST, "web", ignore), Held)
+    seconds[0] = lease_module.STALE_SECONDS + 1
+    lease = watcher.acquire(DIGEST, "web", ignore)
+    assert isinstance(lease, Lease) and lease.epoch == 2
+    watcher.close()
+
+
+def test_what_was_entered_and_cannot_be_read_is_named_with_what_to_do(tmp_path: Path):
+    """It lies in the way of every later attempt."""
+    store = LocalStore(str(tmp_path))
+    store.create(f"leases/{DIGEST}/00000001.0000", b'{"key": 7}')
+    store.create(f"leases/{DIGEST}/00000001.0001", b"")
+    with pytest.raises(UnreadableRecordError, match=r"00000001\.0000: not a record of this program .*delete the file"):
+        Leases(store).acquire(DIGEST, "web", ignore)

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from marin_dag.planning.compare import newest_made
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.provenance import Environment, Provenance, collect_provenance
 from marin_dag.storage.records import (
     Failure,
@@ -19,7 +20,7 @@ from marin_dag.storage.records import (
     new_attempt,
     record_path,
 )
-from marin_dag.store import LocalStore, Store, StoreError
+from marin_dag.store import Store, StoreError
 
 DIGEST = "ab" * 32
 
@@ -165,6 +166,23 @@ def test_failures_are_kept_in_the_order_they_happened(store: Store):
         )
     assert [failure.error for failure in records.failures(DIGEST)] == ["failure 0", "failure 1", "failure 2"]
     assert records.failed_keys() == {DIGEST}
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"key": "', b"garbage", b"\xff\xfe"])
+def test_a_failure_that_cannot_be_read_is_named_with_what_to_do_and_hides_no_other(store: Store, torn: bytes):
+    records = Records(store)
+    store.write(f"failures/{DIGEST}/2026-1.json", torn)
+    (failure,) = records.failures(DIGEST)
+    assert failure.attempt == "2026-1" and failure.error_type == "UnreadableRecordError"
+    assert store.url(f"failures/{DIGEST}/2026-1.json") in failure.error and "delete it" in failure.error
+
+
+def test_a_failure_that_is_collected_after_the_listing_is_none(store: Store, monkeypatch: pytest.MonkeyPatch):
+    store.write(f"failures/{DIGEST}/2026-1.json", b"{}")
+    listed = store.list("failures")
+    store.delete(listed[0].path)
+    monkeypatch.setattr(store, "list", lambda *given: listed)
+    assert Records(store).failures(DIGEST) == []
 
 
 def test_a_line_of_an_error_ends_where_nobody_reads_on():

@@ -26,11 +26,12 @@ from marin_dag.running.live import LineDisplay
 from marin_dag.running.task import Outcome
 from marin_dag.step import Step
 from marin_dag.storage.lease import COPIES, Lease, Leases
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.progress import Progress
 from marin_dag.storage.records import Failure, Records
 from marin_dag.storage.told import END, PUBLISH, STOP, TOLD, Tellings
-from marin_dag.store import LocalStore, StoreError
+from marin_dag.store import StoreError
 from tests.marin_dag.toy_steps import CountConfig, SumConfig, WriteConfig, count, summed, write
 
 PATIENCE_SECONDS = 30.0
@@ -496,6 +497,15 @@ def test_a_telling_that_is_damaged_is_named_with_what_to_do_and_hides_no_other(
         assert listener.stop() == telling
     (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert re.search(r"by-hand\.json: no telling \(1 errors\); delete it, and `tell` again$", warning)
+
+
+def test_an_answer_that_cannot_be_read_is_none_and_is_named(store: LocalStore):
+    tellings = Tellings(store)
+    telling = tellings.tell("a" * 64, "step", STOP)
+    store.create(f"{TOLD}/{'a' * 64}/{telling.id}.answer.json", b"{")
+    assert tellings.answer_of(telling) is None
+    (said,) = tellings.damaged.values()
+    assert re.search(r"\.answer\.json: no answer \(1 errors\); delete it$", said)
 
 
 def test_a_reason_is_kept_without_secrets_and_in_one_line_that_paints_no_terminal(store: LocalStore):

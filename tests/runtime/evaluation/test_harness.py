@@ -1,5 +1,6 @@
 """The harness adapter gives the numbers that lm-eval's own Hugging Face adapter gives for the exported folder."""
 
+import itertools
 import random
 
 import jax
@@ -121,6 +122,25 @@ def test_a_continuation_longer_than_the_context_counts_every_token_of_it_once(bo
     assert np.isfinite(behind[0]) and not behind[1]
 
 
+@pytest.mark.parametrize("likeliest", list(itertools.product([True, False], repeat=3)))
+def test_a_continuation_longer_than_the_context_is_greedy_if_every_stretch_of_it_is(both, likeliest, monkeypatch):
+    ours, _ = both
+    string = " ".join(["the"] * (5 * MAX_LENGTH // 2))
+    num_tokens = len(ours.tok_encode(string, add_special_tokens=False))
+    assert 2 * MAX_LENGTH < num_tokens <= 3 * MAX_LENGTH
+    asked = []
+
+    def score(sequences):
+        asked.extend(sequences)
+        return [Score(-1.0, flag) for flag in (True, *likeliest, True)]
+
+    monkeypatch.setattr(ours._scorer, "score", score)
+    short = request("loglikelihood", "the", " fox")
+    found = ours.loglikelihood([short, request("loglikelihood", "", string), short])
+    assert found == [(-1.0, True), (-3.0, all(likeliest)), (-1.0, True)]
+    assert sum(len(sequence.targets) for sequence in asked[1:4]) == num_tokens
+
+
 def test_greedy_text_equals_that_of_lm_evals_own_adapter(both):
     ours, theirs = both
     contexts = [text(i, n) for i, n in enumerate((1, 5, 9, 30, 300))]
@@ -143,10 +163,34 @@ def test_a_prompt_of_generated_text_that_loses_its_beginning_is_counted(both):
     assert ours.num_truncated["written"] - before == 1
 
 
+def test_a_prompt_that_just_fits_beside_its_generated_text_has_lost_nothing(both):
+    ours, _ = both
+    prompt = " ".join(["the"] * 100)
+    room = len(ours.tok_encode(prompt))
+    for too_many, task in enumerate(("fits", "one too many")):
+        arguments = (prompt, {"max_gen_toks": MAX_LENGTH - room + too_many, "until": [""]})
+        ours.generate_until([Instance("generate_until", {}, arguments, 0, metadata=(task, 0, 1))])
+        assert ours.num_truncated[task] == too_many
+
+
 def test_text_ends_at_the_end_of_text_token_and_leaves_it_out(both):
     ours, _ = both
     tokens = [ours.tok_encode("fox", add_special_tokens=False)[0], ours.eot_token_id, 40, 41]
     assert ours._cut(tokens, ()) == ours._decode(tokens[:1])
+
+
+def test_nothing_is_generated_behind_the_end_of_text_token_or_a_stop_string(both, monkeypatch):
+    ours, _ = both
+    word = ours.tok_encode("fox", add_special_tokens=False)
+    found = []
+
+    def continue_greedily(prompts, num_tokens, is_finished):
+        found.extend(is_finished(tokens) for tokens in (word, [*word, ours.eot_token_id], [*word, *word]))
+        return [word for _ in prompts]
+
+    monkeypatch.setattr(ours._scorer, "continue_greedily", continue_greedily)
+    ours.generate_until([request("generate_until", "the", {"until": ["xf"], "max_gen_toks": 3})])
+    assert found == [False, True, True]
 
 
 def test_a_score_is_the_plain_sum_of_log_softmax_at_the_targets():

@@ -18,7 +18,14 @@ from runtime.evaluation.run_tasks import _fewshot_from, _scores, run_tasks
 from runtime.evaluation.scoring import Scorer
 from runtime.evaluation.suites import DEFINITIONS, LAPTOP_TASKS, TaskSpec
 from runtime.evaluation.task_score import suspicion
-from runtime.evaluation.tasks import TaskFiles, TaskItemsError, read_rows, task_manager, write_definitions
+from runtime.evaluation.tasks import (
+    OFFLINE_ENVIRONMENT,
+    TaskFiles,
+    TaskItemsError,
+    read_rows,
+    task_manager,
+    write_definitions,
+)
 from runtime.interop.huggingface import SpecialTokens
 from runtime.model.config import LLAMA3_ROPE
 from tests.runtime.evaluation.rows import NUM_ROWS, ROWS, write_files
@@ -55,6 +62,21 @@ def test_a_score_is_the_mean_over_its_samples_and_limit_takes_the_first_rows(fil
     assert score.value == pytest.approx(sum(values) / 5)
     assert score.stderr == pytest.approx(mean_stderr(values))
     assert [sample["target"] for sample in run.samples] == [n % 2 for n in range(5)]
+
+
+def test_of_all_rows_that_are_scored_the_first_five_are_kept_as_samples(files, make_harness):
+    run = run_tasks(make_harness, [TaskSpec("piqa")], files, limit=None)
+    assert run.scores[0].num_items == NUM_ROWS > 5
+    assert [sample["doc_id"] for sample in run.samples] == [0, 1, 2, 3, 4]
+
+
+def test_a_group_has_worked_examples_of_their_own_only_if_each_of_its_tasks_has(files):
+    of_mmlu = {name: path for name, path in files.scored.items() if name.startswith("mmlu_")}
+    assert len(of_mmlu) > 1
+    for num_own in range(len(of_mmlu) + 1):
+        own = dict(list(of_mmlu.items())[:num_own])
+        found = _fewshot_from(TaskSpec("mmlu", 1), TaskFiles(of_mmlu, own))
+        assert found == ("rows of their own" if num_own == len(of_mmlu) else "the scored rows")
 
 
 def test_running_twice_gives_the_same_scores_and_samples(files, make_harness):
@@ -142,6 +164,17 @@ def test_more_than_half_of_the_requests_of_which_an_item_makes_several(files, nu
         TaskSpec("piqa"), ["piqa_0shot"], output, {("piqa_0shot", "acc"): True}, {"piqa_0shot": num_truncated}, files
     )
     assert (score.warning is not None) == is_suspicious
+
+
+def test_a_group_has_lost_what_each_of_its_tasks_has(files):
+    subjects = ("mmlu_astronomy_0shot", "mmlu_world_religions_0shot")
+    output = {
+        "samples": {subject: [an_answer(number, "none", 0.5) for number in range(4)] for subject in subjects},
+        "results": {subjects[0]: {"acc,none": 0.5}},
+    }
+    lost = {subjects[0]: 1, subjects[1]: 2, "another_0shot": 4}
+    (score,) = _scores(TaskSpec("mmlu"), subjects, output, {(subjects[0], "acc"): True}, lost, files)
+    assert (score.num_truncated, score.num_items) == (3, 8)
 
 
 def test_a_group_scores_all_items_of_its_tasks_together(files, make_harness):
@@ -236,6 +269,8 @@ print(json.dumps([[score.task, score.metric, score.value, score.num_unparsed] fo
 def test_the_environment_is_put_back_afterwards(files, make_harness, monkeypatch):
     import os
 
+    for name in (*OFFLINE_ENVIRONMENT, "HF_HOME"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     before = dict(os.environ)
     run_tasks(make_harness, [TaskSpec("piqa")], files, limit=2)
@@ -265,6 +300,7 @@ def test_truncated_prompts_and_unparsed_answers_raise_suspicion():
     facts = {"value": 0.5, "chance": None, "num_items": 10}
     assert "3 of 5 prompts" in suspicion(num_truncated=3, num_requests=5, num_unparsed=0, **facts)
     assert "in 6 of 10 generated" in suspicion(num_truncated=0, num_requests=5, num_unparsed=6, **facts)
+    assert suspicion(num_truncated=2, num_requests=4, num_unparsed=5, **facts) is None, "half of them"
 
 
 def test_prompts_that_lost_their_beginning_are_counted_for_their_task(tmp_path, files, make_harness):

@@ -216,6 +216,14 @@ def test_a_text_is_encoded_whole_and_alone_whatever_the_file_of_the_tokenizer_wa
     write_tokenizer(str(tmp_path / "export"), source, special, vocab_size=CONFIG.vocab_size, max_length=256)
     assert read_model(str(tmp_path / "export")).tokenizer.encode("the quick fox").ids == expected
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "export").encode("the quick fox") == expected
+    # Both forget what the file says of it; whoever else reads the file does not.
+    assert Tokenizer.from_file(str(tmp_path / "export/tokenizer.json")).encode("the quick fox").ids == expected
+
+
+def test_what_generates_text_is_told_the_special_tokens_and_pads_with_the_end_of_text(tmp_path):
+    write_model(str(tmp_path), model(), CONFIG, LLAMA3_ROPE, SpecialTokens(7, 9), dtype="float32")
+    told = {"bos_token_id": 9, "do_sample": False, "eos_token_id": 7, "pad_token_id": 7}
+    assert json.loads((tmp_path / "generation_config.json").read_text()) == told
 
 
 def test_a_model_trained_with_bos_is_given_one_by_both_libraries(tmp_path):
@@ -299,6 +307,7 @@ def test_an_end_of_text_id_without_a_token_is_refused(tmp_path):
         ({"attention_bias": True}, r"attention_bias is True; only False"),
         ({"pretraining_tp": 2}, r"pretraining_tp is 2; only 1"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, r"rotary scaling 'yarn' is not known"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, r"rotary scaling 'linear' is not known"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, r"llama3 rotary scaling without 'low_freq_factor'"),
         ({"intermediate_size": None}, r"intermediate_size not given"),
     ],
@@ -307,6 +316,13 @@ def test_a_config_that_is_not_our_llama_is_refused(change, message):
     document = to_config_json(CONFIG, LLAMA2_ROPE, eos_token_id=0, bos_token_id=None, dtype="float32")
     with pytest.raises(InteropError, match=message):
         from_config_json({**document, **change}, "c.json")
+
+
+def test_a_scaling_is_read_under_the_key_of_older_files_too():
+    document = to_config_json(CONFIG, SCALED_ROPE, eos_token_id=0, bos_token_id=None, dtype="float32")
+    scaling = document["rope_scaling"]
+    older = {"type": scaling["rope_type"]} | {name: scaling[name] for name in scaling if name != "rope_type"}
+    assert from_config_json({**document, "rope_scaling": older}, "c.json") == (CONFIG, SCALED_ROPE)
 
 
 def test_a_minimal_config_means_what_transformers_takes_it_to_mean():
@@ -337,10 +353,49 @@ def test_missing_foreign_and_misshapen_tensors_are_named(tmp_path):
             read_model(folder)
 
 
-def test_torn_weights_are_an_error_that_names_the_file(tmp_path):
+def test_rotary_frequencies_that_old_exports_carry_are_passed_over(tmp_path):
     tokenizer_file(tmp_path / "tokenizer.json")
     write_model(str(tmp_path), model(), CONFIG, LLAMA2_ROPE, SPECIAL, dtype="float32")
     weights = tmp_path / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(InteropError, match=r"model\.safetensors: torn or not safetensors"):
+    tensors = safetensors.numpy.load_file(weights)
+    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    safetensors.numpy.save_file(tensors | {name: np.ones(8, np.float32)}, weights)
+    read = read_model(str(tmp_path)).params
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), read, model()))
+
+
+def torn(content: bytes, change: str) -> bytes:
+    """Bytes of a safetensors file, changed."""
+    length = int.from_bytes(content[:8], "little")
+    header, data = json.loads(content[8 : 8 + length]), content[8 + length :]
+    match change:
+        case "cut":
+            return content[: 8 + length + 1000]
+        case "longer":
+            return content + bytes(4)
+        case "a header without an end":
+            return (2**40).to_bytes(8, "little") + content[8:]
+    entry = header["model.norm.weight"]
+    begin, end = entry["data_offsets"]
+    entry["data_offsets"] = [begin, end - 4] if change == "a value less" else [begin - 4, end]
+    again = json.dumps(header).encode()
+    return len(again).to_bytes(8, "little") + again + data
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("cut", "[0-9,]+ bytes, and its header tells of [0-9,]+"),
+        ("longer", "[0-9,]+ bytes, and its header tells of [0-9,]+"),
+        ("a header without an end", "[0-9,]+ bytes, and its header alone would take 1,099,511,627,784"),
+        ("a value less", r"model.norm.weight of shape \(48,\) has 188 bytes"),
+        ("a value more", r"model.norm.weight of shape \(48,\) has 196 bytes"),
+    ],
+)
+def test_torn_weights_are_an_error_that_names_the_file(tmp_path, change, message):
+    tokenizer_file(tmp_path / "tokenizer.json")
+    write_model(str(tmp_path), model(), CONFIG, LLAMA2_ROPE, SPECIAL, dtype="float32")
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(torn(weights.read_bytes(), change))
+    with pytest.raises(InteropError, match=rf"model\.safetensors: torn or not safetensors \({message}\); fetch or"):
         read_model(str(tmp_path))

@@ -260,12 +260,18 @@ def test_tokamax_refuses_numbers_and_rows_that_it_does_not_take() -> None:
 @pytest.mark.parametrize(
     ("versions", "why"),
     [
-        ({"jax": "0.10.2"}, r"tokamax is not installed, and (\S+) is needed, .* run `pip install tokamax==\1`\.$"),
         (
-            {"jax": "0.10.2", "tokamax": "0.0.11"},
-            r"tokamax is 0\.0\.11, and (\S+) is needed, .* run `pip install tokamax==\1`\.$",
+            {"jax": "0.10.2"},
+            r"is not installed, and with JAX 0\.10\.2 0\.0\.12 is needed, .* run `pip install tokamax==0\.0\.12`\.$",
         ),
-        ({"jax": "0.12.0", "tokamax": attention_tokamax.VERSION}, r"for JAX 0\.10\.x, and this is JAX 0\.12\.0; use"),
+        (
+            {"jax": "0.10.2", "tokamax": "0.0.17"},
+            r"tokamax is 0\.0\.17, and with JAX 0\.10\.2 0\.0\.12 is needed, .* run `pip install tokamax==0\.0\.12`\.$",
+        ),
+        (
+            {"jax": "0.12.0", "tokamax": "0.0.12"},
+            r"tokamax is 0\.0\.12, and with JAX 0\.12\.0 0\.0\.17 is needed, .* run `pip install tokamax==0\.0\.17`\.$",
+        ),
     ],
 )
 def test_tokamax_is_refused_for_other_versions_with_what_to_do(
@@ -282,13 +288,23 @@ def test_tokamax_is_refused_for_other_versions_with_what_to_do(
         attention_tokamax.tokamax(*narrow, jnp.ones((2, 128), jnp.int32))
 
 
-def test_tokamax_is_pinned_to_one_version() -> None:
+@pytest.mark.parametrize("jax", ["0.10.2", "0.11.2", "0.12.0.1"])
+def test_tokamax_is_taken_in_the_version_for_its_jax(jax: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"jax": jax, "tokamax": attention_tokamax.version_for(jax)}
+    monkeypatch.setattr(attention_tokamax.importlib.metadata, "version", versions.__getitem__)
+    attention_tokamax.refuse_versions()
+
+
+def test_tokamax_is_pinned_to_one_version_for_each_jax() -> None:
     root = Path(__file__).resolve().parents[3]
-    pin = f"tokamax=={attention_tokamax.VERSION}"
+    first, later = f"tokamax=={attention_tokamax.OF_JAX_0_10}", f"tokamax=={attention_tokamax.OF_LATER_JAX}"
     extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert extras["tokamax"] == [pin]
-    for place in ("benchmarks/peers.txt", "requirements-test.lock"):
-        assert pin in (root / place).read_text().replace(" \\", "").splitlines()
+    pins = [f"{first}; python_version < '3.12'", f"{later}; python_version >= '3.12'"]
+    assert extras["tokamax"] == pins
+    assert set(pins) <= set(extras["test"])
+    lock = (root / "requirements-test.lock").read_text().replace(" \\", "").splitlines()
+    assert f"{first} ; python_full_version < '3.12'" in lock
+    assert f"{later} ; python_full_version >= '3.12'" in lock
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

@@ -53,10 +53,24 @@ def test_no_sequence_holds_all_scores_on_a_cpu(sequence_length: int) -> None:
     ],
 )
 def test_a_gpu_computes_what_its_fused_kernel_cannot_in_blocks_and_says_why(shape: dict, why: str) -> None:
-    assert default("gpu").attention == "pallas_gpu"
     choice = default("gpu", **shape)
     assert choice.attention == "chunked"
     assert why in choice.reason
+
+
+def test_a_hopper_gets_the_quickest_kernel_and_without_its_package_the_next_and_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    versions = {"jax": "0.10.2", "tokamax": "0.0.12"}
+    monkeypatch.setattr("importlib.metadata.version", versions.__getitem__)
+    assert default("gpu").attention == "tokamax"
+    assert default("gpu", device_kind="NVIDIA A100-SXM4-80GB").attention == "pallas_gpu"
+    assert default("gpu", stretch=64).attention == "pallas_gpu"
+    versions["tokamax"] = "0.0.11"
+    choice = default("gpu")
+    assert choice.attention == "pallas_gpu"
+    assert "not tokamax, because the package tokamax is 0.0.11" in choice.reason
+    assert "run `pip install tokamax==0.0.12`" in choice.reason
 
 
 @pytest.mark.parametrize(
@@ -120,13 +134,12 @@ ONLY_ON_A_GPU = (
 
 
 def test_the_gpu_kernels_are_refused_elsewhere_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_tokamax, "JAX_SERIES", "")
+    monkeypatch.setattr(attention_tokamax, "missing", lambda: None)  # whatever is installed here
     for platform in ("cpu", "tpu"):
         for kernel, what in ONLY_ON_A_GPU:
             with pytest.raises(ValueError, match=f"'{kernel}', {what}, .* platform '{platform}'"):
                 check_kernels(platform, attention_kernel=kernel, loss_kernel="chunked")
             check_kernels("gpu", attention_kernel=kernel, loss_kernel="chunked")
-    assert "kept apart by segment ids (cudnn reads a mask of tokens x tokens)" in default("gpu").reason
 
 
 def test_tokamax_is_refused_where_it_is_not_installed_also_by_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:

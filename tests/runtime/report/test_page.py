@@ -264,8 +264,11 @@ def test_the_dot_of_a_branch_is_at_the_number_beside_it_and_the_page_says_what_i
     assert "The dot and the number are the final loss, the mean of the last 20 updates;" in text
 
 
-def test_the_command_that_tells_the_waits_is_a_line_of_its_own(page):
-    assert "<pre><code>python pipelines/tootsie.py waits --page waits.html</code></pre>" in page
+@pytest.mark.parametrize(
+    "command", ["waits --page waits.html", "curves --norms norms.html --validation validation.html"]
+)
+def test_a_command_that_makes_another_page_is_a_line_of_its_own(page, command):
+    assert f"<pre><code>python pipelines/tootsie.py {command}</code></pre>" in page
 
 
 def test_a_branch_that_is_the_main_line_itself_is_said_and_not_drawn(report, example):
@@ -281,6 +284,29 @@ def test_the_best_value_of_every_column_is_bold_the_mean_too(report):
     means = [mean(evaluation.best) for evaluation in report.evaluations]
     assert len(cells) == len(report.domains) + 1
     assert f"{min(means):.4f}" in cells
+
+
+def test_hot_weights_are_never_bold_beside_an_average_however_good_they_are(report):
+    last = report.evaluations[-1]
+    assert last.averages
+    for gap in (0.5, 0.0):
+        hot = {domain: value - gap for domain, value in last.best.items()}
+        better = dataclasses.replace(last, hot=hot)
+        table = domains_table(dataclasses.replace(report, evaluations=(better,)))
+        rows = dict(re.findall(r"<td>(averaged|hot)</td>(.*?)</tr>", table))
+        assert rows["averaged"].count("best") == len(report.domains) + 1 and "best" not in rows["hot"]
+        assert rows["hot"].count("quiet") == len(report.domains) + 1 and "quiet" not in rows["averaged"]
+    alone = domains_table(dataclasses.replace(report, evaluations=(dataclasses.replace(last, averages={}),)))
+    assert alone.count("number best") == len(report.domains) + 1
+
+
+def test_the_mean_stands_before_the_domains_which_a_telephone_does_not_show_at_once(report):
+    table = domains_table(report)
+    assert re.findall(r"<th [^>]*>([^<]*)</th>", table)[:3] == ["phase", "weights", "mean"]
+    first = report.evaluations[0]
+    values = re.search(r"<td>hot</td>(.*?)</tr>", table)[1]
+    expected = [mean(first.hot), *(first.hot[domain] for domain in report.domains)]
+    assert re.findall(r">([\d.]+)</td>", values) == [f"{value:.4f}" for value in expected]
 
 
 def test_one_document_is_written_in_the_singular(report):

@@ -4,6 +4,7 @@ import concurrent.futures
 import errno
 import itertools
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -484,3 +485,21 @@ def test_a_checkpoint_is_invisible_as_long_as_a_file_of_it_may_not_be_durable(tm
     with pytest.raises(CheckpointError, match=r"was not written: \[Errno 5\] the disk is gone; it stays invisible"):
         checkpoint.save(path, state_on(2), {"step": 5}).wait()
     assert not checkpoint.is_complete(path)
+
+
+def test_the_folders_of_the_leaves_are_flushed_to_the_disk_before_the_checkpoint_is_complete(tmp_path, monkeypatch):
+    """A power cut forgets a folder whose own folder was not flushed, with all that is in it."""
+    fsync, flushed = os.fsync, []
+
+    def noting(file: int) -> None:
+        fsync(file)
+        of = Path(os.readlink(f"/proc/self/fd/{file}"))  # noqa: PTH115 -- of a descriptor
+        flushed.append((of, {path.name for path in of.iterdir()} if of.is_dir() else set(), is_complete()))
+
+    def is_complete() -> bool:
+        return (tmp_path / "step-7/manifest.json").exists()
+
+    monkeypatch.setattr(os, "fsync", noting)
+    checkpoint.save(str(tmp_path / "step-7"), state_on(1), {"step": 7}).wait()
+    leaves = {path.name for path in (tmp_path / "step-7/arrays").iterdir()}
+    assert (tmp_path / "step-7/arrays", leaves, False) in flushed and is_complete()

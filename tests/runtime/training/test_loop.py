@@ -696,6 +696,8 @@ def test_the_event_log_tells_what_happened_and_nothing_of_it_is_committed(undist
     events = read_events(str(undisturbed / "events" / "1.jsonl"))
     assert [event["event"] for event in events] == ["begin", "checkpoint", "checkpoint", "milestone", "progress", "end"]
     assert [event["step"] for event in events] == [0, 4, 8, 12, 12, 12]
+    metrics = MetricsTable.from_parquet((small_run.records(undisturbed)[12] / "metrics.parquet").read_bytes())
+    assert events[4]["loss"] == metrics[11].loss
     assert all({"time", "elapsed_seconds", "consumed_tokens"} <= set(event) for event in events)
     assert not any(str(undisturbed).encode() in content for content in committed_bytes(undisturbed).values())
 

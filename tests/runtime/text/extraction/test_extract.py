@@ -6,6 +6,7 @@ import json
 import random
 import re
 import tarfile
+import time
 import zipfile
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from runtime.text.drops import DropLedger
+from runtime.text.extraction import records
 from runtime.text.extraction.archive import is_archive, list_units
 from runtime.text.extraction.extract import extract
 from runtime.text.extraction.formats import (
@@ -205,6 +207,26 @@ def test_a_damaged_member_costs_no_other_and_is_named_with_the_cure(tmp_path):
     (sample,) = ledger.samples
     assert sample["reason"] == "damaged file"
     assert re.search(r"toys\.zip: member 'a\.py' cannot be unpacked .*`exclude`", sample["detail"])
+
+
+class Trickle(io.BytesIO):
+    """A stream that gives little at a time."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        return super().read(512)
+
+
+@pytest.mark.parametrize("size", [0, 1, 511, 512, 513, 2_000])
+def test_lines_are_the_same_however_they_come_in_pieces(size):
+    lines = [b"a" * size, b"", b"b", b"c" * size]
+    assert list(records._split(Trickle(b"\n".join(lines)))) == (lines if size else lines[:3])
+    assert list(records._split(Trickle(b"\n".join(lines) + b"\n"))) == lines
+
+
+def test_a_long_line_is_read_in_the_time_of_its_length():
+    began = time.process_time()
+    assert list(records._split(Trickle(b"x" * (8 << 20) + b"\ny"))) == [b"x" * (8 << 20), b"y"]
+    assert time.process_time() - began < 2  # of 0.02 s; each piece joined to all before it takes 20
 
 
 @pytest.mark.parametrize("unique_ids", [False, True])

@@ -5,10 +5,11 @@ import hashlib
 import http.client
 import http.server
 import io
+import itertools
 import ssl
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -35,11 +36,19 @@ class Server(http.server.ThreadingHTTPServer):
         self.content = CONTENT
         self.redirect_to: str | None = None
         self.total: str | None = None
+        self.heeds_if_range = True
+        self.validators: Callable[[bytes], dict[str, str]] = lambda content: {"ETag": etag_of(content)}
+        self.next_content: dict[str, bytes] = {}
+        """What the server has from the moment on at which the range is asked for."""
         self.seen: list[tuple[str, str | None]] = []
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/data.bin"
+
+
+def etag_of(content: bytes) -> str:
+    return f'"{hashlib.sha256(content).hexdigest()}"'
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -62,8 +71,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         asked = self.headers.get("Range")
         self.server.ranges.append(asked)
-        content = self.server.content
+        self.server.content = content = self.server.next_content.pop(asked or "", self.server.content)
         body = content
+        validators = self.server.validators(content)
+        condition = self.headers.get("If-Range")
+        if self.server.heeds_if_range and condition not in (None, *validators.values()):
+            asked = None
         if asked and self.server.knows_ranges and not content:
             self.send_response(416)
             self.send_header("Content-Range", "bytes */0")
@@ -74,7 +87,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {first}-{last}/{self.server.total or len(content)}")
         else:
             self.send_response(200)
-        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        for name, value in validators.items():
+            self.send_header(name, value)
         if self.server.tells_length:
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -149,6 +163,59 @@ def test_parts_of_another_version_of_the_file_are_not_used(server, tmp_path):
     (tmp_path / "parts" / key).mkdir(parents=True)
     (tmp_path / "parts" / key / "00000").write_bytes(b"x" * 4_000)
     assert fetch(server, tmp_path).sha256 == SHA256
+
+
+OTHER = CONTENT[::-1]
+OLD_DATE = email.utils.formatdate(1_000_000_000, usegmt=True)
+
+
+@pytest.mark.parametrize("heeds_if_range", [True, False])
+@pytest.mark.parametrize("other", [OTHER, OTHER[:-1]])
+def test_a_file_that_changes_while_it_is_fetched_is_begun_anew(server, tmp_path, heeds_if_range, other):
+    server.heeds_if_range, server.next_content = heeds_if_range, {"bytes=4000-7999": other}
+    assert fetch(server, tmp_path, sha256=None).sha256 == hashlib.sha256(other).hexdigest()
+
+
+def test_a_file_that_grows_is_begun_anew_though_nothing_but_its_size_tells(server, tmp_path):
+    server.validators = lambda content: {}
+    grown = OTHER + b"!"
+    server.next_content = {"bytes=4000-7999": grown}
+    assert fetch(server, tmp_path, sha256=hashlib.sha256(grown).hexdigest()).size_in_bytes == len(grown)
+
+
+def test_a_file_that_never_stays_the_same_is_given_up(server, tmp_path):
+    changes = itertools.count()
+    server.validators = lambda content: {"ETag": f'"{next(changes)}"'}
+    with pytest.raises(FetchError, match="changed while it was being fetched; run the same command again"):
+        fetch(server, tmp_path, sha256=None)
+    assert server.ranges == ["bytes=0-0", "bytes=0-3999"] * 4
+
+
+@pytest.mark.parametrize(
+    ("validators", "is_strong"),
+    [
+        ({}, False),
+        ({"ETag": 'W/"one"'}, False),
+        ({"ETag": 'W/"one"', "Last-Modified": OLD_DATE}, False),
+        ({"Last-Modified": OLD_DATE}, True),
+        ({"Last-Modified": email.utils.formatdate(4_000_000_000, usegmt=True)}, False),
+        ({"Last-Modified": "yesterday"}, False),
+        ({"ETag": '"one"'}, True),
+    ],
+)
+def test_what_nothing_tells_from_another_version_comes_in_one_go_unless_its_checksum_is_known(
+    server, tmp_path, validators, is_strong
+):
+    server.validators = lambda content: validators
+    for given, comes_in_parts in ((None, is_strong), (SHA256, True)):
+        server.ranges.clear()
+        assert fetch(server, tmp_path, sha256=given).sha256 == SHA256
+        assert server.ranges[1:] == (
+            ["bytes=0-3999", "bytes=4000-7999", "bytes=8000-10239"] if comes_in_parts else [None]
+        )
+    server.ranges.clear()
+    assert fetch(server, tmp_path, sha256=None, part_bytes=len(CONTENT)).sha256 == SHA256
+    assert server.ranges == ["bytes=0-0", "bytes=0-10239"]  # one part is of one version
 
 
 def test_a_connection_that_ends_early_is_tried_again(server, tmp_path):

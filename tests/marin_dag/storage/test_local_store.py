@@ -1,6 +1,7 @@
 """What a local disk can get wrong: a power cut, a link, a name, a disk that is truly full."""
 
 import contextlib
+import errno
 import os
 import subprocess
 import sys
@@ -9,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.records import Records, make_manifest
 from marin_dag.storage.transient import is_transient
-from marin_dag.store import LocalStore, StoreError
+from marin_dag.store import StoreError
 from tests.marin_dag.kill_everywhere import committed_bytes
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -120,8 +122,6 @@ def test_what_killed_writers_left_is_swept_by_age_and_nothing_else(tmp_path: Pat
 
 
 def test_a_network_disk_that_does_not_answer_is_a_passing_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    import errno
-
     def stale(descriptor: int) -> None:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
@@ -224,3 +224,69 @@ def test_who_writes_where_an_empty_folder_is_tidied_away_at_that_moment_makes_it
     store.delete("labels/a/one")
     assert Path(store.make_folder("labels/a/b")).exists(), "gone before a folder in it is"
     assert tidied
+
+
+def test_a_temporary_file_that_a_kill_left_is_never_listed(tmp_path: Path):
+    store = LocalStore(str(tmp_path))
+    store.write("commits/a", b"1")
+    (tmp_path / "commits" / f".tmp-{'0a' * 16}").write_bytes(b"torn")
+    assert [entry.path for entry in store.list("commits")] == ["commits/a"]
+
+
+@pytest.mark.parametrize("operation", ["create", "write"])
+def test_a_write_that_hits_a_limit_leaves_nothing_and_says_so(tmp_path: Path, operation: str):
+    # A real limit of the kernel, in a child: the file may grow to 4 KiB and no further.
+    code = f"""
+import resource, signal, sys
+from marin_dag.storage.local_store import LocalStore
+from marin_dag.store import StoreError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    LocalStore({str(tmp_path)!r}).{operation}("commits/a", b"x" * 100_000)
+except StoreError as error:
+    print(error)
+    sys.exit(3)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 3, done.stderr
+    assert "commits/a: File too large: the file is larger than this process may write; raise `ulimit -f`" in done.stdout
+    assert list((tmp_path / "commits").iterdir()) == []
+
+
+def test_a_full_disk_is_one_clear_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match=r"commits/a: No space left on device: the disk .* is full; free some space"):
+        LocalStore(str(tmp_path)).write("commits/a", b"1")
+
+
+def test_a_prefix_without_write_permission_is_one_clear_message(tmp_path: Path):
+    tmp_path.chmod(0o755)
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(Path.cwd())!r})
+from marin_dag.storage.local_store import LocalStore
+from marin_dag.store import StoreError
+os.setuid(65534)
+try:
+    LocalStore({str(tmp_path / "runs")!r}).create("commits/a", b"1")
+except StoreError as error:
+    print(error)
+    sys.exit(3)
+"""
+    # pytest's folders belong to one user; let the other one in as far as the folder that it may not write.
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if os.getuid() == 0:
+        assert done.returncode == 3, done.stderr
+        assert "Permission denied: no permission to write there" in done.stdout
+
+
+def test_a_file_in_the_place_of_the_prefix_is_one_clear_message(tmp_path: Path):
+    (tmp_path / "runs").write_text("not a folder")
+    with pytest.raises(StoreError, match=r"runs/commits/a: .*: a file stands where a folder is needed"):
+        LocalStore(str(tmp_path / "runs")).create("commits/a", b"1")

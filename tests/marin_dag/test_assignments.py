@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from marin_dag.commands.assignments import AssignmentError, parse_assignment, parse_fork_settings
+from marin_dag.assignments import AssignmentError, parse_assignment, parse_fork_settings
 from marin_dag.graph import Graph
 from tests.marin_dag import toy
 from tests.marin_dag.workbench import Workbench

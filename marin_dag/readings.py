@@ -6,14 +6,15 @@ import difflib
 import json
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Union
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from marin_dag.errors import UserError
 from marin_dag.inputs import Input
+from marin_dag.structures import fields_of, is_structured, structures_at
 
 MAX_ON_ONE_LINE = 3
 CONTAINER_WANTED = ("tuple_type", "list_type", "dict_type")
@@ -86,7 +87,7 @@ def _refusal(hint: Any, error: ValidationError) -> str:
     problems = error.errors(include_url=False)
     if problems[0]["type"] in CONTAINER_WANTED and not problems[0]["loc"]:
         return f"{problems[0]['input']!r} is refused; it takes {_choice(hint)}"
-    structured = [option for option in _options(hint) if _is_structured(option)]
+    structured = [option for option in _options(hint) if is_structured(option)]
     lacking = [json.dumps(problem["loc"][-1]) for problem in problems if problem["type"] == "missing"]
     if len(structured) == 1 and len(lacking) == len(problems):
         strange = _strange(problems[0], structured[0])
@@ -102,7 +103,7 @@ def _strange(problem: ErrorDetails, hint: Any) -> str:
     is near, and a semicolon; or nothing. `hint` is the type of the whole value."""
     # A missing field is told of where it would be, and the mapping is what lacks it.
     location = problem["loc"][:-1] if problem["type"] == "missing" else problem["loc"]
-    owners, given = list(_structures_at(hint, location)), problem["input"]
+    owners, given = list(structures_at(hint, location)), problem["input"]
     if len(owners) != 1:
         return ""
     (owner,) = owners
@@ -113,25 +114,6 @@ def _strange(problem: ErrorDetails, hint: Any) -> str:
             near = difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
             said.append(f"{owner.__name__} has no field {key!r}{f' (did you mean {near[0]!r}?)' if near else ''}")
     return f"{', '.join(said)}; " if said else ""
-
-
-def structures_in(hint: Any) -> Iterator[type]:
-    """The classes with fields that a field of this type takes, as they are or as items of a list or mapping."""
-    if _is_structured(hint):
-        yield hint
-    else:
-        for inner in typing.get_args(hint):
-            yield from structures_in(inner)
-
-
-def _structures_at(hint: Any, location: Sequence[str | int]) -> Iterator[type]:
-    """The classes with fields that the place in a value takes, of which pydantic says the location."""
-    owners = list(structures_in(hint))
-    for part in location:
-        inner = [kept for owner in owners for name, kept in fields_of(owner) if name == part]
-        if inner:  # neither the index of an item nor the name of an option
-            owners = [each for kept in inner for each in structures_in(kept)]
-    return iter(owners)
 
 
 def _options(hint: Any) -> Iterator[Any]:
@@ -152,7 +134,7 @@ def _shapes(hint: Any) -> Iterator[str]:
             yield from (json.dumps(value) for value in typing.get_args(option))
         elif option is Input or typing.get_origin(option) is Input:
             yield "a step"
-        elif _is_structured(option):
+        elif is_structured(option):
             yield "{" + ", ".join(f'"{name}": {shape(inner)}' for name, inner in fields_of(option)) + "}"
         elif typing.get_origin(option) in (tuple, list):
             inner = [item for item in typing.get_args(option) if item is not Ellipsis]
@@ -162,19 +144,6 @@ def _shapes(hint: Any) -> Iterator[str]:
             yield f"{{{shape(key)}: {shape(inner)}, ...}}"
         else:
             yield getattr(option, "__name__", str(option))
-
-
-def _is_structured(option: Any) -> bool:
-    return isinstance(option, type) and (issubclass(option, BaseModel) or dataclasses.is_dataclass(option))
-
-
-def fields_of(owner: Any) -> Iterator[tuple[str, Any]]:
-    """The fields of a class with fields, each with its declared type."""
-    if issubclass(owner, BaseModel):
-        yield from ((name, field.annotation) for name, field in owner.model_fields.items())
-        return
-    hints = typing.get_type_hints(owner)
-    yield from ((field.name, hints[field.name]) for field in dataclasses.fields(owner) if field.init)
 
 
 def _ignored(given: Any, found: Any) -> Iterator[str]:

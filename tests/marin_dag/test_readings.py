@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import AfterValidator, BaseModel
 
-from marin_dag.commands.readings import RefusedValueError, read_text, shape, validated
+from marin_dag.readings import RefusedValueError, read_text, shape, validated
 
 
 @dataclasses.dataclass(frozen=True)

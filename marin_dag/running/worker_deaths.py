@@ -1,0 +1,72 @@
+"""Worker deaths: a process that Ray lost is told in one line, and the log of its step keeps all that Ray said of it."""
+
+import contextlib
+import re
+from typing import Any
+
+from marin_dag.running.attempt import failure_of
+from marin_dag.running.task import Task
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.records import Failure
+from marin_dag.store import StoreError
+
+SAID_BY_RAY = "A worker died or was killed"
+PID_OF_RAY = re.compile(r"Worker PID: (\d+)")
+EXIT_TYPE = re.compile(r"Worker exit type: (\w+)")
+PID_OF_LOG = re.compile(r"^\S+ \S+ INFO \S+ attempt \S+ on \S+ pid (\d+), ", re.MULTILINE)
+"""See `run_attempt`."""
+MEMORY_USED = re.compile(r"was ([\d.]+GB / [\d.]+GB)")
+
+
+class WorkerDeaths:
+    """Those of one run."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, Task] = {}
+        """By process id."""
+
+    def failure(self, task: Task, error: BaseException) -> Failure:
+        """`error` as the failure of the attempt, in few words where it is that its process died."""
+        failure = failure_of(task, error)
+        said = _what_killed_it(error)
+        if not said:
+            return failure
+        log = _appended(task, failure.log_path, str(error))
+        found = PID_OF_LOG.search(log)
+        if found is not None:
+            self._told[found[1]] = task
+        process = "its process" if found is None else f"its process (pid {found[1]})"
+        return failure.model_copy(update={"error": said.format(process=process)})
+
+    def remark(self, text: str) -> str:
+        """What to show of a line of Ray's; "" where the step's own line has said it."""
+        found = PID_OF_RAY.search(text)
+        if not text.startswith(SAID_BY_RAY) or found is None:
+            return text
+        task = self._told.pop(found[1], None)
+        if task is not None:
+            _appended(task, failure_of(task, RuntimeError()).log_path, text)
+            return ""
+        how = EXIT_TYPE.search(text)
+        return f"a worker (pid {found[1]}) was killed or crashed{f' ({how[1]})' if how else ''}; Ray's logs have more"
+
+
+def _what_killed_it(error: Any) -> str:
+    """By the names of Ray's errors, which only a driver that has loaded Ray meets; "" of every other."""
+    match type(error).__name__:
+        case "WorkerCrashedError":
+            return "{process} died without a word: killed (kill -9, or the system was out of memory), or crashed"
+        case "OutOfMemoryError":
+            used = MEMORY_USED.search(str(error))
+            return f"Ray killed {{process}}: its machine was short of memory{f' ({used[1]})' if used else ''}"
+    return ""
+
+
+def _appended(task: Task, path: str, text: str) -> str:
+    """The log as it was, when `text` has been written behind it; "" if the attempt has none, or the store is silent."""
+    store = open_store(task.prefix)
+    with contextlib.suppress(FileNotFoundError, StoreError):
+        log = store.read(path)
+        store.write(path, log.rstrip(b"\n") + b"\nRay: " + text.encode() + b"\n")
+        return log.decode(errors="replace")
+    return ""

@@ -1,0 +1,74 @@
+"""Typed values: that the dataclasses of a config hold what they declare.
+
+Pydantic takes a dataclass that was made already as it is, and Python looks at no types. What is wrong there would be
+met by a worker, after all that comes before it has run.
+"""
+
+import contextlib
+import dataclasses
+import inspect
+import reprlib
+import typing
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+
+
+def wrong_type_in(config: BaseModel) -> str:
+    """The first field of a dataclass in `config` that holds another type than it declares, and what to write; or "".
+
+    Nothing is converted: "5" is no number, though pydantic would read it as one.
+    """
+    for path, value in _dataclasses_in(config, ""):
+        kind: Any = type(value)
+        for name, (adapter, declared) in _declared(kind).items():
+            given = getattr(value, name)
+            try:
+                is_taken = not _is_read_from_text(given, adapter.validate_python(given))
+            except ValidationError:
+                is_taken = False
+            if not is_taken:
+                cure = f"{kind.__name__}({name}=...) takes {declared}"
+                return f"{path}.{name}: {reprlib.repr(given)} is refused; {cure}."
+    return ""
+
+
+def _dataclasses_in(value: object, path: str) -> Iterator[tuple[str, Any]]:
+    """Those made by a person, each behind the dotted path of its field."""
+    match value:
+        case BaseModel():
+            for name in type(value).model_fields:
+                yield from _dataclasses_in(getattr(value, name), f"{path}.{name}")
+        case dict():
+            for key, item in value.items():
+                yield from _dataclasses_in(item, f"{path}.{key}")
+        case list() | tuple():
+            for index, item in enumerate(value):
+                yield from _dataclasses_in(item, f"{path}.{index}")
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            yield path, value
+            for field in dataclasses.fields(value):
+                yield from _dataclasses_in(getattr(value, field.name), f"{path}.{field.name}")
+
+
+@cache
+def _declared(owner: Any) -> dict[str, tuple[TypeAdapter[Any], str]]:
+    """Field to what checks a value of it, and to its type as it is written; without what pydantic cannot check."""
+    hints = typing.get_type_hints(owner)
+    found: dict[str, tuple[TypeAdapter[Any], str]] = {}
+    for field in dataclasses.fields(owner):
+        with contextlib.suppress(PydanticSchemaGenerationError):
+            found[field.name] = TypeAdapter(hints[field.name]), inspect.formatannotation(hints[field.name])
+    return found
+
+
+def _is_read_from_text(given: Any, found: Any) -> bool:
+    if isinstance(given, str):
+        return not isinstance(found, str)
+    if isinstance(given, dict) and isinstance(found, dict):
+        return any(_is_read_from_text(item, found[key]) for key, item in given.items() if key in found)
+    if isinstance(given, list | tuple) and isinstance(found, list | tuple):
+        return any(_is_read_from_text(one, other) for one, other in zip(given, found, strict=True))
+    return False

@@ -1,0 +1,82 @@
+"""Worker deaths: one line for a person, and all that Ray said in the log of the step whose process it was."""
+
+from pathlib import Path
+
+import pytest
+import ray.exceptions
+
+from marin_dag.running.task import KindReference, Task
+from marin_dag.running.worker_deaths import WorkerDeaths
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.provenance import collect_provenance
+from tests.marin_dag.toy_steps import WriteConfig, write
+
+REMARK = (
+    "A worker died or was killed while executing a task by an unexpected system error. To troubleshoot the problem, "
+    "check the logs for the dead worker. Lease ID: 0900 Worker ID: ddb1 Node ID: 88e6 Worker IP address: 192.0.2.2 "
+    "Worker port: 39621 Worker PID: {pid} Worker exit type: SYSTEM_ERROR Worker exit detail: RPC error: Socket closed"
+)
+LOG = "2026-11-26 11:05:03,248 INFO step.a: attempt x on here pid 31177, 1 cpu\n"
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Task:
+    store, step = open_store(str(tmp_path)), write("a", WriteConfig(text="a"))
+    return Task(
+        prefix=str(tmp_path),
+        name="a",
+        kind=KindReference.to(step.kind),
+        digest=step.digest,
+        milestone=None,
+        identity=step.identity,
+        config=step.config,
+        resources=step.resources,
+        attempt="x",
+        lease_epoch=1,
+        provenance=collect_provenance(store),
+    )
+
+
+@pytest.fixture
+def log(task: Task) -> Path:
+    path = Path(task.prefix, "outputs", f"a-{task.digest[:8]}", "x.log")
+    path.parent.mkdir(parents=True)
+    path.write_text(LOG)
+    return path
+
+
+def test_a_killed_process_is_one_line_and_what_ray_said_of_it_is_in_the_log_of_its_step(task: Task, log: Path) -> None:
+    deaths = WorkerDeaths()
+    failure = deaths.failure(task, ray.exceptions.WorkerCrashedError())
+    assert failure.error.startswith("its process (pid 31177) died without a word: killed (kill -9, or the system was")
+    assert "\n" not in failure.error and failure.is_transient and failure.error_type == "WorkerCrashedError"
+    assert deaths.remark(REMARK.format(pid=31177)) == ""
+    first, crashed, remark = log.read_text().splitlines()
+    assert (first, crashed) == (LOG.strip(), f"Ray: {ray.exceptions.WorkerCrashedError()}")
+    assert remark == f"Ray: {REMARK.format(pid=31177)}"
+
+
+def test_a_process_that_ray_killed_for_its_memory_says_so_with_the_figures(task: Task, log: Path) -> None:
+    said = "Task was killed due to the node running low on memory.\nMemory on the node was 30.2GB / 31.0GB (0.97)."
+    failure = WorkerDeaths().failure(task, ray.exceptions.OutOfMemoryError(said))
+    assert failure.error == "Ray killed its process (pid 31177): its machine was short of memory (30.2GB / 31.0GB)"
+    assert log.read_text() == f"{LOG}Ray: {said}\n"
+
+
+def test_of_a_process_that_is_no_step_s_the_line_is_short_and_every_other_line_as_it_came(
+    task: Task, log: Path
+) -> None:
+    deaths = WorkerDeaths()
+    deaths.failure(task, ray.exceptions.WorkerCrashedError())
+    before = log.read_text()
+    said = deaths.remark(REMARK.format(pid=99))
+    assert said == "a worker (pid 99) was killed or crashed (SYSTEM_ERROR); Ray's logs have more"
+    assert deaths.remark("The node 10.0.0.2 died.") == "The node 10.0.0.2 died."
+    assert log.read_text() == before
+
+
+def test_an_attempt_that_never_began_has_no_log_and_other_errors_stay_as_they_are(task: Task) -> None:
+    deaths = WorkerDeaths()
+    assert deaths.failure(task, ray.exceptions.WorkerCrashedError()).error.startswith("its process died without a word")
+    assert not list(Path(task.prefix).rglob("*.log"))
+    assert deaths.failure(task, ValueError("no")).error == "no"

@@ -1,0 +1,22 @@
+"""By which code an attempt left its work: what cannot be read is named, what is gone counts for nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from marin_dag.storage.local_store import LocalStore
+from marin_dag.storage.work_code import codes_left, leave_code
+from marin_dag.store import StoreError
+
+DIGEST = "ab" * 32
+
+
+def test_what_does_not_say_which_code_it_was_is_named_and_what_another_attempt_has_deleted_is_none(tmp_path: Path):
+    store = LocalStore(str(tmp_path))
+    identity = {"code": {"fingerprint": "f" * 64}}
+    leave_code(store, f"work/{DIGEST}", identity, None)
+    left = f"code/{'f' * 64}.json"
+    assert codes_left(store, DIGEST, [left, "saved", "code/gone.json"]) == [identity]
+    store.write(f"work/{DIGEST}/{left}", b"{")
+    with pytest.raises(StoreError, match=rf"{left}: does not say by which code .*Delete it"):
+        codes_left(store, DIGEST, [left])

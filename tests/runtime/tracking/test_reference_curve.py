@@ -1,0 +1,106 @@
+"""Reference curve: what two runs lost over the same tokens, whatever their batches."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.tracking.curves import Curves, curves_of
+from runtime.tracking.metrics import MetricsRow, MetricsTable
+from runtime.tracking.reference_curve import COMPARED_UPDATES, LossOverTokens, compared
+
+
+def run_of(losses, tokens=None, *, after_step=0) -> Curves:
+    """One update a loss, of 1,000 tokens each unless `tokens` says after each how many there were; NaN is left out."""
+    table = MetricsTable()
+    for row, loss in enumerate(losses, start=1):
+        at = row * 1000 if tokens is None else tokens[row - 1]
+        table.append(MetricsRow(row, at, 4, 28, 1e-3, loss, 0.0, 1.0, 0.1, 10.0, 3.4, int(math.isnan(loss))))
+    return curves_of(table.to_parquet(), after_step=after_step)
+
+
+def mean_token_by_token(losses, tokens, begin, end):
+    """The definition: each token has the loss of its update, of which the first and those left out have none."""
+    by_token = [
+        loss
+        for (first, last), loss in zip(itertools.pairwise(tokens), losses[1:], strict=True)
+        for token in range(first, last)
+        if begin <= token < end and not math.isnan(loss)
+    ]
+    return np.mean(by_token) if by_token else math.nan
+
+
+LOSS = st.one_of(st.floats(0.5, 12.0), st.just(math.nan))
+RUN = st.lists(st.tuples(st.integers(1, 9), LOSS), min_size=2, max_size=12)
+
+
+@given(run=RUN, edges=st.lists(st.integers(0, 100), min_size=2, max_size=5, unique=True).map(sorted))
+def test_a_mean_over_tokens_is_that_of_the_losses_of_their_updates(run, edges):
+    losses, tokens = [loss for _, loss in run], np.cumsum([width for width, _ in run]).tolist()
+    found = LossOverTokens(run_of(losses, tokens)).means(np.array(edges, float))
+    expected = [mean_token_by_token(losses, tokens, *pair) for pair in itertools.pairwise(edges)]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+@given(
+    losses=st.lists(st.floats(0.5, 12.0), min_size=2, max_size=300),
+    gap=st.floats(-1.0, 1.0),
+    margin=st.floats(0.0, 1.0),
+)
+def test_a_run_that_is_off_by_a_gap_throughout_is_told_by_that_gap_and_is_behind_if_it_is_past_the_margin(
+    losses, gap, margin
+):
+    run, reference = run_of([loss + gap for loss in losses]), run_of(losses)
+    found = compared(run, reference, margin=margin)
+    assert found.difference == pytest.approx(gap, abs=1e-9)
+    assert found.tokens == 1000 * len(losses)
+    num_updates = min(COMPARED_UPDATES, len(losses) - 1)
+    assert found.num_tokens == 1000 * num_updates
+    assert found.reference_loss == pytest.approx(np.mean(losses[-num_updates:]))
+    if abs(gap - margin) > 1e-9:
+        begin = (len(losses) - (len(losses) - 1) // num_updates * num_updates) * 1000
+        assert found.behind_since == (begin if gap > margin else None)
+    assert compared(run, reference).behind_since is None, "nothing is judged without a margin"
+
+
+@given(losses=st.lists(st.floats(0.5, 12.0), min_size=4, max_size=60), parts=st.integers(1, 4), ahead=st.integers(0, 9))
+def test_neither_smaller_batches_nor_a_reference_that_is_ahead_or_cut_earlier_changes_what_is_told(
+    losses, parts, ahead
+):
+    whole = [loss for loss in losses for _ in range(parts)]
+    tokens = [1000 * (row + 1) // parts for row in range(len(whole))]
+    reference = run_of([*whole, *[20.0] * ahead], [*tokens, *range(tokens[-1] + 7, tokens[-1] + 7 + ahead)])
+    run = run_of([loss + 0.25 for loss in losses])
+    found = compared(run, reference, margin=0.2)
+    assert found.difference == pytest.approx(0.25) and found.behind_since == 1000
+    # The other way about: it is the run that is ahead, by up to nine tokens that nobody compares.
+    assert compared(reference, run, margin=0.2).difference == pytest.approx(-0.25)
+
+
+def test_it_is_told_since_when_a_run_is_behind_and_a_recovery_ends_it():
+    reference = run_of([3.0] * 601)
+    late = run_of([3.0] * 301 + [3.1] * 300)
+    assert compared(late, reference, margin=0.05).behind_since == 301_000
+    assert compared(late, reference, margin=0.15).behind_since is None
+    back = run_of([3.1] * 501 + [3.0] * 100)
+    assert compared(back, reference, margin=0.05).behind_since is None
+    again = run_of([3.1] * 401 + [3.0] * 100 + [3.2] * 100)
+    assert compared(again, reference, margin=0.05).behind_since == 501_000
+
+
+def test_a_phase_is_compared_over_its_own_updates_alone():
+    run, reference = run_of([9.0] * 50 + [3.0] * 11, after_step=50), run_of([2.0] * 61)
+    assert compared(run, reference, margin=0.5)[1:] == (10_000, 3.0, 2.0, 51_000)
+
+
+def test_without_tokens_in_common_or_updates_that_were_taken_there_is_nothing_to_compare():
+    run = run_of([3.0] * 20)
+    assert compared(run, run_of([3.0] * 30, after_step=20)) is None
+    assert compared(run, run_of([3.0] * 30, after_step=19)) is None, "where one ends the other begins"
+    assert compared(run, run_of([3.0])) is None
+    assert compared(run, run_of([3.0] + [math.nan] * 19)) is None
+    left_out = run_of([3.0] * 10 + [math.nan] * 5 + [3.0] * 5)
+    assert compared(left_out, run, margin=0.0).difference == 0.0

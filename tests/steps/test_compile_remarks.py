@@ -1,0 +1,62 @@
+"""Compile remarks: a long compile is told while it goes on and when it has ended, a short one to the log alone."""
+
+import logging
+import time
+
+import pytest
+
+from steps import compile_remarks
+from steps.compile_remarks import ToldOfCompile
+
+
+class Told:
+    """What a context is told."""
+
+    def __init__(self) -> None:
+        self.log = logging.getLogger("compile remarks")
+        self.remarks: list[tuple[float, str]] = []
+
+    def remark(self, text: str) -> None:
+        self.remarks.append((time.monotonic(), text))
+
+
+@pytest.fixture
+def context() -> Told:
+    return Told()
+
+
+def test_a_long_compile_is_told_while_it_goes_on_and_when_it_has_ended(context, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(compile_remarks, "SILENT_SECONDS", 0.05)
+    caplog.set_level(logging.INFO)
+    returned: list[float] = []
+
+    def compiling(number: int, *, more: int) -> int:
+        if not returned:
+            time.sleep(0.3)
+        returned.append(time.monotonic())
+        return number + more
+
+    update = ToldOfCompile(compiling, "its update", context)
+    assert [update(number, more=1) for number in range(3)] == [1, 2, 3]
+    (during, first), (after, second) = context.remarks
+    assert first.startswith("its update compiles, for 0 s so far") and during < returned[0]
+    assert second == "its update is compiled: it took 0 s" and after > returned[0]
+    assert caplog.messages[0].startswith("compiling its update") and caplog.messages[1].startswith(
+        "compiled its update"
+    )
+    assert len(caplog.messages) == 2, "of the first call alone"
+
+
+def test_a_short_compile_and_one_that_fails_are_no_remark(context, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(compile_remarks, "SILENT_SECONDS", 0.2)
+    caplog.set_level(logging.INFO)
+    assert ToldOfCompile(abs, "its update", context)(-3) == 3
+    assert len(caplog.messages) == 2
+
+    def refused() -> None:
+        raise ValueError("out of memory")
+
+    with pytest.raises(ValueError, match="out of memory"):
+        ToldOfCompile(refused, "its update", context)()
+    time.sleep(0.4)
+    assert context.remarks == [] and len(caplog.messages) == 3

@@ -1,0 +1,198 @@
+"""What the page shows of each phase, source, fork and step, by the results and the files of the inputs."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from runtime.report.page import render
+from steps.phase_result import FINAL_LOSS_STEPS
+from steps.report_contents import _order, contents_of
+from tests.steps.report_inputs import evaluation, example, made, phase
+
+
+def test_phases_come_in_the_order_of_the_run_with_their_branches_last(tmp_path):
+    contents = contents_of(example(tmp_path))
+    assert [phase.name for phase in contents.phases] == ["kestrel", "ocelot", "spoonbill"]
+    assert [phase.is_main for phase in contents.phases] == [True, True, False]
+    assert contents.phases[1].start_tokens == contents.phases[0].consumed_tokens
+    assert contents.final_loss_steps == FINAL_LOSS_STEPS
+    assert [filling.share for filling in contents.fillings] == [250 / 256] * len(contents.phases)
+
+
+def test_a_branch_of_a_branch_stands_right_behind_it():
+    parents = {"ocelot": "kestrel", "dessert": "ocelot", "raccoon": "ocelot", "softer": "raccoon", "apple": "softer"}
+    parents |= {"zebra": "raccoon", "early": "kestrel"}
+    names = ["kestrel", *parents, "from scratch"]
+    config = SimpleNamespace(main_line=("kestrel", "ocelot"), phases=dict.fromkeys(names), parents=parents)
+    branches = ["from scratch", "early", "dessert", "raccoon", "softer", "apple", "zebra"]
+    assert _order(config) == ["kestrel", "ocelot", *branches]
+    config.parents["raccoon"] = "softer"
+    with pytest.raises(ValueError, match=r"'raccoon', 'softer', 'zebra'\] start from each other in a circle"):
+        _order(config)
+
+
+def test_every_average_that_was_measured_is_in_the_report_by_its_name(tmp_path):
+    config = example(tmp_path)
+    measured = {"quick": {"code": 1.4, "web": 1.2}, "slow": {"code": 1.3, "web": 1.1}}
+    both = {**config.evaluations, "ocelot": evaluation(tmp_path, "ocelot", **measured)}
+    found = contents_of(config.model_copy(update={"evaluations": both, "labels": {"web": "My notes"}})).evaluations
+    assert found[0].averages == {}
+    assert found[1].averages == {
+        "quick": {"code": 1.4, "My notes": 1.2}, "slow": {"code": 1.3, "My notes": 1.1},
+    }  # fmt: skip
+
+
+def test_two_names_of_one_record_are_said_to_be_one_training(tmp_path):
+    config = example(tmp_path)
+    twice = {**config.phases, "spoonbill_again": config.phases["spoonbill"]}
+    config = config.model_copy(update={"phases": twice, "parents": {**config.parents, "spoonbill_again": "ocelot"}})
+    found = {phase.name: phase.same_as for phase in contents_of(config).phases}
+    assert found == {"kestrel": None, "ocelot": None, "spoonbill": None, "spoonbill_again": "spoonbill"}
+
+
+def test_sources_are_called_what_a_person_calls_them(tmp_path):
+    contents = contents_of(example(tmp_path, labels={"web": "My notes"}))
+    assert contents.caches[0].source == "My notes"
+    assert {stage.source for stage in contents.stages} == {"My notes"}
+    assert set(contents.evaluations[0].hot) == {"My notes", "code"}
+    assert set(contents.phases[0].mixture[0].shares) == {"My notes", "code"}
+
+
+def test_each_phase_says_how_often_it_has_read_a_source_on_its_way_by_the_log_of_draws(tmp_path):
+    """The mixture says three of four from the web; a policy drew otherwise, and code beyond its limit."""
+    tokens = 40 * 8 * 256
+    tail = tokens + 20 * 24 * 256
+    drew = {"kestrel": {"web": 7, "code": 1}, "ocelot": {"web": 4, "code": 20}, "spoonbill": {"web": 24, "code": 0}}
+    on_the_way = [(40, drew["kestrel"]), (50, drew["ocelot"])]  # spoonbill leaves ocelot before the end of it
+    phases = {
+        "kestrel": phase(tmp_path, "kestrel", 1, 40, drawn=drew["kestrel"]),
+        "ocelot": phase(tmp_path, "ocelot", 41, 60, tokens, 24, drawn=drew["ocelot"], batches=on_the_way[:1]),
+        "spoonbill": phase(tmp_path, "spoonbill", 51, 70, tail, 24, drawn=drew["spoonbill"], batches=on_the_way),
+    }
+    caches = example(tmp_path / "other").caches
+    code = caches["web"].result.model_copy(update={"num_train_tokens": 100 * 256})
+    web = code.model_copy(update={"num_train_tokens": 1_000 * 256 + 255})
+    caches = {"web": made(tmp_path, "tokenize/web", web), "code": made(tmp_path, "tokenize/code", code)}
+    contents = contents_of(example(tmp_path / "other", phases=phases, caches=caches))
+    taken = {(use.leg, use.source): (use.num_tokens // 256, use.epochs) for use in contents.consumption.uses}
+    assert taken == {
+        ("kestrel", "web"): (280, 0.28),
+        ("kestrel", "code"): (40, 0.4),
+        ("ocelot", "web"): (80, 0.36),
+        ("ocelot", "code"): (400, 4.4),
+        ("spoonbill", "web"): (480, 0.28 + 0.04 + 0.48),
+        ("spoonbill", "code"): (0, 2.4),
+    }
+    assert [str(finding) for finding in contents.consumption.findings] == [
+        "mixture: 'code' is read 4.40 times in all (limit 4, passed in ocelot); lower its weight, or raise the limit "
+        "if the repetition is meant."
+    ]
+    kestrel, ocelot, _ = contents.phases
+    assert [span.shares for span in kestrel.mixture] == [{"code": 0.125, "web": 0.875}]
+    assert [span.shares for span in ocelot.mixture] == [{"code": 20 / 24, "web": 4 / 24}]
+
+
+def test_what_a_branch_alone_reads_too_often_is_found_and_of_what_the_main_line_does_its_own_count_stands(tmp_path):
+    tokens = 40 * 8 * 256
+    tail = tokens + 20 * 24 * 256
+    first, second, third = {"web": 7, "code": 1}, {"web": 12, "code": 12}, {"web": 4, "code": 20}
+    on_the_way = [(40, first), (50, second)]
+    phases = {
+        "kestrel": phase(tmp_path, "kestrel", 1, 40, drawn=first),
+        "ocelot": phase(tmp_path, "ocelot", 41, 60, tokens, 24, drawn=second, batches=on_the_way[:1]),
+        "spoonbill": phase(tmp_path, "spoonbill", 51, 70, tail, 24, drawn=third, batches=on_the_way),
+    }
+    cache = example(tmp_path / "other").caches["web"].result.model_copy(update={"num_train_tokens": 100 * 256})
+    caches = {name: made(tmp_path, f"tokenize/{name}", cache) for name in ("web", "code")}
+    contents = contents_of(example(tmp_path / "other", phases=phases, caches=caches))
+    told = {finding.source: (round(finding.epochs, 9), finding.leg) for finding in contents.consumption.findings}
+    assert told == {"web": (5.2, "ocelot"), "code": (5.6, "spoonbill")}
+
+
+def test_updates_that_were_left_out_change_no_count_of_tokens(tmp_path):
+    def told(folder, skipped):
+        changed = {"kestrel": phase(folder, "kestrel", 1, 40, skipped=skipped)}
+        contents = contents_of(example(folder, phases=example(folder).phases | changed))
+        spans = [(item.name, item.start_tokens, item.consumed_tokens) for item in contents.phases]
+        return spans, contents.consumption, contents.fillings
+
+    expected = told(tmp_path / "all", ())
+    assert expected[0][0] == ("kestrel", 0, 40 * 8 * 256)
+    assert told(tmp_path / "first", (1, 2)) == told(tmp_path / "second", (2,)) == expected
+
+
+@pytest.mark.parametrize(("begin_step", "until"), [(50, 55), (50, 60), (0, 55)], ids=["branch", "to its end", "stop"])
+def test_a_branch_that_trains_as_its_parent_does_begins_where_its_result_says(tmp_path, begin_step, until):
+    """A fork that only keeps another average has the figures of the phase that it leaves, update by update."""
+    tokens = 40 * 8 * 256
+    config = example(tmp_path)
+    made_of = phase(tmp_path, "osprey", 41, until, tokens, 24)
+    told = made_of.result.model_copy(update={"begin_step": begin_step})
+    osprey = made(tmp_path, "osprey", told)
+    config = config.model_copy(
+        update={"phases": {**config.phases, "osprey": osprey}, "parents": {**config.parents, "osprey": "ocelot"}}
+    )
+    contents = contents_of(config)
+    (found,) = [item for item in contents.phases if item.name == "osprey"]
+    first = begin_step or 40  # the same training to an earlier stop: the updates of its parent
+    assert (found.start_step, found.step, found.start_tokens) == (first, until, tokens + (first - 40) * 24 * 256)
+    assert found.curve.step.tolist() == list(range(first + 1, until + 1))
+    assert render(contents)
+
+
+def test_a_phase_none_of_whose_own_updates_was_taken_is_refused_by_its_name(tmp_path):
+    tokens = 40 * 8 * 256
+    config = example(tmp_path)
+    told = phase(tmp_path, "osprey", 41, 52, tokens, 24, skipped=(51, 52)).result.model_copy(update={"begin_step": 50})
+    phases = {**config.phases, "osprey": made(tmp_path, "osprey", told)}
+    config = config.model_copy(update={"phases": phases, "parents": {**config.parents, "osprey": "ocelot"}})
+    with pytest.raises(ValueError, match="osprey: every update of its own was left out by its skip rule"):
+        contents_of(config)
+
+
+def test_a_source_that_was_never_drawn_is_a_finding_though_the_mixture_names_it(tmp_path):
+    drawn = {"web": 8, "code": 0}
+    phases = {"kestrel": phase(tmp_path, "kestrel", 1, 40, drawn=drawn)}
+    caches = {name: made(tmp_path, f"tokenize/{name}", example(tmp_path / "other").caches["web"].result.model_copy(
+        update={"num_train_tokens": 400 * 256})) for name in ("web", "code")}  # fmt: skip
+    fields = {"main_line": ("kestrel",), "parents": {}, "recipe": {}, "exports": {}, "scores": {}, "evaluations": {}}
+    contents = contents_of(example(tmp_path / "other", phases=phases, caches=caches, graph=(), **fields))
+    assert [str(finding) for finding in contents.consumption.findings] == [
+        "mixture: 'code' was never drawn, in the whole run; raise its weight or leave it out."
+    ]
+
+
+def test_a_fork_names_the_phase_that_it_repeats(tmp_path):
+    contents = contents_of(example(tmp_path, forks={"spoonbill": "ocelot"}))
+    assert [(fork.name, fork.fork_of) for fork in contents.forks] == [("spoonbill", "ocelot")]
+
+
+def test_what_the_report_reads_is_done_and_of_the_rest_it_knows_nothing(tmp_path):
+    states = {node.name: node.state for node in contents_of(example(tmp_path)).graph}
+    assert states == {
+        "kestrel": "done", "ocelot": "done", "spoonbill": "done", "osprey": "unknown", "report": "this"
+    }  # fmt: skip
+
+
+def test_hits_and_samples_reach_their_stage(tmp_path):
+    filtered, clean = contents_of(example(tmp_path)).stages
+    assert filtered.samples[0].detail == "7 < 50"
+    assert (clean.stage, clean.hits) == ("decontaminate", {"piqa": 3})
+
+
+def test_phases_that_start_from_each_other_are_refused(tmp_path):
+    config = example(tmp_path)
+    phases = {**config.phases, "raccoon": config.phases["spoonbill"]}
+    parents = {**config.parents, "spoonbill": "raccoon", "raccoon": "spoonbill"}
+    with pytest.raises(ValueError, match=r"\['raccoon', 'spoonbill'\] start from each other"):
+        contents_of(example(tmp_path, phases=phases, parents=parents))
+
+
+def test_the_loss_of_each_source_on_the_main_line_is_under_the_name_a_person_gave_it(tmp_path):
+    contents = contents_of(example(tmp_path, labels={"web": "the web"}))
+    code, web = contents.source_curves
+    assert (code.source, web.source) == ("code", "the web")
+    assert web.step.tolist() == list(range(1, 61)), "of the main line, from the start of the run, and of no branch"
+    np.testing.assert_allclose(web.loss, 5 - 0.01 * web.step)
+    np.testing.assert_allclose(code.loss, 2.0)
