@@ -81,12 +81,13 @@ def compiled_kernel(chip: str, kernel: str, size: int | None = None) -> dict[str
                     chip, hidden_size=hidden_size, num_tokens=num_tokens, vocab_size=vocab_size, item_bytes=2
                 )
                 told["figures"] = figures_of_fused(row.blocks, schedules)
-            case _, "tokamax":  # its kernels are assembled by Mosaic, which is told by its environment
+            case _, "tokamax" | "mosaic_gpu":  # Mosaic assembles such kernels, and is told by its environment
                 os.environ.update(MOSAIC_GPU_DUMP_PTXAS="1", MOSAIC_GPU_DUMP_TO=folder)
                 compiled = lowered.compile()
                 words = [path.read_text() for path in sorted(Path(folder).glob("*.ptxas"))]
                 of_each = [row for text in words for row in registers_told(text).values()]
-                told["registers"] = _named(dict(zip(OF_TOKAMAX, of_each, strict=True)))
+                called = OF_TOKAMAX if kernel == "tokamax" else (names.EXPONENTIALS,)
+                told["registers"] = _named(dict(zip(called, of_each, strict=True)))
             case _, "pallas_gpu":
                 # Else XLA writes for the first ptxas in PATH, which may be of another CUDA and read a newer language.
                 options = {**WRITE_ASSEMBLY, "xla_gpu_cuda_data_dir": str(toolkit()), "xla_dump_to": folder}

@@ -26,6 +26,7 @@ KERNELS = {
     "pallas_gpu": GPUS,
     "chunked_wide": CHIPS,
     "pallas_tpu": GENERATIONS,
+    "mosaic_gpu": ("H200",),
     "scattered_product": GENERATIONS,
 }
 """And the chips that they are for."""

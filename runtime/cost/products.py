@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from runtime.cost.program import ArrayType, Instruction, Program
-from runtime.kernels.names import FUSED, SCATTERED, SPLASH, TOKAMAX, TRITON
+from runtime.kernels.names import EXPONENTIALS, FUSED, SCATTERED, SPLASH, TOKAMAX, TRITON
 
 ATTENTION = {SPLASH[0]: (2, -2), SPLASH[1]: (5, -2), TRITON[0]: (2, -3), TRITON[1]: (7, -3)}
 """How many products between queries and keys a kernel forms, and which axis is the sequence."""
-LOSS = dict(zip(FUSED, (1, 2, 2), strict=True))
+LOSS = {**dict(zip(FUSED, (1, 2, 2), strict=True)), EXPONENTIALS: 1}
 """How many between hidden states and the head."""
 _SCATTERED = re.compile(rf"{SCATTERED}(data_[xyz])")
 

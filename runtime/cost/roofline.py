@@ -27,7 +27,7 @@ all of attention counted; 0.7 of the recipe's rooflines is 56 to 57 %, the lower
 
 ATTENTION_PRODUCTS = {"pallas_gpu": (2, 7), "tokamax": (2, 7)}
 """Forward and backward, where they are not two and five: they compute the scores twice in their backward passes."""
-LOSS_PRODUCTS = {"chunked": 3, "chunked_wide": 3, "reference": 3, "pallas_tpu": 5}
+LOSS_PRODUCTS = {"chunked": 3, "chunked_wide": 3, "reference": 3, "pallas_tpu": 5, "mosaic_gpu": 3}
 
 
 @dataclasses.dataclass(frozen=True)

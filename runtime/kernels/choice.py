@@ -14,6 +14,7 @@ from runtime.kernels import (
     block_sizes,
     cross_entropy,
     cross_entropy_chunked,
+    cross_entropy_gpu,
 )
 from runtime.kernels.kernel_shape import KernelShape
 from runtime.kernels.scatter_blocks import ScatterKernel, layer_scatter_blocks, scatter_row
@@ -38,6 +39,7 @@ _ONLY_ON = {
     "pallas_gpu": ("gpu", "a Triton GPU kernel"),
     "cudnn": ("gpu", "a kernel of cuDNN"),
     "tokamax": ("gpu", "a Mosaic GPU kernel"),
+    "mosaic_gpu": ("gpu", "a Mosaic GPU kernel"),
 }
 
 
@@ -75,6 +77,16 @@ def _why(error: ValueError) -> str:
     return str(error).partition(": ")[2].partition(";")[0]
 
 
+def _refuse_mosaic_loss(shape: KernelShape) -> None:
+    cross_entropy_gpu.refuse_shape(
+        shape.device_kind,
+        num_tokens=shape.num_tokens,
+        hidden_size=shape.hidden_size,
+        vocab_size=shape.vocab_size,
+        compute_dtype=shape.compute_dtype,
+    )
+
+
 def _for_gpus(shape: KernelShape) -> KernelChoice:
     """By what was timed on an H200 (docs/gpu.md); of other GPUs nothing was."""
     if (no_mosaic := _not_by_mosaic(shape)) is None:
@@ -83,7 +95,13 @@ def _for_gpus(shape: KernelShape) -> KernelChoice:
         attention, why = "pallas_gpu", f"scores stay in registers; not tokamax, because {no_mosaic}"
     else:
         attention, why = "chunked", f"one block of scores at a time, because {no_triton}"
-    return KernelChoice(attention, "chunked_wide", f"attention: {why}; {_LOSS_AT_ONCE}")
+    try:
+        _refuse_mosaic_loss(shape)
+    except ValueError as error:
+        loss, where = "chunked_wide", f"in memory; not mosaic_gpu, because {_why(error)}"
+    else:
+        loss, where = "mosaic_gpu", "in registers"
+    return KernelChoice(attention, loss, f"attention: {why}; {_LOSS_AT_ONCE}, {where}")
 
 
 def default_kernels(shape: KernelShape) -> KernelChoice:
@@ -203,8 +221,13 @@ def described_loss_blocks(kernel: str, shape: KernelShape) -> str:
             return f"{sizes} ({block_sizes.taken_as(shape.device_kind)}{row.reason})"
         case "chunked" | "chunked_wide":
             cut = cross_entropy_chunked.FOR_CPUS if kernel == "chunked" else cross_entropy_chunked.WIDE
-            size = cross_entropy_chunked.block_tokens(shape.num_tokens, shape.vocab_size, cut.num_logits)
+            size = cross_entropy_chunked.block_tokens(shape.num_tokens, shape.vocab_size, cut)
             return f"{size} tokens ({cut.num_logits:,} logits at most)"
+        case "mosaic_gpu":
+            _refuse_mosaic_loss(shape)
+            cut, tile = cross_entropy_gpu.CUT, f"{cross_entropy_gpu.TOKENS} x {cross_entropy_gpu.COLUMNS}"
+            size = cross_entropy_chunked.block_tokens(shape.num_tokens, shape.vocab_size, cut)
+            return f"{size} tokens in tiles of {tile} ({cut.num_logits:,} logits at most)"
         case _:
             return "all tokens"
 

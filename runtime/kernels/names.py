@@ -13,3 +13,5 @@ FUSED = ("cross_entropy_forward", "cross_entropy_hidden_gradient", "cross_entrop
 """Ours, of the loss kernel `pallas_tpu`, in the order of `FusedBlocks`."""
 SCATTERED = "scattered_product_"
 """Ours, before the mesh axis that it sends along."""
+EXPONENTIALS = "cross_entropy_exponentials"
+"""Ours, of the loss kernel `mosaic_gpu`."""

@@ -22,6 +22,7 @@ from runtime.cost.request import Compiled, Request
 from runtime.cost.roofline import roofline_of
 from runtime.kernels import attention_tokamax
 from runtime.kernels.block_sizes import family_of, triton_blocks
+from runtime.kernels.names import EXPONENTIALS
 from runtime.kernels.tuned_blocks import FUSED, MOSAIC, SPLASH
 from runtime.model.config import LlamaConfig
 
@@ -178,8 +179,9 @@ def test_an_evaluation_compiles_where_the_compiler_writes_down_its_program():
 def test_a_train_step_compiles_for_gpus_with_nothing_in_it_that_is_slow(
     attention, machines, model_parallel, context_parallel, axes
 ):
+    loss = "chunked_wide" if axes else "mosaic_gpu"  # each of eight devices has fewer tokens than one block of it
     request = Request(
-        "train", machines, 1, MODEL, LENGTH, 2, 1, "bfloat16", attention, "chunked_wide",
+        "train", machines, 1, MODEL, LENGTH, 2, 1, "bfloat16", attention, loss,
         reduce_dtype="bfloat16", model_parallel=model_parallel, context_parallel=context_parallel,
     )  # fmt: skip
     compiled, _ = outcome_of(request)
@@ -286,6 +288,21 @@ def test_the_rows_of_the_gpu_attention_kernel_keep_everything_in_registers(gpu, 
     assert serialized == ({"mha_backward"} if (gpu, head_dim) == ("H200", 64) else set())
     if importlib.metadata.version("jax") == "0.10.2":  # which the figures of the table are of
         assert told in reason
+
+
+@pytest.mark.parametrize("hidden_size", [768, pytest.param(2560, marks=pytest.mark.matrix)])
+def test_the_loss_kernel_of_hopper_keeps_everything_in_registers_and_no_logits_of_float32(hidden_size):
+    finished = subprocess.run(
+        [sys.executable, "-m", "runtime.cost.compile_kernel", "H200", "mosaic_gpu", str(hidden_size)],
+        capture_output=True, text=True, cwd=ROOT, env=environment("gpu"),
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    found = json.loads(finished.stdout.splitlines()[-1])
+    # Of all warpgroups alike: what multiplies has 232 while the kernel runs.
+    assert found["registers"] == {EXPONENTIALS: {"used": 168, "spilled_bytes": 0, "is_serialized": False}}
+    # Head, its gradient and that in float32; a block's exponentials and their gradient. Float32 logits would be 2 GiB.
+    head, block = hidden_size * 128_256, 4096 * 128_256
+    assert found["peak_memory_in_bytes"] < (2 + 2 + 4) * head + 2 * 2 * block + 2**28
 
 
 @WITH_ITS_JAX

@@ -85,6 +85,9 @@ def test_the_products_of_gpus_kernels_are_told_by_their_scopes():
     shapes = ["bf16[2,8,4,16]"] * 3
     assert flops(f'{kernel}"jit(mha)/mha_backward/pallas_call"}}', *shapes) == 2 * 7 * 2 * 4 * 16 * (8 * 8 // 2)
     assert flops(f'{kernel}"jit(mha)/mha_preprocess_backward/pallas_call"}}', *shapes) == 0
+    by_mosaic = "mpmd_map.0 = (bf16[64,512], f32[2,64], f32[2,64]) custom-call(), metadata={op_name="
+    of_loss = flops(f'{by_mosaic}"jit(f)/cross_entropy_exponentials/mpmd_map"}}', "bf16[64,32]", "bf16[32,512]")
+    assert of_loss == 2 * 64 * 32 * 512
 
 
 @pytest.mark.parametrize(("columns", "backward"), [(8, 8 * 8 // 2), (16, 8 * 16)])

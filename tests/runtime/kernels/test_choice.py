@@ -78,6 +78,7 @@ def test_a_hopper_gets_the_quickest_kernel_and_without_its_package_the_next_and_
     [
         ("splash", "chunked", "attention_kernel is 'splash', a Mosaic TPU kernel, .* platform 'cpu'"),
         ("reference", "pallas_tpu", "loss_kernel is 'pallas_tpu', a Mosaic TPU kernel, .* platform 'cpu'"),
+        ("reference", "mosaic_gpu", "loss_kernel is 'mosaic_gpu', a Mosaic GPU kernel, .* platform 'cpu'"),
         (
             "flash",
             "chunked",
@@ -86,7 +87,7 @@ def test_a_hopper_gets_the_quickest_kernel_and_without_its_package_the_next_and_
         (
             "reference",
             "liger",
-            "loss_kernel is 'liger'; it must be one of chunked, chunked_wide, pallas_tpu, reference",
+            "loss_kernel is 'liger'; it must be one of chunked, chunked_wide, mosaic_gpu, pallas_tpu, reference",
         ),
     ],
 )
@@ -100,9 +101,29 @@ def test_a_kernel_that_cannot_run_here_is_an_error_with_the_reason(
 def test_an_accelerator_never_gets_the_blocks_of_a_cpu_for_its_loss() -> None:
     assert [default(name).loss for name in ("cpu", "gpu", "tpu")] == [
         "chunked",
-        "chunked_wide",
+        "mosaic_gpu",
         "chunked_wide",
     ]
+
+
+@pytest.mark.parametrize(
+    ("shape", "why"),
+    [
+        ({"device_kind": "A100-80G"}, "its kernel is for H100 and H200, and the device is 'A100-80G'"),
+        ({"compute_dtype": "float32"}, "it takes bfloat16, and computed is in float32"),
+        ({"vocab_size": 50_257}, "vocab_size 50257 is not a multiple of 256"),
+        ({"hidden_size": 800}, "hidden_size 800 is not a multiple of 64"),
+        ({"num_tokens": 128}, "128 tokens on a device are fewer than a block of 256"),
+    ],
+)
+def test_a_loss_that_hopper_s_kernel_does_not_take_has_its_logits_in_memory_and_says_why(shape: dict, why: str) -> None:
+    assert default("gpu").reason.endswith("loss: gradients formed while the logits are there, in registers")
+    choice = default("gpu", **shape)
+    assert choice.loss == "chunked_wide"
+    assert choice.reason.endswith(f", in memory; not mosaic_gpu, because {why}")
+    hopper = SHAPE._replace(platform="gpu", **{"device_kind": "NVIDIA H200"} | shape)
+    with pytest.raises(ValueError, match=f"loss kernel 'mosaic_gpu': {why}"):
+        described_blocks("chunked", "mosaic_gpu", hopper)
 
 
 ONLY_ON_A_GPU = (
@@ -184,6 +205,13 @@ def test_the_shape_of_a_step_is_what_one_device_computes_at_a_time() -> None:
         ("cudnn", "chunked", SHAPE._replace(device_kind="NVIDIA H200"), "a mask of 32 MiB a sequence", "24 tokens ("),
         ("tokamax", "chunked", SHAPE._replace(device_kind="H200"), "query 64, key 128, num_stages 3, ", "24 tokens ("),
         ("chunked", "reference", SHAPE._replace(device_kind="cpu"), "query 256", "all tokens"),
+        (
+            "chunked",
+            "mosaic_gpu",
+            SHAPE._replace(device_kind="NVIDIA H200"),
+            "query 256",
+            "4096 tokens in tiles of 256 x 256 (536,870,912 logits at most)",
+        ),
     ],
 )
 def test_block_sizes_and_their_reasons_are_told(
