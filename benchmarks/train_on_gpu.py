@@ -105,10 +105,11 @@ def ours(case: Case, turns: int, attention_kernel: str | None, remat: "Remat") -
     """Our train step on one device."""
     import jax
     import numpy as np
+    from jax.sharding import NamedSharding
 
     from runtime.kernels.choice import default_kernels
     from runtime.kernels.kernel_shape import KernelShape
-    from runtime.parallel.mesh import devices_of, make_mesh
+    from runtime.parallel.mesh import TOKEN_AXES, devices_of, make_mesh
     from runtime.parallel.mesh_shape import MeshShape
     from runtime.training.state import initial_state
     from runtime.training.train_step import Hyperparameters, ProgramOptions, build_train_step
@@ -125,8 +126,9 @@ def ours(case: Case, turns: int, attention_kernel: str | None, remat: "Remat") -
     )
     step = build_train_step(case.model, LLAMA2_ROPE, mesh, options)
     told = Hyperparameters(1e-4, 0.1, 0.9, 0.95, 1e-8, 1.0, 0.0)
-    state, tokens = initial_state(case.model, 0, mesh), batch(case)
-    segment_ids = np.zeros_like(tokens)
+    state = initial_state(case.model, 0, mesh)
+    # As torch's are, and as a run places its next batch while this one is computed.
+    tokens, segment_ids = jax.device_put((batch(case), np.zeros_like(batch(case))), NamedSharding(mesh, TOKEN_AXES))
     losses = []
 
     def update() -> None:

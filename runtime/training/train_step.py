@@ -131,7 +131,7 @@ def build_train_step(
 ) -> TrainStep:
     """`step(state, tokens, segment_ids, hyperparameters) -> (state, metrics)`; calls with equal arguments share it.
 
-    Tokens and segment ids are the global batch, as NumPy arrays or arrays placed by `batch_sharding`. With `donate`,
+    Tokens and segment ids are the global batch, as NumPy arrays or arrays placed along `TOKEN_AXES`. With `donate`,
     the state passed in is used up.
 
     Raises:
