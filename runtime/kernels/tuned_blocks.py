@@ -211,8 +211,7 @@ TRITON: dict[tuple[str, int], TritonRow] = {
     ("ampere", 128): TritonRow(TritonBlocks(64, 64, 32, 64, 8), "compiled for an A100: fwd 165, bwd 235 registers"),
 }
 """By GPU and head size; bfloat16, jax 0.10.2, ptxas 12.9. Of those that were tried, the largest blocks of which CUDA's
-assembler keeps everything in a thread's 255 registers (docs/gpu.md). Timed on an H200, and
-not against others."""
+assembler keeps everything in a thread's 255 registers (docs/gpu.md)."""
 
 
 MOSAIC: dict[int, MosaicRow] = {
