@@ -75,7 +75,7 @@ class Rerunner:
         again = Records(beside)
         for first in milestones:
             second = again.find(first.key)
-            if second is None:  # it lies before the input of a later leg, which is not made again
+            if second is None:  # its kind published it when told to, and asks for no wanted milestones
                 continue
             more, is_same = _compared(step, first, second)
             differences += [f"at {first.milestone:,}: {difference}" for difference in more]

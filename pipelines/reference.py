@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from marin_dag.changes import nearest
 from marin_dag.errors import UserError
+from marin_dag.storage.prefix import open_store
 
 if TYPE_CHECKING:
     from runtime.tracking.curves import Curves
@@ -76,14 +77,15 @@ def reference_of(
 
 def _read_table(file: str) -> "Curves":
     import fsspec
-    import pyarrow as pa
 
     from runtime.tracking.curves import curves_of
 
+    if file.startswith(("gs://", "s3://")):  # fsspec looks for a minute for one that cannot be reached
+        open_store(file.rpartition("/")[0]).make_contact()
     try:
         with fsspec.open(file, "rb") as source:
             return curves_of(source.read(), after_step=0)
     except OSError as error:
         raise UserError(f"--against {file}: it could not be read ({error.strerror or error}).") from error
-    except (KeyError, pa.ArrowInvalid) as error:
+    except (KeyError, ValueError) as error:  # of what Arrow refuses, and of an address that is none
         raise UserError(f"--against {file}: no table of metrics ({error}).") from error

@@ -1,6 +1,6 @@
 """verify STEP|all: whether outputs are as they were committed. --rerun makes them again beside, and compares."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from marin_dag.commands.run import backend_named
@@ -29,16 +29,17 @@ def _verify(session: Session) -> int:
                 raise UserError(f"verify {step.name}: it is not committed; run it first.")
         elif step.key not in seen:
             seen.add(step.key)
-            own, *earlier = [
-                _readable(step, records, key)
-                for key in (step.key, *(f"{step.digest}@{at}" for at in earlier_milestones(step, committed)))
-            ]
-            milestones = [record for record in earlier if record is not None]
-            is_good &= own is not None and len(milestones) == len(earlier)
-            if own is not None:
-                # The folders of those that cannot be read are not known: their files may lie in that of the stop.
-                knows_all = len(milestones) == len(earlier)
-                is_good &= _verified(session, step, own, milestones, knows_all=knows_all)
+            # Of milestones, and of parts too: any of them may lie in the folder of the whole.
+            beginning = f"{step.digest}@"
+            keys = dict.fromkeys([step.key, *sorted(key for key in committed if key.startswith(beginning))])
+            found = {key: record for key in keys if (record := _readable(step, records, key)) is not None}
+            knows_all = len(found) == len(keys)
+            is_good &= knows_all
+            if step.key in found:
+                own = found[step.key]
+                earlier = (f"{beginning}{at}" for at in earlier_milestones(step, committed))
+                milestones = [found[key] for key in earlier if key in found]
+                is_good &= _verified(session, step, own, milestones, found.values(), knows_all=knows_all)
                 if session.parsed.rerun:
                     is_good &= _rerun(session, step, own, milestones)
     if not seen:
@@ -55,11 +56,21 @@ def _readable(step: Step[Any], records: Records, key: str) -> Record | None:
         return None
 
 
-def _verified(session: Session, step: Step[Any], own: Record, milestones: Sequence[Record], *, knows_all: bool) -> bool:
+def _verified(
+    session: Session,
+    step: Step[Any],
+    own: Record,
+    milestones: Sequence[Record],
+    others: Collection[Record],
+    *,
+    knows_all: bool,
+) -> bool:
+    """Whether `own` and the milestones are as recorded, where a file may be one of `others` too; says what is not."""
     everything = [*milestones, own]
     damaged = {}
     for record in everything:
-        findings = findings_of(session.store, record, everything)
+        findings = findings_of(session.store, record, others)
+        # Else the folders of some are not known, and what lies in them may be theirs.
         if findings := [finding for finding in findings if knows_all or finding.what != NOT_OURS]:
             damaged[record.key] = findings
     whole = [record for record in everything if record.key not in damaged]

@@ -40,12 +40,13 @@ def still_wanted(
 
 
 def earlier_milestones(step: Step[Any], committed: Collection[str]) -> tuple[int, ...]:
-    """The committed milestones of the trajectory of `step` that are short of its own stop, in order."""
+    """The committed milestones on the way of `step` to its stop, in order: of a later leg those behind its start."""
     if step.until is None:
         return ()
+    start = max((item.milestone or 0 for _, item in step.inputs if item.digest == step.digest), default=0)
     beginning = f"{step.digest}@"
     found = (int(key.removeprefix(beginning)) for key in committed if key.startswith(beginning))
-    return tuple(sorted(at for at in found if at < step.until))
+    return tuple(sorted(at for at in found if start < at < step.until))
 
 
 def goes_past(holder: Holder, milestone: int, *, is_stop: bool) -> bool:

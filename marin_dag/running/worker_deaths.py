@@ -4,6 +4,7 @@ import contextlib
 import re
 from typing import Any
 
+from marin_dag.redact import redact
 from marin_dag.running.attempt import failure_of
 from marin_dag.running.task import Task
 from marin_dag.storage.prefix import open_store
@@ -64,9 +65,10 @@ def _what_killed_it(error: Any) -> str:
 
 def _appended(task: Task, path: str, text: str) -> str:
     """The log as it was, when `text` has been written behind it; "" if the attempt has none, or the store is silent."""
-    store = open_store(task.prefix)
     with contextlib.suppress(FileNotFoundError, StoreError):
+        store = open_store(task.prefix)  # of a bucket it asks the network
         log = store.read(path)
-        store.write(path, log.rstrip(b"\n") + b"\nRay: " + text.encode() + b"\n")
+        said = redact(text)  # of who used the memory Ray lists the command lines
+        store.write(path, log.rstrip(b"\n") + b"\nRay: " + said.encode() + b"\n")
         return log.decode(errors="replace")
     return ""

@@ -198,9 +198,14 @@ class Leases:
 
     def running_and_silent(self) -> tuple[dict[str, Held], dict[str, Held]]:
         """Those of `running`, and those that are not over but were last heard of too long ago by our own clock."""
-        held, now = self._with_beats(self.unsealed(math.inf)), time.time()
-        alive = {digest: each for digest, each in held.items() if now - each.updated < DEAD_SECONDS}
-        return alive, {digest: each for digest, each in held.items() if digest not in alive}
+        unsealed, now = self.unsealed(math.inf), time.time()
+        alive = {digest: each for digest, each in unsealed.items() if now - each[1].updated < DEAD_SECONDS}
+        silent = {
+            digest: Held(holder, state.number, state.updated)
+            for digest, (holder, state) in unsealed.items()
+            if digest not in alive
+        }
+        return self._with_beats(alive), silent
 
     def at_work(self, *, writes: bool = False) -> dict[str, Held]:
         """Those of `running` that run their step: a copier or `gc` hears nothing, and publishes nothing new.

@@ -128,7 +128,7 @@ def test_a_forced_attempt_that_is_preempted_does_not_claim_to_keep_its_work(tmp_
     code, display = run(prefix, [step], force=frozenset({step.key}))
     assert code == 0 and executions(marks) == {"step": 2}
     (retrying,) = [line for line in display.lines if line.startswith("step retrying")]
-    assert retrying.endswith("a preempted machine? Forced, it begins anew: at 3 of 9")
+    assert retrying.partition("; log: ")[0].endswith("a preempted machine? Forced, it begins anew: at 3 of 9")
 
 
 def test_what_was_damaged_since_is_replaced_by_the_same_bytes(prefix: str, tmp_path: Path) -> None:

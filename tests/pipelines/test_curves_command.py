@@ -546,6 +546,8 @@ def test_a_phase_is_held_against_another_of_the_recipe_or_the_table_of_any_run(t
         (("--against", "gone.parquet"), "gone.parquet: it could not be read (No such file"),
         (("--against", "torn.parquet"), "torn.parquet: no table of metrics ("),
         (("--against", "other.parquet"), "other.parquet: no table of metrics ("),
+        (("--against", "web://a/b.parquet"), "web://a/b.parquet: no table of metrics (Protocol not known: web)"),
+        (("--against", "gs://a/b.parquet"), "gs://a: Cloud Storage cannot be reached ("),
         (("--margin", "0.1"), "--margin: of what? Name a reference too"),
         (("--against", "kestrel", "--margin", "-1"), "--margin is -1; it is in nats a token, 0 or more"),
         (("--against", "kestrel", "--margin", "nan"), "--margin is nan; it is in nats a token, 0 or more"),
@@ -555,6 +557,9 @@ def test_what_is_no_reference_or_no_margin_is_refused(tmp_path, capsys, phases, 
     prefix = tmp_path / "runs"
     folder = save(prefix, phases.step("kestrel").digest, 3, loss=3.0)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://nowhere.invalid")
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
     Path("torn.parquet").write_bytes(b"PAR1")
     shutil.copy(f"{folder}/{SOURCE_LOSSES}", "other.parquet")
     code, out, error = run(prefix, capsys, "curves", *words)

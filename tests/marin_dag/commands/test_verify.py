@@ -16,6 +16,7 @@ from marin_dag.storage.prefix import open_store
 from marin_dag.storage.records import Records
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.test_cli import Toy
+from tests.marin_dag.toy_steps import CountConfig, WriteConfig, count, write_file
 
 
 @pytest.fixture
@@ -207,3 +208,35 @@ def test_a_rerun_compares_the_earlier_milestones_of_a_trajectory(walked: Any) ->
     assert code == 1
     assert "  at 2: its result was {'loss': 2.0} and is {'loss': 7.0}\n  at 2: weights differs\n" in said
     assert "at 4" not in said
+
+
+@step(parts=True)
+def in_parts(config: WriteConfig, context: StepContext) -> Loss:
+    for at in (1, 2):
+        write_file(f"{context.output_path}/parts/{at}/text", str(at))
+        context.publish(at, f"parts/{at}", Loss(loss=at))
+    write_file(f"{context.output_path}/text", "whole")
+    return Loss(loss=3)
+
+
+def test_parts_in_the_folder_of_the_whole_are_no_files_too_many(tmp_path: Path) -> None:
+    def run(*words: str) -> int:
+        options = ["--prefix", str(tmp_path / "runs"), "--backend", "local"]
+        return main(lambda _: [in_parts("web", WriteConfig(text="web"))], name="toy", argv=[*words, *options])
+
+    assert run() == 0 and len(list(tmp_path.glob("runs/commits/*@*.json"))) == 2
+    assert run("verify", "web") == 0
+    (whole,) = tmp_path.glob("runs/outputs/web-*/*/text")
+    whole.with_name("more").write_text("x")
+    assert run("verify", "web") == 1
+
+
+def test_a_leg_is_verified_from_where_it_starts_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = count("first", CountConfig(stride=1, until_step=12, publish_every=4))
+    second = first.fork("second", until_step=24, start=first.at(step=12))
+    options = ["--prefix", str(tmp_path / "runs"), "--backend", "local"]
+    assert main(lambda _: [first, second], name="toy", argv=options) == 0 and first.digest == second.digest
+    capsys.readouterr()
+    assert main(lambda _: [first, second], name="toy", argv=["verify", "all", *options]) == 0
+    said = capsys.readouterr().out
+    assert said.count("and 2 earlier milestones: 3 files") == 2

@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 import ray.exceptions
 
+from marin_dag.running import worker_deaths
 from marin_dag.running.task import KindReference, Task
 from marin_dag.running.worker_deaths import WorkerDeaths
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.provenance import collect_provenance
+from marin_dag.store import Store, StoreError
 from tests.marin_dag.toy_steps import WriteConfig, write
 
 REMARK = (
@@ -80,3 +82,18 @@ def test_an_attempt_that_never_began_has_no_log_and_other_errors_stay_as_they_ar
     assert deaths.failure(task, ray.exceptions.WorkerCrashedError()).error.startswith("its process died without a word")
     assert not list(Path(task.prefix).rglob("*.log"))
     assert deaths.failure(task, ValueError("no")).error == "no"
+
+
+def test_no_secret_of_a_command_line_that_ray_lists_reaches_the_log(task: Task, log: Path) -> None:
+    said = "Top 10 memory users:\nPID MEM(GB) COMMAND\n7 3.1 python serve.py --api-key=abcdefgh12345678"
+    WorkerDeaths().failure(task, ray.exceptions.OutOfMemoryError(said))
+    assert "python serve.py --api-key=***" in log.read_text() and "abcdefgh12345678" not in log.read_text()
+
+
+def test_a_store_that_cannot_be_reached_ends_no_run(task: Task, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(prefix: str) -> Store:
+        raise StoreError("Cloud Storage cannot be reached", is_transient=True)
+
+    monkeypatch.setattr(worker_deaths, "open_store", unreachable)
+    failure = WorkerDeaths().failure(task, ray.exceptions.WorkerCrashedError())
+    assert failure.error.startswith("its process died without a word") and failure.is_transient

@@ -462,3 +462,27 @@ def test_what_was_entered_and_cannot_be_read_is_named_with_what_to_do(tmp_path: 
     store.create(f"leases/{DIGEST}/00000001.0001", b"")
     with pytest.raises(UnreadableRecordError, match=r"00000001\.0000: not a record of this program .*delete the file"):
         Leases(store).acquire(DIGEST, "web", ignore)
+
+
+class Reads(LocalStore):
+    """Notes what is read."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__(prefix)
+        self.paths: list[str] = []
+
+    def read(self, path: str) -> bytes:
+        self.paths.append(path)
+        return super().read(path)
+
+
+def test_of_who_is_silent_no_heartbeat_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Attempts that were killed elsewhere leave their leases, which every later plan meets."""
+    store = Reads(str(tmp_path))
+    store.write(f"leases/{DIGEST}/00000001.claim", b"{}")
+    store.write(f"leases/{DIGEST}/00000001.beat", b"{}")
+    now = time.time
+    monkeypatch.setattr(lease_module.time, "time", lambda: now() + 1_000)
+    running, silent = Leases(store).running_and_silent()
+    assert (running, silent[DIGEST].epoch) == ({}, 1)
+    assert store.paths == [f"leases/{DIGEST}/00000001.claim"]
