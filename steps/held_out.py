@@ -48,7 +48,7 @@ def held_out(
     """
     from runtime.evaluation.held_out import HeldOut
     from runtime.evaluation.window_batch import window_batch
-    from runtime.kernels.choice import chosen_kernels, described_blocks
+    from runtime.kernels.choice import chosen_kernels, described_blocks, refuse_unlike_hosts
     from runtime.kernels.kernel_shape import KernelShape
     from runtime.parallel.host_rows import host_rows
     from runtime.parallel.mesh import devices_of, num_batch_parts
@@ -59,6 +59,7 @@ def held_out(
         devices_of(mesh), model, num_rows=num_windows, sequence_length=sequence_length, compute_dtype=compute_dtype
     )
     kernels = chosen_kernels(shape, attention_kernel=attention_kernel, loss_kernel=loss_kernel)
+    refuse_unlike_hosts(kernels)
     blocks = described_blocks(kernels.attention, kernels.loss, shape)
     context.log.info(
         "held-out text: %d windows a batch on %d devices; attention %s: %s; loss %s: %s; %s",

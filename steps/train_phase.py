@@ -211,7 +211,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     """Trains to `until_step` from the newest state of this trajectory, or from `start`, or from scratch."""
     import jax
 
-    from runtime.kernels.choice import chosen_kernels, described_blocks, described_scatter
+    from runtime.kernels.choice import chosen_kernels, described_blocks, described_scatter, refuse_unlike_hosts
     from runtime.parallel.host_rows import host_rows
     from runtime.parallel.hosts import Agreement
     from runtime.parallel.mesh import devices_of
@@ -244,6 +244,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     )
     shape = phase_shape(config, devices_of(mesh))
     kernels = chosen_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
+    refuse_unlike_hosts(kernels)
     blocks = described_blocks(kernels.attention, kernels.loss, shape)
     blocks["scatter"] = described_scatter(config.scatter_kernel, mesh, config.model, shape, config.reduce_dtype)
     taken = TakenKernels(**kernels._asdict(), blocks=blocks)

@@ -23,8 +23,15 @@ def slow_operations(text: str) -> tuple[str, ...]:
     """A sentence for each kind; none is what a good program has."""
     found: Counter[str] = Counter()
     program = Program.read(text)
+    kernels = {
+        name
+        for computation in program.computations.values()
+        for instruction in computation.values()
+        if instruction.operation == "fusion"
+        for name in instruction.called
+    }
     for name, computation in program.computations.items():
-        if name != program.entry and _sums_many_parts(computation.values()):
+        if name in kernels and _sums_many_parts(computation.values()):
             found["a sum over arrays that it puts together number by number: `materialized` would, once"] += 1
         for instruction in computation.values():
             if _TRITON_PRODUCT.search(instruction.attributes) is not None:

@@ -1,6 +1,7 @@
 """Which kernels a platform runs by default and why; and why a named one cannot run there."""
 
 import logging
+import zlib
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from runtime.kernels.kernel_shape import KernelShape
 from runtime.kernels.scatter_blocks import ScatterKernel, layer_scatter_blocks, scatter_row
 from runtime.kernels.tuned_blocks import MIB, MosaicBlocks, SplashBlocks, TritonBlocks
 from runtime.model.config import LlamaConfig
+from runtime.parallel.hosts import of_first_host
 from runtime.parallel.mesh import first_data_axis
 
 logger = logging.getLogger(__name__)
@@ -154,6 +156,20 @@ def chosen_kernels(
     return choice
 
 
+def refuse_unlike_hosts(kernels: KernelChoice) -> None:
+    """Raises ValueError on each host of a gang that would take other kernels than the first; every host must ask.
+
+    A default depends on what is installed. Hosts that run different programs wait for each other without end.
+    """
+    named = zlib.crc32(f"{kernels.attention} {kernels.loss}".encode()) >> 1  # 31 bits: the words of hosts have a sign
+    if of_first_host(named) != (named,):
+        raise ValueError(
+            f"this host would take attention kernel {kernels.attention!r} and loss kernel {kernels.loss!r} "
+            f"({kernels.reason}), and the first host of the gang others: install the same packages on all of them, or "
+            "ask for attention_kernel and loss_kernel by name."
+        )
+
+
 def described_blocks(attention_kernel: str, loss_kernel: str, shape: KernelShape) -> dict[str, str]:
     """The block sizes that the two kernels will take and why: to print, and to store with a run.
 
@@ -227,7 +243,7 @@ def described_loss_blocks(kernel: str, shape: KernelShape) -> str:
             _refuse_mosaic_loss(shape)
             cut, tile = cross_entropy_gpu.CUT, f"{cross_entropy_gpu.TOKENS} x {cross_entropy_gpu.COLUMNS}"
             size = cross_entropy_chunked.block_tokens(shape.num_tokens, shape.vocab_size, cut)
-            return f"{size} tokens in tiles of {tile} ({cut.num_logits:,} logits at most)"
+            return f"{size} tokens in tiles of {tile} ({size * shape.vocab_size:,} logits)"
         case _:
             return "all tokens"
 

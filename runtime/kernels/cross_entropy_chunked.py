@@ -45,7 +45,7 @@ class Cut(NamedTuple):
     """How the tokens are cut, what is formed of each block, and how its part of the head's gradient is."""
 
     num_logits: int
-    """Of a block, at most, but never fewer than those of `unit` tokens."""
+    """Of a block, at most, before its tokens are rounded up to a multiple of `unit`."""
     way: WeightGradient
     unit: int = 8
     """Tokens of a block are a multiple of it."""

@@ -5,7 +5,9 @@ logits are written once and read three times; here the kernel that forms them in
 `exp(logit - maximum of its row in the tile)` in bfloat16, and of each of its rows that maximum and the sum of those
 exponentials in float32, summed before they are rounded. From these come the log-normaliser, exactly, and the
 gradient. An exponential in bfloat16 is as good as the gradient in bfloat16 that is made of it: both keep 8 bits of a
-probability. A logit in bfloat16 would keep 8 bits of a number of 20, which is none of the probability.
+probability. Of a label that is likelier than all else together it is one, exactly: nothing of the small difference
+between its probability and one is lost. A logit in bfloat16 would keep 8 bits of a number of 20, which is none of the
+probability.
 
 A program of the kernel stays on its processor and takes tile after tile. One of its three warpgroups copies the next
 rows and columns to shared memory, while the two others multiply what is there, one above the other: they share the

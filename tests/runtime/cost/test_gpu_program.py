@@ -36,7 +36,10 @@ def test_a_sum_over_many_arrays_that_it_puts_together_itself_is_told_and_a_kerne
 
     total = "  ROOT %sum = f32[] reduce(%all, %zero), dimensions={0,1,2}, to_apply=%add"
     header, entry = GOOD.split("\n", 1)
+    run = "  ROOT %summed = f32[] fusion(%a), kind=kInput, calls=%fused"
     told = "a sum over arrays that it puts together number by number: `materialized` would, once"
-    assert slow_operations(f"{header}\n{kernel(20, total)}{entry}{END}") == (told,)
-    assert slow_operations(f"{header}\n{kernel(3, total)}{entry}{END}") == ()
-    assert slow_operations(f"{header}\n{kernel(20, '')}{entry}{END}") == ()
+    assert slow_operations(f"{header}\n{kernel(20, total)}{entry}{run}{END}") == (told,)
+    assert slow_operations(f"{header}\n{kernel(3, total)}{entry}{run}{END}") == ()
+    assert slow_operations(f"{header}\n{kernel(20, '')}{entry}{run}{END}") == ()
+    in_a_loop = "  ROOT %steps = f32[] while(%a), condition=%more, body=%fused"  # two kernels, one after the other
+    assert slow_operations(f"{header}\n{kernel(20, total)}{entry}{in_a_loop}{END}") == ()

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from runtime.kernels import attention_tokamax
+from runtime.kernels import attention_tokamax, choice
 from runtime.kernels.choice import (
     KernelChoice,
     check_kernels,
     chosen_kernels,
     default_kernels,
     described_blocks,
+    refuse_unlike_hosts,
 )
 from runtime.kernels.kernel_shape import KernelShape
 from runtime.parallel.mesh import devices_of, make_mesh
@@ -53,7 +54,7 @@ def test_no_sequence_holds_all_scores_on_a_cpu(sequence_length: int) -> None:
     ],
 )
 def test_a_gpu_computes_what_its_fused_kernel_cannot_in_blocks_and_says_why(shape: dict, why: str) -> None:
-    choice = default("gpu", **shape)
+    kernels = default("gpu", **shape)
     assert choice.attention == "chunked"
     assert why in choice.reason
 
@@ -118,7 +119,7 @@ def test_an_accelerator_never_gets_the_blocks_of_a_cpu_for_its_loss() -> None:
 )
 def test_a_loss_that_hopper_s_kernel_does_not_take_has_its_logits_in_memory_and_says_why(shape: dict, why: str) -> None:
     assert default("gpu").reason.endswith("loss: gradients formed while the logits are there, in registers")
-    choice = default("gpu", **shape)
+    kernels = default("gpu", **shape)
     assert choice.loss == "chunked_wide"
     assert choice.reason.endswith(f", in memory; not mosaic_gpu, because {why}")
     hopper = SHAPE._replace(platform="gpu", **{"device_kind": "NVIDIA H200"} | shape)
@@ -210,7 +211,7 @@ def test_the_shape_of_a_step_is_what_one_device_computes_at_a_time() -> None:
             "mosaic_gpu",
             SHAPE._replace(device_kind="NVIDIA H200"),
             "query 256",
-            "4096 tokens in tiles of 256 x 256 (536,870,912 logits at most)",
+            "4096 tokens in tiles of 256 x 256 (525,336,576 logits)",
         ),
     ],
 )
@@ -242,3 +243,17 @@ def test_what_takes_no_blocks_of_a_tpu_warns_of_none(caplog: pytest.LogCaptureFi
 def test_an_unknown_platform_is_an_error() -> None:
     with pytest.raises(ValueError, match="platform is 'npu'; kernels are known for cpu, gpu and tpu"):
         default("npu")
+
+
+def test_a_host_that_lacks_what_the_first_one_has_is_told_and_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"jax": "0.10.2", "tokamax": "0.0.12"}
+    monkeypatch.setattr("importlib.metadata.version", versions.__getitem__)
+    said: list[tuple[int, ...]] = []
+    monkeypatch.setattr(choice, "of_first_host", lambda *words: said.append(words) or said[0])
+    refuse_unlike_hosts(default("gpu"))
+    refuse_unlike_hosts(default("gpu"))
+    versions["tokamax"] = "0.0.11"
+    with pytest.raises(
+        ValueError, match=r"would take attention kernel 'pallas_gpu' .* tokamax is 0\.0\.11, .* the same"
+    ):
+        refuse_unlike_hosts(default("gpu"))

@@ -92,6 +92,33 @@ def test_huge_logits_neither_overflow_nor_give_nan(in_xla: None) -> None:
     assert all(np.isfinite(np.asarray(gradient, np.float32)).all() for gradient in gradients)
 
 
+def test_the_gradient_of_a_token_that_is_nearly_sure_is_as_near_as_with_logits_in_float32(in_xla: None) -> None:
+    """It is a probability less one; with the exponential of the label rounded, nothing of it would be left."""
+    _, head, labels, weights = inputs(TOKENS, HIDDEN_SIZE, VOCAB_SIZE)
+    columns = np.asarray(head, np.float64)
+    directions = columns[:, labels].T
+    hidden = jnp.asarray(5 * directions / np.linalg.norm(directions, axis=1)[:, None], jnp.bfloat16)
+
+    def gradient(kernel: str) -> np.ndarray:
+        def objective(hidden: jax.Array) -> jax.Array:
+            return cross_entropy.linear_cross_entropy(
+                hidden, head, labels, weights=jnp.ones_like(weights), z_loss=jnp.float32(0), kernel=kernel
+            ).objective
+
+        return np.asarray(jax.grad(objective)(hidden), np.float64)
+
+    logits = np.asarray(hidden, np.float64) @ columns
+    of_logits = np.exp(logits - np.log(np.exp(logits).sum(axis=1))[:, None])
+    is_label = np.arange(VOCAB_SIZE) == np.asarray(labels)[:, None]
+    assert np.median(of_logits[is_label]) > 0.999
+    exact = (of_logits - is_label) @ columns.T
+
+    def worst(found: np.ndarray) -> float:
+        return float((np.linalg.norm(found - exact, axis=1) / np.linalg.norm(exact, axis=1)).max())
+
+    assert worst(gradient("mosaic_gpu")) < 1.1 * worst(gradient("chunked_wide"))
+
+
 def test_the_kernel_on_simulated_processors_gives_its_definition_and_nothing_races(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
