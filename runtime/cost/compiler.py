@@ -36,8 +36,8 @@ COMPILED = "compiled"
 """The kind of what is kept in the cache folder."""
 COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-pjrt", "jax-cuda13-pjrt")}
 """Packages that hold one, by platform; the first that is installed is used."""
-TOOLS = {"tpu": (), "gpu": ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc")}
-"""Packages that the compiler calls, by platform, where they are installed."""
+TOOLS = {"tpu": (), "gpu": ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc", "tokamax")}
+"""Packages that the compiler calls or that make a part of the program, by platform, where they are installed."""
 SOURCES = (
     *("kernels", "model", "optim", "parallel", "tracking/parts.py", "training/part_norms.py"),
     *("training/train_step.py", "training/eval_step.py", "training/checkpoint_leaves.py"),

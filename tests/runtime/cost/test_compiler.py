@@ -197,5 +197,6 @@ def test_the_compiler_of_another_release_of_cuda_is_another_program(monkeypatch)
         return f"{name}-1"
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    assert packages_of(of_gpu) == ("jax", "jaxlib", "equinox", "jax-cuda13-pjrt", "nvidia-cuda-nvcc")
+    tools = "nvidia-cuda-nvcc", "tokamax"
+    assert packages_of(of_gpu) == ("jax", "jaxlib", "equinox", "jax-cuda13-pjrt", *tools)
     assert key_of(of_gpu) != of_cuda_12

@@ -33,9 +33,9 @@ def default(platform: str, stretch: int = 4096, *, device_kind: str = "NVIDIA H2
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
 @pytest.mark.parametrize("sequence_length", [128, 4096])
 def test_the_default_kernels_run_on_their_platform_and_say_why(platform: str, sequence_length: int) -> None:
-    choice = default(platform, sequence_length)
-    check_kernels(platform, attention_kernel=choice.attention, loss_kernel=choice.loss)
-    assert "attention" in choice.reason or "scores" in choice.reason
+    kernels = default(platform, sequence_length)
+    check_kernels(platform, attention_kernel=kernels.attention, loss_kernel=kernels.loss)
+    assert "attention" in kernels.reason or "scores" in kernels.reason
 
 
 @pytest.mark.parametrize("sequence_length", [16, 256, 4096])
@@ -55,8 +55,8 @@ def test_no_sequence_holds_all_scores_on_a_cpu(sequence_length: int) -> None:
 )
 def test_a_gpu_computes_what_its_fused_kernel_cannot_in_blocks_and_says_why(shape: dict, why: str) -> None:
     kernels = default("gpu", **shape)
-    assert choice.attention == "chunked"
-    assert why in choice.reason
+    assert kernels.attention == "chunked"
+    assert why in kernels.reason
 
 
 def test_a_hopper_gets_the_quickest_kernel_and_without_its_package_the_next_and_says_what_to_do(
@@ -68,10 +68,10 @@ def test_a_hopper_gets_the_quickest_kernel_and_without_its_package_the_next_and_
     assert default("gpu", device_kind="NVIDIA A100-SXM4-80GB").attention == "pallas_gpu"
     assert default("gpu", stretch=64).attention == "pallas_gpu"
     versions["tokamax"] = "0.0.11"
-    choice = default("gpu")
-    assert choice.attention == "pallas_gpu"
-    assert "not tokamax, because the package tokamax is 0.0.11" in choice.reason
-    assert "run `pip install tokamax==0.0.12`" in choice.reason
+    kernels = default("gpu")
+    assert kernels.attention == "pallas_gpu"
+    assert "not tokamax, because the package tokamax is 0.0.11" in kernels.reason
+    assert "run `pip install tokamax==0.0.12`" in kernels.reason
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_an_accelerator_never_gets_the_blocks_of_a_cpu_for_its_loss() -> None:
 def test_a_loss_that_hopper_s_kernel_does_not_take_has_its_logits_in_memory_and_says_why(shape: dict, why: str) -> None:
     assert default("gpu").reason.endswith("loss: gradients formed while the logits are there, in registers")
     kernels = default("gpu", **shape)
-    assert choice.loss == "chunked_wide"
-    assert choice.reason.endswith(f", in memory; not mosaic_gpu, because {why}")
+    assert kernels.loss == "chunked_wide"
+    assert kernels.reason.endswith(f", in memory; not mosaic_gpu, because {why}")
     hopper = SHAPE._replace(platform="gpu", **{"device_kind": "NVIDIA H200"} | shape)
     with pytest.raises(ValueError, match=f"loss kernel 'mosaic_gpu': {why}"):
         described_blocks("chunked", "mosaic_gpu", hopper)
