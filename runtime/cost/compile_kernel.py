@@ -86,7 +86,7 @@ def compiled_kernel(chip: str, kernel: str, size: int | None = None) -> dict[str
                 compiled = lowered.compile()
                 words = [path.read_text() for path in sorted(Path(folder).glob("*.ptxas"))]
                 of_each = [row for text in words for row in registers_told(text).values()]
-                called = OF_TOKAMAX if kernel == "tokamax" else (names.EXPONENTIALS,)
+                called = OF_TOKAMAX if kernel == "tokamax" else (names.RATIOS,)
                 told["registers"] = _named(dict(zip(called, of_each, strict=True)))
             case _, "pallas_gpu":
                 # Else XLA writes for the first ptxas in PATH, which may be of another CUDA and read a newer language.

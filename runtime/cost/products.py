@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from runtime.cost.program import ArrayType, Instruction, Program
-from runtime.kernels.names import EXPONENTIALS, FUSED, SCATTERED, SPLASH, TOKAMAX, TRITON
+from runtime.kernels.names import FUSED, RARELY, RATIOS, SCATTERED, SPLASH, TOKAMAX, TRITON
 
 ATTENTION = {SPLASH[0]: (2, -2), SPLASH[1]: (5, -2), TRITON[0]: (2, -3), TRITON[1]: (7, -3)}
 """How many products between queries and keys a kernel forms, and which axis is the sequence."""
-LOSS = {**dict(zip(FUSED, (1, 2, 2), strict=True)), EXPONENTIALS: 1}
+LOSS = {**dict(zip(FUSED, (1, 2, 2), strict=True)), RATIOS: 1}
 """How many between hidden states and the head."""
+_RARELY = re.compile(rf'op_name="[^"]*\b{RARELY}\b')
 _SCATTERED = re.compile(rf"{SCATTERED}(data_[xyz])")
 
 
@@ -40,6 +41,8 @@ class Products(NamedTuple):
         match instruction.operation:
             case "while":
                 return self.program.trips(instruction) * self.flops_within(instruction.computation("body"))
+            case "conditional" if _RARELY.search(instruction.attributes):
+                return 0
             case "conditional":
                 return self.of_branches(self.flops_within(branch) for branch in instruction.branches)
             case "fusion" | "call":

@@ -4,9 +4,10 @@ Three matrix products in all, as with full logits, and memory for one block of t
 logits in the backward pass needs four.) The backward pass only scales by its scalar cotangent.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,10 @@ from jax import lax
 from jaxtyping import Array, Float32
 
 from runtime.kernels.linear import WeightGradient, weight_gradient
+from runtime.kernels.names import RARELY
 from runtime.kernels.shapes import Head, Hidden, Labels, Losses, PerToken, Scalar
+
+FoundT = TypeVar("FoundT")
 
 
 class Block(NamedTuple):
@@ -22,40 +26,54 @@ class Block(NamedTuple):
 
     loss: Float32[Array, "tokens"]
     log_normalizer: Float32[Array, "tokens"]
-    weighted_probabilities: Callable[[Float32[Array, "tokens"]], Float32[Array, "tokens vocab_size"]]
-    """The probabilities, each row times its number of the argument."""
+    gradients: Callable[[PerToken, Scalar], tuple[Float32[Array, "tokens hidden_size"], Float32[Array, "..."]]]
+    """Of the objective with respect to the hidden states and to the head, from the weights and the z-loss."""
 
 
-def by_logits(rows: Hidden, head: Head, labels: Labels) -> Block:
+def by_logits(way: WeightGradient, rows: Hidden, head: Head, labels: Labels) -> Block:
     """With the block's float32 logits in memory."""
     logits = jnp.einsum("th,hv->tv", rows, head, preferred_element_type=jnp.float32)
     log_normalizer = jax.nn.logsumexp(logits, axis=-1)
 
-    def weighted_probabilities(scales: Array) -> Array:
-        return jnp.exp(logits - log_normalizer[:, None]) * scales[:, None]
+    def gradients(weights: Array, z_loss: Array) -> tuple[Array, Array]:
+        scales = weights * (1 + 2 * z_loss * log_normalizer)
+        shares = jnp.exp(logits - log_normalizer[:, None]) * scales[:, None]
+        is_label = labels[:, None] == jnp.arange(head.shape[1], dtype=labels.dtype)[None, :]
+        of_logits = (shares - jnp.where(is_label, weights[:, None], 0.0)).astype(rows.dtype)
+        return gradient_products(way, rows, head, of_logits)
 
     return Block(
         log_normalizer - jnp.take_along_axis(logits, labels[:, None], axis=-1)[:, 0],
         log_normalizer,
-        weighted_probabilities,
+        gradients,
     )
 
 
+def gradient_products(way: WeightGradient, rows: Hidden, head: Head, of_logits: Array) -> tuple[Array, Array]:
+    """The gradients of rows and head in float32, from that of a block's logits."""
+    of_rows = jnp.einsum("tv,hv->th", of_logits, head, preferred_element_type=jnp.float32)
+    return of_rows, weight_gradient(rows, of_logits, way=way, preferred_element_type=jnp.float32)
+
+
 class Cut(NamedTuple):
-    """How the tokens are cut, what is formed of each block, and how its part of the head's gradient is."""
+    """How the tokens are cut, and what is formed of each block."""
 
     num_logits: int
     """Of a block, at most, before its tokens are rounded up to a multiple of `unit`."""
-    way: WeightGradient
+    form: Callable[[Hidden, Head, Labels], Block]
     unit: int = 8
     """Tokens of a block are a multiple of it."""
-    form: Callable[[Hidden, Head, Labels], Block] = by_logits
+    largest_loss: float = math.inf
+    """Up to which `form` can be trusted."""
+    otherwise: "Cut | None" = None
+    """By which all is computed anew where the loss of a token is larger."""
 
 
-FOR_CPUS = Cut(1 << 21, "transposed")  # 8 MiB; more blocks pack the head, and add to its gradient, more often
+# 8 MiB; more blocks pack the head, and add to its gradient, more often.
+FOR_CPUS = Cut(1 << 21, partial(by_logits, "transposed"))
 # On an accelerator each block reads the whole head three times and its gradient twice: 7 GB at a vocabulary of 128,256,
 # which 2,048 tokens (1 GiB of logits) pay for and 16 do not.
-WIDE = Cut(1 << 28, "plain")
+WIDE = Cut(1 << 28, partial(by_logits, "plain"))
 
 
 def block_tokens(num_tokens: int, vocab_size: int, cut: Cut) -> int:
@@ -84,7 +102,8 @@ def by_blocks(cut: Cut, hidden: Hidden, head: Head, labels: Labels, weights: Per
 
     _, per_token = lax.scan(block, None, blocks)
     loss, log_normalizer = (part.reshape(-1)[:num_tokens] for part in per_token)
-    return _objective(loss, log_normalizer, weights, z_loss), loss, log_normalizer
+    found = _objective(loss, log_normalizer, weights, z_loss), loss, log_normalizer
+    return _trusted(cut, loss, found, lambda otherwise: by_blocks(otherwise, hidden, head, labels, weights, z_loss))
 
 
 def _forward(
@@ -94,19 +113,25 @@ def _forward(
 
     def block(head_gradient: Array, part: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array, Array]]:
         rows, row_labels, row_weights = part
-        loss, log_normalizer, weighted_probabilities = cut.form(rows, head, row_labels)
-        shares = weighted_probabilities(row_weights * (1 + 2 * z_loss * log_normalizer))
-        is_label = row_labels[:, None] == jnp.arange(head.shape[1], dtype=row_labels.dtype)[None, :]
-        logits_gradient = (shares - jnp.where(is_label, row_weights[:, None], 0.0)).astype(rows.dtype)
-        row_gradient = jnp.einsum("tv,hv->th", logits_gradient, head, preferred_element_type=jnp.float32)
-        of_block = weight_gradient(rows, logits_gradient, way=cut.way, preferred_element_type=jnp.float32)
+        loss, log_normalizer, gradients = cut.form(rows, head, row_labels)
+        row_gradient, of_block = gradients(row_weights, z_loss)
         return head_gradient + of_block, (loss, log_normalizer, row_gradient.astype(rows.dtype))
 
     head_gradient, per_token = lax.scan(block, jnp.zeros(head.shape, jnp.float32), blocks)
     loss, log_normalizer = (part.reshape(-1)[:num_tokens] for part in per_token[:2])
     hidden_gradient = per_token[2].reshape(-1, hidden.shape[1])[:num_tokens]
     result = _objective(loss, log_normalizer, weights, z_loss), loss, log_normalizer
-    return result, (hidden_gradient, head_gradient.astype(head.dtype))
+    found = result, (hidden_gradient, head_gradient.astype(head.dtype))
+    return _trusted(cut, loss, found, lambda otherwise: _forward(otherwise, hidden, head, labels, weights, z_loss))
+
+
+def _trusted(cut: Cut, loss: Array, found: FoundT, anew: Callable[[Cut], FoundT]) -> FoundT:
+    """What was found; where it cannot be trusted, what is found anew."""
+    otherwise = cut.otherwise
+    if otherwise is None:
+        return found
+    with jax.named_scope(RARELY):
+        return lax.cond(jnp.all(loss <= cut.largest_loss), lambda: found, lambda: anew(otherwise))
 
 
 def _backward(_: Cut, gradients: tuple, cotangents: tuple[Array, Array, Array]) -> tuple:

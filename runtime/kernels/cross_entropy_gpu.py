@@ -1,21 +1,24 @@
 """Cross-entropy for Hopper GPUs: float32 logits never go through memory. A Mosaic GPU kernel and two plain products.
 
 As `cross_entropy_chunked`, by blocks of tokens with the gradients formed in the forward pass. There a block's float32
-logits are written once and read three times; here the kernel that forms them in registers writes, of each tile,
-`exp(logit - maximum of its row in the tile)` in bfloat16, and of each of its rows that maximum and the sum of those
-exponentials in float32, summed before they are rounded. From these come the log-normaliser, exactly, and the
-gradient. An exponential in bfloat16 is as good as the gradient in bfloat16 that is made of it: both keep 8 bits of a
-probability. Of a label that is likelier than all else together it is one, exactly: nothing of the small difference
-between its probability and one is lost. A logit in bfloat16 would keep 8 bits of a number of 20, which is none of the
-probability.
+logits are written once and read three times; here the kernel that forms them in registers writes, of each, only how
+often likelier than the label its token is, `exp(logit - logit of the label)`, in bfloat16, and the sums of these
+numbers in float32, summed before they are rounded. A loss is `log(1 + sum of the others)`; and a row of these numbers
+is the gradient of its logits but for the number of the label and for a factor of the whole row. The products take the
+rows as they are; the factor goes to the hidden states instead. A ratio in bfloat16 is as good as the gradient in
+bfloat16 that is made of it elsewhere: both keep 8 bits of a probability. A logit in bfloat16 would keep 8 bits of a
+number of 20, which is none of the probability.
+
+Where a label is less likely than another token by more than `exp(LARGEST_LOSS)`, numbers come near the end of their
+range. What has such a loss is computed anew by `chunked_wide`, all of it: a spike costs one slow loss, and no bits.
 
 A program of the kernel stays on its processor and takes tile after tile. One of its three warpgroups copies the next
 rows and columns to shared memory, while the two others multiply what is there, one above the other: they share the
 columns of the head, and each writes its own rows. Two programs of a cluster are again one above the other, and each
 reads half of the columns for both. Every number is written once, and there is no atomic operation: bits repeat.
 
-Timed on an H200 (docs/gpu.md). Tested are the definition in XLA against float64, the kernel on simulated processors
-against the definition, and that it becomes machine code of an H200 that keeps everything in registers.
+Tested are the definition in XLA against float64, the kernel on simulated processors against the definition, and that it
+becomes machine code of an H200 that keeps everything in registers; docs/gpu.md says what was timed.
 """
 
 from collections.abc import Callable
@@ -28,8 +31,9 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, BFloat16, Float32
 
 from runtime.kernels.block_sizes import device_kind_here, family_of
-from runtime.kernels.cross_entropy_chunked import Block, Cut, by_blocks
-from runtime.kernels.names import EXPONENTIALS
+from runtime.kernels.cross_entropy_chunked import WIDE, Block, Cut, by_blocks
+from runtime.kernels.linear import weight_gradient
+from runtime.kernels.names import RATIOS
 from runtime.kernels.shapes import Head, Hidden, Labels, Losses, PerToken, Scalar
 
 CONSUMERS = 2  # warpgroups that multiply
@@ -43,14 +47,17 @@ PRODUCER = CONSUMERS  # the index of the warpgroup that only copies
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # of a thread: 128 * (40 + 2 * 232) is what a processor has
 NUM_PROCESSORS = 132  # of an H100 or H200, where nothing tells
 LOG2_E = 1.4426950408889634
+LARGEST_LOSS = 60.0  # 2^87: with gradients, a weight and a hidden state within the range of bfloat16, 2^-126 to 2^127
+SMALLEST_STRETCH = 1e-6
 
 
-class Exponentials(NamedTuple):
-    """Of a block of logits in tiles of `COLUMNS`."""
+class Ratios(NamedTuple):
+    """Of a block of logits: probabilities of other tokens over that of the row's label."""
 
-    of_logits: BFloat16[Array, "tokens vocab_size"]
-    maximum: Float32[Array, "tiles tokens"]
+    to_label: BFloat16[Array, "tokens vocab_size"]
+    """Zero at the label."""
     total: Float32[Array, "tiles tokens"]
+    """Of each tile of `COLUMNS`."""
 
 
 def fused(hidden: Hidden, head: Head, labels: Labels, weights: PerToken, z_loss: Scalar) -> Losses:
@@ -89,55 +96,65 @@ def refuse_shape(device_kind: str, *, num_tokens: int, hidden_size: int, vocab_s
         raise ValueError(f"loss kernel 'mosaic_gpu': {why}; use loss kernel 'chunked_wide'.")
 
 
-def by_exponentials(
-    rows: Hidden, head: Head, labels: Labels, *, form: Callable[[Hidden, Head], Exponentials] | None = None
-) -> Block:
-    """A block's losses and probabilities, from its exponentials as `form` gives them: by default the kernel."""
-    formed = (form or exponentials)(rows, head)
-    peak = formed.maximum.max(axis=0)
-    log_normalizer = peak + jnp.log(jnp.sum(formed.total * jnp.exp(formed.maximum - peak[None, :]), axis=0))
-    # An exponential keeps 8 bits of a probability, and the loss of a token is wanted in float32.
-    label_columns = jnp.take(head, labels, axis=1).T.astype(jnp.float32)
-    label_logit = jnp.sum(rows.astype(jnp.float32) * label_columns, axis=1)
+def by_ratios(rows: Hidden, head: Head, labels: Labels, *, form: Callable[..., Ratios] | None = None) -> Block:
+    """A block's losses and gradients, from its ratios as `form` gives them: by default the kernel."""
+    columns = jnp.take(head, labels, axis=1).T.astype(jnp.float32)
+    label_logits = jnp.sum(rows.astype(jnp.float32) * columns, axis=1)
+    ratios = (form or ratios_to_labels)(rows, head, label_logits, labels)
+    others = ratios.total.sum(axis=0)
+    loss = jnp.log1p(others)
+    log_normalizer = loss + label_logits
 
-    def weighted_probabilities(scales: Array) -> Array:
-        of_tiles = jnp.exp(formed.maximum - log_normalizer[None, :]) * scales[None, :]
-        in_tiles = formed.of_logits.reshape(rows.shape[0], -1, COLUMNS).astype(jnp.float32)
-        return (in_tiles * of_tiles.T[:, :, None]).reshape(formed.of_logits.shape)
+    def gradients(weights: Array, z_loss: Array) -> tuple[Array, Array]:
+        stretch = 1 + 2 * z_loss * log_normalizer
+        # Far below zero the z-loss may undo the loss: the number of the label is then large, and not infinite.
+        stretch = jnp.where(jnp.abs(stretch) < SMALLEST_STRETCH, SMALLEST_STRETCH, stretch)
+        of_label = 1 - (1 + others) / stretch
+        of_logits = ratios.to_label.at[jnp.arange(len(labels)), labels].set(
+            of_label.astype(jnp.bfloat16), indices_are_sorted=True, unique_indices=True
+        )
+        factors = (weights * stretch / (1 + others))[:, None]
+        of_rows = jnp.einsum("tv,hv->th", of_logits, head, preferred_element_type=jnp.float32) * factors
+        scaled = (rows.astype(jnp.float32) * factors).astype(rows.dtype)
+        return of_rows, weight_gradient(scaled, of_logits, way="plain", preferred_element_type=jnp.float32)
 
-    return Block(log_normalizer - label_logit, log_normalizer, weighted_probabilities)
+    return Block(loss, log_normalizer, gradients)
 
 
-CUT = Cut(1 << 29, "plain", unit=TOKENS, form=by_exponentials)  # 1 GiB of exponentials, and as much of their gradient
+CUT = Cut(1 << 30, by_ratios, unit=TOKENS, largest_loss=LARGEST_LOSS, otherwise=WIDE)  # 2 GiB of ratios
 
 
-def exponentials_in_xla(hidden: Hidden, head: Head) -> Exponentials:
-    """The definition of `exponentials`. Holds all logits."""
+def ratios_in_xla(hidden: Hidden, head: Head, label_logits: PerToken, labels: Labels) -> Ratios:
+    """The definition of `ratios_to_labels`. Holds all logits."""
     logits = jnp.einsum("th,hv->tv", hidden, head, preferred_element_type=jnp.float32)
-    in_tiles = logits.reshape(hidden.shape[0], -1, COLUMNS)
-    maximum = in_tiles.max(axis=2)
-    of_logits = jnp.exp(in_tiles - maximum[:, :, None])
-    return Exponentials(of_logits.reshape(logits.shape).astype(jnp.bfloat16), maximum.T, of_logits.sum(axis=2).T)
+    is_label = labels[:, None] == jnp.arange(head.shape[1])[None, :]
+    ratios = jnp.where(is_label, 0.0, jnp.exp(logits - label_logits[:, None]))
+    total = ratios.reshape(len(labels), -1, COLUMNS).sum(axis=2).T
+    return Ratios(ratios.astype(jnp.bfloat16), total)
 
 
-def exponentials(hidden: Hidden, head: Head, *, interpret: Any = None) -> Exponentials:
-    """`exp(logits - maximum)` with the maximum of each row of a tile, and the sums of them; of whole tiles only.
+def ratios_to_labels(
+    hidden: Hidden, head: Head, label_logits: PerToken, labels: Labels, *, interpret: Any = None
+) -> Ratios:
+    """`exp(logits - label_logits)`, zero at the labels, and its sums in tiles; of whole tiles only.
 
     `interpret` says how the kernel is simulated, for tests.
     """
     from jax.experimental.pallas import mosaic_gpu as plgpu  # what no other platform needs to load
 
     (num_tokens, _), vocab_size = hidden.shape, head.shape[1]
-    per_tile = jax.ShapeDtypeStruct((vocab_size // COLUMNS, num_tokens), jnp.float32)
     swizzled = plgpu.TilingTransform((8, STEP)), plgpu.SwizzleTransform(128)
     kernel = plgpu.kernel(
-        _exponentials_of_tiles,
-        out_type=[jax.ShapeDtypeStruct((num_tokens, vocab_size), jnp.bfloat16), per_tile, per_tile],
+        _ratios_of_tiles,
+        out_type=[
+            jax.ShapeDtypeStruct((num_tokens, vocab_size), jnp.bfloat16),
+            jax.ShapeDtypeStruct((vocab_size // COLUMNS, num_tokens), jnp.float32),
+        ],
         scratch_types={
             "rows": plgpu.SMEM((NUM_STAGES, CONSUMERS * ROWS, STEP), jnp.bfloat16, transforms=swizzled),
             "columns": plgpu.SMEM((NUM_STAGES, STEP, COLUMNS), jnp.bfloat16, transforms=swizzled),
             "stored": plgpu.SMEM((CONSUMERS, 2, ROWS, STORED_COLUMNS), jnp.bfloat16, transforms=swizzled),
-            "stored_rows": plgpu.SMEM((CONSUMERS, 2, ROWS), jnp.float32),
+            "stored_totals": plgpu.SMEM((CONSUMERS, ROWS), jnp.float32),
             "loaded": plgpu.Barrier(num_arrivals=2, num_barriers=NUM_STAGES),
             "consumed": plgpu.ClusterBarrier(
                 collective_axes=("cluster",), num_arrivals=CONSUMERS, num_barriers=NUM_STAGES
@@ -149,7 +166,7 @@ def exponentials(hidden: Hidden, head: Head, *, interpret: Any = None) -> Expone
         cluster_names=("cluster",),
         num_threads=CONSUMERS + 1,
         thread_name="warpgroup",
-        kernel_name=EXPONENTIALS,
+        kernel_name=RATIOS,
         compiler_params=plgpu.CompilerParams(
             approx_math=True,
             reduction_scratch_bytes=0,  # a row is in four threads of one warp
@@ -157,7 +174,7 @@ def exponentials(hidden: Hidden, head: Head, *, interpret: Any = None) -> Expone
         ),
         interpret=interpret,
     )
-    return Exponentials(*kernel(hidden, head))
+    return Ratios(*kernel(hidden, head, label_logits, labels))
 
 
 def _num_processors() -> int:
@@ -165,17 +182,18 @@ def _num_processors() -> int:
     return (device and device.num_cores) or NUM_PROCESSORS
 
 
-def _exponentials_of_tiles(
+def _ratios_of_tiles(
     hidden: Any,
     head: Any,
-    of_logits: Any,
-    maximum: Any,
+    label_logits: Any,
+    labels: Any,
+    to_label: Any,
     total: Any,
     *,
     rows: Any,
     columns: Any,
     stored: Any,
-    stored_rows: Any,
+    stored_totals: Any,
     loaded: Any,
     consumed: Any,
 ) -> None:
@@ -238,27 +256,39 @@ def _exponentials_of_tiles(
 
                 return accumulator[...]
 
-            write(pl.run_scoped(product, plgpu.ACC((ROWS, COLUMNS), jnp.float32)), first_row + warpgroup * ROWS, tile)
+            first_row = first_row + warpgroup * ROWS
+            # Asked for before they are needed, so that nobody waits for them.
+            label_logit, label = row_of(label_logits, first_row), row_of(labels, first_row) - tile * COLUMNS
+            logits = pl.run_scoped(product, plgpu.ACC((ROWS, COLUMNS), jnp.float32))
+            write(logits, label_logit, label, first_row, tile)
 
-        def write(logits: Array, first_row: Array, tile: Array) -> None:
+        def row_of(numbers: Any, first_row: Array) -> Array:
+            load: Any = plgpu.load
             its_rows = pl.ds(first_row, ROWS)
-            row_maximum = logits.max(axis=1)
+            # JAX 0.10 takes the place beside the reference, 0.12 within it.
+            place = (numbers, its_rows) if jax.__version_info__ < (0, 11) else (numbers.at[its_rows],)
+            return load(*place, optimized=False)  # a row is in four threads
+
+        def write(logits: Array, label_logit: Array, label: Array, first_row: Array, tile: Array) -> None:
+            its_rows = pl.ds(first_row, ROWS)
             row_total = None
             for index, column in enumerate(range(0, COLUMNS, STORED_COLUMNS)):
                 part = logits[:, column : column + STORED_COLUMNS]
-                part = jnp.exp2((part - lax.broadcast_in_dim(row_maximum, part.shape, [0])) * LOG2_E)
-                part_total = part.sum(axis=1)
+                ratios = jnp.exp2((part - lax.broadcast_in_dim(label_logit, part.shape, [0])) * LOG2_E)
+                is_label = lax.broadcasted_iota(jnp.int32, part.shape, 1) == lax.broadcast_in_dim(
+                    label - column, part.shape, [0]
+                )
+                ratios = lax.select(is_label, jnp.zeros_like(ratios), ratios)
+                part_total = ratios.sum(axis=1)
                 row_total = part_total if row_total is None else row_total + part_total
                 place = stored.at[warpgroup, index % 2]
                 plgpu.wait_smem_to_gmem(1, wait_read_only=True)
-                place[...] = part.astype(jnp.bfloat16)
+                place[...] = ratios.astype(jnp.bfloat16)
                 plgpu.commit_smem()
-                plgpu.copy_smem_to_gmem(place, of_logits.at[its_rows, pl.ds(tile * COLUMNS + column, STORED_COLUMNS)])
-            stored_rows[warpgroup, 0] = row_maximum
-            stored_rows[warpgroup, 1] = row_total
+                plgpu.copy_smem_to_gmem(place, to_label.at[its_rows, pl.ds(tile * COLUMNS + column, STORED_COLUMNS)])
+            stored_totals[warpgroup] = row_total
             plgpu.commit_smem()
-            for index, per_tile in enumerate((maximum, total)):
-                plgpu.copy_smem_to_gmem(stored_rows.at[warpgroup, index], per_tile.at[tile, its_rows])
+            plgpu.copy_smem_to_gmem(stored_totals.at[warpgroup], total.at[tile, its_rows])
 
         over_tiles(multiply_tile)
         plgpu.wait_smem_to_gmem(0)

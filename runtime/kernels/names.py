@@ -13,5 +13,7 @@ FUSED = ("cross_entropy_forward", "cross_entropy_hidden_gradient", "cross_entrop
 """Ours, of the loss kernel `pallas_tpu`, in the order of `FusedBlocks`."""
 SCATTERED = "scattered_product_"
 """Ours, before the mesh axis that it sends along."""
-EXPONENTIALS = "cross_entropy_exponentials"
+RATIOS = "cross_entropy_ratios"
 """Ours, of the loss kernel `mosaic_gpu`."""
+RARELY = "rarely"
+"""The scope of a conditional of which no branch counts: it is seldom the one that computes."""

@@ -7,6 +7,7 @@ from jax import lax
 
 from runtime.cost.products import Products
 from runtime.cost.program import Program
+from runtime.kernels.names import RARELY
 
 
 def flops(product: str, *operands: str) -> int:
@@ -85,9 +86,25 @@ def test_the_products_of_gpus_kernels_are_told_by_their_scopes():
     shapes = ["bf16[2,8,4,16]"] * 3
     assert flops(f'{kernel}"jit(mha)/mha_backward/pallas_call"}}', *shapes) == 2 * 7 * 2 * 4 * 16 * (8 * 8 // 2)
     assert flops(f'{kernel}"jit(mha)/mha_preprocess_backward/pallas_call"}}', *shapes) == 0
-    by_mosaic = "mpmd_map.0 = (bf16[64,512], f32[2,64], f32[2,64]) custom-call(), metadata={op_name="
-    of_loss = flops(f'{by_mosaic}"jit(f)/cross_entropy_exponentials/mpmd_map"}}', "bf16[64,32]", "bf16[32,512]")
+    by_mosaic = "mpmd_map.0 = (bf16[64,512], f32[2,64]) custom-call(), metadata={op_name="
+    shapes = "bf16[64,32]", "bf16[32,512]", "f32[64]", "s32[64]"
+    of_loss = flops(f'{by_mosaic}"jit(f)/cross_entropy_ratios/mpmd_map"}}', *shapes)
     assert of_loss == 2 * 64 * 32 * 512
+
+
+@pytest.mark.parametrize(("scope", "size", "products"), [("seldom", 64, 1), (RARELY, 32, 0)])
+def test_of_branches_the_longest_counts_and_of_what_is_computed_rarely_none(scope, size, products):
+    """Of unlike sizes: programs that differ by a scope alone are one to JAX's cache."""
+
+    def computed(flag: jax.Array, rows: jax.Array, weight: jax.Array) -> jax.Array:
+        with jax.named_scope(scope):
+            return lax.cond(flag, lambda: rows, lambda: rows @ weight)
+
+    given = jnp.array(True), jnp.ones((size, size)), jnp.ones((size, size))
+    program = Program.read(jax.jit(computed).lower(*given).compile().as_text())
+    conditionals = [item for part in program.computations.values() for item in part.values()]
+    assert any(item.operation == "conditional" for item in conditionals)
+    assert Products(program, of_branches=max).flops_within(program.entry) == products * 2 * size**3
 
 
 @pytest.mark.parametrize(("columns", "backward"), [(8, 8 * 8 // 2), (16, 8 * 16)])

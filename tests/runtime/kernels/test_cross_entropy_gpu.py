@@ -16,10 +16,11 @@ from runtime.kernels.cross_entropy_chunked import block_tokens, by_blocks
 from runtime.kernels.cross_entropy_gpu import (
     COLUMNS,
     CUT,
+    LARGEST_LOSS,
     TOKENS,
-    by_exponentials,
-    exponentials,
-    exponentials_in_xla,
+    by_ratios,
+    ratios_in_xla,
+    ratios_to_labels,
     refuse_shape,
 )
 
@@ -40,7 +41,7 @@ def inputs(num_tokens: int, hidden_size: int, vocab_size: int) -> tuple[jax.Arra
 
 @pytest.fixture
 def in_xla(monkeypatch: pytest.MonkeyPatch) -> None:
-    cut = CUT._replace(num_logits=TOKENS * VOCAB_SIZE, form=partial(by_exponentials, form=exponentials_in_xla))
+    cut = CUT._replace(num_logits=TOKENS * VOCAB_SIZE, form=partial(by_ratios, form=ratios_in_xla))
     assert block_tokens(NUM_TOKENS, VOCAB_SIZE, cut) == TOKENS
     monkeypatch.setitem(cross_entropy.KERNELS, "mosaic_gpu", partial(by_blocks, cut))
 
@@ -79,44 +80,105 @@ def test_values_and_gradients_are_those_of_float64_to_the_rounding_of_a_gradient
     assert not np.any(np.asarray(gradients[0])[scales == 0])
 
 
+def value_and_gradients(kernel: str, *given: jax.Array, z_loss: float = Z_LOSS) -> tuple[jax.Array, ...]:
+    """Losses, log-normalisers, and the gradients of hidden states and head."""
+    hidden, head, labels, weights = given
+
+    def objective(hidden: jax.Array, head: jax.Array) -> tuple[jax.Array, cross_entropy.CrossEntropy]:
+        result = cross_entropy.linear_cross_entropy(
+            hidden, head, labels, weights=weights, z_loss=jnp.float32(z_loss), kernel=kernel
+        )
+        return result.objective, result
+
+    (_, result), gradients = jax.value_and_grad(objective, argnums=(0, 1), has_aux=True)(hidden, head)
+    return result.loss, result.log_normalizer, *gradients
+
+
+def with_one_loss_of(loss: float) -> tuple[jax.Array, ...]:
+    """The hidden state of one token is long and points away from its label: its loss is about `loss`."""
+    hidden, head, labels, weights = inputs(TOKENS, HIDDEN_SIZE, VOCAB_SIZE)
+    column = np.asarray(head, np.float64)[:, int(labels[7])]
+    others = np.asarray(head, np.float64) - column[:, None]
+    away = -column / np.linalg.norm(column)
+    scale = loss / np.log(np.exp(away @ others).sum())
+    for _ in range(40):
+        logits = scale * away @ others
+        found = logits.max() + np.log(np.exp(logits - logits.max()).sum())
+        scale *= loss / found
+    return hidden.at[7].set(jnp.asarray(scale * away, jnp.bfloat16)), head, labels, weights.at[7].set(1.0)
+
+
+def test_a_huge_loss_is_computed_anew_by_the_kernel_that_holds_logits(in_xla: None) -> None:
+    ordinary, spike = with_one_loss_of(0.9 * LARGEST_LOSS), with_one_loss_of(1.1 * LARGEST_LOSS)
+    assert float(value_and_gradients("reference", *ordinary)[0].max()) < LARGEST_LOSS
+    for found, expected in zip(
+        value_and_gradients("mosaic_gpu", *spike), value_and_gradients("chunked_wide", *spike), strict=True
+    ):
+        np.testing.assert_array_equal(np.asarray(found, np.float32), np.asarray(expected, np.float32))
+    found, expected = (value_and_gradients(kernel, *ordinary) for kernel in ("mosaic_gpu", "chunked_wide"))
+    assert float(found[0].max()) == pytest.approx(0.9 * LARGEST_LOSS, rel=0.02)
+    assert np.any(np.asarray(found[2] != expected[2])), "it was computed by the ratios"
+    for near, exact in zip(found, expected, strict=True):
+        assert far(near, np.asarray(exact, np.float64)) < 2**-8
+
+
+def test_a_z_loss_that_undoes_the_loss_leaves_the_label_its_gradient(in_xla: None) -> None:
+    """Logits of -25 and below, and one token whose log-normaliser is where the two cancel."""
+    hidden, head, labels, weights = inputs(TOKENS, HIDDEN_SIZE, VOCAB_SIZE)
+    hidden, head = hidden.at[:, 0].set(1), head.at[0].set(-32)
+    given = hidden, head, labels, weights.at[7].set(1)
+    z_loss = float(-0.5 / value_and_gradients("mosaic_gpu", *given)[1][7])
+    assert z_loss > 0
+    found, expected = (value_and_gradients(kernel, *given, z_loss=z_loss) for kernel in ("mosaic_gpu", "chunked_wide"))
+    assert far(found[2][7], np.asarray(expected[2][7], np.float64)) < 2**-6
+    assert far(found[3], np.asarray(expected[3], np.float64)) < 2**-6
+
+
 def test_huge_logits_neither_overflow_nor_give_nan(in_xla: None) -> None:
     hidden, head, labels, weights = inputs(TOKENS, HIDDEN_SIZE, VOCAB_SIZE)
-
-    def objective(hidden: jax.Array, head: jax.Array) -> jax.Array:
-        return cross_entropy.linear_cross_entropy(
-            hidden, head, labels, weights=weights, z_loss=jnp.float32(0), kernel="mosaic_gpu"
-        ).objective
-
-    value, gradients = jax.value_and_grad(objective, argnums=(0, 1))(100 * hidden, 100 * head)
-    assert np.isfinite(value)
-    assert all(np.isfinite(np.asarray(gradient, np.float32)).all() for gradient in gradients)
+    for found in value_and_gradients("mosaic_gpu", 100 * hidden, 100 * head, labels, weights):
+        assert np.isfinite(np.asarray(found, np.float32)).all()
 
 
-def test_the_gradient_of_a_token_that_is_nearly_sure_is_as_near_as_with_logits_in_float32(in_xla: None) -> None:
-    """It is a probability less one; with the exponential of the label rounded, nothing of it would be left."""
+def test_what_is_no_number_is_told_as_such(in_xla: None) -> None:
+    hidden, head, labels, weights = inputs(TOKENS, HIDDEN_SIZE, VOCAB_SIZE)
+    loss, _, of_hidden, of_head = value_and_gradients("mosaic_gpu", hidden.at[3, 5].set(jnp.nan), head, labels, weights)
+    assert np.flatnonzero(~np.isfinite(np.asarray(loss))).tolist() == [3]
+    assert not np.isfinite(np.asarray(of_hidden, np.float32)[3]).any()
+    assert not np.isfinite(np.asarray(of_head, np.float32)).all()
+
+
+def test_loss_and_gradient_of_a_token_that_is_nearly_sure_keep_what_float32_logits_lose(in_xla: None) -> None:
+    """They are what little the other tokens have: the difference of two numbers near one where logits are held."""
     _, head, labels, weights = inputs(TOKENS, HIDDEN_SIZE, VOCAB_SIZE)
     columns = np.asarray(head, np.float64)
     directions = columns[:, labels].T
     hidden = jnp.asarray(5 * directions / np.linalg.norm(directions, axis=1)[:, None], jnp.bfloat16)
 
-    def gradient(kernel: str) -> np.ndarray:
-        def objective(hidden: jax.Array) -> jax.Array:
-            return cross_entropy.linear_cross_entropy(
+    def found(kernel: str) -> list[np.ndarray]:
+        def objective(hidden: jax.Array) -> tuple[jax.Array, jax.Array]:
+            result = cross_entropy.linear_cross_entropy(
                 hidden, head, labels, weights=jnp.ones_like(weights), z_loss=jnp.float32(0), kernel=kernel
-            ).objective
+            )
+            return result.objective, result.loss
 
-        return np.asarray(jax.grad(objective)(hidden), np.float64)
+        gradient, loss = jax.grad(objective, has_aux=True)(hidden)
+        return [np.asarray(loss, np.float64)[:, None], np.asarray(gradient, np.float64)]
 
     logits = np.asarray(hidden, np.float64) @ columns
-    of_logits = np.exp(logits - np.log(np.exp(logits).sum(axis=1))[:, None])
     is_label = np.arange(VOCAB_SIZE) == np.asarray(labels)[:, None]
-    assert np.median(of_logits[is_label]) > 0.999
-    exact = (of_logits - is_label) @ columns.T
+    others = np.where(is_label, 0, np.exp(logits - logits[is_label][:, None])).sum(axis=1, keepdims=True)
+    assert np.median(others) < 1e-3
+    of_logits = np.exp(logits - logits[is_label][:, None]) / (1 + others) - is_label
+    exact = [np.log1p(others), of_logits @ columns.T]
 
-    def worst(found: np.ndarray) -> float:
-        return float((np.linalg.norm(found - exact, axis=1) / np.linalg.norm(exact, axis=1)).max())
+    def worst(kernel: str) -> list[float]:
+        pairs = zip(found(kernel), exact, strict=True)
+        return [float((np.linalg.norm(a - b, axis=1) / np.linalg.norm(b, axis=1)).max()) for a, b in pairs]
 
-    assert worst(gradient("mosaic_gpu")) < 1.1 * worst(gradient("chunked_wide"))
+    (loss, gradient), (loss_by_logits, gradient_by_logits) = worst("mosaic_gpu"), worst("chunked_wide")
+    assert loss < min(1e-4, loss_by_logits / 10)
+    assert gradient < min(0.02, gradient_by_logits / 4)
 
 
 def test_the_kernel_on_simulated_processors_gives_its_definition_and_nothing_races(
@@ -127,17 +189,19 @@ def test_the_kernel_on_simulated_processors_gives_its_definition_and_nothing_rac
     from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams
 
     monkeypatch.setattr(cross_entropy_gpu, "NUM_PROCESSORS", 4)
-    hidden, head = inputs(TOKENS, 320, 3 * COLUMNS)[:2]
-    simulated = partial(exponentials, interpret=InterpretGPUParams(detect_races=True))
+    hidden, head, labels, _ = inputs(TOKENS, 320, 3 * COLUMNS)
+    label_logits = jnp.sum(hidden.astype(jnp.float32) * jnp.take(head, labels, axis=1).T.astype(jnp.float32), axis=1)
+    given = hidden, head, label_logits, labels
+    simulated = partial(ratios_to_labels, interpret=InterpretGPUParams(detect_races=True))
     if jax.__version_info__ < (0, 11):
         with pytest.raises(NotImplementedError, match="cluster_barrier"):  # which this simulator does not know
-            simulated(hidden, head)
+            simulated(*given)
         return
-    found, expected = simulated(hidden, head), exponentials_in_xla(hidden, head)
-    np.testing.assert_allclose(found.maximum, expected.maximum, rtol=1e-5)
-    np.testing.assert_allclose(found.total, expected.total, rtol=1e-5)
-    of_logits = (np.asarray(each.of_logits, np.float32) for each in (found, expected))
-    np.testing.assert_allclose(*of_logits, rtol=2**-7)  # neighbours in bfloat16
+    found, expected = simulated(*given), ratios_in_xla(*given)
+    np.testing.assert_allclose(found.total, expected.total, rtol=3e-5)  # differences of long sums, as exponents
+    to_label = [np.asarray(each.to_label, np.float32) for each in (found, expected)]
+    np.testing.assert_array_equal(to_label[0] == 0, to_label[1] == 0)
+    np.testing.assert_allclose(*to_label, rtol=2**-7)  # neighbours in bfloat16
     assert not gpu_callbacks.get_races().races_found
 
 
