@@ -6,8 +6,8 @@ SDPA under autocast (float32 parameters and moments, as ours). Both keep every a
 keeps the products with weights and attention ("dots"), and nothing ("full"), against which no bar is held. Then the
 loss alone, forward and gradients, at 32,768 x 2,560 x 128,256; and attention alone, forward and gradients over packed
 documents at the 8B's shape, by each attention kernel for a GPU. One that cannot run is reported as such, and no other
-is run in its place. Each contestant runs in a process of its own, one after the other, so that neither holds the
-other's memory.
+is run in its place. Each contestant runs in a process of its own, and they use the GPU one after the other, so that
+neither holds the other's memory or takes its time; the next ones are loaded and lowered meanwhile, on the host alone.
 
 Bars: 42 % causal MFU at 125M and 400M, 50 % at 1.5B, ahead of torch in each; the loss in 100 ms and 5 GiB.
 
@@ -24,7 +24,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 PEAK_FLOPS = {"NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12}
 """bfloat16 without sparsity, as published."""
 LOSS_SECONDS_BAR, LOSS_BYTES_BAR = 0.1, 5 * 2**30
+AHEAD = 2  # processes that load and lower while another uses the GPU
+READY, GO = "ready", "go"
 SMOKE_PEAK = 1e12  # so that the arithmetic has something to divide by; no figure of a smoke run is a measurement
 
 
@@ -101,7 +105,11 @@ def batch(case: Case) -> Any:
     return np.random.default_rng(0).integers(1, case.model.vocab_size, shape, dtype=np.int32)
 
 
-def ours(case: Case, turns: int, attention_kernel: str | None, remat: "Remat") -> dict[str, Any]:
+Measure = Callable[[], dict[str, Any]]
+"""Of a contestant that has done what needs no GPU: all the rest."""
+
+
+def ours(case: Case, turns: int, attention_kernel: str | None, remat: "Remat") -> Measure:
     """Our train step on one device."""
     import jax
     import numpy as np
@@ -109,13 +117,15 @@ def ours(case: Case, turns: int, attention_kernel: str | None, remat: "Remat") -
 
     from runtime.kernels.choice import default_kernels
     from runtime.kernels.kernel_shape import KernelShape
+    from runtime.model.rotary import inverse_frequencies
     from runtime.parallel.mesh import TOKEN_AXES, devices_of, make_mesh
     from runtime.parallel.mesh_shape import MeshShape
     from runtime.training.state import initial_state
-    from runtime.training.train_step import Hyperparameters, ProgramOptions, build_train_step
+    from runtime.training.train_step import Hyperparameters, ProgramOptions, train_program
 
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
-    length, rows = case.model.max_position_embeddings, len(batch(case))
+    tokens = batch(case)
+    rows, length = tokens.shape
     shape = KernelShape.of(
         devices_of(mesh), case.model, num_rows=rows, sequence_length=length, compute_dtype="bfloat16"
     )
@@ -124,22 +134,29 @@ def ours(case: Case, turns: int, attention_kernel: str | None, remat: "Remat") -
     options = ProgramOptions(
         attention_kernel=attention, loss_kernel=kernels.loss, compute_dtype="bfloat16", remat=remat
     )
-    step = build_train_step(case.model, LLAMA2_ROPE, mesh, options)
-    told = Hyperparameters(1e-4, 0.1, 0.9, 0.95, 1e-8, 1.0, 0.0)
-    state = initial_state(case.model, 0, mesh)
-    # As torch's are, and as a run places its next batch while this one is computed.
-    tokens, segment_ids = jax.device_put((batch(case), np.zeros_like(batch(case))), NamedSharding(mesh, TOKEN_AXES))
-    losses = []
+    told = Hyperparameters(1e-4, 0.1, 0.9, 0.95, 1e-8, 1.0, 0.0).packed()
+    frequencies = inverse_frequencies(LLAMA2_ROPE, case.model.head_dim)
+    program: Any = train_program(case.model, mesh, options, donate=True)
+    described = jax.eval_shape(lambda: initial_state(case.model, 0, mesh))
+    lowered = program.lower(described, tokens, np.zeros_like(tokens), told, frequencies)
 
-    def update() -> None:
-        nonlocal state
-        state, metrics = step(state, tokens, segment_ids, told)
-        losses.append(float(metrics.loss))
+    def measure() -> dict[str, Any]:
+        step, state = lowered.compile(), initial_state(case.model, 0, mesh)
+        # As torch's are, and as a run places its next batch while this one is computed.
+        placed = jax.device_put((tokens, np.zeros_like(tokens)), NamedSharding(mesh, TOKEN_AXES))
+        losses = []
 
-    return {"seconds": timed(update, turns=turns), "loss": losses[0], "kernels": [attention, kernels.loss]}
+        def update() -> None:
+            nonlocal state
+            state, metrics = step(state, *placed, told, frequencies)
+            losses.append(float(metrics.loss))
+
+        return {"seconds": timed(update, turns=turns), "loss": losses[0], "kernels": [attention, kernels.loss]}
+
+    return measure
 
 
-def with_torch(case: Case, turns: int) -> dict[str, Any]:
+def with_torch(case: Case, turns: int) -> Measure:
     """transformers + torch.compile, SDPA, fused AdamW, autocast."""
     import torch
     import transformers
@@ -158,32 +175,36 @@ def with_torch(case: Case, turns: int) -> dict[str, Any]:
         use_cache=False,
         **SDPA,
     )
-    torch.manual_seed(0)
-    with torch.device(device):
-        network = transformers.LlamaForCausalLM(config).train()
-    run = torch.compile(network)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-    ids = torch.from_numpy(batch(case).astype("int64")).to(device)
-    losses = []
 
-    def update() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(device, dtype=torch.bfloat16):
-            loss = run(input_ids=ids, labels=ids).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimizer.step()
-        losses.append(float(loss.detach()))
+    def measure() -> dict[str, Any]:
+        torch.manual_seed(0)
+        with torch.device(device):
+            network = transformers.LlamaForCausalLM(config).train()
+        run = torch.compile(network)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+        ids = torch.from_numpy(batch(case).astype("int64")).to(device)
+        losses = []
 
-    return {"seconds": timed(update, turns=turns), "loss": losses[0]}
+        def update() -> None:
+            optimizer.zero_grad(set_to_none=True)
+            with torch.autocast(device, dtype=torch.bfloat16):
+                loss = run(input_ids=ids, labels=ids).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimizer.step()
+            losses.append(float(loss.detach()))
+
+        return {"seconds": timed(update, turns=turns), "loss": losses[0]}
+
+    return measure
 
 
-def fused_loss(shape: LossShape, turns: int) -> dict[str, Any]:
+def fused_loss(shape: LossShape, turns: int) -> Measure:
     """Forward and gradients of the loss, and the memory that it takes beyond its arguments and gradients."""
     import jax
     import jax.numpy as jnp
 
-    from runtime.cost.kernel_alone import jit_like_a_step, loss_with_gradients
+    from runtime.cost.kernel_alone import arguments_of, jit_like_a_step, loss_with_gradients
     from runtime.kernels.choice import default_kernels
     from runtime.kernels.cross_entropy import linear_cross_entropy
     from runtime.kernels.kernel_shape import KernelShape
@@ -202,55 +223,60 @@ def fused_loss(shape: LossShape, turns: int) -> dict[str, Any]:
         **shape._asdict(),
     )
     kernel = default_kernels(kernel_shape).loss
-    keys = jax.random.split(jax.random.key(0), 3)
-    hidden = jax.random.normal(keys[0], (tokens, hidden_size), jnp.bfloat16)
-    head = 0.02 * jax.random.normal(keys[1], (hidden_size, vocab_size), jnp.bfloat16)
-    labels = jax.random.randint(keys[2], (tokens,), 0, vocab_size, jnp.int32)
-    weights = jnp.full((tokens,), 1 / tokens, jnp.float32)
-
-    parts = hidden, head, labels, weights
-    program = (
-        jit_like_a_step(loss_with_gradients(partial(linear_cross_entropy, kernel=kernel)), mesh).lower(*parts).compile()
+    lowered = jit_like_a_step(loss_with_gradients(partial(linear_cross_entropy, kernel=kernel)), mesh).lower(
+        *arguments_of(shape, mesh)
     )
-    memory: Any = program.memory_analysis()
-    seconds = timed(lambda: jax.block_until_ready(program(*parts)), turns=turns)
-    return {"seconds": seconds, "temporary_bytes": int(memory.temp_size_in_bytes), "kernel": kernel}
+
+    def measure() -> dict[str, Any]:
+        program = lowered.compile()
+        keys = jax.random.split(jax.random.key(0), 3)
+        hidden = jax.random.normal(keys[0], (tokens, hidden_size), jnp.bfloat16)
+        head = 0.02 * jax.random.normal(keys[1], (hidden_size, vocab_size), jnp.bfloat16)
+        labels = jax.random.randint(keys[2], (tokens,), 0, vocab_size, jnp.int32)
+        parts = hidden, head, labels, jnp.full((tokens,), 1 / tokens, jnp.float32)
+        memory: Any = program.memory_analysis()
+        seconds = timed(lambda: jax.block_until_ready(program(*parts)), turns=turns)
+        return {"seconds": seconds, "temporary_bytes": int(memory.temp_size_in_bytes), "kernel": kernel}
+
+    return measure
 
 
-def attention(kernel: str, shape: AttentionShape, turns: int) -> dict[str, Any]:
+def attention(kernel: str, shape: AttentionShape, turns: int) -> Measure:
     """Forward and gradients of one kernel over packed documents, and how far its values are from those of `chunked`."""
     import jax
     import jax.numpy as jnp
     import numpy as np
 
-    from runtime.cost.kernel_alone import attention_with_gradients, jit_like_a_step
+    from runtime.cost.kernel_alone import arguments_of, attention_with_gradients, jit_like_a_step
     from runtime.kernels.attention import attend
     from runtime.parallel.mesh import make_mesh
     from runtime.parallel.mesh_shape import MeshShape
 
     sequences, tokens, heads, kv_heads, head_dim = shape
-    keys = jax.random.split(jax.random.key(0), 3)
-    sizes = (heads, kv_heads, kv_heads)
-    parts = [
-        jax.random.normal(key, (sequences, tokens, count, head_dim), jnp.bfloat16)
-        for key, count in zip(keys, sizes, strict=True)
-    ]
-    parts[0] *= head_dim**-0.5  # queries come scaled
-    begins = np.random.default_rng(0).uniform(size=(sequences, tokens)) < 1 / DOCUMENT_TOKENS
-    segment_ids = jnp.asarray(np.cumsum(begins, axis=1), jnp.int32)
-
-    attended = partial(attend, kernel=kernel)
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
-    given = *parts, segment_ids
-    program = jit_like_a_step(attention_with_gradients(attended), mesh).lower(*given).compile()
-    memory: Any = program.memory_analysis()
-    values, expected = (jit_like_a_step(way, mesh)(*given) for way in (attended, partial(attend, kernel="chunked")))
-    difference = jnp.max(jnp.abs(values.astype(jnp.float32) - expected.astype(jnp.float32)))
-    return {
-        "seconds": timed(lambda: jax.block_until_ready(program(*given)), turns=turns),
-        "temporary_bytes": int(memory.temp_size_in_bytes),
-        "largest_difference": float(difference),
-    }
+    attended = partial(attend, kernel=kernel)
+    lowered = jit_like_a_step(attention_with_gradients(attended), mesh).lower(*arguments_of(shape, mesh))
+
+    def measure() -> dict[str, Any]:
+        program = lowered.compile()
+        keys = jax.random.split(jax.random.key(0), 3)
+        parts = [
+            jax.random.normal(key, (sequences, tokens, count, head_dim), jnp.bfloat16)
+            for key, count in zip(keys, (heads, kv_heads, kv_heads), strict=True)
+        ]
+        parts[0] *= head_dim**-0.5  # queries come scaled
+        begins = np.random.default_rng(0).uniform(size=(sequences, tokens)) < 1 / DOCUMENT_TOKENS
+        given = *parts, jnp.asarray(np.cumsum(begins, axis=1), jnp.int32)
+        values, expected = (jit_like_a_step(way, mesh)(*given) for way in (attended, partial(attend, kernel="chunked")))
+        difference = jnp.max(jnp.abs(values.astype(jnp.float32) - expected.astype(jnp.float32)))
+        memory: Any = program.memory_analysis()
+        return {
+            "seconds": timed(lambda: jax.block_until_ready(program(*given)), turns=turns),
+            "temporary_bytes": int(memory.temp_size_in_bytes),
+            "largest_difference": float(difference),
+        }
+
+    return measure
 
 
 def device_of(library: str) -> str:
@@ -265,12 +291,12 @@ def device_of(library: str) -> str:
     return str(device.device_kind) if device.platform in ("gpu", "cuda", "rocm") else "cpu"
 
 
-def contestant(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What one process measures."""
+def contestant(arguments: argparse.Namespace) -> Measure:
+    """What one process does: first what needs no GPU."""
     side, name = arguments.contestant
     case = (SMOKE_CASES if arguments.smoke else CASES).get(name)
     if side == "device":
-        return {"device": device_of(name)}
+        return lambda: {"device": device_of(name)}
     if side == "loss":
         return fused_loss(SMOKE_LOSS if arguments.smoke else LOSS, arguments.turns)
     if side == "attention":
@@ -282,19 +308,56 @@ def contestant(arguments: argparse.Namespace) -> dict[str, Any]:
     return ours(case, arguments.turns, arguments.attention, REMAT[side])
 
 
-def in_its_own_process(
-    arguments: argparse.Namespace, side: str, name: str, *, may_fail: bool = False
-) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--contestant", side, name, "--turns", str(arguments.turns)]
-    command += ["--smoke"] if arguments.smoke else []
-    command += ["--attention", arguments.attention] if arguments.attention else []
-    finished = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    if finished.returncode and may_fail:
-        return {"failed": f"exit code {finished.returncode}; its error is above"}
-    if finished.returncode:
-        raise SystemExit(f"{side} {name} failed with exit code {finished.returncode}; its error is above.")
-    found: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
-    return found
+class InTurn:
+    """Contestants in processes of their own, begun ahead of their turns."""
+
+    def __init__(self, arguments: argparse.Namespace, contestants: Iterable[tuple[str, str]]) -> None:
+        self._arguments = arguments
+        self._waiting = iter(contestants)
+        self._begun: deque[tuple[tuple[str, str], subprocess.Popen[str]]] = deque()
+        for _ in range(AHEAD):
+            self._begin()
+
+    def measured(self, side: str, name: str, *, may_fail: bool = False) -> dict[str, Any]:
+        """What the next contestant measured, which is this one; or that it "failed"."""
+        (whose, process) = self._begun.popleft()
+        if whose != (side, name):
+            raise AssertionError(f"the turn is {whose}'s, not {side} {name}'s")
+        self._begin()
+        if _next_line(process) == READY:
+            print(GO, file=process.stdin, flush=True)
+        *_, last = process.communicate()[0].splitlines() or [""]
+        if process.returncode and may_fail:
+            return {"failed": f"exit code {process.returncode}; its error is above"}
+        if process.returncode:
+            self.close()
+            raise SystemExit(f"{side} {name} failed with exit code {process.returncode}; its error is above.")
+        found: dict[str, Any] = json.loads(last)
+        return found
+
+    def close(self) -> None:
+        """Ends those whose turn never came."""
+        for _, process in self._begun:
+            process.kill()
+            process.wait()
+
+    def _begin(self) -> None:
+        whose = next(self._waiting, None)
+        if whose is None:
+            return
+        command = [sys.executable, __file__, "--contestant", *whose, "--turns", str(self._arguments.turns)]
+        command += ["--smoke"] if self._arguments.smoke else []
+        command += ["--attention", self._arguments.attention] if self._arguments.attention else []
+        # JAX would take three quarters of the memory as soon as it looks at the GPU.
+        environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        pipe = subprocess.PIPE
+        self._begun.append((whose, subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)))
+
+
+def _next_line(process: "subprocess.Popen[str]") -> str:
+    """Of what it prints, once it is there; "" where it has ended."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
 
 
 def main() -> None:
@@ -309,9 +372,34 @@ def main() -> None:
     parser.add_argument("--contestant", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.contestant:
-        print(json.dumps(contestant(arguments)))
+        measure = contestant(arguments)
+        print(READY, flush=True)
+        if input() == GO:
+            print(json.dumps(measure()))
         return
-    devices = {library: in_its_own_process(arguments, "device", library)["device"] for library in ("jax", "torch")}
+    wanted = arguments.only or [*CASES, "loss", "attention"]
+    cases = SMOKE_CASES if arguments.smoke else {name: case for name, case in CASES.items() if name in wanted}
+    sides = (*(REMAT if arguments.remats else ("ours",)), "torch")
+    kernels = (SMOKE_ATTENTION_KERNELS if arguments.smoke else ATTENTION_KERNELS) if "attention" in wanted else ()
+    everybody = [
+        *(("device", library) for library in ("jax", "torch")),
+        *((side, name) for name in cases for side in sides),
+        *([("loss", "loss")] if "loss" in wanted else []),
+        *(("attention", kernel) for kernel in kernels),
+    ]
+    with closing(InTurn(arguments, everybody)) as in_turn:
+        measure_all(arguments, in_turn, cases, sides, kernels)
+
+
+def measure_all(
+    arguments: argparse.Namespace,
+    in_turn: InTurn,
+    cases: Mapping[str, Case],
+    sides: Sequence[str],
+    kernels: Sequence[str],
+) -> None:
+    """Prints each model as soon as it is measured: a loan may end before the last."""
+    devices = {library: in_turn.measured("device", library)["device"] for library in ("jax", "torch")}
     if not arguments.smoke and (devices["jax"] != devices["torch"] or devices["jax"] not in PEAK_FLOPS):
         raise SystemExit(
             f"this benchmark compares on one GPU of {', '.join(PEAK_FLOPS)}, and jax sees {devices['jax']!r}, torch "
@@ -320,13 +408,9 @@ def main() -> None:
     peak = SMOKE_PEAK if arguments.smoke else PEAK_FLOPS[devices["jax"]]
     results: dict[str, dict[str, Any]] = {}
     holds = True
-    wanted = arguments.only or [*CASES, "loss", "attention"]
-    for name, case in SMOKE_CASES.items() if arguments.smoke else CASES.items():
-        if name not in wanted and not arguments.smoke:
-            continue
+    for name, case in cases.items():
         # Torch may need more memory than there is, and has to be beaten.
-        contestants = (*(REMAT if arguments.remats else ("ours",)), "torch")
-        sides = {side: in_its_own_process(arguments, side, name, may_fail=side != "ours") for side in contestants}
+        found_of = {side: in_turn.measured(side, name, may_fail=side != "ours") for side in sides}
         causal = case.model.flops_per_token(case.model.max_position_embeddings)
         square = 6 * case.model.num_hidden_layers * case.model.num_attention_heads * case.model.head_dim
         full = causal + square * case.model.max_position_embeddings
@@ -338,18 +422,18 @@ def main() -> None:
                 "mfu_causal": round(causal * case.tokens / found["seconds"] / peak, 4),
                 "mfu_full": round(full * case.tokens / found["seconds"] / peak, 4),
             }
-            for side, found in sides.items()
+            for side, found in found_of.items()
         }
         # Where torch could not run nothing was beaten, and nothing holds.
-        ratio = sides["torch"].get("seconds", 0.0) / sides["ours"]["seconds"]
-        results[name] |= {"ratio": round(ratio, 3), "bar": case.bar, "kernels": sides["ours"]["kernels"]}
+        ratio = found_of["torch"].get("seconds", 0.0) / found_of["ours"]["seconds"]
+        results[name] |= {"ratio": round(ratio, 3), "bar": case.bar, "kernels": found_of["ours"]["kernels"]}
         holds &= ratio >= 1 and results[name]["ours"]["mfu_causal"] >= (case.bar or 0)
         print(name, json.dumps(results[name]), flush=True)
-    loss = in_its_own_process(arguments, "loss", "loss") if "loss" in wanted else None
+    loss = in_turn.measured("loss", "loss") if not arguments.only or "loss" in arguments.only else None
     if loss is not None:
         holds &= loss["seconds"] <= LOSS_SECONDS_BAR and loss["temporary_bytes"] <= LOSS_BYTES_BAR
-    kernels = (SMOKE_ATTENTION_KERNELS if arguments.smoke else ATTENTION_KERNELS) if "attention" in wanted else ()
-    by_kernel = {name: in_its_own_process(arguments, "attention", name, may_fail=True) for name in kernels}
+        print("loss", json.dumps(loss), flush=True)
+    by_kernel = {kernel: in_turn.measured("attention", kernel, may_fail=True) for kernel in kernels}
     print("attention", json.dumps(by_kernel), flush=True)
     line = {
         "claim": "bfloat16 training on one H200: MFU and tokens/s against torch; the fused loss in 100 ms and 5 GiB",
