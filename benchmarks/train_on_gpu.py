@@ -21,11 +21,9 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -33,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.in_turn import InTurn, Measure, wait_for_turn
 from benchmarks.verdict import conclude
 from runtime.cost.kernel_alone import AttentionShape, LossShape
 from runtime.model.config import LLAMA2_ROPE, LlamaConfig
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
 PEAK_FLOPS = {"NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12}
 """bfloat16 without sparsity, as published."""
 LOSS_SECONDS_BAR, LOSS_BYTES_BAR = 0.1, 5 * 2**30
-AHEAD = 2  # processes that load and lower while another uses the GPU
-READY, GO = "ready", "go"
 SMOKE_PEAK = 1e12  # so that the arithmetic has something to divide by; no figure of a smoke run is a measurement
 
 
@@ -103,10 +100,6 @@ def batch(case: Case) -> Any:
 
     shape = case.sequences, case.model.max_position_embeddings
     return np.random.default_rng(0).integers(1, case.model.vocab_size, shape, dtype=np.int32)
-
-
-Measure = Callable[[], dict[str, Any]]
-"""Of a contestant that has done what needs no GPU: all the rest."""
 
 
 def ours(case: Case, turns: int, attention_kernel: str | None, remat: "Remat") -> Measure:
@@ -308,58 +301,6 @@ def contestant(arguments: argparse.Namespace) -> Measure:
     return ours(case, arguments.turns, arguments.attention, REMAT[side])
 
 
-class InTurn:
-    """Contestants in processes of their own, begun ahead of their turns."""
-
-    def __init__(self, arguments: argparse.Namespace, contestants: Iterable[tuple[str, str]]) -> None:
-        self._arguments = arguments
-        self._waiting = iter(contestants)
-        self._begun: deque[tuple[tuple[str, str], subprocess.Popen[str]]] = deque()
-        for _ in range(AHEAD):
-            self._begin()
-
-    def measured(self, side: str, name: str, *, may_fail: bool = False) -> dict[str, Any]:
-        """What the next contestant measured, which is this one; or that it "failed"."""
-        (whose, process) = self._begun.popleft()
-        if whose != (side, name):
-            raise AssertionError(f"the turn is {whose}'s, not {side} {name}'s")
-        self._begin()
-        if _next_line(process) == READY:
-            print(GO, file=process.stdin, flush=True)
-        *_, last = process.communicate()[0].splitlines() or [""]
-        if process.returncode and may_fail:
-            return {"failed": f"exit code {process.returncode}; its error is above"}
-        if process.returncode:
-            self.close()
-            raise SystemExit(f"{side} {name} failed with exit code {process.returncode}; its error is above.")
-        found: dict[str, Any] = json.loads(last)
-        return found
-
-    def close(self) -> None:
-        """Ends those whose turn never came."""
-        for _, process in self._begun:
-            process.kill()
-            process.wait()
-
-    def _begin(self) -> None:
-        whose = next(self._waiting, None)
-        if whose is None:
-            return
-        command = [sys.executable, __file__, "--contestant", *whose, "--turns", str(self._arguments.turns)]
-        command += ["--smoke"] if self._arguments.smoke else []
-        command += ["--attention", self._arguments.attention] if self._arguments.attention else []
-        # JAX would take three quarters of the memory as soon as it looks at the GPU.
-        environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-        pipe = subprocess.PIPE
-        self._begun.append((whose, subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)))
-
-
-def _next_line(process: "subprocess.Popen[str]") -> str:
-    """Of what it prints, once it is there; "" where it has ended."""
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="small sizes on a CPU; claims nothing")
@@ -372,10 +313,7 @@ def main() -> None:
     parser.add_argument("--contestant", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.contestant:
-        measure = contestant(arguments)
-        print(READY, flush=True)
-        if input() == GO:
-            print(json.dumps(measure()))
+        wait_for_turn(contestant(arguments))
         return
     wanted = arguments.only or [*CASES, "loss", "attention"]
     cases = SMOKE_CASES if arguments.smoke else {name: case for name, case in CASES.items() if name in wanted}
@@ -387,7 +325,11 @@ def main() -> None:
         *([("loss", "loss")] if "loss" in wanted else []),
         *(("attention", kernel) for kernel in kernels),
     ]
-    with closing(InTurn(arguments, everybody)) as in_turn:
+    command = [sys.executable, __file__, "--turns", str(arguments.turns)]
+    command += ["--smoke"] if arguments.smoke else []
+    command += ["--attention", arguments.attention] if arguments.attention else []
+    commands = [(whose, [*command, "--contestant", *whose]) for whose in everybody]
+    with closing(InTurn(commands)) as in_turn:
         measure_all(arguments, in_turn, cases, sides, kernels)
 
 

@@ -1,0 +1,76 @@
+"""Contestants that share one GPU: each in a process of its own, on the GPU one after the other.
+
+A process first does what needs no GPU (loading libraries and lowering take longer than what is timed), says so, and
+waits. The next ones do that while another has its turn.
+"""
+
+import json
+import os
+import subprocess
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+AHEAD = 2
+"""Processes that prepare themselves while another has its turn."""
+READY, GO = "ready", "go"
+
+Measure = Callable[[], dict[str, Any]]
+"""Of a contestant that has done what needs no GPU: all the rest."""
+Whose = tuple[str, str]
+"""A side, and what it competes in."""
+
+
+def wait_for_turn(measure: Measure) -> None:
+    """In a contestant's process: says that it is ready, and prints what it measures once it may."""
+    print(READY, flush=True)
+    if input() == GO:
+        print(json.dumps(measure()))
+
+
+class InTurn:
+    """The contestants' commands, each begun ahead of its turn."""
+
+    def __init__(self, commands: Iterable[tuple[Whose, Sequence[str]]]) -> None:
+        self._waiting = iter(commands)
+        self._begun: deque[tuple[Whose, subprocess.Popen[str]]] = deque()
+        for _ in range(AHEAD):
+            self._begin()
+
+    def measured(self, side: str, name: str, *, may_fail: bool = False) -> dict[str, Any]:
+        """What the next contestant measured, which is this one; or that it "failed".
+
+        Raises:
+            SystemExit: it failed, and may not.
+            ValueError: another one is next.
+        """
+        whose, process = self._begun[0]
+        if whose != (side, name):
+            raise ValueError(f"the turn is {' '.join(whose)}'s, not {side} {name}'s")
+        self._begun.popleft()
+        self._begin()
+        if process.stdout is not None and process.stdout.readline().strip() == READY:
+            print(GO, file=process.stdin, flush=True)
+        *_, last = process.communicate()[0].splitlines() or [""]
+        if process.returncode and may_fail:
+            return {"failed": f"exit code {process.returncode}; its error is above"}
+        if process.returncode:
+            raise SystemExit(f"{side} {name} failed with exit code {process.returncode}; its error is above.")
+        found: dict[str, Any] = json.loads(last)
+        return found
+
+    def close(self) -> None:
+        """Ends those whose turn never came."""
+        for _, process in self._begun:
+            process.kill()
+            process.communicate()
+
+    def _begin(self) -> None:
+        following = next(self._waiting, None)
+        if following is None:
+            return
+        whose, command = following
+        # JAX would take three quarters of the memory as soon as it looks at the GPU.
+        environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        pipe = subprocess.PIPE
+        self._begun.append((whose, subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)))
