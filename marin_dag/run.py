@@ -212,8 +212,7 @@ class Run:
         if isinstance(got, Held):
             if not node.is_elsewhere:
                 node.is_elsewhere = True
-                holder = got.holder
-                self._display.event(node.step.name, "elsewhere", f"{holder.host} pid {holder.pid} since {holder.since}")
+                self._display.event(node.step.name, "elsewhere", got.holder.said)
             if not node.has_told and not got.holder.does:  # a copier publishes nothing new
                 own_stop = () if node.step.until is None else (node.step.until,)
                 node.has_told = self._hearing.tell(got.holder, node.step, (*self._wanted_of(node), *own_stop))
@@ -289,10 +288,10 @@ class Run:
         self._release(node)
         if lost and self._is_stopping:
             self._frontier.move(node, "stopped")
-            self._display.event(node.step.name, "lost", "another run has taken it over")
+            self._display.event(node.step.name, "lost", "somebody else has taken it over")
         elif lost:
             self._frontier.move(node, "waiting")
-            self._display.event(node.step.name, "lost", "another run has taken it over; waiting for its result")
+            self._display.event(node.step.name, "lost", "somebody else has taken it over; waiting for that to end")
         elif outcome.status == "failed" and outcome.failure is not None:
             self._setbacks.retry_or_fail(node, outcome.failure, is_stopping=self._is_stopping)
         elif outcome.status == "stopped" and not self._is_stopping and not outcome.is_told_to_stop:

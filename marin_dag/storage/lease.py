@@ -58,6 +58,11 @@ class Holder(BaseModel, frozen=True, extra="ignore"):
     does: str = ""
     """`COPIES` and the like; "" of an attempt, and in claims of versions that did not write it."""
 
+    @property
+    def said(self) -> str:
+        """For a person: where, since when, and what it does with the step where it does not make it."""
+        return f"{self.host} pid {self.pid}{f' {self.does} it' if self.does else ''} since {self.since}"
+
 
 class Beat(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="constants"):
     """What a heartbeat says. No two of one lease are equal."""

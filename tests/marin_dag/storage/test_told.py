@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import re
 import signal
 import threading
@@ -390,6 +391,7 @@ def test_a_run_that_waits_for_a_copy_tells_it_nothing(store: LocalStore):
             super().event(name, what, detail)
             if what == "elsewhere":
                 self.has_waited = True
+                assert f"pid {os.getpid()} copies it since " in detail
             held.release()
 
     display = Releasing()
