@@ -201,6 +201,16 @@ class RayBackend:
             if task.key not in self._started:  # what waits for its resources has nothing to save
                 ray.cancel(reference, force=False, recursive=True)
 
+    def withdraw(self, key: str) -> None:
+        """See Backend. The switchboard knows what has begun: news of it come later, and are passed on later still."""
+        import ray
+
+        for reference, task in self._running.items():
+            if task.key == key and ray.get(self._switchboard.withdraw.remote(task.attempt)):
+                ray.cancel(reference, force=False, recursive=True)
+        if (gang := self._gangs.get(key)) is not None:
+            gang.request_stop()
+
     def cancel(self, key: str) -> None:
         """See Backend."""
         import ray

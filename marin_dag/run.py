@@ -159,7 +159,7 @@ class Run:
 
     def _loop(self) -> None:
         while not self._frontier.is_finished:
-            self._hearing.heed_new_stops(self._nodes.values(), withdraw=self._backend.cancel)
+            self._hearing.heed_new_stops(self._nodes.values(), withdraw=self._backend.withdraw)
             self._block()
             if not self._is_stopping:
                 self._start_what_is_ready()
@@ -292,6 +292,8 @@ class Run:
         elif lost:
             self._frontier.move(node, "waiting")
             self._display.event(node.step.name, "lost", "somebody else has taken it over; waiting for that to end")
+        elif outcome.status != "failed" and node.told_to_stop is not None and not node.has_started:
+            self._hearing.stop_unbegun(node, node.told_to_stop)
         elif outcome.status == "failed" and outcome.failure is not None:
             self._setbacks.retry_or_fail(node, outcome.failure, is_stopping=self._is_stopping)
         elif outcome.status == "stopped" and not self._is_stopping and not outcome.is_told_to_stop:
@@ -301,9 +303,6 @@ class Run:
             failure = failure_of(outcome.task, PreemptedError(said))
             self._setbacks.retry_or_fail(node, failure, is_stopping=self._is_stopping)
         else:
-            if node.told_to_stop is not None and not node.has_started:
-                self._hearing.stop_unbegun(node, node.told_to_stop)
-                return
             self._frontier.move(node, "stopped")
             said = "its work so far is kept" if node.has_started else "before it began"
             said = "run again with --force, it begins anew" if outcome.task.is_forced and node.has_started else said
