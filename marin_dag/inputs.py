@@ -16,7 +16,8 @@ from marin_dag.errors import UserError
 from marin_dag.members import members_of
 
 if TYPE_CHECKING:
-    from marin_dag.step import Milestone, Step
+    from marin_dag.milestone import Milestone
+    from marin_dag.step import Step
 
 ResultT = TypeVar("ResultT")
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
