@@ -6,9 +6,11 @@ import operator
 import sys
 import typing
 from functools import cache
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +27,14 @@ class StopField:
 class OnceField:
     """Marks what acts only where a trajectory leaves its predecessor."""
 
+
+Runtime = Annotated[T, RuntimeField()]
+"""A config field that is execution: `workers: Runtime[int] = 2`. It never enters an identity."""
+StopAt = Annotated[T, StopField()]
+"""Where a trajectory stops: names a milestone of it, and is not in the trajectory's digest."""
+Once = Annotated[T, OnceField()]
+"""A field that acts only where a trajectory leaves its predecessor: `then` does not inherit it, and a value other
+than its default begins a new trajectory even if nothing else differs."""
 
 Plain = bool | int | float | str | tuple[()] | None
 

@@ -204,7 +204,7 @@ class Forks:
             without what `lost_by` says of it alone.
         """
         step = forked(graph, fork)
-        running, committed = Leases(self._store).at_work(writes=True), Records(self._store).committed_keys()
+        running, committed = Leases(self._store).at_work(), Records(self._store).committed_keys()
         said = self.lost_by(graph, fork, alone=True)
         tellings = Tellings(self._store)
         lost_milestones = LostMilestones(graph.with_targets([step]), committed, LeftBehind(self._store), tellings)

@@ -159,7 +159,7 @@ def _fields(tag: str, value: object, path: str, extra: dict[str, Any], *, is_fro
 
 def _refuse_inputs(values: Iterable[Any], path: str, cure: str) -> None:
     """Refuses a step where the graph does not look for one, so that it would be waited for by nobody."""
-    for _, item in inputs_in([value for value in values if type(value) not in _PLAIN]):
+    for _, item in inputs_in(list(values)):
         raise NotCanonicalError(path, item, cure)
 
 

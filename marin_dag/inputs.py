@@ -13,9 +13,11 @@ from pydantic import BaseModel, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import core_schema
 
 from marin_dag.errors import UserError
+from marin_dag.members import members_of
 
 if TYPE_CHECKING:
-    from marin_dag.step import Milestone, Step
+    from marin_dag.milestone import Milestone
+    from marin_dag.step import Step
 
 ResultT = TypeVar("ResultT")
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
@@ -225,21 +227,11 @@ def _refuse_wrong_result(step: "Step[Any]", wanted: Any) -> None:
 
 def inputs_in(value: object, path: str = "") -> Iterator[tuple[str, Input[Any]]]:
     """Every input below `value`, with the dotted path of its field, in field order."""
-    match value:
-        case Input():
-            yield path, value
-        case BaseModel():
-            for name in type(value).model_fields:
-                yield from inputs_in(getattr(value, name), f"{path}.{name}" if path else name)
-        case dict():
-            for key, item in value.items():
-                yield from inputs_in(item, f"{path}.{key}")
-        case list() | tuple():
-            for index, item in enumerate(value):
-                yield from inputs_in(item, f"{path}.{index}")
-        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            for field in dataclasses.fields(value):
-                yield from inputs_in(getattr(value, field.name), f"{path}.{field.name}")
+    if isinstance(value, Input):
+        yield path, value
+        return
+    for name, item in members_of(value):
+        yield from inputs_in(item, f"{path}.{name}" if path else str(name))
 
 
 ValueT = TypeVar("ValueT")

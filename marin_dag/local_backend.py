@@ -54,6 +54,10 @@ class LocalBackend:
         """See Backend."""
         self._is_stopping = True
 
+    def withdraw(self, key: str) -> None:
+        """See Backend. Called between two steps, when what is handed over has not begun."""
+        self.cancel(key)
+
     def cancel(self, key: str) -> None:
         """See Backend."""
         self._cancelled.add(key)

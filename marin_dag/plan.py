@@ -327,7 +327,8 @@ class _Planner:
         held = self._running_and_silent[1].get(step.digest)
         if held is None or not held.holder.host:
             return ()
-        return (Silent(held.holder.host, held.holder.pid, round(time.time() - held.updated)),)
+        holder = held.holder
+        return (Silent(holder.host, holder.pid, round(time.time() - held.updated), holder.does),)
 
     @functools.cached_property
     def _running_and_silent(self) -> tuple[Mapping[str, Held], Mapping[str, Held]]:

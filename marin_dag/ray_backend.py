@@ -11,7 +11,7 @@ from marin_dag.resources import Cpu, Gpu, Resources, Tpu, is_gang
 from marin_dag.running.attempt import run_attempt
 from marin_dag.running.backend import Listener
 from marin_dag.running.gang import Gang
-from marin_dag.running.ray_cluster import hear_ray, is_connected, join_cluster, start_cluster
+from marin_dag.running.ray_cluster import hear_ray, host_of_node, is_connected, join_cluster, start_cluster
 from marin_dag.running.supply import refuse_what_never_fits, what_is_not_there_yet
 from marin_dag.running.switchboard import NEWS_SECONDS, SwitchboardChannel, start_switchboard
 from marin_dag.running.task import Outcome, Task
@@ -50,7 +50,7 @@ class RayBackend:
         self._has: dict[str, float] = {}
         self._switchboard: Any = None
         self._remarks: Queue[tuple[float, str]] = Queue()
-        self._deaths = WorkerDeaths()
+        self._deaths = WorkerDeaths(host_of_node)
 
     @property
     def announcement(self) -> str:
@@ -200,6 +200,16 @@ class RayBackend:
         for reference, task in self._running.items():
             if task.key not in self._started:  # what waits for its resources has nothing to save
                 ray.cancel(reference, force=False, recursive=True)
+
+    def withdraw(self, key: str) -> None:
+        """See Backend. The switchboard knows what has begun: news of it come later, and are passed on later still."""
+        import ray
+
+        for reference, task in self._running.items():
+            if task.key == key and ray.get(self._switchboard.withdraw.remote(task.attempt)):
+                ray.cancel(reference, force=False, recursive=True)
+        if (gang := self._gangs.get(key)) is not None:
+            gang.request_stop()
 
     def cancel(self, key: str) -> None:
         """See Backend."""

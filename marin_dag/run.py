@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from marin_dag.errors import UserError
-from marin_dag.planning.wanted_milestones import WantedMilestones, earlier_milestones, still_wanted, wanted_milestones
+from marin_dag.planning.wanted_milestones import WantedMilestones, wanted_milestones
 from marin_dag.resources import Resources
 from marin_dag.running.attempt import failure_of
 from marin_dag.running.backend import Backend
@@ -18,15 +18,16 @@ from marin_dag.running.interrupts import heard
 from marin_dag.running.live import Display
 from marin_dag.running.node import Node, PreemptedError
 from marin_dag.running.obituary import last_words
+from marin_dag.running.orders import Orders
 from marin_dag.running.run_hearing import RunHearing
 from marin_dag.running.setbacks import Setbacks
-from marin_dag.running.task import KindReference, Outcome, Task, bound_config
+from marin_dag.running.task import Outcome, Task
 from marin_dag.step import Step
 from marin_dag.storage.epoch import LeaseLostError
 from marin_dag.storage.lease import Held, Lease, Leases
 from marin_dag.storage.progress import Progress
 from marin_dag.storage.provenance import collect_provenance
-from marin_dag.storage.records import Failure, Record, Records, first_lines, new_attempt
+from marin_dag.storage.records import Failure, Record, Records, first_lines
 from marin_dag.storage.source_archive import SourceArchive
 from marin_dag.storage.told import Tellings
 from marin_dag.storage.transient import patiently
@@ -88,10 +89,14 @@ class Run:
         self._ended_leases: list[Lease] = []
         self._num_interrupts = 0
         self._has_begun = self._is_stopping = self._is_closing = False
-        self._force = force
         self._on_committed = on_committed
-        self._notice_seconds = notice_seconds
-        self._wanted = wanted_milestones(steps) if wanted is None else wanted
+        self._orders = Orders(
+            store,
+            self._committed,
+            forced=force,
+            wanted=wanted_milestones(steps) if wanted is None else wanted,
+            notice_seconds=notice_seconds,
+        )
 
     def run(self) -> int:
         """0 if all steps are committed in the end, else 1."""
@@ -99,7 +104,7 @@ class Run:
             self._frontier.commit(key)
         self._hearing.begin()
         for node in self._nodes.values():
-            if node.step.key in self._committed and node.step.key not in self._force:
+            if node.step.key in self._committed and not self._orders.is_forced(node.step):
                 self._frontier.move(node, "done")
         if self._frontier.is_finished:
             return 0
@@ -159,7 +164,7 @@ class Run:
 
     def _loop(self) -> None:
         while not self._frontier.is_finished:
-            self._hearing.heed_new_stops(self._nodes.values(), withdraw=self._backend.cancel)
+            self._hearing.heed_new_stops(self._nodes.values(), withdraw=self._backend.withdraw)
             self._block()
             if not self._is_stopping:
                 self._start_what_is_ready()
@@ -207,26 +212,24 @@ class Run:
             node.step.name,
             lambda: self._backend.cancel(key),
             needs=needs,
-            milestones=(*self._wanted_of(node), *(() if node.step.until is None else (node.step.until,))),
+            milestones=self._orders.milestones(node),
         )
         if isinstance(got, Held):
             if not node.is_elsewhere:
                 node.is_elsewhere = True
-                holder = got.holder
-                self._display.event(node.step.name, "elsewhere", f"{holder.host} pid {holder.pid} since {holder.since}")
+                self._display.event(node.step.name, "elsewhere", got.holder.said)
             if not node.has_told and not got.holder.does:  # a copier publishes nothing new
-                own_stop = () if node.step.until is None else (node.step.until,)
-                node.has_told = self._hearing.tell(got.holder, node.step, (*self._wanted_of(node), *own_stop))
+                node.has_told = self._hearing.tell(got.holder, node.step, self._orders.milestones(node))
             node.not_before = time.monotonic() + ELSEWHERE_POLL_SECONDS
             self._sees_what_others_committed()  # the holder may publish what steps of this run start from
-            if key not in self._force and self._records.find(key) is not None:
+            if not self._orders.is_forced(node.step) and self._records.find(key) is not None:
                 self._done(node, "by another run")
             return
         was_anothers = node.is_elsewhere or node.num_attempts > 0
         node.lease, node.is_elsewhere = got, False
         try:
             # Asked again under the lease: another run may have committed it and left since this one looked.
-            if key not in self._force and self._records.find(key) is not None:
+            if not self._orders.is_forced(node.step) and self._records.find(key) is not None:
                 self._done(node, "by another run")
                 return
             if node.step.until is not None or was_anothers:
@@ -249,29 +252,7 @@ class Run:
         self._frontier.move(node, "running")
 
     def _task(self, node: Node, epoch: int, records: Mapping[tuple[str, ...], Record] | None) -> Task:
-        """With None for the records of its inputs it is a task to speak of, and none to run."""
-        step = node.step
-        is_forced = step.key in self._force and step.key in self._committed
-        return Task(
-            prefix=self._store.prefix,
-            name=step.name,
-            kind=KindReference.to(step.kind),
-            digest=step.digest,
-            milestone=step.until,
-            identity=step.identity,
-            config=step.config if records is None else bound_config(step.config, records, self._store.url),
-            resources=step.resources,
-            attempt=new_attempt(),
-            lease_epoch=epoch,
-            provenance=self._provenance,
-            notice_seconds=self._notice_seconds,
-            wanted_milestones=earlier_milestones(step, self._committed) if is_forced else self._wanted_of(node),
-            old_tellings=self._hearing.old,
-            is_forced=is_forced,
-        )
-
-    def _wanted_of(self, node: Node) -> tuple[int, ...]:
-        return still_wanted(self._wanted, node.step, self._committed, told=node.told_to_publish)
+        return self._orders.task(node, epoch, records, self._provenance, self._hearing.old)
 
     def _take(self, outcome: Outcome) -> None:
         node = self._nodes[outcome.task.key]
@@ -289,10 +270,12 @@ class Run:
         self._release(node)
         if lost and self._is_stopping:
             self._frontier.move(node, "stopped")
-            self._display.event(node.step.name, "lost", "another run has taken it over")
+            self._display.event(node.step.name, "lost", "somebody else has taken it over")
         elif lost:
             self._frontier.move(node, "waiting")
-            self._display.event(node.step.name, "lost", "another run has taken it over; waiting for its result")
+            self._display.event(node.step.name, "lost", "somebody else has taken it over; waiting for that to end")
+        elif outcome.status != "failed" and node.told_to_stop is not None and not node.has_started:
+            self._hearing.stop_unbegun(node, node.told_to_stop)
         elif outcome.status == "failed" and outcome.failure is not None:
             self._setbacks.retry_or_fail(node, outcome.failure, is_stopping=self._is_stopping)
         elif outcome.status == "stopped" and not self._is_stopping and not outcome.is_told_to_stop:
@@ -302,9 +285,6 @@ class Run:
             failure = failure_of(outcome.task, PreemptedError(said))
             self._setbacks.retry_or_fail(node, failure, is_stopping=self._is_stopping)
         else:
-            if node.told_to_stop is not None and not node.has_started:
-                self._hearing.stop_unbegun(node, node.told_to_stop)
-                return
             self._frontier.move(node, "stopped")
             said = "its work so far is kept" if node.has_started else "before it began"
             said = "run again with --force, it begins anew" if outcome.task.is_forced and node.has_started else said

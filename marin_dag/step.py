@@ -5,7 +5,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from pydantic import BaseModel
 
@@ -13,9 +13,10 @@ from marin_dag.changes import apply_changes
 from marin_dag.context import StepContext, StepStopped
 from marin_dag.cost import Cost
 from marin_dag.errors import UserError
-from marin_dag.fields import Added, OnceField, RuntimeField, StopField, once_fields, stop_field
+from marin_dag.fields import Added, Once, Runtime, StopAt, once_fields, stop_field
 from marin_dag.identity import Identity, identity_of
 from marin_dag.inputs import Input, inputs_in
+from marin_dag.milestone import Milestone
 from marin_dag.resources import Cpu, Resources
 from marin_dag.source.declared import Declared, declared_by_caller
 from marin_dag.step_function import refuse_wrong_markers, types_of
@@ -37,18 +38,9 @@ __all__ = [
     "step",
 ]
 
-T = TypeVar("T")
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 ResultT = TypeVar("ResultT", bound=BaseModel)
 Policy = Literal["tracked", "versioned"]
-
-Runtime = Annotated[T, RuntimeField()]
-"""A config field that is execution: `workers: Runtime[int] = 2`. It never enters an identity."""
-StopAt = Annotated[T, StopField()]
-"""Where a trajectory stops: names a milestone of it, and is not in the trajectory's digest."""
-Once = Annotated[T, OnceField()]
-"""A field that acts only where a trajectory leaves its predecessor: `then` does not inherit it, and a value other
-than its default begins a new trajectory even if nothing else differs."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)*")
 
@@ -323,9 +315,9 @@ class Step(Generic[ResultT]):
     def then(self, name: str, **changes: Any) -> "Step[ResultT]":
         """The next leg of this trajectory: starts where this one stops, inherits all that `changes` leaves out."""
         start: Milestone[ResultT] = Milestone(self, milestone=None)
-        return self._following(name, start, self, changes, declared_by_caller())
+        return self.following(name, start, self, changes, declared_by_caller())
 
-    def _following(
+    def following(
         self,
         name: str,
         start: "Milestone[ResultT]",
@@ -333,6 +325,7 @@ class Step(Generic[ResultT]):
         changes: Any,
         declared: Declared,
     ) -> "Step[ResultT]":
+        """A leg that leaves this trajectory at `start`; `base`, `changes` and `declared` say how it was made."""
         if self.kind.continues is None:
             raise UserError(f"{self.name}: a {self.kind.name} step cannot be continued; use fork.")
         once = {field: default for field, default in once_fields(self.kind.config_type).items() if field not in changes}
@@ -369,35 +362,3 @@ class Step(Generic[ResultT]):
 
     def __repr__(self) -> str:
         return f"Step({self.name})"
-
-
-class Milestone(Generic[ResultT]):
-    """A step's output at one milestone of its trajectory, or one folder of it."""
-
-    def __init__(
-        self, step: Step[ResultT], *, milestone: int | None, subpath: str = "", is_growing: bool = False
-    ) -> None:
-        if subpath.startswith("/") or ".." in subpath.split("/"):
-            raise UserError(f"{step.name}: subpath {subpath!r} leaves the output; use a relative folder.")
-        self.step = step
-        self.milestone = milestone
-        """None: wherever the step itself stops."""
-        self.subpath = subpath.strip("/")
-        self.is_growing = is_growing
-
-    def as_input(self) -> Input[ResultT]:
-        """This milestone as the value of an `Input` field."""
-        follows = self.milestone is None
-        at = self.step.until if follows else self.milestone
-        return Input(self.step, milestone=at, subpath=self.subpath, follows_stop=follows, is_growing=self.is_growing)
-
-    def folder(self, subpath: str) -> "Milestone[ResultT]":
-        """One folder of the output at this milestone."""
-        return Milestone(self.step, milestone=self.milestone, subpath=subpath)
-
-    def then(self, name: str, **changes: Any) -> Step[ResultT]:
-        """A leg that leaves the trajectory at this milestone; see `Step.then`."""
-        return self.step._following(name, self, self, changes, declared_by_caller())
-
-    def __repr__(self) -> str:
-        return f"Milestone({self.step.name}@{self.milestone})"

@@ -15,6 +15,8 @@ from typing import Any
 
 from pydantic import BaseModel, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
+from marin_dag.members import members_of
+
 
 def wrong_type_in(config: BaseModel) -> str:
     """The first field of a dataclass in `config` that holds another type than it declares, and what to write; or "".
@@ -37,20 +39,10 @@ def wrong_type_in(config: BaseModel) -> str:
 
 def _dataclasses_in(value: object, path: str) -> Iterator[tuple[str, Any]]:
     """Those made by a person, each behind the dotted path of its field."""
-    match value:
-        case BaseModel():
-            for name in type(value).model_fields:
-                yield from _dataclasses_in(getattr(value, name), f"{path}.{name}")
-        case dict():
-            for key, item in value.items():
-                yield from _dataclasses_in(item, f"{path}.{key}")
-        case list() | tuple():
-            for index, item in enumerate(value):
-                yield from _dataclasses_in(item, f"{path}.{index}")
-        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            yield path, value
-            for field in dataclasses.fields(value):
-                yield from _dataclasses_in(getattr(value, field.name), f"{path}.{field.name}")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield path, value
+    for name, item in members_of(value):
+        yield from _dataclasses_in(item, f"{path}.{name}")
 
 
 @cache

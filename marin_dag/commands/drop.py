@@ -9,7 +9,7 @@ from marin_dag.storage.lease import Holder, Leases
 
 
 def _drop(session: Session) -> int:
-    at_work = Leases(session.store).at_work(writes=True)
+    at_work = Leases(session.store).at_work()
     may_be_waited_for = bool(at_work) and not at_work.keys().isdisjoint(_needed(session))
     fork = session.forks.drop(session.step)
     print(f"dropped {fork.name}, a fork of {fork.base}; what it made stays in {session.store.prefix}")

@@ -34,7 +34,7 @@ def _tell(session: Session) -> int:
         return NOTHING_WOULD_RUN
     word, at = session.parsed.names[1], session.parsed.at
     leases = Leases(session.store)
-    running = leases.at_work(writes=True)
+    running = leases.at_work()
     held = running.get(step.digest)
     _refuse(session.store, graph, step, word, at, running)
     telling = tellings.tell(step.digest, step.name, word, milestone=at, reason=session.parsed.reason)
@@ -94,7 +94,7 @@ def _refuse(
 def _wait(leases: Leases, tellings: Tellings, step: Step[Any], telling: Telling) -> int:
     gone_since = None
     while True:
-        is_at_work = step.digest in leases.at_work(writes=True)
+        is_at_work = step.digest in leases.at_work()
         answer = tellings.answer_of(telling)  # after that: it may be given with a last breath
         if answer is not None:
             print(f"{step.name}: {answer.said}")

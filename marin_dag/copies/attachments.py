@@ -17,7 +17,7 @@ from marin_dag.collect import EVENTS, WORK
 from marin_dag.copies.copy_errors import CopyCancelledError, is_full
 from marin_dag.copies.copying import Copier
 from marin_dag.copies.loose_files import logs_of
-from marin_dag.storage.acceptances import ACCEPTED
+from marin_dag.storage.acceptances import ACCEPTED, Acceptances
 from marin_dag.storage.migrations import MIGRATIONS
 from marin_dag.storage.pins import PINS
 from marin_dag.storage.provenance import now, user_name
@@ -156,7 +156,7 @@ class Attachments:
         if self._target.create(path, data) or self._target.read(path) == data:
             self._same.add(path)
             return
-        name = json.loads(data).get("name", path)
+        name = Acceptances(self._source).read(path).name
         self._problems.append(
             f"{name}: what was accepted of it at the target is not what was accepted here, and stays; "
             f"with --prefix {self._target.prefix}, `accept {name}` says it there"

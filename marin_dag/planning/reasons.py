@@ -122,11 +122,13 @@ class Stopped:
 
 @dataclasses.dataclass(frozen=True)
 class Silent:
-    """An attempt elsewhere that is not over, and whose last heartbeat is too old by the clock of this machine."""
+    """Who holds the lease elsewhere and has not ended, and whose last heartbeat is too old by this machine's clock."""
 
     host: str
     pid: int
     seconds: int
+    does: str = ""
+    """See `Holder`: what is done with the step other than to make it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,8 +246,9 @@ def render(reason: Reason) -> str:
             because = f": {reason.because}" if reason.because else ""
             return f"{reason.author} told it to stop{because} ({reason.told}); {reason.answer}"
         case Silent():
-            where = f"{reason.host} (pid {reason.pid})"
-            return f"the attempt on {where} was last heard {reason.seconds:,} s ago: killed, or this clock is ahead"
+            who = f"whoever {reason.does} it" if reason.does else "the attempt"
+            heard = f"was last heard {reason.seconds:,} s ago: killed, or this clock is ahead"
+            return f"{who} on {reason.host} (pid {reason.pid}) {heard}"
         case BlockedBy():
             return "needs " + _listed([f"{name} ({verdict})" for name, verdict in reason.steps])
         case NotSelected():

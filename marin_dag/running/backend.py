@@ -52,6 +52,9 @@ class Backend(Protocol):
     def request_stop(self) -> None:
         """Asks every running step to save and leave."""
 
+    def withdraw(self, key: str) -> None:
+        """Takes back one task that waits for its resources; one that has begun goes on."""
+
     def cancel(self, key: str) -> None:
         """Stops one task, whose work is lost to another driver; from any thread."""
 

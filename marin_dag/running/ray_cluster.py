@@ -106,6 +106,13 @@ def hear_ray(hear: Callable[[str], None]) -> None:
     worker.print_to_stdstream = hand_over
 
 
+def host_of_node(node_id: str) -> str:
+    """Name of the host of a node that is, or was, in the cluster; "" of any other."""
+    import ray
+
+    return next((str(node["NodeManagerHostname"]) for node in ray.nodes() if node["NodeID"] == node_id), "")
+
+
 def _folder_of_sockets() -> str | None:
     """None is Ray's own choice, below the folder for temporary files; batch systems like to give jobs a long one.
 

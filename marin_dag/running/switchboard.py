@@ -27,6 +27,7 @@ class Switchboard:
 
     def __init__(self) -> None:
         self._news = News([], {}, [], [])
+        self._begun: set[str] = set()
         self._stopped: set[str | None] = set()
         self._coordinators: dict[str, str] = {}
         self._returned: dict[str, set[int]] = {}
@@ -35,6 +36,7 @@ class Switchboard:
         """Takes the key of a step that begins, unless its attempt is to stop; answers whether it is."""
         if self.is_stopped(attempt):
             return True
+        self._begun.add(attempt)
         self._news.started.append(key)
         return False
 
@@ -53,6 +55,13 @@ class Switchboard:
     def stop(self, attempt: str | None) -> None:
         """Asks one attempt to stop, or all of them; not its step, which may be tried again."""
         self._stopped.add(attempt)
+
+    def withdraw(self, attempt: str) -> bool:
+        """Asks one attempt to stop unless it has begun; answers whether it had not."""
+        if attempt in self._begun:
+            return False
+        self.stop(attempt)
+        return True
 
     def is_stopped(self, attempt: str) -> bool:
         """Whether that attempt is to stop."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+from collections.abc import Callable
 from typing import Any
 
 from marin_dag.redact import redact
@@ -12,19 +13,21 @@ from marin_dag.storage.records import Failure
 from marin_dag.store import StoreError
 
 SAID_BY_RAY = "A worker died or was killed"
+NODE_OF_RAY = re.compile(r"Node ID: (\w+)")
 PID_OF_RAY = re.compile(r"Worker PID: (\d+)")
 EXIT_TYPE = re.compile(r"Worker exit type: (\w+)")
-PID_OF_LOG = re.compile(r"^\S+ \S+ INFO \S+ attempt \S+ on \S+ pid (\d+), ", re.MULTILINE)
+PROCESS_OF_LOG = re.compile(r"^\S+ \S+ INFO \S+ attempt \S+ on (\S+) pid (\d+), ", re.MULTILINE)
 """See `run_attempt`."""
 MEMORY_USED = re.compile(r"was ([\d.]+GB / [\d.]+GB)")
 
 
 class WorkerDeaths:
-    """Those of one run."""
+    """Those of one run; `host_of` says which host a node of Ray's is, by its id, and "" of one that is not known."""
 
-    def __init__(self) -> None:
-        self._told: dict[str, Task] = {}
-        """By process id."""
+    def __init__(self, host_of: Callable[[str], str]) -> None:
+        self._host_of = host_of
+        self._told: dict[tuple[str, str], Task] = {}
+        """By host and process id: two hosts may have one id."""
 
     def failure(self, task: Task, error: BaseException) -> Failure:
         """`error` as the failure of the attempt, in few words where it is that its process died."""
@@ -33,10 +36,10 @@ class WorkerDeaths:
         if not said:
             return failure
         log = _appended(task, failure.log_path, str(error))
-        found = PID_OF_LOG.search(log)
+        found = PROCESS_OF_LOG.search(log)
         if found is not None:
-            self._told[found[1]] = task
-        process = "its process" if found is None else f"its process (pid {found[1]})"
+            self._told[found[1], found[2]] = task
+        process = "its process" if found is None else f"its process (pid {found[2]})"
         return failure.model_copy(update={"error": said.format(process=process)})
 
     def remark(self, text: str) -> str:
@@ -44,7 +47,8 @@ class WorkerDeaths:
         found = PID_OF_RAY.search(text)
         if not text.startswith(SAID_BY_RAY) or found is None:
             return text
-        task = self._told.pop(found[1], None)
+        node = NODE_OF_RAY.search(text)
+        task = self._told.pop((self._host_of(node[1]) if node else "", found[1]), None)
         if task is not None:
             _appended(task, failure_of(task, RuntimeError()).log_path, text)
             return ""

@@ -46,7 +46,7 @@ class Acceptances:
             self._paths = {}
             for entry in self._store.list(ACCEPTED):
                 self._paths.setdefault(entry.path.split("/")[1], []).append(entry.path)
-        return [self._read(path) for path in self._paths.get(digest, ())]
+        return [self.read(path) for path in self._paths.get(digest, ())]
 
     def in_force(self, digest: str) -> list[Acceptance]:
         """Acceptances of `digest` that nobody has revoked."""
@@ -102,7 +102,12 @@ class Acceptances:
         self._paths = None
         return entry
 
-    def _read(self, path: str) -> Acceptance:
+    def read(self, path: str) -> Acceptance:
+        """The entry of a log that lies at `path`.
+
+        Raises:
+            StoreError: it is none.
+        """
         try:
             return Acceptance.model_validate_json(self._store.read(path))
         except ValidationError as error:

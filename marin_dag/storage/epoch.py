@@ -20,7 +20,7 @@ RELEASED = "released"
 
 
 class LeaseLostError(Exception):
-    """Another attempt has taken this step over; what this one makes must not be published."""
+    """Somebody else has taken this step over; what this attempt makes must not be published."""
 
 
 class EpochState(NamedTuple):
@@ -57,7 +57,7 @@ class Epoch:
         if there != entry:
             raise LeaseLostError(
                 f"{record.name}: epoch {self.number} of its lease is over; what this attempt made is not published. "
-                "The other attempt goes on."
+                "Whoever has taken the step over goes on."
             )
         self._num_entries += 1
         return Records(self._store).commit(record)

@@ -58,6 +58,11 @@ class Holder(BaseModel, frozen=True, extra="ignore"):
     does: str = ""
     """`COPIES` and the like; "" of an attempt, and in claims of versions that did not write it."""
 
+    @property
+    def said(self) -> str:
+        """For a person: where, since when, and what it does with the step where it does not make it."""
+        return f"{self.host} pid {self.pid}{f' {self.does} it' if self.does else ''} since {self.since}"
+
 
 class Beat(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="constants"):
     """What a heartbeat says. No two of one lease are equal."""
@@ -193,11 +198,12 @@ class Leases:
             self._thread.start()
 
     def running(self) -> dict[str, Held]:
-        """Digests whose lease looks alive, by one listing and two reads each; for a plan."""
-        return self._with_beats(self.unsealed(DEAD_SECONDS))
+        """Digests whose lease looks alive by the clock of the store as well as ours, so that it may write."""
+        return self._with_beats(self.unsealed(DEAD_SECONDS, writes=True))
 
     def running_and_silent(self) -> tuple[dict[str, Held], dict[str, Held]]:
-        """Those of `running`, and those that are not over but were last heard of too long ago by our own clock."""
+        """For a plan, which writes nothing: by our own clock, whose lease looks alive, and who has not ended but was
+        last heard of too long ago."""
         unsealed, now = self.unsealed(math.inf), time.time()
         alive = {digest: each for digest, each in unsealed.items() if now - each[1].updated < DEAD_SECONDS}
         silent = {
@@ -207,13 +213,9 @@ class Leases:
         }
         return self._with_beats(alive), silent
 
-    def at_work(self, *, writes: bool = False) -> dict[str, Held]:
-        """Those of `running` that run their step: a copier or `gc` hears nothing, and publishes nothing new.
-
-        For whoever `writes` by the clock of the store as well.
-        """
-        held = self._with_beats(self.unsealed(DEAD_SECONDS, writes=writes))
-        return {digest: each for digest, each in held.items() if not each.holder.does}
+    def at_work(self) -> dict[str, Held]:
+        """Those of `running` that run their step: a copier or `gc` hears nothing, and publishes nothing new."""
+        return {digest: each for digest, each in self.running().items() if not each.holder.does}
 
     def _with_beats(self, unsealed: dict[str, tuple[Holder, EpochState]]) -> dict[str, Held]:
         found = {}

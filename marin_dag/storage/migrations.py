@@ -170,12 +170,6 @@ def _said(entry: Acceptance) -> str:
     return entry.model_dump_json()
 
 
-def migrations_of(records: Records, digest: str) -> list[Migration]:
-    """The digests of earlier schemes whose outputs `digest` took over."""
-    entries = records.store.list(MIGRATIONS, f"{digest}/")
-    return [Migration.model_validate_json(records.store.read(entry.path)) for entry in entries]
-
-
 def _earlier(step: Step[Any], encoder: Encoder) -> Identity:
     old = encoder(step)
     earlier, present = old.document["schema"], step.identity["schema"]

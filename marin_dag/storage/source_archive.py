@@ -4,8 +4,11 @@ what changed without the code of that day. They explain a record and are never p
 import difflib
 import gzip
 import json
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from marin_dag.code import source_of
 from marin_dag.diff import CodeChanged
@@ -14,6 +17,8 @@ from marin_dag.step import Step
 from marin_dag.store import Store, StoreError
 
 SOURCES = "sources"
+TEXTS = TypeAdapter(dict[str, str])
+"""Name of a definition to its text."""
 
 
 class SourceArchive:
@@ -38,10 +43,11 @@ class SourceArchive:
         except FileNotFoundError:
             return None
         try:
-            return {str(name): str(text) for name, text in json.loads(gzip.decompress(data)).items()}
-        except (OSError, EOFError, ValueError) as error:
+            return TEXTS.validate_json(gzip.decompress(data))
+        except (OSError, EOFError, zlib.error, ValidationError) as error:
+            said = f"{error.error_count()} errors" if isinstance(error, ValidationError) else error
             raise StoreError(
-                f"{self._store.url(_path(fingerprint))}: not an archive of sources ({error}); delete it."
+                f"{self._store.url(_path(fingerprint))}: not an archive of sources ({said}); delete it."
             ) from None
 
 

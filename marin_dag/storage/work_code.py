@@ -9,9 +9,24 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from marin_dag.store import Store, StoreError
 
 FOLDER = "code"
+
+
+class _Code(BaseModel, frozen=True, extra="allow"):
+    """What a plan compares of the part of an identity that is the code."""
+
+    fingerprint: str
+    definitions: dict[str, str]
+
+
+class _Mark(BaseModel, frozen=True, extra="forbid"):
+    """What an attempt leaves."""
+
+    code: _Code
 
 
 def leave_code(
@@ -37,12 +52,13 @@ def codes_left(store: Store, digest: str, paths: Iterable[str]) -> list[dict[str
     found = []
     for path in marks:
         try:
-            found.append(json.loads(store.read(f"work/{digest}/{path}")))
+            found.append(_Mark.model_validate_json(store.read(f"work/{digest}/{path}")).model_dump())
         except FileNotFoundError:  # another attempt has begun since the listing, and nothing was saved under it
             continue
-        except ValueError as error:
+        except ValidationError as error:
             raise StoreError(
                 f"{store.url(f'work/{digest}/{path}')}: does not say by which code the work beside it was left "
-                f"({error}). Delete it, if that was the code of today; else delete the folder {digest} with all of it."
+                f"({error.error_count()} errors). Delete it, if that was the code of today; else delete the folder "
+                f"{digest} with all of it."
             ) from None
     return found

@@ -27,7 +27,7 @@ from marin_dag import collect, local_backend, run
 from marin_dag.collect import Collector, Roots
 from marin_dag.local_backend import LocalBackend, SequentialFanOut
 from marin_dag.run import Run
-from marin_dag.running import attempt, setbacks
+from marin_dag.running import attempt, orders, setbacks
 from marin_dag.running.attempt import run_attempt
 from marin_dag.running.task import KindReference, Task
 from marin_dag.step import Input, Step, StepContext, StepStopped, StopAt, step
@@ -254,7 +254,7 @@ def replaced_machine() -> Iterator[None]:
         (run, "RunHearing", _NobodyTells),
         (run, "SourceArchive", lambda store: SimpleNamespace(keep=lambda steps: None)),
         (run, "collect_provenance", lambda store: PROVENANCE),
-        (run, "new_attempt", lambda: f"20200101-000000-{zlib.crc32(current.new_name().encode()):08x}"),
+        (orders, "new_attempt", lambda: f"20200101-000000-{zlib.crc32(current.new_name().encode()):08x}"),
         (run, "time", clock),
         (setbacks, "time", clock),
         (transient, "PAUSES_SECONDS", (0.0,)),

@@ -17,7 +17,7 @@ from marin_dag.planning.config_checks import check_configs
 from marin_dag.planning.planned import Verdict
 from marin_dag.planning.reasons import KeptParts, NeverMade, NotSelected, Silent, render
 from marin_dag.storage import lease as lease_module
-from marin_dag.storage.lease import Leases
+from marin_dag.storage.lease import COPIES, Leases
 from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.records import Records
@@ -109,8 +109,9 @@ def test_a_record_tells_where_it_came_from(bench: Workbench) -> None:
     assert provenance["host"] == os.uname().nodename
 
 
-def test_a_clock_that_is_ahead_is_told_where_it_may_hide_who_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("does", "who"), [("", "the attempt"), (COPIES, "whoever copies it")])
+def test_a_clock_that_is_ahead_is_told_where_it_may_hide_who_holds_a_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, who: str
 ) -> None:
     """A plan writes nothing, and so cannot ask the store for the time."""
     store, now = Watched(str(tmp_path / "runs")), time.time
@@ -122,7 +123,7 @@ def test_a_clock_that_is_ahead_is_told_where_it_may_hide_who_runs(
     this_process = lease_module.this_process
     monkeypatch.setattr(lease_module, "this_process", elsewhere)
     leases = Leases(LocalStore(store.prefix))
-    leases.acquire(step.digest, "squares", lambda: None)
+    leases.acquire(step.digest, "squares", lambda: None, does=does)
     assert make_plan(Graph([step]), store)["squares"].verdict is Verdict.RUNNING
     monkeypatch.setattr(lease_module.time, "time", lambda: now() + 1_000)
     planned = make_plan(Graph([step]), store)["squares"]
@@ -130,7 +131,7 @@ def test_a_clock_that_is_ahead_is_told_where_it_may_hide_who_runs(
     assert (planned.verdict, planned.will_run) == (Verdict.MISSING, True)
     (said,) = [render(reason) for reason in planned.reasons if isinstance(reason, Silent)]
     assert re.fullmatch(
-        r"the attempt on another-machine \(pid 7\) was last heard 1,00\d s ago: killed, or this clock is ahead", said
+        rf"{who} on another-machine \(pid 7\) was last heard 1,00\d s ago: killed, or this clock is ahead", said
     )
 
 

@@ -582,7 +582,7 @@ def test_an_attempt_overtaken_at_its_commit_waits_for_the_other(tmp_path: Path):
 
     code, display = run(prefix, [step], Overtaken())
     assert code == 0, display.text
-    assert "a lost another run has taken it over" in display.text
+    assert "a lost somebody else has taken it over" in display.text
     assert output(prefix, step, "deep/text.txt") == "aaa"
 
 

@@ -23,7 +23,7 @@ from marin_dag.copies.copy_queue import CopyQueue
 from marin_dag.copies.copying import Copied, Copier
 from marin_dag.diff import CodeChanged
 from marin_dag.step import Step
-from marin_dag.storage.acceptances import Acceptances
+from marin_dag.storage.acceptances import ACCEPTED, Acceptances
 from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.pins import Pins
 from marin_dag.storage.prefix import open_store
@@ -322,6 +322,10 @@ def test_acceptances_that_went_apart_stay_apart_and_that_is_said(bench: Workbenc
     code_said = bench("copy", "--to", target.prefix)
     assert code_said[0] == 1 and "count: what was accepted of it at the target is not what was accepted" in code_said[1]
     assert Acceptances(target).log(key) == [revoked, theirs]
+    (damaged, *_) = [entry.path for entry in store.list(ACCEPTED)]
+    store.write(damaged, b"{")
+    code_said = bench("copy", "--to", target.prefix)
+    assert code_said[0] == 1 and f"{damaged}: not an acceptance" in code_said[1]
 
 
 def test_a_record_that_is_gone_for_a_moment_is_told_and_fails_the_command(

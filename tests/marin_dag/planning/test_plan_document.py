@@ -48,7 +48,7 @@ REASONS: dict[str, dict[str, Any]] = {
     "NotTold": RUNS_ON | {"wanted": int, "field": str, "digest": str, "step": str, "hears": bool},
     "Failed": {"attempts": int, "attempt": str, "error": str, "log_path": str},
     "Stopped": {"author": str, "because": str, "told": str, "answer": str},
-    "Silent": {"host": str, "pid": int, "seconds": int},
+    "Silent": {"host": str, "pid": int, "seconds": int, "does": str},
     "BlockedBy": {"steps": tuple[tuple[str, str], ...]},
     "SameAs": {"step": str},
 }

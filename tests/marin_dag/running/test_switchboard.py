@@ -5,9 +5,17 @@ import time
 
 import pytest
 
-from marin_dag.running.switchboard import SwitchboardChannel, start_switchboard
+from marin_dag.running.switchboard import Switchboard, SwitchboardChannel, start_switchboard
 
 SECONDS = 3.0
+
+
+def test_an_attempt_either_begins_or_is_withdrawn():
+    switchboard = Switchboard()
+    assert not switchboard.begin("a step", "first")
+    assert not switchboard.withdraw("first") and not switchboard.is_stopped("first"), "it hears what it is told"
+    assert switchboard.withdraw("second") and switchboard.begin("a step", "second"), "it came too late to begin"
+    assert switchboard.take_news().started == ["a step"]
 
 
 @pytest.mark.usefixtures("ray_cluster")

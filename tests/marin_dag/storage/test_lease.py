@@ -176,9 +176,8 @@ def test_a_clock_that_is_ahead_takes_no_living_lease_over(store: Store, monkeypa
     is_old = ahead >= lease_module.DEAD_SECONDS
     running, silent = other.running_and_silent()
     assert (DIGEST in running, DIGEST in silent) == (not is_old, is_old)
-    assert (DIGEST in other.running(), DIGEST in other.at_work()) == (not is_old, not is_old)
     assert not store.exists("clock/now")
-    assert DIGEST in other.at_work(writes=True)
+    assert DIGEST in other.running() and DIGEST in other.at_work()
     for _ in range(2):
         assert isinstance(other.acquire(DIGEST, "web", ignore), Held)
     leases.close()

@@ -17,7 +17,7 @@ from marin_dag.step import Step
 from marin_dag.storage import lease
 from marin_dag.storage.acceptances import Acceptances
 from marin_dag.storage.damage import findings_of
-from marin_dag.storage.migrations import migrate, migrations_of
+from marin_dag.storage.migrations import MIGRATIONS, Migration, migrate
 from marin_dag.storage.pins import Pins
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.records import Records
@@ -110,7 +110,8 @@ def test_after_a_migration_everything_is_done_and_nothing_is_made_again(
             update={"key": new.key, "digest": new.digest, "identity": new.identity, "migrated_from": old.key}
         )
         assert output(prefix, new, record.manifest[0].path) == output(prefix, old, record.manifest[0].path)
-        (migration,) = migrations_of(records, new.digest)
+        (entry,) = records.store.list(MIGRATIONS, f"{new.digest}/")
+        migration = Migration.model_validate_json(records.store.read(entry.path))
         assert (migration.old_digest, migration.new_digest) == (old.digest, new.digest)
         assert (migration.old_schema, migration.new_schema) == (OLD, SCHEMA_VERSION)
     assert {key: records.get(key) for key in old_records} == old_records

@@ -2,23 +2,25 @@
 
 import contextlib
 import logging
+import os
 import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from rich.console import Console
 
-from marin_dag import run
+from marin_dag import ray_backend, run
 from marin_dag.graph import Graph
 from marin_dag.local_backend import LocalBackend
 from marin_dag.plan import make_plan
 from marin_dag.planning.planned import Verdict
 from marin_dag.planning.reasons import Stopped, render
+from marin_dag.ray_backend import RayBackend
 from marin_dag.run import Run
 from marin_dag.running import hearing
 from marin_dag.running.hearing import Hearing
@@ -169,8 +171,9 @@ def test_a_step_whose_turn_has_not_come_is_told_to_stop_by_word_to_any_run(store
     assert published(store, trunk) == [300]
 
 
+@pytest.mark.parametrize("status", ["cancelled", "stopped"])  # of one task, and of a gang
 def test_a_step_that_waits_for_its_resources_is_withdrawn_and_who_told_it_is_answered(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, status: Literal["cancelled", "stopped"]
 ):
     monkeypatch.setattr(run, "QUEUED_SECONDS", 0.0)
     trunk = phase(store)
@@ -182,7 +185,7 @@ def test_a_step_that_waits_for_its_resources_is_withdrawn_and_who_told_it_is_ans
             time.sleep(0.001)
             withdrawn = [task for task in self._queue if task.key in self._cancelled]
             self._queue = [task for task in self._queue if task not in withdrawn]
-            return [Outcome(task, "cancelled") for task in withdrawn]
+            return [Outcome(task, status) for task in withdrawn]
 
     class Telling(Teller):
         def event(self, name: str, what: str, detail: str) -> None:
@@ -193,9 +196,32 @@ def test_a_step_that_waits_for_its_resources_is_withdrawn_and_who_told_it_is_ans
     display = Telling()
     assert Run([trunk], store, Full(), display, command="").run() == 1
     (telling,) = Tellings(store).of(trunk.digest)
-    assert display.lines[-1] == f"trunk stopped {telling.author} told it to stop: no need any more"
+    said = f"trunk stopped {telling.author} told it to stop: no need any more"
+    assert [line for line in display.lines if line.startswith("trunk")] == ["trunk queued waits for 1 cpu", said]
     answer = Tellings(store).answer_of(telling)
     assert answer is not None and answer.said == "it is not begun, or not again"
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_step_on_ray_that_has_just_begun_hears_the_stop_itself_and_saves(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+):
+    """A step that ends in its first second is not told to have begun; that of this one never comes by itself."""
+    monkeypatch.setattr(ray_backend, "QUICK_SECONDS", 1e9)
+    trunk = phase(store, until_step=10_000, seconds=0.05)
+
+    class AtOnce(RayBackend):
+        def wait(self, timeout_seconds: float) -> list[Outcome]:
+            if trunk.key in self._started and not Tellings(store).of(trunk.digest):
+                Tellings(store).tell(trunk.digest, "trunk", STOP)
+            return super().wait(timeout_seconds)
+
+    display = Teller()
+    assert Run([trunk], store, AtOnce(), display, command="").run() == 1
+    (answer,) = map(Tellings(store).answer_of, Tellings(store).of(trunk.digest))
+    assert answer is not None and answer.said.startswith("stopped at ")
+    assert [line.split()[1] for line in display.lines if line.startswith("trunk")] == ["started", "stopped"]
+    assert "its work so far is kept" in display.lines[-1]
 
 
 def test_a_stop_is_heeded_that_was_seen_as_another_step_asked_for_its_own(
@@ -390,6 +416,7 @@ def test_a_run_that_waits_for_a_copy_tells_it_nothing(store: LocalStore):
             super().event(name, what, detail)
             if what == "elsewhere":
                 self.has_waited = True
+                assert f"pid {os.getpid()} copies it since " in detail
             held.release()
 
     display = Releasing()

@@ -11,12 +11,15 @@ from marin_dag.store import StoreError
 DIGEST = "ab" * 32
 
 
-def test_what_does_not_say_which_code_it_was_is_named_and_what_another_attempt_has_deleted_is_none(tmp_path: Path):
+@pytest.mark.parametrize("data", [b"{", b"[]", b'{"code": 1}', b'{"code": {"fingerprint": "f"}}'])
+def test_what_does_not_say_which_code_it_was_is_named_and_what_another_attempt_has_deleted_is_none(
+    tmp_path: Path, data: bytes
+):
     store = LocalStore(str(tmp_path))
-    identity = {"code": {"fingerprint": "f" * 64}}
+    identity = {"code": {"fingerprint": "f" * 64, "definitions": {"a.b": "c"}, "version": "1"}}
     leave_code(store, f"work/{DIGEST}", identity, None)
     left = f"code/{'f' * 64}.json"
     assert codes_left(store, DIGEST, [left, "saved", "code/gone.json"]) == [identity]
-    store.write(f"work/{DIGEST}/{left}", b"{")
+    store.write(f"work/{DIGEST}/{left}", data)
     with pytest.raises(StoreError, match=rf"{left}: does not say by which code .*Delete it"):
         codes_left(store, DIGEST, [left])
