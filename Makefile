@@ -19,11 +19,13 @@ test: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
 	@echo "running ruff, mypy and pytest: 15 to 20 minutes on two cores"
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
-	.venv/bin/mypy
-	@# Some hundred processes import what is under test: compiled once, also where Python is told to write no bytecode.
-	@.venv/bin/python -m compileall -q marin_dag runtime steps pipelines tests
-	@# And its assert statements, which each worker else rewrites; what cannot be imported is reported by the run itself.
-	@env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m pytest --collect-only > /dev/null || true
+	@# Types are checked on one core; on the other one: some hundred processes import what is under test, which is compiled
+	@# once, also where Python is told to write no bytecode, and so are its assert statements, which each worker else
+	@# rewrites; what cannot be imported is reported by the run itself.
+	.venv/bin/mypy & mypy=$$!; \
+	.venv/bin/python -m compileall -q marin_dag runtime steps pipelines tests; compiled=$$?; \
+	env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m pytest --collect-only > /dev/null; \
+	wait $$mypy && exit $$compiled
 	.venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 .venv/ready: requirements.lock pyproject.toml
