@@ -8,13 +8,11 @@ import dataclasses
 from typing import Literal, NamedTuple
 
 from marin_dag.resources import Cpu, Resources, Tpu
-from runtime.evaluation.suites import CORE_TASKS, LAPTOP_TASKS, MMLU_TASKS, TaskSpec
+from runtime.evaluation.suites import CORE_TASKS, LAPTOP_TASKS, MMLU_TASKS, PACKAGED_TASKS, TaskSpec
 from runtime.kernels.scatter_blocks import ScatterKernel
 from runtime.model.config import LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Cycles
-
-TASKS_WITHOUT_ITEMS = ("agieval_lsat_ar", "lambada_openai", "wsc273")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +158,7 @@ EIGHT_B = Scale(
     scoring_resources=Tpu("v6e-8"),
     # The package that carries the items has none for three of the recipe's tasks; a run must not find that out after
     # twelve trillion tokens.
-    tasks=tuple(spec for spec in (*CORE_TASKS, *MMLU_TASKS) if spec.task not in TASKS_WITHOUT_ITEMS),
+    tasks=tuple(spec for spec in (*CORE_TASKS, *MMLU_TASKS) if spec.task in PACKAGED_TASKS),
     lm_eval_limit=None,
 )
 

@@ -14,16 +14,18 @@ if __name__ == "__main__":  # first: the other imports take half a second
     say_it_in_one_line()
 
 import argparse
+import fnmatch
 import sys
 from collections.abc import Iterator, Sequence
 
 from marin_dag.cli import main
 from marin_dag.commands.session import Finished
+from marin_dag.errors import UserError, listed
 from marin_dag.resources import Cpu
 from marin_dag.step import Step
 from pipelines import curves_command, waits_command
 from pipelines.source import DEGENERATE
-from pipelines.sources import evaluation_items_step
+from pipelines.sources import COMPANIONS, MAX_NAMED, evaluation_items_step
 from pipelines.timeline import remarks
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE, LlamaConfig
@@ -49,7 +51,7 @@ from steps.drops_table import DropsTableConfig, drops_table
 from steps.evaluation_items import OwnItemsConfig, own_evaluation_items
 from steps.example_crawl import ExampleCrawlConfig, example_crawl
 from steps.extract import ExtractConfig, extract
-from steps.fetch import files_in, installed_python
+from steps.fetch import Files, files_in, installed_python, names_in
 from steps.filter import FilterConfig, filter_documents
 from steps.tokenize import TokenizeConfig, tokenize
 from steps.train_phase import TrainPhaseConfig, train_phase
@@ -71,6 +73,7 @@ RULES: tuple[Rule, ...] = (
 QUALITY = QualityScore(keep_fraction=0.9)
 # Of a few dozen documents some must fall to either side.
 VALIDATION_SHARE = 0.2
+EVALUATION_SET = "*.jsonl"
 STEPS = 20
 SEQUENCE_LENGTH = 64
 MODEL = LlamaConfig(
@@ -119,11 +122,28 @@ def _crawl_and_items(arguments: argparse.Namespace) -> tuple[Step, Step]:
     else:
         crawl = download("crawl", DownloadConfig(fetch=files_in(arguments.warc, "*.warc.gz", "*.warc")))
     if arguments.evals is not None:
-        evals = download("download/evals", DownloadConfig(fetch=files_in(arguments.evals, "**/*.jsonl")))
+        evals = download("download/evals", DownloadConfig(fetch=_evaluation_sets(arguments.evals)))
         return crawl, own_evaluation_items("evaluation_items", OwnItemsConfig(download=evals))
     if arguments.warc is None:
         return crawl, own_evaluation_items("evaluation_items", OwnItemsConfig(download=crawl))
     return crawl, evaluation_items_step()
+
+
+def _evaluation_sets(folder: str) -> Files:
+    found = files_in(folder, f"**/{EVALUATION_SET}")
+    known = (EVALUATION_SET, *COMPANIONS)
+    others = [
+        name
+        for name in names_in(folder, "**")
+        if not any(fnmatch.fnmatch(name.rpartition("/")[2], pattern) for pattern in known)
+    ]
+    if others:
+        raise UserError(
+            f"{folder}: {listed(others, MAX_NAMED)} would not be looked for in the corpus: an evaluation set is a file "
+            f"of JSON lines ({EVALUATION_SET}). Unpack or convert what it must not hold, and take the rest out of the "
+            "folder."
+        )
+    return found
 
 
 def _wanted(arguments: argparse.Namespace) -> Step:

@@ -79,6 +79,11 @@ def own_evaluation_items(config: OwnItemsConfig, context: StepContext) -> Evalua
         names = [file.name for file in config.download.result.files]
         raise UserError(f"{context.name}: {wrong} among {names}; name a folder of evaluation sets, a file a task.")
     num_items = copy_item_files(given, f"{context.output_path}/items")
+    if empty := [f"{task}.jsonl" for task, number in num_items.items() if number == 0]:
+        raise UserError(
+            f"{context.name}: {', '.join(empty)} of {config.download.name} has no items, and nothing of it would be "
+            "looked for; write them, or take the file away."
+        )
     files = {task: f"items/{task}.jsonl" for task in sorted(given)}
     return _with_index(config, context, files, {}, num_items)
 

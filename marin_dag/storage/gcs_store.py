@@ -7,9 +7,6 @@ import datetime
 import json
 import logging
 import os
-import socket
-import urllib.parse
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -24,13 +21,11 @@ import requests.exceptions
 from gcsfs.retry import ChecksumError, HttpError
 
 from marin_dag.redact import redact
-from marin_dag.storage.cloud_store import CloudStore, first_line
+from marin_dag.storage.cloud_store import FIRST_CONTACT_TIMEOUT_SECONDS, CloudStore, first_line
 from marin_dag.storage.gcs_requests import CheckedFileSystem, DownloadError
-from marin_dag.storage.transient import TRANSIENT_CODES, patiently
+from marin_dag.storage.transient import TRANSIENT_CODES
 from marin_dag.store import Entry, Store, StoreError, checked
 
-FIRST_CONTACT_TIMEOUT_SECONDS = 20.0
-NO_NETWORK_PAUSES_SECONDS = (0.5, 1.0)
 PAGE_SIZE = 1000
 CREATOR = "creator"
 UNREACHABLE = (
@@ -47,10 +42,15 @@ UNREACHABLE = (
 class GcsStore(CloudStore):
     """`gs://bucket/folder`."""
 
+    service = "Cloud Storage"
+    way_there = "the network and the proxy"
+
     def __init__(self, prefix: str) -> None:
         # gcsfs logs a traceback for each error that it also raises; the raised one is explained here.
         logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
-        patiently(lambda: _refuse_no_network(prefix), NO_NETWORK_PAUSES_SECONDS)
+        # Google's client looks for credentials before it finds out that there is no network.
+        address = fsspec.config.apply_config(CheckedFileSystem, {}).get("endpoint_url") or gcsfs.core._location()
+        self._refuse_no_network(prefix, address)
         emulator = os.environ.get("STORAGE_EMULATOR_HOST")
         super().__init__(prefix, CheckedFileSystem(token="anon" if emulator else None, use_listings_cache=False))
 
@@ -131,7 +131,7 @@ class GcsStore(CloudStore):
                 self._make_contact()
             yield
         except UNREACHABLE as error:
-            raise _unreachable(url, error) from error
+            raise self._unreachable(url, error) from error
         except google.auth.exceptions.GoogleAuthError as error:
             raise StoreError(f"{url}: {first_line(error)}; {LOG_IN}.", is_transient=error.retryable) from error
         except HttpError as error:
@@ -153,8 +153,6 @@ class GcsStore(CloudStore):
             raise
 
     def _make_contact(self) -> None:
-        """The first request, with a limit of its own: a dead network should show sooner than a lost connection."""
-
         async def first_page() -> Any:
             return await self._fs._call("GET", "b/{}/o", self._bucket, maxResults="1", json_out=True)
 
@@ -166,25 +164,6 @@ class GcsStore(CloudStore):
                 f"gs://{self._bucket}`) or name another."
             ) from error
         self._in_contact = True
-
-
-def _refuse_no_network(url: str) -> None:
-    """Where names are not resolved, Google's client looks a quarter of a minute for credentials before it finds out."""
-    if urllib.request.getproxies():  # which resolves them
-        return
-    address = fsspec.config.apply_config(CheckedFileSystem, {}).get("endpoint_url") or gcsfs.core._location()
-    try:
-        socket.getaddrinfo(urllib.parse.urlsplit(address).hostname, None)
-    except socket.gaierror as error:
-        raise _unreachable(url, error) from error
-
-
-def _unreachable(url: str, error: BaseException) -> StoreError:
-    return StoreError(
-        f"{url}: Cloud Storage cannot be reached ({first_line(error)}); check the network and the proxy, then run the "
-        "same command again, nothing finished is lost.",
-        is_transient=True,
-    )
 
 
 async def _all_pages(filesystem: CheckedFileSystem, bucket: str, beginning: str) -> list[dict[str, str]]:

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import botocore.exceptions
+import fsspec.asyn
 import google_crc32c
 import s3fs
 
-from marin_dag.storage.cloud_store import CloudStore, first_line
+from marin_dag.redact import redact
+from marin_dag.storage.cloud_store import FIRST_CONTACT_TIMEOUT_SECONDS, CloudStore, first_line
 from marin_dag.storage.transient import TRANSIENT_CODES, Backoff
 from marin_dag.store import CHECKSUM_BLOCK_IN_BYTES, Entry, StoreError, checked
 
@@ -27,6 +29,9 @@ REQUESTS = {"retries": {"mode": "standard", "max_attempts": 6}, "connect_timeout
 
 class S3Store(CloudStore):
     """`s3://bucket/folder`. Address and credentials come from where AWS's own tools take them."""
+
+    service = "S3"
+    way_there = "the network, the proxy and AWS_ENDPOINT_URL"
 
     def __init__(self, prefix: str) -> None:
         super().__init__(prefix, s3fs.S3FileSystem(use_listings_cache=False, config_kwargs=REQUESTS))
@@ -128,12 +133,8 @@ class S3Store(CloudStore):
             raise
         except (botocore.exceptions.NoCredentialsError, botocore.exceptions.PartialCredentialsError) as error:
             raise StoreError(f"{url}: {first_line(error)}; {LOG_IN}.") from error
-        except botocore.exceptions.BotoCoreError as error:
-            raise StoreError(
-                f"{url}: S3 cannot be reached ({first_line(error)}); check the network and AWS_ENDPOINT_URL, then run "
-                "the same command again, nothing finished is lost.",
-                is_transient=True,
-            ) from error
+        except (botocore.exceptions.BotoCoreError, fsspec.asyn.FSTimeoutError) as error:
+            raise self._unreachable(url, error) from error
         except PermissionError as error:
             raise StoreError(f"{url}: {first_line(error)}; {LOG_IN}.") from error
         except OSError as error:
@@ -147,7 +148,19 @@ class S3Store(CloudStore):
 
     def _make_contact(self) -> None:
         try:
-            self._call("list_objects_v2", MaxKeys=1)
+            self._fs.connect()
+        except ValueError as error:  # botocore's of an address
+            raise StoreError(
+                f"{self.prefix}: {redact(str(error))}; an address of S3, which AWS_ENDPOINT_URL or the profile gives, "
+                "begins with http:// or https://."
+            ) from error
+        self._refuse_no_network(self.prefix, self._fs.s3.meta.endpoint_url)
+
+        async def first_page() -> Any:
+            return await self._fs._call_s3("list_objects_v2", Bucket=self._bucket, MaxKeys=1)
+
+        try:
+            fsspec.asyn.sync(self._fs.loop, first_page, timeout=FIRST_CONTACT_TIMEOUT_SECONDS)
         except FileNotFoundError as error:
             raise StoreError(
                 f"{self.prefix}: there is no bucket {self._bucket}; make it (`aws s3 mb s3://{self._bucket}`) or name "

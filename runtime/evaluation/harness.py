@@ -170,11 +170,13 @@ def generation_request(arguments: Mapping[str, Any]) -> GenerationRequest:
     """Reads lm-eval's generation arguments; refuses sampling and whatever else would change the text."""
     remaining = dict(arguments)
     temperature = float(remaining.pop("temperature", 0.0) or 0.0)
+    do_sample = remaining.pop("do_sample", None)
     # As lm-eval reads them: a temperature above zero means sampling unless do_sample says otherwise.
-    if remaining.pop("do_sample", None) is not False and temperature > 0:
+    if do_sample or (do_sample is None and temperature > 0):
+        at = f" at temperature {temperature}" if temperature else ""
         raise GenerationError(
-            f"generation_kwargs: sampling at temperature {temperature} is asked for; this adapter decodes "
-            "greedily. Set do_sample: false in the task."
+            f"generation_kwargs: sampling{at} is asked for; this adapter decodes greedily. Set do_sample: false in "
+            "the task."
         )
     for name in ("top_p", "top_k"):  # without sampling they have no effect
         remaining.pop(name, None)

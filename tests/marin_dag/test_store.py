@@ -5,12 +5,13 @@ import gc
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import google_crc32c
 import pytest
+import s3fs
 
 from marin_dag.storage.prefix import open_store
 from marin_dag.store import Store, StoreError, explain_os_error, limit_met
@@ -176,14 +177,61 @@ def test_without_a_network_nobody_looks_for_credentials(monkeypatch: pytest.Monk
 
     for name in ("STORAGE_EMULATOR_HOST", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("marin_dag.storage.gcs_store.socket.getaddrinfo", unknown)
-    monkeypatch.setattr("marin_dag.storage.gcs_store.NO_NETWORK_PAUSES_SECONDS", (0.0,))
+    monkeypatch.setattr("marin_dag.storage.cloud_store.socket.getaddrinfo", unknown)
+    monkeypatch.setattr("marin_dag.storage.cloud_store.NO_NETWORK_PAUSES_SECONDS", (0.0,))
     monkeypatch.setattr("gcsfs.core.GoogleCredentials", lambda *given: pytest.fail("credentials were looked for"))
     with pytest.raises(
         StoreError, match=r"gs://b/runs: Cloud Storage cannot be reached .*; check the network"
     ) as caught:
         open_store("gs://b/runs")
     assert caught.value.is_transient and asked == ["storage.googleapis.com"] * 2
+
+
+@pytest.fixture
+def no_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Leads S3's client to an address; the clients of other tests, which are kept, go on to their server."""
+    kept = dict(s3fs.S3FileSystem._cache)
+    s3fs.S3FileSystem.clear_instance_cache()
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "none")
+    yield lambda address: monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+    s3fs.S3FileSystem.clear_instance_cache()
+    s3fs.S3FileSystem._cache.update(kept)
+
+
+def test_where_names_are_not_resolved_s3_is_asked_for_its_address_alone(no_s3, monkeypatch: pytest.MonkeyPatch):
+    asked = []
+
+    def unknown(host: str, port: None) -> None:
+        asked.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    no_s3("http://nowhere.invalid:9000")
+    monkeypatch.setattr("marin_dag.storage.cloud_store.socket.getaddrinfo", unknown)
+    monkeypatch.setattr("marin_dag.storage.cloud_store.NO_NETWORK_PAUSES_SECONDS", (0.0,))
+    with pytest.raises(
+        StoreError, match=r"s3://b/runs: S3 cannot be reached \(gaierror: .*; check the network, the proxy and AWS_END"
+    ) as caught:
+        open_store("s3://b/runs").list("commits")
+    assert caught.value.is_transient and asked == ["nowhere.invalid"] * 2
+
+
+def test_an_s3_that_does_not_answer_in_time_cannot_be_reached(no_s3, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("marin_dag.storage.s3_store.FIRST_CONTACT_TIMEOUT_SECONDS", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        no_s3(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(StoreError, match=r"s3://b/runs/commits: S3 cannot be reached .*; check the net") as caught:
+            open_store("s3://b/runs").list("commits")
+    assert caught.value.is_transient
+
+
+@pytest.mark.parametrize("address", ["minio:9000", "http://[::1"])
+def test_an_address_of_s3_that_is_none_is_an_error_and_says_what_one_is(no_s3, address: str):
+    no_s3(address)
+    with pytest.raises(StoreError, match=r"s3://b/runs: Invalid .*AWS_ENDPOINT_URL.* begins with http://"):
+        open_store("s3://b/runs").list("commits")
 
 
 def test_a_bucket_that_does_not_exist_is_one_clear_message(gcs_bucket: str):

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.inputs import replace_inputs
 from marin_dag.local_backend import LocalBackend
@@ -88,6 +89,17 @@ def test_own_crawls_evaluation_sets_and_wanted_texts_take_the_place_of_its_own(t
     assert [file.name for file in steps["download/wanted"].config.fetch.files] == ["good.jsonl"]
     pinned = {step.name: step for step in built("--warc", str(tmp_path)).steps}
     assert pinned["evaluation_items"].kind.name == "evaluation_items"
+
+
+@pytest.mark.parametrize("name", ["toys.jsonl.gz", "toys/test.parquet", "toys.json"])
+def test_an_evaluation_set_that_would_not_be_looked_for_is_refused(tmp_path, name):
+    for other in ("math.jsonl", "README.md", ".cache/x.bin", name):
+        (tmp_path / other).parent.mkdir(exist_ok=True)
+        (tmp_path / other).write_text('{"question": "?"}')
+    with pytest.raises(UserError, match=rf"{name} would not be looked for in the corpus: .*Unpack or convert"):
+        built("--evals", str(tmp_path))
+    (tmp_path / name).unlink()
+    built("--evals", str(tmp_path))
 
 
 def test_the_report_shows_every_step_of_the_chain_and_what_each_of_two_filters_dropped(results, tmp_path):

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from marin_dag.context import ALONE
 from marin_dag.inputs import Input
 from marin_dag.resources import Cpu, Gpu, Resources, Tpu
+from pipelines.sources import evaluation_items_step
 from runtime.data.cache import TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.encoding import Encoder
@@ -314,6 +315,23 @@ def test_a_limit_of_one_item_and_an_empty_list_of_tasks_are_refused(exported, it
         LmEvalConfig(export=exported, items=items, tasks=LAPTOP_TASKS, limit=1)
     with pytest.raises(ValidationError, match="at least 1 item"):
         LmEvalConfig(export=exported, items=items, tasks=(), limit=None)
+
+
+def test_a_plan_refuses_tasks_of_which_the_package_has_no_items_and_one_asked_for_twice(exported, items):
+    package = evaluation_items_step()
+
+    def scoring(*tasks: TaskSpec, of: Any = package) -> None:
+        config = LmEvalConfig(export=exported, items=of, tasks=tasks, limit=None)
+        lm_eval.check(config)
+
+    scoring(*LAPTOP_TASKS, TaskSpec("mmlu", 5), TaskSpec("mmlu"))
+    with pytest.raises(
+        ValueError, match=r"tasks: the evaluation package of 'evaluation_items' has no items of lamb.*, wsc"
+    ):
+        scoring(TaskSpec("wsc273"), TaskSpec("piqa"), TaskSpec("lambada_openai"))
+    scoring(TaskSpec("wsc273"), of=items)
+    with pytest.raises(ValueError, match=r"tasks: piqa_0shot asked for twice; leave one out"):
+        scoring(TaskSpec("piqa"), TaskSpec("boolq"), TaskSpec("piqa", 0), of=items)
 
 
 @pytest.mark.parametrize("kind", [hf_export, lm_eval])

@@ -462,6 +462,7 @@ def test_any_set_of_json_lines_is_one_to_be_held_against(run_alone, corpus, tmp_
     [
         ({"toy.jsonl": "{}\n[1]\n"}, r"toy\.jsonl: item 2 is a list; an evaluation set has one JSON object a line"),
         ({"toy.jsonl": "nonsense"}, r"toy\.jsonl: item 1 is not JSON"),
+        ({"toy.jsonl": "{}", "more/none.jsonl": "\n\r\n"}, r"more-none\.jsonl of download-items has no items, and"),
         ({"toy.json": "{}"}, r"no file ends in \.jsonl among \['toy\.json'\]; name a folder of evaluation sets"),
         ({"a/b.jsonl": "{}", "a-b.jsonl": "{}"}, r"two files would be one task among \['a-b\.jsonl', 'a/b\.jsonl'\]"),
     ],

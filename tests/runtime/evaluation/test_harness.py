@@ -320,6 +320,7 @@ def test_generation_arguments_are_read_as_lm_eval_reads_them():
     read = generation_request({"until": "\n", "do_sample": False, "temperature": 0.7, "max_new_tokens": 9})
     assert read == GenerationRequest(("\n",), 9)
     assert generation_request({"until": ["</s>", ""]}) == GenerationRequest(("</s>",), 256)
+    assert generation_request({"temperature": None, "max_gen_toks": 3}) == GenerationRequest((), 3)
 
 
 @pytest.mark.parametrize(
@@ -327,6 +328,7 @@ def test_generation_arguments_are_read_as_lm_eval_reads_them():
     [
         ({"do_sample": True, "temperature": 0.8}, r"sampling at temperature 0\.8 .* do_sample: false"),
         ({"temperature": 0.8}, r"sampling at temperature 0\.8"),
+        ({"do_sample": True}, r"sampling is asked for; this adapter decodes greedily"),
         ({"num_beams": 4}, r"num_beams not known"),
     ],
 )

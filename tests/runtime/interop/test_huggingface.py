@@ -216,6 +216,10 @@ def test_a_text_is_encoded_whole_and_alone_whatever_the_file_of_the_tokenizer_wa
     write_tokenizer(str(tmp_path / "export"), source, special, vocab_size=CONFIG.vocab_size, max_length=256)
     assert read_model(str(tmp_path / "export")).tokenizer.encode("the quick fox").ids == expected
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "export").encode("the quick fox") == expected
+    # A folder of somebody else's may hold such a file.
+    (tmp_path / "export/tokenizer.json").write_bytes((tmp_path / "padded.json").read_bytes())
+    assert read_model(str(tmp_path / "export")).tokenizer.encode("the quick fox").ids == expected
+    write_tokenizer(str(tmp_path / "export"), source, special, vocab_size=CONFIG.vocab_size, max_length=256)
     # Both forget what the file says of it; whoever else reads the file does not.
     assert Tokenizer.from_file(str(tmp_path / "export/tokenizer.json")).encode("the quick fox").ids == expected
 
@@ -233,7 +237,9 @@ def test_a_model_trained_with_bos_is_given_one_by_both_libraries(tmp_path):
     write_tokenizer(str(tmp_path / "export"), str(bare), special, vocab_size=CONFIG.vocab_size, max_length=256)
     expected = [1, *Tokenizer.from_file(str(bare)).encode("the fox").ids]
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "export").encode("the fox") == expected
-    assert read_model(str(tmp_path / "export")).tokenizer.encode("the fox").ids == expected
+    tokenizer = read_model(str(tmp_path / "export")).tokenizer
+    assert tokenizer.encode("the fox").ids == expected
+    assert tokenizer.encode("the fox", "the fox").ids == [*expected, *expected]
 
 
 def test_a_tokenizer_that_knows_its_bos_is_copied_byte_for_byte(tmp_path):
@@ -278,6 +284,8 @@ def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path):
     source = tokenizer_file(tmp_path / "source.json")
     with pytest.raises(InteropError, match=r"source\.json: \d+ ids, but the model's vocab_size is 100; this is not"):
         write_tokenizer(str(tmp_path), str(source), SPECIAL, vocab_size=100, max_length=256)
+    num_ids = Tokenizer.from_file(str(source)).get_vocab_size()
+    write_tokenizer(str(tmp_path), str(source), SPECIAL, vocab_size=num_ids, max_length=256)  # one that just fits
 
 
 def test_a_tokenizer_with_an_id_behind_the_last_row_is_refused_however_few_tokens_it_has(tmp_path):
@@ -305,6 +313,7 @@ def test_an_end_of_text_id_without_a_token_is_refused(tmp_path):
         ({"model_type": "qwen3", "head_dim": None, "num_key_value_heads": None}, r"num_key_value_heads, head_dim not"),
         ({"hidden_act": "gelu"}, r"hidden_act is 'gelu'; only 'silu'"),
         ({"attention_bias": True}, r"attention_bias is True; only False"),
+        ({"mlp_bias": True}, r"mlp_bias is True; only False"),
         ({"pretraining_tp": 2}, r"pretraining_tp is 2; only 1"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, r"rotary scaling 'yarn' is not known"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, r"rotary scaling 'linear' is not known"),
@@ -325,6 +334,15 @@ def test_a_scaling_is_read_under_the_key_of_older_files_too():
     assert from_config_json({**document, "rope_scaling": older}, "c.json") == (CONFIG, SCALED_ROPE)
 
 
+def test_a_config_without_an_end_of_text_is_refused(tmp_path):
+    write_model(str(tmp_path), model(), CONFIG, LLAMA2_ROPE, SPECIAL, dtype="float32")
+    tokenizer_file(tmp_path / "tokenizer.json")
+    document = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**document, "eos_token_id": None}))
+    with pytest.raises(InteropError, match=r"config\.json: eos_token_id is not given; without it no text has an end"):
+        read_model(str(tmp_path))
+
+
 def test_a_minimal_config_means_what_transformers_takes_it_to_mean():
     document = {
         "model_type": "llama", "vocab_size": 10, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1,
@@ -335,6 +353,8 @@ def test_a_minimal_config_means_what_transformers_takes_it_to_mean():
     assert config.num_key_value_heads == theirs.num_key_value_heads
     assert config.head_dim == theirs.head_dim
     assert config.rms_norm_eps == theirs.rms_norm_eps
+    assert config.initializer_range == theirs.initializer_range
+    assert config.tie_word_embeddings is theirs.tie_word_embeddings is False
     assert rope.rope_theta == theirs.rope_parameters["rope_theta"]
 
 
