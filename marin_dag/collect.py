@@ -358,7 +358,7 @@ def _lost(lease: Lease | Held | None) -> str:
 
 
 def _is_held(lease: Lease | Held | None) -> str:
-    return f"{lease.holder.host} pid {lease.holder.pid} is running it" if isinstance(lease, Held) else ""
+    return lease.holder.said if isinstance(lease, Held) else ""
 
 
 class _Running(NamedTuple):
