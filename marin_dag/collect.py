@@ -240,8 +240,8 @@ class Collector:
         """
         by_digest: dict[str, list[Entry]] = {}
         for entry in self._store.list(WORK):
-            _, digest, rest = entry.path.split("/", 2)
-            if digest not in busy and (digest not in kept or not rest.startswith((f"{EVENTS}/", f"{CODE}/"))):
+            digest, _, rest = entry.path.removeprefix(f"{WORK}/").partition("/")
+            if rest and digest not in busy and (digest not in kept or not rest.startswith((f"{EVENTS}/", f"{CODE}/"))):
                 by_digest.setdefault(digest, []).append(entry)
         for digest, entries in by_digest.items():
             certified = certified_in(entries)

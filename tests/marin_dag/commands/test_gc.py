@@ -23,6 +23,7 @@ from marin_dag.store import Entry
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.storage.test_records import a_record
 from tests.marin_dag.test_cli import ROOT, Toy
+from tests.marin_dag.workbench import Workbench
 
 NOW = ("--older-than-days", "0")
 
@@ -315,6 +316,17 @@ def test_a_step_that_begins_while_it_is_collected_keeps_its_input(edited: Toy) -
     assert all(records.find(item.key) is not None for item in garbage)
     lease.release()
     leases.close()
+
+
+def test_a_stray_file_beside_the_folders_of_steps_stays_and_ends_nothing(bench: Workbench) -> None:
+    assert bench()[0] == 0
+    strays = [bench.prefix / "codes" / "note.txt", bench.prefix / "work" / "note.txt"]
+    for stray in strays:
+        stray.parent.mkdir(exist_ok=True)
+        stray.write_text("mine")
+    assert bench("gc", "--yes", "--older-than-days", "0")[0] == 0
+    assert bench("ls")[0] == 0 and bench("why", "count")[0] == 0
+    assert all(stray.exists() for stray in strays)
 
 
 @pytest.mark.parametrize(("does", "said"), [("", "runs"), (COPIES, "copies")])
