@@ -107,7 +107,7 @@ def adopt(store: Store, path: str, name: str, *, wanted: str | None = None) -> A
     leases = Leases(store)
     lease = leases.acquire(item.digest, name, lambda: None, does=ADOPTS)
     if isinstance(lease, Held):
-        raise UserError(f"adopt {path}: {lease.holder.host} pid {lease.holder.pid} is adopting the same; wait for it.")
+        raise UserError(f"adopt {path}: somebody is at work on the same, {lease.holder.said}; wait for that.")
     try:
         record = _copied(store, system, sources, item, files, lease.epoch)
     finally:
@@ -167,6 +167,12 @@ def _content(system: Any, sources: list[Source]) -> tuple[str, list[AdoptedFile]
 
 
 def _blocks(system: Any, source: Source) -> Iterator[bytes]:
-    with system.open(source.url, "rb") as file:
-        while block := file.read(BLOCK_IN_BYTES):
-            yield block
+    try:
+        with system.open(source.url, "rb") as file:
+            while block := file.read(BLOCK_IN_BYTES):
+                yield block
+    except OSError as error:
+        raise UserError(
+            f"adopt: {source.url} cannot be read: {error.strerror or error}; make it readable, or adopt a folder "
+            "without it (a link to a folder is no file)."
+        ) from error

@@ -240,8 +240,8 @@ class Collector:
         """
         by_digest: dict[str, list[Entry]] = {}
         for entry in self._store.list(WORK):
-            _, digest, rest = entry.path.split("/", 2)
-            if digest not in busy and (digest not in kept or not rest.startswith((f"{EVENTS}/", f"{CODE}/"))):
+            digest, _, rest = entry.path.removeprefix(f"{WORK}/").partition("/")
+            if rest and digest not in busy and (digest not in kept or not rest.startswith((f"{EVENTS}/", f"{CODE}/"))):
                 by_digest.setdefault(digest, []).append(entry)
         for digest, entries in by_digest.items():
             certified = certified_in(entries)
@@ -358,7 +358,7 @@ def _lost(lease: Lease | Held | None) -> str:
 
 
 def _is_held(lease: Lease | Held | None) -> str:
-    return f"{lease.holder.host} pid {lease.holder.pid} is running it" if isinstance(lease, Held) else ""
+    return lease.holder.said if isinstance(lease, Held) else ""
 
 
 class _Running(NamedTuple):

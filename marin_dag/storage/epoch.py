@@ -8,13 +8,15 @@ next epoch begins.
 """
 
 import contextlib
+import re
 from typing import NamedTuple
 
 from marin_dag.storage.records import Record, Records, decide
-from marin_dag.store import Entry, Store
+from marin_dag.store import Entry, Store, StoreError
 
 LEASES = "leases"
 CLAIM, BEAT = "claim", "beat"
+PATH = re.compile(rf"{LEASES}/(?P<digest>[^/]+)/(?P<number>\d+)\.(?P<what>[^/]+)")
 RELEASED = "released"
 """How an epoch was sealed before there were slots."""
 
@@ -100,10 +102,15 @@ def slot(index: int) -> str:
 
 
 def parts(path: str) -> tuple[str, int, str]:
-    """Digest, number of the epoch, and what it is."""
-    _, digest, name = path.split("/")
-    number, _, what = name.partition(".")
-    return digest, int(number), what
+    """Digest, number of the epoch, and what it is.
+
+    Raises:
+        StoreError: it is nothing of a lease.
+    """
+    found = PATH.fullmatch(path)
+    if found is None:
+        raise StoreError(f"{path}, below the prefix: no object of a lease, so that none can be told; move it away.")
+    return found["digest"], int(found["number"]), found["what"]
 
 
 def is_seal(entry: Entry) -> bool:

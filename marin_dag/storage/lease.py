@@ -60,8 +60,8 @@ class Holder(BaseModel, frozen=True, extra="ignore"):
 
     @property
     def said(self) -> str:
-        """For a person: where, since when, and what it does with the step where it does not make it."""
-        return f"{self.host} pid {self.pid}{f' {self.does} it' if self.does else ''} since {self.since}"
+        """For a person: where it is, what it does with the step, and since when."""
+        return f"{self.host or 'another machine'} pid {self.pid} {self.does or 'runs'} it since {self.since}"
 
 
 class Beat(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="constants"):

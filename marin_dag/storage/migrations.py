@@ -78,7 +78,8 @@ def migrate(records: Records, steps: Iterable[Step[Any]], *previous: Encoder) ->
                     name = f"migration of {step.name}"
                     lease = move.leases.acquire(old.digest, name, lambda: None, does=MIGRATES)
                     if isinstance(lease, Held):
-                        move.refused.append(f"{step.name} ({old.digest[:8]}): it is running; migrate when it is done.")
+                        said = f"{lease.holder.said}; migrate when that is over"
+                        move.refused.append(f"{step.name} ({old.digest[:8]}): {said}.")
                         continue
                     move.held.append(lease)
                 move.seen.add(old.digest)

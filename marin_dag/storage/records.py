@@ -144,7 +144,7 @@ class Records:
         found: dict[str, str] = {}
         ambiguous = set()
         for entry in self.store.list(CODES):
-            _, key, fingerprint = entry.path.split("/")
+            key, _, fingerprint = entry.path.removeprefix(f"{CODES}/").partition("/")
             if key in found:
                 ambiguous.add(key)
             found[key] = fingerprint

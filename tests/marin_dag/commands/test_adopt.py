@@ -13,7 +13,7 @@ from marin_dag.adopt import AdoptedConfig, AdoptedResult, adopt, adopted
 from marin_dag.cli import main
 from marin_dag.errors import UserError
 from marin_dag.step import Input, Step, StepContext, step
-from marin_dag.storage.lease import Leases
+from marin_dag.storage.lease import COPIES, Leases
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.records import Records, make_manifest, record_path
 from marin_dag.store import Store
@@ -100,6 +100,17 @@ def test_a_path_without_data_is_refused(store: Store, tmp_path: Path) -> None:
         adopt(store, str(tmp_path / "empty"), "wiki")
 
 
+@pytest.mark.parametrize(("target", "why"), [("deep", "Is a directory"), ("nowhere", "No such file or directory")])
+def test_a_link_that_leads_to_no_file_is_named_with_what_to_do(
+    tmp_path: Path, data: Path, target: str, why: str
+) -> None:
+    (data / "link").symlink_to(data / target)
+    store = open_store(str(tmp_path / "runs"))
+    with pytest.raises(UserError, match=rf"adopt: .*/link cannot be read: {why}; .* adopt a folder without it"):
+        adopt(store, str(data), "wiki")
+    assert store.list("commits") == []
+
+
 def test_one_file_is_adopted_under_its_own_name(store: Store, data: Path) -> None:
     result = AdoptedResult.model_validate(adopt(store, str(data / "a.txt"), "a").record.result)
     assert [(file.path, file.size_in_bytes) for file in result.files] == [("a.txt", 8)]
@@ -123,6 +134,16 @@ def test_while_data_is_brought_in_a_plan_says_that_and_nobody_is_told_to_stop(
     monkeypatch.setattr(adopt_module, "make_manifest", manifest)
     adopt(store, str(data), "wiki")
     assert re.match(r"wiki  running   somebody adopts it, on ", said[0])
+
+
+def test_who_is_at_work_on_the_same_data_is_named_with_what_it_does(tmp_path: Path, data: Path) -> None:
+    store = open_store(str(tmp_path / "runs"))
+    content = adopt(open_store(str(tmp_path / "before")), str(data), "wiki").content
+    leases, digest = Leases(store), adopted("wiki", AdoptedConfig(content=content)).digest
+    leases.acquire(digest, "copy of wiki", lambda: None, does=COPIES)
+    with pytest.raises(UserError, match=r"somebody is at work on the same, \S+ pid \d+ copies it since .*; wait"):
+        adopt(store, str(data), "wiki")
+    leases.close()
 
 
 def test_no_edit_of_the_engine_lets_adopted_data_drift(

@@ -13,7 +13,7 @@ import pytest
 from marin_dag import collect
 from marin_dag.collect import Collector, Roots
 from marin_dag.storage.epoch import seal
-from marin_dag.storage.lease import Lease, Leases
+from marin_dag.storage.lease import COPIES, Lease, Leases
 from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.pins import Pins
 from marin_dag.storage.prefix import open_store
@@ -23,6 +23,7 @@ from marin_dag.store import Entry
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.storage.test_records import a_record
 from tests.marin_dag.test_cli import ROOT, Toy
+from tests.marin_dag.workbench import Workbench
 
 NOW = ("--older-than-days", "0")
 
@@ -317,14 +318,26 @@ def test_a_step_that_begins_while_it_is_collected_keeps_its_input(edited: Toy) -
     leases.close()
 
 
-def test_what_another_process_works_on_is_left(tmp_path: Path) -> None:
+def test_a_stray_file_beside_the_folders_of_steps_stays_and_ends_nothing(bench: Workbench) -> None:
+    assert bench()[0] == 0
+    strays = [bench.prefix / "codes" / "note.txt", bench.prefix / "work" / "note.txt"]
+    for stray in strays:
+        stray.parent.mkdir(exist_ok=True)
+        stray.write_text("mine")
+    assert bench("gc", "--yes", "--older-than-days", "0")[0] == 0
+    assert bench("ls")[0] == 0 and bench("why", "count")[0] == 0
+    assert all(stray.exists() for stray in strays)
+
+
+@pytest.mark.parametrize(("does", "said"), [("", "runs"), (COPIES, "copies")])
+def test_what_another_process_works_on_is_left(tmp_path: Path, does: str, said: str) -> None:
     store, digest = LocalStore(str(tmp_path)), "ab" * 32
     abandoned(store, digest)
     old = Collector(store, Roots(frozenset(), frozenset()), older_than_seconds=60, clock=lambda: time.time() + 7200)
     found = old.find()
     leases = Leases(store)
-    assert isinstance(leases.acquire(digest, "a/b", lambda: None), Lease)
-    assert all(f"pid {os.getpid()} is running it" in said for said in old.delete(found))
+    assert isinstance(leases.acquire(digest, "a/b", lambda: None, does=does), Lease)
+    assert all(f"pid {os.getpid()} {said} it since " in why for why in old.delete(found))
     assert store.list("outputs")
     leases.close()
 

@@ -325,6 +325,14 @@ def test_a_heartbeat_that_comes_late_to_a_lease_that_was_given_back_cancels_noth
     leases.close()
 
 
+@pytest.mark.parametrize("stray", [f"{DIGEST}/note.txt", f"{DIGEST}/deep/00000001.claim", "00000001.claim"])
+def test_what_is_no_object_of_a_lease_is_named(tmp_path: Path, stray: str):
+    store = LocalStore(str(tmp_path))
+    store.write(f"leases/{stray}", b"")
+    with pytest.raises(StoreError, match=rf"^leases/{stray}, below the prefix: no object of a lease"):
+        Leases(store).running()
+
+
 def test_what_a_released_lease_leaves_behind_are_the_claims_and_seals_of_its_epochs(tmp_path: Path):
     store = LocalStore(str(tmp_path))
     leases = Leases(store)
