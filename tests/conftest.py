@@ -37,6 +37,7 @@ from tests.s3_server.server import S3Server
 ROOT = Path(__file__).parents[1]
 BUCKET = "test-bucket"
 OPTIMIZATION = "--xla_backend_optimization_level"
+ONE_MODULE = "--xla_cpu_parallel_codegen_split_count=1"
 OLDER_FUSIONS = "--xla_cpu_use_fusion_emitters=false"
 """A flag of the XLA of JAX 0.10; those after it have one generator, and end where they meet a flag unknown to them."""
 SHARED_MEMORY = Path("/dev/shm")
@@ -88,11 +89,12 @@ settings.load_profile("suite")
 
 # A test computes little, and often once: most of its time would go into making machine code fast. The programs are
 # those of a run, the machine code is not: it is not optimised, and with JAX 0.10 fusions are by XLA's older generator,
-# which takes a third of the newer one's time. What tests/end_to_end starts is compiled as a run is, and all of it is
-# with XLA_FLAGS=--xla_backend_optimization_level=3 in the environment.
+# which takes a third of the newer one's time. Nor is a program cut into modules for several cores, which all are busy.
+# What tests/end_to_end starts is compiled as a run is, and all of it is with
+# XLA_FLAGS=--xla_backend_optimization_level=3 in the environment.
 if OPTIMIZATION not in os.environ.get("XLA_FLAGS", ""):
     fusions = OLDER_FUSIONS if importlib.metadata.version("jaxlib").startswith("0.10.") else ""
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {OPTIMIZATION}=0 {fusions}".strip()
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {OPTIMIZATION}=0 {ONE_MODULE} {fusions}".strip()
 
 # What tests write lies in memory where the machine has enough of it (a container's may be tiny): a flush to disk proves
 # nothing where it is the process that is killed. What the workers share is gone with the process that started them.
