@@ -195,7 +195,7 @@ def test_nothing_is_generated_behind_the_end_of_text_token_or_a_stop_string(both
         return [word for _ in prompts]
 
     monkeypatch.setattr(ours._scorer, "continue_greedily", continue_greedily)
-    ours.generate_until([request("generate_until", "the", {"until": ["xf"], "max_gen_toks": 3})])
+    ours.generate_until([request("generate_until", "the", {"until": ["never", "xf"], "max_gen_toks": 3})])
     assert found == [False, True, True]
 
 
