@@ -9,7 +9,7 @@ Written with the keys that every released reader knows (`rope_theta` and `rope_s
 import dataclasses
 import json
 import shlex
-from typing import Any
+from typing import Any, get_type_hints
 
 import fsspec
 
@@ -30,11 +30,18 @@ SHAPE_FIELDS = (
     "initializer_range",
     "tie_word_embeddings",
 )
-PLAIN = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "use_sliding_window": False}
+PLAIN = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "use_sliding_window": False,
+    "partial_rotary_factor": 1,
+}
 """What a file says of what neither side has, if it says anything."""
 # What Hugging Face's LlamaConfig and Qwen3Config assume of keys that a file leaves out; the rest must be written.
 DEFAULTS = {"rms_norm_eps": 1e-6, "initializer_range": 0.02, "tie_word_embeddings": False}
 DEFAULT_ROPE_THETA = 10_000.0
+SCALING_FIELDS = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
 class InteropError(ValueError):
@@ -121,13 +128,23 @@ def from_config_json(document: dict[str, Any], file: str) -> tuple[LlamaConfig, 
     if document.get("pretraining_tp", 1) != 1:
         raise InteropError(f"{file}: pretraining_tp is {document['pretraining_tp']}; only 1 gives the same logits.")
     values = {**DEFAULTS, **{name: document[name] for name in SHAPE_FIELDS if document.get(name) is not None}}
+    for name, kind_of in get_type_hints(LlamaConfig).items():
+        if name in values and type(values[name]) not in ((int, float) if kind_of is float else (kind_of,)):
+            raise InteropError(f"{file}: {name} is {values[name]!r}, where {kind_of.__name__} belongs.")
+    if others := sorted({*(document.get("layer_types") or ())} - {"full_attention"}):
+        raise InteropError(f"{file}: layer_types has {', '.join(others)}; only 'full_attention' is known here.")
     # What Qwen3Config assumes of these has nothing to do with the model's other sizes; its files write them.
     if kind == LLAMA and "num_attention_heads" in values and "hidden_size" in values:
         values.setdefault("num_key_value_heads", values["num_attention_heads"])
         values.setdefault("head_dim", values["hidden_size"] // values["num_attention_heads"])
     if missing := [name for name in SHAPE_FIELDS if name not in values]:
         raise InteropError(f"{file}: {', '.join(missing)} not given; a model's config.json states its shape.")
-    return LlamaConfig(**values, use_qk_norm=kind == QWEN3), _rope(document, file)
+    try:
+        return LlamaConfig(**values, use_qk_norm=kind == QWEN3), _rope(document, file)
+    except InteropError:
+        raise
+    except (TypeError, ValueError) as error:  # a number that is none, or none that a model has
+        raise InteropError(f"{file}: shape or rotary embedding cannot be read ({error}).") from error
 
 
 def refuse_another_model(document: dict[str, Any], file: str, config: LlamaConfig, rope: Rope) -> None:
@@ -165,11 +182,16 @@ def _settings(what: str, found: LlamaConfig | Rope, said: LlamaConfig | Rope) ->
 def _rope(document: dict[str, Any], file: str) -> Rope:
     parameters = dict(document.get("rope_parameters") or document.get("rope_scaling") or {})
     theta = float(parameters.pop("rope_theta", document.get("rope_theta", DEFAULT_ROPE_THETA)))
-    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    kind = parameters.pop("rope_type", parameters.pop("type", "default"))
+    if kind not in ("default", "llama3"):
+        raise InteropError(f"{file}: rotary scaling {kind!r} is not known here; only 'default' and 'llama3' are.")
+    if unknown := sorted({name for name, value in parameters.items() if value is not None} - {*SCALING_FIELDS}):
+        raise InteropError(
+            f"{file}: {', '.join(unknown)} of its rotary embedding is not known here; only {', '.join(SCALING_FIELDS)} "
+            "are."
+        )
     if kind == "default":
         return Rope(rope_theta=theta)
-    if kind != "llama3":
-        raise InteropError(f"{file}: rotary scaling {kind!r} is not known here; only 'default' and 'llama3' are.")
     try:
         scaling = RopeScaling(
             factor=float(parameters["factor"]),

@@ -241,6 +241,7 @@ def test_an_export_holds_the_weights_it_says_and_the_card_says_which(tmp_path, p
         training = json.loads((folder / "training.json").read_text())
         assert (training["weights"], training["step"], training["consumed_tokens"]) == (weights, 7, 7_000)
         assert training["average_decay"] == decay
+        assert training["sequence_length"] == facts()["sequence_length"]
         assert (result.weights, None if result.average is None else result.average.decay) == (weights, decay)
         assert training["phase_digest"] == "a" * 64
         assert set(result.files) == {path.name for path in folder.iterdir()}
@@ -249,6 +250,14 @@ def test_an_export_holds_the_weights_it_says_and_the_card_says_which(tmp_path, p
         assert told["model_max_length"] == CONFIG.max_position_embeddings != facts()["sequence_length"]
     assert np.abs(logits["hot"] - logits["averaged"]).max() > 0.01
     assert np.abs(logits["slow"] - logits["averaged"]).max() > 0.01
+
+
+def test_an_export_is_stored_in_the_dtype_it_says(tmp_path, phase, tokenizer):
+    result, attempt = export(tmp_path, phase, tokenizer, dtype="bfloat16")
+    folder = Path(attempt.output_path, result.folder)
+    stored = transformers.LlamaForCausalLM.from_pretrained(folder, dtype="auto").dtype
+    told = json.loads((folder / "training.json").read_text())["dtype"]
+    assert (str(stored), told, result.dtype) == ("torch.bfloat16", "bfloat16", "bfloat16")
 
 
 def test_exporting_twice_commits_the_same_bytes_and_the_same_result(tmp_path, phase, tokenizer):
@@ -296,6 +305,7 @@ def test_the_exported_folder_is_scored_on_every_laptop_task(tmp_path, exported, 
     result, attempt = score(tmp_path, exported, items)
     assert {task_score.task for task_score in result.scores} == {spec.task for spec in LAPTOP_TASKS}
     assert (result.weights, result.step, result.consumed_tokens) == ("averaged", 7, 7_000)
+    assert result.average == Ema(0.995)
     samples = [json.loads(line) for line in attempt.files()["samples.jsonl"].splitlines()]
     assert {sample["task"] for sample in samples} == {spec.label for spec in LAPTOP_TASKS}
     assert max(sample["doc_id"] for sample in samples) == 4
@@ -308,6 +318,18 @@ def test_scoring_twice_commits_the_same_bytes_and_the_same_result(tmp_path, expo
     first, again = (score(tmp_path / name, exported, items, tasks=tasks, limit=4) for name in ("a", "b"))
     assert first[0].model_dump_json() == again[0].model_dump_json()
     assert first[1].files() == again[1].files()
+    assert {task.task: task.num_items for task in first[0].scores} == {"arc_easy": 4, "mmlu": 12, "hellaswag": 4}
+
+
+def test_scores_are_computed_in_the_dtype_that_is_asked_for(tmp_path, exported, items):
+    def responses(dtype: str) -> np.ndarray:
+        _, attempt = score(tmp_path / dtype, exported, items, tasks=(TaskSpec("piqa"),), limit=2, compute_dtype=dtype)
+        samples = [json.loads(line) for line in attempt.files()["samples.jsonl"].splitlines()]
+        return np.array([response[0][0] for sample in samples for response in sample["responses"]])
+
+    wide, narrow = responses("float32"), responses("bfloat16")
+    np.testing.assert_allclose(narrow, wide, rtol=0.1)
+    assert np.abs(narrow - wide).max() > 1e-3
 
 
 def test_a_limit_of_one_item_and_an_empty_list_of_tasks_are_refused(exported, items):

@@ -81,6 +81,7 @@ def test_log_likelihoods_and_greedy_flags_equal_those_of_lm_evals_own_adapter(bo
     pairs += [(text(7, 12), f" {letter}") for letter in "ABCD"]  # one shared context, one token each
     pairs += [("", text(8, 4)), ("trailing space ", "fox"), ("two spaces  ", " fox"), ("Answer:", "\nthe dog")]
     pairs += [(text(9, 200), " " + text(10, 3)), ("<|begin_of_text|>the", " fox"), ("<|end_of_text|>the", " fox")]
+    pairs += [("", f"<|{side}_of_text|>over a lazy dog") for side in ("begin", "end")]
     pairs += [(context, greedy_continuation(ours, context)) for context in (text(11, 9), text(12, 30))]
     requests = [request("loglikelihood", *pair) for pair in pairs]
     expected, found = theirs.loglikelihood(requests, disable_tqdm=True), ours.loglikelihood(requests)
@@ -152,6 +153,11 @@ def test_greedy_text_equals_that_of_lm_evals_own_adapter(both):
     found = ours.generate_until(stopped)
     assert found == theirs.generate_until(stopped, disable_tqdm=True)
     assert found[0] == expected[0].split(stop)[0] != expected[0]
+    # Whichever of several comes first in the text.
+    several = [
+        request("generate_until", context, {"until": ["never", stop], "max_gen_toks": 12}) for context in contexts
+    ]
+    assert ours.generate_until(several) == found
 
 
 def test_a_prompt_of_generated_text_that_loses_its_beginning_is_counted(both):
@@ -189,11 +195,13 @@ def test_nothing_is_generated_behind_the_end_of_text_token_or_a_stop_string(both
         return [word for _ in prompts]
 
     monkeypatch.setattr(ours._scorer, "continue_greedily", continue_greedily)
-    ours.generate_until([request("generate_until", "the", {"until": ["xf"], "max_gen_toks": 3})])
+    ours.generate_until([request("generate_until", "the", {"until": ["never", "xf"], "max_gen_toks": 3})])
     assert found == [False, True, True]
 
 
-def test_a_score_is_the_plain_sum_of_log_softmax_at_the_targets():
+def test_a_score_is_the_plain_sum_of_log_softmax_at_the_targets(monkeypatch):
+    # A batch has more targets than the head takes at once, and the last of them are fewer.
+    monkeypatch.setattr("runtime.evaluation.scoring.QUERIES_PER_BATCH", 100)
     params = model()
     scorer = Scorer(params, CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32, tokens_per_batch=512)
     rng = np.random.default_rng(0)
@@ -296,6 +304,16 @@ def test_a_continuation_is_greedy_only_if_each_of_its_tokens_is():
     )
     sequences = [Scored((*prompt, targets[0]), targets) for targets in (both, last_alone, first_alone)]
     assert [score.is_greedy for score in scorer.score(sequences)] == [True, False, False]
+
+
+def test_a_text_that_ends_before_those_beside_it_takes_none_of_their_tokens():
+    scorer = Scorer(model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32, tokens_per_batch=1024)
+    prompts = [(5, 6, 7, 8), (9, 10, 11), (12, 13), (14,)]
+    free = [scorer.continue_greedily([prompt], 4, lambda tokens: False)[0] for prompt in prompts]
+    lasts = [tuple(text[:length]) for text, length in zip(free, (1, 4, 2, 4), strict=True)]
+    assert len(set(lasts)) == len(prompts)
+    found = scorer.continue_greedily(prompts, 4, lambda tokens: tuple(tokens) in lasts)
+    assert found == [list(last) for last in lasts]
 
 
 def test_no_requests_give_no_scores():

@@ -1,5 +1,6 @@
 """lm-eval's own definitions run on local rows, offline, and their scores come with what is needed to judge them."""
 
+import inspect
 import json
 import subprocess
 import sys
@@ -10,11 +11,12 @@ import jax.numpy as jnp
 import lm_eval.tasks
 import pytest
 from lm_eval.api.metrics import mean_stderr, pooled_sample_stderr
+from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks._yaml_loader import load_yaml
 from tokenizers import Tokenizer
 
 from runtime.evaluation.harness import LlamaHarness
-from runtime.evaluation.run_tasks import _fewshot_from, _scores, run_tasks
+from runtime.evaluation.run_tasks import FEWSHOT_SEED, _fewshot_from, _scores, run_tasks
 from runtime.evaluation.scoring import Scorer
 from runtime.evaluation.suites import DEFINITIONS, LAPTOP_TASKS, TaskSpec
 from runtime.evaluation.task_score import suspicion
@@ -68,6 +70,10 @@ def test_of_all_rows_that_are_scored_the_first_five_are_kept_as_samples(files, m
     run = run_tasks(make_harness, [TaskSpec("piqa")], files, limit=None)
     assert run.scores[0].num_items == NUM_ROWS > 5
     assert [sample["doc_id"] for sample in run.samples] == [0, 1, 2, 3, 4]
+
+
+def test_worked_examples_are_drawn_by_lm_evals_own_seed():
+    assert inspect.signature(simple_evaluate).parameters["fewshot_random_seed"].default == FEWSHOT_SEED
 
 
 def test_a_group_has_worked_examples_of_their_own_only_if_each_of_its_tasks_has(files):
@@ -232,7 +238,7 @@ def refuse(*arguments, **options):
 
 socket.getaddrinfo = socket.create_connection = refuse
 socket.socket.connect = refuse
-from runtime.evaluation.run_tasks import _fewshot_from, _scores, run_tasks
+from runtime.evaluation.run_tasks import FEWSHOT_SEED, _fewshot_from, _scores, run_tasks
 from runtime.evaluation.suites import TaskSpec
 from runtime.evaluation.tasks import TaskFiles
 

@@ -319,6 +319,23 @@ def test_an_end_of_text_id_without_a_token_is_refused(tmp_path):
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, r"rotary scaling 'linear' is not known"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, r"llama3 rotary scaling without 'low_freq_factor'"),
         ({"intermediate_size": None}, r"intermediate_size not given"),
+        ({"hidden_size": "48"}, r"c\.json: hidden_size is '48', where int belongs"),
+        ({"tie_word_embeddings": 1}, r"c\.json: tie_word_embeddings is 1, where bool belongs"),
+        ({"head_dim": 15}, r"c\.json: shape or rotary embedding cannot be read \(LlamaConfig\.head_dim is 15"),
+        ({"rope_theta": None}, r"c\.json: shape or rotary embedding cannot be read \(float"),
+        ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor is 0\.5; only 1"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e6}}},
+            r"c\.json: full_attention of its rotary embedding is not known here; only factor",
+        ),
+        (
+            {"rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 0.5}},
+            r"partial_rotary_factor of its rotary",
+        ),
+        (
+            {"model_type": "qwen3", "layer_types": ["full_attention", "sliding_attention"]},
+            r"layer_types has sliding_attention; only 'full_attention'",
+        ),
     ],
 )
 def test_a_config_that_is_not_our_llama_is_refused(change, message):
