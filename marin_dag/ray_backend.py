@@ -1,5 +1,6 @@
 """RayBackend: each step one named Ray task, or a gang of one on each host; its shards tasks of their own."""
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -98,15 +99,8 @@ class RayBackend:
 
     def wait(self, timeout_seconds: float) -> list[Outcome]:
         """See Backend."""
-        import ray
-
-        try:
+        with _explained_end_of_ray():
             return self._wait(timeout_seconds)
-        except ray.exceptions.RayActorError as error:  # the switchboard's, which no step can be without
-            raise UserError(
-                "Ray's processes ended while steps ran: something killed them, or asked them to stop. What was "
-                "finished is kept; run the same command again."
-            ) from error
 
     def _wait(self, timeout_seconds: float) -> list[Outcome]:
         import ray
@@ -205,9 +199,10 @@ class RayBackend:
         """See Backend. The switchboard knows what has begun: news of it come later, and are passed on later still."""
         import ray
 
-        for reference, task in self._running.items():
-            if task.key == key and ray.get(self._switchboard.withdraw.remote(task.attempt)):
-                ray.cancel(reference, force=False, recursive=True)
+        with _explained_end_of_ray():
+            for reference, task in self._running.items():
+                if task.key == key and ray.get(self._switchboard.withdraw.remote(task.attempt)):
+                    ray.cancel(reference, force=False, recursive=True)
         if (gang := self._gangs.get(key)) is not None:
             gang.request_stop()
 
@@ -295,6 +290,19 @@ def run_step(task: Task, switchboard: Any) -> Outcome:
 def run_shard(call: Callable[[], Any]) -> None:
     """One shard, on a worker."""
     patiently(call, SHARD_PAUSES_SECONDS)
+
+
+@contextlib.contextmanager
+def _explained_end_of_ray() -> Iterator[None]:
+    import ray
+
+    try:
+        yield
+    except ray.exceptions.RayActorError as error:  # the switchboard's, which no step can be without
+        raise UserError(
+            "Ray's processes ended while steps ran: something killed them, or asked them to stop. What was finished "
+            "is kept; run the same command again."
+        ) from error
 
 
 def _plain(error: BaseException) -> BaseException:
