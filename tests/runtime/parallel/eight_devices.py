@@ -21,7 +21,7 @@ from runtime.parallel.mesh_shape import MeshShape
 from runtime.tracking.parts import part_names
 from runtime.training.eval_step import build_eval_step
 from runtime.training.part_norms import tensors_of
-from runtime.training.state import TrainState, initial_state
+from runtime.training.state import TrainState, initial_state, placed_shapes
 from runtime.training.train_step import Hyperparameters, ProgramOptions, StepMetrics, train_program
 from tests.runtime.training.plain_step import plain_step
 
@@ -153,7 +153,7 @@ def lowered(
 ) -> jax.stages.Lowered:
     """The bfloat16 step on eight devices."""
     mesh = make_mesh(shape, torus=torus)
-    state = initial_state(CONFIG, 0, mesh)
+    state = placed_shapes(CONFIG, mesh, averages=(), skip_window_steps=0)
     options = ProgramOptions(
         attention_kernel="reference", loss_kernel="chunked", compute_dtype="bfloat16", remat=remat,
         reduce_dtype=reduce_dtype,
