@@ -6,6 +6,7 @@ and each actor's history of answers; two orders that lead to one state are follo
 Actors must be deterministic given the answers: clocks, names and pauses are the caller's to replace.
 """
 
+import functools
 import io
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any, NamedTuple
@@ -179,6 +180,15 @@ class State(NamedTuple):
     num_faults: int
 
 
+class Move(NamedTuple):
+    """What one actor does to a state: the content and its own place behind it, and how many faults that took."""
+
+    content: int
+    place: int | None
+    num_faults: int
+    what: str
+
+
 class Violation(AssertionError):  # noqa: N818 -- reads better in the report of a test
     """An order of operations that breaks a promise, as a list of what each actor did."""
 
@@ -224,7 +234,10 @@ class Search:
         self._content_numbers: dict[Content, int] = {}
         self._places: list[Place] = []
         self._place_numbers: dict[tuple[int, str, tuple[Answer, ...]], int] = {}
-        self._moves: dict[tuple[int, int, Answer], int] = {}
+        self._answers: dict[tuple[int, Answer], int] = {}
+        # Neither depends on where the other actors are, and a search comes back to both thousands of times.
+        self._is_private_at = functools.cache(self._looks_private)
+        self._moves_from = functools.cache(self._found_moves)
         self._parents: dict[State, tuple[State, str] | None] = {}
         beginning: tuple[int | None, ...] = tuple(self._place(index, ()) for index in range(len(actors)))
         self._start = State(self._number(frozenset((content or {}).items())), beginning, num_faults)
@@ -249,54 +262,63 @@ class Search:
         return len(self._parents)
 
     def _followers(self, state: State) -> Iterator[tuple[State, str]]:
-        content = self.contents[state.content]
-        running: dict[int, Operation] = {}
-        for index, place in enumerate(state.places):
-            if place is not None:
-                following = self._places[place].following
-                assert isinstance(following, Operation)
-                running[index] = following
+        running = [(index, place) for index, place in enumerate(state.places) if place is not None]
         if not running:
-            self._on_end(content)
+            self._on_end(self.contents[state.content])
             return
-        files = self._files[state.content]
-        private = [index for index, item in running.items() if self._is_private(self.names[index], item, files)]
-        for index in private[:1] or running:
-            name, operation = self.names[index], running[index]
-            if self._with_kills:
-                yield self._moved(state, index, None), f"{name} is killed before {_shown(operation)}"
-            if operation.name == "choose":
-                for value in (False, True):
-                    yield self._answered(state, index, content, Answer(value)), f"{name} {operation.path}: {value}"
-                continue
-            after, answer = apply(content, operation)
-            if after != content:
-                try:
-                    self._on_change(name, operation, content, after)
-                except AssertionError as error:
-                    raise AssertionError(f"{error}\n  by {name}: {_shown(operation)}") from error
-            yield self._answered(state, index, after, answer), f"{name} {_shown(operation)}"
-            if state.num_faults:
-                left = state._replace(num_faults=state.num_faults - 1)
-                failed = Answer(error="503")
-                yield self._answered(left, index, content, failed), f"{name} {_shown(operation)}: 503"
-                if operation.name in WRITES and after != content:
-                    yield self._answered(left, index, after, failed), f"{name} {_shown(operation)}: reply lost"
+        private = [where for where in running if self._is_private_at(*where, state.content)]
+        for index, place in private[:1] or running:
+            for move in self._moves_from(index, place, state.content, state.num_faults > 0):
+                places = (*state.places[:index], move.place, *state.places[index + 1 :])
+                yield State(move.content, places, state.num_faults - move.num_faults), move.what
 
-    def _answered(self, state: State, index: int, content: Content, answer: Answer) -> State:
-        before = state.places[index]
-        assert before is not None
-        place = self._moves.get((index, before, answer))
+    def _next_operation(self, place: int) -> Operation:
+        following = self._places[place].following
+        assert isinstance(following, Operation)
+        return following
+
+    def _looks_private(self, index: int, place: int, content: int) -> bool:
+        return self._is_private(self.names[index], self._next_operation(place), self._files[content])
+
+    def _found_moves(self, index: int, place: int, number: int, may_fail: bool) -> list[Move]:
+        """All that an actor may do from its place, wherever the others are."""
+        content, name, operation = self.contents[number], self.names[index], self._next_operation(place)
+        moves = [Move(number, None, 0, f"{name} is killed before {_shown(operation)}")] if self._with_kills else []
+
+        def answered(content: Content, answer: Answer, what: str, num_faults: int = 0) -> None:
+            moves.append(Move(*self._answered(index, place, content, answer), num_faults, f"{name} {what}"))
+
+        if operation.name == "choose":
+            for value in (False, True):
+                answered(content, Answer(value), f"{operation.path}: {value}")
+            return moves
+        after, answer = apply(content, operation)
+        if after != content:
+            try:
+                self._on_change(name, operation, content, after)
+            except AssertionError as error:
+                raise AssertionError(f"{error}\n  by {name}: {_shown(operation)}") from error
+        answered(after, answer, _shown(operation))
+        if may_fail:
+            failed = Answer(error="503")
+            answered(content, failed, f"{_shown(operation)}: 503", 1)
+            if operation.name in WRITES and after != content:
+                answered(after, failed, f"{_shown(operation)}: reply lost", 1)
+        return moves
+
+    def _answered(self, index: int, before: int, content: Content, answer: Answer) -> tuple[int, int | None]:
+        """The content, by its number, and the actor's place behind the answer."""
+        place = self._answers.get((before, answer))
         if place is None:
             place = self._place(index, (*self._places[before].history, answer))
-            self._moves[index, before, answer] = place
+            self._answers[before, answer] = place
         end = self._places[place].following
         if isinstance(end, Operation):
-            return self._moved(state._replace(content=self._number(content)), index, place)
+            return self._number(content), place
         if end.error is not None:
             raise AssertionError(f"{self.names[index]} ended with {end.error!r}")
         self._on_return(self.names[index], end.value, content)
-        return self._moved(state._replace(content=self._number(content)), index, None)
+        return self._number(content), None
 
     def _place(self, index: int, history: tuple[Answer, ...]) -> int:
         following, (num_forgotten, known) = self._replayed(index, history)
@@ -306,10 +328,6 @@ class Search:
             self._places.append(Place(history, following))
         assert self._places[number].following == following, "two histories that were taken for one lead on differently"
         return number
-
-    @staticmethod
-    def _moved(state: State, index: int, place: int | None) -> State:
-        return state._replace(places=(*state.places[:index], place, *state.places[index + 1 :]))
 
     def _number(self, content: Content) -> int:
         number = self._content_numbers.setdefault(content, len(self.contents))
