@@ -117,7 +117,8 @@ MAX_OWNERS = 6
 """Commands that take an option, of those named to whoever gave it to another."""
 EXIT_CODES = """\
 exit codes: 0 all is done (or, with --dry-run, nothing would run), 1 something is wrong,
-2 (--dry-run) something would run or be copied, 130 interrupted, 141 nobody read it to its end
+2 (--dry-run, gc that only lists) something would run, be copied or go,
+130 interrupted, 141 nobody read it to its end
 """
 UNREAD = 141
 """As of a program that SIGPIPE ends: what was found is not said, and 0 would say that nothing would run."""

@@ -150,6 +150,8 @@ def laptop_sources() -> dict[str, Source]:
 
 def corpus_sources(folder: str) -> dict[str, Source]:
     """One source for each JSON-lines file of a folder, named by the file, in the role that its name tells."""
+    if not folder:
+        raise UserError("--corpus is empty; name the folder that your texts are in, or gs://bucket/folder.")
     try:
         found = files_in(folder, *OWN_FILES)
     except StoreError:

@@ -83,8 +83,9 @@ def show_plan(session: Session, plan: Plan) -> int:
         print(json.dumps(document, indent=1))
         return code
     is_terminal = sys.stdout.isatty()
+    is_dumb = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
     width = max(shutil.get_terminal_size().columns, 60) if is_terminal else None
-    print(render_plan(plan, width=width, color=is_terminal, every_step=session.parsed.every_step))
+    print(render_plan(plan, width=width, color=is_terminal and not is_dumb, every_step=session.parsed.every_step))
     print("\n".join(_rendered(_remarks(session, plan))), end="")
     copied = [] if copies is None else [("copies in", copies.said)]
     hands_over = session.parsed.dry_run and session.parsed.detach and plan.will_run

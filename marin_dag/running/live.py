@@ -187,7 +187,8 @@ class TableDisplay:
             self._waits[name] = detail
         elif what in ENDINGS:
             self._states[name] = what
-            took = time.monotonic() - self._started.get(name, time.monotonic())
+            now = time.monotonic()
+            took = now - self._started.get(name, now)
             first = detail.splitlines()[0] if detail else ""
             self._ended.append((name, what, first or duration(took)))
             self._progress.pop(name, None)

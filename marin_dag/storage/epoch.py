@@ -30,7 +30,8 @@ class EpochState(NamedTuple):
 
     number: int
     is_sealed: bool
-    num_slots: int
+    next_slot: int
+    """Behind the last one: those before it may have been tidied."""
     has_entries: bool
     updated: float
 
@@ -71,7 +72,7 @@ def seal(store: Store, digest: str, number: int) -> None:
         state = states(store.list(LEASES, f"{digest}/{number:08d}.")).get(digest)
         if state is not None and state.is_sealed:
             return
-        path = epoch_path(digest, number, slot(0 if state is None else state.num_slots))
+        path = epoch_path(digest, number, slot(0 if state is None else state.next_slot))
         # An entry came in between, or entry and seal did and the entry is tidied: look again.
         with contextlib.suppress(FileNotFoundError):
             if decide(store, path, b"") == b"":
@@ -122,7 +123,7 @@ def states(entries: list[Entry]) -> dict[str, EpochState]:
     """The newest epoch of each digest in a listing."""
     found: dict[str, EpochState] = {}
     for entry in entries:
-        digest, number, _ = parts(entry.path)
+        digest, number, what = parts(entry.path)
         state = found.get(digest)
         if state is None or number > state.number:
             state = EpochState(number, False, 0, False, 0.0)
@@ -130,7 +131,7 @@ def states(entries: list[Entry]) -> dict[str, EpochState]:
             found[digest] = EpochState(
                 number,
                 state.is_sealed or is_seal(entry),
-                state.num_slots + _is_slot(entry),
+                max(state.next_slot, int(what) + 1) if _is_slot(entry) else state.next_slot,
                 state.has_entries or (_is_slot(entry) and entry.size_in_bytes > 0),
                 max(state.updated, entry.updated),
             )

@@ -19,9 +19,9 @@ class MixtureSegment:
         if not self.weights:
             raise ValueError("MixtureSegment.weights is empty; name at least one source.")
         for source, weight in self.weights.items():
-            if not (math.isfinite(weight) and weight > 0):
+            if not (isinstance(weight, int | float) and math.isfinite(weight) and weight > 0):
                 raise ValueError(
-                    f"MixtureSegment.weights[{source!r}] is {weight}; a weight is finite and above zero. "
+                    f"MixtureSegment.weights[{source!r}] is {weight!r}; a weight is a finite number above zero. "
                     "Leave a source out instead of giving it no weight."
                 )
         for source, share in apportioned(self.weights).items():

@@ -66,6 +66,8 @@ class LlamaConfig:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
+            if not isinstance(value, int | float):  # before it is compared: Python's own words for that name no field
+                raise ValueError(f"LlamaConfig.{field.name} is {value!r}; it must be a number.")
             if not isinstance(value, bool) and not value > 0:
                 raise ValueError(f"LlamaConfig.{field.name} is {value}; take more than 0.")
         if self.num_attention_heads % self.num_key_value_heads:

@@ -9,15 +9,23 @@ rate of the first update.
 import dataclasses
 import itertools
 import math
-from typing import Literal
+from typing import Any, Literal
 
 
-def _at_least(owner: str, field: str, value: int, least: int, cure: str) -> None:
+def _is_number(owner: str, field: str, value: object) -> None:
+    # Before it is compared: Python's own words for that name no field.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{owner}.{field} is {value!r}; it must be a number.")
+
+
+def _at_least(owner: str, field: str, value: Any, least: int, cure: str) -> None:
+    _is_number(owner, field, value)
     if value < least:
         raise ValueError(f"{owner}.{field} is {value}; it must be at least {least}. {cure}")
 
 
-def _is_rate(owner: str, field: str, value: float) -> None:
+def _is_rate(owner: str, field: str, value: Any) -> None:
+    _is_number(owner, field, value)
     if not (math.isfinite(value) and value >= 0):
         raise ValueError(f"{owner}.{field} is {value}; a learning rate is finite and not negative.")
 

@@ -63,6 +63,20 @@ def test_a_dry_run_says_that_it_hands_nothing_to_a_cluster(run: Toy, monkeypatch
     assert "handed over" not in run("--dry-run")[1]
 
 
+@pytest.mark.parametrize(
+    ("variables", "is_colored"),
+    [({"TERM": "xterm"}, True), ({"TERM": "dumb"}, False), ({"TERM": "xterm", "NO_COLOR": "1"}, False)],
+)
+def test_a_plan_has_colors_where_the_terminal_wants_them(
+    run: Toy, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], is_colored: bool
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert ("\x1b[" in run("--dry-run")[1]) == is_colored
+
+
 def test_a_dry_run_writes_nothing_and_says_that_something_would_run(run: Toy) -> None:
     code, table = run("--dry-run")
     assert code == 2

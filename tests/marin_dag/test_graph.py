@@ -36,6 +36,12 @@ def test_a_chain_of_ten_thousand_steps_is_a_graph() -> None:
     assert len({step.digest for step in graph.steps}) == 10_001
 
 
+def test_a_name_that_no_file_system_takes_is_refused_before_anything_runs() -> None:
+    assert text(f"{'x' * 200}/{'y' * 200}", TextConfig(text="x")).name
+    with pytest.raises(UserError, match=r"^step name a/xxx\S+…: a part has 201 characters; use at most 200"):
+        text(f"a/{'x' * 201}", TextConfig(text="x"))
+
+
 def test_two_steps_of_one_name_are_refused() -> None:
     with pytest.raises(GraphError, match="two steps are called 'a'"):
         Graph([text("a", TextConfig(text="x")), text("a", TextConfig(text="y"))])

@@ -183,6 +183,13 @@ def test_two_own_files_whose_names_are_one_label_are_refused_with_both_files(tmp
         corpus_sources(str(tmp_path))
 
 
+def test_a_corpus_without_a_name_is_not_the_folder_one_stands_in(tmp_path, monkeypatch):
+    own_file(tmp_path, "web.jsonl")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"^--corpus is empty; name the folder"):
+        corpus_sources("")
+
+
 def test_an_empty_file_of_a_folder_is_named(tmp_path):
     (tmp_path / "notes.jsonl").touch()
     with pytest.raises(ValueError, match=r"notes\.jsonl is empty; take it out"):

@@ -1,6 +1,7 @@
 """What a person sees of a run, on a terminal and in a log."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -140,6 +141,16 @@ def test_the_table_keeps_what_ended_last_and_counts_the_rest(clock: list[float])
     assert "step19  failed  ValueError: torn" in shown
     assert "more" not in shown
     assert "19/20 done, 0 running, 0 waiting" in shown
+
+
+def test_a_step_too_quick_to_be_told_of_before_its_end_took_no_time(monkeypatch: pytest.MonkeyPatch):
+    ticks = iter(range(1_000))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(ticks)))  # it goes on from one look at it to the next
+    screen = Screen()
+    display = TableDisplay(screen.out, screen.errors)
+    display.begin(["web"])
+    display.event("web", "done", "")
+    assert re.search(r"web +done +0 s", screen.table(display))
 
 
 def test_a_step_that_is_tried_again_waits_and_says_why():

@@ -347,6 +347,21 @@ def test_what_a_released_lease_leaves_behind_are_the_claims_and_seals_of_its_epo
     leases.close()
 
 
+def test_a_damaged_seal_is_named_and_nobody_waits_for_it_for_ever(tmp_path: Path):
+    """Behind an entry that was tidied, as behind every step that was made."""
+    store = LocalStore(str(tmp_path))
+    store.write(epoch_path(DIGEST, 1, "claim"), elsewhere("web").model_dump_json().encode())
+    store.write(epoch_path(DIGEST, 1, slot(1)), b'{"a')
+    leases = Leases(store)
+    for path in (tmp_path / "leases" / DIGEST).iterdir():
+        os.utime(path, (0, 0))  # whoever held it has long been silent
+    with pytest.raises(UnreadableRecordError, match=r"00000001\.0001: not a record of this program"):
+        leases.acquire(DIGEST, "web", ignore)
+    store.delete(epoch_path(DIGEST, 1, slot(1)))  # as the message says
+    assert isinstance(leases.acquire(DIGEST, "web", ignore), Lease)
+    leases.close()
+
+
 def test_who_looked_before_an_epoch_began_does_not_begin_it_once_more_when_it_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -18,7 +18,7 @@ def test_sources_lists_every_source_of_every_segment():
     assert SCHEDULE.sources == ("code", "math", "web")
 
 
-@pytest.mark.parametrize("weight", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("weight", [0.0, -1.0, math.nan, math.inf, "0.7", None])
 def test_a_weight_that_draws_nothing_is_refused_with_its_source(weight):
     with pytest.raises(ValueError, match=r"weights\['web'\] is"):
         MixtureSegment(0, {"web": weight})

@@ -20,6 +20,14 @@ def test_training_flops_of_an_8b_token_are_about_six_a_parameter_and_causal_atte
     assert LLAMA_31_8B.flops_per_token(8192) / 1e9 == pytest.approx(51.5, rel=0.01)
 
 
+@pytest.mark.parametrize(("field", "value"), [("hidden_size", "64"), ("num_hidden_layers", None)])
+def test_what_is_no_number_is_refused_with_its_field(field, value):
+    config = dataclasses.replace(LLAMA_32_1B)
+    object.__setattr__(config, field, value)  # which the suite's own check of types would else refuse first
+    with pytest.raises(ValueError, match=rf"LlamaConfig\.{field} is {value!r}; it must be a number"):
+        config.__post_init__()
+
+
 def test_heads_that_do_not_divide_are_refused():
     with pytest.raises(ValueError, match=r"num_key_value_heads is 3, which does not divide"):
         LlamaConfig(64, 16, 32, 1, 4, 3, 8, 32)

@@ -12,6 +12,21 @@ from runtime.optim.schedule import Constant, Cosine, Cycles, Linear, Rewarm, Wsd
 KESTREL = WsdS(1e-3, 1e-4, 1_000, (Cycles(0, 10_000, 1_000), Cycles(200_000, 20_000, 2_000)))
 
 
+@pytest.mark.parametrize(
+    ("schedule", "field", "value"),
+    [
+        (Constant(3e-3), "value", "3e-3"),
+        (Constant(3e-3), "value", True),
+        (Linear(3e-3, 0.0, 0, 10), "end_value", None),
+        (Linear(3e-3, 0.0, 0, 10), "decay_steps", "10"),
+    ],
+)
+def test_what_is_no_number_is_refused_with_its_field(schedule, field, value):
+    object.__setattr__(schedule, field, value)  # which the suite's own check of types would else refuse first
+    with pytest.raises(ValueError, match=rf"{type(schedule).__name__}\.{field} is {value!r}; it must be a number"):
+        schedule.__post_init__()
+
+
 def test_a_linear_decay_is_exact_at_both_ends_and_flat_outside():
     decay = Linear(1.7e-3, 1.7e-4, start_step=740_500, decay_steps=79_500)
     assert decay(0) == decay(740_500) == 1.7e-3
