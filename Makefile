@@ -22,7 +22,7 @@ test: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
 	@# Types are checked on one core; on the other one: some hundred processes import what is under test, which is compiled
 	@# once, also where Python is told to write no bytecode, and so are its assert statements, which each worker else
 	@# rewrites; what cannot be imported is reported by the run itself.
-	.venv/bin/mypy & mypy=$$!; \
+	.venv/bin/mypy & mypy=$$!; trap 'kill $$mypy; exit 130' INT TERM; \
 	.venv/bin/python -m compileall -q marin_dag runtime steps pipelines tests; compiled=$$?; \
 	env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m pytest --collect-only > /dev/null; \
 	wait $$mypy && exit $$compiled

@@ -1,9 +1,11 @@
 """Contestants that share one GPU: each in a process of its own, on the GPU one after the other.
 
-A process first does what needs no GPU (loading libraries and lowering take longer than what is timed), says so, and
-waits. The next ones do that while another has its turn.
+A process first does what computes nothing on the GPU (loading libraries and lowering take longer than what is timed),
+says so, and waits. The next ones do that while another has its turn. JAX looks at the GPU as it lowers: one that waits
+holds half a GiB of it.
 """
 
+import contextlib
 import json
 import os
 import subprocess
@@ -49,9 +51,10 @@ class InTurn:
             raise ValueError(f"the turn is {' '.join(whose)}'s, not {side} {name}'s")
         self._begun.popleft()
         self._begin()
-        if process.stdout is not None and process.stdout.readline().strip() == READY:
-            print(GO, file=process.stdin, flush=True)
-        *_, last = process.communicate()[0].splitlines() or [""]
+        try:
+            last = _taken_its_turn(process)
+        finally:
+            process.kill()  # not if it has ended
         if process.returncode and may_fail:
             return {"failed": f"exit code {process.returncode}; its error is above"}
         if process.returncode:
@@ -74,3 +77,15 @@ class InTurn:
         environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         pipe = subprocess.PIPE
         self._begun.append((whose, subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)))
+
+
+def _taken_its_turn(process: "subprocess.Popen[str]") -> str:
+    """The last line that it prints; what a library has to say while it is loaded comes before it is ready."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.strip() == READY:
+            with contextlib.suppress(BrokenPipeError):  # it died while it waited: its exit code says so
+                print(GO, file=process.stdin, flush=True)
+            break
+    *_, last = process.communicate()[0].splitlines() or [""]
+    return last

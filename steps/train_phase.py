@@ -215,6 +215,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.parallel.host_rows import host_rows
     from runtime.parallel.hosts import Agreement
     from runtime.parallel.mesh import devices_of
+    from runtime.parallel.ratio_check import refuse_wrong_ratios
     from runtime.parallel.scatter_check import refuse_wrong_sums
     from runtime.tracking.events import EventLog
     from runtime.tracking.log_names import log_name
@@ -336,6 +337,8 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                 "its ring does not close on these machines: stop the run, and set scatter_kernel to 'xla'"
             )
             refuse_wrong_sums(mesh, config.reduce_dtype)
+        if kernels.loss == "mosaic_gpu":
+            refuse_wrong_ratios(mesh)
         stop_notice = None if host.num_hosts == 1 else StopNotice(f"{context.work_path}/stops/{context.attempt}")
         try:
             run = train(

@@ -11,7 +11,7 @@ import contextlib
 import re
 from typing import NamedTuple
 
-from marin_dag.storage.records import Record, Records, decide
+from marin_dag.storage.records import Record, Records, UnreadableRecordError, decide
 from marin_dag.store import Entry, Store, StoreError
 
 LEASES = "leases"
@@ -88,8 +88,17 @@ def carry_out(store: Store, digest: str, number: int) -> None:
             with contextlib.suppress(FileNotFoundError):
                 data = store.read(entry.path)
             # Gone, or the seal of somebody who came late and found the slot free: tidied, so it was carried out.
-            if data:
-                records.commit(records.parsed(entry.path, data))
+            if not data:
+                continue
+            try:
+                record = records.parsed(entry.path, data)
+            except UnreadableRecordError as error:
+                # Not to be deleted: who has been cut off would find the slot free, and publish.
+                raise StoreError(
+                    f"{store.url(entry.path)}: neither a record nor the end of an epoch of a lease, so it was damaged. "
+                    "Empty the file, and leave it there: its step is run again."
+                ) from error
+            records.commit(record)
 
 
 def epoch_path(digest: str, number: int, what: str) -> str:

@@ -61,7 +61,9 @@ class Holder(BaseModel, frozen=True, extra="ignore"):
     @property
     def said(self) -> str:
         """For a person: where it is, what it does with the step, and since when."""
-        return f"{self.host or 'another machine'} pid {self.pid} {self.does or 'runs'} it since {self.since}"
+        if not self.host:
+            return "somebody whose claim cannot be read holds it"
+        return f"{self.host} pid {self.pid} {self.does or 'runs'} it since {self.since}"
 
 
 class Beat(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="constants"):
@@ -321,8 +323,8 @@ class Leases:
         """What the store's clock says now, or a moment ago; asked once."""
         if self._store_is_ahead is None:
             self.store.write(f"{CLOCK}/now", b"")
-            (written,) = self.store.list(CLOCK)
-            self._store_is_ahead = written.updated - self.clock()
+            (written,) = (entry.updated for entry in self.store.list(CLOCK) if entry.path == f"{CLOCK}/now")
+            self._store_is_ahead = written - self.clock()
         return self.clock() + self._store_is_ahead
 
     def _is_given_up(self, holder: Holder, digest: str, epoch: int) -> bool:

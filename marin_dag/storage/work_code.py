@@ -23,7 +23,7 @@ class _Code(BaseModel, frozen=True, extra="allow"):
     definitions: dict[str, str]
 
 
-class _Mark(BaseModel, frozen=True, extra="forbid"):
+class _Mark(BaseModel, frozen=True, extra="ignore"):
     """What an attempt leaves."""
 
     code: _Code

@@ -62,14 +62,14 @@ def suspicion(
     num_members: int = 1,
 ) -> str | None:
     """A reason to look at the samples before believing the value, or None."""
-    if num_tasks < num_members:
-        said = f"over {num_tasks} of the {num_members} tasks that it stands for: there are no items of the others"
-    elif num_truncated * 2 > num_requests:
+    if num_truncated * 2 > num_requests:
         said = (
             f"{num_truncated} of {num_requests} prompts did not fit into the model's context and lost their beginning"
         )
     elif num_unparsed * 2 > num_items:
         said = f"no answer was found in {num_unparsed} of {num_items} generated texts"
+    elif num_tasks < num_members:
+        said = f"over {num_tasks} of the {num_members} tasks that it stands for: there are no items of the others"
     else:
         said = ""
     if (found := implausible(value=value, chance=chance, num_items=num_items)) is not None:

@@ -123,7 +123,7 @@ def from_config_json(document: dict[str, Any], file: str) -> tuple[LlamaConfig, 
             f"{file}: model_type is {kind!r}; only {' and '.join(map(repr, ARCHITECTURES))} are read here."
         )
     for name, expected in PLAIN.items():
-        if name in document:
+        if document.get(name) is not None:
             _require(document, file, name, expected)
     if document.get("pretraining_tp", 1) != 1:
         raise InteropError(f"{file}: pretraining_tp is {document['pretraining_tp']}; only 1 gives the same logits.")
@@ -131,8 +131,9 @@ def from_config_json(document: dict[str, Any], file: str) -> tuple[LlamaConfig, 
     for name, kind_of in get_type_hints(LlamaConfig).items():
         if name in values and type(values[name]) not in ((int, float) if kind_of is float else (kind_of,)):
             raise InteropError(f"{file}: {name} is {values[name]!r}, where {kind_of.__name__} belongs.")
-    if others := sorted({*(document.get("layer_types") or ())} - {"full_attention"}):
-        raise InteropError(f"{file}: layer_types has {', '.join(others)}; only 'full_attention' is known here.")
+    layers = document.get("layer_types") or []
+    if not isinstance(layers, list) or any(layer != "full_attention" for layer in layers):
+        raise InteropError(f"{file}: layer_types is {layers!r}; only 'full_attention' is known here.")
     # What Qwen3Config assumes of these has nothing to do with the model's other sizes; its files write them.
     if kind == LLAMA and "num_attention_heads" in values and "hidden_size" in values:
         values.setdefault("num_key_value_heads", values["num_attention_heads"])
@@ -185,6 +186,8 @@ def _rope(document: dict[str, Any], file: str) -> Rope:
     kind = parameters.pop("rope_type", parameters.pop("type", "default"))
     if kind not in ("default", "llama3"):
         raise InteropError(f"{file}: rotary scaling {kind!r} is not known here; only 'default' and 'llama3' are.")
+    if (share := parameters.pop("partial_rotary_factor", None)) not in (None, 1):
+        raise InteropError(f"{file}: partial_rotary_factor is {share!r}; only 1 can be read as our Llama.")
     if unknown := sorted({name for name, value in parameters.items() if value is not None} - {*SCALING_FIELDS}):
         raise InteropError(
             f"{file}: {', '.join(unknown)} of its rotary embedding is not known here; only {', '.join(SCALING_FIELDS)} "

@@ -10,15 +10,17 @@ bfloat16 that is made of it elsewhere: both keep 8 bits of a probability. A logi
 number of 20, which is none of the probability.
 
 Where a label is less likely than another token by more than `exp(LARGEST_LOSS)`, numbers come near the end of their
-range. What has such a loss is computed anew by `chunked_wide`, all of it: a spike costs one slow loss, and no bits.
+range. Where any token has such a loss, whether or not it counts, all is computed anew by `chunked_wide`: a spike costs
+one slow loss, and no bits.
 
 A program of the kernel stays on its processor and takes tile after tile. One of its three warpgroups copies the next
 rows and columns to shared memory, while the two others multiply what is there, one above the other: they share the
 columns of the head, and each writes its own rows. Two programs of a cluster are again one above the other, and each
 reads half of the columns for both. Every number is written once, and there is no atomic operation: bits repeat.
 
-Tested are the definition in XLA against float64, the kernel on simulated processors against the definition, and that it
-becomes machine code of an H200 that keeps everything in registers; docs/gpu.md says what was timed.
+Tested are the definition in XLA against float64, the kernel on simulated processors against the definition (JAX 0.11
+and newer), and that it becomes machine code of an H200 that keeps everything in registers. It has not been run on a
+card: `ratio_check` holds it against its definition there before a phase trains.
 """
 
 from collections.abc import Callable

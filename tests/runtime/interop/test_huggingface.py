@@ -330,11 +330,11 @@ def test_an_end_of_text_id_without_a_token_is_refused(tmp_path):
         ),
         (
             {"rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 0.5}},
-            r"partial_rotary_factor of its rotary",
+            r"partial_rotary_factor is 0.5; only 1",
         ),
         (
             {"model_type": "qwen3", "layer_types": ["full_attention", "sliding_attention"]},
-            r"layer_types has sliding_attention; only 'full_attention'",
+            r"layer_types is .*sliding_attention.*; only 'full_attention'",
         ),
     ],
 )

@@ -1,0 +1,38 @@
+"""A run begins where the devices form the ratios of the loss, and is refused where one number of them is off."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from runtime.kernels.cross_entropy_gpu import Ratios, ratios_in_xla
+from runtime.parallel.mesh import make_mesh
+from runtime.parallel.mesh_shape import MeshShape
+from runtime.parallel.ratio_check import refuse_wrong_ratios
+
+
+def one_number_off(*given: jax.Array) -> Ratios:
+    right = ratios_in_xla(*given)
+    return right._replace(to_label=right.to_label.at[7, 11].multiply(1.02))
+
+
+def label_kept(*given: jax.Array) -> Ratios:
+    right, labels = ratios_in_xla(*given), given[3]
+    return right._replace(to_label=right.to_label.at[3, labels[3]].set(1.0))
+
+
+def sum_off(*given: jax.Array) -> Ratios:
+    right = ratios_in_xla(*given)
+    return right._replace(total=right.total.at[2, 5].multiply(1.01))
+
+
+def no_number(*given: jax.Array) -> Ratios:
+    right = ratios_in_xla(*given)
+    return right._replace(total=right.total.at[0, 0].set(jnp.nan))
+
+
+def test_a_run_is_refused_where_a_number_of_the_loss_kernel_is_wrong() -> None:
+    mesh = make_mesh(MeshShape(), jax.devices()[:1])
+    refuse_wrong_ratios(mesh, form=ratios_in_xla)
+    for wrong in (one_number_off, label_kept, sum_off, no_number):
+        with pytest.raises(RuntimeError, match=r"'mosaic_gpu': 1 numbers .* Set loss_kernel to 'chunked_wide'"):
+            refuse_wrong_ratios(mesh, form=wrong)
