@@ -11,11 +11,11 @@ from runtime.data.cache import TokenCache, TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.loader import Loader
 from runtime.data.mixture import MixtureSchedule
-from runtime.kernels.choice import default_kernels
 from runtime.kernels.kernel_shape import KernelShape
 from runtime.model.config import LLAMA2_ROPE
 from runtime.parallel.hosts import open_cores
 from runtime.parallel.mesh import devices_of, mesh_of_cores
+from runtime.training.kernel_choice import default_kernels
 from runtime.training.state import TrainState, initial_state
 from runtime.training.train_step import ProgramOptions, TrainStep, build_train_step
 

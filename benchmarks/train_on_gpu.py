@@ -108,11 +108,11 @@ def ours(case: Case, turns: int, attention_kernel: str | None, remat: "Remat") -
     import numpy as np
     from jax.sharding import NamedSharding
 
-    from runtime.kernels.choice import default_kernels
     from runtime.kernels.kernel_shape import KernelShape
     from runtime.model.rotary import inverse_frequencies
     from runtime.parallel.mesh import TOKEN_AXES, devices_of, make_mesh
     from runtime.parallel.mesh_shape import MeshShape
+    from runtime.training.kernel_choice import default_kernels
     from runtime.training.state import initial_state
     from runtime.training.train_step import Hyperparameters, ProgramOptions, train_program
 
@@ -198,11 +198,11 @@ def fused_loss(shape: LossShape, turns: int) -> Measure:
     import jax.numpy as jnp
 
     from runtime.cost.kernel_alone import arguments_of, jit_like_a_step, loss_with_gradients
-    from runtime.kernels.choice import default_kernels
     from runtime.kernels.cross_entropy import linear_cross_entropy
     from runtime.kernels.kernel_shape import KernelShape
     from runtime.parallel.mesh import device_kind, make_mesh, platform
     from runtime.parallel.mesh_shape import MeshShape
+    from runtime.training.kernel_choice import default_kernels
 
     tokens, hidden_size, vocab_size = shape
     mesh = make_mesh(MeshShape(), jax.devices()[:1])

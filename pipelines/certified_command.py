@@ -12,7 +12,7 @@ from marin_dag.storage.records import Records
 from marin_dag.store import Store
 from pipelines.going_around import going_around
 from pipelines.trainings import attempts_of, names_of_trainings
-from steps.train_phase import TrainPhaseConfig
+from steps.phase_config import TrainPhaseConfig
 
 IN_DOUBT = "nothing is certified by an update in doubt (docs/training.md, Monitors)"
 

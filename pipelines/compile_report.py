@@ -126,7 +126,7 @@ def request_of(
         UserError: the phase runs on CPUs, or on accelerators that nothing is known of here.
         ValueError: it asks for a kernel that does not run there.
     """
-    from runtime.kernels.choice import chosen_kernels
+    from runtime.training.kernel_choice import chosen_kernels
 
     config, resources = phase.config, phase.resources
     if isinstance(resources, Cpu):

@@ -20,8 +20,8 @@ from pipelines.reference import Reference, reference_of, refuse_wrong_margin
 from pipelines.timeline import legs_in, main_line_of, phases_in
 from pipelines.trainings import attempts_of, names_of_trainings, shared
 from runtime.training.timeline import Leg
+from steps.phase_config import TrainPhaseConfig
 from steps.phase_result import FINAL_LOSS_STEPS
-from steps.train_phase import TrainPhaseConfig
 
 if TYPE_CHECKING:
     from runtime.report.norms_page import LayerNorms

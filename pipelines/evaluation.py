@@ -10,7 +10,8 @@ from pipelines.scales import Scale
 from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.hf_export import HfExportConfig, hf_export
 from steps.lm_eval import LmEvalConfig, lm_eval
-from steps.report import ReportConfig, report
+from steps.report import report
+from steps.report_config import ReportConfig
 
 EXPORTED = ("jellyfish", "starling", "deeper_starling")
 STAGE_OF_KIND = {

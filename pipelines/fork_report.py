@@ -11,7 +11,8 @@ from marin_dag.graph import Graph
 from marin_dag.step import Step
 from pipelines.reporting import graph_of, parents_of, recipe_of, with_report
 from steps.ema_eval import ema_eval
-from steps.report import ReportConfig, report
+from steps.report import report
+from steps.report_config import ReportConfig
 from steps.train_phase import train_phase
 
 NAME = "report/forks"

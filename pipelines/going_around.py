@@ -14,7 +14,7 @@ from marin_dag.graph import Graph
 from marin_dag.quantities import counted, in_short
 from marin_dag.step import Step
 from marin_dag.storage.records import Records
-from steps.train_phase import TrainPhaseConfig
+from steps.phase_config import TrainPhaseConfig
 
 MARGIN_UPDATES = 100
 """Before the first of what was seen, since a gradient's norm moves before the loss; and behind the last."""

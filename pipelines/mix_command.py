@@ -17,7 +17,7 @@ from pipelines.picture_file import DRAWING, refuse_unwritable, write_picture
 from pipelines.timeline import phase_before
 from runtime.data.consumption import Consumption, Leg, consumption
 from runtime.training.timeline import KEEP_THE_DATA_POSITION
-from steps.train_phase import TrainPhaseConfig
+from steps.phase_config import TrainPhaseConfig
 
 Estimate = Callable[[Any], Mapping[str, float]]
 """From the parsed arguments: tokens of each source, by name, for those that are not tokenized yet."""

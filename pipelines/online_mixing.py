@@ -38,8 +38,9 @@ from steps.download import DownloadConfig, download
 from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.extract import ExtractConfig, extract
 from steps.mixing_table import MixingTableConfig, mixing_table
+from steps.phase_config import TrainPhaseConfig
 from steps.tokenize import TokenizeConfig, tokenize
-from steps.train_phase import TrainPhaseConfig, train_phase
+from steps.train_phase import train_phase
 from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
 
 STEPS = 500

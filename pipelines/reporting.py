@@ -7,8 +7,8 @@ from pipelines.timeline import phase_before
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.report.recipe import described
 from runtime.training.timeline import changes
-from steps.report import GraphNode, RecipeChange
-from steps.train_phase import TrainPhaseConfig
+from steps.phase_config import TrainPhaseConfig
+from steps.report_config import GraphNode, RecipeChange
 
 
 def graph_of(targets: Iterable[Step]) -> tuple[GraphNode, ...]:

@@ -44,7 +44,8 @@ from pipelines.waits_beside_report import write_waits
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.schedule import Constant, Linear, Rewarm, WsdS
 from steps.ema_eval import ema_eval
-from steps.train_phase import TrainPhaseConfig, train_phase
+from steps.phase_config import TrainPhaseConfig
+from steps.train_phase import train_phase
 
 # Of the laptop's sources under its vocabulary, right to a third; only until they are tokenized.
 BYTES_PER_TOKEN = 3.5

@@ -6,7 +6,7 @@ from typing import Any
 from marin_dag.step import Step
 from marin_dag.store import Store
 from runtime.tracking.log_names import is_of_first_host
-from steps.train_phase import TrainPhaseConfig
+from steps.phase_config import TrainPhaseConfig
 
 
 def names_of_trainings(steps: Iterable[Step[Any]]) -> dict[str, list[str]]:

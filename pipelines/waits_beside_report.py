@@ -15,7 +15,7 @@ from marin_dag.store import Store
 from pipelines.trainings import names_of_trainings, shared
 from pipelines.waits_command import read_waits
 from runtime.tracking.waits import PAGE_FILE, Waits
-from steps.report import ReportConfig
+from steps.report_config import ReportConfig
 
 
 def write_waits(session: Session, plan: Plan) -> Iterator[str]:

@@ -53,8 +53,9 @@ from steps.example_crawl import ExampleCrawlConfig, example_crawl
 from steps.extract import ExtractConfig, extract
 from steps.fetch import Files, files_in, installed_python, names_in
 from steps.filter import FilterConfig, filter_documents
+from steps.phase_config import TrainPhaseConfig
 from steps.tokenize import TokenizeConfig, tokenize
-from steps.train_phase import TrainPhaseConfig, train_phase
+from steps.train_phase import train_phase
 from steps.train_quality_classifier import TrainQualityClassifierConfig, train_quality_classifier
 from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
 

@@ -21,9 +21,9 @@ from steps.phase_checks import (
     tokenizers_of,
     tokenizers_of_phase,
 )
+from steps.phase_config import TrainPhaseConfig
 from steps.phase_result import TrainPhaseResult
 from steps.tokenize import TokenizeResult
-from steps.train_phase import TrainPhaseConfig
 
 
 class EmaEvalConfig(BaseModel, frozen=True, extra="forbid"):

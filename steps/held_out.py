@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from marin_dag.inputs import Input
 from marin_dag.quantities import counted
 from marin_dag.step import StepContext
-from steps.taken_kernels import TakenKernels
+from steps.taken_kernels import TakenKernels, take_kernels
 from steps.tokenize import TokenizeResult
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ def held_out(
     """
     from runtime.evaluation.held_out import HeldOut
     from runtime.evaluation.window_batch import window_batch
-    from runtime.kernels.choice import chosen_kernels, described_blocks, refuse_unlike_hosts
     from runtime.kernels.kernel_shape import KernelShape
     from runtime.parallel.host_rows import host_rows
     from runtime.parallel.mesh import devices_of, num_batch_parts
@@ -58,12 +57,10 @@ def held_out(
     shape = KernelShape.of(
         devices_of(mesh), model, num_rows=num_windows, sequence_length=sequence_length, compute_dtype=compute_dtype
     )
-    kernels = chosen_kernels(shape, attention_kernel=attention_kernel, loss_kernel=loss_kernel)
-    refuse_unlike_hosts(kernels)
-    blocks = described_blocks(kernels.attention, kernels.loss, shape)
+    kernels = take_kernels(mesh, shape, attention_kernel=attention_kernel, loss_kernel=loss_kernel)
     context.log.info(
         "held-out text: %d windows a batch on %d devices; attention %s: %s; loss %s: %s; %s",
-        *(num_windows, mesh.size, kernels.attention, blocks["attention"], kernels.loss, blocks["loss"]),
+        *(num_windows, mesh.size, kernels.attention, kernels.blocks["attention"], kernels.loss, kernels.blocks["loss"]),
         kernels.reason,
     )
     eval_step = build_eval_step(
@@ -86,4 +83,4 @@ def held_out(
         "held-out text: %s of %s, batches for each set of weights: %d",
         *(counted(texts.num_windows, "window"), counted(len(caches), "domain"), texts.num_batches),
     )
-    return OpenedText(texts, TakenKernels(**kernels._asdict(), blocks=blocks))
+    return OpenedText(texts, kernels)

@@ -8,9 +8,9 @@ from marin_dag.step import Input, StepContext, step
 from runtime.optim.ema import HOT, Ema, average_named
 from steps.machine_checks import refuse_several_hosts
 from steps.phase_checks import refuse_several_tokenizers, refuse_unkept_average, tokenizers_of_phase
+from steps.phase_config import TrainPhaseConfig
 from steps.phase_result import TrainPhaseResult
 from steps.tokenizer import TokenizerResult
-from steps.train_phase import TrainPhaseConfig
 
 
 class HfExportConfig(BaseModel, frozen=True, extra="forbid"):

@@ -13,7 +13,6 @@ from runtime.optim.ema import Ema
 from steps.evaluation_items import EvaluationItemsConfig, EvaluationItemsResult
 from steps.hf_export import HfExportResult
 from steps.machine_checks import refuse_several_hosts
-from steps.taken_kernels import TakenKernels
 
 if TYPE_CHECKING:
     from runtime.evaluation.harness import LlamaHarness
@@ -74,13 +73,9 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
     export, items = config.export.result, config.items.result
     # Not widened: on one device an 8B model in float32 is all the memory there is.
     model = read_model(config.export.join(export.folder), as_stored=True)
-    kernels = TakenKernels(
-        attention="reference",
-        loss=None,
-        reason="whole rows of scores, for texts of any length; the head runs at scored positions only",
-        blocks={"attention": "whole rows"},
-    )
-    context.computed_with(**kernels.described())
+    attention = "reference"
+    why = "whole rows of scores, for texts of any length; the head runs at scored positions only"
+    context.computed_with(attention=f"{attention}: whole rows", reason=why)
 
     watchdog = Watchdog("batch")
 
@@ -93,7 +88,7 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
             model.config,
             model.rope,
             compute_dtype=np.dtype(config.compute_dtype),
-            attention_kernel=kernels.attention,
+            attention_kernel=attention,
             tokens_per_batch=config.tokens_per_batch,
             on_progress=lambda done, total: context.progress(done, total, "sequences"),
             watchdog=watchdog,
@@ -104,7 +99,7 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
         scored={name: config.items.join(path) for name, path in items.files.items()},
         fewshot={name: config.items.join(path) for name, path in items.fewshot_files.items()},
     )
-    context.log.info("on one device, in %s; attention %s: %s", config.compute_dtype, kernels.attention, kernels.reason)
+    context.log.info("on one device, in %s; attention %s: %s", config.compute_dtype, attention, why)
     with watchdog.watching():
         run = run_tasks(make_harness, config.tasks, files, limit=config.limit)
     for score in run.scores:

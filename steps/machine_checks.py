@@ -5,7 +5,6 @@ How the batch and the model divide over the devices, and which kernels run there
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING
 
 from marin_dag.resources import Cpu, Gpu, Resources, Tpu
 from marin_dag.slices import slice_shape
@@ -14,12 +13,10 @@ from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.kernels.kernel_shape import Devices, KernelShape
 from runtime.model.config import LlamaConfig
 from runtime.parallel.mesh_shape import Machines, MeshShape
-
-if TYPE_CHECKING:
-    from steps.train_phase import TrainPhaseConfig
+from steps.phase_config import TrainPhaseConfig
 
 
-def check_resources(config: "TrainPhaseConfig", resources: Resources) -> None:
+def check_resources(config: TrainPhaseConfig, resources: Resources) -> None:
     """What the machines decide: how the batch and the model divide over them, and which kernels run there.
 
     Raises:
@@ -119,7 +116,7 @@ def expected_flops(resources: Resources, compute_dtype: str) -> float:
     return math.inf if chip is None else chip.peak_flops(compute_dtype) * REACHED_SHARE_OF_PEAK[chip.platform]
 
 
-def phase_shape(config: "TrainPhaseConfig", devices: Devices) -> KernelShape:
+def phase_shape(config: TrainPhaseConfig, devices: Devices) -> KernelShape:
     """What each of the devices gives its kernels while the phase trains: to its plan as to its run."""
     return KernelShape.of(
         devices,
@@ -144,7 +141,7 @@ def refuse_kernels(shape: KernelShape, *, attention_kernel: str | None, loss_ker
                 item_bytes=shape.item_bytes,
             )
         return
-    from runtime.kernels.choice import (
+    from runtime.training.kernel_choice import (
         LEAVE_IT_OUT,
         chosen_kernels,
         described_attention_blocks,
@@ -163,7 +160,7 @@ def refuse_kernels(shape: KernelShape, *, attention_kernel: str | None, loss_ker
 
 
 def _refuse_kernels_of_validation(
-    config: "TrainPhaseConfig", resources: Resources, devices: Devices, num_parts: int
+    config: TrainPhaseConfig, resources: Resources, devices: Devices, num_parts: int
 ) -> None:
     """Held-out text comes in a batch of its own, over the mesh of the run (steps/held_out.py)."""
     shape = KernelShape.of(
@@ -182,9 +179,7 @@ def _refuse_kernels_of_validation(
         ) from None
 
 
-def _refuse_scatter_kernel(
-    config: "TrainPhaseConfig", resources: Resources, shape: KernelShape, num_tokens: int
-) -> None:
+def _refuse_scatter_kernel(config: TrainPhaseConfig, resources: Resources, shape: KernelShape, num_tokens: int) -> None:
     from runtime.kernels.block_sizes import generation_of
     from runtime.kernels.scatter_blocks import check_scatter_kernel, layer_scatter_blocks
 
@@ -216,7 +211,7 @@ def machines_of(resources: Resources) -> Machines:
             return Machines((hosts * resources.num_devices,), num_hosts=hosts, cores_hold_copies=True)
 
 
-def _mesh_of(config: "TrainPhaseConfig", resources: Resources) -> MeshShape:
+def _mesh_of(config: TrainPhaseConfig, resources: Resources) -> MeshShape:
     return mesh_on(
         resources,
         config.model,
@@ -226,7 +221,7 @@ def _mesh_of(config: "TrainPhaseConfig", resources: Resources) -> MeshShape:
     )
 
 
-def _cores_that_divide(config: "TrainPhaseConfig", resources: Cpu) -> Cpu | None:
+def _cores_that_divide(config: TrainPhaseConfig, resources: Cpu) -> Cpu | None:
     for num_cpus in range(resources.num_cpus, 0, -1):
         fewer = dataclasses.replace(resources, num_cpus=num_cpus)
         try:

@@ -6,7 +6,7 @@ An id is a row of the embeddings and nothing else: under another tokenizer weigh
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from marin_dag.errors import RefusedConfigError
 from marin_dag.inputs import Input
@@ -14,12 +14,10 @@ from runtime.data.consumption import NoCache
 from runtime.optim.ema import average_named
 from runtime.training.timeline import KEEP_THE_DATA_POSITION, UnacknowledgedError, refuse_unacknowledged_changes
 from steps.hf_import import HfImportConfig
+from steps.phase_config import TrainPhaseConfig
 from steps.tokenize import TokenizeConfig, TokenizeResult
 from steps.tokenizer import TokenizerResult
 from steps.train_tokenizer import TrainTokenizerConfig
-
-if TYPE_CHECKING:
-    from steps.train_phase import TrainPhaseConfig
 
 LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
 SMALLEST_FLOAT32 = 2.0**-126
@@ -30,7 +28,7 @@ Tokenizers = dict[str, Input[TokenizerResult]]
 """What takes a tokenizer, in words for an error -> the tokenizer."""
 
 
-def check_config(config: "TrainPhaseConfig") -> None:
+def check_config(config: TrainPhaseConfig) -> None:
     """What can be known before any cache is there; whether a source is large enough shows when it is.
 
     Raises:
@@ -129,7 +127,7 @@ def refuse_unkept_average(
         raise RefusedConfigError(str(error), {field: instead}) from None
 
 
-def _refuse_what_float32_cannot_hold(config: "TrainPhaseConfig") -> None:
+def _refuse_what_float32_cannot_hold(config: TrainPhaseConfig) -> None:
     """Of what an update is told (`train_phase.hyperparameters`): it takes float32, where 1e300 is infinite."""
     numbers = {field: getattr(config, field) for field in ("weight_decay", "eps", "max_norm", "z_loss")}
     rate = {field.name: getattr(config.learning_rate, field.name) for field in dataclasses.fields(config.learning_rate)}
@@ -149,7 +147,7 @@ def _refuse_what_float32_cannot_hold(config: "TrainPhaseConfig") -> None:
             raise ValueError(f"{field} is {beta}, and an update takes it as float32, where it is 1; lower it.")
 
 
-def _refuse_larger_vocabularies(config: "TrainPhaseConfig") -> None:
+def _refuse_larger_vocabularies(config: TrainPhaseConfig) -> None:
     """Of tokenizers that are to be trained; of others it shows when the caches are there."""
     for name, cache in config.caches.items():
         its = cache.config_of(TokenizeConfig)
@@ -157,7 +155,7 @@ def _refuse_larger_vocabularies(config: "TrainPhaseConfig") -> None:
         refuse_larger_vocabulary(name, 0 if trained is None else trained.vocab_size, config.model.vocab_size)
 
 
-def _refuse_to_replay_what_is_left_out(config: "TrainPhaseConfig") -> None:
+def _refuse_to_replay_what_is_left_out(config: TrainPhaseConfig) -> None:
     """A log says how many sequences each update drew, and nothing of those between them."""
     if config.replay is None:
         return
@@ -171,7 +169,7 @@ def _refuse_to_replay_what_is_left_out(config: "TrainPhaseConfig") -> None:
         )
 
 
-def _refuse_jumps(before: "TrainPhaseConfig", config: "TrainPhaseConfig") -> None:
+def _refuse_jumps(before: TrainPhaseConfig, config: TrainPhaseConfig) -> None:
     """A phase that starts from a phase says which jumps are meant."""
     if config.start is not None and config.start.milestone is not None:
         before = before.model_copy(update={"until_step": config.start.milestone})
@@ -181,7 +179,7 @@ def _refuse_jumps(before: "TrainPhaseConfig", config: "TrainPhaseConfig") -> Non
         raise RefusedConfigError(str(error), {"acknowledge": json.dumps(error.fields)}) from None
 
 
-def _refuse_more_than_weights(imported: HfImportConfig, config: "TrainPhaseConfig") -> None:
+def _refuse_more_than_weights(imported: HfImportConfig, config: TrainPhaseConfig) -> None:
     """A phase that starts from an import takes its weights, as the model that they were trained as.
 
     Raises:

@@ -1,16 +1,12 @@
 """Phase cost: tokens, FLOPs, chip-hours and bytes of a training phase, from its config and its resources."""
 
-from typing import TYPE_CHECKING
-
 from marin_dag.cost import Cost
 from marin_dag.resources import Resources
 from steps.machine_checks import expected_flops
-
-if TYPE_CHECKING:
-    from steps.train_phase import TrainPhaseConfig
+from steps.phase_config import TrainPhaseConfig
 
 
-def phase_cost(config: "TrainPhaseConfig", resources: Resources) -> Cost:
+def phase_cost(config: TrainPhaseConfig, resources: Resources) -> Cost:
     """Of what is written, what stays: not the temporary checkpoints that training deletes again."""
     begin, until, every = config.begin_step, config.until_step, config.publish_every_steps
     tokens = (until - begin) * config.global_batch_size * config.sequence_length

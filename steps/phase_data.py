@@ -23,8 +23,8 @@ from runtime.tracking.source_losses import SourceLossesTable
 from runtime.training import checkpoint
 from runtime.training.run_state import RunState
 from steps.phase_checks import refuse_larger_vocabulary
+from steps.phase_config import TrainPhaseConfig, begins_anew_at
 from steps.tokenize import TokenizeResult
-from steps.train_phase import TrainPhaseConfig, begins_anew_at
 
 
 def loader_of(config: TrainPhaseConfig, context: StepContext) -> Loader:

@@ -18,9 +18,9 @@ from jax.sharding import Mesh
 from marin_dag.step import StepContext
 from runtime.tracking.events import EventLog, read_beginning
 from runtime.tracking.log_names import is_of_first_host
+from steps.phase_config import TrainPhaseConfig
 from steps.phase_state import Begun
 from steps.taken_kernels import TakenKernels
-from steps.train_phase import TrainPhaseConfig
 
 EXECUTION, OTHER_EXECUTION = "execution", "other_execution"
 """Events: how an attempt computes, and that what it goes on from was computed otherwise."""

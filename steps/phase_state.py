@@ -15,7 +15,7 @@ from runtime.training.checkpoint_reader import TornCheckpointError
 from runtime.training.run_state import RunState
 from runtime.training.state import initial_state, placed_shapes
 from runtime.training.temporary import TemporaryCheckpoints
-from steps.train_phase import TrainPhaseConfig
+from steps.phase_config import TrainPhaseConfig
 
 NONE = -1
 """No step, or the lease epoch of a milestone, which has none."""

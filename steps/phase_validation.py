@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from jax.sharding import Mesh
 
 from marin_dag.step import StepContext
+from runtime.evaluation.validation import Validation
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH
 from runtime.tracking.events import EventLog
-from runtime.training.validation import Validation
 from steps.held_out import held_out
-from steps.train_phase import TrainPhaseConfig
+from steps.phase_config import TrainPhaseConfig
 
 
 def validation_of(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, events: EventLog) -> Validation | None:

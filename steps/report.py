@@ -1,72 +1,11 @@
 """Report: everything a pipeline made, in; one self-contained HTML page and its headline figures, out."""
 
-from typing import Annotated
+from pydantic import BaseModel
 
-from pydantic import BaseModel, Field, StringConstraints
-
-from marin_dag.step import Input, StepContext, step
-from runtime.data.mixture import MixtureSchedule
-from steps.documents import DocumentsResult
-from steps.ema_eval import EmaEvalResult
-from steps.hf_export import HfExportResult
-from steps.lm_eval import LmEvalResult
-from steps.phase_result import TrainPhaseResult
-from steps.tokenize import TokenizeResult
+from marin_dag.step import StepContext, step
+from steps.report_config import ReportConfig, refuse_unknown_names
 
 PAGE_FILE, SUMMARY_FILE = "report.html", "summary.json"
-StageName = Annotated[
-    str, StringConstraints(pattern=r"^(extract|filter|dedup|dedup spans|decontaminate)( ([2-9]|[1-9]\d+))?$")
-]
-"""A kind of step, and its number among those of its kind if it is not the first: "filter", "filter 2"."""
-
-
-class GraphNode(BaseModel, frozen=True, extra="forbid"):
-    """A step as the drawing shows it."""
-
-    name: str
-    kind: str
-    inputs: tuple[str, ...]
-    """Names of the steps it reads."""
-    group: str
-    """Row of the drawing: the source or the phase that the step belongs to; "" for one that stands alone."""
-
-
-class RecipeChange(BaseModel, frozen=True, extra="forbid"):
-    """One setting of a phase that differs from the phase it starts from, in words."""
-
-    field: str
-    before: str
-    after: str
-
-
-class ReportConfig(BaseModel, frozen=True, extra="forbid"):
-    """Everything is named by phase or by source; an export by its phase, or by `phase/anything` if it has several."""
-
-    title: str
-    introduction: str
-    main_line: tuple[str, ...] = Field(min_length=1)
-    """Phases that lead to the final model, in order; the others are branches."""
-    phases: dict[str, Input[TrainPhaseResult]]
-    parents: dict[str, str]
-    """Phase -> the phase it starts from."""
-    forks: dict[str, str] = {}
-    """Branch that was made on the command line -> the phase that it repeats with other settings; any number."""
-    fork_reasons: dict[str, str] = {}
-    """Of those whose maker said why."""
-    labels: dict[str, str] = {}
-    """Source -> what to call it, where mixtures and caches do not name it as a person does."""
-    mixtures: dict[str, MixtureSchedule]
-    recipe: dict[str, tuple[RecipeChange, ...]]
-    evaluations: dict[str, Input[EmaEvalResult]]
-    exports: dict[str, Input[HfExportResult]]
-    scores: dict[str, Input[LmEvalResult]]
-    """By the name of the export."""
-    sources: dict[str, dict[StageName, Input[DocumentsResult]]]
-    """Source -> stage -> what that stage left of it, in the order in which the documents went through them."""
-    caches: dict[str, Input[TokenizeResult]]
-    graph: tuple[GraphNode, ...]
-    samples_per_reason: int = Field(default=3, ge=0)
-    """Dropped documents shown for each source, stage and reason."""
 
 
 class ReportResult(BaseModel, frozen=True, extra="forbid"):
@@ -75,40 +14,6 @@ class ReportResult(BaseModel, frozen=True, extra="forbid"):
     page: str
     summary: str
     """JSON: the headline figures."""
-
-
-def refuse_unknown_names(config: ReportConfig) -> None:
-    """Refuses a name that no phase has, before anything runs.
-
-    Raises:
-        ValueError: with the field and the names that there are.
-    """
-    named = {
-        "main_line": config.main_line,
-        "parents": (*config.parents, *config.parents.values()),
-        "forks": (*config.forks, *config.forks.values()),
-        "mixtures": config.mixtures,
-        "recipe": config.recipe,
-        "evaluations": config.evaluations,
-        "exports": [phase_of(name) for name in config.exports],
-    }
-    for field, names in named.items():
-        unknown = sorted(set(names) - set(config.phases))
-        if unknown:
-            raise ValueError(f"{field} names {unknown}, which are no phases; phases are {sorted(config.phases)}.")
-    unknown = sorted(set(config.scores) - set(config.exports))
-    if unknown:
-        raise ValueError(f"scores names {unknown}, which are no exports; exports are {sorted(config.exports)}.")
-    nodes = {node.name for node in config.graph}
-    for node in config.graph:
-        missing = sorted(set(node.inputs) - nodes)
-        if missing:
-            raise ValueError(f"graph: {node.name!r} reads {missing}, which are not in the graph; add those steps.")
-
-
-def phase_of(export: str) -> str:
-    """The phase that an export was made of."""
-    return export.split("/")[0]
 
 
 @step(policy="tracked", packages=("numpy", "pyarrow"), check=refuse_unknown_names)
@@ -122,7 +27,7 @@ def report(config: ReportConfig, context: StepContext) -> ReportResult:
     from runtime.report.score_doubts import doubts
     from steps.report_contents import contents_of
 
-    contents = contents_of(config)
+    contents = contents_of(config, own_kind=report.name)
     for doubt in doubts(contents):
         context.log.warning("%s", doubt)
     written = {

@@ -25,10 +25,10 @@ from steps.decontaminate import DecontaminateResult
 from steps.dedup_spans import DedupSpansResult
 from steps.hf_export import HfExportResult
 from steps.phase_result import FINAL_LOSS_STEPS
-from steps.report import ReportConfig, phase_of, report
+from steps.report_config import ReportConfig, phase_of
 
 
-def contents_of(config: ReportConfig) -> Report:
+def contents_of(config: ReportConfig, *, own_kind: str) -> Report:
     """Results and files of the inputs as the plain values that the page shows."""
     caches = tuple(
         Cache(name, found.num_train_tokens, found.num_validation_tokens, found.num_train_bytes)
@@ -45,7 +45,7 @@ def contents_of(config: ReportConfig) -> Report:
         scores=_scores(config),
         stages=_stages(config),
         caches=caches,
-        graph=_graph(config),
+        graph=_graph(config, own_kind),
         consumption=_consumption(config, phases, draws),
         source_curves=_source_curves(config),
         fillings=_fillings(config, phases),
@@ -246,10 +246,10 @@ def _stages(config: ReportConfig) -> tuple[Stage, ...]:
     return tuple(made)
 
 
-def _graph(config: ReportConfig) -> tuple[Node, ...]:
+def _graph(config: ReportConfig, own_kind: str) -> tuple[Node, ...]:
     """What the report reads, directly or not, is done, or it could not run; of the rest it knows nothing."""
     inputs = {node.name: node.inputs for node in config.graph}
-    own = [node.name for node in config.graph if node.kind == report.name]
+    own = [node.name for node in config.graph if node.kind == own_kind]
     above = set(own) if own else set(inputs)
     waiting = list(above)
     while waiting:

@@ -1,20 +1,46 @@
 """Taken kernels: which kernels a step computed with, their block sizes and why; for its log and beside its output."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
+    from runtime.kernels.kernel_shape import KernelShape
 
 
 class TakenKernels(NamedTuple):
     """Those of the attention and of the loss."""
 
     attention: str
-    loss: str | None
-    """None where no kernel of a loss runs."""
+    loss: str
     reason: str
     blocks: dict[str, str]
     """Block sizes of each, by "attention" and "loss"."""
 
     def described(self) -> dict[str, str]:
         """In the words of `StepContext.computed_with`."""
-        named = {"attention": self.attention, "loss": self.loss}
-        taken = {name: f"{kernel}: {self.blocks[name]}" for name, kernel in named.items() if kernel is not None}
-        return taken | {"reason": self.reason}
+        return {
+            "attention": f"{self.attention}: {self.blocks['attention']}",
+            "loss": f"{self.loss}: {self.blocks['loss']}",
+            "reason": self.reason,
+        }
+
+
+def take_kernels(
+    mesh: "Mesh", shape: "KernelShape", *, attention_kernel: str | None, loss_kernel: str | None
+) -> TakenKernels:
+    """Those that are asked for, or else the fastest that are known to be right here; each host of a gang must ask.
+
+    Raises:
+        ValueError: one cannot run here or not at the shape, or this host would take others than the first.
+        RuntimeError: the loss kernel gives wrong numbers on the devices of `mesh`.
+    """
+    from runtime.training.kernel_choice import chosen_kernels, described_blocks, refuse_unlike_hosts
+    from runtime.training.ratio_check import refuse_wrong_ratios
+
+    kernels = chosen_kernels(shape, attention_kernel=attention_kernel, loss_kernel=loss_kernel)
+    refuse_unlike_hosts(kernels)
+    blocks = described_blocks(kernels.attention, kernels.loss, shape)
+    if kernels.loss == "mosaic_gpu":
+        refuse_wrong_ratios(mesh)
+    return TakenKernels(**kernels._asdict(), blocks=blocks)

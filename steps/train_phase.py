@@ -1,42 +1,29 @@
 """Train phase: one leg of a run, from the state its predecessor left to `until_step`."""
 
 import functools
-import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, Field, field_validator
-
-from marin_dag.changes import nearest
 from marin_dag.context import StepStopped
 from marin_dag.fields import identity_fields
 from marin_dag.resources import Cpu
 from marin_dag.running.interrupts import DriverHandler
-from marin_dag.step import Added, Input, Once, Runtime, StepContext, StopAt, step
-from runtime.data.mixing.fixed import Static
-from runtime.data.mixing.policies import MixingPolicy
-from runtime.data.mixture import MixtureSchedule
-from runtime.data.packing import Packing
-from runtime.kernels.scatter_blocks import ScatterKernel
-from runtime.model.config import LlamaConfig, Rope
-from runtime.optim.ema import Ema
-from runtime.optim.schedule import Schedule, WsdS
-from runtime.optim.skip_rule import SkipRule
-from runtime.training.timeline import JUMPS
+from marin_dag.step import StepContext, step
 from steps.compile_remarks import ToldOfCompile
 from steps.joined_mesh import joined_mesh
 from steps.machine_checks import check_resources, phase_shape
 from steps.phase_checks import check_config
+from steps.phase_config import TrainPhaseConfig, begins_anew_at, hyperparameters
 from steps.phase_cost import phase_cost
 from steps.phase_requests import WORDS, requests_of
 from steps.phase_result import TrainPhaseResult, result_of, skipped_steps
-from steps.taken_kernels import TakenKernels
-from steps.tokenize import TokenizeResult
+from steps.taken_kernels import TakenKernels, take_kernels
 
 if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
     from runtime.training.run_state import RunState
-    from runtime.training.train_step import Hyperparameters
 
 UNTOLD_FIELDS = {"start", "restore", "skip_batches", "caches", "replay"}
 """Not written into checkpoints, as execution is not, and where a run stops: a milestone must not tell how its phase
@@ -44,155 +31,6 @@ came to it, or what its inputs were called."""
 
 # As TemporaryCheckpoints names them; that module is too heavy for a plan to import.
 TEMPORARY_CHECKPOINT = re.compile(r"temporary/step-(\d{10})-epoch-\d{6}/checkpoint/manifest\.json")
-
-
-class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
-    """The whole truth about one phase: what a recipe does not write is inherited, but stands here resolved."""
-
-    start: Input["TrainPhaseResult"] | None
-    """The phase, at a step of it, whose state this one continues, or an `hf_import`; None starts from scratch."""
-    restore: Once[Literal["everything", "everything_but_optimizer", "weights_and_optimizer", "weights"]] = "everything"
-    """What to take from `start`, of an import the weights; data position and averages restart where it does not begin
-    with "everything". Without the optimiser, moments and count begin at zero."""
-    skip_batches: Once[Annotated[int, Added(without=0)]] = Field(default=0, ge=0)
-    """Batches of the data left out as the phase begins, after which it draws as if it had taken them: to go around what
-    a run spiked on (PaLM, arXiv:2204.02311, section 5.1). They are of the size and mixture of its first update."""
-    until_step: StopAt[int] = Field(ge=1)
-    """Finished updates since the start of the run at which the phase ends. Moving it later continues the run."""
-    model: LlamaConfig
-    rope: Rope
-    sequence_length: int = Field(ge=2)
-    global_batch_size: int = Field(ge=1)
-    """Sequences an update, over all devices."""
-    learning_rate: Schedule
-    weight_decay: float = Field(ge=0)
-    """Decoupled; not applied to embeddings, norms and biases."""
-    b1: float = Field(ge=0, lt=1)
-    b2: float = Field(ge=0, lt=1)
-    eps: float = Field(gt=0)
-    max_norm: float = Field(gt=0)
-    """Gradients are scaled down to this global norm."""
-    averages: tuple[Ema, ...] = ()
-    """Kept beside the weights, each under a name of its own: `(Ema(0.995), Ema(0.9999, name="slow"))`. By the first one
-    the report compares phases."""
-    z_loss: float = Field(ge=0)
-    """Weight of log_normalizer**2 (PaLM, arXiv:2204.02311, section 5)."""
-    mixture: MixtureSchedule
-    mixing: MixingPolicy = Static()
-    """What makes shares of the mixture: the mixture itself, or a policy that learns from the losses by source."""
-    replay: Input["TrainPhaseResult"] | None = None
-    """Draw from each source what this phase, at a step of it, drew in the same updates; `mixing` is then not asked."""
-    caches: dict[str, Input[TokenizeResult]]
-    """Token cache of each source that the mixture names; one that is `growing()` is read while it is being built."""
-    packing: Packing = "concatenate"
-    """What a sequence is made of."""
-    seed: int = Field(ge=0, lt=2**32)
-    """Of the first weights and of the data's order. The key of the weights holds 32 bits of it, and drops the rest."""
-    compute_dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    reduce_dtype: Literal["bfloat16", "float32"] = "float32"
-    """What gradients are summed in over all devices."""
-    skip: SkipRule | None = Field(
-        default=None, examples=[{"window_steps": 128, "sigma": 6.0, "warmup_steps": 64, "max_consecutive": 8}]
-    )
-    """Which updates are left out; None takes every one, and one that is not finite stops the run."""
-    acknowledge: Once[Runtime[tuple[str, ...]]] = ()
-    """Discontinuities against `start` that are meant: field names such as "learning_rate" or "weight_decay"."""
-    checkpoint_every_steps: Runtime[int] = Field(default=200, ge=1)
-    """Distance of temporary checkpoints, which a killed phase resumes from."""
-    checkpoint_every_seconds: Runtime[float] = Field(default=600.0, gt=0)
-    """Time between two of them, whichever comes first: what a killed phase may lose."""
-    certify_every_steps: Runtime[int] = Field(default=1000, ge=1)
-    """Distance of those among them that stay for good, once enough good updates have followed: to go back to."""
-    publish_every_steps: Runtime[int] = Field(default=0, ge=0)
-    """Distance of permanent milestones, which a branch can start from; 0 publishes the last step only."""
-    give_up_seconds: Runtime[float] = Field(default=900.0, ge=0)
-    """How long to wait for a block of a growing cache while nobody is building it."""
-    replica_parallel: Runtime[int] = Field(default=1, ge=1)
-    """Copies of the parameters, moments and averages in each TPU slice, or over all hosts of GPUs or CPUs: what a copy
-    sends then stays within a part of them, and each device holds more. As many as hosts keeps FSDP within a host."""
-    model_parallel: Runtime[int] = Field(default=1, ge=1)
-    """Devices that share the heads and columns of each layer; neighbours."""
-    context_parallel: Runtime[int] = Field(default=1, ge=1)
-    """Devices that share the tokens of each row: for rows too long for one device."""
-    num_microbatches: Runtime[int] = Field(default=1, ge=1)
-    """Parts of each device's share of the batch, one after the other, whose gradients are summed: for less memory."""
-    attention_kernel: Runtime[str | None] = None
-    """None takes the fastest that is known to be right where the phase runs; a name is taken or refused."""
-    loss_kernel: Runtime[str | None] = None
-    """As `attention_kernel`."""
-    scatter_kernel: Runtime[ScatterKernel] = "xla"
-    """How gradients of layers are scattered: "pallas_tpu" hides that where the compiler cannot (v5e), or is refused."""
-    # On a CPU too recomputing a layer costs less than the fresh pages that its activations would take, unless
-    # micro-batches make them few.
-    remat: Runtime[Literal["none", "dots", "full"]] = "full"
-    """What the backward pass finds saved: "none" is everything, "full" the input of each layer only."""
-    digest_every_steps: Runtime[int] = Field(default=100, ge=0)
-    """Distance of the digests of the parameters in the event log, by which a replay proves itself; 0 writes none."""
-    norms_every_steps: Runtime[int] = Field(default=100, ge=0)
-    """Distance of the norms of gradient, update and parameters by tensor and layer in the event log, for `curves`; 0
-    writes none. An alarm says where in the model it is from all the same."""
-    validate_every_steps: Runtime[int] = Field(default=0, ge=0)
-    """Distance of measurements of held-out text, of weights and averages; one at the last step too. 0: none. They
-    change nothing of the run, and stand in its event log."""
-    validation_tokens_per_source: Runtime[int] = Field(default=2**17, ge=1)
-    """Of the held-out text of each cache, spread evenly."""
-
-    @property
-    def begin_step(self) -> int:
-        """Finished updates of the state that it starts from; 0 of weights that were not trained here."""
-        return 0 if self.start is None else self.start.milestone or 0
-
-    @field_validator("acknowledge")
-    @classmethod
-    def _refuse_what_is_never_a_jump(cls, fields: tuple[str, ...]) -> tuple[str, ...]:
-        for field in fields:
-            if field not in JUMPS:
-                raise ValueError(
-                    f"{field!r} is no field whose change a run feels at once; those are {', '.join(JUMPS)}."
-                    f"{nearest(field, JUMPS)}"
-                )
-        return fields
-
-    @field_validator("averages")
-    @classmethod
-    def _refuse_averages_that_cannot_be_told_apart(cls, averages: tuple[Ema, ...]) -> tuple[Ema, ...]:
-        names = [average.name for average in averages]
-        if len(set(names)) < len(names):
-            raise ValueError(
-                f'they are called {", ".join(names)}; each needs a name of its own, such as Ema(0.9999, name="slow").'
-            )
-        return averages
-
-
-def begins_anew_at(config: TrainPhaseConfig, step: int) -> bool:
-    """Whether the skip rule and the monitors begin anew with the update that follows `step` finished ones.
-
-    Another segment of the mixture has another loss, and a learning rate back at its peak raises it: a level that is
-    meant is nothing to be left out.
-    """
-    rate = config.learning_rate
-    has_jumped = isinstance(rate, WsdS) and rate.jumps_at(step)
-    return has_jumped or any(segment.start_step == step for segment in config.mixture.segments)
-
-
-def hyperparameters(config: TrainPhaseConfig, step: int) -> "Hyperparameters":
-    """What the update that follows `step` finished ones is told of the phase: here a schedule becomes a number."""
-    from runtime.training.train_step import Hyperparameters
-
-    rule = config.skip
-    return Hyperparameters(
-        learning_rate=config.learning_rate(step),
-        weight_decay=config.weight_decay,
-        b1=config.b1,
-        b2=config.b2,
-        eps=config.eps,
-        max_norm=config.max_norm,
-        z_loss=config.z_loss,
-        skip_sigma=math.inf if rule is None else rule.sigma,
-        skip_warmup_steps=0 if rule is None else rule.warmup_steps,
-        skip_begins_anew=begins_anew_at(config, step),
-        average_decays=tuple(each.kept_by(step) for each in sorted(config.averages, key=lambda each: each.name)),
-    )
 
 
 def _resumes_at(paths: Sequence[str]) -> list[int]:
@@ -211,12 +49,8 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     """Trains to `until_step` from the newest state of this trajectory, or from `start`, or from scratch."""
     import jax
 
-    from runtime.kernels.choice import chosen_kernels, described_blocks, described_scatter, refuse_unlike_hosts
     from runtime.parallel.host_rows import host_rows
     from runtime.parallel.hosts import Agreement
-    from runtime.parallel.mesh import devices_of
-    from runtime.parallel.ratio_check import refuse_wrong_ratios
-    from runtime.parallel.scatter_check import refuse_wrong_sums
     from runtime.tracking.events import EventLog
     from runtime.tracking.log_names import log_name
     from runtime.training.control import Control
@@ -243,13 +77,8 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         model_parallel=config.model_parallel,
         context_parallel=config.context_parallel,
     )
-    shape = phase_shape(config, devices_of(mesh))
-    kernels = chosen_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
-    refuse_unlike_hosts(kernels)
-    blocks = described_blocks(kernels.attention, kernels.loss, shape)
-    blocks["scatter"] = described_scatter(config.scatter_kernel, mesh, config.model, shape, config.reduce_dtype)
-    taken = TakenKernels(**kernels._asdict(), blocks=blocks)
-    how = execution(config, context, mesh, taken)
+    kernels = _take_kernels(config, context, mesh)
+    how = execution(config, context, mesh, kernels)
     context.computed_with(**how)
     train_step = build_train_step(
         config.model,
@@ -265,7 +94,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             digest=context.digest,
             lease_epoch=context.lease_epoch,
             until_step=config.until_step,
-            kernels=taken._asdict() | {"scatter": config.scatter_kernel},
+            kernels=kernels._asdict() | {"scatter": config.scatter_kernel},
             remat=config.remat,
             num_microbatches=config.num_microbatches,
             mesh=dict(mesh.shape),
@@ -326,19 +155,12 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             *(run.step, config.until_step, config.global_batch_size * config.sequence_length),
             *(kernels.attention, kernels.loss, kernels.reason, config.scatter_kernel),
         )
+        blocks = kernels.blocks
         context.log.info(
             "blocks: attention: %s; loss: %s; scatter: %s; remat %s, micro-batches: %d",
             *(blocks["attention"], blocks["loss"], blocks["scatter"], config.remat, config.num_microbatches),
         )
         tell_what_a_kill_loses(config, context)
-        if config.scatter_kernel != "xla":
-            context.log.info(
-                "the sums of the scatter kernel are held against the compiler's; if this is the last line for minutes, "
-                "its ring does not close on these machines: stop the run, and set scatter_kernel to 'xla'"
-            )
-            refuse_wrong_sums(mesh, config.reduce_dtype)
-        if kernels.loss == "mosaic_gpu":
-            refuse_wrong_ratios(mesh)
         stop_notice = None if host.num_hosts == 1 else StopNotice(f"{context.work_path}/stops/{context.attempt}")
         try:
             run = train(
@@ -372,6 +194,24 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                 "the skip rule left out %d updates so far, the last at step %d", len(skipped), skipped[-1]
             )
     return result_of(run, config.averages, begin_step=begin_step)
+
+
+def _take_kernels(config: TrainPhaseConfig, context: StepContext, mesh: "Mesh") -> TakenKernels:
+    """Those of `take_kernels`, and beside them how gradients are scattered; a kernel for that has summed right here."""
+    from runtime.parallel.mesh import devices_of
+    from runtime.training.kernel_choice import described_scatter
+    from runtime.training.scatter_check import refuse_wrong_sums
+
+    shape = phase_shape(config, devices_of(mesh))
+    kernels = take_kernels(mesh, shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
+    scatter = described_scatter(config.scatter_kernel, mesh, config.model, shape, config.reduce_dtype)
+    if config.scatter_kernel != "xla":
+        context.log.info(
+            "the sums of the scatter kernel are held against the compiler's; if this is the last line for minutes, "
+            "its ring does not close on these machines: stop the run, and set scatter_kernel to 'xla'"
+        )
+        refuse_wrong_sums(mesh, config.reduce_dtype)
+    return kernels._replace(blocks=kernels.blocks | {"scatter": scatter})
 
 
 def _begin_of_trajectory(config: TrainPhaseConfig, digest: str) -> int:

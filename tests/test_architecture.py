@@ -1,6 +1,7 @@
 """The arrows of the house: who may import whom, and what a plan must never wait for."""
 
 import ast
+import graphlib
 import json
 import re
 import subprocess
@@ -27,6 +28,11 @@ HEAVY = (
 )  # fmt: skip
 ENGINE_FOLDERS = ("commands", "copies", "running", "planning", "storage", "source")
 """A module of one imports from its own, from those behind it and from the modules above all folders."""
+RUNTIME_FOLDERS = (
+    *("cost", "report", "evaluation", "training", "interop", "tracking", "optim", "model", "parallel", "kernels"),
+    *("data", "text", "tables"),
+)
+"""The same of the runtime's. What a model is told, `model/config.py`, is numbers without JAX, and open to all."""
 VAGUE = {"utils", "util", "common", "helpers", "misc"}
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
@@ -47,15 +53,38 @@ def test_imports_go_one_way(path: Path) -> None:
 
 
 def test_folders_of_the_engine_import_one_way() -> None:
-    folders = {path.parent.name for path in FILES if path.relative_to(ROOT).parts[0] == "marin_dag"} - {"marin_dag"}
-    assert folders == set(ENGINE_FOLDERS)
-    for index, folder in enumerate(ENGINE_FOLDERS):
-        for path in (ROOT / "marin_dag" / folder).glob("*.py"):
-            imported = set(re.findall(r"(?:from|import) marin_dag\.(\w+)", path.read_text()))
-            assert not imported & set(ENGINE_FOLDERS[:index]), path
+    assert imports_against("marin_dag", ENGINE_FOLDERS) == []
     above = (ROOT / "marin_dag").glob("*.py")
     knowing = [path.name for path in above if re.search(r"(?:from|import) marin_dag\.commands\b", path.read_text())]
     assert knowing == ["cli.py"], "of the modules above all folders only the command line knows its commands"
+
+
+def test_folders_of_the_runtime_import_one_way() -> None:
+    assert imports_against("runtime", RUNTIME_FOLDERS, open_to_all=("model.config",)) == []
+
+
+def imports_against(
+    package: str, folders: tuple[str, ...], open_to_all: tuple[str, ...] = ()
+) -> list[tuple[Path, set[str]]]:
+    """Files of a folder, and the folders before it that they import from, be it for a type only."""
+    assert {path.parent.name for path in (ROOT / package).glob("*/*.py")} == set(folders)
+    found = []
+    for index, folder in enumerate(folders):
+        for path in (ROOT / package / folder).rglob("*.py"):
+            imported = re.findall(rf"(?:from|import) {package}\.(\w+(?:\.\w+)?)", path.read_text())
+            before = {name.partition(".")[0] for name in imported if name not in open_to_all} & set(folders[:index])
+            found += [(path, before)] if before else []
+    return found
+
+
+@pytest.mark.parametrize("package", ["steps", "pipelines"])
+def test_no_module_imports_itself_over_others(package: str) -> None:
+    """Be it for a type only, or while it runs: the way from a recipe to an update goes down."""
+    graph = {
+        path.stem: set(re.findall(rf"(?:from|import) {package}\.(\w+)", path.read_text()))
+        for path in (ROOT / package).glob("*.py")
+    }
+    list(graphlib.TopologicalSorter(graph).static_order())
 
 
 def test_the_engine_knows_no_machine_learning() -> None:

@@ -8,7 +8,7 @@ from jax.sharding import Mesh, SingleDeviceSharding
 
 from runtime.model.description import ModelDescription
 from runtime.model.llama import Llama
-from runtime.parallel.placement import parameter_specs, shardings
+from runtime.model.placement import parameter_specs, shardings
 from runtime.training.checkpoint import load_params, read_metadata
 
 

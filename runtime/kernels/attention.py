@@ -56,5 +56,5 @@ def attend(
 ) -> Query:
     """Runs the kernel it is told to, or raises; a kernel refuses a shape, never hands it on."""
     if kernel not in KERNELS:
-        raise ValueError(f"attention kernel {kernel!r} is none of {', '.join(sorted(KERNELS))}; see kernels.choice.")
+        raise ValueError(f"attention kernel {kernel!r} is none of {', '.join(sorted(KERNELS))}.")
     return KERNELS[kernel](query, key, value, segment_ids, first_row=first_row)

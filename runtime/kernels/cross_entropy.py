@@ -52,7 +52,7 @@ def linear_cross_entropy(
     Give a token without target the weight 0 and any label inside the vocabulary.
     """
     if kernel not in KERNELS:
-        raise ValueError(f"loss kernel {kernel!r} is none of {', '.join(sorted(KERNELS))}; see kernels.choice.")
+        raise ValueError(f"loss kernel {kernel!r} is none of {', '.join(sorted(KERNELS))}.")
     weights, z_loss = lax.stop_gradient((weights, z_loss))
     objective, loss, log_normalizer = KERNELS[kernel](hidden, head, labels, weights, z_loss)
     return CrossEntropy(objective, *lax.stop_gradient((loss, log_normalizer)))

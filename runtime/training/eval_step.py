@@ -9,14 +9,14 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float32
 
-from runtime.kernels.choice import check_kernels
 from runtime.model.computation import Computation, matmul_precision
 from runtime.model.config import LlamaConfig, Rope
 from runtime.model.llama import Llama
+from runtime.model.placement import check_placement, parameter_specs
 from runtime.model.rotary import inverse_frequencies
 from runtime.parallel.compiler_options import compiler_options
 from runtime.parallel.mesh import TOKEN_AXES, platform
-from runtime.parallel.placement import check_placement, parameter_specs
+from runtime.training.kernel_choice import check_kernels
 from runtime.training.objective import Batch, Tokens, check_batch, computation_on, next_tokens, token_losses
 
 

@@ -8,7 +8,7 @@ updates later (figures.py), and a checkpoint holds the loop up only while the st
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import jax
 
@@ -26,12 +26,21 @@ from runtime.training.saving import Saver, SavingPlan
 from runtime.training.settings import TrainSettings
 from runtime.training.train_step import Hyperparameters, TrainStep
 from runtime.training.update import BadBatchError
-from runtime.training.validation import Validation
 from runtime.training.watchdog import Watchdog
 
 PREFETCH_BATCHES = 4
 WAIT_SECONDS = 0.001
 """Less is no wait for a batch."""
+
+
+class Validation(Protocol):
+    """What is measured of the state between updates, such as the `Validation` of `runtime.evaluation.validation`."""
+
+    def is_due(self, step: int) -> bool:
+        """Whether the state after `step` finished updates is to be measured."""
+
+    def measure(self, run: RunState) -> None:
+        """Reads the state, and changes nothing of it; each host of a gang must, at the same step."""
 
 
 class TrainingStopped(Exception):  # noqa: N818 -- not an error: the run saved its state and left, as it was asked to

@@ -17,10 +17,10 @@ from runtime.kernels.scatter_blocks import ScatterKernel
 from runtime.model.computation import FORMS, Computation, Remat, Whole
 from runtime.model.config import LlamaConfig
 from runtime.model.llama import Llama
+from runtime.model.placement import Sharded
 from runtime.model.rotary import Frequencies
 from runtime.parallel.collective_order import CollectiveOrder
 from runtime.parallel.mesh import copy_size, data_size, num_batch_parts, platform
-from runtime.parallel.placement import Sharded
 from runtime.parallel.spread import ALONE, Spread
 
 Scalar = Float32[Array, ""]

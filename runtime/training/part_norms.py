@@ -15,9 +15,9 @@ from jaxtyping import Array, Float32
 
 from runtime.model.config import LlamaConfig
 from runtime.model.llama import Llama
+from runtime.model.placement import parameter_specs
 from runtime.parallel.collectives import splits
 from runtime.parallel.mesh import COPY_AXES
-from runtime.parallel.placement import parameter_specs
 from runtime.tracking.parts import Tensor
 from runtime.training.checkpoint_leaves import leaves_by_name
 

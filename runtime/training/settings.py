@@ -9,7 +9,7 @@ from runtime.training.monitors import FirstLoss, never
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """Of a phase, whose config has the same names (steps/train_phase.py)."""
+    """Of a phase, whose config has the same names (steps/phase_config.py)."""
 
     until_step: int
     """Finished updates since the start of the run at which the loop ends."""

@@ -14,8 +14,8 @@ from jaxtyping import Array, Int32, Key, UInt32
 
 from runtime.model.config import LlamaConfig
 from runtime.model.llama import Llama
+from runtime.model.placement import bundle, check_placement, parameter_specs, shardings
 from runtime.optim.skipping import SkipHistory, empty_history
-from runtime.parallel.placement import bundle, check_placement, parameter_specs, shardings
 
 # Purposes of `jax.random.fold_in(root, purpose)`: a new use of randomness gets a new number and disturbs no other.
 INITIALIZATION = 0

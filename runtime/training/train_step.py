@@ -17,19 +17,19 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float32, Int32
 
-from runtime.kernels.choice import check_kernels
 from runtime.kernels.materialize import materialized
 from runtime.kernels.scatter_blocks import ScatterKernel, check_scatter_kernel
 from runtime.model.computation import REMATS, Computation, Remat, matmul_precision
 from runtime.model.config import LlamaConfig, Rope
 from runtime.model.llama import Llama
+from runtime.model.placement import check_placement
 from runtime.model.rotary import inverse_frequencies
 from runtime.optim.adamw import adamw, clip_by_global_norm
 from runtime.optim.averaging import all_averaged
 from runtime.optim.skipping import begun_anew, judged, remembered, unless
 from runtime.parallel.compiler_options import compiler_options
 from runtime.parallel.mesh import BATCH_AXES, TOKEN_AXES, platform
-from runtime.parallel.placement import check_placement
+from runtime.training.kernel_choice import check_kernels
 from runtime.training.objective import (
     Batch,
     Scalar,

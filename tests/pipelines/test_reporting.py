@@ -11,8 +11,8 @@ from runtime.optim.ema import Ema
 from runtime.optim.schedule import Constant, Cycles, Linear, Rewarm, WsdS
 from runtime.report.recipe import described
 from steps.ema_eval import EmaEvalConfig, ema_eval
+from steps.phase_config import TrainPhaseConfig
 from steps.phase_result import TrainPhaseResult
-from steps.train_phase import TrainPhaseConfig
 
 MODEL = LlamaConfig(
     vocab_size=256,

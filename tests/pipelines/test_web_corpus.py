@@ -22,7 +22,8 @@ from pipelines import web_corpus
 from pipelines.evaluation import stages_of
 from pipelines.reporting import graph_of, with_report
 from runtime.report.markup import escaped
-from steps.report import ReportConfig, report
+from steps.report import report
+from steps.report_config import ReportConfig
 from tests.steps.report_inputs import phase
 
 

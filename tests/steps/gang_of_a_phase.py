@@ -33,9 +33,10 @@ from runtime.optim.ema import Ema
 from runtime.optim.skip_rule import SkipRule
 from runtime.training import train_step
 from steps.ema_eval import EmaEvalConfig, EmaEvalResult, ema_eval
+from steps.phase_config import TrainPhaseConfig
 from steps.phase_result import TrainPhaseResult
 from steps.tokenize import TokenizeResult
-from steps.train_phase import TrainPhaseConfig, train_phase
+from steps.train_phase import train_phase
 from tests.steps.phase_runs import MODEL, SEQUENCE_LENGTH, a_phase, write_cache
 
 NUM_HOSTS = 2

@@ -21,9 +21,10 @@ from runtime.optim.schedule import Linear
 from runtime.tracking.events import read_events
 from runtime.tracking.metrics import MetricsTable
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
+from steps.phase_config import TrainPhaseConfig
 from steps.phase_result import TrainPhaseResult
 from steps.tokenize import TokenizeResult
-from steps.train_phase import TrainPhaseConfig, train_phase
+from steps.train_phase import train_phase
 
 jax.config.update("jax_num_cpu_devices", 8)  # as tests/runtime/training does; before JAX makes its backend
 

@@ -17,7 +17,7 @@ from steps.ema_eval import AverageResult, EmaEvalResult
 from steps.hf_export import HfExportResult
 from steps.lm_eval import LmEvalResult
 from steps.phase_result import TrainPhaseResult
-from steps.report import GraphNode, RecipeChange, ReportConfig
+from steps.report_config import GraphNode, RecipeChange, ReportConfig
 from steps.tokenize import TokenizeResult
 
 

@@ -34,8 +34,9 @@ from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE
 from runtime.optim.schedule import Linear
 from runtime.training import meter
+from steps.phase_config import TrainPhaseConfig
 from steps.tokenize import TokenizeResult
-from steps.train_phase import TrainPhaseConfig, train_phase
+from steps.train_phase import train_phase
 from tests.steps import tokenize_slowly
 from tests.steps.phase_runs import MODEL, Attempt, Trajectory
 

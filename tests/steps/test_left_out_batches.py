@@ -14,8 +14,9 @@ from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.tracking.events import read_events
 from runtime.training import checkpoint, train_step
+from steps.phase_config import TrainPhaseConfig
 from steps.tokenize import TokenizeResult
-from steps.train_phase import TrainPhaseConfig, train_phase
+from steps.train_phase import train_phase
 from tests.steps.phase_runs import SEQUENCE_LENGTH, Trajectory, a_phase, cache_of
 from tests.steps.test_train_phase_killed import FORKSERVER, train
 

@@ -11,7 +11,8 @@ from marin_dag.graph import Graph
 from marin_dag.planning.config_checks import check_configs
 from runtime.optim.schedule import Linear, Rewarm
 from runtime.optim.skip_rule import SkipRule
-from steps.train_phase import TrainPhaseConfig, hyperparameters, train_phase
+from steps.phase_config import TrainPhaseConfig, hyperparameters
+from steps.train_phase import train_phase
 from tests.steps.phase_runs import a_phase
 from tests.steps.test_phase_checks_of_tokenizers import OURS, WIDE, tokenized
 

@@ -7,8 +7,8 @@ import pytest
 
 from marin_dag.context import StepStopped
 from steps import phase_execution
+from steps.phase_config import TrainPhaseConfig
 from steps.phase_execution import differences
-from steps.train_phase import TrainPhaseConfig
 from tests.steps.phase_runs import Trajectory, a_phase, cache_of
 
 pytestmark = pytest.mark.usefixtures("use_devices")

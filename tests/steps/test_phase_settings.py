@@ -9,15 +9,13 @@ import pytest
 from pydantic import ValidationError
 
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
-from runtime.kernels import choice
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Constant, Cycles, Linear, WsdS
 from runtime.optim.skip_rule import SkipRule
-from runtime.parallel import ratio_check, scatter_check
-from runtime.training import loop, train_step
+from runtime.training import kernel_choice, loop, scatter_check, train_step
 from runtime.training.train_step import Hyperparameters, ProgramOptions
-from steps.train_phase import TrainPhaseConfig, hyperparameters
+from steps.phase_config import TrainPhaseConfig, hyperparameters
 from tests.steps.phase_runs import MODEL, Trajectory, a_phase, cache_of
 
 FIRST = {
@@ -154,32 +152,11 @@ def test_a_phase_that_scatters_by_a_kernel_first_asks_whether_these_devices_sum_
         return build(model, rope, mesh, dataclasses.replace(options, scatter_kernel="xla"))
 
     monkeypatch.setattr(train_step, "build_train_step", built)
-    monkeypatch.setattr(choice, "described_scatter", lambda *_: "in parts")
+    monkeypatch.setattr(kernel_choice, "described_scatter", lambda *_: "in parts")
     monkeypatch.setattr(scatter_check, "refuse_wrong_sums", lambda mesh, dtype: meshes.append((mesh, dtype)))
     phase = a_phase(cache_of(tmp_path / "cache", "web", last_id=MODEL.vocab_size), scatter_kernel=kernel, until_step=1)
     Trajectory(tmp_path / "phase", "f" * 64).run(phase)
     assert [dtype for _, dtype in meshes] == [phase.reduce_dtype] * asked
-
-
-@pytest.mark.usefixtures("use_devices")
-@pytest.mark.parametrize(("kernel", "asked"), [("mosaic_gpu", 1), ("chunked", 0)])
-def test_a_phase_with_the_loss_kernel_of_hopper_first_asks_whether_these_devices_form_it_right(
-    tmp_path, monkeypatch, kernel, asked
-):
-    meshes = []
-    build = train_step.build_train_step
-
-    def built(model: Any, rope: Any, mesh: Any, options: ProgramOptions) -> Callable:
-        assert options.loss_kernel == kernel
-        return build(model, rope, mesh, dataclasses.replace(options, loss_kernel="chunked"))
-
-    monkeypatch.setattr(train_step, "build_train_step", built)
-    monkeypatch.setattr(choice, "chosen_kernels", lambda *_, **__: choice.KernelChoice("chunked", kernel, "asked for"))
-    monkeypatch.setattr(choice, "described_blocks", lambda *_: {"attention": "in parts", "loss": "in parts"})
-    monkeypatch.setattr(ratio_check, "refuse_wrong_ratios", meshes.append)
-    phase = a_phase(cache_of(tmp_path / "cache", "web", last_id=MODEL.vocab_size), until_step=1)
-    Trajectory(tmp_path / "phase", "f" * 64).run(phase)
-    assert len(meshes) == asked
 
 
 @pytest.mark.usefixtures("use_devices")

@@ -17,8 +17,8 @@ from runtime.parallel.mesh_shape import MeshShape
 from runtime.tracking.events import EventLog
 from runtime.training.checkpoint_reader import TornCheckpointError
 from runtime.training.temporary import Temporary, TemporaryCheckpoints
+from steps.phase_config import TrainPhaseConfig
 from steps.phase_state import first_state, newest_state, own_state
-from steps.train_phase import TrainPhaseConfig
 from tests.steps.phase_runs import MODEL, Attempt, Trajectory, a_phase, cache_of
 
 pytestmark = pytest.mark.usefixtures("use_devices")

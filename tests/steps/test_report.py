@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 from pydantic import ValidationError
 
-from steps.report import GraphNode, refuse_unknown_names, report
+from steps.report import report
+from steps.report_config import GraphNode, refuse_unknown_names
 from tests.steps.report_inputs import example
 
 

@@ -1,14 +1,18 @@
 """What the page shows of each phase, source, fork and step, by the results and the files of the inputs."""
 
+import functools
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from runtime.report.page import render
+from steps import report_contents
 from steps.phase_result import FINAL_LOSS_STEPS
-from steps.report_contents import _order, contents_of
+from steps.report_contents import _order
 from tests.steps.report_inputs import evaluation, example, made, phase
+
+contents_of = functools.partial(report_contents.contents_of, own_kind="report")
 
 
 def test_phases_come_in_the_order_of_the_run_with_their_branches_last(tmp_path):

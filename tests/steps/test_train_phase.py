@@ -30,7 +30,6 @@ from runtime.data.loader import DataPosition
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm_paper import OdmPaper
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
-from runtime.kernels.choice import default_kernels
 from runtime.model import llama
 from runtime.model.computation import whole
 from runtime.model.config import LLAMA2_ROPE, LlamaConfig
@@ -45,12 +44,14 @@ from runtime.tracking.parts import MEASURED, norms_of
 from runtime.training import checkpoint, saving, train_step
 from runtime.training.checkpoint_files import CheckpointFiles
 from runtime.training.checkpoint_reader import TornCheckpointError
+from runtime.training.kernel_choice import default_kernels
 from runtime.training.state import initial_state, placed_shapes
 from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.timeline import COMPARED_FIELDS, JUMPS
+from steps.phase_config import TrainPhaseConfig
 from steps.phase_data import loader_of
 from steps.tokenize import TokenizeResult
-from steps.train_phase import TrainPhaseConfig, train_phase
+from steps.train_phase import train_phase
 from tests.steps import phase_runs
 from tests.steps.phase_runs import MODEL, SEQUENCE_LENGTH, Trajectory, a_phase, cache_of
 
@@ -709,7 +710,7 @@ def test_kernels_are_chosen_by_the_kind_of_device_that_a_slice_has(phase, monkey
         asked.append((shape.platform, shape.device_kind))
         return default_kernels(shape)
 
-    monkeypatch.setattr("runtime.kernels.choice.default_kernels", choose)
+    monkeypatch.setattr("runtime.training.kernel_choice.default_kernels", choose)
     named = phase.model_copy(update={"loss_kernel": "chunked_wide", "model": WIDE, "sequence_length": 1024})
     for resources in (Tpu("v5litepod-4"), Tpu("v4-8"), Gpu("H200", 2), Cpu(2)):
         train_phase.check_on(named, resources)

@@ -26,7 +26,7 @@ from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.training import train_step
 from runtime.training.replay import main as replay
-from steps.train_phase import TrainPhaseConfig
+from steps.phase_config import TrainPhaseConfig
 from tests.steps.phase_runs import MODEL, Trajectory, a_phase, cache_of
 
 UNTIL_STEP = 12

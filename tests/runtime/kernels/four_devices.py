@@ -22,11 +22,11 @@ from runtime.kernels import linear
 from runtime.kernels.scattered_product_tpu import scattered_product
 from runtime.model.config import LLAMA3_ROPE, LlamaConfig
 from runtime.model.llama import Llama
+from runtime.model.placement import Sharded, parameter_specs
 from runtime.model.rotary import inverse_frequencies
-from runtime.parallel import scatter_check
 from runtime.parallel.mesh import TOKEN_AXES, make_mesh
 from runtime.parallel.mesh_shape import MeshShape
-from runtime.parallel.placement import Sharded, parameter_specs
+from runtime.training import scatter_check
 from runtime.training.objective import computation_on
 
 CONFIG = LlamaConfig(

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from runtime.kernels.choice import described_scatter
 from runtime.kernels.kernel_shape import Devices, KernelShape
 from runtime.kernels.scatter_blocks import (
     ScatterBlocks,
@@ -20,6 +19,7 @@ from runtime.kernels.tuned_blocks import MIB
 from runtime.model.config import LlamaConfig
 from runtime.parallel.mesh import AXES, make_mesh
 from runtime.parallel.mesh_shape import MeshShape
+from runtime.training.kernel_choice import described_scatter
 from runtime.training.objective import computation_on
 from tests.conftest import OPTIMIZATION
 from tests.simulated_devices import report_of

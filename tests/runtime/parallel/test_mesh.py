@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import Mesh
 
 from runtime.model.config import LlamaConfig
+from runtime.model.placement import check_placement
 from runtime.parallel.hosts import open_cores
 from runtime.parallel.mesh import (
     AXES,
@@ -24,7 +25,6 @@ from runtime.parallel.mesh import (
     whole_mesh,
 )
 from runtime.parallel.mesh_shape import MeshShape
-from runtime.parallel.placement import check_placement
 
 CONFIG = LlamaConfig(
     vocab_size=16,

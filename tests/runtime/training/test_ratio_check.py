@@ -7,7 +7,7 @@ import pytest
 from runtime.kernels.cross_entropy_gpu import Ratios, ratios_in_xla
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
-from runtime.parallel.ratio_check import refuse_wrong_ratios
+from runtime.training.ratio_check import refuse_wrong_ratios
 
 
 def one_number_off(*given: jax.Array) -> Ratios:
@@ -36,3 +36,15 @@ def test_a_run_is_refused_where_a_number_of_the_loss_kernel_is_wrong() -> None:
     for wrong in (one_number_off, label_kept, sum_off, no_number):
         with pytest.raises(RuntimeError, match=r"'mosaic_gpu': 1 numbers .* Set loss_kernel to 'chunked_wide'"):
             refuse_wrong_ratios(mesh, form=wrong)
+
+
+def test_a_process_asks_its_devices_once() -> None:
+    asked = []
+
+    def form(*given: jax.Array) -> Ratios:
+        asked.append(given)
+        return ratios_in_xla(*given)
+
+    for _ in range(2):  # a phase, and its validation
+        refuse_wrong_ratios(make_mesh(MeshShape(), jax.devices()[:1]), form=form)
+    assert len(asked) == 1

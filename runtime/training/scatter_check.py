@@ -11,15 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Int32
+from jax.sharding import Mesh
+from jaxtyping import Array, Int32, Key
 
 from runtime.kernels.block_sizes import LANES
 from runtime.kernels.scatter_blocks import TOKENS_AT_ONCE
 from runtime.kernels.scattered_product_tpu import scattered_product
-from runtime.parallel.compiler_options import compiler_options
-from runtime.parallel.hosts import whole
 from runtime.parallel.mesh import first_data_axis
+from runtime.training.device_check import num_wrong_on
 
 COLUMNS = 6 * LANES
 """Three pairs of blocks: each way more messages than the kernel has slots for, also between two devices."""
@@ -39,16 +38,8 @@ def refuse_wrong_sums(mesh: Mesh, reduce_dtype: jax.typing.DTypeLike, *, interpr
         RuntimeError: sums are not those of the compiler.
     """
     axis = first_data_axis(mesh)
-    program = jax.shard_map(
-        functools.partial(
-            _num_wrong, axis=axis, axes=mesh.axis_names, sum_dtype=np.dtype(reduce_dtype), interpret=interpret
-        ),
-        mesh=mesh,
-        in_specs=(),
-        out_specs=PartitionSpec(),
-        check_vma=False,
-    )
-    num_wrong = int(whole(jax.jit(program, compiler_options=compiler_options(mesh))()))
+    sum_dtype = np.dtype(reduce_dtype)
+    num_wrong = num_wrong_on(mesh, functools.partial(_num_wrong, axis=axis, sum_dtype=sum_dtype, interpret=interpret))
     if num_wrong:
         raise RuntimeError(
             f"scatter kernel 'pallas_tpu': along {axis} of the mesh {dict(mesh.shape)} {num_wrong:,} sums are not "
@@ -57,11 +48,10 @@ def refuse_wrong_sums(mesh: Mesh, reduce_dtype: jax.typing.DTypeLike, *, interpr
         )
 
 
-def _num_wrong(*, axis: str, axes: tuple[str, ...], sum_dtype: np.dtype, interpret: Any) -> Int32[Array, ""]:
-    """Of all devices, in all products."""
+def _num_wrong(key: Key[Array, ""], *, axis: str, sum_dtype: np.dtype, interpret: Any) -> Int32[Array, ""]:
+    """Of one device, in all products."""
     num_devices = lax.axis_size(axis)
-    own_key = jax.random.fold_in(jax.random.key(0), lax.axis_index(axes))
-    sides = [_sides(key, num_devices) for key in jax.random.split(own_key, IN_A_ROW)]
+    sides = [_sides(each, num_devices) for each in jax.random.split(key, IN_A_ROW)]
     every = [scattered_product(*pair, axis=axis, sum_dtype=sum_dtype, interpret=interpret) for pair in sides]
     num_wrong = jnp.int32(0)
     for (left, right), found in zip(sides, every, strict=True):
@@ -69,7 +59,7 @@ def _num_wrong(*, axis: str, axes: tuple[str, ...], sum_dtype: np.dtype, interpr
         parts = product.reshape(num_devices, LANES, COLUMNS)
         expected = lax.psum_scatter(parts, axis, scatter_dimension=0, tiled=False)
         num_wrong += jnp.sum(found.astype(jnp.float32) != expected, dtype=jnp.int32)
-    return lax.psum(num_wrong, axes)
+    return num_wrong
 
 
 def _sides(key: Array, num_devices: int) -> tuple[Array, Array]:

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from runtime.kernels import attention_tokamax, choice
-from runtime.kernels.choice import (
+from runtime.kernels import attention_tokamax
+from runtime.kernels.kernel_shape import KernelShape
+from runtime.parallel.mesh import devices_of, make_mesh
+from runtime.parallel.mesh_shape import MeshShape
+from runtime.training import kernel_choice
+from runtime.training.kernel_choice import (
     KernelChoice,
     check_kernels,
     chosen_kernels,
@@ -17,9 +21,6 @@ from runtime.kernels.choice import (
     described_blocks,
     refuse_unlike_hosts,
 )
-from runtime.kernels.kernel_shape import KernelShape
-from runtime.parallel.mesh import devices_of, make_mesh
-from runtime.parallel.mesh_shape import MeshShape
 from tests.runtime.interop.small_llama import CONFIG
 
 SHAPE = KernelShape("tpu", "TPU v4", 128, 4096, 0, 4096, 128_256, 12_288, "bfloat16")
@@ -249,7 +250,7 @@ def test_a_host_that_lacks_what_the_first_one_has_is_told_and_does_not_wait(monk
     versions = {"jax": "0.10.2", "tokamax": "0.0.12"}
     monkeypatch.setattr("importlib.metadata.version", versions.__getitem__)
     said: list[tuple[int, ...]] = []
-    monkeypatch.setattr(choice, "of_first_host", lambda *words: said.append(words) or said[0])
+    monkeypatch.setattr(kernel_choice, "of_first_host", lambda *words: said.append(words) or said[0])
     refuse_unlike_hosts(default("gpu"))
     refuse_unlike_hosts(default("gpu"))
     versions["tokamax"] = "0.0.11"
