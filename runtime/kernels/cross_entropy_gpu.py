@@ -20,7 +20,7 @@ reads half of the columns for both. Every number is written once, and there is n
 
 Tested are the definition in XLA against float64, the kernel on simulated processors against the definition (JAX 0.11
 and newer), and that it becomes machine code of an H200 that keeps everything in registers. It has not been run on a
-card: `ratio_check` holds it against its definition there before a phase trains.
+card: `ratio_check` holds it against its definition there before a step computes with it.
 """
 
 from collections.abc import Callable

@@ -107,7 +107,7 @@ def _for_gpus(shape: KernelShape) -> KernelChoice:
 
 
 def default_kernels(shape: KernelShape) -> KernelChoice:
-    """The fastest kernels of the platform at this shape; a phase first makes sure of `mosaic_gpu` (see `ratio_check`).
+    """The fastest kernels of the platform at this shape; `mosaic_gpu` is first made sure of (see `ratio_check`).
 
     Raises:
         ValueError: no kernels are known for the platform.

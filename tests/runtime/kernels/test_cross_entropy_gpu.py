@@ -122,6 +122,22 @@ def test_a_huge_loss_is_computed_anew_by_the_kernel_that_holds_logits(in_xla: No
         assert far(near, np.asarray(exact, np.float64)) < 2**-8
 
 
+def test_one_device_computes_anew_what_another_need_not(in_xla: None) -> None:
+    """Both losses as one program over two devices, as a step has them."""
+    shares = with_one_loss_of(0.9 * LARGEST_LOSS), with_one_loss_of(1.1 * LARGEST_LOSS)
+    stacked = [jnp.stack(pair) for pair in zip(*shares, strict=True)]
+
+    def of_one_device(*given: jax.Array) -> tuple[jax.Array, ...]:
+        return tuple(found[None] for found in value_and_gradients("mosaic_gpu", *(each[0] for each in given)))
+
+    mesh = jax.sharding.Mesh(jax.devices()[:2], ("data",))
+    split = jax.sharding.PartitionSpec("data")
+    together = jax.jit(jax.shard_map(of_one_device, mesh=mesh, in_specs=split, out_specs=split, check_vma=False))
+    for index, given in enumerate(shares):
+        for found, expected in zip(together(*stacked), value_and_gradients("mosaic_gpu", *given), strict=True):
+            assert far(found[index], np.asarray(expected, np.float64)) < 1e-6
+
+
 def test_a_z_loss_that_undoes_the_loss_leaves_the_label_its_gradient(in_xla: None) -> None:
     """Logits of -25 and below, and one token whose log-normaliser is where the two cancel."""
     hidden, head, labels, weights = inputs(TOKENS, HIDDEN_SIZE, VOCAB_SIZE)
