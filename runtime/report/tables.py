@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
-from runtime.report.markup import Markup, element, joined
+from runtime.report.markup import Markup, element
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +73,3 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], capti
     ]
     # tabindex: a part that scrolls must be reachable with the keyboard.
     return element("div", element("table", *parts), class_="scroll", tabindex="0", role="region", aria_label=caption)
-
-
-def definition_list(items: Sequence[tuple[str, str]]) -> Markup:
-    """Terms and what they are."""
-    return element("dl", *[joined([element("dt", term), element("dd", value)]) for term, value in items])

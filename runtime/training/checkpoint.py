@@ -144,8 +144,8 @@ def save(
         arrays.append((array, shards))
     for array, shards in arrays:
         for shard in shards:
-            # On a CPU device NumPy would see the buffer itself, and the next train step could not take it over.
-            data = np.array(shard.data, copy=True)
+            # On a CPU NumPy sees the buffer itself, which the next train step takes over; elsewhere the copy made above.
+            data = np.array(shard.data) if shard.device.platform == "cpu" else np.asarray(shard.data)
             first, last = box_of(shard.index, array.shape)
             for start in chunk_starts(first, last, array.chunk_shape):
                 within = tuple(
