@@ -144,7 +144,7 @@ def save(
         arrays.append((array, shards))
     for array, shards in arrays:
         for shard in shards:
-            # On a CPU NumPy sees the buffer, which the next train step takes over; elsewhere the copy that was made above.
+            # On a CPU NumPy sees the buffer, which the next train step takes over; elsewhere the copy that was made.
             data = np.array(shard.data) if shard.device.platform == "cpu" else np.asarray(shard.data)
             first, last = box_of(shard.index, array.shape)
             for start in chunk_starts(first, last, array.chunk_shape):
