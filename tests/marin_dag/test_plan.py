@@ -243,3 +243,16 @@ def test_what_is_wrong_with_several_steps_alike_is_said_once() -> None:
         "count/0, count/1, count/2 and 2 more: least is -1; a count is never below 0.",
         "other: least is -2; a count is never below 0.",
     ]
+
+
+def test_a_name_that_leaves_the_files_of_an_output_no_room_is_refused_with_what_there_is(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    store.max_path_in_bytes = 1_024  # as below a bucket
+
+    def plan(*lengths: int) -> int:
+        name = "/".join("x" * length for length in lengths)
+        return len(make_plan(Graph([toy.text(name, toy.TextConfig(text="x"))]), store).will_run)
+
+    assert plan(200, 200, 200, 123)
+    with pytest.raises(UserError, match=rf"^step name x{{40}}…: 727 characters, .* 726 of 1,024 bytes .* {tmp_path}"):
+        plan(200, 200, 200, 124)
