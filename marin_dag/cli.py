@@ -178,6 +178,11 @@ def main(
     flags = frozenset(text for action in parser._actions if action.nargs == 0 for text in action.option_strings)
 
     def carry_out() -> int:
+        if not name.strip(".") or not {"/", "@"}.isdisjoint(name):
+            raise UserError(
+                f"main(name={name!r}): the forks of a pipeline are kept in a folder of its name, so it is a word with no "
+                '"/" and no "@", such as name="tootsie".'
+            )
         if argv is None:
             _refuse_another_checkout()
         _refuse_other_bytes(arguments)
@@ -219,7 +224,7 @@ def main(
             contextlib.redirect_stderr(cast(TextIO, err)),
             collection_of_a_command(is_run=command is DEFAULT) if argv is None else contextlib.nullcontext(),
         ):
-            return _code_of(carry_out, name, with_traceback=parsed.traceback)
+            return _code_of(carry_out, name or program(), with_traceback=parsed.traceback)
     except BrokenPipeError:  # `| head` has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 -- the interpreter flushes it at exit
         return UNREAD

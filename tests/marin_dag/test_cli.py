@@ -77,6 +77,16 @@ def test_a_plan_has_colors_where_the_terminal_wants_them(
     assert ("\x1b[" in run("--dry-run")[1]) == is_colored
 
 
+@pytest.mark.parametrize("name", ["", "..", "a/b", "toy@8b"])
+def test_a_name_that_no_folder_of_forks_can_have_is_refused_as_what_it_is(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(toy.build, name=name, argv=["--dry-run", "--prefix", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert f": main(name={name!r}): the forks of a pipeline are kept in a folder of its name" in said
+    assert not said.startswith(":")
+
+
 def test_a_dry_run_writes_nothing_and_says_that_something_would_run(run: Toy) -> None:
     code, table = run("--dry-run")
     assert code == 2
