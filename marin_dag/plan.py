@@ -28,6 +28,7 @@ from marin_dag.planning.reasons import (
     NeverMade,
     NotSelected,
     Reason,
+    RecordGone,
     Resumes,
     Running,
     SameAs,
@@ -238,6 +239,8 @@ class _Planner:
         if kept and step.until is not None:
             reason = Continues(earlier[-1], step.until) if earlier else MilestoneMissing(step.until, kept[0])
             return Verdict.MISSING, (reason, *accepted)
+        if self.siblings.is_noted(step.name, step.key):
+            return Verdict.MISSING, (RecordGone(),)
         nearest = self.siblings.nearest(step, self.causes)
         if nearest is None:
             return Verdict.MISSING, (NeverMade(),)

@@ -144,6 +144,16 @@ def test_a_failure_that_cannot_be_read_ends_no_plan_and_is_named(bench: Workbenc
     assert bench("plan")[0] == 2 and bench()[0] == 0
 
 
+def test_a_record_that_somebody_deleted_is_told_from_what_was_never_made(bench: Workbench) -> None:
+    bench()
+    path = bench.prefix / "commits" / f"{bench.plan()['count'].step.key}.json"
+    path.unlink()
+    said = "made before, and its record is gone: deleted, or a kill came first"
+    planned = bench.plan()["count"]
+    assert (planned.verdict, [render(reason) for reason in planned.reasons]) == (Verdict.MISSING, [said])
+    assert bench()[0] == 0 and path.exists()
+
+
 def test_a_plan_of_what_is_done_takes_two_listings_and_reads_nothing(bench: Workbench) -> None:
     bench()
     store = Watched(str(bench.prefix))
