@@ -180,8 +180,8 @@ def main(
     def carry_out() -> int:
         if not name.strip(".") or not {"/", "@"}.isdisjoint(name):
             raise UserError(
-                f"main(name={name!r}): the forks of a pipeline are kept in a folder of its name, so it is a word with no "
-                '"/" and no "@", such as name="tootsie".'
+                f"main(name={name!r}): the forks of a pipeline are kept in a folder of its name, so it is a word "
+                'without "/" and "@", such as name="tootsie".'
             )
         if argv is None:
             _refuse_another_checkout()
