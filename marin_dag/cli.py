@@ -59,7 +59,7 @@ from marin_dag.paused_collection import collection_of_a_command
 from marin_dag.planning.remarks import Remarks, no_remarks
 from marin_dag.redact import RedactingStream
 from marin_dag.running.early_interrupt import INTERRUPTED
-from marin_dag.source.mistakes import said_of
+from marin_dag.source.mistakes import said_of, said_of_call
 
 COMMANDS = {
     command.name: command
@@ -244,8 +244,12 @@ def _code_of(carry_out: Callable[[], int], name: str, *, with_traceback: bool) -
         else:
             print(f"{name}: {said_of(error) if isinstance(error, ValidationError) else error}", file=sys.stderr)
         return FAILED
-    except Exception:  # not an error of the user's: where it was raised is what helps
-        traceback.print_exc()
+    except Exception as error:  # not an error of the user's: where it was raised is what helps
+        said = said_of_call(error) if isinstance(error, TypeError) and not with_traceback else ""
+        if said:
+            print(f"{name}: {said}", file=sys.stderr)
+        else:
+            traceback.print_exc()
         return FAILED
 
 
