@@ -5,7 +5,6 @@ A command is a module of `marin_dag.commands` whose `COMMAND` is listed here, or
 
 import argparse
 import contextlib
-import io
 import math
 import os
 import sys
@@ -16,6 +15,7 @@ from typing import TextIO, cast
 
 from pydantic import ValidationError
 
+from marin_dag.ascii_terminal import made_printable
 from marin_dag.changes import nearest
 from marin_dag.commands import (
     accept,
@@ -212,9 +212,8 @@ def main(
         )
         return command.run(session)
 
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 ends no run
+    made_printable(sys.stdout)
+    made_printable(sys.stderr)
     try:
         # Whatever prints, and the traceback of what was not foreseen, prints no secret.
         with (
