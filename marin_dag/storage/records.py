@@ -74,8 +74,8 @@ class Failure(BaseModel, frozen=True, extra="forbid"):
     finished: str
     progress: str = ""
     """What the attempt left to resume from; two failures with the same mark got nowhere between them."""
-    step_to_force: str = Field(default="", exclude=True)
-    """The step whose output is to be made again first: without that the same command fails in the same way. Not of the
+    steps_to_force: tuple[str, ...] = Field(default=(), exclude=True)
+    """Steps whose outputs are to be made again first: without that the same command fails in the same way. Not of the
     record: what a person is to do may be done by the time it is read."""
 
 
