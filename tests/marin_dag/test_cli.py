@@ -376,6 +376,7 @@ def test_a_fork_follows_an_override_of_its_base(run: Toy) -> None:
         (["--only", "nothing*"], "--only 'nothing*' matches no step."),
         (["--set", "count.least=-1"], "count: least is -1; a count is never below 0."),
         (["why"], "why: name a step"),
+        (["adopt"], "adopt PATH --as NAME`."),
         (["why", "phenix"], "there is no step 'phenix'. Did you mean 'phoenix'?"),
         (["fork", "ocelot", "--set", "z_loss=1"], "fork ocelot: say what to call it: --as NAME."),
         (["fork", "ocelot", "--as", "x"], "fork ocelot --as x: nothing changes; add --set FIELD=VALUE."),
