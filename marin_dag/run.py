@@ -122,7 +122,9 @@ class Run:
                     if greeting:
                         self._display.say(greeting)
                     self._loop()
-                except KeyboardInterrupt:
+                except (KeyboardInterrupt, SystemExit) as ended:
+                    # What starts Ray hears SIGTERM by Ray's own handler.
+                    self._num_interrupts += isinstance(ended, SystemExit)
                     self._display.say("interrupted; what was running is cancelled, what was finished is kept")
                 finally:
                     self._is_closing = True
@@ -240,6 +242,9 @@ class Run:
                     return
             if node.step.until is not None:
                 node.told_to_publish = self._hearing.to_publish(node.step.digest)
+            if self._is_stopping:  # since it was found ready
+                self._release(node)
+                return
             records = {keys: self._records.get(key) for keys, key in there.items() if key is not None}
             self._backend.submit(self._task(node, got.epoch, records))
         except BaseException:
