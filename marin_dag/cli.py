@@ -212,6 +212,9 @@ def main(
         )
         return command.run(session)
 
+    # Who starts it may have closed one (`>&-`).
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 -- until the process ends
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     made_printable(sys.stdout)
     made_printable(sys.stderr)
     try:

@@ -87,6 +87,12 @@ def test_a_name_that_no_folder_of_forks_can_have_is_refused_as_what_it_is(
     assert not said.startswith(":")
 
 
+def test_who_closed_the_standard_output_gets_the_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    assert main(toy.build, name="toy", argv=["--dry-run", "--prefix", str(tmp_path)]) == 2
+    sys.stdout.close()  # what stands in its place
+
+
 def test_a_dry_run_writes_nothing_and_says_that_something_would_run(run: Toy) -> None:
     code, table = run("--dry-run")
     assert code == 2
