@@ -23,7 +23,7 @@ CANCEL_GRACE_SECONDS = 5.0
 REMARK_SECONDS = 2.0
 """So long Ray's remarks are held back: what they are about is told first, by the outcome of the step."""
 WORKER_DEATHS = 3
-QUICK_SECONDS = 2.0
+QUICK_SECONDS = 1.0
 """Of a step that takes no longer only the end is told."""
 
 
