@@ -5,6 +5,7 @@ A command is a module of `marin_dag.commands` whose `COMMAND` is listed here, or
 
 import argparse
 import contextlib
+import inspect
 import math
 import os
 import sys
@@ -178,11 +179,7 @@ def main(
     flags = frozenset(text for action in parser._actions if action.nargs == 0 for text in action.option_strings)
 
     def carry_out() -> int:
-        if not name.strip(".") or not {"/", "@"}.isdisjoint(name):
-            raise UserError(
-                f"main(name={name!r}): the forks of a pipeline are kept in a folder of its name, so it is a word "
-                'without "/" and "@", such as name="tootsie".'
-            )
+        _refuse_wrong_call(build, name)
         if argv is None:
             _refuse_another_checkout()
         _refuse_other_bytes(arguments)
@@ -253,6 +250,19 @@ def _code_of(carry_out: Callable[[], int], name: str, *, with_traceback: bool) -
         else:
             traceback.print_exc()
         return FAILED
+
+
+def _refuse_wrong_call(build: Build, name: str) -> None:
+    """What a recipe's last line hands to `main`."""
+    if not name.strip(".") or not {"/", "@"}.isdisjoint(name):
+        raise UserError(
+            f"main(name={name!r}): the forks of a pipeline are kept in a folder of its name, so it is a word without "
+            '"/" and "@", such as name="tootsie".'
+        )
+    try:
+        inspect.signature(build).bind(argparse.Namespace())
+    except TypeError as error:
+        raise UserError(f"main(build): it calls the recipe's function as build(arguments): {error}.") from None
 
 
 def _refuse_other_bytes(arguments: Sequence[str]) -> None:

@@ -87,6 +87,15 @@ def test_a_name_that_no_folder_of_forks_can_have_is_refused_as_what_it_is(
     assert not said.startswith(":")
 
 
+@pytest.mark.parametrize("build", [lambda: [], lambda parsed, other: [], []])
+def test_what_is_no_function_of_the_arguments_is_refused_as_what_it_is(
+    build: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(build, name="toy", argv=["--dry-run", "--prefix", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("toy: main(build): it calls the recipe's function as build(arguments): ")
+
+
 def test_who_closed_the_standard_output_gets_the_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", None)
     assert main(toy.build, name="toy", argv=["--dry-run", "--prefix", str(tmp_path)]) == 2
