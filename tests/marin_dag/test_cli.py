@@ -87,7 +87,7 @@ def test_a_name_that_no_folder_of_forks_can_have_is_refused_as_what_it_is(
     assert not said.startswith(":")
 
 
-@pytest.mark.parametrize("build", [lambda: [], lambda parsed, other: [], []])
+@pytest.mark.parametrize("build", [lambda: [None], lambda parsed, other: [], []])
 def test_what_is_no_function_of_the_arguments_is_refused_as_what_it_is(
     build: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
