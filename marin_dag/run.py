@@ -315,10 +315,13 @@ class Run:
 
     def _block(self) -> None:
         """Marks what can no longer run, so that the rest may end."""
+        has_looked = False
         while suspects := self._frontier.take_suspects():
             for node in suspects:
                 reason = self._obstacle(node)
-                if reason is not None and self._sees_what_others_committed():
+                if reason is not None and not has_looked:  # once: there may be thousands
+                    has_looked = True
+                    self._sees_what_others_committed()
                     reason = self._obstacle(node)
                 if reason is not None:
                     self._frontier.move(node, "blocked")

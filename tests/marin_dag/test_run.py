@@ -734,6 +734,26 @@ def test_a_prefix_that_cannot_be_written_ends_the_run_before_anything_starts(tmp
     assert executions(tmp_path / "marks") == {}
 
 
+def test_what_others_have_made_is_looked_up_once_for_all_that_a_failed_step_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    steps: list[Step[Any]] = [fail("bad", FailConfig(message="no", marks=str(tmp_path / "marks")))]
+    for number in range(20):
+        texts = (1 + number % 2) * (steps[number // 2].as_input(),)
+        steps.append(join(f"below/{number}", JoinConfig(texts=texts)))
+    num_listings, committed_keys = 0, Records.committed_keys
+
+    def counting(records: Records) -> frozenset[str]:
+        nonlocal num_listings
+        num_listings += 1
+        return committed_keys(records)
+
+    monkeypatch.setattr(Records, "committed_keys", counting)
+    code, display = run(str(tmp_path / "runs"), steps)
+    assert code == 1 and display.text.count(" blocked ") == 20
+    assert num_listings == 2, "one as the run begins"
+
+
 def test_an_interrupt_that_comes_when_all_has_stopped_does_not_take_away_how_to_go_on(tmp_path: Path):
     class LateInterrupt(LocalBackend):
         def close(self) -> None:
