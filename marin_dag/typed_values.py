@@ -32,7 +32,8 @@ def wrong_value_in(config: BaseModel) -> str:
                 end = f"at most {LARGEST:,}" if item > 0 else f"at least {-LARGEST - 1:,}"
                 return f"{path}.{name}: {reprlib.repr(item)} is refused; a whole number is {end}."
         kind: Any = type(value)
-        for name, (adapter, declared) in _declared(kind).items() if dataclasses.is_dataclass(kind) else ():
+        is_made: bool = dataclasses.is_dataclass(kind)  # and not a class itself
+        for name, (adapter, declared) in _declared(kind).items() if is_made else ():
             given = getattr(value, name)
             try:
                 is_taken = not _is_read_from_text(given, adapter.validate_python(given))
