@@ -59,7 +59,7 @@ from marin_dag.forks import Follow, WithForks
 from marin_dag.paused_collection import collection_of_a_command
 from marin_dag.planning.remarks import Remarks, no_remarks
 from marin_dag.redact import RedactingStream
-from marin_dag.running.early_interrupt import INTERRUPTED
+from marin_dag.running.early_interrupt import INTERRUPTED, is_interrupt
 from marin_dag.source.mistakes import said_of, said_of_call
 
 COMMANDS = {
@@ -243,7 +243,11 @@ def _code_of(carry_out: Callable[[], int], name: str, *, with_traceback: bool) -
         else:
             print(f"{name}: {said_of(error) if isinstance(error, ValidationError) else error}", file=sys.stderr)
         return FAILED
-    except Exception as error:  # not an error of the user's: where it was raised is what helps
+    except Exception as error:
+        if is_interrupt(error):
+            print("interrupted", file=sys.stderr)
+            return INTERRUPTED
+        # Not an error of the user's: where it was raised is what helps.
         said = said_of_call(error) if isinstance(error, TypeError) and not with_traceback else ""
         if said:
             print(f"{name}: {said}", file=sys.stderr)
