@@ -25,5 +25,5 @@ def say_it_in_one_line() -> None:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether it is Ctrl-C, or tells of it: pydantic makes an error of its own of one that comes as it builds a model."""
+    """Whether it is Ctrl-C, or tells of it: pydantic makes an error of its own of one that met it in a model."""
     return isinstance(error, KeyboardInterrupt) or "KeyboardInterrupt" in str(error)
