@@ -5,7 +5,7 @@ A command is a module of `marin_dag.commands` whose `COMMAND` is listed here, or
 
 import argparse
 import contextlib
-import io
+import inspect
 import math
 import os
 import sys
@@ -16,6 +16,7 @@ from typing import TextIO, cast
 
 from pydantic import ValidationError
 
+from marin_dag.ascii_terminal import made_printable
 from marin_dag.changes import nearest
 from marin_dag.commands import (
     accept,
@@ -58,8 +59,8 @@ from marin_dag.forks import Follow, WithForks
 from marin_dag.paused_collection import collection_of_a_command
 from marin_dag.planning.remarks import Remarks, no_remarks
 from marin_dag.redact import RedactingStream
-from marin_dag.running.early_interrupt import INTERRUPTED
-from marin_dag.source.mistakes import said_of
+from marin_dag.running.early_interrupt import INTERRUPTED, is_interrupt
+from marin_dag.source.mistakes import said_of, said_of_call
 
 COMMANDS = {
     command.name: command
@@ -178,6 +179,7 @@ def main(
     flags = frozenset(text for action in parser._actions if action.nargs == 0 for text in action.option_strings)
 
     def carry_out() -> int:
+        _refuse_wrong_call(build, name)
         if argv is None:
             _refuse_another_checkout()
         _refuse_other_bytes(arguments)
@@ -207,9 +209,11 @@ def main(
         )
         return command.run(session)
 
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 ends no run
+    # Who starts it may have closed one (`>&-`).
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 -- until the process ends
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    made_printable(sys.stdout)
+    made_printable(sys.stderr)
     try:
         # Whatever prints, and the traceback of what was not foreseen, prints no secret.
         with (
@@ -219,7 +223,7 @@ def main(
             contextlib.redirect_stderr(cast(TextIO, err)),
             collection_of_a_command(is_run=command is DEFAULT) if argv is None else contextlib.nullcontext(),
         ):
-            return _code_of(carry_out, name, with_traceback=parsed.traceback)
+            return _code_of(carry_out, name or program(), with_traceback=parsed.traceback)
     except BrokenPipeError:  # `| head` has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 -- the interpreter flushes it at exit
         return UNREAD
@@ -239,9 +243,30 @@ def _code_of(carry_out: Callable[[], int], name: str, *, with_traceback: bool) -
         else:
             print(f"{name}: {said_of(error) if isinstance(error, ValidationError) else error}", file=sys.stderr)
         return FAILED
-    except Exception:  # not an error of the user's: where it was raised is what helps
-        traceback.print_exc()
+    except Exception as error:
+        if is_interrupt(error):
+            print("interrupted", file=sys.stderr)
+            return INTERRUPTED
+        # Not an error of the user's: where it was raised is what helps.
+        said = said_of_call(error) if isinstance(error, TypeError) and not with_traceback else ""
+        if said:
+            print(f"{name}: {said}", file=sys.stderr)
+        else:
+            traceback.print_exc()
         return FAILED
+
+
+def _refuse_wrong_call(build: Build, name: str) -> None:
+    """What a recipe's last line hands to `main`."""
+    if not name.strip(".") or not {"/", "@"}.isdisjoint(name):
+        raise UserError(
+            f"main(name={name!r}): the forks of a pipeline are kept in a folder of its name, so it is a word without "
+            '"/" and "@", such as name="tootsie".'
+        )
+    try:
+        inspect.signature(build).bind(argparse.Namespace())
+    except TypeError as error:
+        raise UserError(f"main(build): it calls the recipe's function as build(arguments): {error}.") from None
 
 
 def _refuse_other_bytes(arguments: Sequence[str]) -> None:

@@ -83,6 +83,12 @@ class Forks:
 
     def add(self, graph: Graph, *, base: str, name: str, assignments: Sequence[str], reason: str) -> Fork:
         """Keeps a fork, after making sure that it can be built."""
+        trajectory, at, _ = base.partition("@")
+        start = graph.step(trajectory).kind.continues if at and trajectory in graph and base not in graph else None
+        if start is not None:
+            raise ForkError(
+                f"{base!r} is a state of {trajectory!r}, and a step is named here; to start there, set {start}={base}"
+            )
         changes = parse_fork_settings(assignments, graph, base=base, name=name)
         if name in graph:
             is_fork = any(fork.name == name for fork in self.all())

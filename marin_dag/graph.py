@@ -51,9 +51,7 @@ class Graph:
         if name not in self._named:
             trajectory, at, _ = name.partition("@")
             if at and trajectory in self._named:
-                raise GraphError(
-                    f"{name!r} is a state of {trajectory!r}, and a step is named here; to start there, set start={name}"
-                )
+                raise GraphError(f"{name!r} is a state of {trajectory!r}, and a step is named here: {trajectory!r}.")
             raise GraphError(f"there is no step {name!r}.{nearest(name, self._named)} `--dry-run` lists them all.")
         return self._named[name]
 

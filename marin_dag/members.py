@@ -11,17 +11,19 @@ PLAIN = frozenset({NoneType, bool, int, float, str})
 
 
 def members_of(value: object) -> list[tuple[object, object]]:
-    """Name and value of what lies one level below, in order, without what is PLAIN; of what is no container, none."""
-    named: Iterable[tuple[object, object]]
+    """As `items_of`, without what is PLAIN."""
+    return [(name, item) for name, item in items_of(value) if type(item) not in PLAIN]
+
+
+def items_of(value: object) -> Iterable[tuple[object, object]]:
+    """Name and value of what lies one level below, in order; of what is no container, none."""
     match value:
         case BaseModel():
-            named = ((name, getattr(value, name)) for name in type(value).model_fields)
+            return ((name, getattr(value, name)) for name in type(value).model_fields)
         case dict():
-            named = value.items()
+            return value.items()
         case list() | tuple():
-            named = enumerate(value)
+            return enumerate(value)
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            named = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
-        case _:
-            return []
-    return [(name, item) for name, item in named if type(item) not in PLAIN]
+            return ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
+    return ()

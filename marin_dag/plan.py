@@ -11,7 +11,7 @@ from marin_dag.diff import Difference, code_difference
 from marin_dag.graph import Graph, Selection
 from marin_dag.paused_collection import collection_paused
 from marin_dag.planning.causes import Cause, Causes
-from marin_dag.planning.config_checks import check_configs, said, settings, undecided
+from marin_dag.planning.config_checks import check_configs, refuse_long_names, said, settings, undecided
 from marin_dag.planning.estimate import with_seconds
 from marin_dag.planning.lost_milestones import LostMilestones, kept_milestones
 from marin_dag.planning.milestone_reasons import MilestoneMissing
@@ -28,6 +28,7 @@ from marin_dag.planning.reasons import (
     NeverMade,
     NotSelected,
     Reason,
+    RecordGone,
     Resumes,
     Running,
     SameAs,
@@ -135,13 +136,15 @@ def make_plan(graph: Graph, store: Store, selection: Selection | None = None) ->
     """Verdicts for all steps of `graph`.
 
     Raises:
-        RefusedStepsError: a config of a selected step that its kind's check refuses.
+        RefusedStepsError: a selected step whose config its kind's check refuses, or whose name is too long there.
         UserError: a selection of no step.
     """
     selection = selection or Selection()
     selected = selection.names(graph)
     with collection_paused():
-        check_configs(graph.step(name) for name in graph.names if name in selected)
+        steps = [graph.step(name) for name in graph.names if name in selected]
+        refuse_long_names(steps, store)
+        check_configs(steps)
         return _Planner(graph, store, selected, frozenset(selection.force)).plan()
 
 
@@ -236,6 +239,8 @@ class _Planner:
         if kept and step.until is not None:
             reason = Continues(earlier[-1], step.until) if earlier else MilestoneMissing(step.until, kept[0])
             return Verdict.MISSING, (reason, *accepted)
+        if self.siblings.is_noted(step.name, step.key):
+            return Verdict.MISSING, (RecordGone(),)
         nearest = self.siblings.nearest(step, self.causes)
         if nearest is None:
             return Verdict.MISSING, (NeverMade(),)

@@ -122,7 +122,9 @@ class Run:
                     if greeting:
                         self._display.say(greeting)
                     self._loop()
-                except KeyboardInterrupt:
+                except (KeyboardInterrupt, SystemExit) as ended:
+                    # What starts Ray hears SIGTERM by Ray's own handler.
+                    self._num_interrupts += isinstance(ended, SystemExit)
                     self._display.say("interrupted; what was running is cancelled, what was finished is kept")
                 finally:
                     self._is_closing = True
@@ -240,6 +242,9 @@ class Run:
                     return
             if node.step.until is not None:
                 node.told_to_publish = self._hearing.to_publish(node.step.digest)
+            if self._is_stopping:  # since it was found ready
+                self._release(node)
+                return
             records = {keys: self._records.get(key) for keys, key in there.items() if key is not None}
             self._backend.submit(self._task(node, got.epoch, records))
         except BaseException:
@@ -310,10 +315,13 @@ class Run:
 
     def _block(self) -> None:
         """Marks what can no longer run, so that the rest may end."""
+        has_looked = False
         while suspects := self._frontier.take_suspects():
             for node in suspects:
                 reason = self._obstacle(node)
-                if reason is not None and self._sees_what_others_committed():
+                if reason is not None and not has_looked:  # once: there may be thousands
+                    has_looked = True
+                    self._sees_what_others_committed()
                     reason = self._obstacle(node)
                 if reason is not None:
                     self._frontier.move(node, "blocked")

@@ -20,7 +20,7 @@ from marin_dag.milestone import Milestone
 from marin_dag.resources import Cpu, Resources
 from marin_dag.source.declared import Declared, declared_by_caller
 from marin_dag.step_function import refuse_wrong_markers, types_of
-from marin_dag.typed_values import wrong_type_in
+from marin_dag.typed_values import wrong_value_in
 
 __all__ = [
     "Added",
@@ -224,7 +224,7 @@ class Step(Generic[ResultT]):
         self.version_declared = version_declared
         """The call that gave it its version; None where that comes from the kind, or is inherited."""
         self._identity: Identity | None = None
-        if wrong := wrong_type_in(config):
+        if wrong := wrong_value_in(config):
             raise UserError(f"{f'{declared}: ' if declared else ''}{name}{wrong}")
         self._refuse_a_stop_before_the_start()
 

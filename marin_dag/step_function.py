@@ -46,7 +46,11 @@ def _models(where: str, function: Callable[..., Any], annotations: tuple[Any, ..
             except NameError as error:
                 raise TypeError(f"{where}: the {role} type {annotation!r} is not defined above it ({error}).") from None
         if not (isinstance(found, type) and issubclass(found, BaseModel)):
-            raise TypeError(f"{where}: the {role} type is {found!r}; annotate it with a frozen pydantic model.")
+            said = "not given" if found is inspect.Parameter.empty else repr(found)
+            raise TypeError(
+                f"{where}: the {role} type is {said}; a step function is written (config: MyConfig, context: "
+                "StepContext) -> MyResult, with frozen pydantic models."
+            )
         if not found.model_config.get("frozen") or found.model_config.get("extra") != "forbid":
             raise TypeError(f'{where}: {found.__qualname__} must be declared with frozen=True, extra="forbid".')
         yield found

@@ -92,6 +92,8 @@ class Store(ABC):
 
     prefix: str
     """A folder's absolute path or a URL, without a trailing slash."""
+    max_path_in_bytes: int
+    """Of a path, relative to the prefix."""
 
     def make_contact(self) -> None:  # noqa: B027 -- a folder is where it is
         """Raises StoreError, with the cure, if nobody answers at the prefix or there is no such bucket."""

@@ -1,7 +1,7 @@
-"""Typed values: that the dataclasses of a config hold what they declare.
+"""Typed values: that the dataclasses of a config hold what they declare, and no number is larger than an int64.
 
-Pydantic takes a dataclass that was made already as it is, and Python looks at no types. What is wrong there would be
-met by a worker, after all that comes before it has run.
+Pydantic takes a dataclass that was made already as it is, and Python looks at no types and has numbers of any size.
+What is wrong there would be met by a worker, after all that comes before it has run.
 """
 
 import contextlib
@@ -15,17 +15,25 @@ from typing import Any
 
 from pydantic import BaseModel, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
-from marin_dag.members import members_of
+from marin_dag.members import items_of, members_of
+
+LARGEST = 2**63 - 1
 
 
-def wrong_type_in(config: BaseModel) -> str:
-    """The first field of a dataclass in `config` that holds another type than it declares, and what to write; or "".
+def wrong_value_in(config: BaseModel) -> str:
+    """The first field in `config` with a number that no int64 holds, or of a dataclass with another type than it
+    declares, and what to write; or "".
 
     Nothing is converted: "5" is no number, though pydantic would read it as one.
     """
-    for path, value in _dataclasses_in(config, ""):
+    for path, value in _values_in(config, ""):
+        for name, item in items_of(value):
+            if type(item) is int and not -LARGEST - 1 <= item <= LARGEST:
+                end = f"at most {LARGEST:,}" if item > 0 else f"at least {-LARGEST - 1:,}"
+                return f"{path}.{name}: {reprlib.repr(item)} is refused; a whole number is {end}."
         kind: Any = type(value)
-        for name, (adapter, declared) in _declared(kind).items():
+        is_made: bool = dataclasses.is_dataclass(kind)  # and not a class itself
+        for name, (adapter, declared) in _declared(kind).items() if is_made else ():
             given = getattr(value, name)
             try:
                 is_taken = not _is_read_from_text(given, adapter.validate_python(given))
@@ -37,12 +45,11 @@ def wrong_type_in(config: BaseModel) -> str:
     return ""
 
 
-def _dataclasses_in(value: object, path: str) -> Iterator[tuple[str, Any]]:
-    """Those made by a person, each behind the dotted path of its field."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield path, value
+def _values_in(value: object, path: str) -> Iterator[tuple[str, Any]]:
+    """`value` and what it holds, at any depth, each behind the dotted path of its field; without what is PLAIN."""
+    yield path, value
     for name, item in members_of(value):
-        yield from _dataclasses_in(item, f"{path}.{name}")
+        yield from _values_in(item, f"{path}.{name}")
 
 
 @cache

@@ -1,5 +1,6 @@
 """Filter: documents in, those out that pass every rule of their source, less the lines that its edits take out."""
 
+import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -34,6 +35,14 @@ class FilterConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 def _check(config: FilterConfig) -> None:
+    for index, rule in enumerate(config.rules):
+        for field in dataclasses.fields(rule):
+            value = getattr(rule, field.name)
+            if isinstance(value, int | float) and value < 0:
+                raise ValueError(
+                    f"rules.{index}: {type(rule).__name__}.{field.name} is {value}; a number of a rule is a count, a "
+                    "length or a share, and none is below 0."
+                )
     asks = [rule for rule in config.rules if isinstance(rule, QualityScore)]
     if bool(asks) != (config.quality_classifier is not None):
         missing = "no quality_classifier to ask" if asks else "no QualityScore among the rules to ask the classifier"

@@ -73,7 +73,7 @@ def own_state(
             run = _resumed(config, mesh, folder)
         except TornCheckpointError as error:
             if config.start is not None and config.start.key == published[step].key:
-                raise DamagedInputError(str(error), step_to_force=config.start.name) from error
+                raise DamagedInputError(str(error), steps_to_force=[config.start.name]) from error
             raise
     else:
         folder = temporary.folder_of(step, lease_epoch)
@@ -124,7 +124,7 @@ def first_state(config: TrainPhaseConfig, mesh: Mesh, events: EventLog) -> Begun
     try:
         run = run_state.continued(config.start.path, config.restore, state_like, seed=config.seed, **_extras(config))
     except TornCheckpointError as error:
-        raise DamagedInputError(str(error), step_to_force=config.start.name) from error
+        raise DamagedInputError(str(error), steps_to_force=[config.start.name]) from error
     events.write(
         "start",
         step=run.step,

@@ -3,7 +3,7 @@
 from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
-from marin_dag.planning.compare import Side, compare, find_record, newest_made, of_record, of_step
+from marin_dag.planning.compare import Side, compare, newest_made, of_record, of_step, record_named
 from marin_dag.storage.records import Records
 
 
@@ -21,7 +21,7 @@ def _diff(session: Session) -> int:
 
 
 def _side(text: str, graph: Graph, records: Records) -> Side:
-    record = None if text in graph else find_record(records, text)
+    record = record_named(records, graph, text)
     return of_step(graph.step(text)) if record is None else of_record(record)
 
 

@@ -4,7 +4,7 @@ import sys
 
 from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
 from marin_dag.errors import UserError
-from marin_dag.planning.compare import find_record, made_before
+from marin_dag.planning.compare import made_before, record_named
 from marin_dag.storage.records import Record, Records, attempt_path
 from marin_dag.store import Store
 
@@ -12,7 +12,7 @@ from marin_dag.store import Store
 def _log(session: Session) -> int:
     graph = session.graph()
     records = Records(session.store)
-    found = None if session.step in graph else find_record(records, session.step)
+    found = record_named(records, graph, session.step)
     if found is None:
         step = graph.step(session.step)
         found = records.find(step.key)

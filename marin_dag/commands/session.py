@@ -212,7 +212,8 @@ class Command(NamedTuple):
     def check(self, names: Sequence[str]) -> None:
         """Refuses too few or too many names."""
         if len(names) < self.min_names:
-            raise UserError(f"{self.name}: name a step, such as `{program()} {self.name} STEP`.")
+            what = "a step" if self.usage.startswith("STEP") else "what it is about"
+            raise UserError(f"{self.name}: name {what}: `{program()} {self.name} {self.usage}`.")
         if len(names) > self.max_names:
             extra = ", ".join(repr(name) for name in names[self.max_names :])
             raise UserError(

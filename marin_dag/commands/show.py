@@ -6,7 +6,7 @@ from typing import Any
 from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
 from marin_dag.diff import config_fields
 from marin_dag.errors import UserError
-from marin_dag.planning.compare import find_record, made_before
+from marin_dag.planning.compare import made_before, record_named
 from marin_dag.quantities import counted
 from marin_dag.storage.provenance import NOTHING_TRACKED_CHANGED, Provenance
 from marin_dag.storage.records import Record, Records
@@ -16,7 +16,7 @@ from marin_dag.store import Store
 def _show(session: Session) -> int:
     graph = session.graph()
     records = Records(session.store)
-    record = None if session.step in graph else find_record(records, session.step)
+    record = record_named(records, graph, session.step)
     if record is None:
         step = graph.step(session.step)
         record = records.find(step.key)

@@ -68,6 +68,7 @@ class RunCopying:
         self._copier, self._attachments, self._states, self._voice = copier, attachments, states, voice
         self._command, self._command_to_force = command, command_to_force
         self._steps = tuple(steps)
+        self._leases = Leases(copier.source)
         self._trajectories = {step.digest for step in steps if step.until is not None}
         self._keys = {step.key for step in steps if step.until is None}
         self._queue = CopyQueue(copier, self)
@@ -224,7 +225,7 @@ class RunCopying:
             self._is_compared = True
         there = self._look()
         keys = frozenset(key for key in self._names if key in there)
-        running = frozenset(Leases(self._copier.source).at_work())
+        running = frozenset(self._leases.at_work())
         # Who was at work then may have ended since, without a new key.
         growing = running | self._ran | {key.partition("@")[0] for key in keys - self._attached}
         problems = self._attachments.copy(keys, growing | self._trajectories if is_last else growing)

@@ -61,6 +61,25 @@ def find_record(records: Records, text: str) -> Record | None:
     return records.get(found[0]) if found else None
 
 
+def record_named(records: Records, graph: Graph, text: str) -> Record | None:
+    """The record that a person names by digest or as STEP@MILESTONE; None for the name of a step, and for no record.
+
+    Raises:
+        UserError: the step has published no such milestone, or several records begin so.
+    """
+    name, at, milestone = text.partition("@")
+    if text in graph:
+        return None
+    if not at or name not in graph:
+        return find_record(records, text)
+    digest = graph.step(name).digest
+    published = [key for key in records.committed_keys() if key.startswith(f"{digest}@")]
+    if f"{digest}@{milestone}" not in published:
+        steps = ", ".join(f"{at:,}" for at in sorted(int(key.partition("@")[2]) for key in published))
+        raise UserError(f"{text}: {name} has published {f'only {steps}' if steps else 'nothing'} as the recipe is now.")
+    return records.get(f"{digest}@{milestone}")
+
+
 def made_before(records: Records, name: str, command: str) -> str:
     """For whoever asks for an output that is not made: how to ask for the newest that was, if there is one."""
     made = newest_made(records, name)

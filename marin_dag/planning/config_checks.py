@@ -1,4 +1,4 @@
-"""Config checks: whether configs can work, and what they leave open, before a chip is reserved."""
+"""Config checks: whether configs and names can work, and what they leave open, before a chip is reserved."""
 
 import shlex
 from collections import defaultdict
@@ -7,8 +7,12 @@ from typing import Any
 
 from marin_dag.errors import RefusedConfigError, UserError, listed
 from marin_dag.step import Step
+from marin_dag.storage.records import max_name_length
+from marin_dag.store import Store
 
 MAX_NAMED = 3
+MAX_SHOWN = 40
+"""Characters of a name that is too long."""
 
 
 class RefusedStepsError(UserError):
@@ -28,6 +32,20 @@ def check_configs(steps: Iterable[Step[Any]]) -> None:
     if refused:
         lines = (f"{listed(names, MAX_NAMED)}: {text}" for text, names in names_by_problem.items())
         raise RefusedStepsError("\n".join(lines), refused)
+
+
+def refuse_long_names(steps: Iterable[Step[Any]], store: Store) -> None:
+    """Raises RefusedStepsError for names of so many parts that the store would refuse what lies below an output."""
+    limit = max_name_length(store)
+    lengths = {step.name: len(step.name) for step in steps if len(step.name) > limit}
+    if lengths:
+        lines = (
+            f"step name {name[:MAX_SHOWN]}…: {length:,} characters, where the files of its output leave it "
+            f"{max(limit, 0):,} of {store.max_path_in_bytes:,} bytes for a path below {store.prefix}. Give it fewer or "
+            "shorter parts, or pass a shorter --prefix."
+            for name, length in lengths.items()
+        )
+        raise RefusedStepsError("\n".join(lines), lengths)
 
 
 def refusals(steps: Iterable[Step[Any]]) -> dict[str, str]:

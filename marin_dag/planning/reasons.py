@@ -19,6 +19,12 @@ class NeverMade:
 
 
 @dataclasses.dataclass(frozen=True)
+class RecordGone:
+    """It is noted under this name that the output was made, or about to be, and there is no record: somebody deleted
+    it, or whatever made it was killed just before it wrote it."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Continues:
     """The trajectory is there, up to an earlier step."""
 
@@ -158,6 +164,7 @@ class Forced:
 
 Reason = (
     NeverMade
+    | RecordGone
     | Continues
     | Resumes
     | Follows
@@ -216,6 +223,8 @@ def render(reason: Reason) -> str:
     match reason:
         case NeverMade():
             return "never made"
+        case RecordGone():
+            return "made before, and its record is gone: deleted, or a kill came first"
         case Continues():
             return f"goes on from step {reason.milestone:,} to {reason.until:,}"
         case Resumes() if reason.milestone == reason.until:

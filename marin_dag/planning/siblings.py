@@ -32,6 +32,10 @@ class Siblings:
         """Keys of records made under `name`, newest first."""
         return [key for key in reversed(self._labels.get(name, [])) if key in self._committed]
 
+    def is_noted(self, name: str, key: str) -> bool:
+        """Whether it was noted under `name` that there is a record of `key`, or is about to be."""
+        return key in self._labels.get(name, [])
+
     def nearest(self, step: Step[Any], causes: Causes) -> Nearest | None:
         """The sibling of another identity than `step`'s that explains best why it is stale."""
         one_each: dict[str, str] = {}

@@ -59,7 +59,8 @@ class Row(NamedTuple):
 
 
 def rows(plan: Plan, *, every_step: bool) -> Iterator[Row]:
-    """Rows in the order of the plan; steps of one folder with one verdict and the same reasons share a row."""
+    """Rows in the order of the plan, a step below what it needs; steps of one folder with one verdict and the same
+    reasons share a row."""
     groups: dict[object, list[PlannedStep]] = {}
     is_other = _is_of_another_recipe(plan)
     for planned in plan.steps:
@@ -70,13 +71,36 @@ def rows(plan: Plan, *, every_step: bool) -> Iterator[Row]:
         is_alone = every_step or not family
         key = planned.name if is_alone else (family, planned.verdict, planned.will_run, reasons)
         groups.setdefault(key, []).append(planned)
+    shared: list[list[PlannedStep]] = []
     for members in groups.values():
-        if len(members) >= GROUP_FROM:
-            family = members[0].name.rpartition("/")[0]
-            yield _row(f"{family}/* ({len(members)} steps)", members, is_other)
+        shared += [members] if len(members) >= GROUP_FROM else [[planned] for planned in members]
+    for members in _below_what_they_need(shared):
+        family = members[0].name.rpartition("/")[0]
+        name = f"{family}/* ({len(members)} steps)" if len(members) > 1 else members[0].name
+        yield _row(name, members, is_other)
+
+
+def _below_what_they_need(shared: list[list[PlannedStep]]) -> list[list[PlannedStep]]:
+    """The steps of each row, rows in an order in which each is below those that it needs; as they come where two need
+    each other."""
+    row_of = {planned.name: row for row, members in enumerate(shared) for planned in members}
+
+    def needed(row: int) -> list[int]:
+        names = [item.step.name for planned in shared[row] for _, item in planned.step.inputs]
+        return [row_of[name] for name in names if name in row_of]
+
+    # By a stack of our own, as where the graph is put in order.
+    order: dict[int, None] = {}
+    begun: set[int] = set()
+    pending = list(reversed(range(len(shared))))
+    while pending:
+        row = pending[-1]
+        if row in begun:
+            order[pending.pop()] = None
         else:
-            for planned in members:
-                yield _row(planned.name, [planned], is_other)
+            begun.add(row)
+            pending.extend(other for other in reversed(needed(row)) if other not in begun)
+    return [shared[row] for row in order]
 
 
 def _row(name: str, members: list[PlannedStep], is_other: bool) -> Row:

@@ -387,5 +387,5 @@ def failure_of(task: Task, error: BaseException) -> Failure:
         log_path=f"{attempt_path(task.name, task.digest, task.attempt)}.log",
         is_transient=is_transient(error),
         finished=now(),
-        step_to_force=error.step_to_force if isinstance(error, DamagedInputError) else "",
+        steps_to_force=error.steps_to_force if isinstance(error, DamagedInputError) else (),
     )

@@ -15,10 +15,15 @@ def say_it_in_one_line() -> None:
     shown = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not issubclass(kind, KeyboardInterrupt):
+        if not is_interrupt(error):
             shown(kind, error, trace)
             return
         print("interrupted", file=sys.stderr)
         raise SystemExit(INTERRUPTED)
 
     sys.excepthook = hook
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether it is Ctrl-C, or tells of it: pydantic makes an error of its own of one that met it in a model."""
+    return isinstance(error, KeyboardInterrupt) or "KeyboardInterrupt" in str(error)

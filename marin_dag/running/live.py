@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from marin_dag.quantities import counted
 from marin_dag.storage.progress import Progress
 
 PROGRESS_LINE_SECONDS = 15.0
@@ -89,6 +90,9 @@ class LineDisplay:
         self._errors = errors
         self._total = 0
         self._done = 0
+        self._blocked: set[str] = set()
+        self._num_untold = 0
+        """Blocked by another blocked step: counted in one line, for there may be thousands."""
         self._last_line: dict[str, float] = {}
         self._last_wait: dict[str, float] = {}
         self._paces: dict[str, Pace] = {}
@@ -98,7 +102,8 @@ class LineDisplay:
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self._tell_untold()
 
     def begin(self, names: Sequence[str]) -> None:
         """See Display."""
@@ -121,9 +126,15 @@ class LineDisplay:
             if now - self._last_wait.get(detail, -QUEUED_LINE_SECONDS) < QUEUED_LINE_SECONDS:
                 return
             self._last_wait[detail] = now
+        if what == "blocked":
+            is_below = detail.removeprefix("by ") in self._blocked
+            self._blocked.add(name)
+            self._num_untold += is_below
+            if is_below:
+                return
         self._done += what == "done"
-        counted = f" ({self._done}/{self._total})" if what == "done" else ""
-        self._line(name, f"{what}{counted}", detail)
+        of_all = f" ({self._done}/{self._total})" if what == "done" else ""
+        self._line(name, f"{what}{of_all}", detail)
 
     def progress(self, name: str, progress: Progress) -> None:
         """See Display."""
@@ -133,7 +144,13 @@ class LineDisplay:
             self._last_line[name] = now
             self._line(name, "running", figures_of(progress, left))
 
+    def _tell_untold(self) -> None:
+        if self._num_untold:
+            number, self._num_untold = self._num_untold, 0
+            self.say(f"{counted(number, 'step')} below {'is' if number == 1 else 'are'} blocked, too")
+
     def _line(self, name: str, what: str, detail: str) -> None:
+        self._tell_untold()
         text = f"{time.strftime('%H:%M:%S')}  {name}  {what}{':  ' if detail else ''}{detail}"
         # An error belongs where errors are looked for; all else is news.
         (self._errors if what == "failed" else self._console).print(text, markup=False)

@@ -59,7 +59,7 @@ def _summary(states: Sequence[State]) -> str:
 
 def _ways_on(failures: Iterable[Failure], command: str, command_to_force: Callable[[str], str]) -> Iterator[str]:
     """What to type after a run that has left steps undone: first what makes damaged outputs again, each once."""
-    first = dict.fromkeys(failure.step_to_force for failure in failures if failure.step_to_force)
+    first = dict.fromkeys(name for failure in failures for name in failure.steps_to_force)
     for name in first:
         yield f"first:     {command_to_force(name)}"
     yield f"{'then:    ' if first else 'to go on:'}  {command}"

@@ -57,7 +57,7 @@ def join_cluster(job_name: str) -> str:
         options["job_config"] = _named(job_name)
     try:
         context = ray.init(**options)
-    except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise UserError(unreachable(os.environ["RAY_ADDRESS"], first_line(error))) from error
     return dashboard_line(context.dashboard_url)
 
@@ -201,8 +201,8 @@ def require_a_token() -> None:
         return
     except OSError as error:
         raise UserError(
-            f"{path}: {error.strerror}: the token that guards the Ray dashboard cannot be kept there; set "
-            "RAY_AUTH_TOKEN to a secret of your own."
+            f"the token that guards the Ray dashboard cannot be kept in {path} ({error.strerror}); set RAY_AUTH_TOKEN "
+            "to a secret of your own."
         ) from error
 
 

@@ -47,18 +47,20 @@ class WorkerDeaths:
         found = PID_OF_RAY.search(text)
         if not text.startswith(SAID_BY_RAY) or found is None:
             return text
-        task = self._told.pop(self._process(found[1], text), None)
+        task = self._task_told(found[1], text)
         if task is not None:
             _appended(task, failure_of(task, RuntimeError()).log_path, text)
             return ""
         how = EXIT_TYPE.search(text)
         return f"a worker (pid {found[1]}) was killed or crashed{f' ({how[1]})' if how else ''}; Ray's logs have more"
 
-    def _process(self, pid: str, text: str) -> tuple[str, str]:
-        """Ray is asked for the host only of a process id that was told: it may be Ray itself that is dying."""
+    def _task_told(self, pid: str, text: str) -> Task | None:
+        """The step whose own line has said it, once; Ray is asked for the host only of a process id that was told: it
+        may be Ray itself that is dying."""
         node = NODE_OF_RAY.search(text)
-        is_told = any(pid == told for _, told in self._told)
-        return (self._host_of(node[1]) if is_told and node else "", pid)
+        if node is None or not any(pid == told for _, told in self._told):
+            return None
+        return self._told.pop((self._host_of(node[1]), pid), None)
 
 
 def _what_killed_it(error: Any) -> str:

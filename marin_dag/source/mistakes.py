@@ -1,17 +1,23 @@
-"""Mistakes: what a recipe's own line says wrong about a config, in words and with the line."""
+"""Mistakes: what a recipe's own line says wrong about a config or a value in it, in words and with the line."""
 
+import re
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from marin_dag.changes import nearest_field
+from marin_dag.structures import is_structured
 
 VALUE_CHARACTERS = 60
 _NOT_THE_RECIPE = ("site-packages", "dist-packages")
+NO_SUCH_FIELD = "there is no such field"
+NOT_GIVEN = "is not given, and has no default"
+# Python's words for a class that was called with other fields than it has.
+_MADE_WRONG = re.compile(r"(\w+)\.__init__\(\) (got an unexpected keyword|missing \d+ required)[^']*(.*)")
 
 
 def said_of(error: ValidationError) -> str:
@@ -27,14 +33,29 @@ def said_of(error: ValidationError) -> str:
     return "\n".join(f"{place}{line}" for line in lines)
 
 
+def said_of_call(error: TypeError) -> str:
+    """As `said_of`, of a dataclass made with a field that it has not, or without one that it needs; of any other error
+    nothing."""
+    wrong = _MADE_WRONG.search(str(error))
+    made = None if wrong is None else _dataclass_made(error.__traceback__, wrong[1])
+    if wrong is None or made is None:
+        return ""
+    place = _place(error.__traceback__)
+    if wrong[2].startswith("missing"):
+        names = re.findall(r"'(\w+)'", wrong[3])
+        return "\n".join(f"{place}{made.__name__}.{name}: {NOT_GIVEN}." for name in names)
+    name = wrong[3].split("'")[1]  # later versions of Python say behind it what they take it for
+    return f"{place}{made.__name__}.{name}: {NO_SUCH_FIELD}.{nearest_field(name, made)}"
+
+
 def _said(title: str, problem: ErrorDetails, made: type[BaseModel] | None) -> str:
     loc = problem["loc"]
     path = ".".join([title, *(str(part) for part in loc)])
     if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         meant = "" if made is None or len(loc) > 1 else nearest_field(str(loc[-1]), made)
-        return f"{path}: there is no such field.{meant}"
+        return f"{path}: {NO_SUCH_FIELD}.{meant}"
     if problem["type"] == "missing":
-        return f"{path}: is not given, and has no default."
+        return f"{path}: {NOT_GIVEN}."
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ").rstrip(".")
     # Of a whole config it is not the value that tells what is wrong.
     return f"{path}: {_shown(problem)} is refused: {message}." if loc else f"{path}: {message}."
@@ -76,3 +97,14 @@ def _model_made(trace: TracebackType | None, title: str) -> type[BaseModel] | No
             return type(made)
         trace = trace.tb_next
     return None
+
+
+def _dataclass_made(trace: TracebackType | None, name: str) -> type | None:
+    """The dataclass of this name that the innermost line sees, itself or in a module."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return None
+    seen = [*trace.tb_frame.f_locals.values(), *trace.tb_frame.f_globals.values()]
+    inside = [getattr(value, name, None) for value in seen if isinstance(value, ModuleType)]
+    return next((value for value in (*seen, *inside) if is_structured(value) and value.__name__ == name), None)

@@ -16,6 +16,8 @@ from marin_dag.store import Entry, ExplainedFile, Store, StoreError, checked
 FIRST_CONTACT_TIMEOUT_SECONDS = 20.0
 """Of the first request: a dead network should show sooner than a lost connection."""
 NO_NETWORK_PAUSES_SECONDS = (0.5, 1.0)
+MAX_OBJECT_NAME_IN_BYTES = 1_024
+"""Of Cloud Storage and of S3; what stands behind the bucket counts."""
 
 
 class CloudStore(Store):
@@ -31,6 +33,7 @@ class CloudStore(Store):
         self._root = self.prefix.partition("://")[2]
         self._bucket, _, folder = self._root.partition("/")
         self._folder = f"{folder}/" if folder else ""
+        self.max_path_in_bytes = MAX_OBJECT_NAME_IN_BYTES - len(self._folder.encode())
         self._in_contact = False
         self._fs = files
 

@@ -1,6 +1,6 @@
 """Damage: what of an output is not as its record says, and the same bytes in its place."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -56,14 +56,14 @@ def _compared(store: Store, record: Record, entry: FileEntry) -> Finding | None:
 
 
 class DamagedInputError(UserError):
-    """An input that was committed whole is not whole any more; `step_to_force` makes it again."""
+    """Inputs that were committed whole are not whole any more; `steps_to_force` make them again."""
 
-    def __init__(self, message: str, step_to_force: str) -> None:
+    def __init__(self, message: str, steps_to_force: Sequence[str]) -> None:
         super().__init__(message)
-        self.step_to_force = step_to_force
+        self.steps_to_force = tuple(steps_to_force)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.step_to_force)
+        return type(self), (str(self), self.steps_to_force)
 
 
 def refuse_damaged_inputs(records: Records, config: BaseModel) -> None:
@@ -76,16 +76,16 @@ def refuse_damaged_inputs(records: Records, config: BaseModel) -> None:
     """
     inputs = {item.key: item.name for _, item in inputs_in(config) if not item.is_growing}
     with ThreadPoolExecutor(CHECKSUM_THREADS) as pool:
-        for found in pool.map(lambda key: _lost(records, key), inputs):
-            if found is not None:
-                lost, record = found
-                name = inputs[record.key]
-                raise DamagedInputError(
-                    f"the input {name}: {len(lost)} of its {len(record.manifest)} files are missing or cut, such as "
-                    f"{records.store.url(record.output_path)}/{lost[0]}. To make them again, run the same command "
-                    f"with  --force {name} --until {name}",
-                    step_to_force=name,
-                )
+        damaged = [found for found in pool.map(lambda key: _lost(records, key), inputs) if found is not None]
+    if damaged:
+        names = [inputs[record.key] for _, record in damaged]
+        said = (
+            f"the input {name}: {len(lost)} of its {len(record.manifest)} files are missing or cut, such as "
+            f"{records.store.url(record.output_path)}/{lost[0]}. To make them again, run the same command "
+            f"with  --force {name} --until {name}"
+            for name, (lost, record) in zip(names, damaged, strict=True)
+        )
+        raise DamagedInputError("\n".join(said), steps_to_force=names)
 
 
 def _lost(records: Records, key: str) -> tuple[list[str], Record] | None:

@@ -26,6 +26,8 @@ class LocalStore(Store):
     def __init__(self, prefix: str) -> None:
         self._root = Path(prefix).expanduser().absolute()
         self.prefix = str(self._root)
+        # The system counts the byte that ends a path, too.
+        self.max_path_in_bytes = os.pathconf("/", "PC_PATH_MAX") - 1 - len(os.fsencode(self._root)) - 1
 
     def list(self, folder: str, starting_with: str = "") -> list[Entry]:
         base = self._root / checked(folder)

@@ -29,6 +29,8 @@ ERROR_LINE = 2_000
 ERROR_CHARACTERS = 200_000
 """More than `ERROR_LINES` of `ERROR_LINE`, so that nothing that is shown was cut before it was redacted."""
 CHECKSUM_THREADS = 8
+ROOM_OF_A_FILE_IN_BYTES = 256
+"""Kept for the path of a file inside an output; the longest are of arrays in checkpoints."""
 
 
 class FileEntry(BaseModel, frozen=True, extra="forbid"):
@@ -72,8 +74,8 @@ class Failure(BaseModel, frozen=True, extra="forbid"):
     finished: str
     progress: str = ""
     """What the attempt left to resume from; two failures with the same mark got nowhere between them."""
-    step_to_force: str = Field(default="", exclude=True)
-    """The step whose output is to be made again first: without that the same command fails in the same way. Not of the
+    steps_to_force: tuple[str, ...] = Field(default=(), exclude=True)
+    """Steps whose outputs are to be made again first: without that the same command fails in the same way. Not of the
     record: what a person is to do may be done by the time it is read."""
 
 
@@ -241,6 +243,11 @@ def new_attempt() -> str:
 def attempt_path(name: str, digest: str, attempt: str) -> str:
     """Folder of an attempt, relative to the prefix; its log is this path with `.log`."""
     return f"outputs/{name}-{digest[:8]}/{attempt}"
+
+
+def max_name_length(store: Store) -> int:
+    """Of a step: with more characters, `store` would refuse paths of its output."""
+    return store.max_path_in_bytes - len(attempt_path("", "d" * 64, new_attempt())) - ROOM_OF_A_FILE_IN_BYTES
 
 
 def make_manifest(

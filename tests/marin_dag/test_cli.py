@@ -77,6 +77,31 @@ def test_a_plan_has_colors_where_the_terminal_wants_them(
     assert ("\x1b[" in run("--dry-run")[1]) == is_colored
 
 
+@pytest.mark.parametrize("name", ["", "..", "a/b", "toy@8b"])
+def test_a_name_that_no_folder_of_forks_can_have_is_refused_as_what_it_is(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(toy.build, name=name, argv=["--dry-run", "--prefix", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert f": main(name={name!r}): the forks of a pipeline are kept in a folder of its name" in said
+    assert not said.startswith(":")
+
+
+@pytest.mark.parametrize("build", [lambda: [None], lambda parsed, other: [], []])
+def test_what_is_no_function_of_the_arguments_is_refused_as_what_it_is(
+    build: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(build, name="toy", argv=["--dry-run", "--prefix", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("toy: main(build): it calls the recipe's function as build(arguments): ")
+
+
+def test_who_closed_the_standard_output_gets_the_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    assert main(toy.build, name="toy", argv=["--dry-run", "--prefix", str(tmp_path)]) == 2
+    sys.stdout.close()  # what stands in its place
+
+
 def test_a_dry_run_writes_nothing_and_says_that_something_would_run(run: Toy) -> None:
     code, table = run("--dry-run")
     assert code == 2
@@ -366,6 +391,7 @@ def test_a_fork_follows_an_override_of_its_base(run: Toy) -> None:
         (["--only", "nothing*"], "--only 'nothing*' matches no step."),
         (["--set", "count.least=-1"], "count: least is -1; a count is never below 0."),
         (["why"], "why: name a step"),
+        (["adopt"], "adopt PATH --as NAME`."),
         (["why", "phenix"], "there is no step 'phenix'. Did you mean 'phoenix'?"),
         (["fork", "ocelot", "--set", "z_loss=1"], "fork ocelot: say what to call it: --as NAME."),
         (["fork", "ocelot", "--as", "x"], "fork ocelot --as x: nothing changes; add --set FIELD=VALUE."),

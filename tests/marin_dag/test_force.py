@@ -159,25 +159,31 @@ def test_what_was_damaged_since_is_replaced_by_the_same_bytes(prefix: str, tmp_p
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut"])
-def test_a_step_whose_input_lost_a_file_says_how_to_make_it_again(prefix: str, tmp_path: Path, damage: str) -> None:
+def test_a_step_whose_inputs_lost_files_says_how_to_make_each_again(prefix: str, tmp_path: Path, damage: str) -> None:
     marks = tmp_path / "marks"
     first = write("first", WriteConfig(text="text", marks=str(marks)))
-    second = join("second", JoinConfig(texts=(first, first), marks=str(marks)))
-    assert run(prefix, [first])[0] == 0
-    store, made = open_store(prefix), record(prefix, first)
-    path = f"{made.output_path}/{made.manifest[0].path}"
-    if damage == "cut":
-        store.write(path, b"t")
-    else:
-        store.delete(path)
+    other = write("other", WriteConfig(text="other", marks=str(marks)))
+    second = join("second", JoinConfig(texts=(first, other, first), marks=str(marks)))
+    assert run(prefix, [first, other])[0] == 0
+    store = open_store(prefix)
+    paths = {}
+    for step in (first, other):
+        made = record(prefix, step)
+        paths[step.name] = path = f"{made.output_path}/{made.manifest[0].path}"
+        if damage == "cut":
+            store.write(path, b"t")
+        else:
+            store.delete(path)
     code, display = run(prefix, [second])
     assert code == 1 and "second" not in executions(marks)
-    assert f"the input first: 1 of its 1 files are missing or cut, such as {store.url(path)}" in display.text
-    assert "To make them again, run the same command with  --force first --until first" in display.text
+    for name, path in paths.items():
+        assert f"the input {name}: 1 of its 1 files are missing or cut, such as {store.url(path)}" in display.text
+        assert f"To make them again, run the same command with  --force {name} --until {name}" in display.text
     assert display.text.endswith(
-        "first:     python pipelines/toy.py --force first --until first\nthen:      python pipelines/toy.py"
+        "first:     python pipelines/toy.py --force first --until first\n"
+        "first:     python pipelines/toy.py --force other --until other\nthen:      python pipelines/toy.py"
     )
-    assert run(prefix, [first], force=frozenset({first.key}))[0] == 0
+    assert run(prefix, [first, other], force=frozenset({first.key, other.key}))[0] == 0
     assert run(prefix, [second])[0] == 0
 
 

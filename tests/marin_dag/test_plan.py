@@ -144,6 +144,16 @@ def test_a_failure_that_cannot_be_read_ends_no_plan_and_is_named(bench: Workbenc
     assert bench("plan")[0] == 2 and bench()[0] == 0
 
 
+def test_a_record_that_somebody_deleted_is_told_from_what_was_never_made(bench: Workbench) -> None:
+    bench()
+    path = bench.prefix / "commits" / f"{bench.plan()['count'].step.key}.json"
+    path.unlink()
+    said = "made before, and its record is gone: deleted, or a kill came first"
+    planned = bench.plan()["count"]
+    assert (planned.verdict, [render(reason) for reason in planned.reasons]) == (Verdict.MISSING, [said])
+    assert bench()[0] == 0 and path.exists()
+
+
 def test_a_plan_of_what_is_done_takes_two_listings_and_reads_nothing(bench: Workbench) -> None:
     bench()
     store = Watched(str(bench.prefix))
@@ -243,3 +253,16 @@ def test_what_is_wrong_with_several_steps_alike_is_said_once() -> None:
         "count/0, count/1, count/2 and 2 more: least is -1; a count is never below 0.",
         "other: least is -2; a count is never below 0.",
     ]
+
+
+def test_a_name_that_leaves_the_files_of_an_output_no_room_is_refused_with_what_there_is(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    store.max_path_in_bytes = 1_024  # as below a bucket
+
+    def plan(*lengths: int) -> int:
+        name = "/".join("x" * length for length in lengths)
+        return len(make_plan(Graph([toy.text(name, toy.TextConfig(text="x"))]), store).will_run)
+
+    assert plan(200, 200, 200, 123)
+    with pytest.raises(UserError, match=rf"^step name x{{40}}…: 727 characters, .* 726 of 1,024 bytes .* {tmp_path}"):
+        plan(200, 200, 200, 124)

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import signal
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -733,6 +734,26 @@ def test_a_prefix_that_cannot_be_written_ends_the_run_before_anything_starts(tmp
     assert executions(tmp_path / "marks") == {}
 
 
+def test_what_others_have_made_is_looked_up_once_for_all_that_a_failed_step_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    steps: list[Step[Any]] = [fail("bad", FailConfig(message="no", marks=str(tmp_path / "marks")))]
+    for number in range(20):
+        texts = (1 + number % 2) * (steps[number // 2].as_input(),)
+        steps.append(join(f"below/{number}", JoinConfig(texts=texts)))
+    num_listings, committed_keys = 0, Records.committed_keys
+
+    def counting(records: Records) -> frozenset[str]:
+        nonlocal num_listings
+        num_listings += 1
+        return committed_keys(records)
+
+    monkeypatch.setattr(Records, "committed_keys", counting)
+    code, display = run(str(tmp_path / "runs"), steps)
+    assert code == 1 and display.text.count(" blocked ") == 20
+    assert num_listings == 2, "one as the run begins"
+
+
 def test_an_interrupt_that_comes_when_all_has_stopped_does_not_take_away_how_to_go_on(tmp_path: Path):
     class LateInterrupt(LocalBackend):
         def close(self) -> None:
@@ -776,12 +797,14 @@ def test_a_figure_that_is_no_number_fails_its_own_step_and_one_of_a_library_is_t
     assert failure.error == "could not convert string to float: 'warm-up'"
 
 
-@pytest.mark.parametrize("is_heard", [True, False])
-def test_an_interrupt_while_the_backend_starts_is_not_waited_with_until_it_has(tmp_path: Path, is_heard: bool):
+@pytest.mark.parametrize("is_heard", [True, False, None])
+def test_an_interrupt_while_the_backend_starts_is_not_waited_with_until_it_has(tmp_path: Path, is_heard: bool | None):
     """Nothing runs yet that could save its work; what swallows the first is not followed by a run."""
 
     class Slow(LocalBackend):
         def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> str:
+            if is_heard is None:
+                sys.exit(signal.SIGTERM)  # as Ray's own handler does
             with contextlib.nullcontext() if is_heard else contextlib.suppress(KeyboardInterrupt):
                 asked._on_signal(signal.SIGINT, None)
             assert not is_heard, "it goes on starting"
@@ -791,4 +814,24 @@ def test_an_interrupt_while_the_backend_starts_is_not_waited_with_until_it_has(t
     asked = Run([write("web", WriteConfig(text="web"))], open_store(str(tmp_path)), Slow(), display, command="again")
     assert asked.run() == 1 and asked.was_interrupted
     assert display.lines[-2:] == ["0 of 1 step is done, 1 not run", "to go on:  again"]
-    assert ("interrupted; what was running is cancelled, what was finished is kept" in display.lines) == is_heard
+    assert ("interrupted; what was running is cancelled, what was finished is kept" in display.lines) == (
+        is_heard is not False
+    )
+
+
+def test_nothing_is_started_after_an_interrupt_that_came_while_it_was_about_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    web, display = write("web", WriteConfig(text="web")), Recorder()
+    asked = Run([web], open_store(str(tmp_path)), LocalBackend(), display, command="")
+    acquire = Leases.acquire
+
+    def interrupted(leases: Leases, *arguments: Any, **options: Any) -> Any:
+        asked._on_signal(signal.SIGINT, None)
+        return acquire(leases, *arguments, **options)
+
+    monkeypatch.setattr(Leases, "acquire", interrupted)
+    assert asked.run() == 1 and "stopping: nothing runs" in display.lines
+    assert not any(line.startswith("web ") for line in display.lines)
+    monkeypatch.undo()
+    assert run(str(tmp_path), [web])[0] == 0, "nobody holds it"

@@ -37,6 +37,14 @@ def test_a_create_succeeds_once_and_leaves_what_is_there(store: Store):
     assert store.read("commits/x.json") == b"mine"
 
 
+def test_a_path_of_as_many_bytes_as_the_store_takes_is_written_and_read(store: Store):
+    num_parts, rest = divmod(store.max_path_in_bytes + 1, 100)
+    path = rest * "x" + "/".join(num_parts * [99 * "x"])
+    assert len(path) == store.max_path_in_bytes
+    store.write(path, b"first")
+    assert store.read(path) == b"first"
+
+
 def test_of_many_who_create_at_once_one_wins_and_it_is_the_one_that_is_read(store: Store):
     barrier = threading.Barrier(6)
 

@@ -1,4 +1,5 @@
-"""Typed values: a wrong type in a dataclass of a config is refused where its step is made, with field and cure."""
+"""Typed values: a wrong type in a dataclass of a config, or a number of no int64, is refused where its step is made,
+with field and cure."""
 
 import dataclasses
 import re
@@ -68,9 +69,13 @@ WRONG: Any = "many"
         (Config(rules=(Range(1, inner=Range(WRONG)),)), "a.rules.0.inner.least: 'many' is refused; Range(least=...)"),
         (Config(rules=(Range(1, inner=WRONG),)), "a.rules.0.inner: 'many' is refused; Range(inner=...) takes "),
         (Config(rules=(Range(1, unit=WRONG),)), "a.rules.0.unit: 'many' is refused; "),
+        (Config(anything=2**63), "a.anything: 9223372036854775808 is refused; a whole number is at most 9,223,372,0"),
+        (Config(anything=-(2**64)), "a.anything: -18446744073709551616 is refused; a whole number is at least -9,223"),
+        (Config(anything={"x": [1, 10**60]}), "a.anything.x.1: 1000000000"),
+        (Config(rules=(Range(10**21),)), "a.rules.0.least: 1000000000000000000000 is refused; a whole number is at mo"),
     ],
 )
-def test_a_wrong_type_is_refused_with_its_line_step_and_field(config: Config, said: str) -> None:
+def test_a_wrong_type_or_number_is_refused_with_its_line_step_and_field(config: Config, said: str) -> None:
     with pytest.raises(UserError, match=rf"test_typed_values\.py:\d+: {re.escape(said)}"):
         ranges("a", config)
 

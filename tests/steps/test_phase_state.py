@@ -67,7 +67,7 @@ def test_a_torn_checkpoint_of_the_phase_before_names_the_step_that_makes_it_agai
     following = before if is_of_own_trajectory else Trajectory(tmp_path / "following", "f" * 64)
     with pytest.raises(DamagedInputError, match="The checkpoint is torn") as told:
         following.run(phase.model_copy(update={"start": before.at(4), "until_step": 6}))
-    assert told.value.step_to_force == "a phase"
+    assert told.value.steps_to_force == ("a phase",)
 
 
 def test_all_hosts_resume_what_host_0_finds(tmp_path, phase, monkeypatch):

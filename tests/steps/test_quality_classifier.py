@@ -9,7 +9,7 @@ import pytest
 from marin_dag.errors import UserError
 from marin_dag.inputs import Input
 from runtime.text.documents import Document, read_documents, write_documents
-from runtime.text.filter_rules import Length, QualityScore
+from runtime.text.filter_rules import Length, QualityScore, SingleCharacter
 from steps.documents import DocumentsResult
 from steps.filter import FilterConfig, filter_documents
 from steps.train_quality_classifier import TrainQualityClassifierConfig, train_quality_classifier
@@ -104,6 +104,16 @@ def test_a_rule_that_asks_and_a_classifier_belong_together(tmp_path):
     mixed = documents(tmp_path, "mixed", [["a text"]])
     with pytest.raises(ValueError, match="no quality_classifier to ask; give both or neither"):
         filter_documents.check(FilterConfig(documents=mixed, rules=(QualityScore(min_score=0.5),)))
+
+
+def test_a_number_of_a_rule_that_is_below_zero_is_refused_before_anything_runs(tmp_path):
+    mixed = documents(tmp_path, "mixed", [["a text"]])
+    for rule, said in (
+        (Length(min_words=-1), r"Length\.min_words is -1"),
+        (SingleCharacter(-0.5), "max_share is -0.5"),
+    ):
+        with pytest.raises(ValueError, match=rf"^rules\.1: .*{said}; .* none is below 0"):
+            filter_documents.check(FilterConfig(documents=mixed, rules=(Length(min_words=0), rule)))
 
 
 def test_too_few_documents_to_hold_some_out_are_an_error(run_alone, tmp_path):

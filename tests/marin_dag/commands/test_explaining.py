@@ -163,6 +163,8 @@ def test_show_tells_identity_files_and_provenance(made: Workbench) -> None:
     record = json.loads(made("show", "text/web", "--json")[1])
     assert record["identity"]["kind"] == "workbench_recipe.text"
     assert made("show", record["digest"][:12])[1] == said
+    for command in ("show", "log"):
+        assert made(command, "third@30") == made(command, "third")
 
 
 @pytest.mark.parametrize(
@@ -173,6 +175,9 @@ def test_show_tells_identity_files_and_provenance(made: Workbench) -> None:
         (["log", "third", "--set", "first.rate=3"], "log third: no attempt has left a log here"),
         (["diff", "third", "first", "second"], "diff: 'second' is too much"),
         (["show", "thrid"], "there is no step 'thrid'. Did you mean 'third'?"),
+        (["show", "third@25"], "third@25: third has published only 20, 30 as the recipe is now."),
+        (["log", "third@30", "--set", "third.rate=3"], "third@30: third has published nothing as the recipe is now."),
+        (["why", "third@30"], "'third@30' is a state of 'third', and a step is named here: 'third'.\n"),
         (["ls", "x*"], "ls 'x*' matches no step."),
         (["--json"], "--json: a run prints no document; use --dry-run --json"),
     ],

@@ -264,6 +264,24 @@ def test_what_explains_an_output_follows_it_while_the_run_goes_on(
     assert target.read(f"{record.output_path}.log") == b"what it said, to the end"
 
 
+def test_looking_who_is_at_work_again_and_again_writes_no_more(
+    stores: tuple[Store, Store], main_step: Step[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_copying, "ATTACH_SECONDS", 0.01)
+    source, target = stores
+    source.create(f"leases/{main_step.digest}/00000001.claim", b"of somebody else, long ago")
+    os.utime(source.url(f"leases/{main_step.digest}/00000001.claim"), (0, 0))
+    passes, written = [], []
+    copy, write = Attachments.copy, LocalStore.write
+    monkeypatch.setattr(Attachments, "copy", lambda *of: passes.append(of) or copy(*of))
+    monkeypatch.setattr(LocalStore, "write", lambda *of: written.append(of[1]) or write(*of))
+    copies = copies_of(source, target, [main_step], [])
+    copies.start()
+    eventually(lambda: len(passes) > 2)
+    copies.finish(is_interrupted=False)
+    assert written == ["clock/now"], "what the store's clock says is asked once"
+
+
 def test_what_another_attempt_made_there_before_is_told(stores: tuple[Store, Store], main_step: Step[Any]) -> None:
     source, target = stores
     committed(source, main_step, 5, {"w": b"ours"})

@@ -25,6 +25,7 @@ VERDICTS = ["done", "missing", "begun", "stale", "drifted", "running", "queued",
 RUNS_ON: dict[str, Any] = {"host": str, "pid": int, "since": str, "done": int | None}
 REASONS: dict[str, dict[str, Any]] = {
     "NeverMade": {},
+    "RecordGone": {},
     "NotSelected": {},
     "Forced": {},
     "Changed": {"steps": tuple[str, ...], "difference": Difference, "is_here": bool},

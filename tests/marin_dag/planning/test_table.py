@@ -1,6 +1,7 @@
 """Table: what a plan looks like, on a terminal and in a pipe."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -12,6 +13,7 @@ from marin_dag.planning.reasons import Failed, render
 from marin_dag.planning.table import MAX_ROOTS, render_plan
 from marin_dag.run import Run
 from marin_dag.running.live import LineDisplay
+from marin_dag.step import Step
 from marin_dag.storage.prefix import open_store
 from tests.marin_dag import toy
 from tests.marin_dag.toy_steps import WriteConfig, write
@@ -33,6 +35,25 @@ def test_steps_that_share_an_output_are_counted_beside_those_that_would_run(tmp_
     assert last == "3 steps: 3 missing. 2 would run; 1 would share the output of another."
     Run(steps, store, LocalBackend(), LineDisplay(Console(quiet=True), Console(quiet=True)), command="").run()
     assert render_plan(make_plan(Graph(steps), store)).splitlines()[-1] == "3 steps: 3 done. Nothing would run."
+
+
+def test_each_row_stands_below_those_that_its_steps_need(tmp_path: Path) -> None:
+    first, late = (toy.text(name, toy.TextConfig(text=name)) for name in ("first", "late"))
+
+    def counted(name: str, *of: Step[Any], least: int = 1) -> Step[Any]:
+        return toy.count(name, toy.CountConfig(texts={step.name: step.as_input() for step in of}, least=least))
+
+    counts = [counted("count/0", first), counted("count/1", first, least=2)]
+    counts.append(counted("count/2", counted("total", counts[0]), late))  # needs what needs another of its row
+    graph = Graph([*counts[:2], counted("all", counts[1]), late, counts[2]])
+    table = render_plan(make_plan(graph, open_store(str(tmp_path)))).split("\n\n")[0]
+    assert [line.split("  ")[0] for line in table.splitlines()] == [
+        "first",
+        "total",
+        "late",
+        "count/* (3 steps)",
+        "all",
+    ]
 
 
 def test_on_a_terminal_long_reasons_are_wrapped_and_nothing_is_cut(plan: Plan) -> None:

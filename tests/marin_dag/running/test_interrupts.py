@@ -24,7 +24,14 @@ def test_a_run_does_not_begin_where_it_could_not_put_a_handler_back(monkeypatch:
     assert [known(number) for number in SIGNALS] == before
 
 
-@pytest.mark.parametrize(("error", "code", "said"), [("KeyboardInterrupt", 130, "interrupted\n"), ("OSError", 1, None)])
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        ("KeyboardInterrupt", 130, "interrupted\n"),
+        ("ValueError('Error building a validator: KeyboardInterrupt: ')", 130, "interrupted\n"),
+        ("OSError", 1, None),
+    ],
+)
 @pytest.mark.parametrize("pipeline", ["tootsie", "online_mixing", "web_corpus"])
 def test_an_interrupt_while_a_pipeline_is_imported_is_one_line(
     tmp_path: Path, pipeline: str, error: str, code: int, said: str | None

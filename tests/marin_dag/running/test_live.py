@@ -52,6 +52,23 @@ def test_a_log_has_one_line_an_event_with_a_count_of_what_is_done():
     assert screen.complained == ""
 
 
+def test_of_the_steps_below_a_failed_one_a_log_names_those_that_read_it_and_counts_the_rest():
+    screen = Screen()
+    display = LineDisplay(screen.out, screen.errors)
+    with display:
+        for name, by in (("count", "web"), ("train", "count"), ("report", "train")):
+            display.event(name, "blocked", f"by {by}")
+        display.event("code", "done", "")
+        display.event("score", "blocked", "by train")
+    lines = [line.split("  ", 1)[-1] for line in screen.said.splitlines()]
+    assert lines == [
+        "count  blocked:  by web",
+        "2 steps below are blocked, too",
+        "code  done (1/0)",
+        "1 step below is blocked, too",
+    ]
+
+
 def test_a_failure_and_what_follows_from_it_go_to_standard_error():
     screen = Screen()
     display = LineDisplay(screen.out, screen.errors)

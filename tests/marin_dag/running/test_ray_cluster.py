@@ -12,7 +12,8 @@ import pytest
 
 from marin_dag.errors import UserError
 from marin_dag.ray_backend import RayBackend
-from marin_dag.running.ray_cluster import is_connected, start_cluster
+from marin_dag.redact import redact
+from marin_dag.running.ray_cluster import is_connected, join_cluster, start_cluster
 
 NO_DASHBOARD = """The last 20 lines of /tmp/ray/session_1/logs/dashboard.log (it contains the error message):
 2026-11-23 18:00:00 INFO Starting the dashboard
@@ -59,6 +60,22 @@ def test_who_has_no_home_is_told_where_else_a_token_may_be(monkeypatch):
     monkeypatch.setattr("pwd.getpwuid", unknown)
     with pytest.raises(UserError, match=r"no home folder, .* set HOME, or set RAY_AUTH_TOKEN"):
         started_with(monkeypatch)
+
+
+def test_where_no_token_can_be_kept_is_said_with_why_also_on_a_terminal_that_hides_secrets(monkeypatch, tmp_path):
+    (tmp_path / "home").write_text("a file")
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with pytest.raises(UserError, match="cannot be kept in") as refused:
+        start_cluster(2, "a job")
+    assert "/home/.ray/auth_token (Not a directory); set RAY_AUTH_TOKEN to a" in redact(str(refused.value))
+
+
+def test_an_address_that_is_none_is_told_with_the_variable_that_holds_it(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "nonsense")
+    with pytest.raises(UserError, match=r"^RAY_ADDRESS=nonsense: Invalid address format: nonsense\. Check that"):
+        join_cluster("a job")
 
 
 @pytest.mark.parametrize(("length", "folder"), [(28, None), (29, "/tmp/ray")])

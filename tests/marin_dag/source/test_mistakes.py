@@ -3,12 +3,15 @@
 import dataclasses
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from marin_dag import resources
+from marin_dag.cli import main
 from marin_dag.graph import Graph, GraphError
 from marin_dag.source.mistakes import said_of
 
@@ -61,6 +64,29 @@ def test_each_field_is_said_with_its_value_and_the_line_that_wrote_it(fields: di
     lines = said_of(caught.value).splitlines()
     assert all(line.startswith(f"{__file__}:") for line in lines)
     assert any(said in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Share(amont=1), ["Share.amont: there is no such field. Did you mean 'amount'?"]),  # type: ignore[call-arg]
+        (lambda: resources.Gpu(kind="H100", num_gpus=8), ["Gpu.num_gpus: there is no such field."]),  # type: ignore[call-arg]
+        (
+            lambda: resources.Gpu(num_hosts=8),  # type: ignore[call-arg]
+            [f"Gpu.{field}: is not given, and has no default." for field in ("kind", "count")],
+        ),
+    ],
+)
+def test_a_value_made_with_fields_that_it_has_not_is_told_like_a_config(
+    make: Callable[[], Any], said: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["plan", "--prefix", str(tmp_path)]
+    assert main(lambda parsed: make(), name="mine", argv=arguments) == 1
+    lines = capsys.readouterr().err.removeprefix("mine: ").splitlines()
+    assert len(lines) == len(said) and all(line.startswith(f"{__file__}:") for line in lines)
+    assert all(expected in line for expected, line in zip(said, lines, strict=True))
+    main(lambda parsed: make(), name="mine", argv=[*arguments, "--traceback"])
+    assert "Traceback" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("built", [None, 3, "steps", [None]])

@@ -1,0 +1,25 @@
+"""Terminals without UTF-8: what is printed there ends no command, and reads well in ASCII."""
+
+import codecs
+import io
+from typing import TextIO
+
+ERRORS = "marin_dag.ascii"
+IN_ASCII = {"→": "->", "–": "-", "—": "-", "…": "...", "×": "x", "±": "+-"}
+STRICT = ("strict", "surrogateescape")
+"""How Python opens a stream: the second in the locale C, and there it refuses the same."""
+
+
+def made_printable(stream: TextIO) -> None:
+    """Has `stream` replace what its encoding lacks, unless somebody has chosen already what becomes of it."""
+    if isinstance(stream, io.TextIOWrapper) and stream.errors in STRICT:
+        codecs.register_error(ERRORS, _in_ascii)
+        stream.reconfigure(errors=ERRORS)
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacked = error.object[error.start : error.end]
+    written = (IN_ASCII.get(letter, letter.encode("ascii", "backslashreplace").decode()) for letter in lacked)
+    return "".join(written), error.end
