@@ -37,9 +37,12 @@ from steps.lm_eval import LmEvalConfig, LmEvalResult, lm_eval
 from steps.phase_result import TrainPhaseResult
 from steps.tokenize import TokenizeResult
 from steps.tokenizer import TokenizerResult
+from steps.train_phase import train_phase
 from tests.deferred_import import torch, transformers
 from tests.runtime.evaluation.rows import NUM_ROWS, write_files
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
+from tests.steps.phase_runs import a_phase as a_training
+from tests.steps.test_phase_checks_of_tokenizers import OURS, WIDE, tokenized
 
 EOS, BOS = 0, 1
 DOCUMENTS = {"animals": ["the quick brown fox", "the lazy dog jumps"] * 40, "words": ["naïve café over the fox"] * 30}
@@ -354,6 +357,20 @@ def test_a_plan_refuses_tasks_of_which_the_package_has_no_items_and_one_asked_fo
     scoring(TaskSpec("wsc273"), of=items)
     with pytest.raises(ValueError, match=r"tasks: piqa_0shot asked for twice; leave one out"):
         scoring(TaskSpec("piqa"), TaskSpec("boolq"), TaskSpec("piqa", 0), of=items)
+
+
+def test_a_plan_refuses_answers_that_leave_no_room_for_a_prompt(items):
+    def scoring(context: int, *tasks: TaskSpec) -> None:
+        model = dataclasses.replace(WIDE, max_position_embeddings=context)
+        phase = train_phase("phase", a_training(tokenized(OURS, "web"), model=model))
+        writing = HfExportConfig(phase=phase, tokenizer=OURS, weights="hot", dtype="float32", model_name="a-model")
+        lm_eval.check(LmEvalConfig(export=hf_export("an_export", writing), items=items, tasks=tasks, limit=None))
+
+    scoring(257, TaskSpec("nq_open"), TaskSpec("gsm8k_cot", 8))
+    scoring(256, TaskSpec("piqa"), TaskSpec("mmlu"))
+    message = r"tasks: nq_open_0shot \(256\), gsm8k_cot_8shot \(256\) .* whole context of 'an_export' is 256, prompt in"
+    with pytest.raises(ValueError, match=message):
+        scoring(256, TaskSpec("nq_open"), TaskSpec("piqa"), TaskSpec("gsm8k_cot", 8))
 
 
 @pytest.mark.parametrize("kind", [hf_export, lm_eval])

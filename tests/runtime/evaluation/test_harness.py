@@ -355,6 +355,19 @@ def test_ways_of_generating_that_would_change_the_text_are_refused(arguments, me
         generation_request(arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"do_sample": True}, "a_task: generation_kwargs: sampling is asked for"),
+        ({"max_gen_toks": MAX_LENGTH}, rf"a_task: max_gen_toks is {MAX_LENGTH}, but the model's whole context"),
+    ],
+)
+def test_a_task_whose_text_cannot_be_had_is_told_before_any_is_asked_for(both, arguments, message):
+    both[0].check_generation("a_task", {"max_gen_toks": MAX_LENGTH - 1})
+    with pytest.raises(GenerationError, match=message):
+        both[0].check_generation("a_task", arguments)
+
+
 def test_a_task_that_wants_more_text_than_the_context_holds_is_refused(both):
     ours, _ = both
     with pytest.raises(GenerationError, match=rf"a_task: max_gen_toks is {MAX_LENGTH}, but the model's whole context"):
