@@ -187,11 +187,15 @@ def no_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
 
 
-def a_nan(folder: Path) -> None:
+def a_nan(folder: Path, value: float = np.nan) -> None:
     weights = folder / "model.safetensors"
     data = bytearray(weights.read_bytes())
-    data[-4:] = np.float32(np.nan).tobytes()
+    data[-4:] = np.float32(value).tobytes()
     weights.write_bytes(data)
+
+
+def an_infinity(folder: Path) -> None:
+    a_nan(folder, -np.inf)
 
 
 @pytest.mark.parametrize(
@@ -203,6 +207,7 @@ def a_nan(folder: Path) -> None:
         (torn_config, r"config\.json: torn or not JSON"),
         (no_tokenizer, r"download: has no tokenizer\.json, only config\.json, model\.safetensors"),
         (a_nan, r"model\.safetensors: \S+ has values that are not finite"),
+        (an_infinity, r"model\.safetensors: \S+ has values that are not finite"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
