@@ -258,9 +258,10 @@ def test_a_model_trained_with_bos_is_given_one_by_both_libraries(tmp_path):
     write_tokenizer(str(tmp_path / "export"), str(bare), special, vocab_size=CONFIG.vocab_size, max_length=256)
     expected = [1, *Tokenizer.from_file(str(bare)).encode("the fox").ids]
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "export").encode("the fox") == expected
-    tokenizer = read_model(str(tmp_path / "export")).tokenizer
-    assert tokenizer.encode("the fox").ids == expected
-    assert tokenizer.encode("the fox", "the fox").ids == [*expected, *expected]
+    read = read_model(str(tmp_path / "export"))
+    assert read.special_tokens == special
+    assert read.tokenizer.encode("the fox").ids == expected
+    assert read.tokenizer.encode("the fox", "the fox").ids == [*expected, *expected]
 
 
 def test_a_tokenizer_that_knows_its_bos_is_copied_byte_for_byte(tmp_path):
