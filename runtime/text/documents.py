@@ -66,8 +66,8 @@ def read_batches(path: str) -> Iterator[list[Document]]:
         wrong = [name for name in SCHEMA.names if names.count(name) != 1]
         if wrong:
             raise DocumentsError(
-                f"{path}: columns are {names}, {wrong} missing or there twice; a shard of documents has {SCHEMA.names}, "
-                "all strings."
+                f"{path}: columns are {names}, {wrong} missing or there twice; a shard of documents has "
+                f"{SCHEMA.names}, all strings."
             )
         for index in range(reader.num_row_groups):
             table = reader.read_row_group(index, columns=SCHEMA.names).cast(SCHEMA)

@@ -247,6 +247,8 @@ def test_an_export_holds_the_weights_it_says_and_the_card_says_which(tmp_path, p
         assert training["sequence_length"] == facts()["sequence_length"]
         assert (result.weights, None if result.average is None else result.average.decay) == (weights, decay)
         assert training["phase_digest"] == "a" * 64
+        assert training["num_parameters"] == result.num_parameters == CONFIG.num_parameters
+        assert (theirs.config.eos_token_id, theirs.config.bos_token_id) == (EOS, BOS)
         assert set(result.files) == {path.name for path in folder.iterdir()}
         # What the model can take, and not the shorter windows that it was trained in.
         told = json.loads((folder / "tokenizer_config.json").read_text())

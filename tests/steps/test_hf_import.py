@@ -283,9 +283,27 @@ def test_a_tokenizer_whose_ids_mean_other_text_is_refused_and_one_that_only_adds
 
 
 def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused(tmp_path, imported):
-    config = dataclasses.replace(CONFIG, vocab_size=200)
-    with pytest.raises(InteropError, match=r"tokenizer: has \d+ ids, and model\.vocab_size is 200"):
+    num_ids = Tokenizer.from_file(str(tokenizer_file(tmp_path / "tokenizer.json"))).get_vocab_size()
+    config = dataclasses.replace(CONFIG, vocab_size=num_ids - 1)
+    with pytest.raises(InteropError, match=rf"tokenizer: has {num_ids} ids, and model\.vocab_size is {num_ids - 1}"):
         imported(write_folder(tmp_path / "folder", config=config), model=config)
+
+
+def test_an_id_that_one_of_two_tokenizers_lacks_means_other_text(tmp_path, imported):
+    folder, larger = write_folder(tmp_path / "folder"), write_folder(tmp_path / "larger")
+    tokenizer = Tokenizer.from_file(str(larger / "tokenizer.json"))
+    number = tokenizer.get_vocab_size()
+    tokenizer.add_tokens(["another"])
+    tokenizer.save(str(larger / "tokenizer.json"))
+    for of_weights, of_text, said in (
+        (folder, larger, "'another', and there None"),
+        (larger, folder, "None, and there 'a"),
+    ):
+        with pytest.raises(
+            InteropError, match=rf"1 ids mean other text than in .*, the first of them {number}: {said}"
+        ):
+            imported(of_weights, tokenizer_folder=of_text)
+        shutil.rmtree(tmp_path / "outputs")
 
 
 REPO, REVISION = "someone/llama", "0123456789abcdef0123456789abcdef01234567"
