@@ -61,6 +61,9 @@ def test_batches_of_texts_that_are_encoded_together_leave_no_mark(tmp_path, enco
     for size in (1, 40, 1_000):
         monkeypatch.setattr(tokenizing, "BATCH_BYTES", size)
         assert shard_of(tmp_path / f"by-{size}", TEXTS, encoder) == whole
+        batches = tokenizing._batches(f"{tmp_path}/whole/documents.parquet")
+        held = [sum(len(document.text) for document in batch[:-1]) for batch in batches]
+        assert max(held) < size, "no more is held at once, but for the last of them"
 
 
 def test_shards_whose_documents_are_all_held_out_are_no_copies_of_each_other(tmp_path, encoder):

@@ -179,6 +179,15 @@ def test_a_prompt_that_just_fits_beside_its_generated_text_has_lost_nothing(both
         assert ours.num_truncated[task] == too_many
 
 
+def test_nothing_to_continue_stands_for_the_beginning_of_a_text(both):
+    ours, _ = both
+    beginning = "<|begin_of_text|>" if ours.prefix_token_id == 1 else "<|end_of_text|>"
+    assert ours.tok_encode(beginning) == [ours.prefix_token_id]
+    assert greedy_continuation(ours, "") == greedy_continuation(ours, beginning)
+    with pytest.raises(ValueError, match="a_task: a continuation has no tokens of its own; the tokenizer merges it"):
+        ours.loglikelihood([request("loglikelihood", "the quick fox", "")])
+
+
 def test_text_ends_at_the_end_of_text_token_and_leaves_it_out(both):
     ours, _ = both
     tokens = [ours.tok_encode("fox", add_special_tokens=False)[0], ours.eot_token_id, 40, 41]
