@@ -344,8 +344,8 @@ def test_a_sequence_that_does_not_fit_the_model_is_refused(sequence, message):
 
 
 def test_generation_arguments_are_read_as_lm_eval_reads_them():
-    read = generation_request({"until": "\n", "do_sample": False, "temperature": 0.7, "max_new_tokens": 9})
-    assert read == GenerationRequest(("\n",), 9)
+    read = generation_request({"until": "\nQ:", "do_sample": False, "temperature": 0.7, "max_new_tokens": 9})
+    assert read == GenerationRequest(("\nQ:",), 9)
     assert generation_request({"until": ["</s>", ""]}) == GenerationRequest(("</s>",), 256)
     assert generation_request({"temperature": None, "max_gen_toks": 3}) == GenerationRequest((), 3)
 
