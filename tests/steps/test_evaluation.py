@@ -23,6 +23,7 @@ from pipelines.sources import evaluation_items_step
 from runtime.data.cache import TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.encoding import Encoder
+from runtime.evaluation import scoring
 from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec
 from runtime.evaluation.trained_model import TrainedModel
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
@@ -335,6 +336,21 @@ def test_scores_are_computed_in_the_dtype_that_is_asked_for(tmp_path, exported, 
     wide, narrow = responses("float32"), responses("bfloat16")
     np.testing.assert_allclose(narrow, wide, rtol=0.1)
     assert np.abs(narrow - wide).max() > 1e-3
+
+
+def test_weights_lie_on_the_device_as_they_are_stored(tmp_path, phase, tokenizer, items, monkeypatch):
+    """Of an 8B widened ones would be all the memory that there is."""
+    result, attempt = export(tmp_path / "export", phase, tokenizer, dtype="bfloat16")
+    found = []
+
+    def scorer(params: Any, *_: Any, **__: Any) -> None:
+        found.extend({leaf.dtype.name for leaf in jax.tree.leaves(params)})
+        raise InterruptedError
+
+    monkeypatch.setattr(scoring, "Scorer", scorer)
+    with pytest.raises(InterruptedError):
+        score(tmp_path, an_input(attempt.output_path, result), items)
+    assert found == ["bfloat16"]
 
 
 def test_a_limit_of_one_item_and_an_empty_list_of_tasks_are_refused(exported, items):
