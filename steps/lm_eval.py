@@ -14,6 +14,7 @@ from runtime.optim.ema import Ema
 from steps.evaluation_items import EvaluationItemsConfig, EvaluationItemsResult
 from steps.hf_export import HfExportConfig, HfExportResult
 from steps.machine_checks import refuse_several_hosts
+from steps.phase_checks import imported_by
 from steps.taken_kernels import TakenKernels
 from steps.train_phase import TrainPhaseConfig
 
@@ -54,7 +55,7 @@ def check_tasks(config: LmEvalConfig) -> None:
     if twice := sorted({label for label in labels if labels.count(label) > 1}):
         raise ValueError(f"tasks: {', '.join(twice)} asked for twice; leave one out.")
     export = config.export.config_of(HfExportConfig)
-    phase = None if export is None else export.phase.config_of(TrainPhaseConfig)
+    phase = None if export is None else export.phase.config_of(TrainPhaseConfig) or imported_by(export.phase)
     context = math.inf if phase is None else phase.model.max_position_embeddings
     wanted = {spec.label: DEFINITIONS[members(spec.task)[0]].max_new_tokens or 0 for spec in config.tasks}
     if too_long := [f"{label} ({number:,})" for label, number in wanted.items() if number >= context]:

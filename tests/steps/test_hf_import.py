@@ -414,8 +414,9 @@ def test_evaluations_and_exports_of_an_import_are_held_against_it():
     )
     with pytest.raises(UserError, match=r"LlamaConfig\.hidden_size is 48"):
         check_configs([wide])
-    too_long = START.config.model_copy(update={"sequence_length": 512})
-    with pytest.raises(UserError, match=r"sequence_length is 512, and model\.max_position_embeddings 256"):
+    too_long, longest = (START.config.model_copy(update={"sequence_length": length}) for length in (257, 256))
+    check_configs([hf_import("longest", longest)])
+    with pytest.raises(UserError, match=r"sequence_length is 257, and model\.max_position_embeddings 256"):
         check_configs([START.with_config(too_long)])
 
 
