@@ -1,6 +1,6 @@
 """What every step that yields documents returns: Parquet shards, counts, and what was dropped and why."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
@@ -79,16 +79,24 @@ def shard_fields(path: str, num_documents: int, num_bytes: int, ledger: "DropLed
     }
 
 
+def as_text(sample: Mapping[str, str], origin: str) -> str:
+    """Where a sample of what was dropped stood, and why it was; `origin` as in `documents_fields`."""
+    _, anchored, anchor = sample["id"].partition("#")
+    return f"{f'{origin}{anchored}{anchor}' if origin else sample['id']}: {sample['detail']}"
+
+
 def documents_fields(
     context: StepContext,
     shards: Sequence[DocumentsShard],
     *,
     emptied: str,
     dropped_before: Sequence[tuple[str, str, str]] = (),
+    origin: str = "",
 ) -> dict[str, Any]:
     """Fields of a `DocumentsResult` over the shards of `context.map`; writes the samples of what was dropped.
 
-    `dropped_before` is what was dropped before there were shards: reason, id and detail of each.
+    `dropped_before` is what was dropped before there were shards: reason, id and detail of each. `origin` is what a
+    message calls the only file, if not by its name in the ids.
 
     No document at all is an error, and `emptied` says what to do about it: an empty source would be found only
     hours later, by a mixture that waits for it.
@@ -104,11 +112,13 @@ def documents_fields(
         if ledger.lacks_samples_of(shard.dropped):
             ledger.add_samples(read_samples(f"{context.output_path}/shards/{index:05d}/{DROPPED_FILE}"))
     dropped = dict(sorted(ledger.counts.items()))
-    if sum(shard.num_documents for shard in shards) == 0:
-        reasons = ", ".join(f"{reason}: {count}" for reason, count in dropped.items()) or "nothing was dropped"
-        raise UserError(f"{context.name}: no document is left ({reasons}). {emptied}")
     if ledger.samples:
         ledger.write(f"{context.output_path}/{DROPPED_FILE}")
+    if sum(shard.num_documents for shard in shards) == 0:
+        reasons = ", ".join(f"{reason}: {count}" for reason, count in dropped.items()) or "nothing was dropped"
+        first = f" The first is {as_text(ledger.samples[0], origin)}" if ledger.samples else ""
+        others = f"; samples are in {context.output_path}/{DROPPED_FILE}." if ledger.samples else ""
+        raise UserError(f"{context.name}: no document is left ({reasons}). {emptied}{first}{others}")
     return {
         "shards": tuple(f"shards/{index:05d}/{SHARD_FILE}" for index in range(len(shards))),
         "num_documents": sum(shard.num_documents for shard in shards),

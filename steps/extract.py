@@ -15,6 +15,7 @@ from steps.documents import (
     SHARD_FILE,
     DocumentsResult,
     DocumentsShard,
+    as_text,
     documents_fields,
     shard_fields,
 )
@@ -59,6 +60,7 @@ class ListedFile(BaseModel, frozen=True, extra="forbid"):
 @step(policy="tracked", packages=("pyarrow", "resiliparse"))
 def extract(config: ExtractConfig, context: StepContext) -> DocumentsResult:
     """One shard for a run of members, so that the bytes do not depend on the workers."""
+    from runtime.text.drops import read_samples
     from runtime.text.extraction.archive import is_archive
     from runtime.text.extraction.extract import DAMAGED_FILE
 
@@ -101,13 +103,24 @@ def extract(config: ExtractConfig, context: StepContext) -> DocumentsResult:
         if named
         else "The source is empty: check the files, or leave it out.",
         dropped_before=unlisted,
+        origin=config.origin,
     )
     result = DocumentsResult(**fields)
     left_out = {reason for shard in shards for reason in shard.left_out}
     unreadable = {reason: count for reason, count in result.dropped.items() if reason not in left_out}
     if unreadable:
-        context.log.warning("left out: %s; samples are in %s", _as_text(unreadable), result.dropped_samples)
-    _refuse_too_many_unreadable(config, context, result, unreadable)
+        samples = read_samples(f"{context.output_path}/{result.dropped_samples}")
+        one = as_text(next(sample for sample in samples if sample["reason"] in unreadable), config.origin)
+        counts = ", ".join(f"{reason}: {count:,}" for reason, count in unreadable.items())
+        context.log.warning("left out: %s, such as %s; samples are in %s", counts, one, result.dropped_samples)
+        share = sum(unreadable.values()) / (result.num_documents + sum(unreadable.values()))
+        if share > config.max_unreadable_share:
+            raise UserError(
+                f"{context.name}: {share:.1%} of the documents cannot be read ({counts}), such as {one}; samples "
+                f"are in {context.output_path}/{result.dropped_samples}. Correct the file or the format of the source, "
+                f"or raise the share that may be left out, now {config.max_unreadable_share:g}: --set "
+                f"{context.name}.max_unreadable_share=..."
+            )
     return result
 
 
@@ -124,23 +137,6 @@ def _refuse_too_many_damaged(
             + "".join(f"\n{detail}" for detail in damaged[1:MESSAGES])
             + f"{rest}\nFetch or write them anew, or raise the share that may be left out, now "
             f"{config.max_damaged_file_share:g}: --set {context.name}.max_damaged_file_share=..."
-        )
-
-
-def _as_text(counts: dict[str, int]) -> str:
-    return ", ".join(f"{reason}: {count:,}" for reason, count in counts.items())
-
-
-def _refuse_too_many_unreadable(
-    config: ExtractConfig, context: StepContext, result: DocumentsResult, unreadable: dict[str, int]
-) -> None:
-    share = sum(unreadable.values()) / (result.num_documents + sum(unreadable.values()))
-    if share > config.max_unreadable_share:
-        raise UserError(
-            f"{context.name}: {share:.1%} of the documents cannot be read ({_as_text(unreadable)}); samples are in "
-            f"{context.output_path}/{result.dropped_samples}. Correct the format of the source, or raise "
-            f"the share that may be left out, now {config.max_unreadable_share:g}: --set "
-            f"{context.name}.max_unreadable_share=..."
         )
 
 

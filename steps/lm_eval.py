@@ -2,17 +2,20 @@
 
 import dataclasses
 import json
+import math
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, Field
 
 from marin_dag.step import Input, Runtime, StepContext, step
-from runtime.evaluation.suites import PACKAGED_TASKS, TaskSpec
+from runtime.evaluation.suites import DEFINITIONS, PACKAGED_TASKS, TaskSpec, members
 from runtime.evaluation.task_score import TaskScore
 from runtime.optim.ema import Ema
 from steps.evaluation_items import EvaluationItemsConfig, EvaluationItemsResult
-from steps.hf_export import HfExportResult
+from steps.hf_export import HfExportConfig, HfExportResult
 from steps.machine_checks import refuse_several_hosts
+from steps.phase_checks import imported_by
+from steps.phase_config import TrainPhaseConfig
 
 if TYPE_CHECKING:
     from runtime.evaluation.harness import LlamaHarness
@@ -45,11 +48,21 @@ class LmEvalResult(BaseModel, frozen=True, extra="forbid"):
 
 
 def check_tasks(config: LmEvalConfig) -> None:
-    """Raises where a task is asked for twice, or the evaluation package has no items of it: a run would find that out
-    when all has been trained."""
+    """Raises where a task is asked for twice, writes more than the model's context holds, or has no items in the
+    evaluation package: a run would find that out when all has been trained."""
     labels = [spec.label for spec in config.tasks]
     if twice := sorted({label for label in labels if labels.count(label) > 1}):
         raise ValueError(f"tasks: {', '.join(twice)} asked for twice; leave one out.")
+    export = config.export.config_of(HfExportConfig)
+    phase = None if export is None else export.phase.config_of(TrainPhaseConfig) or imported_by(export.phase)
+    context = math.inf if phase is None else phase.model.max_position_embeddings
+    wanted = {spec.label: DEFINITIONS[members(spec.task)[0]].max_new_tokens or 0 for spec in config.tasks}
+    if too_long := [f"{label} ({number:,})" for label, number in wanted.items() if number >= context]:
+        raise ValueError(
+            f"tasks: {', '.join(too_long)} may write as many tokens as in brackets, and the whole context of "
+            f"{config.export.name!r} is {context:,}, prompt included; leave them out, or train a model with larger "
+            "max_position_embeddings."
+        )
     if config.items.config_of(EvaluationItemsConfig) is None:  # items of one's own
         return
     if lacking := sorted({spec.task for spec in config.tasks} - PACKAGED_TASKS):

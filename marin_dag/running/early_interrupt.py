@@ -25,5 +25,7 @@ def say_it_in_one_line() -> None:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether it is Ctrl-C, or tells of it: pydantic makes an error of its own of one that met it in a model."""
-    return isinstance(error, KeyboardInterrupt) or "KeyboardInterrupt" in str(error)
+    """Whether it is Ctrl-C, or the error that pydantic makes of one that met it in a model."""
+    # By its name: pydantic may not be loaded yet.
+    is_pydantic_s = type(error).__name__ == "SchemaError" and "KeyboardInterrupt" in str(error)
+    return is_pydantic_s or isinstance(error, KeyboardInterrupt)

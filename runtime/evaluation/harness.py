@@ -14,9 +14,9 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tokenizers import Tokenizer
 
 from runtime.evaluation.scoring import Scored, Scorer
+from runtime.evaluation.suites import DEFAULT_MAX_NEW_TOKENS
 from runtime.interop.huggingface import SpecialTokens
 
-DEFAULT_MAX_NEW_TOKENS = 256
 MAX_NEW_TOKENS_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 
 
@@ -104,6 +104,14 @@ class LlamaHarness(TemplateLM):
             totals[owner] += score.log_likelihood
         return totals
 
+    def check_generation(self, task_name: str, arguments: Mapping[str, Any]) -> None:
+        """Raises GenerationError if `generate_until` would; it is asked last, behind all that is scored."""
+        try:
+            way = generation_request(arguments)
+        except GenerationError as error:
+            raise GenerationError(f"{task_name}: {error}") from error
+        self._room(way, task_name)
+
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Greedy text after each prompt, cut before the first stop string or the end of the text."""
         by_way: dict[GenerationRequest, list[int]] = {}
@@ -111,12 +119,7 @@ class LlamaHarness(TemplateLM):
             by_way.setdefault(generation_request(request.args[1]), []).append(number)
         answers = [""] * len(requests)
         for way, numbers in by_way.items():
-            room = self._scorer.max_length - way.max_new_tokens
-            if room < 1:
-                raise GenerationError(
-                    f"{requests[numbers[0]].task_name}: max_gen_toks is {way.max_new_tokens}, but the model's whole "
-                    f"context is {self._scorer.max_length} tokens; give the task a smaller max_gen_toks."
-                )
+            room = self._room(way, requests[numbers[0]].task_name)
             prompts = []
             for number in numbers:
                 prompt = self.tok_encode(requests[number].args[0])
@@ -136,6 +139,16 @@ class LlamaHarness(TemplateLM):
     ) -> list[tuple[float, bool]]:
         scored = [self._fit(context, continuation, None) for _, context, continuation in requests]
         return [(score.log_likelihood, score.is_greedy) for score in self._scorer.score(scored)]
+
+    def _room(self, way: GenerationRequest, task_name: str | None) -> int:
+        """Tokens of a prompt that fit beside the text that is wanted."""
+        room = self._scorer.max_length - way.max_new_tokens
+        if room < 1:
+            raise GenerationError(
+                f"{task_name}: max_gen_toks is {way.max_new_tokens}, but the model's whole context is "
+                f"{self._scorer.max_length} tokens; give the task a smaller max_gen_toks."
+            )
+        return room
 
     def _split(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         if context:

@@ -54,6 +54,9 @@ def run_tasks(
         for task in loaded["tasks"].values():
             task.set_fewshot_seed(seed=FEWSHOT_SEED)
         harness = make_harness()
+        for label, task in loaded["tasks"].items():
+            if task.OUTPUT_TYPE == "generate_until":
+                harness.check_generation(label, task.config.generation_kwargs)
         # `evaluate` and not `simple_evaluate`: the latter seeds global generators and asks git, pip and torch about
         # the machine. No bootstrap: it forks, which a process that runs JAX must not.
         output = lm_eval.evaluator.evaluate(

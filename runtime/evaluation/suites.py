@@ -63,6 +63,10 @@ MMLU_SUBJECTS = (
 )
 
 
+DEFAULT_MAX_NEW_TOKENS = 256
+"""lm-eval's own, of a definition that names no number."""
+
+
 @dataclasses.dataclass(frozen=True)
 class TaskDefinition:
     """Where lm-eval keeps a task's own definition, and what guessing would score."""
@@ -73,6 +77,8 @@ class TaskDefinition:
     """Expected accuracy of a guess; None where an answer is written, not chosen."""
     num_examples: int | None = None
     """Worked examples that the definition holds itself, which are its prompt; None where they are drawn from rows."""
+    max_new_tokens: int | None = None
+    """Tokens that an answer may take of the model's context; None where nothing is generated."""
 
 
 DEFINITIONS = {
@@ -82,16 +88,16 @@ DEFINITIONS = {
     "boolq": TaskDefinition("super_glue/boolq/default.yaml", 0.5),
     "commonsense_qa": TaskDefinition("commonsense_qa/default.yaml", 0.2),
     "copa": TaskDefinition("super_glue/copa/default.yaml", 0.5),
-    "gsm8k_cot": TaskDefinition("gsm8k/gsm8k-cot.yaml", None, num_examples=8),
+    "gsm8k_cot": TaskDefinition("gsm8k/gsm8k-cot.yaml", None, num_examples=8, max_new_tokens=DEFAULT_MAX_NEW_TOKENS),
     "hellaswag": TaskDefinition("hellaswag/hellaswag.yaml", 0.25),
     "lambada_openai": TaskDefinition("lambada/lambada_openai.yaml", None),
     "leaderboard_mmlu_pro": TaskDefinition("leaderboard/mmlu_pro/mmlu_pro.yaml", 0.1),
-    "nq_open": TaskDefinition("nq_open/nq_open.yaml", None),
+    "nq_open": TaskDefinition("nq_open/nq_open.yaml", None, max_new_tokens=DEFAULT_MAX_NEW_TOKENS),
     "openbookqa": TaskDefinition("openbookqa/openbookqa.yaml", 0.25),
     "piqa": TaskDefinition("piqa/piqa.yaml", 0.5),
     "sciq": TaskDefinition("sciq/sciq.yaml", 0.25),
     "social_iqa": TaskDefinition("siqa/siqa.yaml", 1 / 3),
-    "triviaqa": TaskDefinition("triviaqa/default.yaml", None),
+    "triviaqa": TaskDefinition("triviaqa/default.yaml", None, max_new_tokens=DEFAULT_MAX_NEW_TOKENS),
     "winogrande": TaskDefinition("winogrande/default.yaml", 0.5),
     "wsc273": TaskDefinition("wsc273/default.yaml", 0.5),
     **{f"mmlu_{subject}": TaskDefinition(f"mmlu/default/mmlu_{subject}.yaml", 0.25) for subject in MMLU_SUBJECTS},

@@ -112,9 +112,17 @@ def stored_leaves(files: Mapping[str, str], config: LlamaConfig) -> dict[str, St
         config: What config.json says.
 
     Raises:
-        InteropError: a file is torn or missing, or a tensor is missing, of another shape, or none of a Llama's.
+        InteropError: a file is torn or missing, or a tensor is missing, there twice, of another shape, or none of a
+            Llama's.
     """
-    tensors = {tensor.name: tensor for file in _weight_files(files) for tensor in _tensors_of(file)}
+    tensors: dict[str, StoredTensor] = {}
+    for file in _weight_files(files):
+        for tensor in _tensors_of(file):
+            if (other := tensors.setdefault(tensor.name, tensor)) is not tensor:
+                raise InteropError(
+                    f"{file}: {tensor.name} stands in {other.file} too, and only one can be meant; these files "
+                    "are of two exports: fetch or export them again."
+                )
     heads, kv_heads = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
     hidden, intermediate = config.hidden_size, config.intermediate_size
     shapes = {
@@ -155,7 +163,9 @@ def stored_leaves(files: Mapping[str, str], config: LlamaConfig) -> dict[str, St
 
 
 def _weight_files(files: Mapping[str, str]) -> Sequence[str]:
-    names = sorted(set(read_json(files[INDEX])["weight_map"].values())) if INDEX in files else [WEIGHTS]
+    # Of both, `transformers` too takes the one file.
+    is_one = WEIGHTS in files or INDEX not in files
+    names = [WEIGHTS] if is_one else sorted(set(read_json(files[INDEX])["weight_map"].values()))
     if missing := [name for name in names if name not in files]:
         named = f"which {files[INDEX]} names" if INDEX in files else f"nor {INDEX}"
         raise InteropError(

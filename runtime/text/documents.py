@@ -62,10 +62,11 @@ def read_batches(path: str) -> Iterator[list[Document]]:
             raise DocumentsError(
                 f"{path}: not a Parquet file ({error}); it may be cut short. Remove it and run the step that wrote it."
             ) from error
-        missing = [name for name in SCHEMA.names if name not in reader.schema_arrow.names]
-        if missing:
+        names = reader.schema_arrow.names
+        wrong = [name for name in SCHEMA.names if names.count(name) != 1]
+        if wrong:
             raise DocumentsError(
-                f"{path}: columns are {reader.schema_arrow.names}, {missing} missing; a shard of documents has "
+                f"{path}: columns are {names}, {wrong} missing or there twice; a shard of documents has "
                 f"{SCHEMA.names}, all strings."
             )
         for index in range(reader.num_row_groups):

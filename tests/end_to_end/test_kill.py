@@ -33,9 +33,9 @@ def test_killed_in_each_kind_of_step_the_same_command_completes_with_the_same_by
         step = graph.step(name)
         if kind == "train_phase":
             once = functools.partial(has_checkpoint, empty.prefix, step.digest)
-            empty.kill_in(name, once=once, SECONDS_PER_UPDATE="0.3")
+            empty.kill_in(step.digest, once=once, SECONDS_PER_UPDATE="0.3")
         else:
-            empty.kill_in(name)
+            empty.kill_in(step.digest)
         assert step.key not in committed(empty.prefix), f"{name} was done before it could be killed"
     last = empty()
     assert last.code == 0, last.output + last.errors

@@ -23,6 +23,7 @@ from pipelines.sources import evaluation_items_step
 from runtime.data.cache import TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.encoding import Encoder
+from runtime.evaluation import scoring
 from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec
 from runtime.evaluation.trained_model import TrainedModel
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
@@ -37,9 +38,12 @@ from steps.lm_eval import LmEvalConfig, LmEvalResult, lm_eval
 from steps.phase_result import TrainPhaseResult
 from steps.tokenize import TokenizeResult
 from steps.tokenizer import TokenizerResult
+from steps.train_phase import train_phase
 from tests.deferred_import import torch, transformers
 from tests.runtime.evaluation.rows import NUM_ROWS, write_files
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
+from tests.steps.phase_runs import a_phase as a_training
+from tests.steps.test_phase_checks_of_tokenizers import OURS, WIDE, tokenized
 
 EOS, BOS = 0, 1
 DOCUMENTS = {"animals": ["the quick brown fox", "the lazy dog jumps"] * 40, "words": ["naïve café over the fox"] * 30}
@@ -244,6 +248,8 @@ def test_an_export_holds_the_weights_it_says_and_the_card_says_which(tmp_path, p
         assert training["sequence_length"] == facts()["sequence_length"]
         assert (result.weights, None if result.average is None else result.average.decay) == (weights, decay)
         assert training["phase_digest"] == "a" * 64
+        assert training["num_parameters"] == result.num_parameters == CONFIG.num_parameters
+        assert (theirs.config.eos_token_id, theirs.config.bos_token_id) == (EOS, BOS)
         assert set(result.files) == {path.name for path in folder.iterdir()}
         # What the model can take, and not the shorter windows that it was trained in.
         told = json.loads((folder / "tokenizer_config.json").read_text())
@@ -332,6 +338,21 @@ def test_scores_are_computed_in_the_dtype_that_is_asked_for(tmp_path, exported, 
     assert np.abs(narrow - wide).max() > 1e-3
 
 
+def test_weights_lie_on_the_device_as_they_are_stored(tmp_path, phase, tokenizer, items, monkeypatch):
+    """Of an 8B widened ones would be all the memory that there is."""
+    result, attempt = export(tmp_path / "export", phase, tokenizer, dtype="bfloat16")
+    found = []
+
+    def scorer(params: Any, *_: Any, **__: Any) -> None:
+        found.extend({leaf.dtype.name for leaf in jax.tree.leaves(params)})
+        raise InterruptedError
+
+    monkeypatch.setattr(scoring, "Scorer", scorer)
+    with pytest.raises(InterruptedError):
+        score(tmp_path, an_input(attempt.output_path, result), items)
+    assert found == ["bfloat16"]
+
+
 def test_a_limit_of_one_item_and_an_empty_list_of_tasks_are_refused(exported, items):
     with pytest.raises(ValidationError, match="greater than or equal to 2"):
         LmEvalConfig(export=exported, items=items, tasks=LAPTOP_TASKS, limit=1)
@@ -354,6 +375,20 @@ def test_a_plan_refuses_tasks_of_which_the_package_has_no_items_and_one_asked_fo
     scoring(TaskSpec("wsc273"), of=items)
     with pytest.raises(ValueError, match=r"tasks: piqa_0shot asked for twice; leave one out"):
         scoring(TaskSpec("piqa"), TaskSpec("boolq"), TaskSpec("piqa", 0), of=items)
+
+
+def test_a_plan_refuses_answers_that_leave_no_room_for_a_prompt(items):
+    def scoring(context: int, *tasks: TaskSpec) -> None:
+        model = dataclasses.replace(WIDE, max_position_embeddings=context)
+        phase = train_phase("phase", a_training(tokenized(OURS, "web"), model=model))
+        writing = HfExportConfig(phase=phase, tokenizer=OURS, weights="hot", dtype="float32", model_name="a-model")
+        lm_eval.check(LmEvalConfig(export=hf_export("an_export", writing), items=items, tasks=tasks, limit=None))
+
+    scoring(257, TaskSpec("nq_open"), TaskSpec("gsm8k_cot", 8))
+    scoring(256, TaskSpec("piqa"), TaskSpec("mmlu"))
+    message = r"tasks: nq_open_0shot \(256\), gsm8k_cot_8shot \(256\) .* whole context of 'an_export' is 256, prompt in"
+    with pytest.raises(ValueError, match=message):
+        scoring(256, TaskSpec("nq_open"), TaskSpec("piqa"), TaskSpec("gsm8k_cot", 8))
 
 
 @pytest.mark.parametrize("kind", [hf_export, lm_eval])

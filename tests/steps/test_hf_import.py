@@ -187,11 +187,15 @@ def no_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
 
 
-def a_nan(folder: Path) -> None:
+def a_nan(folder: Path, value: float = np.nan) -> None:
     weights = folder / "model.safetensors"
     data = bytearray(weights.read_bytes())
-    data[-4:] = np.float32(np.nan).tobytes()
+    data[-4:] = np.float32(value).tobytes()
     weights.write_bytes(data)
+
+
+def an_infinity(folder: Path) -> None:
+    a_nan(folder, -np.inf)
 
 
 @pytest.mark.parametrize(
@@ -203,6 +207,7 @@ def a_nan(folder: Path) -> None:
         (torn_config, r"config\.json: torn or not JSON"),
         (no_tokenizer, r"download: has no tokenizer\.json, only config\.json, model\.safetensors"),
         (a_nan, r"model\.safetensors: \S+ has values that are not finite"),
+        (an_infinity, r"model\.safetensors: \S+ has values that are not finite"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -278,9 +283,27 @@ def test_a_tokenizer_whose_ids_mean_other_text_is_refused_and_one_that_only_adds
 
 
 def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused(tmp_path, imported):
-    config = dataclasses.replace(CONFIG, vocab_size=200)
-    with pytest.raises(InteropError, match=r"tokenizer: has \d+ ids, and model\.vocab_size is 200"):
+    num_ids = Tokenizer.from_file(str(tokenizer_file(tmp_path / "tokenizer.json"))).get_vocab_size()
+    config = dataclasses.replace(CONFIG, vocab_size=num_ids - 1)
+    with pytest.raises(InteropError, match=rf"tokenizer: has {num_ids} ids, and model\.vocab_size is {num_ids - 1}"):
         imported(write_folder(tmp_path / "folder", config=config), model=config)
+
+
+def test_an_id_that_one_of_two_tokenizers_lacks_means_other_text(tmp_path, imported):
+    folder, larger = write_folder(tmp_path / "folder"), write_folder(tmp_path / "larger")
+    tokenizer = Tokenizer.from_file(str(larger / "tokenizer.json"))
+    number = tokenizer.get_vocab_size()
+    tokenizer.add_tokens(["another"])
+    tokenizer.save(str(larger / "tokenizer.json"))
+    for of_weights, of_text, said in (
+        (folder, larger, "'another', and there None"),
+        (larger, folder, "None, and there 'a"),
+    ):
+        with pytest.raises(
+            InteropError, match=rf"1 ids mean other text than in .*, the first of them {number}: {said}"
+        ):
+            imported(of_weights, tokenizer_folder=of_text)
+        shutil.rmtree(tmp_path / "outputs")
 
 
 REPO, REVISION = "someone/llama", "0123456789abcdef0123456789abcdef01234567"
@@ -391,8 +414,9 @@ def test_evaluations_and_exports_of_an_import_are_held_against_it():
     )
     with pytest.raises(UserError, match=r"LlamaConfig\.hidden_size is 48"):
         check_configs([wide])
-    too_long = START.config.model_copy(update={"sequence_length": 512})
-    with pytest.raises(UserError, match=r"sequence_length is 512, and model\.max_position_embeddings 256"):
+    too_long, longest = (START.config.model_copy(update={"sequence_length": length}) for length in (257, 256))
+    check_configs([hf_import("longest", longest)])
+    with pytest.raises(UserError, match=r"sequence_length is 257, and model\.max_position_embeddings 256"):
         check_configs([START.with_config(too_long)])
 
 

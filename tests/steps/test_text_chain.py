@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import tarfile
 import zipfile
@@ -145,8 +146,13 @@ def test_an_empty_file_is_an_error(run_alone, tmp_path):
 
 def test_rules_that_drop_everything_are_an_error(run_alone, corpus):
     documents = extracted(run_alone, corpus)
-    with pytest.raises(UserError, match=r"no document is left \(too few words: 5\)\. The rules drop the whole source"):
+    message = (
+        r"no document is left \(too few words: 5\)\. The rules drop the whole source.* The first is "
+        r"d{12}/stories\.jsonl\.gz#0: 21, at least 999; samples are in (\S+/dropped\.jsonl)\.$"
+    )
+    with pytest.raises(UserError, match=message) as error:
         run_alone(filter_documents, FilterConfig(documents=documents, rules=(Length(min_words=999),)), "filter")
+    assert Path(re.search(message, str(error.value))[1]).read_text().count("\n") == 5
 
 
 def test_lines_cut_from_documents_that_stay_are_counted_and_shown(run_alone, tmp_path):
@@ -284,7 +290,10 @@ def test_lines_that_cannot_be_read_are_a_warning_with_their_counts(run_alone, tm
     found = extracted(run_alone, str(tmp_path / "corpus"))
     assert found.result.num_documents == 400
     (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
-    assert record.getMessage() == "left out: not UTF-8: 1, not a JSON object: 2; samples are in dropped.jsonl"
+    assert record.getMessage() == (
+        "left out: not UTF-8: 1, not a JSON object: 2, such as dddddddddddd/notes.jsonl.gz#line 401: byte 0xef at "
+        "offset 12: invalid continuation byte; samples are in dropped.jsonl"
+    )
 
 
 def test_a_damaged_file_costs_no_other_and_more_than_the_limit_are_an_error(run_alone, tmp_path, caplog):
@@ -366,8 +375,9 @@ def test_a_few_documents_that_are_not_utf8_are_counted_and_many_are_an_error(run
     with pytest.raises(UserError, match=r"16\.7% of the documents cannot be read \(not UTF-8: 1\).*max_unreadable"):
         extracted(run_alone, str(folder))
     shutil.rmtree(tmp_path / "outputs")
-    with pytest.raises(UserError, match=r"16\.7% of the documents cannot be read"):
-        extracted(run_alone, str(folder), max_unreadable_share=0.16)
+    told = r"16\.7% of the documents cannot be read \(not UTF-8: 1\), such as my\.jsonl\.gz#line 6: .*0xef at offset"
+    with pytest.raises(UserError, match=told):
+        extracted(run_alone, str(folder), max_unreadable_share=0.16, origin="my.jsonl.gz")
     shutil.rmtree(tmp_path / "outputs")
     documents = extracted(run_alone, str(folder), max_unreadable_share=1 / 6)
     assert documents.result.dropped == {"not UTF-8": 1}

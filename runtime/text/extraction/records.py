@@ -133,6 +133,11 @@ def _parquet_rows(
     if field not in names:
         raise DamagedFileError(f"{name}: columns are {names}; none is {field!r}. Name the column that holds the text.")
     columns = [field] if id_field is None or id_field not in names else [field, id_field]
+    if twice := next((column for column in columns if names.count(column) > 1), None):
+        raise DamagedFileError(
+            f"{name}: {names.count(twice)} columns are named {twice!r}, and only one can be meant, of {names}. Rename "
+            "the others."
+        )
     batches = table.iter_batches(batch_size=4_096, columns=columns)
     number = 0
     while True:

@@ -3,7 +3,10 @@
 import glob
 import hashlib
 import json
+import os
+import shlex
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -27,14 +30,18 @@ def find_files(folder: str, patterns: tuple[str, ...]) -> list[str]:
     """Names relative to `folder` that match one of the patterns, in alphabetical order; as in a shell no hidden ones.
 
     Raises:
-        FetchError: it is no folder, nothing in it matches, or what matches is a link that leads nowhere or to a folder,
-            a pipe or the like: what it stands for would be missing, and nobody would be told.
+        FetchError: it is no folder, nothing in it matches, or what matches may not be read, or is a link that leads
+            nowhere or to a folder, a pipe or the like: what it stands for would be missing, and nobody would be told.
     """
     filesystem, root = fsspec.core.url_to_fs(folder)
     if not filesystem.isdir(root):
         what = "is a file" if filesystem.isfile(root) else "no such folder"
         raise FetchError(f"{folder}: {what}; name the folder that holds the files ({', '.join(patterns)}).")
     root = root.rstrip("/")
+    is_local = isinstance(filesystem, LocalFileSystem)
+    if is_local:  # in a folder that may not be read fsspec finds nothing, and says nothing
+        is_deep = any("/" in pattern or "**" in pattern for pattern in patterns)
+        _refuse_closed([root, *(_folders_below(root) if is_deep else ())], os.R_OK | os.X_OK)
     matched = {path for pattern in patterns for path in filesystem.glob(f"{glob.escape(root)}/{pattern}")}
     shown = {path[len(root) + 1 :]: path for path in sorted(matched) if path.rstrip("/") != root}
     shown = {name: path for name, path in shown.items() if not any(part.startswith(".") for part in name.split("/"))}
@@ -48,7 +55,26 @@ def find_files(folder: str, patterns: tuple[str, ...]) -> list[str]:
         )
     if not names:
         raise FetchError(f"{folder}: no file matches {' or '.join(patterns)}.")
+    if is_local:
+        _refuse_closed([shown[name] for name in names], os.R_OK)
     return names
+
+
+def _folders_below(root: str) -> Iterator[str]:
+    """Those that a pattern looks into: no hidden ones, and none behind a link."""
+    for folder, names, _ in os.walk(root):
+        names[:] = [name for name in names if not name.startswith(".")]
+        yield from (f"{folder}/{name}" for name in names if not Path(folder, name).is_symlink())
+
+
+def _refuse_closed(paths: Iterable[str], rights: int) -> None:
+    closed = [path for path in paths if not os.access(path, rights)]
+    if closed:
+        more = f" and {len(closed) - MAX_NAMED} more" if len(closed) > MAX_NAMED else ""
+        raise FetchError(
+            f"{', '.join(closed[:MAX_NAMED])}{more}: you may not read what is there; give yourself the right to "
+            f"(`chmod -R u+rX {shlex.quote(closed[0])}`, if it is yours), or take it out of the folder."
+        )
 
 
 def _is_own_folder(filesystem: Any, path: str) -> bool:

@@ -28,8 +28,8 @@ def test_a_run_does_not_begin_where_it_could_not_put_a_handler_back(monkeypatch:
     ("error", "code", "said"),
     [
         ("KeyboardInterrupt", 130, "interrupted\n"),
-        ("ValueError('Error building a validator: KeyboardInterrupt: ')", 130, "interrupted\n"),
-        ("OSError", 1, None),
+        ("__import__('pydantic_core').SchemaError('building it: KeyboardInterrupt: ')", 130, "interrupted\n"),
+        ("OSError('KeyboardInterrupt')", 1, None),
     ],
 )
 @pytest.mark.parametrize("pipeline", ["tootsie", "online_mixing", "web_corpus"])

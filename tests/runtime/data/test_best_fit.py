@@ -58,6 +58,15 @@ def test_it_is_best_fit_longest_first(lengths):
     assert sorted(ROW - sum(length for _, length in row) for row in rows) == sorted(rooms)
 
 
+def test_of_documents_of_one_length_the_first_of_the_source_come_first():
+    """On any processor: the fast sorts order equal lengths by its vectors."""
+    offsets = offsets_of(np.random.default_rng(0).integers(1, 6, 1_000))
+    rows = rows_of(packed(offsets[:-1], offsets[1:], 5))
+    as_long_as_a_row = [row for row in rows if row[0][1] == 5]
+    assert len(as_long_as_a_row) > 100 and as_long_as_a_row == sorted(as_long_as_a_row)
+    assert all(row == sorted(row) for row in rows)
+
+
 def test_documents_of_web_lengths_leave_little_padding():
     lengths = np.random.default_rng(0).lognormal(6.0, 1.0, 20_000).astype(np.int64) + 1
     offsets = offsets_of(lengths)

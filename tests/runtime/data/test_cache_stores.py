@@ -41,6 +41,7 @@ def test_a_cache_reads_alike_on_every_store(folder):
     cache.verify()
     expected = [token for index in range(3) for size in (40 + index, 9) for token in (1, *range(2, size), 0)]
     assert cache.read(0, cache.num_tokens).tolist() == expected
+    assert cache.read_windows(np.array([5, 60, 90]), 50).tolist() == [expected[at : at + 50] for at in (5, 60, 90)]
     assert cache.document_offsets.tolist()[:3] == [0, 40, 49]
 
 

@@ -137,6 +137,11 @@ def test_each_epoch_reads_every_row_of_every_block_once_and_later_ones_mix_the_b
         starts = found.starts - np.array(ends)[found.blocks]
         assert (starts >= 0).all() and (found.starts + LENGTH <= np.array(ends)[found.blocks + 1]).all()
     assert set(later.data_epochs.tolist()) == {1} and not np.array_equal(plan.starts, later.starts)
+    orders = set()
+    for step in range(1, 8):
+        plan, position = loader.plan(position, step, sum(rows))
+        orders.add(tuple(dict.fromkeys(plan.blocks.tolist())))
+    assert len(orders) > 2, "each epoch has the blocks in an order of its own"
 
 
 def test_blocks_of_one_size_are_read_in_orders_of_their_own(tmp_path):

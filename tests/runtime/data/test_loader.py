@@ -181,6 +181,7 @@ def test_two_names_of_one_source_share_its_order_and_add_their_weights(caches):
     plain = Loader(caches, IDENTITIES, MixtureSchedule.constant({"a": 3.0, "b": 1.0}), LENGTH, seed=0)
     one, two = draw(aliases, range(10))[0], draw(plain, range(10))[0]
     assert all(np.array_equal(x.tokens, y.tokens) for x, y in zip(one, two, strict=True))
+    assert {index for batch in one for index in batch.source_index.tolist()} == {0, 2}, "the first of its names"
 
 
 def test_positions_of_a_trillion_sequences_are_as_good_as_the_first(loader):

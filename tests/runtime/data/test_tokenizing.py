@@ -1,5 +1,6 @@
 """Pins down: what one shard of documents becomes, however long a document is and wherever a piece of work is cut."""
 
+import dataclasses
 import hashlib
 
 import numpy as np
@@ -47,11 +48,22 @@ def test_counts_are_of_all_tokens_wherever_counting_and_reading_back_are_cut(tmp
     assert whole.counts.num_without_eos == whole.counts.num_without_bos == 0
 
 
+def test_texts_that_lost_characters_and_documents_without_their_marks_are_counted_for_the_gates(tmp_path, encoder):
+    found = shard_of(tmp_path, ["one \ufffd", "two", "\ufffd\ufffd three"], encoder, validation_share=1e-12)
+    assert found.counts.num_replacement == 3
+    other = dataclasses.replace(encoder[1], eos_token_id=2, bos_token_id=3)
+    read = tokenizing._read_back(f"{tmp_path}/shard/train", found.train, other)
+    assert (read["num_without_eos"], read["num_without_bos"]) == (3, 3)
+
+
 def test_batches_of_texts_that_are_encoded_together_leave_no_mark(tmp_path, encoder, monkeypatch):
     whole = shard_of(tmp_path / "whole", TEXTS, encoder)
     for size in (1, 40, 1_000):
         monkeypatch.setattr(tokenizing, "BATCH_BYTES", size)
         assert shard_of(tmp_path / f"by-{size}", TEXTS, encoder) == whole
+        batches = tokenizing._batches(f"{tmp_path}/whole/documents.parquet")
+        held = [sum(len(document.text) for document in batch[:-1]) for batch in batches]
+        assert max(held) < size, "no more is held at once, but for the last of them"
 
 
 def test_shards_whose_documents_are_all_held_out_are_no_copies_of_each_other(tmp_path, encoder):

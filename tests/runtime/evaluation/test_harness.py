@@ -179,6 +179,15 @@ def test_a_prompt_that_just_fits_beside_its_generated_text_has_lost_nothing(both
         assert ours.num_truncated[task] == too_many
 
 
+def test_nothing_to_continue_stands_for_the_beginning_of_a_text(both):
+    ours, _ = both
+    beginning = "<|begin_of_text|>" if ours.prefix_token_id == 1 else "<|end_of_text|>"
+    assert ours.tok_encode(beginning) == [ours.prefix_token_id]
+    assert greedy_continuation(ours, "") == greedy_continuation(ours, beginning)
+    with pytest.raises(ValueError, match="a_task: a continuation has no tokens of its own; the tokenizer merges it"):
+        ours.loglikelihood([request("loglikelihood", "the quick fox", "")])
+
+
 def test_text_ends_at_the_end_of_text_token_and_leaves_it_out(both):
     ours, _ = both
     tokens = [ours.tok_encode("fox", add_special_tokens=False)[0], ours.eot_token_id, 40, 41]
@@ -335,8 +344,8 @@ def test_a_sequence_that_does_not_fit_the_model_is_refused(sequence, message):
 
 
 def test_generation_arguments_are_read_as_lm_eval_reads_them():
-    read = generation_request({"until": "\n", "do_sample": False, "temperature": 0.7, "max_new_tokens": 9})
-    assert read == GenerationRequest(("\n",), 9)
+    read = generation_request({"until": "\nQ:", "do_sample": False, "temperature": 0.7, "max_new_tokens": 9})
+    assert read == GenerationRequest(("\nQ:",), 9)
     assert generation_request({"until": ["</s>", ""]}) == GenerationRequest(("</s>",), 256)
     assert generation_request({"temperature": None, "max_gen_toks": 3}) == GenerationRequest((), 3)
 
@@ -353,6 +362,19 @@ def test_generation_arguments_are_read_as_lm_eval_reads_them():
 def test_ways_of_generating_that_would_change_the_text_are_refused(arguments, message):
     with pytest.raises(GenerationError, match=message):
         generation_request(arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"do_sample": True}, "a_task: generation_kwargs: sampling is asked for"),
+        ({"max_gen_toks": MAX_LENGTH}, rf"a_task: max_gen_toks is {MAX_LENGTH}, but the model's whole context"),
+    ],
+)
+def test_a_task_whose_text_cannot_be_had_is_told_before_any_is_asked_for(both, arguments, message):
+    both[0].check_generation("a_task", {"max_gen_toks": MAX_LENGTH - 1})
+    with pytest.raises(GenerationError, match=message):
+        both[0].check_generation("a_task", arguments)
 
 
 def test_a_task_that_wants_more_text_than_the_context_holds_is_refused(both):

@@ -258,6 +258,12 @@ def test_a_domain_shorter_than_one_window_still_gives_a_number(tmp_path):
     assert (windows.segment_ids != PADDING_SEGMENT).sum() == cache.num_tokens
 
 
+def test_documents_in_the_padded_end_of_a_text_are_told_apart(tmp_path):
+    windows = windows_of(documents_of(tmp_path, [[2, 3, 4], [5, 6]]))
+    assert windows.tokens.tolist() == [[BOS, 2, 3, 4, EOS, BOS, 5, 6, EOS, *[0] * 7]]
+    assert windows.segment_ids.tolist() == [[*[0] * 5, *[1] * 4, *[PADDING_SEGMENT] * 7]]
+
+
 def test_a_diverged_model_is_an_error_and_not_a_number(caches):
     diverged = jax.tree.map(lambda leaf: leaf * jnp.nan, model())
     with pytest.raises(BitsPerByteError, match=r"books: .*not finite: the model has diverged"):

@@ -15,7 +15,7 @@ from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks._yaml_loader import load_yaml
 from tokenizers import Tokenizer
 
-from runtime.evaluation.harness import LlamaHarness
+from runtime.evaluation.harness import GenerationError, LlamaHarness
 from runtime.evaluation.run_tasks import FEWSHOT_SEED, _fewshot_from, _scores, run_tasks
 from runtime.evaluation.scoring import Scorer
 from runtime.evaluation.suites import DEFINITIONS, LAPTOP_TASKS, TaskSpec
@@ -208,6 +208,13 @@ def test_a_task_without_items_is_refused_with_the_ones_there_are(files, make_har
         run_tasks(make_harness, [TaskSpec("wsc273")], files, limit=None)
 
 
+def test_answers_that_leave_no_room_for_a_prompt_are_refused_before_anything_is_scored(files, make_harness):
+    harness = make_harness()
+    harness.loglikelihood = None
+    with pytest.raises(GenerationError, match=r"gsm8k_cot_0shot: max_gen_toks is 256, but the model's whole context"):
+        run_tasks(lambda: harness, [TaskSpec("piqa"), TaskSpec("gsm8k_cot")], files, limit=2)
+
+
 def test_asking_twice_for_the_same_is_refused(files, make_harness):
     with pytest.raises(TaskItemsError, match=r"piqa_0shot is asked for twice"):
         run_tasks(make_harness, [TaskSpec("piqa"), TaskSpec("piqa", 0)], files, limit=None)
@@ -250,6 +257,8 @@ class Constant:
             num_truncated = collections.Counter()
             def loglikelihood(self, requests):
                 return [(-float(len(request.args[1])), False) for request in requests]
+            def check_generation(self, task_name, arguments):
+                assert arguments["until"], task_name
             def loglikelihood_rolling(self, requests):
                 raise NotImplementedError
             def generate_until(self, requests):

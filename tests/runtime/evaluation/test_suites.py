@@ -9,6 +9,7 @@ import lm_eval.tasks
 import pytest
 from lm_eval.tasks._yaml_loader import load_yaml
 
+from runtime.evaluation.harness import generation_request
 from runtime.evaluation.suites import (
     CORE_TASKS,
     DEFINITIONS,
@@ -28,6 +29,8 @@ def test_every_definition_is_there_under_its_own_name_in_the_installed_package(n
     config = load_yaml(INSTALLED / DEFINITIONS[name].yaml, resolve_func=False)
     assert config["task"] == name
     assert (DEFINITIONS[name].chance is None) == (config["output_type"] != "multiple_choice")
+    way = generation_request(config["generation_kwargs"]) if config["output_type"] == "generate_until" else None
+    assert DEFINITIONS[name].max_new_tokens == (way and way.max_new_tokens)
 
 
 def test_mmlu_has_the_57_subjects_of_the_installed_package():

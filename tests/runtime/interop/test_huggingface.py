@@ -138,6 +138,27 @@ def test_shards_hold_what_the_index_says_and_transformers_reads_them(tmp_path):
     )
 
 
+def test_a_tensor_that_stands_in_two_files_is_refused_and_of_one_file_beside_an_index_the_file_is_read(tmp_path):
+    first, second = model(), jax.tree.map(lambda leaf: leaf / 2, model())
+    tokenizer_file(tmp_path / "tokenizer.json")
+    folder, limit = str(tmp_path), 50_000
+    write_model(folder, first, CONFIG, LLAMA3_ROPE, SPECIAL, dtype="float32", max_shard_size_in_bytes=limit)
+    twice = tmp_path / "model-00002.safetensors"
+    twice.write_bytes((tmp_path / "model-00001-of-00009.safetensors").read_bytes())
+    index = tmp_path / "model.safetensors.index.json"
+    named = json.loads(index.read_text())
+    index.write_text(json.dumps(named | {"weight_map": named["weight_map"] | {"a": twice.name}}))
+    with pytest.raises(
+        InteropError, match=r"model-00002\.safetensors: model\.embed_tokens\.weight stands in \S+-00009"
+    ):
+        read_model(folder)
+    write_model(folder, second, CONFIG, LLAMA3_ROPE, SPECIAL, dtype="float32")
+    read = read_model(folder).params
+    theirs = transformers.LlamaForCausalLM.from_pretrained(tmp_path)
+    np.testing.assert_array_equal(np.asarray(read.norm), np.asarray(second.norm))
+    np.testing.assert_array_equal(np.asarray(read.norm), theirs.model.norm.weight.detach().numpy())
+
+
 @pytest.mark.parametrize("use_qk_norm", [False, True], ids=["llama", "qwen3"])
 def test_what_transformers_saves_is_read_back(tmp_path, use_qk_norm):
     config = dataclasses.replace(CONFIG, use_qk_norm=use_qk_norm)
@@ -237,9 +258,10 @@ def test_a_model_trained_with_bos_is_given_one_by_both_libraries(tmp_path):
     write_tokenizer(str(tmp_path / "export"), str(bare), special, vocab_size=CONFIG.vocab_size, max_length=256)
     expected = [1, *Tokenizer.from_file(str(bare)).encode("the fox").ids]
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "export").encode("the fox") == expected
-    tokenizer = read_model(str(tmp_path / "export")).tokenizer
-    assert tokenizer.encode("the fox").ids == expected
-    assert tokenizer.encode("the fox", "the fox").ids == [*expected, *expected]
+    read = read_model(str(tmp_path / "export"))
+    assert read.special_tokens == special
+    assert read.tokenizer.encode("the fox").ids == expected
+    assert read.tokenizer.encode("the fox", "the fox").ids == [*expected, *expected]
 
 
 def test_a_tokenizer_that_knows_its_bos_is_copied_byte_for_byte(tmp_path):

@@ -53,6 +53,7 @@ QUOTED = (
         ("'", "\u02bc"),
         (" ", "\u00a0"),
         (" ", "\u3000"),
+        (" ", "\u200b"),
         (", ", "\u2009\u2014\u2009"),
         (",", "\u2026"),
         ("villages", "vil\u00adlages"),
@@ -74,6 +75,8 @@ def test_a_question_written_without_spaces_is_found(tmp_path):
     (hit,) = ItemIndex(str(tmp_path)).hits([f"\u4eca\u5929{question.replace(chr(0xFF0C), ' ')}\u3002\u597d"])
     assert hit.excerpt == question.replace(chr(0xFF0C), " ")
     assert ItemIndex(str(tmp_path)).hits([f"\u4eca\u5929{question[:12]}\u3002"]) == []
+    in_another_form = question[:3] + "\U000e0100" + question[3:]
+    assert [hit.excerpt for hit in ItemIndex(str(tmp_path)).hits([in_another_form])] == [in_another_form]
 
 
 def test_a_text_of_two_tasks_is_a_hit_in_both_and_in_each_of_their_items(tmp_path):
@@ -102,6 +105,10 @@ def test_runs_of_one_item_that_touch_are_one_hit_and_named_by_the_first_field(tm
     (hit,) = found.hits([f"{question} {answer}"])
     assert (hit.field, hit.num_words) == ("question", 26)
     assert [hit.num_words for hit in found.hits([f"{question} and {answer}"])] == [13, 13]
+    fields.append(ItemField("toy", 0, "option", " ".join(words[2:11])))
+    build_index(fields, str(tmp_path), ngram_words=13, min_field_words=8)
+    (hit,) = ItemIndex(str(tmp_path)).hits([question])
+    assert (hit.field, hit.num_words) == ("question", 13), "and none is cut short by one that lies in it"
 
 
 def test_twelve_words_of_a_question_are_no_hit(index):

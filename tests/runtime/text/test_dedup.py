@@ -176,6 +176,7 @@ def test_a_copy_of_a_near_copy_belongs_to_the_same_cluster():
 
 def test_texts_shorter_than_an_ngram_equal_only_themselves():
     assert found(["one two", "one two", "one three", "", "", "ONE TWO"]) == [(0, (1,), (5,)), (3, (4,), ())]
+    assert found(["!!!", "???", "", "!!!"]) == [(0, (3,), ())], "those of no words, only their copies"
 
 
 VERSIONS = [text(1), edited(1, 3), text(2), text(1), edited(2, 2), "", "", text(3), edited(1, 3), edited(2, 5)]

@@ -48,6 +48,12 @@ def test_a_table_without_the_columns_is_refused_by_name(tmp_path: Path):
     pq.write_table(pa.table({"id": ["1"], "content": ["a"]}), path)
     with pytest.raises(DocumentsError, match=r"shard\.parquet: columns are .*'text'.* missing"):
         list(read_documents([path]))
+    names = ["id", "text", "source", "metadata", "text"]
+    pq.write_table(pa.Table.from_arrays([pa.array([name]) for name in names], names=names), path)
+    with pytest.raises(
+        DocumentsError, match=r"shard\.parquet: columns are .*, \['text'\] missing or there twice; a shard"
+    ):
+        list(read_documents([path]))
 
 
 def test_a_lone_surrogate_is_refused_with_the_documents_id(tmp_path: Path):

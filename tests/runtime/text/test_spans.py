@@ -191,6 +191,8 @@ def test_what_an_earlier_source_has_goes_and_nothing_of_the_earlier_source(tmp_p
 
 def test_spans_of_few_words_are_none(tmp_path):
     assert found(tmp_path, [["}", "}", "}"], ["}", "}", "}"]]) == [["}"] * 3] * 2
+    six, five = ["One two.", "Three four.", "Five six."], ["One.", "Two three.", "Four five."]
+    assert found(tmp_path / "more", [six, five, six, five]) == [six, five, [], five]
 
 
 @pytest.mark.parametrize(
@@ -216,7 +218,7 @@ def test_sentences_hold_all_of_a_text_but_white_space_and_come_back_whole(text):
 
 
 def test_paragraphs_stay_apart_where_a_sentence_between_them_goes():
-    text = "First. Gone.\n\nGone too. Last."
+    text = "First.    Gone.\n\nGone too. Last."
     assert without_sentences(text, [False, True, True, False]) == "First.\n\nLast."
     assert without_sentences(text, [False, True, False, False]) == "First.\n\nGone too. Last."
     assert without_sentences(text, [True] * 4) == ""

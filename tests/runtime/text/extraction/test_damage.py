@@ -237,6 +237,16 @@ def test_odd_input_is_counted(tmp_path, name, data, format_, reason):
     assert ledger.counts == {reason: 1}
 
 
+@pytest.mark.parametrize(("format_", "column"), [(ParquetTable(), "text"), (ParquetTable(), "id"), (ChatTable(), "id")])
+def test_of_two_columns_of_one_name_none_is_taken(tmp_path, format_, column):
+    columns = {"id": pa.array(["a"]), "text": pa.array(["one"]), "messages": pa.array([CHATS[0]["messages"]])}
+    names = [*columns, column]
+    pq.write_table(pa.Table.from_arrays([columns[name] for name in names], names=names), tmp_path / "a.parquet")
+    found, ledger = read(str(tmp_path / "a.parquet"), format_)
+    assert (found, ledger.counts) == ({}, {"damaged file": 1})
+    assert f"a.parquet: 2 columns are named '{column}', and only one can be meant" in ledger.samples[0]["detail"]
+
+
 def test_a_service_model_without_shapes_gives_the_pages_that_it_has(tmp_path):
     (tmp_path / "a").mkdir()
     path = tmp_path / "a/service-2.json.gz"

@@ -2,8 +2,12 @@
 
 import hashlib
 import os
+import re
+import subprocess
+import sys
 import time
 import uuid
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -69,6 +73,43 @@ def test_what_changes_while_it_is_read_is_not_remembered(file, num_reads, monkey
         content_of(str(file))
     assert not list(file.parent.glob("cache/checksums/*"))
     assert (content_of(str(file)), num_reads()) == (expected(OLD), 2)
+
+
+def test_what_may_not_be_read_is_named_and_not_passed_over(tmp_path):
+    """In a process of its own, which gives up the rights of root where it has them: root may read anything."""
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(Path.cwd())!r})
+from runtime.text.fetch.errors import FetchError
+from runtime.text.fetch.local_files import find_files
+if os.getuid() == 0:
+    os.setuid(65534)
+for folder, pattern in (("file", "*"), ("below", "**"), ("below", "*"), ("below/closed", "*"), ("below/listed", "*")):
+    try:
+        print(find_files({str(tmp_path)!r} + "/" + folder, (pattern,)))
+    except FetchError as error:
+        print(error)
+"""
+    for name in ("file/a.jsonl", "below/b.jsonl", "below/closed/c.jsonl", "below/listed/d.jsonl", "below/.hidden/e"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    modes = {"file/a.jsonl": 0o200, "below/closed": 0o300, "below/listed": 0o644, "below/.hidden": 0o300}
+    for path, mode in modes.items():
+        (tmp_path / path).chmod(mode)
+    if os.getuid() == 0:  # pytest's folders let no other user in
+        for folder in (tmp_path, *tmp_path.parents[:2]):
+            folder.chmod(0o755)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    for path in modes:
+        (tmp_path / path).chmod(0o755)
+    cure = (
+        r"you may not read what is there; give yourself the right to \(`chmod -R u\+rX \S+`, if it is yours\), or take"
+    )
+    file, deep, flat, closed, listed = done.stdout.splitlines()
+    assert re.match(rf"\S+/file/a\.jsonl: {cure}", file)
+    assert re.match(rf"\S+/below/(closed|listed), \S+/below/(closed|listed): {cure}", deep)
+    assert flat == "['b.jsonl']"  # which looks into no folder
+    assert re.match(rf"\S+/below/closed: {cure}", closed) and re.match(rf"\S+/below/listed: {cure}", listed)
 
 
 def test_an_object_of_a_bucket_is_known_by_its_generation(gcs_bucket, num_reads):
