@@ -157,7 +157,7 @@ def request_of(
             num_microbatches=num_microbatches,
         ),
         attention_kernel=asking.attention_kernel,
-        loss_kernel=None if step == "eval" else config.loss_kernel,
+        loss_kernel=None if step == "eval" and evaluation is None else asking.loss_kernel,
     )
     return Request(
         step="train" if step == "train" else "eval",

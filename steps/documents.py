@@ -80,9 +80,9 @@ def shard_fields(path: str, num_documents: int, num_bytes: int, ledger: "DropLed
 
 
 def as_text(sample: Mapping[str, str], origin: str) -> str:
-    """Where a sample of what was dropped stood, and why it was; `origin` as in `documents_fields`."""
+    """Where a sample of what was dropped stood, why it was, and what of it; `origin` as in `documents_fields`."""
     _, anchored, anchor = sample["id"].partition("#")
-    return f"{f'{origin}{anchored}{anchor}' if origin else sample['id']}: {sample['detail']}"
+    return f"{f'{origin}{anchored}{anchor}' if origin else sample['id']}: {sample['reason']}: {sample['detail']}"
 
 
 def documents_fields(

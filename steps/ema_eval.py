@@ -43,6 +43,8 @@ class EmaEvalConfig(BaseModel, frozen=True, extra="forbid"):
     """Copies of the parameters in each TPU slice, or over all hosts, as `TrainPhaseConfig.replica_parallel`."""
     attention_kernel: Runtime[str | None] = None
     """None takes the fastest that is known to be right where it runs; a name is taken or refused."""
+    loss_kernel: Runtime[str | None] = None
+    """As `attention_kernel`."""
 
 
 class AverageResult(BaseModel, frozen=True, extra="forbid"):
@@ -92,8 +94,8 @@ def check_machines(config: EmaEvalConfig, resources: Resources) -> None:
     """What can be known before the phase is trained.
 
     Raises:
-        ValueError: the machines cannot share the model, or the attention kernel cannot run on them, or not at the
-            phase's length and head size.
+        ValueError: the machines cannot share the model, or a kernel cannot run on them, or not at the lengths and
+            sizes.
     """
     phase = config.phase.config_of(TrainPhaseConfig) or imported_by(config.phase)
     if phase is None:
@@ -107,7 +109,7 @@ def check_machines(config: EmaEvalConfig, resources: Resources) -> None:
             sequence_length=phase.sequence_length,
             compute_dtype=config.compute_dtype,
         )
-        refuse_kernels(shape, attention_kernel=config.attention_kernel)
+        refuse_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
     except ValueError as error:
         raise ValueError(f"on {resources}: {error} Or name another one: attention_kernel='chunked'.") from None
 
@@ -133,6 +135,7 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
         windows_per_batch=config.windows_per_batch,
         compute_dtype=config.compute_dtype,
         attention_kernel=config.attention_kernel,
+        loss_kernel=config.loss_kernel,
     )
     context.computed_with(**kernels.described())
     averages = phase.averages

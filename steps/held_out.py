@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from marin_dag.inputs import Input
 from marin_dag.quantities import counted
 from marin_dag.step import StepContext
-from steps.taken_kernels import TakenKernels, take_kernels
+from steps.taken_kernels import TakenKernels, refuse_wrong_kernels, take_kernels
 from steps.tokenize import TokenizeResult
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def held_out(
     windows_per_batch: int,
     compute_dtype: str,
     attention_kernel: str | None,
-    loss_kernel: str | None = None,
+    loss_kernel: str | None,
 ) -> OpenedText:
     """What this host reads of it, with the compiled program that scores it; tells which kernels that takes, and why.
 
@@ -45,6 +45,7 @@ def held_out(
 
     Raises:
         BitsPerByteError: a domain holds nothing out.
+        RuntimeError: the loss kernel gives wrong numbers on the devices of `mesh`.
     """
     from runtime.evaluation.held_out import HeldOut
     from runtime.evaluation.window_batch import window_batch
@@ -57,12 +58,13 @@ def held_out(
     shape = KernelShape.of(
         devices_of(mesh), model, num_rows=num_windows, sequence_length=sequence_length, compute_dtype=compute_dtype
     )
-    kernels = take_kernels(mesh, shape, attention_kernel=attention_kernel, loss_kernel=loss_kernel)
+    kernels = take_kernels(shape, attention_kernel=attention_kernel, loss_kernel=loss_kernel)
     context.log.info(
         "held-out text: %d windows a batch on %d devices; attention %s: %s; loss %s: %s; %s",
         *(num_windows, mesh.size, kernels.attention, kernels.blocks["attention"], kernels.loss, kernels.blocks["loss"]),
         kernels.reason,
     )
+    refuse_wrong_kernels(kernels, mesh)
     eval_step = build_eval_step(
         model,
         rope,

@@ -128,7 +128,7 @@ def phase_shape(config: TrainPhaseConfig, devices: Devices) -> KernelShape:
     )
 
 
-def refuse_kernels(shape: KernelShape, *, attention_kernel: str | None, loss_kernel: str | None = None) -> None:
+def refuse_kernels(shape: KernelShape, *, attention_kernel: str | None, loss_kernel: str | None) -> None:
     """Raises for kernels that cannot run on the machines, or not at the shape that a device gets of the rows."""
     if attention_kernel is None and loss_kernel is None:
         if shape.platform == "tpu":  # elsewhere the default is one that takes the shape, and a plan need not load JAX

@@ -128,7 +128,7 @@ def refuse_unkept_average(
 
 
 def _refuse_what_float32_cannot_hold(config: TrainPhaseConfig) -> None:
-    """Of what an update is told (`train_phase.hyperparameters`): it takes float32, where 1e300 is infinite."""
+    """Of what an update is told (`phase_config.hyperparameters`): it takes float32, where 1e300 is infinite."""
     numbers = {field: getattr(config, field) for field in ("weight_decay", "eps", "max_norm", "z_loss")}
     rate = {field.name: getattr(config.learning_rate, field.name) for field in dataclasses.fields(config.learning_rate)}
     numbers |= {f"learning_rate.{field}": value for field, value in rate.items() if isinstance(value, float)}

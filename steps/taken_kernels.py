@@ -26,21 +26,27 @@ class TakenKernels(NamedTuple):
         }
 
 
-def take_kernels(
-    mesh: "Mesh", shape: "KernelShape", *, attention_kernel: str | None, loss_kernel: str | None
-) -> TakenKernels:
+def take_kernels(shape: "KernelShape", *, attention_kernel: str | None, loss_kernel: str | None) -> TakenKernels:
     """Those that are asked for, or else the fastest that are known to be right here; each host of a gang must ask.
 
     Raises:
         ValueError: one cannot run here or not at the shape, or this host would take others than the first.
-        RuntimeError: the loss kernel gives wrong numbers on the devices of `mesh`.
     """
     from runtime.training.kernel_choice import chosen_kernels, described_blocks, refuse_unlike_hosts
-    from runtime.training.ratio_check import refuse_wrong_ratios
 
     kernels = chosen_kernels(shape, attention_kernel=attention_kernel, loss_kernel=loss_kernel)
     refuse_unlike_hosts(kernels)
     blocks = described_blocks(kernels.attention, kernels.loss, shape)
+    return TakenKernels(**kernels._asdict(), blocks=blocks)
+
+
+def refuse_wrong_kernels(kernels: TakenKernels, mesh: "Mesh") -> None:
+    """Before anything is computed with them, and behind what tells of them; each host of a gang must ask.
+
+    Raises:
+        RuntimeError: the loss kernel gives wrong numbers on the devices of `mesh`.
+    """
+    from runtime.training.ratio_check import refuse_wrong_ratios
+
     if kernels.loss == "mosaic_gpu":
         refuse_wrong_ratios(mesh)
-    return TakenKernels(**kernels._asdict(), blocks=blocks)

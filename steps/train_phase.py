@@ -18,7 +18,7 @@ from steps.phase_config import TrainPhaseConfig, begins_anew_at, hyperparameters
 from steps.phase_cost import phase_cost
 from steps.phase_requests import WORDS, requests_of
 from steps.phase_result import TrainPhaseResult, result_of, skipped_steps
-from steps.taken_kernels import TakenKernels, take_kernels
+from steps.taken_kernels import TakenKernels, refuse_wrong_kernels, take_kernels
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -77,7 +77,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         model_parallel=config.model_parallel,
         context_parallel=config.context_parallel,
     )
-    kernels = _take_kernels(config, context, mesh)
+    kernels = _take_kernels(config, mesh)
     how = execution(config, context, mesh, kernels)
     context.computed_with(**how)
     train_step = build_train_step(
@@ -161,6 +161,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             *(blocks["attention"], blocks["loss"], blocks["scatter"], config.remat, config.num_microbatches),
         )
         tell_what_a_kill_loses(config, context)
+        _refuse_wrong_kernels(config, context, mesh, kernels)
         stop_notice = None if host.num_hosts == 1 else StopNotice(f"{context.work_path}/stops/{context.attempt}")
         try:
             run = train(
@@ -196,22 +197,28 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     return result_of(run, config.averages, begin_step=begin_step)
 
 
-def _take_kernels(config: TrainPhaseConfig, context: StepContext, mesh: "Mesh") -> TakenKernels:
-    """Those of `take_kernels`, and beside them how gradients are scattered; a kernel for that has summed right here."""
+def _take_kernels(config: TrainPhaseConfig, mesh: "Mesh") -> TakenKernels:
+    """Those of `take_kernels`, and beside them how gradients are scattered."""
     from runtime.parallel.mesh import devices_of
     from runtime.training.kernel_choice import described_scatter
-    from runtime.training.scatter_check import refuse_wrong_sums
 
     shape = phase_shape(config, devices_of(mesh))
-    kernels = take_kernels(mesh, shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
+    kernels = take_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
     scatter = described_scatter(config.scatter_kernel, mesh, config.model, shape, config.reduce_dtype)
+    return kernels._replace(blocks=kernels.blocks | {"scatter": scatter})
+
+
+def _refuse_wrong_kernels(config: TrainPhaseConfig, context: StepContext, mesh: "Mesh", kernels: TakenKernels) -> None:
+    """As `refuse_wrong_kernels`, and where the scatter kernel does not sum right."""
+    from runtime.training.scatter_check import refuse_wrong_sums
+
     if config.scatter_kernel != "xla":
         context.log.info(
             "the sums of the scatter kernel are held against the compiler's; if this is the last line for minutes, "
             "its ring does not close on these machines: stop the run, and set scatter_kernel to 'xla'"
         )
         refuse_wrong_sums(mesh, config.reduce_dtype)
-    return kernels._replace(blocks=kernels.blocks | {"scatter": scatter})
+    refuse_wrong_kernels(kernels, mesh)
 
 
 def _begin_of_trajectory(config: TrainPhaseConfig, digest: str) -> int:

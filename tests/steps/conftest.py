@@ -97,3 +97,21 @@ def _run(folder: Path, kind: StepKind, config: BaseModel, name: str) -> Input:
     context = FolderContext(name, str(output), str(folder / "work" / name))
     result = kind.function(config, context)
     return Input(None, name=name, digest="d" * 64, path=str(output), result=result)
+
+
+@pytest.fixture
+def wrong_loss_kernel(monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a step says that takes the loss kernel of Hopper on devices that do not form it right."""
+    from runtime.training import kernel_choice, ratio_check, train_step
+
+    wrong = "3 numbers are not those of its definition"
+
+    def refuse(mesh: object) -> None:
+        raise RuntimeError(wrong)
+
+    taken = kernel_choice.KernelChoice("chunked", "mosaic_gpu", "as on a GPU")
+    monkeypatch.setattr(kernel_choice, "chosen_kernels", lambda *_, **__: taken)
+    monkeypatch.setattr(kernel_choice, "described_blocks", lambda *_: {"attention": "in parts", "loss": "in tiles"})
+    monkeypatch.setattr(train_step, "check_kernels", lambda *_, **__: None)  # which sees that this is a CPU
+    monkeypatch.setattr(ratio_check, "refuse_wrong_ratios", refuse)
+    return wrong

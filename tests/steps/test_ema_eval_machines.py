@@ -33,6 +33,7 @@ def evaluation(phase: Step, **changes: object) -> EmaEvalConfig:
         (Tpu("v6e-4"), {"attention_kernel": "pallas_gpu"}, "'pallas_gpu', a Triton GPU kernel"),
         (Cpu(2), {"attention_kernel": "flash"}, "attention_kernel is 'flash'; it must be one of"),
         (Gpu("H200", 8), {"attention_kernel": "cudnn"}, "'cudnn': float32 queries"),
+        (Gpu("H200", 8), {"loss_kernel": "mosaic_gpu"}, "'mosaic_gpu': it takes bfloat16, and computed is in float32"),
         (Tpu("v4-2048"), {}, r"on v4-2048: .*hidden_size is 512, .* of 1024 devices .* 2 times the replica_parallel"),
         (
             Gpu("H200", 8, num_hosts=3),

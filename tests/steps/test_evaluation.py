@@ -215,6 +215,15 @@ def test_the_kernels_their_blocks_and_why_are_printed_first_and_stored_beside_th
     assert again == figures
 
 
+def test_where_the_loss_kernel_gives_wrong_numbers_the_kernels_are_told_and_nothing_is_measured(
+    tmp_path, phase, caches, caplog, wrong_loss_kernel
+):
+    with caplog.at_level(logging.INFO, __name__), pytest.raises(RuntimeError, match=wrong_loss_kernel):
+        evaluate(tmp_path, phase, caches)
+    (said,) = [record.getMessage() for record in caplog.records if record.name == __name__]
+    assert "attention chunked: in parts; loss mosaic_gpu: in tiles; as on a GPU" in said
+
+
 def test_the_rotary_embedding_in_force_at_the_checkpoint_is_the_one_used(tmp_path, phase, caches):
     plain = a_phase(tmp_path / "phase", facts=facts(rope=dataclasses.asdict(LLAMA2_ROPE)))
     assert evaluate(tmp_path / "a", plain, caches).hot != evaluate(tmp_path / "b", phase, caches).hot

@@ -160,6 +160,18 @@ def test_a_phase_that_scatters_by_a_kernel_first_asks_whether_these_devices_sum_
 
 
 @pytest.mark.usefixtures("use_devices")
+def test_where_the_loss_kernel_gives_wrong_numbers_the_kernels_are_told_and_nothing_is_trained(
+    tmp_path, wrong_loss_kernel
+):
+    run = Trajectory(tmp_path / "phase", "f" * 64)
+    with pytest.raises(RuntimeError, match=wrong_loss_kernel):
+        run.run(a_phase(cache_of(tmp_path / "cache", "web", last_id=MODEL.vocab_size), until_step=1))
+    assert run.how["loss"] == "mosaic_gpu: in tiles"
+    assert [event["kernels"]["loss"] for event in run.events() if event["event"] == "phase"] == ["mosaic_gpu"]
+    assert run.records == {}
+
+
+@pytest.mark.usefixtures("use_devices")
 def test_each_setting_reaches_the_update_from_the_first_step_of_its_phase_and_no_step_before(tmp_path, monkeypatch):
     seen = Seen(monkeypatch)
     cache = cache_of(tmp_path / "cache", "web", last_id=MODEL.vocab_size)

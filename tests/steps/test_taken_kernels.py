@@ -7,7 +7,7 @@ from runtime.kernels.kernel_shape import KernelShape
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.training import ratio_check
-from steps.taken_kernels import take_kernels
+from steps.taken_kernels import refuse_wrong_kernels, take_kernels
 
 HOPPER = KernelShape("gpu", "NVIDIA H200", 128, 4096, 0, 4096, 128_256, 16_384, "bfloat16")
 
@@ -19,7 +19,9 @@ def test_the_loss_kernel_of_hopper_is_held_against_its_definition_first(monkeypa
     meshes = []
     monkeypatch.setattr(ratio_check, "refuse_wrong_ratios", meshes.append)
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
-    kernels = take_kernels(mesh, HOPPER, attention_kernel=None, loss_kernel=asked_for)
+    kernels = take_kernels(HOPPER, attention_kernel=None, loss_kernel=asked_for)
+    assert meshes == []
+    refuse_wrong_kernels(kernels, mesh)
     assert kernels.loss == taken
     assert meshes == [mesh] * is_checked
     assert set(kernels.blocks) == {"attention", "loss"}

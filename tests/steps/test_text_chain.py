@@ -148,7 +148,7 @@ def test_rules_that_drop_everything_are_an_error(run_alone, corpus):
     documents = extracted(run_alone, corpus)
     message = (
         r"no document is left \(too few words: 5\)\. The rules drop the whole source.* The first is "
-        r"d{12}/stories\.jsonl\.gz#0: 21, at least 999; samples are in (\S+/dropped\.jsonl)\.$"
+        r"d{12}/stories\.jsonl\.gz#0: too few words: 21, at least 999; samples are in (\S+/dropped\.jsonl)\.$"
     )
     with pytest.raises(UserError, match=message) as error:
         run_alone(filter_documents, FilterConfig(documents=documents, rules=(Length(min_words=999),)), "filter")
@@ -291,8 +291,8 @@ def test_lines_that_cannot_be_read_are_a_warning_with_their_counts(run_alone, tm
     assert found.result.num_documents == 400
     (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
     assert record.getMessage() == (
-        "left out: not UTF-8: 1, not a JSON object: 2, such as dddddddddddd/notes.jsonl.gz#line 401: byte 0xef at "
-        "offset 12: invalid continuation byte; samples are in dropped.jsonl"
+        "left out: not UTF-8: 1, not a JSON object: 2, such as dddddddddddd/notes.jsonl.gz#line 401: not UTF-8: byte "
+        "0xef at offset 12: invalid continuation byte; samples are in dropped.jsonl"
     )
 
 

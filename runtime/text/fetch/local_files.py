@@ -40,8 +40,8 @@ def find_files(folder: str, patterns: tuple[str, ...]) -> list[str]:
     root = root.rstrip("/")
     is_local = isinstance(filesystem, LocalFileSystem)
     if is_local:  # in a folder that may not be read fsspec finds nothing, and says nothing
-        is_deep = any("/" in pattern or "**" in pattern for pattern in patterns)
-        _refuse_closed([root, *(_folders_below(root) if is_deep else ())], os.R_OK | os.X_OK)
+        looked_into = dict.fromkeys(path for pattern in patterns for path in _folders_of(root, pattern))
+        _refuse_closed(looked_into, os.R_OK | os.X_OK)
     matched = {path for pattern in patterns for path in filesystem.glob(f"{glob.escape(root)}/{pattern}")}
     shown = {path[len(root) + 1 :]: path for path in sorted(matched) if path.rstrip("/") != root}
     shown = {name: path for name, path in shown.items() if not any(part.startswith(".") for part in name.split("/"))}
@@ -60,8 +60,21 @@ def find_files(folder: str, patterns: tuple[str, ...]) -> list[str]:
     return names
 
 
-def _folders_below(root: str) -> Iterator[str]:
-    """Those that a pattern looks into: no hidden ones, and none behind a link."""
+def _folders_of(root: str, pattern: str) -> Iterator[str]:
+    """Those that a pattern looks into: of `a/*/*.jsonl` the root, `a`, and what is in it; of `a/**` all below `a`."""
+    levels = pattern.split("/")
+    for index, level in enumerate(levels):
+        folders = glob.glob("/".join([glob.escape(root), *levels[:index], ""]))  # noqa: PTH207 -- no hidden ones
+        if "**" in level:
+            for folder in folders:
+                yield from _with_all_below(folder.rstrip("/"))
+            return
+        yield from (folder.rstrip("/") for folder in folders)
+
+
+def _with_all_below(root: str) -> Iterator[str]:
+    """But for hidden folders, and those behind a link."""
+    yield root
     for folder, names, _ in os.walk(root):
         names[:] = [name for name in names if not name.startswith(".")]
         yield from (f"{folder}/{name}" for name in names if not Path(folder, name).is_symlink())

@@ -84,31 +84,34 @@ from runtime.text.fetch.errors import FetchError
 from runtime.text.fetch.local_files import find_files
 if os.getuid() == 0:
     os.setuid(65534)
-for folder, pattern in (("file", "*"), ("below", "**"), ("below", "*"), ("below/closed", "*"), ("below/listed", "*")):
+asked = ("file", "*"), ("below", "**"), ("below", "*"), ("below/closed", "*"), ("below", "l*d/*"), ("below", "o*/f/**")
+for folder, pattern in asked:
     try:
         print(find_files({str(tmp_path)!r} + "/" + folder, (pattern,)))
     except FetchError as error:
         print(error)
 """
-    for name in ("file/a.jsonl", "below/b.jsonl", "below/closed/c.jsonl", "below/listed/d.jsonl", "below/.hidden/e"):
+    below = ("b.jsonl", "closed/c.jsonl", "listed/d.jsonl", ".hidden/e", "open/f/g/h.jsonl")
+    for name in ("file/a.jsonl", *(f"below/{name}" for name in below)):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")
     modes = {"file/a.jsonl": 0o200, "below/closed": 0o300, "below/listed": 0o644, "below/.hidden": 0o300}
     for path, mode in modes.items():
         (tmp_path / path).chmod(mode)
     if os.getuid() == 0:  # pytest's folders let no other user in
-        for folder in (tmp_path, *tmp_path.parents[:2]):
-            folder.chmod(0o755)
+        for folder in (tmp_path, *tmp_path.parents):
+            if not folder.stat().st_mode & 0o005:
+                folder.chmod(0o755)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     for path in modes:
         (tmp_path / path).chmod(0o755)
     cure = (
         r"you may not read what is there; give yourself the right to \(`chmod -R u\+rX \S+`, if it is yours\), or take"
     )
-    file, deep, flat, closed, listed = done.stdout.splitlines()
+    file, deep, flat, closed, listed, beside = done.stdout.splitlines()
     assert re.match(rf"\S+/file/a\.jsonl: {cure}", file)
     assert re.match(rf"\S+/below/(closed|listed), \S+/below/(closed|listed): {cure}", deep)
-    assert flat == "['b.jsonl']"  # which looks into no folder
+    assert flat == "['b.jsonl']" and beside == "['open/f/g/h.jsonl']"  # what they do not look into may be closed
     assert re.match(rf"\S+/below/closed: {cure}", closed) and re.match(rf"\S+/below/listed: {cure}", listed)
 
 
