@@ -164,12 +164,12 @@ def regret(policy: Policy, num_turns: int) -> float:
 
 
 def test_exp3_has_no_regret_in_the_long_run_and_the_paper_s_algorithm_has_all_of_it():
-    num_turns = 100_000
+    num_turns = 30_000
     bound = 4 * math.sqrt(10 * num_turns * math.log(10))
-    assert round(bound) == 6_070
+    assert round(bound) == 3_325
     assert regret(Exp3(reward_scale=1.0, lag_steps=1), num_turns) < bound
     # 0.18 a turn is what drawing uniformly loses; averaging the rewards keeps the algorithm there for ever.
-    assert regret(OdmPaper(alpha=0.9, lag_steps=1), num_turns) == pytest.approx(17_990, rel=0.01)
+    assert regret(OdmPaper(alpha=0.9, lag_steps=1), num_turns) == pytest.approx(0.18 * num_turns, rel=0.01)
 
 
 # 4. Constant losses
