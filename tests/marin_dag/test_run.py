@@ -819,19 +819,25 @@ def test_an_interrupt_while_the_backend_starts_is_not_waited_with_until_it_has(t
     )
 
 
+@pytest.mark.parametrize(
+    ("owner", "during"), [(Leases, "acquire"), (Records, "get"), (LocalBackend, "submit")], ids=["lease", "read", "queue"]
+)
 def test_nothing_is_started_after_an_interrupt_that_came_while_it_was_about_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, during: str
 ):
     web, display = write("web", WriteConfig(text="web")), Recorder()
-    asked = Run([web], open_store(str(tmp_path)), LocalBackend(), display, command="")
-    acquire = Leases.acquire
+    assert run(str(tmp_path), [web])[0] == 0
+    both = join("both", JoinConfig(texts=(web.as_input(),)))
+    asked = Run([web, both], open_store(str(tmp_path)), LocalBackend(), display, command="")
+    method = getattr(owner, during)
 
-    def interrupted(leases: Leases, *arguments: Any, **options: Any) -> Any:
+    def interrupted(*arguments: Any, **options: Any) -> Any:
         asked._on_signal(signal.SIGINT, None)
-        return acquire(leases, *arguments, **options)
+        return method(*arguments, **options)
 
-    monkeypatch.setattr(Leases, "acquire", interrupted)
+    monkeypatch.setattr(owner, during, interrupted)
     assert asked.run() == 1 and "stopping: nothing runs" in display.lines
-    assert not any(line.startswith("web ") for line in display.lines)
+    begun = [line for line in display.lines if line.startswith("both ")]
+    assert begun == (["both stopped before it began"] if during == "submit" else [])
     monkeypatch.undo()
-    assert run(str(tmp_path), [web])[0] == 0, "nobody holds it"
+    assert run(str(tmp_path), [web, both])[0] == 0, "nobody holds it"
