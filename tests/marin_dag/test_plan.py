@@ -154,6 +154,13 @@ def test_a_record_that_somebody_deleted_is_told_from_what_was_never_made(bench: 
     assert bench()[0] == 0 and path.exists()
 
 
+def test_what_is_committed_while_a_plan_is_made_is_done(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench()
+    key, committed_keys = bench.plan()["count"].step.key, Records.committed_keys
+    monkeypatch.setattr(Records, "committed_keys", lambda records: committed_keys(records) - {key})
+    assert bench.plan()["count"].verdict is Verdict.DONE
+
+
 def test_a_plan_of_what_is_done_takes_two_listings_and_reads_nothing(bench: Workbench) -> None:
     bench()
     store = Watched(str(bench.prefix))
