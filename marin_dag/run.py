@@ -324,6 +324,7 @@ class Run:
                     self._sees_what_others_committed()
                     reason = self._obstacle(node)
                 if reason is not None:
+                    node.obstacle = reason
                     self._frontier.move(node, "blocked")
                     self._display.event(node.step.name, "blocked", reason)
 

@@ -201,7 +201,7 @@ def test_one_failed_step_stops_its_descendants_and_nothing_else(tmp_path: Path, 
     assert "bad failed ValueError: the archive is torn" in display.text
     assert "bad failed: ValueError: the archive is torn\nsecond line\n  log:" in display.text
     assert "below blocked by bad" in display.text
-    assert "lowest blocked by below" in display.text
+    assert "lowest blocked by bad" in display.text
     assert "to go on:  python pipelines/toy.py" in display.text
     failure = Records(open_store(str(tmp_path / "runs"))).failures(bad.key)[-1]
     assert failure.error == "the archive is torn\nsecond line"
@@ -685,7 +685,7 @@ def test_a_step_that_fails_in_a_trajectory_blocks_all_later_legs(tmp_path: Path,
     code, display = run(str(blocker), [third, second, first])
     assert code == 1
     assert "second blocked by first" in display.text
-    assert "third blocked by second" in display.text
+    assert "third blocked by first" in display.text
 
 
 def test_an_input_that_nobody_makes_blocks_with_its_name(tmp_path: Path):
