@@ -218,7 +218,7 @@ class _Planner:
             return self._verdict_of_made(step)
         kept = sorted(self._kept.get(step.digest, ())) if step.until is not None else []
         earlier = [at for at in kept if step.until is not None and at < step.until]
-        accepted = ()
+        accepted: tuple[Accepted, ...] = ()
         if earlier:
             # To go on with other code under the same version would mix the two in one trajectory.
             drift, accepted = self._drift(step, f"{step.digest}@{earlier[-1]}")
