@@ -819,9 +819,7 @@ def test_an_interrupt_while_the_backend_starts_is_not_waited_with_until_it_has(t
     )
 
 
-@pytest.mark.parametrize(
-    ("owner", "during"), [(Leases, "acquire"), (Records, "get"), (LocalBackend, "submit")], ids=["lease", "read", "queue"]
-)
+@pytest.mark.parametrize(("owner", "during"), [(Leases, "acquire"), (Records, "get"), (LocalBackend, "submit")])
 def test_nothing_is_started_after_an_interrupt_that_came_while_it_was_about_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, during: str
 ):
