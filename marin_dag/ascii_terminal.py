@@ -6,13 +6,14 @@ from typing import TextIO
 
 ERRORS = "marin_dag.ascii"
 IN_ASCII = {"→": "->", "–": "-", "—": "-", "…": "...", "×": "x", "±": "+-"}
-STRICT = ("strict", "surrogateescape")
-"""How Python opens a stream: the second in the locale C, and there it refuses the same."""
+BY_DEFAULT = ("strict", "surrogateescape", "backslashreplace")
+"""How Python opens a stream where nobody has chosen: the second in the locale C, and there it refuses what the first
+does; the third is standard error's."""
 
 
 def made_printable(stream: TextIO) -> None:
     """Has `stream` replace what its encoding lacks, unless somebody has chosen already what becomes of it."""
-    if isinstance(stream, io.TextIOWrapper) and stream.errors in STRICT:
+    if isinstance(stream, io.TextIOWrapper) and stream.errors in BY_DEFAULT:
         codecs.register_error(ERRORS, _in_ascii)
         stream.reconfigure(errors=ERRORS)
 

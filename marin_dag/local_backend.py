@@ -42,6 +42,8 @@ class LocalBackend:
             time.sleep(timeout_seconds)
             return []
         task = self._queue.pop(0)
+        if self._is_stopping:
+            return [Outcome(task, "stopped")]
         self._listener.on_started(task.key)
         channel = _DirectChannel(self._listener, lambda: self._is_stopping or task.key in self._cancelled)
         try:

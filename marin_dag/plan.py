@@ -215,11 +215,10 @@ class _Planner:
 
     def _verdict(self, step: Step[Any]) -> tuple[Verdict, tuple[Reason, ...]]:
         if step.key in self.committed:
-            drift, accepted = self._drift(step, step.key)
-            return (Verdict.DONE, accepted) if drift is None else (Verdict.DRIFTED, (drift,))
+            return self._verdict_of_made(step)
         kept = sorted(self._kept.get(step.digest, ())) if step.until is not None else []
         earlier = [at for at in kept if step.until is not None and at < step.until]
-        accepted = ()
+        accepted: tuple[Accepted, ...] = ()
         if earlier:
             # To go on with other code under the same version would mix the two in one trajectory.
             drift, accepted = self._drift(step, f"{step.digest}@{earlier[-1]}")
@@ -240,6 +239,8 @@ class _Planner:
             reason = Continues(earlier[-1], step.until) if earlier else MilestoneMissing(step.until, kept[0])
             return Verdict.MISSING, (reason, *accepted)
         if self.siblings.is_noted(step.name, step.key):
+            if self.records.find(step.key) is not None:  # committed since the records were listed
+                return self._verdict_of_made(step)
             return Verdict.MISSING, (RecordGone(),)
         nearest = self.siblings.nearest(step, self.causes)
         if nearest is None:
@@ -247,6 +248,10 @@ class _Planner:
         record, finished = nearest.record, nearest.record.provenance.finished
         self.compared[step.name] = Compared(record.key, record.name, finished, nearest.num_compared)
         return Verdict.STALE, self._changes(step, nearest.causes)
+
+    def _verdict_of_made(self, step: Step[Any]) -> tuple[Verdict, tuple[Reason, ...]]:
+        drift, accepted = self._drift(step, step.key)
+        return (Verdict.DONE, accepted) if drift is None else (Verdict.DRIFTED, (drift,))
 
     def _changes(self, step: Step[Any], causes: tuple[Cause, ...]) -> tuple[Reason, ...]:
         # One edit of a function that many steps share is one reason.

@@ -242,10 +242,10 @@ class Run:
                     return
             if node.step.until is not None:
                 node.told_to_publish = self._hearing.to_publish(node.step.digest)
-            if self._is_stopping:  # since it was found ready
+            records = {keys: self._records.get(key) for keys, key in there.items() if key is not None}
+            if self._is_stopping:  # since it was found ready; the reads take their time
                 self._release(node)
                 return
-            records = {keys: self._records.get(key) for keys, key in there.items() if key is not None}
             self._backend.submit(self._task(node, got.epoch, records))
         except BaseException:
             self._release(node)
@@ -324,6 +324,7 @@ class Run:
                     self._sees_what_others_committed()
                     reason = self._obstacle(node)
                 if reason is not None:
+                    node.obstacle = reason
                     self._frontier.move(node, "blocked")
                     self._display.event(node.step.name, "blocked", reason)
 

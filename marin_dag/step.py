@@ -45,6 +45,8 @@ Policy = Literal["tracked", "versioned"]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)*")
 MAX_PART_LENGTH = 200
 """File systems take 255 bytes, and what is made of a step has its digest and a suffix behind the name."""
+MAX_SHOWN = 40
+"""Characters of a name that is too long."""
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -201,7 +203,8 @@ class Step(Generic[ResultT]):
         if not NAME.fullmatch(name):
             raise UserError(f"step name {name!r}: use letters, digits, '_', '-', '.' and '/' between parts.")
         if (longest := max(map(len, name.split("/")))) > MAX_PART_LENGTH:
-            raise UserError(f"step name {name[:40]}…: a part has {longest} characters; use at most {MAX_PART_LENGTH}.")
+            shown = f"{name[:MAX_SHOWN]}…"
+            raise UserError(f"step name {shown}: a part has {longest} characters; use at most {MAX_PART_LENGTH}.")
         if not isinstance(config, kind.config_type):
             raise UserError(
                 f"{name}: a {kind.name} step takes {kind.config_type.__qualname__}, not {type(config).__qualname__}."

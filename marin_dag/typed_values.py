@@ -9,47 +9,44 @@ import dataclasses
 import inspect
 import reprlib
 import typing
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
-from marin_dag.members import items_of, members_of
+from marin_dag.members import PLAIN, items_of
 
 LARGEST = 2**63 - 1
 
 
-def wrong_value_in(config: BaseModel) -> str:
-    """The first field in `config` with a number that no int64 holds, or of a dataclass with another type than it
-    declares, and what to write; or "".
+def wrong_value_in(value: object) -> str:
+    """The first field in `value`, such as a config, with a number that no int64 holds, or of a dataclass with another
+    type than it declares, and what to write; or "".
 
     Nothing is converted: "5" is no number, though pydantic would read it as one.
     """
-    for path, value in _values_in(config, ""):
-        for name, item in items_of(value):
-            if type(item) is int and not -LARGEST - 1 <= item <= LARGEST:
+    inner = []
+    for name, item in items_of(value):
+        if type(item) is int:
+            if not -LARGEST - 1 <= item <= LARGEST:
                 end = f"at most {LARGEST:,}" if item > 0 else f"at least {-LARGEST - 1:,}"
-                return f"{path}.{name}: {reprlib.repr(item)} is refused; a whole number is {end}."
-        kind: Any = type(value)
-        is_made: bool = dataclasses.is_dataclass(kind)  # and not a class itself
-        for name, (adapter, declared) in _declared(kind).items() if is_made else ():
-            given = getattr(value, name)
-            try:
-                is_taken = not _is_read_from_text(given, adapter.validate_python(given))
-            except ValidationError:
-                is_taken = False
-            if not is_taken:
-                cure = f"{kind.__name__}({name}=...) takes {declared}"
-                return f"{path}.{name}: {reprlib.repr(given)} is refused; {cure}."
+                return f".{name}: {reprlib.repr(item)} is refused; a whole number is {end}."
+        elif type(item) not in PLAIN:
+            inner.append((name, item))
+    kind: Any = type(value)
+    is_made: bool = dataclasses.is_dataclass(kind)  # and not a class itself
+    for name, (adapter, declared) in _declared(kind).items() if is_made else ():
+        given = getattr(value, name)
+        try:
+            is_taken = not _is_read_from_text(given, adapter.validate_python(given))
+        except ValidationError:
+            is_taken = False
+        if not is_taken:
+            return f".{name}: {reprlib.repr(given)} is refused; {kind.__name__}({name}=...) takes {declared}."
+    for name, item in inner:
+        if wrong := wrong_value_in(item):
+            return f".{name}{wrong}"
     return ""
-
-
-def _values_in(value: object, path: str) -> Iterator[tuple[str, Any]]:
-    """`value` and what it holds, at any depth, each behind the dotted path of its field; without what is PLAIN."""
-    yield path, value
-    for name, item in members_of(value):
-        yield from _values_in(item, f"{path}.{name}")
 
 
 @cache

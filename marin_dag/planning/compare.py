@@ -73,9 +73,9 @@ def record_named(records: Records, graph: Graph, text: str) -> Record | None:
     if not at or name not in graph:
         return find_record(records, text)
     digest = graph.step(name).digest
-    published = [key for key in records.committed_keys() if key.startswith(f"{digest}@")]
-    if f"{digest}@{milestone}" not in published:
-        steps = ", ".join(f"{at:,}" for at in sorted(int(key.partition("@")[2]) for key in published))
+    published = records.milestone_steps(digest)
+    if milestone not in map(str, published):
+        steps = ", ".join(map(str, published))
         raise UserError(f"{text}: {name} has published {f'only {steps}' if steps else 'nothing'} as the recipe is now.")
     return records.get(f"{digest}@{milestone}")
 

@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from marin_dag.errors import RefusedConfigError, UserError, listed
-from marin_dag.step import Step
+from marin_dag.step import MAX_SHOWN, Step
 from marin_dag.storage.records import max_name_length
 from marin_dag.store import Store
 
 MAX_NAMED = 3
-MAX_SHOWN = 40
-"""Characters of a name that is too long."""
 
 
 class RefusedStepsError(UserError):
@@ -37,15 +35,16 @@ def check_configs(steps: Iterable[Step[Any]]) -> None:
 def refuse_long_names(steps: Iterable[Step[Any]], store: Store) -> None:
     """Raises RefusedStepsError for names of so many parts that the store would refuse what lies below an output."""
     limit = max_name_length(store)
-    lengths = {step.name: len(step.name) for step in steps if len(step.name) > limit}
-    if lengths:
-        lines = (
-            f"step name {name[:MAX_SHOWN]}…: {length:,} characters, where the files of its output leave it "
+    names = [step.name for step in steps if len(step.name) > limit]
+    if names:
+        longest = max(names, key=len)
+        those = "step name" if len(names) == 1 else f"{len(names):,} step names are too long, such as"
+        raise RefusedStepsError(
+            f"{those} …{longest[-MAX_SHOWN:]}: {len(longest):,} characters, where the files of its output leave it "
             f"{max(limit, 0):,} of {store.max_path_in_bytes:,} bytes for a path below {store.prefix}. Give it fewer or "
-            "shorter parts, or pass a shorter --prefix."
-            for name, length in lengths.items()
+            "shorter parts, or pass a shorter --prefix.",
+            names,
         )
-        raise RefusedStepsError("\n".join(lines), lengths)
 
 
 def refusals(steps: Iterable[Step[Any]]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from marin_dag.planning.reasons import (
     KeptParts,
     NeverMade,
     Reason,
+    RecordGone,
     Resumes,
     Running,
 )
@@ -86,7 +87,7 @@ def _reached(planned: PlannedStep, reached: int, kept: Sequence[str]) -> tuple[i
         return reached, tuple(told if reason is running else reason for reason in reasons)
     if saved is not None and step.until is not None:
         reached = saved
-        settled = NeverMade | Continues | (MilestoneMissing if reached == step.until else NeverMade)
+        settled = NeverMade | RecordGone | Continues | (MilestoneMissing if reached == step.until else NeverMade)
         others = tuple(reason for reason in reasons if not isinstance(reason, settled))
         reasons = (*others, Resumes(saved, step.until))
     return reached, (*reasons, KeptParts(parts)) if parts else reasons

@@ -127,7 +127,7 @@ class Frontier:
                 continue  # nothing is wrong with it: the next run goes on with both
             for maker in makers:
                 if maker.state != "done":
-                    return f"by {maker.step.name}"
+                    return maker.obstacle or f"by {maker.step.name}"
             if makers:
                 return f"{item.name} is done but has published no milestone {item.milestone}{_publishing(item)}"
             return _unmade(item)

@@ -12,12 +12,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from marin_dag.quantities import counted
+from marin_dag.errors import listed
 from marin_dag.storage.progress import Progress
 
 PROGRESS_LINE_SECONDS = 15.0
 QUEUED_LINE_SECONDS = 600.0
 """Where ever more steps wait for the same machines, the first of them says so, and again so much later."""
+MAX_BLOCKED = 8
+"""Names of steps blocked by one and the same, in a log."""
 ENDED_ROWS = 12
 STYLES = {
     "running": "cyan",
@@ -90,9 +92,9 @@ class LineDisplay:
         self._errors = errors
         self._total = 0
         self._done = 0
-        self._blocked: set[str] = set()
-        self._num_untold = 0
-        """Blocked by another blocked step: counted in one line, for there may be thousands."""
+        self._obstacles: set[str] = set()
+        self._untold: list[str] = []
+        """Blocked by what a line has said of another step: told together, for there may be thousands."""
         self._last_line: dict[str, float] = {}
         self._last_wait: dict[str, float] = {}
         self._paces: dict[str, Pace] = {}
@@ -127,11 +129,10 @@ class LineDisplay:
                 return
             self._last_wait[detail] = now
         if what == "blocked":
-            is_below = detail.removeprefix("by ") in self._blocked
-            self._blocked.add(name)
-            self._num_untold += is_below
-            if is_below:
+            if detail in self._obstacles:
+                self._untold.append(name)
                 return
+            self._obstacles.add(detail)
         self._done += what == "done"
         of_all = f" ({self._done}/{self._total})" if what == "done" else ""
         self._line(name, f"{what}{of_all}", detail)
@@ -145,9 +146,9 @@ class LineDisplay:
             self._line(name, "running", figures_of(progress, left))
 
     def _tell_untold(self) -> None:
-        if self._num_untold:
-            number, self._num_untold = self._num_untold, 0
-            self.say(f"{counted(number, 'step')} below {'is' if number == 1 else 'are'} blocked, too")
+        if self._untold:
+            names, self._untold = self._untold, []
+            self.say(f"{listed(names, MAX_BLOCKED)} {'is' if len(names) == 1 else 'are'} blocked, too")
 
     def _line(self, name: str, what: str, detail: str) -> None:
         self._tell_untold()

@@ -34,6 +34,8 @@ class Node:
     """Who told it to stop while it waited for its resources."""
     has_told: bool = False
     """Whether the attempt of another run has been told what this one wants of it."""
+    obstacle: str = ""
+    """Why it is blocked: the reason of the first above it that is."""
     lease: Lease | None = None
     num_attempts: int = 0
     num_postponed: int = 0

@@ -1,8 +1,9 @@
 """Obituary: what a user is told when a step has failed for good, and when a run ends with steps that are not done."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import get_args
 
+from marin_dag.graph import Graph
 from marin_dag.quantities import counted
 from marin_dag.running.live import ENDINGS
 from marin_dag.running.node import Node, State
@@ -35,7 +36,9 @@ def last_words(
     states = [node.state for node in nodes]
     if any(state != "done" for state in states):
         yield _summary(states)
-        yield from _ways_on(failures.values(), command, command_to_force)
+        damaged = {name for failure in failures.values() for name in failure.steps_to_force}
+        above = Graph(by_key[key].step for key in failures).names if damaged else ()
+        yield from _ways_on([name for name in above if name in damaged], command, command_to_force)
 
 
 def _obituary(name: str, num_attempts: int, failure: Failure, store: Store) -> str:
@@ -57,9 +60,8 @@ def _summary(states: Sequence[State]) -> str:
     return f"{count['done']} of {counted(len(states), 'step')} {are} done, {said}"
 
 
-def _ways_on(failures: Iterable[Failure], command: str, command_to_force: Callable[[str], str]) -> Iterator[str]:
-    """What to type after a run that has left steps undone: first what makes damaged outputs again, each once."""
-    first = dict.fromkeys(name for failure in failures for name in failure.steps_to_force)
-    for name in first:
+def _ways_on(damaged: Sequence[str], command: str, command_to_force: Callable[[str], str]) -> Iterator[str]:
+    """What to type after a run that has left steps undone: first what makes damaged outputs again, inputs first."""
+    for name in damaged:
         yield f"first:     {command_to_force(name)}"
-    yield f"{'then:    ' if first else 'to go on:'}  {command}"
+    yield f"{'then:    ' if damaged else 'to go on:'}  {command}"

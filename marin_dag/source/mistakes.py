@@ -13,6 +13,7 @@ from marin_dag.changes import nearest_field
 from marin_dag.structures import is_structured
 
 VALUE_CHARACTERS = 60
+_ENGINE = Path(__file__).parents[1]
 _NOT_THE_RECIPE = ("site-packages", "dist-packages")
 NO_SUCH_FIELD = "there is no such field"
 NOT_GIVEN = "is not given, and has no default"
@@ -34,10 +35,11 @@ def said_of(error: ValidationError) -> str:
 
 
 def said_of_call(error: TypeError) -> str:
-    """As `said_of`, of a dataclass made with a field that it has not, or without one that it needs; of any other error
-    nothing."""
+    """As `said_of`, of a dataclass that the recipe made with a field that it has not, or without one that it needs; of
+    any other error nothing."""
     wrong = _MADE_WRONG.search(str(error))
-    made = None if wrong is None else _dataclass_made(error.__traceback__, wrong[1])
+    *_, innermost = traceback.extract_tb(error.__traceback__)
+    made = None if wrong is None or not _is_of_the_recipe(innermost) else _dataclass_made(error.__traceback__, wrong[1])
     if wrong is None or made is None:
         return ""
     place = _place(error.__traceback__)
@@ -81,12 +83,16 @@ def _shown(problem: ErrorDetails) -> str:
 
 def _place(trace: TracebackType | None) -> str:
     """ "FILE:LINE: " of the innermost line that is neither a library's nor the engine's, or nothing."""
-    engine = Path(__file__).parents[1]
     for frame in reversed(traceback.extract_tb(trace)):
-        path = Path(frame.filename)
-        if not path.is_relative_to(engine) and not any(part in _NOT_THE_RECIPE for part in path.parts):
+        if _is_of_the_recipe(frame):
             return f"{frame.filename}:{frame.lineno}: "
     return ""
+
+
+def _is_of_the_recipe(frame: traceback.FrameSummary) -> bool:
+    """Whether it runs neither a library's code nor the engine's."""
+    path = Path(frame.filename)
+    return not path.is_relative_to(_ENGINE) and not any(part in _NOT_THE_RECIPE for part in path.parts)
 
 
 def _model_made(trace: TracebackType | None, title: str) -> type[BaseModel] | None:

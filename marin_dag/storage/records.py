@@ -172,10 +172,13 @@ class Records:
                 found.setdefault(key, set()).add(name)
         return found
 
+    def milestone_steps(self, digest: str) -> list[int]:
+        """Where a trajectory has committed milestones, in order, by one listing."""
+        return sorted(int(key_at(entry.path).rpartition("@")[2]) for entry in self.store.list(COMMITS, f"{digest}@"))
+
     def milestones(self, digest: str) -> dict[int, Record]:
         """Committed milestones of a trajectory, by step."""
-        keys = [key_at(entry.path) for entry in self.store.list(COMMITS, f"{digest}@")]
-        return {int(key.rpartition("@")[2]): self.get(key) for key in keys}
+        return {at: self.get(f"{digest}@{at}") for at in self.milestone_steps(digest)}
 
     def record_failure(self, failure: Failure) -> None:
         """Keeps how an attempt ended."""

@@ -12,6 +12,7 @@ from marin_dag.ascii_terminal import made_printable
     [
         ("ascii", "strict", b"0 -> 3e-3 - ... 2 x +-1 \\xe9\\u21c4 \\udcff"),
         ("ascii", "surrogateescape", b"0 -> 3e-3 - ... 2 x +-1 \\xe9\\u21c4 \\udcff"),  # of the locale C
+        ("ascii", "backslashreplace", b"0 -> 3e-3 - ... 2 x +-1 \\xe9\\u21c4 \\udcff"),  # of standard error
         ("latin-1", "strict", b"0 -> 3e-3 - ... 2 \xd7 \xb11 \xe9\\u21c4 \\udcff"),
         ("utf-8", "strict", "0 → 3e-3 – … 2 × ±1 é⇄ ".encode() + b"\\udcff"),
         ("ascii", "replace", b"0 ? 3e-3 ? ? 2 ? ?1 ?? ?"),  # as somebody chose

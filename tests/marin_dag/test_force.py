@@ -187,6 +187,17 @@ def test_a_step_whose_inputs_lost_files_says_how_to_make_each_again(prefix: str,
     assert run(prefix, [second])[0] == 0
 
 
+def test_of_damaged_inputs_those_that_others_are_made_from_are_made_again_first(prefix: str) -> None:
+    raw = write("raw", WriteConfig(text="text"))
+    made = join("made", JoinConfig(texts=(raw.as_input(),)))
+    last = join("last", JoinConfig(texts=(made.as_input(), raw.as_input())))
+    assert run(prefix, [raw, made])[0] == 0
+    for damaged in (record(prefix, raw), record(prefix, made)):
+        open_store(prefix).delete(f"{damaged.output_path}/{damaged.manifest[0].path}")
+    lines = run(prefix, [last])[1].lines
+    assert [line.split()[-1] for line in lines if line.startswith("first:")] == ["raw", "made"]
+
+
 def test_a_trajectory_with_a_state_of_its_own_needs_no_more_of_what_it_began_with(prefix: str, tmp_path: Path) -> None:
     marks = str(tmp_path / "marks")
     first = count("first", CountConfig(stride=1, until_step=5))

@@ -154,6 +154,13 @@ def test_a_record_that_somebody_deleted_is_told_from_what_was_never_made(bench: 
     assert bench()[0] == 0 and path.exists()
 
 
+def test_what_is_committed_while_a_plan_is_made_is_done(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench()
+    key, committed_keys = bench.plan()["count"].step.key, Records.committed_keys
+    monkeypatch.setattr(Records, "committed_keys", lambda records: committed_keys(records) - {key})
+    assert bench.plan()["count"].verdict is Verdict.DONE
+
+
 def test_a_plan_of_what_is_done_takes_two_listings_and_reads_nothing(bench: Workbench) -> None:
     bench()
     store = Watched(str(bench.prefix))
@@ -260,9 +267,13 @@ def test_a_name_that_leaves_the_files_of_an_output_no_room_is_refused_with_what_
     store.max_path_in_bytes = 1_024  # as below a bucket
 
     def plan(*lengths: int) -> int:
-        name = "/".join("x" * length for length in lengths)
-        return len(make_plan(Graph([toy.text(name, toy.TextConfig(text="x"))]), store).will_run)
+        parts = "/".join("x" * 200 for _ in range(3))
+        steps = [toy.text(f"{parts}/{length * 'y'}", toy.TextConfig(text=str(length))) for length in lengths]
+        return len(make_plan(Graph(steps), store).will_run)
 
-    assert plan(200, 200, 200, 123)
-    with pytest.raises(UserError, match=rf"^step name x{{40}}…: 727 characters, .* 726 of 1,024 bytes .* {tmp_path}"):
-        plan(200, 200, 200, 124)
+    assert plan(123) == 1
+    said = rf"…y{{40}}: 727 characters, .* 726 of 1,024 bytes .* {tmp_path}\. [^\n]+$"
+    with pytest.raises(UserError, match=rf"^step name {said}"):
+        plan(124)
+    with pytest.raises(UserError, match=rf"^2 step names are too long, such as {said.replace('727', '728')}"):
+        plan(123, 124, 125)

@@ -201,7 +201,7 @@ def test_one_failed_step_stops_its_descendants_and_nothing_else(tmp_path: Path, 
     assert "bad failed ValueError: the archive is torn" in display.text
     assert "bad failed: ValueError: the archive is torn\nsecond line\n  log:" in display.text
     assert "below blocked by bad" in display.text
-    assert "lowest blocked by below" in display.text
+    assert "lowest blocked by bad" in display.text
     assert "to go on:  python pipelines/toy.py" in display.text
     failure = Records(open_store(str(tmp_path / "runs"))).failures(bad.key)[-1]
     assert failure.error == "the archive is torn\nsecond line"
@@ -685,7 +685,7 @@ def test_a_step_that_fails_in_a_trajectory_blocks_all_later_legs(tmp_path: Path,
     code, display = run(str(blocker), [third, second, first])
     assert code == 1
     assert "second blocked by first" in display.text
-    assert "third blocked by second" in display.text
+    assert "third blocked by first" in display.text
 
 
 def test_an_input_that_nobody_makes_blocks_with_its_name(tmp_path: Path):
@@ -819,19 +819,23 @@ def test_an_interrupt_while_the_backend_starts_is_not_waited_with_until_it_has(t
     )
 
 
+@pytest.mark.parametrize(("owner", "during"), [(Leases, "acquire"), (Records, "get"), (LocalBackend, "submit")])
 def test_nothing_is_started_after_an_interrupt_that_came_while_it_was_about_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, during: str
 ):
     web, display = write("web", WriteConfig(text="web")), Recorder()
-    asked = Run([web], open_store(str(tmp_path)), LocalBackend(), display, command="")
-    acquire = Leases.acquire
+    assert run(str(tmp_path), [web])[0] == 0
+    both = join("both", JoinConfig(texts=(web.as_input(),)))
+    asked = Run([web, both], open_store(str(tmp_path)), LocalBackend(), display, command="")
+    method = getattr(owner, during)
 
-    def interrupted(leases: Leases, *arguments: Any, **options: Any) -> Any:
+    def interrupted(*arguments: Any, **options: Any) -> Any:
         asked._on_signal(signal.SIGINT, None)
-        return acquire(leases, *arguments, **options)
+        return method(*arguments, **options)
 
-    monkeypatch.setattr(Leases, "acquire", interrupted)
+    monkeypatch.setattr(owner, during, interrupted)
     assert asked.run() == 1 and "stopping: nothing runs" in display.lines
-    assert not any(line.startswith("web ") for line in display.lines)
+    begun = [line for line in display.lines if line.startswith("both ")]
+    assert begun == (["both stopped before it began"] if during == "submit" else [])
     monkeypatch.undo()
-    assert run(str(tmp_path), [web])[0] == 0, "nobody holds it"
+    assert run(str(tmp_path), [web, both])[0] == 0, "nobody holds it"

@@ -334,6 +334,8 @@ def test_after_an_interruption_a_plan_counts_only_what_is_left(lab: Lab) -> None
     assert (plan.cost.tokens, plan.saved.tokens) == (70, 130)
     assert "resumes at step 13, saved by an earlier attempt, of 20" in render_plan(plan)
     assert "Not done again: 130 tokens" in render_plan(plan)
+    Records(lab.store).label("phase", phase.key)  # as by a commit that was killed before its record
+    assert lab.plan(phase).steps[0].reasons == (Resumes(13, 20),)
     assert lab.run(phase) == list(range(13, 20))
     assert lab.value(phase) == 40
 

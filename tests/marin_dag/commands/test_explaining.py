@@ -167,6 +167,12 @@ def test_show_tells_identity_files_and_provenance(made: Workbench) -> None:
         assert made(command, "third@30") == made(command, "third")
 
 
+def test_the_states_that_a_step_has_published_are_told_as_they_are_typed(made: Workbench) -> None:
+    (last,) = (made.prefix / "commits").glob(f"{digests(made, 'third')[0]}@30.json")
+    last.with_stem(last.stem.replace("@30", "@1001")).write_bytes(last.read_bytes())
+    assert "third has published only 20, 30, 1001 as the recipe is now." in made("show", "third@25")[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

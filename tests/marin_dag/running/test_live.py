@@ -52,20 +52,27 @@ def test_a_log_has_one_line_an_event_with_a_count_of_what_is_done():
     assert screen.complained == ""
 
 
-def test_of_the_steps_below_a_failed_one_a_log_names_those_that_read_it_and_counts_the_rest():
+def test_of_the_steps_that_one_obstacle_blocks_a_log_tells_the_first_with_it_and_names_the_rest():
     screen = Screen()
     display = LineDisplay(screen.out, screen.errors)
     with display:
-        for name, by in (("count", "web"), ("train", "count"), ("report", "train")):
-            display.event(name, "blocked", f"by {by}")
+        for name in ("count", "train", "report"):
+            display.event(name, "blocked", "by web")
         display.event("code", "done", "")
-        display.event("score", "blocked", "by train")
+        display.event("tokens", "blocked", "books is not committed and not part of this run")
+        for number in range(20):
+            display.event(f"score/{number}", "blocked", "by web")
+        display.event("code/2", "done", "")
+        display.event("last", "blocked", "by web")
     lines = [line.split("  ", 1)[-1] for line in screen.said.splitlines()]
     assert lines == [
         "count  blocked:  by web",
-        "2 steps below are blocked, too",
+        "train, report are blocked, too",
         "code  done (1/0)",
-        "1 step below is blocked, too",
+        "tokens  blocked:  books is not committed and not part of this run",
+        f"{', '.join(f'score/{number}' for number in range(8))} and 12 more are blocked, too",
+        "code/2  done (2/0)",
+        "last is blocked, too",
     ]
 
 

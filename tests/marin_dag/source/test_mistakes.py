@@ -89,6 +89,17 @@ def test_a_value_made_with_fields_that_it_has_not_is_told_like_a_config(
     assert "Traceback" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("file", [f"{PROJECT}/marin_dag/engine.py", "/venv/lib/site-packages/library.py"])
+def test_a_value_that_the_engine_or_a_library_made_wrongly_is_no_mistake_of_the_recipe(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names: dict[str, Any] = {"Share": Share}
+    exec(compile("def make(): Share(amont=1)", file, "exec"), names)
+    assert main(lambda parsed: names["make"](), name="mine", argv=["plan", "--prefix", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback") and f'File "{file}", line 1, in make' in said
+
+
 @pytest.mark.parametrize("built", [None, 3, "steps", [None]])
 def test_a_recipe_that_returns_no_steps_is_told_what_to_return(built: Any) -> None:
     with pytest.raises(GraphError, match=r"the recipe's function returned .*, where a list of steps belongs; return"):
