@@ -16,9 +16,7 @@ class Cost:
     """Of work, not of waiting: steps may run side by side. From past attempts; 0 where there are none."""
 
     def __add__(self, other: "Cost") -> "Cost":
-        mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
-        return Cost(*(a + b for a, b in zip(mine, theirs, strict=True)))
+        return Cost(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
 
     def __sub__(self, other: "Cost") -> "Cost":
-        mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
-        return Cost(*(a - b for a, b in zip(mine, theirs, strict=True)))
+        return Cost(*(a - b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))

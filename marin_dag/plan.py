@@ -166,6 +166,8 @@ class _Planner:
         self.lost_milestones = LostMilestones(graph, self.committed, self.left_behind, tellings)
         self.unable: frozenset[str] = frozenset()
         """Steps that are selected and cannot run."""
+        self.able = selected
+        """All others that are selected."""
         self._siblings: Siblings | None = None
         self._kept = kept_milestones(self.committed)
 
@@ -177,6 +179,7 @@ class _Planner:
             if unable <= self.unable or self.lost_milestones.makers.isdisjoint(unable - self.unable):
                 break
             self.unable |= unable  # what counted on one of them to come by its start is planned anew without it
+            self.able = self.selected - self.unable
             self.makers.clear()
         steps = with_remainders(self.planned.values(), self.left_behind, self._kept)
         return Plan(self.graph, with_seconds(tuple(map(_told_begun, steps)), self.records, self.committed))
@@ -194,7 +197,7 @@ class _Planner:
         if maker != step.name:
             reasons, will_run = (SameAs(maker),), False
         blockers = self._blockers(step) if verdict not in (Verdict.DONE, Verdict.DRIFTED) else ()
-        lost = self.lost_milestones.of(step, self.selected - self.unable) if verdict is not Verdict.DONE else ()
+        lost = self.lost_milestones.of(step, self.able) if verdict is not Verdict.DONE else ()
         if (blockers or lost) and is_selected:
             blocked: tuple[Reason, ...] = (BlockedBy(blockers),) if blockers else ()
             verdict, will_run, reasons = Verdict.BLOCKED, False, (*lost, *blocked)
