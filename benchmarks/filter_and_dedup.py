@@ -114,6 +114,8 @@ def main() -> None:
         return
     if not PEER.exists():
         sys.exit(f"{PEER}: not there; `make benchmarks` makes the peers' environment.")
+    if missing := [path for corpus in CORPORA if not (path := _lines_of(arguments.corpora, corpus)).is_file()]:
+        sys.exit(f"{missing[0]}: not there; name the folder of the corpora with --corpora.")
     with tempfile.TemporaryDirectory() as folder:
         sizes = {}
         for name, part in PARTS.items():
@@ -175,9 +177,13 @@ def _slope(sizes: Sequence[float], peaks: Sequence[float]) -> float:
     return covariance / sum((size - middle) ** 2 for size in sizes)
 
 
+def _lines_of(corpora: Path, corpus: str) -> Path:
+    return corpora / f"{corpus}.jsonl.gz"
+
+
 def _documents(corpora: Path, every: int) -> Iterator[Document]:
     for corpus in CORPORA:
-        with gzip.open(corpora / f"{corpus}.jsonl.gz", "rt") as lines:
+        with gzip.open(_lines_of(corpora, corpus), "rt") as lines:
             for number, line in enumerate(itertools.islice(lines, 0, None, every)):
                 # Cut, so that the largest document of a part is about as large as that of the whole.
                 yield Document(f"{corpus}/{number}", json.loads(line)["text"][:MAX_CHARACTERS], corpus)

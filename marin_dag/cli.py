@@ -30,6 +30,7 @@ from marin_dag.commands import (
     gc,
     log,
     ls,
+    page,
     pin,
     plan,
     show,
@@ -78,6 +79,7 @@ COMMANDS = {
         attach.COMMAND,
         stop.COMMAND,
         tell.COMMAND,
+        page.COMMAND,
         verify.COMMAND,
         copy.COMMAND,
         adopt.COMMAND,
@@ -95,7 +97,9 @@ DEFAULT = Command(
 OTHER_WORDS = {
     "status": "plan",
     "list": "ls",
-    "watch": "attach",
+    "watch": "page",
+    "dashboard": "page",
+    "serve": "page",
     "logs": "log",
     "explain": "why",
     "info": "show",
@@ -329,6 +333,7 @@ def _parser(
     """The parser, and the options that each command takes ("" for none)."""
     parser = Parser(
         prog=program(),
+        usage="%(prog)s [COMMAND] [STEP ...] [option ...]",
         description=f"The pipeline {name!r}: plan it, run it, explain it, fork it.",
         epilog=_epilog(known.values()),
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -124,6 +124,11 @@ def remember_secrets(config: object) -> None:
             remember_secrets(value)
 
 
+def redact_document(document: Any) -> Any:
+    """JSON data whose texts are those that `redact` makes."""
+    return _mapped(document, redact)
+
+
 def without_known_secrets(document: Any) -> Any:
     """A JSON document as it is kept: no secret of this process's environment or of its configs is in it."""
     secrets = _known_secrets()

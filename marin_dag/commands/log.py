@@ -16,7 +16,7 @@ def _log(session: Session) -> int:
     if found is None:
         step = graph.step(session.step)
         found = records.find(step.key)
-        path = _newest_log(session.store, step.name, step.digest) if found is None else _log_of(found)
+        path = newest_log(session.store, step.name, step.digest) if found is None else _log_of(found)
     else:
         path = _log_of(found)
     try:
@@ -37,7 +37,8 @@ def _log_of(record: Record) -> str:
     return f"{record.output_path.partition(record.attempt)[0]}{record.attempt}.log"
 
 
-def _newest_log(store: Store, name: str, digest: str) -> str | None:
+def newest_log(store: Store, name: str, digest: str) -> str | None:
+    """The path of the log of the newest attempt at a step; None where none has left one."""
     folder = attempt_path(name, digest, "")
     entries = store.list(folder.rstrip("/"))
     logs = [entry for entry in entries if entry.path.endswith(".log") and "/" not in entry.path.removeprefix(folder)]

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from marin_dag.changes import nearest
 from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, Command, Session
@@ -23,41 +23,61 @@ GONE_SECONDS = 15.0
 """After an attempt that died, its run tries again a few seconds later."""
 
 
+class Said(NamedTuple):
+    """What was told, and to whom."""
+
+    telling: Telling
+    whom: str
+    """For the person who told it."""
+    is_awaited: bool
+    """Whether somebody is at work who will answer."""
+
+
 def _tell(session: Session) -> int:
     graph = session.graph()
     step = graph.step(session.step)
-    tellings = Tellings(session.store)
     if len(session.parsed.names) < 2:
         if session.parsed.at is not None or session.parsed.reason:
             raise UserError(f"tell {step.name}: say what to tell it: {_words(step)}.")
-        _print_all(tellings, step)
+        _print_all(Tellings(session.store), step)
         return NOTHING_WOULD_RUN
-    word, at = session.parsed.names[1], session.parsed.at
-    leases = Leases(session.store)
-    running = leases.at_work()
+    word, reason = session.parsed.names[1], session.parsed.reason
+    said = tell_step(session.store, graph, step, word, at=session.parsed.at, reason=reason)
+    print(f"{step.name}: {said.whom}")
+    if not said.is_awaited:
+        return NOTHING_WOULD_RUN
+    print("waiting for its answer; Ctrl-C leaves, and it is told all the same", flush=True)
+    return _wait(Leases(session.store), Tellings(session.store), step, said.telling)
+
+
+def tell_step(store: Store, graph: Graph, step: Step[Any], word: str, *, at: int | None, reason: str) -> Said:
+    """Leaves `word` for whoever is at work on `step`, or will come by milestone `at` of it.
+
+    Raises:
+        UserError: it does not hear that word, there is nobody to hear it, or the milestone is none to publish.
+    """
+    running = Leases(store).at_work()
     held = running.get(step.digest)
-    _refuse(session.store, graph, step, word, at, running)
-    telling = tellings.tell(step.digest, step.name, word, milestone=at, reason=session.parsed.reason)
+    _refuse(store, graph, step, word, at, running)
+    telling = Tellings(store).tell(step.digest, step.name, word, milestone=at, reason=reason)
     if held is None and at is not None:
-        print(f"{step.name}: nobody is at work on it; whoever comes by step {at:,} is told to publish it")
-        return NOTHING_WOULD_RUN
+        whom = f"nobody is at work on it; whoever comes by step {at:,} is told to publish it"
+        return Said(telling, whom, is_awaited=False)
     if held is None:
         hosts = ", ".join(sorted({f"{each.holder.host} (pid {each.holder.pid})" for each in running.values()}))
-        print(f"{step.name}: nobody is at work on it; what runs on {hosts} is told not to begin it")
-        return NOTHING_WOULD_RUN
+        return Said(telling, f"nobody is at work on it; what runs on {hosts} is told not to begin it", is_awaited=False)
     done = held.progress
     how_far = "" if done is None else f", at {done.done:,} of {done.total:,} {done.unit}"
     is_at = "it waits for its resources, its driver" if held.is_queued else "it is at work, its driver"
     what = word if at is None else f"{word} step {at:,}"
-    print(f"{step.name}: told to {what}; {is_at} on {held.holder.host} (pid {held.holder.pid}){how_far}")
-    print("waiting for its answer; Ctrl-C leaves, and it is told all the same", flush=True)
-    return _wait(leases, tellings, step, telling)
+    whom = f"told to {what}; {is_at} on {held.holder.host} (pid {held.holder.pid}){how_far}"
+    return Said(telling, whom, is_awaited=True)
 
 
 def _refuse(
     store: Store, graph: Graph, step: Step[Any], word: str, at: int | None, running: Mapping[str, Held]
 ) -> None:
-    known = _words_of(step)
+    known = words_of(step)
     if word not in known:
         raise UserError(f"tell {step.name} {word}: it hears {_words(step)}.{nearest(word, known)}")
     records, is_at_work = Records(store), step.digest in running
@@ -120,12 +140,13 @@ def _print_all(tellings: Tellings, step: Step[Any]) -> None:
         print(f"{' ' * len(telling.told)}  {'no answer' if answer is None else f'{answer.said} ({answer.answered})'}")
 
 
-def _words_of(step: Step[Any]) -> tuple[str, ...]:
+def words_of(step: Step[Any]) -> tuple[str, ...]:
+    """What a step of its kind hears while it runs."""
     return (STOP, *step.kind.hears)
 
 
 def _words(step: Step[Any]) -> str:
-    *others, last = _words_of(step)
+    *others, last = words_of(step)
     return _quoted([last]) if not others else f"{_quoted(others)} and {_quoted([last])}"
 
 

@@ -1,0 +1,130 @@
+"""Watched: what a page shows of one graph on one prefix: verdicts, who is at work and how far, what was told."""
+
+import datetime
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+from marin_dag.commands.log import newest_log
+from marin_dag.commands.tell import Said, tell_step, words_of
+from marin_dag.graph import Graph
+from marin_dag.plan import Plan, make_plan
+from marin_dag.planning.planned import Verdict
+from marin_dag.planning.reasons import render_all
+from marin_dag.running.live import Pace, figures_of
+from marin_dag.step import Step
+from marin_dag.storage.lease import Held, Leases
+from marin_dag.storage.told import PUBLISH, Telling, Tellings
+from marin_dag.store import Store
+
+SCHEMA = "marin_dag.page/1"
+PLAN_SECONDS = 30.0
+"""A plan reads more than who is at work does, and is made anew when that changes, or so much later."""
+LOOK_SECONDS = 4.0
+"""Drivers say every ten how far they are; however many pages are open, the store is asked so often."""
+SHOWN_TELLINGS, SHOWN_WAITING = 20, 50
+LOG_BYTES = 64 * 1024
+"""Of the end of a log."""
+WAITING = frozenset({Verdict.FAILED, Verdict.BLOCKED, Verdict.DRIFTED})
+
+
+class Watched:
+    """The steps of one graph on one store; for the threads of a server."""
+
+    def __init__(self, pipeline: str, graph: Graph, store: Store) -> None:
+        self._pipeline, self._graph, self._store = pipeline, graph, store
+        self._leases, self._tellings = Leases(store), Tellings(store)
+        self._lock = threading.Lock()
+        self._looked = self._planned = -PLAN_SECONDS
+        self._document: dict[str, Any] = {}
+        self._plan: Plan | None = None
+        self._at_work: frozenset[str] = frozenset()
+        self._paces: dict[str, Pace] = {}
+        self._told: dict[str, Telling] = {}
+        """By id: a telling never changes."""
+        self._answers: dict[str, dict[str, Any]] = {}
+        """By the id of what is answered."""
+
+    def document(self) -> dict[str, Any]:
+        """All that is shown, as JSON data; read from the store unless it just was."""
+        with self._lock:
+            if time.monotonic() - self._looked >= LOOK_SECONDS:
+                self._document = self._look()
+                self._looked = time.monotonic()
+            return self._document
+
+    def tell(self, name: str, word: str, *, at: int | None, reason: str) -> Said:
+        """As the command `tell`; raises what it does."""
+        said = tell_step(self._store, self._graph, self._graph.step(name), word, at=at, reason=reason)
+        with self._lock:
+            self._looked = -LOOK_SECONDS  # it is in the next document
+        return said
+
+    def log(self, name: str) -> str:
+        """The end of the log of the newest attempt at a step; "" where none has left one yet.
+
+        Raises:
+            UserError: there is no such step.
+        """
+        step = self._graph.step(name)
+        path = newest_log(self._store, step.name, step.digest)
+        return "" if path is None else self._store.read(path)[-LOG_BYTES:].decode(errors="replace")
+
+    def _look(self) -> dict[str, Any]:
+        at_work = self._leases.at_work()
+        now = time.monotonic()
+        if self._plan is None or frozenset(at_work) != self._at_work or now - self._planned >= PLAN_SECONDS:
+            self._plan, self._planned, self._at_work = make_plan(self._graph, self._store), now, frozenset(at_work)
+        steps = {step.digest: step for step in self._graph.steps}
+        of_others = [held for digest, held in at_work.items() if digest not in steps]
+        verdicts = Counter(planned.verdict for planned in self._plan.steps)
+        waiting = [planned for planned in self._plan.steps if planned.verdict in WAITING]
+        return {
+            "schema": SCHEMA,
+            "pipeline": self._pipeline,
+            "prefix": self._store.prefix,
+            "looked": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "verdicts": {str(verdict): verdicts[verdict] for verdict in Verdict if verdicts[verdict]},
+            "at_work": [self._worked_on(steps[digest], at_work[digest]) for digest in steps if digest in at_work],
+            "at_work_of_other_settings": [{"name": held.holder.name, "holder": held.holder.said} for held in of_others],
+            "waiting": [
+                {"name": each.name, "verdict": str(each.verdict), "reasons": list(render_all(each.reasons))}
+                for each in waiting[:SHOWN_WAITING]
+            ],
+            "num_waiting": len(waiting),
+            "told": self._newest_tellings(),
+            "damaged": sorted(self._tellings.damaged.values()),
+        }
+
+    def _worked_on(self, step: Step[Any], held: Held) -> dict[str, Any]:
+        progress = held.progress
+        pace = self._paces.setdefault(step.digest, Pace())
+        seconds_left = None if progress is None else pace.seconds_left(progress, time.monotonic())
+        return {
+            "name": held.holder.name if held.holder.name in self._graph else step.name,
+            "is_queued": held.is_queued,
+            "holder": held.holder.said,
+            "share": None if progress is None else progress.share,
+            "how_far": "" if progress is None else figures_of(progress, seconds_left),
+            "words": list(words_of(step)),
+            "can_name_a_step": PUBLISH in step.kind.hears,
+        }
+
+    def _newest_tellings(self) -> list[dict[str, Any]]:
+        for telling in self._tellings.of_all(known=self._told):
+            self._told[telling.id] = telling
+        newest = sorted(self._told.values(), key=lambda telling: telling.id)[: -SHOWN_TELLINGS - 1 : -1]
+        for telling in newest:
+            answer = None if telling.id in self._answers else self._tellings.answer_of(telling)
+            if answer is not None:
+                self._answers[telling.id] = {"said": answer.said, "is_refused": answer.is_refused}
+        return [
+            {
+                "name": telling.name,
+                "told": telling.told,
+                "said": telling.said,
+                "answer": self._answers.get(telling.id),
+            }
+            for telling in newest
+        ]
