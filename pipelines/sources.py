@@ -27,8 +27,8 @@ from steps.fetch import Wheel, files_in, installed_python, names_in
 
 OWN_FILES = ("*.jsonl", "*.jsonl.gz", "*.jsonl.zst")
 """What of a user's folder is read; JSON lines, each file a source."""
-OTHER_ENDING = re.compile(r"\.(ndjson|jsonlines)(?=$|\.(gz|zst)$)")
-"""What others call JSON lines."""
+OTHER_ENDING = re.compile(r"\.(?:ndjson|jsonlines|jsonl)(|\.gz|\.zst)$", re.IGNORECASE)
+"""What others call JSON lines, or write in capitals."""
 COMPANIONS = ("*.md", *(f"{name}{suffix}" for name in ("LICENSE", "README") for suffix in ("", ".txt", ".rst")))
 """What may lie beside it unread, besides hidden files."""
 MAX_NAMED = 3
@@ -209,7 +209,8 @@ def _refuse_what_would_be_left_out(folder: str) -> None:
     others = [name for name in names_in(folder, "**") if not is_known(name)]
     if others:
         same = [name for name in others if OTHER_ENDING.search(name) and "/" not in name]
-        cure = f"Rename {same[0]} to {OTHER_ENDING.sub('.jsonl', same[0])}: the format is the same. " if same else ""
+        renamed = [OTHER_ENDING.sub(lambda found: f".jsonl{found[1].lower()}", name) for name in same]
+        cure = f"Rename {same[0]} to {renamed[0]}: the format is the same. " if same else ""
         raise ValueError(
             f"{folder}: {listed(others, MAX_NAMED)} would not be read: a source is a file of JSON lines "
             f"({', '.join(OWN_FILES)}) that lies in the folder itself. {cure}Convert what is to be trained on, and "

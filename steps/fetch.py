@@ -140,13 +140,16 @@ def names_in(folder: str, *patterns: str) -> list[str]:
     """Names of the files of a folder that match the patterns, relative to it.
 
     Raises:
-        UserError: there are none, what matches cannot be read, or it is in a bucket that cannot be reached.
+        UserError: there are none, the folder has no name, what matches cannot be read, or it is in a bucket that cannot
+            be reached.
     """
     from marin_dag.errors import UserError
     from marin_dag.storage.prefix import open_store
     from runtime.text.fetch.errors import FetchError
     from runtime.text.fetch.local_files import find_files
 
+    if not folder.strip():  # else it would be the one that the program was started in
+        raise UserError("the folder to read files from is named ''; name one, or gs://bucket/folder.")
     if folder.startswith(("gs://", "s3://")):  # fsspec says of one that cannot be reached that it has no such folder
         open_store(folder).make_contact()
     try:

@@ -236,6 +236,7 @@ def test_what_would_be_left_out_of_an_own_corpus_is_refused_and_companions_are_n
     [
         ("web.ndjson", "Rename web.ndjson to web.jsonl: the format is the same. Convert"),
         ("web.jsonlines.gz", "Rename web.jsonlines.gz to web.jsonl.gz: the format is the same. Convert"),
+        ("web.JSONL.GZ", "Rename web.JSONL.GZ to web.jsonl.gz: the format is the same. Convert"),
         ("web.parquet", "lies in the folder itself. Convert"),
         ("more/web.jsonl", "lies in the folder itself. Convert"),
     ],

@@ -16,7 +16,7 @@ from typing import ClassVar
 import pytest
 from pydantic import ValidationError
 
-from marin_dag.errors import RefusedConfigError
+from marin_dag.errors import RefusedConfigError, UserError
 from marin_dag.graph import Graph
 from marin_dag.local_backend import LocalBackend
 from marin_dag.run import Run
@@ -453,3 +453,9 @@ def test_a_data_set_without_a_revision_is_refused_before_a_run_and_not_in_a_plan
         download.check_decided(DownloadConfig(fetch=unpinned))
     assert refused.value.cure == {"fetch.revision": "COMMIT"}
     download.check_decided(DownloadConfig(fetch=unpinned.model_copy(update={"revision": "abcdef1"})))
+
+
+@pytest.mark.parametrize("folder", ["", " "])
+def test_a_folder_without_a_name_is_not_the_one_that_the_program_was_started_in(folder):
+    with pytest.raises(UserError, match="the folder to read files from is named ''"):
+        files_in(folder, "*")
