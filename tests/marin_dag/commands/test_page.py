@@ -2,6 +2,8 @@
 
 import json
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from marin_dag.commands import watched
+from marin_dag.commands import page_server, watched
 from marin_dag.commands.page_server import PageServer
 from marin_dag.commands.watched import Watched
 from marin_dag.storage.lease import Lease, Leases
@@ -28,6 +30,7 @@ class Browser:
 
     def __init__(self, server: PageServer) -> None:
         self.base, _, self.key = server.address.partition("#")
+        self.port = server.server_port
 
     def __call__(self, path: str, given: object = None, *, key: str | None = None) -> tuple[int, Any]:
         data = None if given is None else json.dumps(given).encode()
@@ -126,6 +129,42 @@ def test_nobody_without_the_key_sees_or_tells_anything(
     with urllib.request.urlopen(browser.base) as page:
         assert browser.key not in page.read().decode()
     assert Tellings(open_store(str(hearing.prefix))).ids() == frozenset()
+
+
+def test_who_breaks_off_or_asks_nonsense_leaves_no_traceback_and_who_is_silent_is_let_go(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ask(head: str) -> socket.socket:
+        asking = socket.create_connection(("127.0.0.1", browser.port), timeout=20)
+        asking.sendall(head.encode())
+        return asking
+
+    key = f"X-Key: {browser.key}\r\n"
+    for head, answer in (
+        ("GET http://[ HTTP/1.0\r\n\r\n", b" 403 "),
+        (f"POST /tell HTTP/1.0\r\n{key}Content-Length: {'9' * 5000}\r\n\r\n", b"too long"),
+        (f"POST /tell HTTP/1.0\r\n{key}\r\n", b"does not say how long"),
+    ):
+        with ask(head) as asking, asking.makefile("rb") as answered:
+            assert answer in answered.read()
+
+    answering, has_gone = threading.Event(), threading.Event()
+
+    def slow(self: Watched) -> dict[str, Any]:
+        answering.set()
+        assert has_gone.wait(20)
+        return {}
+
+    monkeypatch.setattr(Watched, "document", slow)
+    with ask(f"GET /state HTTP/1.0\r\n{key}\r\n") as asking:
+        assert answering.wait(20)
+        asking.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closed by a reset
+    has_gone.set()
+
+    monkeypatch.setattr(page_server._Handler, "timeout", 0.05)
+    with ask("") as silent:
+        assert silent.recv(1) == b""
+    assert capsys.readouterr().err == ""
 
 
 def test_it_shows_logs_what_waits_for_a_person_and_whom_it_does_not_know(hearing: Workbench, browser: Browser) -> None:
