@@ -16,8 +16,8 @@ def _page(session: Session) -> int:
     from marin_dag.commands.page_server import HOST, PageServer
     from marin_dag.commands.watched import Watched
 
-    watched = Watched(session.pipeline, session.graph(), session.store)
-    watched.document()  # what is wrong with the store or the recipe is said here, before there is a page
+    graph = session.plan().graph  # what is wrong with the store or the recipe is said here, before there is a page
+    watched = Watched(session.pipeline, graph, session.store)
     port = session.parsed.port
     try:
         server = PageServer(watched, port)

@@ -7,13 +7,14 @@ else: any program of this machine, and any page that a browser has open, can rea
 import hmac
 import json
 import secrets
+import sys
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from marin_dag.commands.watched import Watched
 from marin_dag.errors import UserError
@@ -23,7 +24,10 @@ from marin_dag.store import StoreError
 HOST = "127.0.0.1"
 PAGE = Path(__file__).with_name("page.html")
 KEY_BYTES = 16
-MAX_REQUEST_BYTES = 64 * 1024
+MAX_LENGTH_DIGITS = 5
+"""Of the length of what is told."""
+SILENT_SECONDS = 60.0
+"""Who has connected and is silent for longer is let go, with the thread that waits."""
 NO_KEY = "open the address that `page` has printed, all of it; it is another one each time that it is started"
 
 
@@ -34,7 +38,7 @@ class PageServer(ThreadingHTTPServer):
 
     def __init__(self, watched: Watched, port: int) -> None:
         """Raises OSError where the port is taken."""
-        self.key = secrets.token_urlsafe(KEY_BYTES)
+        self.key = secrets.token_hex(KEY_BYTES)  # of letters that no secret begins with: it is printed as it is
         super().__init__((HOST, port), partial(_Handler, watched, self.key))
 
     @property
@@ -42,9 +46,16 @@ class PageServer(ThreadingHTTPServer):
         """For the browser, which keeps what is behind # to itself, and gives it to the page alone."""
         return f"http://{HOST}:{self.server_port}/#{self.key}"
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says what was not foreseen; that a browser has gone while it was answered is nothing."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
 
 class _Handler(BaseHTTPRequestHandler):
     """One request."""
+
+    timeout = SILENT_SECONDS
 
     def __init__(self, watched: Watched, key: str, *given: Any) -> None:
         self._watched, self._key = watched, key
@@ -52,18 +63,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """The page, which says nothing by itself; what it shows, for whoever has the key."""
-        url = urlsplit(self.path)
-        query = {name: values[-1] for name, values in parse_qs(url.query).items()}
-        if url.path == "/":
+        path, _, query = self.path.partition("?")
+        if path == "/":
             self._send(HTTPStatus.OK, "text/html; charset=utf-8", PAGE.read_bytes())
         elif not self._has_key():
             self._refuse(HTTPStatus.FORBIDDEN, NO_KEY)
-        elif url.path == "/state":
+        elif path == "/state":
             self._answer(self._watched.document)
-        elif url.path == "/log":
-            self._answer(lambda: {"log": self._watched.log(query.get("name", ""))})
+        elif path == "/log":
+            self._answer(lambda: {"log": self._watched.log(parse_qs(query).get("name", [""])[-1])})
         else:
-            self._refuse(HTTPStatus.NOT_FOUND, f"there is no {url.path}")
+            self._refuse(HTTPStatus.NOT_FOUND, f"there is no {path}")
 
     def do_POST(self) -> None:
         """A word to a step."""
@@ -72,8 +82,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.FORBIDDEN, NO_KEY)
         elif self.path != "/tell":
             self._refuse(HTTPStatus.NOT_FOUND, f"there is no {self.path}")
-        elif not size.isascii() or not size.isdigit() or int(size) > MAX_REQUEST_BYTES:
-            self._refuse(HTTPStatus.BAD_REQUEST, "what is told is too long")
+        elif not size.isascii() or not size.isdigit() or len(size) > MAX_LENGTH_DIGITS:
+            self._refuse(HTTPStatus.BAD_REQUEST, "what is told is too long, or does not say how long it is")
         else:
             body = self.rfile.read(int(size))
             self._answer(lambda: self._told(body))

@@ -8,7 +8,7 @@ What is told to a whole detached run (`stop`) lies under its name in place of a 
 
 import datetime
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from pydantic import BaseModel, ValidationError
 
@@ -105,6 +105,12 @@ class Tellings:
         """The same of all steps."""
         paths = (entry.path for entry in self._store.list(TOLD) if not entry.path.endswith(ANSWER))
         return self._all(path for path in paths if _id(path) not in known)
+
+    def newest(self, most: int, *, known: Mapping[str, Telling]) -> list[Telling]:
+        """The last ones told to any step, newest first; only what is not `known` by its id is read."""
+        paths = {_id(entry.path): entry.path for entry in self._store.list(TOLD) if not entry.path.endswith(ANSWER)}
+        found = (known.get(id_) or self._read(paths[id_]) for id_ in sorted(paths, reverse=True)[:most])
+        return [telling for telling in found if telling is not None]
 
     def digests(self) -> frozenset[str]:
         """Of the steps that were ever told anything."""

@@ -487,6 +487,7 @@ def test_a_kept_fork_that_todays_checks_refuse_is_named_with_what_forgets_it(run
         1,
         "toy: x: least is -1; a count is never below 0.\nx is a fork of count: `drop x` forgets it.\n",
     )
+    assert run("page")[1] == said
     assert run("why", "phoenix")[0] == run("ls", "--until", "phoenix")[0] == 0
     path.write_text(path.read_text().replace('"least": "-1"', '"least": "2"'))
     run("fork", "count", "--as", "y", "--set", "texts={}")

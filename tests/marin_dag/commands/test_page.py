@@ -1,7 +1,10 @@
 """page: what the browser is shown and may tell, who is let in, and that the page says what the store refuses."""
 
 import json
+import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -12,12 +15,13 @@ from typing import Any
 
 import pytest
 
-from marin_dag.commands import watched
+from marin_dag.commands import page_server, watched
 from marin_dag.commands.page_server import PageServer
 from marin_dag.commands.watched import Watched
 from marin_dag.storage.lease import Lease, Leases
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.progress import Progress
+from marin_dag.storage.records import attempt_path
 from marin_dag.storage.told import Tellings
 from marin_dag.store import StoreError
 from tests.marin_dag.workbench import Workbench
@@ -28,6 +32,7 @@ class Browser:
 
     def __init__(self, server: PageServer) -> None:
         self.base, _, self.key = server.address.partition("#")
+        self.port = server.server_port
 
     def __call__(self, path: str, given: object = None, *, key: str | None = None) -> tuple[int, Any]:
         data = None if given is None else json.dumps(given).encode()
@@ -128,6 +133,42 @@ def test_nobody_without_the_key_sees_or_tells_anything(
     assert Tellings(open_store(str(hearing.prefix))).ids() == frozenset()
 
 
+def test_who_breaks_off_or_asks_nonsense_leaves_no_traceback_and_who_is_silent_is_let_go(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ask(head: str) -> socket.socket:
+        asking = socket.create_connection(("127.0.0.1", browser.port), timeout=20)
+        asking.sendall(head.encode())
+        return asking
+
+    key = f"X-Key: {browser.key}\r\n"
+    for head, answer in (
+        ("GET http://[ HTTP/1.0\r\n\r\n", b" 403 "),
+        (f"POST /tell HTTP/1.0\r\n{key}Content-Length: {'9' * 5000}\r\n\r\n", b"too long"),
+        (f"POST /tell HTTP/1.0\r\n{key}\r\n", b"does not say how long"),
+    ):
+        with ask(head) as asking, asking.makefile("rb") as answered:
+            assert answer in answered.read()
+
+    answering, has_gone = threading.Event(), threading.Event()
+
+    def slow(self: Watched) -> dict[str, Any]:
+        answering.set()
+        assert has_gone.wait(20)
+        return {}
+
+    monkeypatch.setattr(Watched, "document", slow)
+    with ask(f"GET /state HTTP/1.0\r\n{key}\r\n") as asking:
+        assert answering.wait(20)
+        asking.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closed by a reset
+    has_gone.set()
+
+    monkeypatch.setattr(page_server._Handler, "timeout", 0.05)
+    with ask("") as silent:
+        assert silent.recv(1) == b""
+    assert capsys.readouterr().err == ""
+
+
 def test_it_shows_logs_what_waits_for_a_person_and_whom_it_does_not_know(hearing: Workbench, browser: Browser) -> None:
     status, answer = browser("log?name=text/web")
     assert status == 200 and "committed" in answer["log"]
@@ -151,13 +192,108 @@ def test_it_shows_logs_what_waits_for_a_person_and_whom_it_does_not_know(hearing
 def test_a_store_that_does_not_answer_is_said_and_asked_again(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    num_looks = 0
+
     def unreachable(self: Leases) -> None:
+        nonlocal num_looks
+        num_looks += 1
         raise StoreError("gs://bucket: it cannot be reached", is_transient=True)
 
     with monkeypatch.context() as broken:
-        broken.setattr(Leases, "at_work", unreachable)
-        assert browser("state") == (503, "gs://bucket: it cannot be reached")
+        broken.setattr(watched, "LOOK_SECONDS", 60.0)
+        broken.setattr(Leases, "running_and_silent", unreachable)
+        for _ in range(2):
+            assert browser("state") == (503, "gs://bucket: it cannot be reached")
+        assert num_looks == 1, "who else waits is told so, and does not wait for a store that was just silent"
     assert browser("state")[0] == 200
+
+
+def test_a_word_is_passed_on_while_a_look_hangs_and_is_in_the_next_one(
+    browser: Browser, at_work: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched, "LOOK_SECONDS", 60.0)
+    look, is_past, goes_on = watched.Watched._look, threading.Event(), threading.Event()
+
+    def hanging(self: Watched) -> dict[str, Any]:
+        found = look(self)
+        is_past.set()
+        assert goes_on.wait(20)
+        return found
+
+    monkeypatch.setattr(Watched, "_look", hanging)
+    looking = threading.Thread(target=browser, args=("state",))
+    looking.start()
+    try:
+        assert is_past.wait(20)
+        asked = json.dumps({"name": "second", "word": "save", "at": None, "reason": ""}).encode()
+        with urllib.request.urlopen(
+            urllib.request.Request(browser.base + "tell", asked, {"X-Key": browser.key}), timeout=10
+        ) as answer:
+            assert answer.status == 200
+    finally:
+        goes_on.set()
+        looking.join()
+    assert len(browser("state")[1]["told"]) == 1
+
+
+def test_a_look_reads_the_newest_tellings_alone_and_forgets_those_that_are_gone(
+    hearing: Workbench, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched, "SHOWN_TELLINGS", 2)
+    tellings = Tellings(open_store(str(hearing.prefix)))
+    for number in range(5):
+        tellings.tell("ab" * 32, "second", "save", reason=f"reason {number}", fork="x" if number == 3 else "")
+    paths = sorted((hearing.prefix / "told").rglob("*.json"))
+    paths[0].write_text("{")  # of no concern any more
+    paths[4].write_text("{")
+    state = browser("state")[1]
+    assert [told["said"].rpartition(" ")[2] for told in state["told"]] == ["3"]
+    (damaged,) = state["damaged"]
+    assert str(paths[4]) in damaged
+    paths[4].unlink()
+    tellings.forget("x")
+    state = browser("state")[1]
+    assert [told["said"].rpartition(" ")[2] for told in state["told"]] == ["2", "1"] and state["damaged"] == []
+
+
+def test_whose_name_is_another_steps_is_shown_under_the_one_that_its_buttons_tell(
+    hearing: Workbench, browser: Browser
+) -> None:
+    store = open_store(str(hearing.prefix))
+    leases, step = Leases(store), hearing.plan()["third"].step
+    lease = leases.acquire(step.digest, "first", lambda: None)
+    assert isinstance(lease, Lease)
+    store.write(f"{attempt_path('first', step.digest, 'attempt')}.log", b"a line")
+    try:
+        (shown,) = browser("state")[1]["at_work"]
+        assert shown["name"] == "third"
+        assert browser("log?name=third") == (200, {"log": "a line"})
+    finally:
+        lease.release()
+        leases.close()
+
+
+def test_a_look_writes_nothing_and_a_later_attempt_has_a_pace_of_its_own(hearing: Workbench, browser: Browser) -> None:
+    store = open_store(str(hearing.prefix))
+    leases, digest = Leases(store), hearing.plan()["second"].step.digest
+    silent = leases.acquire("ab" * 32, "somebody's", lambda: None)
+    for path in (hearing.prefix / "leases" / ("ab" * 32)).iterdir():
+        os.utime(path, (0, 0))
+    try:
+        for done in (10, 12, 15):
+            lease = leases.acquire(digest, "second", lambda: None, milestones=(20,))
+            assert isinstance(lease, Lease)
+            lease.progress, lease.has_started = Progress(done, 20, "steps", {}, 10), True
+            lease.beat()
+            before = hearing.files()
+            (shown,) = browser("state")[1]["at_work"]
+            assert hearing.files() == before
+            assert shown["how_far"] == f"{done}/20 steps", "with nothing to go by, no time left"
+            lease.release()
+    finally:
+        assert isinstance(silent, Lease)
+        silent.release()
+        leases.close()
 
 
 def test_ctrl_c_closes_it_and_a_port_that_is_taken_is_said(hearing: Workbench) -> None:
