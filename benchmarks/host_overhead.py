@@ -221,7 +221,8 @@ def compared(claim: str, bar: float, ours: list[Cost], reference: list[Cost]) ->
         "ours": statistics.median(cost.wall for cost in ours),
         "reference": statistics.median(cost.wall for cost in reference),
         "ratio": round(statistics.median(walls), 4),
-        "interval_at_95_percent": [round(ends.low, 4), round(ends.high, 4)],
+        # Of fewer than six there is none.
+        "interval_at_95_percent": [round(end, 4) if math.isfinite(end) else None for end in (ends.low, ends.high)],
         "bar": bar,
         "holds": statistics.median(walls) <= bar,
         "unit": "seconds an update",
