@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from marin_dag.cli import COMMANDS, main
+from marin_dag.commands.page_server import PageServer
 from pipelines.headline import headline
 from pipelines.tootsie import FOLLOW, OWN_COMMANDS, RESULTS, add_arguments, build
 
@@ -60,10 +61,15 @@ def test_readme_prints_the_commands_of_a_day():
 
 
 def test_every_command_of_readme_works_in_the_order_in_which_it_is_printed(
-    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def press_ctrl_c(server: PageServer) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PageServer, "serve_forever", press_ctrl_c)
     for arguments in README:
-        code = call(list(arguments), tmp_path / "runs", corpus)
+        free_port = ["--port", "0"] if "page" in arguments else []
+        code = call([*arguments, *free_port], tmp_path / "runs", corpus)
         said = capsys.readouterr()
         assert code in (0, 2), (arguments, said.err)
         assert said.err == "", arguments
