@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from marin_dag.fields import identity_fields
 from marin_dag.inputs import Input
+from marin_dag.members import PLAIN
 from marin_dag.paused_collection import collection_paused
 from marin_dag.source.references import Aspect
 from marin_dag.source.sources import Closure, CodeError, Place, Sources
@@ -99,6 +100,8 @@ def value_types(value: object) -> Iterator[tuple[type, Aspect]]:
 
     Values of `Runtime` fields are left out. They are execution, and another one must not move the fingerprint.
     """
+    if type(value) in PLAIN:
+        return
     match value:
         case Input():
             if value.result_type is not None:

@@ -267,7 +267,7 @@ class Step(Generic[ResultT]):
     @property
     def digest(self) -> str:
         """SHA-256 of the identity document (of the trajectory, where there is one)."""
-        return self.computed_identity.digest
+        return (self._identity or self.computed_identity).digest  # a plan asks twenty times for each
 
     @property
     def key(self) -> str:

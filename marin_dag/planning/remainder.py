@@ -61,7 +61,9 @@ def with_remainders(
             others = (reason for reason in reasons if not isinstance(reason, Continues | Resumes))
             reasons = (*others, Follows(earlier.name, begin))
         whole = cost_from(step, begin) if begin else whole_cost(step)
-        left = cost_from(step, max(begin, reached)) if reached else whole
+        if not reached:
+            return dataclasses.replace(planned, cost=whole, reasons=reasons)
+        left = cost_from(step, max(begin, reached))
         return dataclasses.replace(planned, cost=left, saved=whole - left, reasons=reasons)
 
     return tuple(with_remainder(planned) for planned in steps)
