@@ -19,8 +19,9 @@ columns of the head, and each writes its own rows. Two programs of a cluster are
 reads half of the columns for both. Every number is written once, and there is no atomic operation: bits repeat.
 
 Tested are the definition in XLA against float64, the kernel on simulated processors against the definition (JAX 0.11
-and newer), and that it becomes machine code of an H200 that keeps everything in registers. It has not been run on a
-card: `ratio_check` holds it against its definition there before a step computes with it.
+and newer), and that it becomes machine code of an H200 that keeps everything in registers. On an H200 and an H100 it
+gave what `chunked_wide` does, and took 97 ms where that takes 116 (docs/gpu.md). On any other card `ratio_check` holds
+it against its definition before a step computes with it.
 """
 
 from collections.abc import Callable

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -13,6 +14,9 @@ from runtime.training.run_state import RunState
 PROGRESS_SECONDS = 0.5
 """Least time between two calls of `on_progress`."""
 PROGRESS_EVENT_SECONDS = 10.0
+SPEED_SECONDS = 10.0
+"""The speed that is told is that of so long before: one of half a second is that of a save, or of the updates that the
+loop has run ahead of the device."""
 STALL_SECONDS = 1.0
 """A wait for data longer than this gets a line of its own in the event log."""
 NOTED_SECONDS = 0.001
@@ -32,8 +36,11 @@ class Meter:
     ) -> None:
         self._until_step, self._tokens_per_step = until_step, tokens_per_step
         self._events, self._on_progress = events, on_progress
+        self._left_out_seconds = 0.0
         self._shown = self._logged = time.monotonic()
-        self._shown_step: int | None = None
+        self._num_ticks = 0
+        self._marks: deque[tuple[float, int]] = deque()
+        """When which step was reached, of the last `SPEED_SECONDS`."""
         self._tokens_per_second = 0.0
         self._waited_seconds = 0.0
         self._waited_by_cause: dict[str, float] = {}
@@ -55,19 +62,32 @@ class Meter:
         """Time in which no update is taken: it does not count against the speed."""
         began = time.monotonic()
         yield
-        self._shown += time.monotonic() - began
+        self._left_out_seconds += time.monotonic() - began
 
     def tick(self, run: RunState, loss: float | None, *, now: bool = False) -> None:
         """After each update, with the newest loss known; `now` tells the figures even if others just were."""
-        moment = time.monotonic()
-        if self._shown_step is None:  # the first update compiles: no speed to tell from it
-            self._shown, self._shown_step = moment, run.step
-        elapsed = moment - self._shown
-        if elapsed < PROGRESS_SECONDS and not now:
-            return
-        if run.step > self._shown_step and elapsed > 0:
-            self._tokens_per_second = (run.step - self._shown_step) * self._tokens_per_step / elapsed
-        self._shown, self._shown_step = moment, run.step
+        moment = time.monotonic() - self._left_out_seconds
+        self._num_ticks += 1
+        if self._num_ticks == 1:  # it compiled
+            self._shown = moment
+            self._begin_speed(moment, run.step)
+        if now or moment - self._shown >= PROGRESS_SECONDS:
+            self._tell(run, loss, moment, now=now)
+        if self._num_ticks == 2:  # on a GPU it waited while the kernels of the first were assembled
+            self._begin_speed(moment, run.step)
+
+    def _begin_speed(self, moment: float, step: int) -> None:
+        self._marks.clear()
+        self._marks.append((moment, step))
+
+    def _tell(self, run: RunState, loss: float | None, moment: float, *, now: bool) -> None:
+        while len(self._marks) > 1 and self._marks[1][0] <= moment - SPEED_SECONDS:
+            self._marks.popleft()
+        began, first_step = self._marks[0]
+        if run.step > first_step and moment > began:
+            self._tokens_per_second = (run.step - first_step) * self._tokens_per_step / (moment - began)
+        self._marks.append((moment, run.step))
+        self._shown = moment
         self._on_progress(run.step, self._tokens_per_second, loss)
         if moment - self._logged >= PROGRESS_EVENT_SECONDS or now:
             self._logged = moment

@@ -20,9 +20,15 @@ def test_before_the_first_update_has_ended_there_is_no_loss_to_tell(tmp_path):
     assert [event["loss"] for event in read_events(path)] == [None, 2.5]
 
 
-def test_time_in_which_no_update_is_taken_does_not_count_against_the_speed(tmp_path, monkeypatch):
-    clock, told = SimpleNamespace(now=0.0), []
+@pytest.fixture
+def clock(monkeypatch) -> SimpleNamespace:
+    clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(meter_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+def test_time_in_which_no_update_is_taken_does_not_count_against_the_speed(tmp_path, clock):
+    told = []
     with EventLog(str(tmp_path / "events.jsonl")) as events:
         meter = Meter(
             until_step=9, tokens_per_step=10, events=events, on_progress=lambda *figures: told.append(figures)
@@ -34,3 +40,33 @@ def test_time_in_which_no_update_is_taken_does_not_count_against_the_speed(tmp_p
         clock.now = 8.0
         meter.tick(SimpleNamespace(step=4, consumed_tokens=40), 2.5, now=True)
     assert told[-1][1] == pytest.approx(3 * 10 / 3.0)
+
+
+def test_the_speed_is_that_of_the_last_seconds_and_not_of_the_last_updates(tmp_path, clock):
+    """Ten updates at a time, a second apart: as they end behind a save, or come from a loop that ran ahead."""
+    told = []
+    path = str(tmp_path / "events.jsonl")
+    with EventLog(path) as events:
+        meter = Meter(
+            until_step=999, tokens_per_step=10, events=events, on_progress=lambda *figures: told.append(figures)
+        )
+        for second in range(40):
+            for update in range(10):
+                clock.now = second + 0.06 * update
+                meter.tick(SimpleNamespace(step=10 * second + update, consumed_tokens=0), None)
+    settled = [tokens_per_second for step, tokens_per_second, _ in told if step > 100]
+    assert len(settled) > 20
+    assert settled == pytest.approx([100.0] * len(settled), rel=0.1)
+    assert [event["tokens_per_second"] for event in read_events(path)][1:] == pytest.approx([100.0, 100.0], rel=0.1)
+
+
+def test_the_first_two_updates_wait_for_compilers_and_count_for_no_later_speed(tmp_path, clock):
+    told = []
+    with EventLog(str(tmp_path / "events.jsonl")) as events:
+        meter = Meter(
+            until_step=99, tokens_per_step=10, events=events, on_progress=lambda *figures: told.append(figures)
+        )
+        for step, moment in ((1, 20.0), (2, 40.0), (3, 41.0), (4, 42.0)):
+            clock.now = moment
+            meter.tick(SimpleNamespace(step=step, consumed_tokens=0), None)
+    assert [(step, speed) for step, speed, _ in told] == [(2, 0.5), (3, 10.0), (4, 10.0)]
