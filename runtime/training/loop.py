@@ -195,7 +195,8 @@ def train(
                     figures.fetch(all_but=0 if is_saved or is_profiled else figures.late_steps)
                     if is_saved:
                         on_complete = functools.partial(order.answer_published, run.step)
-                        saver.begin(run, is_milestone=is_milestone, on_complete=on_complete)
+                        with meter.left_out():
+                            saver.begin(run, is_milestone=is_milestone, on_complete=on_complete)
                     if is_profiled:
                         with meter.left_out():
                             profiler.end()
@@ -206,7 +207,8 @@ def train(
                         pace.interrupt()
                     for alarm in pace.end_update(run.step):
                         figures.raise_alarm(alarm)
-            saver.end(run)
+            with meter.left_out():
+                saver.end(run)
         except TrainingStopped:
             raise
         except Exception as error:

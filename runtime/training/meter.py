@@ -15,8 +15,8 @@ PROGRESS_SECONDS = 0.5
 """Least time between two calls of `on_progress`."""
 PROGRESS_EVENT_SECONDS = 10.0
 SPEED_SECONDS = 10.0
-"""The speed that is told is that of so long before: one of half a second is that of a save, or of the updates that the
-loop has run ahead of the device."""
+"""The speed that is told is that of so long before. One of half a second would be that of the few updates that a loop has
+run ahead of its device, or waits for."""
 STALL_SECONDS = 1.0
 """A wait for data longer than this gets a line of its own in the event log."""
 NOTED_SECONDS = 0.001
@@ -59,10 +59,12 @@ class Meter:
 
     @contextlib.contextmanager
     def left_out(self) -> Iterator[None]:
-        """Time in which no update is taken: it does not count against the speed."""
+        """Time in which no update is taken (a save, an evaluation): it does not count against the speed."""
         began = time.monotonic()
-        yield
-        self._left_out_seconds += time.monotonic() - began
+        try:
+            yield
+        finally:
+            self._left_out_seconds += time.monotonic() - began
 
     def tick(self, run: RunState, loss: float | None, *, now: bool = False) -> None:
         """After each update, with the newest loss known; `now` tells the figures even if others just were."""
@@ -70,22 +72,23 @@ class Meter:
         self._num_ticks += 1
         if self._num_ticks == 1:  # it compiled
             self._shown = moment
-            self._begin_speed(moment, run.step)
-        if now or moment - self._shown >= PROGRESS_SECONDS:
-            self._tell(run, loss, moment, now=now)
+            self._marks.append((moment, run.step))
         if self._num_ticks == 2:  # on a GPU it waited while the kernels of the first were assembled
-            self._begin_speed(moment, run.step)
+            self._measure(moment, run.step)
+            self._marks.clear()
+            self._marks.append((moment, run.step))
+        if now or moment - self._shown >= PROGRESS_SECONDS:
+            self._measure(moment, run.step)
+            self._tell(run, loss, moment, now=now)
 
-    def _begin_speed(self, moment: float, step: int) -> None:
-        self._marks.clear()
-        self._marks.append((moment, step))
-
-    def _tell(self, run: RunState, loss: float | None, moment: float, *, now: bool) -> None:
+    def _measure(self, moment: float, step: int) -> None:
         while len(self._marks) > 1 and self._marks[1][0] <= moment - SPEED_SECONDS:
             self._marks.popleft()
         began, first_step = self._marks[0]
-        if run.step > first_step and moment > began:
-            self._tokens_per_second = (run.step - first_step) * self._tokens_per_step / (moment - began)
+        if step > first_step and moment > began:
+            self._tokens_per_second = (step - first_step) * self._tokens_per_step / (moment - began)
+
+    def _tell(self, run: RunState, loss: float | None, moment: float, *, now: bool) -> None:
         self._marks.append((moment, run.step))
         self._shown = moment
         self._on_progress(run.step, self._tokens_per_second, loss)

@@ -1,11 +1,13 @@
 """The loop: cutting it anywhere changes nothing, asking it to stop loses nothing, a bad update saves nothing."""
 
+import functools
 import logging
 import os
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +26,7 @@ from runtime.optim.skip_rule import SkipRule
 from runtime.tracking.events import read_events
 from runtime.tracking.metrics import MetricsTable
 from runtime.tracking.parts import MEASURED
-from runtime.training import checkpoint, run_state
+from runtime.training import checkpoint, meter, run_state, saving
 from runtime.training import control as control_module
 from runtime.training.checkpoint_reader import CheckpointError
 from runtime.training.control import Control, Order, Word
@@ -700,6 +702,31 @@ def test_the_event_log_tells_what_happened_and_nothing_of_it_is_committed(undist
     assert events[4]["loss"] == metrics[11].loss
     assert all({"time", "elapsed_seconds", "consumed_tokens"} <= set(event) for event in events)
     assert not any(str(undisturbed).encode() in content for content in committed_bytes(undisturbed).values())
+
+
+def test_what_saving_takes_does_not_count_against_the_speed_that_is_told(tmp_path, monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(meter, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    def slowly(function):
+        @functools.wraps(function)
+        def slow(*arguments, **keywords):
+            clock.now += 1000
+            return function(*arguments, **keywords)
+
+        return slow
+
+    def update(*arguments):
+        clock.now += 1
+        return small_run.train_step(*arguments)
+
+    for name in ("begin", "end"):
+        monkeypatch.setattr(saving.Saver, name, slowly(getattr(saving.Saver, name)))
+    small_run.run(tmp_path, lease_epoch=1, checkpoint_every_steps=3, step_function=update)
+    events = [event for event in read_events(str(tmp_path / "events/1.jsonl")) if event["event"] == "progress"]
+    told = [event["tokens_per_second"] for event in events]
+    assert clock.now > 3000
+    assert told == [small_run.GLOBAL_BATCH_SIZE * small_run.SEQUENCE_LENGTH] * len(told) and told
 
 
 def test_a_run_with_nothing_to_train_says_so(tmp_path):

@@ -60,13 +60,21 @@ def test_the_speed_is_that_of_the_last_seconds_and_not_of_the_last_updates(tmp_p
     assert [event["tokens_per_second"] for event in read_events(path)][1:] == pytest.approx([100.0, 100.0], rel=0.1)
 
 
-def test_the_first_two_updates_wait_for_compilers_and_count_for_no_later_speed(tmp_path, clock):
+@pytest.mark.parametrize(
+    ("moments", "expected"),
+    [
+        ((20.0, 40.0, 41.0, 42.0), [(2, 0.5), (3, 10.0), (4, 10.0), (4, 10.0)]),
+        ((20.0, 20.1), [(2, 100.0)]),  # of an attempt that resumed two updates before its end
+    ],
+)
+def test_the_first_two_updates_wait_for_compilers_and_count_for_no_later_speed(tmp_path, clock, moments, expected):
     told = []
     with EventLog(str(tmp_path / "events.jsonl")) as events:
         meter = Meter(
             until_step=99, tokens_per_step=10, events=events, on_progress=lambda *figures: told.append(figures)
         )
-        for step, moment in ((1, 20.0), (2, 40.0), (3, 41.0), (4, 42.0)):
+        for step, moment in enumerate(moments, start=1):
             clock.now = moment
             meter.tick(SimpleNamespace(step=step, consumed_tokens=0), None)
-    assert [(step, speed) for step, speed, _ in told] == [(2, 0.5), (3, 10.0), (4, 10.0)]
+        meter.tick(SimpleNamespace(step=step, consumed_tokens=0), None, now=True)
+    assert [(step, speed) for step, speed, _ in told] == [(step, pytest.approx(speed)) for step, speed in expected]
