@@ -26,6 +26,9 @@ SLICE_HEAD_SECONDS = 10.0
 """How long one try for the first host of a slice lasts; between two tries a wish to stop is heard."""
 OTHER_FAILURES_SECONDS = 3.0
 """How long the other members are given to say what they died of: the first to fall need not be the cause."""
+LOST_PEER_SECONDS = 60.0
+"""The same, where all that is known is that somebody is gone. A machine that vanishes closes no connection, and Ray,
+which tells that from a program's mistake, looks every few seconds and gives it up after half a minute."""
 STOPPED_ALONE_SECONDS = 900.0
 """How long the others may take to leave when one member has left as it was asked to. Hosts that agreed leave together;
 one that did not know waits for the first, for a day or for ever."""
@@ -129,7 +132,7 @@ class Gang:
         import ray
 
         outcomes: dict[int, Outcome] = {}
-        patience = {"failed": OTHER_FAILURES_SECONDS, "stopped": STOPPED_ALONE_SECONDS}
+        failures: list[Failure] = []
         deadline = float("inf")
         while running and time.monotonic() < deadline:
             ended, _ = ray.wait(list(running), num_returns=1, timeout=POLL_SECONDS)
@@ -137,10 +140,12 @@ class Gang:
                 raise GangStoppedError
             for reference in ended:
                 index = running.pop(reference)
-                outcomes[index] = self._outcome(reference, index)
-                if outcomes[index].status in patience:
-                    deadline = min(deadline, time.monotonic() + patience[outcomes[index].status])
-        failures = [outcome.failure for outcome in outcomes.values() if outcome.failure is not None]
+                outcomes[index] = outcome = self._outcome(reference, index)
+                if outcome.failure is not None:
+                    failures.append(outcome.failure)
+                    deadline = min(deadline, time.monotonic() + patience_seconds(failures))
+                elif outcome.status == "stopped":
+                    deadline = min(deadline, time.monotonic() + STOPPED_ALONE_SECONDS)
         if failures:
             return Outcome(self._task, "failed", failure=cause_of(failures))
         if running:
@@ -212,6 +217,12 @@ class _Meeting:
 
         while num_returned() < self._host.num_hosts and self._host.index == 0:
             time.sleep(MEETING_POLL_SECONDS)
+
+
+def patience_seconds(failures: list[Failure]) -> float:
+    """How long the members that have not ended are waited for once others have failed so."""
+    is_cause_known = cause_of(failures).error_type not in LOST_PEER_ERRORS
+    return OTHER_FAILURES_SECONDS if is_cause_known else LOST_PEER_SECONDS
 
 
 def cause_of(failures: list[Failure]) -> Failure:

@@ -15,8 +15,8 @@ PROGRESS_SECONDS = 0.5
 """Least time between two calls of `on_progress`."""
 PROGRESS_EVENT_SECONDS = 10.0
 SPEED_SECONDS = 10.0
-"""The speed that is told is that of so long before. One of half a second would be that of the few updates that a loop has
-run ahead of its device, or waits for."""
+"""The speed that is told is that of so long before. One of half a second would be that of the few updates that a loop
+has run ahead of its device, or waits for."""
 STALL_SECONDS = 1.0
 """A wait for data longer than this gets a line of its own in the event log."""
 NOTED_SECONDS = 0.001

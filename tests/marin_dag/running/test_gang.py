@@ -13,7 +13,7 @@ import pytest
 
 from marin_dag.context import Host
 from marin_dag.resources import Cpu, Tpu
-from marin_dag.running.gang import cause_of, hosts_of
+from marin_dag.running.gang import cause_of, hosts_of, patience_seconds
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.records import Failure, Records
 from tests.marin_dag.cluster_steps import notes
@@ -186,6 +186,17 @@ def test_the_cause_of_a_gangs_end_is_the_first_error_that_is_not_about_a_lost_pe
     assert cause_of([failure("JaxRuntimeError"), failure("ActorDiedError")]).error_type == "ActorDiedError"
     assert cause_of([failure("ValueError"), failure("ActorDiedError")]).error_type == "ValueError"
     assert cause_of([failure("JaxRuntimeError")]).error_type == "JaxRuntimeError"
+
+
+def test_members_that_only_lost_a_peer_do_not_end_the_gang_before_ray_tells_which_host_is_gone():
+    """The end of a host passes, and the gang starts again; an error of JAX's alone does not."""
+
+    def patience(*error_types: str) -> float:
+        return patience_seconds([failure(error_type) for error_type in error_types])
+
+    seconds_of_ray = 5 * 3 + 10  # five looks, one every three seconds, and the patience of the last
+    assert patience("JaxRuntimeError", "XlaRuntimeError") > seconds_of_ray
+    assert max(patience("JaxRuntimeError", "ValueError"), patience("ActorDiedError")) < 10
 
 
 def test_hosts_are_numbered_slice_by_slice():
