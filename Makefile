@@ -45,10 +45,10 @@ test: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
 	@touch $@
 
 # Each prints its figure and the peer's, and exits with 1 if its claim does not hold; all are run, whatever one says. The
-# peers live in an environment of their own. train_on_gpu.py wants a GPU; the two that compile want a compiler, and are run by
+# peers live in an environment of their own. Two want a GPU, and the two that compile want a compiler; these are run by
 # themselves, as their first lines say.
 benchmarks: .venv/test-ready .venv-peers/ready
-	@failed=; for file in $$(grep -l '^    conclude(' benchmarks/*.py | grep -v -e train_on_gpu -e compile_); do \
+	@failed=; for file in $$(grep -l '^    conclude(' benchmarks/*.py | grep -v -e _on_gpu -e compile_); do \
 		echo "== $$file"; .venv/bin/python $$file || failed="$$failed $$file"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "did not hold, or could not be measured:$$failed"; exit 1; fi

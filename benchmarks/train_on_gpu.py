@@ -363,6 +363,7 @@ def measure_all(
                 "tokens_per_second": round(case.tokens / found["seconds"]),
                 "mfu_causal": round(causal * case.tokens / found["seconds"] / peak, 4),
                 "mfu_full": round(full * case.tokens / found["seconds"] / peak, 4),
+                "first_loss": round(found["loss"], 4),  # of other weights each; about the log of the vocabulary
             }
             for side, found in found_of.items()
         }
