@@ -16,12 +16,11 @@ from types import TracebackType
 from typing import IO, Any, NamedTuple
 
 from marin_dag.errors import UserError
-from marin_dag.storage.transient import TRANSIENT_NUMBERS
+from marin_dag.storage.transient import TENSORSTORE_OS_ERROR, TRANSIENT_NUMBERS
 
 CHECKSUM_BLOCK_IN_BYTES = 1 << 20
 LIMITS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors of a write that met a limit of the machine."""
-TENSORSTORE_OS_ERROR = re.compile(r"\[os_error_code='(\d+)'\]")
 TENSORSTORE_PATH = re.compile(r'"(.+?)"')
 
 

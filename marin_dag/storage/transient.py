@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import random
+import re
 import time
 import urllib.error
 from collections.abc import Callable, Sequence
@@ -28,6 +29,10 @@ TRANSIENT_NUMBERS = frozenset(
         errno.ETIMEDOUT,
     }
 )
+TENSORSTORE_STATUS = re.compile(r"(?:ABORTED|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|UNAVAILABLE): ")
+TENSORSTORE_OS_ERROR = re.compile(r"\[os_error_code='(\d+)'\]")
+"""TensorStore raises ValueError for whatever goes wrong: only the words tell a bucket that is away from damaged bytes,
+and what the machine's own disk said."""
 # Named and not imported: the libraries are heavy, and one that is not loaded has raised nothing.
 TRANSIENT_NAMES = frozenset(
     {
@@ -90,6 +95,10 @@ def _is_transient_itself(error: BaseException) -> bool:
     if isinstance(error, (ConnectionError, TimeoutError)):
         return True
     if isinstance(error, OSError) and error.errno in TRANSIENT_NUMBERS:
+        return True
+    if isinstance(error, ValueError) and (number := TENSORSTORE_OS_ERROR.search(str(error))):
+        return int(number[1]) in TRANSIENT_NUMBERS
+    if isinstance(error, ValueError) and TENSORSTORE_STATUS.match(str(error)):
         return True
     if any(f"{base.__module__}.{base.__qualname__}" in TRANSIENT_NAMES for base in type(error).__mro__):
         return True

@@ -42,11 +42,20 @@ PASSING = [
     ray.exceptions.ActorDiedError(),
     ray.exceptions.ActorUnavailableError("unreachable", b"0" * 16),
     ray.exceptions.LocalRayletDiedError(),
+    ValueError("UNAVAILABLE: no route"),  # so and in the next lines in TensorStore's words
+    ValueError("ABORTED: Error reading gs://b/c: All 32 retry attempts failed: 503"),
+    ValueError("DEADLINE_EXCEEDED: 30 s"),
+    ValueError("RESOURCE_EXHAUSTED: quota of requests"),
+    ValueError("UNKNOWN: Failed to open: Stale file handle [os_error_code='116']"),
     PreemptedError("the machine is about to go"),
 ]
 
 LASTING = [
     ValueError("least must not be 13"),
+    ValueError("PERMISSION_DENIED: HTTP 403"),
+    ValueError("FAILED_PRECONDITION: Error reading gs://b/c: Not enough data"),
+    ValueError("RESOURCE_EXHAUSTED: Error writing: No space left on device [os_error_code='28']"),
+    ValueError("the store said UNAVAILABLE: no route"),
     KeyError("text"),
     OSError(errno.ENOSPC, "No space left on device"),
     PermissionError(errno.EACCES, "denied"),
