@@ -1,6 +1,7 @@
 """Read failures: what keeps a file from being read that is not known to be damaged, each with its cure.
 
-Whoever takes a limit of this machine for damage tokenizes terabytes again, and meets the limit once more.
+Whoever takes a limit of this machine, or a store that is away, for damage tokenizes terabytes again or gives up weeks
+of training, and meets the same once more.
 """
 
 import errno
@@ -13,7 +14,9 @@ MAX_MAP_COUNT = "/proc/sys/vm/max_map_count"
 
 _DAMAGED = frozenset({"NOT_FOUND", "DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "OUT_OF_RANGE"})
 """TensorStore's words for what is missing, cut short, changed or something else than an array."""
-_PASSING = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "CANCELLED"})
+_PASSING = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "CANCELLED", "RESOURCE_EXHAUSTED"})
+_REFUSED = frozenset({"PERMISSION_DENIED", "UNAUTHENTICATED"})
+_OS_ERROR = re.compile(r"\[os_error_code='(\d+)'\]")
 
 
 def with_cure(path: str, error: OSError) -> OSError:
@@ -27,11 +30,27 @@ def of_tensorstore(path: str, error: ValueError) -> OSError | None:
     status = words.partition(":")[0]
     if status in _DAMAGED:
         return None
-    if number := re.search(r"\[os_error_code='(\d+)'\]", words):
+    if number := _OS_ERROR.search(words):
         return with_cure(path, OSError(int(number[1]), words))
     if status in _PASSING:
-        return ConnectionError(f"{path}: {words}; the store was not reached, run the same command again.")
-    return OSError(f"{path}: cannot be read ({words}); it is not known to be damaged.")
+        return ConnectionError(f"{path}: the store did not answer ({words}); nothing there is known to be damaged")
+    cure = "mend what is named here"
+    if status in _REFUSED:
+        cure = "the store refused, renew the credentials or let them read and list there"
+    return OSError(
+        f"{path}: cannot be read ({words}); it is not known to be damaged: {cure}, then run the same command again."
+    )
+
+
+def cure_of_write(error: BaseException) -> str:
+    """What to do about the `error` that a write met, on a disk or through TensorStore."""
+    words = str(error)
+    status = words.partition(":")[0] if isinstance(error, ValueError) and not _OS_ERROR.search(words) else ""
+    if status in _PASSING or isinstance(error, (ConnectionError, TimeoutError)):
+        return "That may pass: the step is tried again, from the last checkpoint."
+    if status in _REFUSED:
+        return "The store refused: renew the credentials or let them write there, then run the same command again."
+    return "Free space or mend the permissions there, then run the same command again."
 
 
 def _cure(number: int | None) -> str:

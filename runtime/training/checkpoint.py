@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 import jax
 import numpy as np
 
+from runtime.data.read_failure import cure_of_write
 from runtime.optim.ema import HOT
 from runtime.training.background import step_back
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray, canonical_json, crc32c
@@ -80,8 +81,7 @@ class Save:
                     write()
                 except BaseException as error:
                     raise CheckpointError(
-                        f"checkpoint {self.path} was not written: {error}; it stays invisible. "
-                        "Free space or mend the permissions there, then run the same command again."
+                        f"checkpoint {self.path} was not written: {error}; it stays invisible. {cure_of_write(error)}"
                     ) from error
                 finally:
                     self.write_seconds = time.monotonic() - started

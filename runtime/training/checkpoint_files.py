@@ -19,6 +19,7 @@ import numpy as np
 import tensorstore as ts
 
 from runtime.data.key_value_store import key_value_store
+from runtime.data.read_failure import of_tensorstore
 from runtime.training import direct_files
 
 PIECE_IN_BYTES = 2**18
@@ -49,6 +50,22 @@ def canonical_json(document: object, where: str) -> bytes:
         ) from error
 
 
+def answer(future: Any, path: str) -> Any:
+    """What TensorStore has read of `path`.
+
+    Raises:
+        ValueError: it is damaged.
+        OSError: the store did not answer, or refused, or this machine failed; of what is there nothing is known.
+    """
+    try:
+        return future.result()
+    except ValueError as error:
+        failure = of_tensorstore(path, error)
+        if failure is None:
+            raise
+        raise failure from error
+
+
 class CheckpointFiles:
     """One folder, local, gs:// or s3://, with keys relative to it."""
 
@@ -58,8 +75,9 @@ class CheckpointFiles:
         self._store = ts.KvStore.open(self._spec).result()
 
     def list_keys(self, below: str = "") -> set[str]:
-        """Every file below `below`, in one listing."""
-        return {key.decode() for key in self._store.list(_range(below)).result()}
+        """Every file below `below`, in one listing. Of a bucket on GCS that refuses to be listed (401, 403) TensorStore
+        says that there are none."""
+        return {key.decode() for key in answer(self._store.list(_range(below)), f"{self.folder}/{below}")}
 
     def folders(self) -> set[str]:
         """Names of the folders right below; on a disk also those that a kill left without a finished file.
@@ -79,11 +97,12 @@ class CheckpointFiles:
 
     def has(self, key: str) -> bool:
         """Whether there is such a file; its bytes are not fetched."""
-        return bool(self._store.list(ts.KvStore.KeyRange(key, key + "\0")).result())
+        # Not listed: see `list_keys`. Of no bytes TensorStore asks GCS and S3 for what they know of the object.
+        return answer(self._store.read(key, byte_range=slice(0, 0)), f"{self.folder}/{key}").state == "value"
 
     def read(self, key: str) -> bytes | None:
         """The file's bytes, or None if there is no such file."""
-        result = self._store.read(key).result()
+        result = answer(self._store.read(key), f"{self.folder}/{key}")
         return bytes(result.value) if result.state == "value" else None
 
     def write(self, key: str, data: bytes) -> None:
@@ -95,7 +114,7 @@ class CheckpointFiles:
         return self._store.write(key, data)
 
     def delete(self, key: str) -> None:
-        self._store.delete_range(ts.KvStore.KeyRange(key, key + "\0")).result()
+        self._store.write(key, None).result()
 
     def delete_below(self, key: str) -> None:
         self._store.delete_range(_range(key)).result()

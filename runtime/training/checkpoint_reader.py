@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray, canonical_json, crc32c
+from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray, answer, canonical_json, crc32c
 from runtime.training.checkpoint_leaves import Index, Leaf, box_of, chunk_starts, held_indices
 
 FORMAT = 3
@@ -89,8 +89,18 @@ class Reader:
         return f"leaf {below.rpartition('/')[0]} (file {key})" if below != key else f"file {key}"
 
     def refuse_missing_files(self) -> None:
-        """Raises TornCheckpointError unless every file of the manifest is there; one listing, and no file is read."""
-        present = self.files.list_keys(f"{self.name}/")
+        """Looks for every file of the manifest, in one listing; no file is read.
+
+        Raises:
+            TornCheckpointError: one is not there.
+            OSError: the listing is not whole.
+        """
+        present, manifest = self.files.list_keys(f"{self.name}/"), f"{self.name}/manifest.json"
+        if manifest not in present and self.files.read(manifest) is not None:
+            raise OSError(
+                f"{self.path}: the store does not list it, though it can be read; it is not known to be damaged: "
+                "renew the credentials or let them list the bucket, then run the same command again."
+            )
         for key in sorted(key for key in self.manifest.files if key.startswith(f"{self.name}/")):
             if key not in present:
                 raise self._torn(key, "the file is missing")
@@ -136,14 +146,15 @@ class Reader:
 
         Raises:
             TornCheckpointError: a chunk is damaged.
+            OSError: a chunk cannot be read, and is not known to be damaged.
         """
         chunks = {}
         whole = tuple(slice(None) for _ in leaf.shape)
         for start, future in reads.items():
             key = array.chunk_key(start)
             try:
-                data = np.asarray(future.result())
-            except ValueError as error:  # a file too short, or unreadable
+                data = np.asarray(answer(future, f"{self.files.folder}/{key}"))
+            except ValueError as error:  # a file too short or too long
                 raise self._torn(key, str(error)) from error
             self._verify(key, data, data.nbytes)
             chunks[start] = data

@@ -110,7 +110,8 @@ def test_a_read_afar_that_meets_a_limit_is_told_the_same_way(cache: TokenCache):
 
 
 def test_a_store_that_is_not_reached_is_a_connection_error_and_what_is_missing_or_changed_is_none():
-    assert isinstance(of_tensorstore("gs://b/c", ValueError("UNAVAILABLE: no route")), ConnectionError)
+    for words in ("UNAVAILABLE: no route", "ABORTED: All 32 retry attempts failed", "RESOURCE_EXHAUSTED: quota"):
+        assert isinstance(of_tensorstore("gs://b/c", ValueError(words)), ConnectionError)
     refused = of_tensorstore("gs://b/c", ValueError("PERMISSION_DENIED: HTTP 403"))
     assert type(refused) is OSError and "gs://b/c: cannot be read (PERMISSION_DENIED" in str(refused)
     for words in ("NOT_FOUND: chunk", "DATA_LOSS: checksum", "FAILED_PRECONDITION: dtype"):

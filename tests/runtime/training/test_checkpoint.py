@@ -7,6 +7,8 @@ import json
 import os
 import threading
 import time
+import types
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,9 +21,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from runtime.training import checkpoint, checkpoint_leaves
+from marin_dag.storage.transient import is_transient
+from runtime.data.key_value_store import key_value_store
+from runtime.training import checkpoint, checkpoint_files, checkpoint_leaves
 from runtime.training.checkpoint_reader import CheckpointError, TornCheckpointError
 from runtime.training.temporary import TemporaryCheckpoints
+from tests.gcs_server.faults import Fault
 
 
 class SmallState(eqx.Module):
@@ -220,7 +225,7 @@ def test_another_format_is_not_taken_for_damage(tmp_path):
         checkpoint.load(path, state_on(1))
 
 
-@pytest.mark.parametrize("damage", ["delete", "truncate", "empty", "flip", "swap"])
+@pytest.mark.parametrize("damage", ["delete", "truncate", "lengthen", "empty", "flip", "swap"])
 def test_any_damaged_file_is_refused_and_named(tmp_path, damage):
     state = state_on(2)
     path = saved(tmp_path, state)
@@ -232,6 +237,8 @@ def test_any_damaged_file_is_refused_and_named(tmp_path, damage):
                 file.unlink()
             case "truncate":
                 file.write_bytes(content[:-1])
+            case "lengthen":
+                file.write_bytes(content + b"0")
             case "empty":
                 file.write_bytes(b"")
             case "flip":
@@ -445,6 +452,70 @@ def test_a_bucket_holds_the_same_files_as_a_folder(tmp_path, scheme, request):
     assert [(found.step, found.is_complete) for found in temporary.all()] == [(5, True)]
     temporary.prune(5, keep=0)
     assert files.list_keys() == set()
+
+
+@pytest.fixture
+def bucket(gcs_bucket, gcs_server, monkeypatch) -> Iterator[str]:
+    """A folder on Cloud Storage of whom nothing is asked more than twice."""
+    soon = {"gcs_request_retries": {"max_retries": 2, "initial_delay": "1ms"}}
+    monkeypatch.setattr(checkpoint_files, "key_value_store", lambda folder: key_value_store(folder) | soon)
+    yield f"gs://{gcs_bucket}/{uuid.uuid4().hex}"
+    gcs_server.clear_faults()
+
+
+UNREAD = {
+    "503 storm": (Fault("status", where="mu.embed/c.*media", status=503), "the store did not answer", True),
+    "connection": (Fault("reset", where="mu.embed/c.*media"), "the store did not answer", True),
+    "manifest": (Fault("status", where="manifest.json", status=503), "the store did not answer", True),
+    "403": (Fault("status", where="mu.embed/c.*media", status=403), "store refused, renew the credent", False),
+    "listing": (Fault("status", where="o[?]", status=401), "does not list .* let them list the bucket", False),
+}
+
+
+@pytest.mark.parametrize("trouble", UNREAD)
+def test_a_checkpoint_that_the_store_does_not_give_is_not_told_as_torn(bucket, gcs_server, trouble):
+    """Who is told so deletes it, or forces weeks of training."""
+    fault, told, passes = UNREAD[trouble]
+    path = f"{bucket}/checkpoint"
+    checkpoint.save(path, state_on(2), {"step": 5}).wait()
+    gcs_server.add_fault(fault)
+    with pytest.raises(OSError, match=told) as caught:
+        checkpoint.load(path, state_on(2))
+    assert path in str(caught.value) and "known to be damaged" in str(caught.value)
+    assert is_transient(caught.value) == passes
+    gcs_server.clear_faults()
+    assert_equal_states(checkpoint.load(path, state_on(2))[0], state_on(1))
+
+
+def test_an_error_of_unknown_kind_is_not_told_as_torn_and_bytes_that_are_too_few_are(bucket, gcs_server, monkeypatch):
+    path = f"{bucket}/checkpoint"
+    checkpoint.save(path, state_on(2), {"step": 5}).wait()
+    gcs_server.add_fault(Fault("short", where="mu.embed/c.*media", count=1))
+    with pytest.raises(TornCheckpointError, match=r"leaf mu\.embed .* is damaged: FAILED_PRECONDITION"):
+        checkpoint.load(path, state_on(2))
+    failed: concurrent.futures.Future = concurrent.futures.Future()
+    failed.set_exception(ValueError("INTERNAL: a thread was lost"))
+    monkeypatch.setattr(checkpoint.ChunkedArray, "read_chunk", lambda array, start: failed)
+    with pytest.raises(OSError, match=r"c\.0\.0: cannot be read \(INTERNAL: .* it is not known to be damaged"):
+        checkpoint.load(path, state_on(2))
+
+
+@pytest.mark.parametrize(
+    ("status", "what", "told", "passes"),
+    [
+        (503, "mu.embed", "ABORTED: .*it stays invisible. That may pass: the step is tried again", True),
+        (503, "metadata.json", "ABORTED: .*it stays invisible. That may pass: the step is tried again", True),
+        (403, "mu.embed", "PERMISSION_DENIED: .*The store refused: renew the credentials", False),
+    ],
+)
+def test_a_save_that_a_bucket_did_not_take_is_tried_again_if_that_may_pass(
+    bucket, gcs_server, status, what, told, passes
+):
+    gcs_server.add_fault(Fault("status", where=f"^POST .*{what}", status=status))
+    with pytest.raises(CheckpointError, match=told) as caught:
+        checkpoint.save(f"{bucket}/checkpoint", state_on(2), {"step": 5}).wait()
+    assert is_transient(caught.value) == passes
+    assert not checkpoint.is_complete(f"{bucket}/checkpoint")
 
 
 class Late(concurrent.futures.Future):

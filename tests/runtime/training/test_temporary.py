@@ -13,9 +13,10 @@ from runtime.training.control import Control
 from runtime.training.loop import TrainingStopped
 from runtime.training.temporary import SupersededError, TemporaryCheckpoints
 from tests.gcs_server.control import GcsServerProcess
+from tests.gcs_server.faults import Fault
 from tests.runtime.training import small_run
 
-LISTING = "^GET .*/o[?]"
+FETCHING = "alt=media"
 CHUNKS_OF_EACH = 1_500
 """More than a page of a listing."""
 
@@ -54,7 +55,20 @@ def test_what_is_there_is_found_by_a_request_or_two_for_each_checkpoint(filled: 
         (20, 1, True, False),
         (30, 2, False, False),
     ]
-    assert len(gcs_server.requests()) == len(gcs_server.requests(LISTING)) == 1 + 2 + 2 + 1
+    assert len(gcs_server.requests()) == 1 + 2 + 2 + 1 and not gcs_server.requests(FETCHING)
+
+
+def test_a_bucket_that_refuses_to_tell_is_never_taken_for_one_without_a_checkpoint(
+    filled: str, gcs_server: GcsServerProcess
+):
+    """Else a run whose credentials have expired would begin anew, and delete what was certified."""
+    temporary = TemporaryCheckpoints(filled, lease_epoch=2)
+    gcs_server.add_fault(Fault("status", where="manifest|certified", status=403))
+    try:
+        with pytest.raises(OSError, match=r"json: cannot be read \(PERMISSION_DENIED.* renew the credentials"):
+            temporary.newest(30)
+    finally:
+        gcs_server.clear_faults()
 
 
 def test_a_new_folder_is_seen_at_once(filled: str, gcs_server: GcsServerProcess, gcs_bucket: str):
