@@ -44,6 +44,7 @@ LEAVES_READ_AHEAD = 8
 CHUNKS_WRITTEN_AT_ONCE = 8
 """Of `save_pieces`, which holds them in memory."""
 PART_WAIT_SECONDS = 600.0
+"""From the newest part of a process to the next: hosts may be minutes behind one another."""
 
 State = TypeVar("State")
 
@@ -250,12 +251,20 @@ def save_pieces(
 
 def _gathered_parts(files: CheckpointFiles, name: str, num_processes: int) -> dict[str, dict[str, int]]:
     """What each process wrote; a part is written when all its chunks are durable."""
-    deadline = time.monotonic() + PART_WAIT_SECONDS
     written: dict[str, dict[str, int]] = {}
-    for process in range(num_processes):
-        while (part := files.read(f"{name}/parts/{process:05d}.json")) is None:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"process {process} did not finish its part within {PART_WAIT_SECONDS:.0f} s")
+    keys = [f"{name}/parts/{process:05d}.json" for process in range(num_processes)]
+    num_arrived, newest = 0, time.monotonic()
+    for key in keys:
+        while (part := files.read(key)) is None:
+            arrived = files.list_keys(f"{name}/parts/")
+            if len(arrived) > num_arrived:
+                num_arrived, newest = len(arrived), time.monotonic()
+            if time.monotonic() - newest > PART_WAIT_SECONDS:
+                missing = [str(process) for process, key in enumerate(keys) if key not in arrived]
+                raise TimeoutError(
+                    f"of {num_processes} processes {', '.join(missing)} did not finish their parts, and for "
+                    f"{PART_WAIT_SECONDS:.0f} s no other did; their logs may tell why"
+                )
             time.sleep(0.05)
         written |= json.loads(part)
     return written

@@ -114,7 +114,7 @@ class CheckpointFiles:
         return self._store.write(key, data)
 
     def delete(self, key: str) -> None:
-        self._store.write(key, None).result()
+        self._store.delete_range(ts.KvStore.KeyRange(key, key + "\0")).result()
 
     def delete_below(self, key: str) -> None:
         self._store.delete_range(_range(key)).result()

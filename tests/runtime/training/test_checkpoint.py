@@ -395,6 +395,32 @@ def test_of_several_processes_the_first_seals_nothing_before_the_last_has_writte
     assert checkpoint.is_complete(path)
 
 
+def test_the_first_process_waits_as_long_as_parts_arrive_and_names_those_that_did_not(tmp_path, monkeypatch):
+    """Forty minutes between hosts, each within ten minutes of the one before; then one that does not come."""
+    state, files, now = {"norm": state_on(1).params["norm"]}, checkpoint.CheckpointFiles(str(tmp_path)), [0.0]
+    arrivals: dict[int, float] = {}
+
+    def sleep(seconds: float) -> None:
+        now[0] += 50
+        for process in [process for process, arrives in arrivals.items() if arrives < now[0]]:
+            files.write(f"checkpoint/parts/{process:05d}.json", b"{}")
+            del arrivals[process]
+
+    clock = types.SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    monkeypatch.setattr(checkpoint, "time", clock)
+    monkeypatch.setattr(jax, "process_count", lambda: 6)
+    arrivals |= {2: 500, 4: 1_000, 3: 1_500, 1: 2_000, 5: 2_500}
+    checkpoint.save(str(tmp_path / "checkpoint"), state, {"step": 1}).wait()
+    assert checkpoint.is_complete(str(tmp_path / "checkpoint")) and 2_500 < now[0] < 2_700
+    checkpoint.remove(str(tmp_path / "checkpoint"))
+    began, arrivals = now[0], {2: now[0] + 500}
+    with pytest.raises(
+        CheckpointError, match=r"of 6 processes 1, 3, 4, 5 did not finish .* 600 s .* tried again"
+    ) as caught:
+        checkpoint.save(str(tmp_path / "checkpoint"), state, {"step": 1}).wait()
+    assert is_transient(caught.value) and 1_100 < now[0] - began < 1_300
+
+
 @settings(max_examples=30)
 @given(
     shape=st.lists(st.integers(0, 9), min_size=0, max_size=3).map(tuple),
