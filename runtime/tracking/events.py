@@ -30,7 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 class EventLog:
-    """Appends events; thread-safe. Each line is on the disk before `write` returns, in a bucket soon after."""
+    """Appends events; thread-safe. Each line is on the disk before `write` returns, in a bucket soon after.
+
+    A disk that is full or away, or a bucket, fails no run: that is logged, and the lines are written when they can be.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -65,16 +68,26 @@ class _LocalLines:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._path = path
+        self._file = path.open("ab", buffering=0)
+        self._unwritten = bytearray()
         self._lock = threading.Lock()
 
     def add(self, line: str) -> None:
         with self._lock:
-            self._file.write(line)
+            self._unwritten += line.encode()
+            self._write("waits")
 
     def close(self) -> None:
-        with self._lock:
-            self._file.close()
+        with self._lock, self._file:
+            self._write("is not whole")
+
+    def _write(self, without: str) -> None:
+        try:
+            while self._unwritten:  # a disk that fills up takes a part of a line, and the rest once there is space
+                del self._unwritten[: self._file.write(self._unwritten)]
+        except OSError as error:
+            logger.warning("the event log %s %s (%s: %s)", self._path, without, type(error).__name__, error)
 
 
 class _RemoteLines:

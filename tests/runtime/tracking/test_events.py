@@ -1,5 +1,6 @@
 """Event logs survive a kill, and a bucket that is slow or away costs a run nothing."""
 
+import resource
 import threading
 import time
 import uuid
@@ -102,6 +103,31 @@ def test_a_bucket_that_is_away_to_the_end_makes_no_failure_of_a_run_that_ended_w
     with EventLog(f"{bucket.folder}/attempt.jsonl") as log:
         log.write("end", step=0)
     assert caplog.text.count("attempt.jsonl is not whole (ConnectionError: no bucket today)") == 3
+
+
+def test_a_disk_that_is_full_costs_the_run_nothing_and_the_log_no_line(tmp_path, caplog):
+    path = tmp_path / "attempt.jsonl"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with EventLog(str(path)) as log:
+        log.write("step", step=0)
+        log.write("step", step=1)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, hard))  # Python ignores the signal
+        try:
+            log.write("step", step=2)
+            assert len(read_events(str(path))) == 2
+            log.write("step", step=3)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        log.write("step", step=4)
+        assert [event["step"] for event in read_events(str(path))] == [0, 1, 2, 3, 4]
+    assert caplog.text.count("attempt.jsonl waits (OSError: [Errno 27] File too large)") == 2
+
+
+def test_a_disk_that_stays_full_makes_no_failure_of_a_run_that_ended_well(caplog):
+    with EventLog("/dev/full") as log:
+        log.write("end", step=0)
+    assert "full waits (OSError: [Errno 28] No space left" in caplog.text
+    assert "full is not whole (OSError: [Errno 28] No space left" in caplog.text
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
