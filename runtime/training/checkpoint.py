@@ -291,6 +291,7 @@ def load(path: str | Reader, like: State, *, partial: bool = False) -> tuple[Sta
     Raises:
         CheckpointError: there is no complete checkpoint, or it is of another state.
         TornCheckpointError: a file of it is damaged or gone.
+        OSError: the store did not answer or refused; nothing is known of the checkpoint.
     """
     reader = _opened(path)
     leaves = named_leaves(like)
