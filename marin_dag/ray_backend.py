@@ -298,9 +298,12 @@ def _explained_end_of_ray() -> Iterator[None]:
 
     try:
         yield
-    except ray.exceptions.RayActorError as error:  # the switchboard's, which no step can be without
+    # The switchboard's, which no step can be without.
+    except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
+        is_full = isinstance(error, ray.exceptions.OutOfMemoryError)
+        cause = "this machine ran out of memory" if is_full else "something killed it, or asked Ray to stop"
         raise UserError(
-            "Ray's processes ended while steps ran: something killed them, or asked them to stop. What was finished "
+            f"The process of Ray's that all steps talk to ended while steps ran: {cause}. What was finished or saved "
             "is kept; run the same command again."
         ) from error
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from marin_dag.resources import Cpu, Tpu
+from marin_dag.resources import Cpu, Gpu, Resources, Tpu
 from marin_dag.step import StepContext
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ def joined_mesh(
     Before anything else of JAX: a process that has seen its own devices cannot join others any more.
 
     Raises:
-        ValueError: the devices of a slice cannot be shared as asked for.
+        ValueError: the devices of a slice cannot be shared as asked for, or JAX sees none of the kind.
     """
     import jax
 
@@ -35,8 +35,23 @@ def joined_mesh(
         num_slices=host.num_slices,
         slice_index=host.slice_index,
     )
+    refuse_other_platform(resources)
     # In the driver's process (`--backend local`) a step computes on what accelerators there are.
     if isinstance(resources, Cpu) and jax.default_backend() == "cpu":
         return mesh_of_cores(resources.num_devices, **axes)
     num_slices = resources.num_slices if isinstance(resources, Tpu) else 1
     return whole_mesh(num_slices=num_slices, **axes)
+
+
+def refuse_other_platform(resources: Resources) -> None:
+    """JAX computes on the CPU, and only warns, where it has no build for the accelerator or finds none."""
+    import jax
+
+    found = jax.default_backend()
+    for kind, platform, build in ((Gpu, "gpu", "CUDA build"), (Tpu, "tpu", "TPU build")):
+        if isinstance(resources, kind) and found != platform:
+            raise ValueError(
+                f"it asks for {resources}, and JAX sees no {platform.upper()} here, but {found}: install JAX's {build} "
+                "in this environment, run it where there is one, or give the step what this machine has, such as "
+                "Cpu(2)."
+            )

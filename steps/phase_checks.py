@@ -21,6 +21,8 @@ from steps.train_tokenizer import TrainTokenizerConfig
 
 LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
 SMALLEST_FLOAT32 = 2.0**-126
+LARGEST_BATCH_TOKENS = 2**30
+"""More than sixty times that of Llama 3 405B (16 million), of which a host of a slice would hold a GiB or more."""
 """The least with all its digits: below it a device may take a number for 0."""
 
 Caches = Mapping[str, Input[TokenizeResult]]
@@ -38,6 +40,7 @@ def check_config(config: TrainPhaseConfig) -> None:
     if unprovided:
         raise ValueError("\n".join(unprovided))
     _refuse_what_float32_cannot_hold(config)
+    _refuse_giant_batches(config)
     if config.sequence_length > config.model.max_position_embeddings:
         raise ValueError(
             f"sequence_length is {config.sequence_length:,}, and model.max_position_embeddings "
@@ -137,7 +140,9 @@ def _refuse_what_float32_cannot_hold(config: TrainPhaseConfig) -> None:
     for field, value in numbers.items():
         if abs(value) > LARGEST_FLOAT32:
             raise ValueError(f"{field} is {value}, and an update takes it as float32, where it is infinite; lower it.")
-    for field in ("eps", "max_norm"):
+    # A rate of zero is what a schedule may end with, and what says that nothing is to be learnt.
+    rates = [name for name, value in numbers.items() if name.startswith("learning_rate.") and value]
+    for field in ("eps", "max_norm", *rates):
         if numbers[field] < SMALLEST_FLOAT32:
             raise ValueError(
                 f"{field} is {numbers[field]}, and an update takes it as float32, where it may be 0; raise it."
@@ -145,6 +150,16 @@ def _refuse_what_float32_cannot_hold(config: TrainPhaseConfig) -> None:
     for field, beta in (("b1", config.b1), ("b2", config.b2)):
         if beta >= 1 - 2**-25:  # half way from the largest float32 below 1
             raise ValueError(f"{field} is {beta}, and an update takes it as float32, where it is 1; lower it.")
+
+
+def _refuse_giant_batches(config: TrainPhaseConfig) -> None:
+    """One that no machine holds is told by a plan, and not by the memory of the machine that first draws it."""
+    num_tokens = config.global_batch_size * config.sequence_length
+    if num_tokens > LARGEST_BATCH_TOKENS:
+        raise ValueError(
+            f"global_batch_size is {config.global_batch_size:,}, with sequences of {config.sequence_length:,} tokens: "
+            f"an update would take {num_tokens:,} tokens, and at most {LARGEST_BATCH_TOKENS:,} are taken; lower it."
+        )
 
 
 def _refuse_larger_vocabularies(config: TrainPhaseConfig) -> None:

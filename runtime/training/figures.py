@@ -48,6 +48,8 @@ class Figures:
         """The tables up to the newest update whose figures are fetched."""
         self.loss: float | None = None
         """The newest one known: none is before the first update of this attempt has ended."""
+        self.ended_step = run.step
+        """Of the update that it is of: the device is at work on those that follow."""
         lag_steps = loader.lag_steps
         known_steps = range(max(run.step - lag_steps, 0), run.step)
         self.feedback = Feedback({step: self.source_losses.seen(step + 1) for step in known_steps})
@@ -112,4 +114,4 @@ class Figures:
         self._saver.note(row, is_in_doubt=self._monitors.is_in_doubt or self._copies.are_apart)
         if self._loader.lag_steps:
             self.feedback.publish(row.step - 1, self.source_losses.seen(row.step))
-        self.loss = row.loss
+        self.loss, self.ended_step = row.loss, row.step

@@ -156,6 +156,12 @@ def train(
             validation.measure(run)
         return True
 
+    def tell_progress(*, now: bool = False) -> None:
+        """Of updates that have ended: the loop is some ahead of the device."""
+        step = figures.ended_step
+        consumed_tokens = run.consumed_tokens - (run.step - step) * settings.tokens_per_step
+        meter.tick(step, consumed_tokens, figures.loss, now=now)
+
     with watchdog.watching(), control.listening() as hears_signals:
         events.write("begin", step=run.step, consumed_tokens=run.consumed_tokens, hears_signals=hears_signals)
         try:
@@ -201,7 +207,7 @@ def train(
                         with meter.left_out():
                             profiler.end()
                     saver.poll()
-                    meter.tick(run, figures.loss)
+                    tell_progress()
                     is_held_up = order.word != Word.GO_ON or batches.last_wait_seconds > WAIT_SECONDS
                     if is_held_up or is_validated or is_saved or is_profiled or settings.is_digested(run.step):
                         pace.interrupt()
@@ -216,6 +222,6 @@ def train(
             raise
         finally:
             profiler.close()
-        meter.tick(run, figures.loss, now=True)
+        tell_progress(now=True)
     events.write("end", step=run.step, consumed_tokens=run.consumed_tokens)
     return run

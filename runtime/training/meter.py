@@ -9,14 +9,12 @@ from typing import Any
 
 from runtime.data.prefetch import Prefetch
 from runtime.tracking.events import EventLog
-from runtime.training.run_state import RunState
 
 PROGRESS_SECONDS = 0.5
 """Least time between two calls of `on_progress`."""
 PROGRESS_EVENT_SECONDS = 10.0
 SPEED_SECONDS = 10.0
-"""The speed that is told is that of so long before. One of half a second would be that of the few updates that a loop
-has run ahead of its device, or waits for."""
+"""The speed that is told is that of so long before, since figures of several updates come at once."""
 STALL_SECONDS = 1.0
 """A wait for data longer than this gets a line of its own in the event log."""
 NOTED_SECONDS = 0.001
@@ -38,9 +36,9 @@ class Meter:
         self._events, self._on_progress = events, on_progress
         self._left_out_seconds = 0.0
         self._shown = self._logged = time.monotonic()
-        self._num_ticks = 0
         self._marks: deque[tuple[float, int]] = deque()
-        """When which step was reached, of the last `SPEED_SECONDS`."""
+        """When which step had ended, of the last `SPEED_SECONDS`."""
+        self._is_warm = False
         self._tokens_per_second = 0.0
         self._waited_seconds = 0.0
         self._waited_by_cause: dict[str, float] = {}
@@ -66,20 +64,27 @@ class Meter:
         finally:
             self._left_out_seconds += time.monotonic() - began
 
-    def tick(self, run: RunState, loss: float | None, *, now: bool = False) -> None:
-        """After each update, with the newest loss known; `now` tells the figures even if others just were."""
+    def tick(self, step: int, consumed_tokens: int, loss: float | None, *, now: bool = False) -> None:
+        """After each update, of the last one that has ended; `now` tells the figures even if others just were.
+
+        Args:
+            step: finished updates, as far as anybody knows.
+            consumed_tokens: of these.
+            loss: of the last of them; None if this attempt has none yet.
+        """
         moment = time.monotonic() - self._left_out_seconds
-        self._num_ticks += 1
-        if self._num_ticks == 1:  # it compiled
+        if not self._marks:  # the first update is compiled
             self._shown = moment
-            self._marks.append((moment, run.step))
-        if self._num_ticks == 2:  # on a GPU it waited while the kernels of the first were assembled
-            self._measure(moment, run.step)
+            self._marks.append((moment, step))
+        elif not self._is_warm and step > self._marks[0][1]:
+            # A GPU assembles kernels before it runs them for the first time: no later speed is to have that in it.
+            self._measure(moment, step)
             self._marks.clear()
-            self._marks.append((moment, run.step))
+            self._marks.append((moment, step))
+            self._is_warm = True
         if now or moment - self._shown >= PROGRESS_SECONDS:
-            self._measure(moment, run.step)
-            self._tell(run, loss, moment, now=now)
+            self._measure(moment, step)
+            self._tell(step, consumed_tokens, loss, moment, now=now)
 
     def _measure(self, moment: float, step: int) -> None:
         while len(self._marks) > 1 and self._marks[1][0] <= moment - SPEED_SECONDS:
@@ -88,17 +93,17 @@ class Meter:
         if step > first_step and moment > began:
             self._tokens_per_second = (step - first_step) * self._tokens_per_step / (moment - began)
 
-    def _tell(self, run: RunState, loss: float | None, moment: float, *, now: bool) -> None:
-        self._marks.append((moment, run.step))
+    def _tell(self, step: int, consumed_tokens: int, loss: float | None, moment: float, *, now: bool) -> None:
+        self._marks.append((moment, step))
         self._shown = moment
-        self._on_progress(run.step, self._tokens_per_second, loss)
+        self._on_progress(step, self._tokens_per_second, loss)
         if moment - self._logged >= PROGRESS_EVENT_SECONDS or now:
             self._logged = moment
             self._events.write(
                 "progress",
-                step=run.step,
+                step=step,
                 until_step=self._until_step,
-                consumed_tokens=run.consumed_tokens,
+                consumed_tokens=consumed_tokens,
                 tokens_per_second=round(self._tokens_per_second, 1),
                 loss=loss if loss is not None and math.isfinite(loss) else None,
                 waited_for_data_seconds=round(self._waited_seconds, 3),

@@ -175,7 +175,7 @@ def test_when_ray_ends_under_a_run_it_says_so_in_one_message_and_the_next_one_go
     os.kill(switchboard, signal.SIGKILL)
     code, output = finish(process)
     assert code == 1
-    assert "Ray's processes ended while steps ran: something killed them, or asked them to stop." in output
+    assert "talk to ended while steps ran: something killed it, or asked Ray to stop." in output
     assert "Traceback" not in output
     assert finish(driver(tmp_path, "local", 0))[0] == 0
     assert committed_bytes(tmp_path / "runs") == expected

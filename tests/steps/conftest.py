@@ -65,8 +65,11 @@ UseDevices = Callable[[int], None]
 
 @pytest.fixture
 def use_devices(monkeypatch: pytest.MonkeyPatch) -> UseDevices:
-    """Makes JAX have so many devices; one to begin with, as a laptop has, where the suite simulates eight."""
+    """Makes JAX have so many devices, which stand for those that a step asks for; one to begin with, as a laptop has,
+    where the suite simulates eight."""
     import jax
+
+    monkeypatch.setattr("steps.joined_mesh.refuse_other_platform", lambda resources: None)
 
     simulated = jax.devices()
 

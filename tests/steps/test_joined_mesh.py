@@ -34,3 +34,11 @@ def test_each_slice_has_a_copy_of_the_parameters_and_the_hosts_are_told_of_which
         "num_slices": replicas,
         "slice_index": replicas - 1,
     }
+
+
+@pytest.mark.parametrize("resources", [Gpu("H200", 1), Tpu("v5litepod-8")], ids=str)
+def test_a_step_for_an_accelerator_does_not_train_on_a_cpu(resources: Resources, context_of) -> None:
+    context = context_of("a phase", "outputs")
+    context.resources = resources
+    with pytest.raises(ValueError, match=f"it asks for {resources}, and JAX sees no (GPU|TPU) here, but cpu: install"):
+        joined_mesh(context)

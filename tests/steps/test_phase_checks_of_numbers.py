@@ -40,6 +40,14 @@ def checked(**changes: Any) -> TrainPhaseConfig:
         ({"learning_rate": Rewarm(1e39, 1e-3, 0, 8)}, r"learning_rate\.init_value is 1e\+39, .* infinite"),
         ({"skip": dataclasses.replace(RULE, sigma=1e39)}, r"skip\.sigma is 1e\+39, .* infinite"),
         ({"eps": 1e-39}, "eps is 1e-39, .* float32, where it may be 0"),
+        (
+            {"learning_rate": Linear(1e-3, 1e-60, 0, 8)},
+            r"learning_rate\.end_value is 1e-60, .* it may be 0",
+        ),
+        (
+            {"global_batch_size": 10**12},
+            "global_batch_size is 1,000,000,000,000, .* take 16,000,000,000,000 tokens",
+        ),
         ({"max_norm": 1e-300}, "max_norm is 1e-300, .* float32, where it may be 0"),
         ({"b1": 1 - 2.0**-25}, r"b1 is 0\.99999997\d*, .* float32, where it is 1"),
         ({"b2": 1 - 2.0**-40}, r"b2 is 0\.99999999\d*, .* float32, where it is 1"),

@@ -14,8 +14,8 @@ def test_before_the_first_update_has_ended_there_is_no_loss_to_tell(tmp_path):
     path = str(tmp_path / "events.jsonl")
     with EventLog(path) as events:
         meter = Meter(until_step=9, tokens_per_step=4, events=events, on_progress=lambda *figures: told.append(figures))
-        meter.tick(SimpleNamespace(step=3, consumed_tokens=12), None, now=True)
-        meter.tick(SimpleNamespace(step=4, consumed_tokens=16), 2.5, now=True)
+        meter.tick(3, 12, None, now=True)
+        meter.tick(4, 16, 2.5, now=True)
     assert [(step, loss) for step, _, loss in told] == [(3, None), (4, 2.5)]
     assert [event["loss"] for event in read_events(path)] == [None, 2.5]
 
@@ -33,12 +33,12 @@ def test_time_in_which_no_update_is_taken_does_not_count_against_the_speed(tmp_p
         meter = Meter(
             until_step=9, tokens_per_step=10, events=events, on_progress=lambda *figures: told.append(figures)
         )
-        meter.tick(SimpleNamespace(step=1, consumed_tokens=10), None, now=True)
+        meter.tick(1, 10, None, now=True)
         clock.now = 2.0
         with meter.left_out():
             clock.now = 7.0
         clock.now = 8.0
-        meter.tick(SimpleNamespace(step=4, consumed_tokens=40), 2.5, now=True)
+        meter.tick(4, 40, 2.5, now=True)
     assert told[-1][1] == pytest.approx(3 * 10 / 3.0)
 
 
@@ -53,7 +53,7 @@ def test_the_speed_is_that_of_the_last_seconds_and_not_of_the_last_updates(tmp_p
         for second in range(40):
             for update in range(10):
                 clock.now = second + 0.06 * update
-                meter.tick(SimpleNamespace(step=10 * second + update, consumed_tokens=0), None)
+                meter.tick(10 * second + update, 0, None)
     settled = [tokens_per_second for step, tokens_per_second, _ in told if step > 100]
     assert len(settled) > 20
     assert settled == pytest.approx([100.0] * len(settled), rel=0.1)
@@ -67,7 +67,7 @@ def test_the_speed_is_that_of_the_last_seconds_and_not_of_the_last_updates(tmp_p
         ((20.0, 20.1), [(2, 100.0)]),  # of an attempt that resumed two updates before its end
     ],
 )
-def test_the_first_two_updates_wait_for_compilers_and_count_for_no_later_speed(tmp_path, clock, moments, expected):
+def test_the_updates_that_wait_for_compilers_count_for_no_later_speed(tmp_path, clock, moments, expected):
     told = []
     with EventLog(str(tmp_path / "events.jsonl")) as events:
         meter = Meter(
@@ -75,6 +75,21 @@ def test_the_first_two_updates_wait_for_compilers_and_count_for_no_later_speed(t
         )
         for step, moment in enumerate(moments, start=1):
             clock.now = moment
-            meter.tick(SimpleNamespace(step=step, consumed_tokens=0), None)
-        meter.tick(SimpleNamespace(step=step, consumed_tokens=0), None, now=True)
+            meter.tick(step, 0, None)
+        meter.tick(step, 0, None, now=True)
     assert [(step, speed) for step, speed, _ in told] == [(step, pytest.approx(speed)) for step, speed in expected]
+
+
+def test_the_speed_does_not_jump_where_the_device_is_waited_for(tmp_path, clock):
+    """The loop is two updates ahead of its device, which takes 12 s for each; every sixth is saved, and waited for."""
+    told = []
+    with EventLog(str(tmp_path / "events.jsonl")) as events:
+        meter = Meter(
+            until_step=99, tokens_per_step=24, events=events, on_progress=lambda *figures: told.append(figures)
+        )
+        for step in range(1, 40):
+            ended = step if step % 6 == 0 else max(step - 2, step // 6 * 6)
+            clock.now = 12.0 * ended
+            meter.tick(ended, 24 * ended, 2.5)
+    speeds = [tokens_per_second for step, tokens_per_second, _ in told if step > 1]
+    assert len(speeds) > 20 and speeds == pytest.approx([2.0] * len(speeds))
