@@ -132,7 +132,7 @@ def request_of(
     if isinstance(resources, Cpu):
         raise UserError(
             f"--compile: {phase.name} runs on {resources}, and only programs for TPUs and GPUs are compiled ahead of "
-            "time; use --scale 8b, or give it other resources."
+            "time; give it a TPU's or a GPU's (resources=Tpu(...), of the flagship --scale 8b)."
         )
     name, num_slices = (str(resources), 1) if isinstance(resources, Gpu) else (resources.slice, resources.num_slices)
     try:

@@ -63,8 +63,6 @@ FOLLOW = {train_phase: (ema_eval,)}
 
 def build(arguments: argparse.Namespace) -> Sequence[Step]:
     """The whole graph of one scale; its targets are the report and everything that nothing else needs."""
-    if arguments.compile and not arguments.dry_run:
-        raise UserError("--compile belongs to --dry-run: it starts and writes nothing of the run.")
     if arguments.compile and arguments.json:
         raise UserError("--json says what the plan is, and --compile writes a page for people; leave one of them out.")
     scale = SCALES[arguments.scale]

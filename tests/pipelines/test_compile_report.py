@@ -306,6 +306,14 @@ def test_a_compile_is_for_people_and_json_for_programs(tmp_path, capsys):
     assert "--json says what the plan is, and --compile writes a page for people" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [(), ("why", "kestrel")])
+def test_a_run_compiles_nothing_ahead_and_does_not_pass_over_the_wish(tmp_path, capsys, command):
+    argv = [*command, "--scale", "8b", "--compile", "--prefix", str(tmp_path)]
+    assert main(build, add_arguments=add_arguments, name="mine", argv=argv, only_dry_run=("--compile",)) == 1
+    assert "--compile belongs to --dry-run" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("fits", "typed"),
     [
