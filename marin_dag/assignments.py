@@ -1,6 +1,6 @@
 """Assignments: `--set` as a person types it, and, of one that cannot be meant, the nearest that can."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from marin_dag.changes import nearest, nearest_field, said_now, value_at
 from marin_dag.errors import UserError, listed
@@ -11,6 +11,29 @@ MAX_NAMED = 3
 
 class AssignmentError(UserError):
     """A `--set` that says nothing that could be carried out."""
+
+
+def with_settings(graph: Graph, texts: Sequence[str]) -> Graph:
+    """The graph with all assignments: one that is refused is tried again behind the others.
+
+    A longer phase is right once the one that follows it is longer too, in whatever order a person says so.
+    """
+    said: dict[tuple[str, str], str] = {}
+    waiting = texts
+    while waiting:
+        refused: list[tuple[str, UserError]] = []
+        for text in waiting:
+            step, field, value = parse_assignment(text, graph)
+            if said.setdefault((step, field), value) != value:
+                raise said_twice(f"{step}.{field}", said[step, field], value)
+            try:
+                graph = graph.override(step, field, value)
+            except UserError as error:
+                refused.append((text, error))
+        if len(refused) == len(waiting):
+            raise refused[0][1]
+        waiting = [text for text, _ in refused]
+    return graph
 
 
 def parse_assignment(text: str, graph: Graph) -> tuple[str, str, str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from marin_dag.assignments import parse_assignment, said_twice
+from marin_dag.assignments import with_settings
 from marin_dag.errors import UserError
 from marin_dag.forks import Follow, Forks, WithForks
 from marin_dag.graph import Graph, Selection
@@ -108,14 +108,7 @@ class Session:
 
     def graph(self) -> Graph:
         """The graph with the overrides of this call."""
-        graph = self.recipe()
-        said: dict[tuple[str, str], str] = {}
-        for text in self.parsed.set:
-            step, field, value = parse_assignment(text, graph)
-            if said.setdefault((step, field), value) != value:
-                raise said_twice(f"{step}.{field}", said[step, field], value)
-            graph = graph.override(step, field, value)
-        return graph
+        return with_settings(self.recipe(), self.parsed.set)
 
     def selection(self) -> Selection:
         """What --only, --until, --from and --force say."""

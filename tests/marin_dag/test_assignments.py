@@ -1,10 +1,12 @@
 """Assignments: every wrong form of --set is answered with the nearest right one."""
 
+import itertools
 import re
 
 import pytest
 
-from marin_dag.assignments import AssignmentError, parse_assignment, parse_fork_settings
+from marin_dag.assignments import AssignmentError, parse_assignment, parse_fork_settings, with_settings
+from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from tests.marin_dag import toy
 from tests.marin_dag.workbench import Workbench
@@ -86,3 +88,22 @@ def test_a_fork_is_set_by_its_own_fields(graph: Graph, texts: list[str], said: s
 def test_a_wrong_value_or_place_is_answered_with_what_is_there(bench: Workbench, text: str, said: str) -> None:
     code, printed = bench("--dry-run", "--set", text)
     assert (code, said in printed) == (1, True), printed
+
+
+LONGER = ("kestrel.until_step=1000", "ocelot.until_step=2000", "phoenix.until_step=3000")
+
+
+@pytest.mark.parametrize("texts", list(itertools.permutations(LONGER)), ids=str)
+def test_settings_that_are_right_together_are_taken_in_any_order(graph: Graph, texts: tuple[str, ...]) -> None:
+    assert [with_settings(graph, texts).step(name).until for name in ("kestrel", "ocelot", "phoenix")] == [
+        1000,
+        2000,
+        3000,
+    ]
+
+
+def test_of_settings_that_are_wrong_together_the_first_that_is_refused_is_told(graph: Graph) -> None:
+    with pytest.raises(UserError, match=r"ocelot\.until_step is \d+, but it starts from kestrel at 1000; .* Raise it"):
+        with_settings(graph, [LONGER[0], LONGER[2]])
+    with pytest.raises(AssignmentError, match=r"kestrel\.until_step: it is said to be 1000 and 999; say it once"):
+        with_settings(graph, [*LONGER, "kestrel.until_step=999"])
