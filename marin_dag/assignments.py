@@ -14,25 +14,33 @@ class AssignmentError(UserError):
 
 
 def with_settings(graph: Graph, texts: Sequence[str]) -> Graph:
-    """The graph with all assignments: one that is refused is tried again behind the others.
+    """The graph with all assignments, in an order in which each is right; that in which they are said, if it is one.
 
-    A longer phase is right once the one that follows it is longer too, in whatever order a person says so.
+    A longer phase is right once the one that follows it is longer too, in whatever order a person says so. Where one
+    field holds another, what is said later stays later: it is set on what came before.
     """
     said: dict[tuple[str, str], str] = {}
     waiting = texts
     while waiting:
-        refused: list[tuple[str, UserError]] = []
+        refused: list[UserError] = []
+        later: list[str] = []
+        held: list[str] = []
         for text in waiting:
             step, field, value = parse_assignment(text, graph)
             if said.setdefault((step, field), value) != value:
                 raise said_twice(f"{step}.{field}", said[step, field], value)
+            path = f"{step}.{field}."
             try:
-                graph = graph.override(step, field, value)
+                if not any(path.startswith(other) or other.startswith(path) for other in held):
+                    graph = graph.override(step, field, value)
+                    continue
             except UserError as error:
-                refused.append((text, error))
-        if len(refused) == len(waiting):
-            raise refused[0][1]
-        waiting = [text for text, _ in refused]
+                refused.append(error)
+            held.append(path)
+            later.append(text)
+        if len(later) == len(waiting):
+            raise refused[0]
+        waiting = later
     return graph
 
 

@@ -193,7 +193,7 @@ def main(
         if len(parsed.names) > command.max_names and (torn := _torn(parsed.set, parsed.names[command.max_names])):
             raise UserError(torn)
         command.check(parsed.names)
-        given = [option[0] for option in options_of(arguments, flags)]
+        given = [option[0].partition("=")[0] for option in options_of(arguments, flags)]
         _refuse_foreign(command, given, takes)
         if (of_a_plan := sorted({*given} & {*only_dry_run})) and not parsed.dry_run:
             raise UserError(f"{of_a_plan[0]} belongs to --dry-run: it starts and writes nothing of the run.")

@@ -52,6 +52,6 @@ def refuse_other_platform(resources: Resources) -> None:
         if isinstance(resources, kind) and found != platform:
             raise ValueError(
                 f"it asks for {resources}, and JAX sees no {platform.upper()} here, but {found}: install JAX's {build} "
-                "in this environment, run it where there is one, or give the step what this machine has, such as "
-                "Cpu(2)."
+                "in this environment (and leave JAX_PLATFORMS unset), run it where there is one, or give the step what "
+                "this machine has, such as Cpu(2)."
             )

@@ -21,9 +21,9 @@ from steps.train_tokenizer import TrainTokenizerConfig
 
 LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
 SMALLEST_FLOAT32 = 2.0**-126
-LARGEST_BATCH_TOKENS = 2**30
-"""More than sixty times that of Llama 3 405B (16 million), of which a host of a slice would hold a GiB or more."""
 """The least with all its digits: below it a device may take a number for 0."""
+LARGEST_BATCH_TOKENS = 2**30
+"""More than sixty times the batch of Llama 3 405B (16 million); 8 GiB of ids and segment ids, over all hosts."""
 
 Caches = Mapping[str, Input[TokenizeResult]]
 Tokenizers = dict[str, Input[TokenizerResult]]

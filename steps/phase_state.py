@@ -1,5 +1,6 @@
 """Phase state: where an attempt at a training phase begins."""
 
+import errno
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from runtime.training.state import initial_state, placed_shapes
 from runtime.training.temporary import TemporaryCheckpoints
 from steps.phase_config import TrainPhaseConfig
 
+MANIFEST = f"{run_state.CHECKPOINT}/manifest.json"
 NONE = -1
 """No step, or the lease epoch of a milestone, which has none."""
 
@@ -139,8 +141,11 @@ def _of_temporary(config: TrainPhaseConfig, mesh: Mesh, folder: str, cure: str) 
     try:
         return _resumed(config, mesh, folder)
     except TornCheckpointError as error:
-        manifest = f"{folder}/{run_state.CHECKPOINT}/manifest.json"
-        raise TornCheckpointError(error.damage, f"delete {manifest} to {cure}.") from error
+        raise TornCheckpointError(error.damage, f"delete {folder}/{MANIFEST} to {cure}.") from error
+    except OSError as error:
+        if error.errno != errno.EIO:  # what a block of a disk that is gone gives, each time it is read
+            raise
+        raise OSError(error.errno, f"{error.strerror} If it stays so, delete {folder}/{MANIFEST} to {cure}.") from error
 
 
 def _resumed(config: TrainPhaseConfig, mesh: Mesh, folder: str) -> RunState:

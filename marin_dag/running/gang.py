@@ -28,7 +28,8 @@ OTHER_FAILURES_SECONDS = 3.0
 """How long the other members are given to say what they died of: the first to fall need not be the cause."""
 LOST_PEER_SECONDS = 60.0
 """The same, where all that is known is that somebody is gone. A machine that vanishes closes no connection, and Ray,
-which tells that from a program's mistake, looks every few seconds and gives it up after half a minute."""
+which tells that from a program's mistake, looks every few seconds and gives it up after half a minute. (Memory that ran
+out on one host's device is such an error as well: its peers, which wait for it, are held as long.)"""
 STOPPED_ALONE_SECONDS = 900.0
 """How long the others may take to leave when one member has left as it was asked to. Hosts that agreed leave together;
 one that did not know waits for the first, for a day or for ever."""

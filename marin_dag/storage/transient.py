@@ -29,7 +29,7 @@ TRANSIENT_NUMBERS = frozenset(
         errno.ETIMEDOUT,
     }
 )
-TENSORSTORE_STATUS = re.compile(r"(?:ABORTED|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|UNAVAILABLE): ")
+TENSORSTORE_STATUS = re.compile(r"(?:ABORTED|CANCELLED|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|UNAVAILABLE): ")
 TENSORSTORE_OS_ERROR = re.compile(r"\[os_error_code='(\d+)'\]")
 """TensorStore raises ValueError for whatever goes wrong: only the words tell a bucket that is away from damaged bytes,
 and what the machine's own disk said."""

@@ -16,7 +16,12 @@ _DAMAGED = frozenset({"NOT_FOUND", "DATA_LOSS", "FAILED_PRECONDITION", "INVALID_
 """TensorStore's words for what is missing, cut short, changed or something else than an array."""
 _PASSING = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "CANCELLED", "RESOURCE_EXHAUSTED"})
 _REFUSED = frozenset({"PERMISSION_DENIED", "UNAUTHENTICATED"})
+_REFUSING_CODES = frozenset({"400", "401", "403"})
+"""Of HTTP. Buckets answer 400 for credentials that are expired, and TensorStore has no word for that."""
+_PASSING_NUMBERS = frozenset({errno.EAGAIN, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
 _OS_ERROR = re.compile(r"\[os_error_code='(\d+)'\]")
+_HTTP_CODE = re.compile(r"\[http_response_code='(\d+)'\]")
+SAYS_WHAT_TO_DO = "run the same command again"
 
 
 def with_cure(path: str, error: OSError) -> OSError:
@@ -27,7 +32,7 @@ def with_cure(path: str, error: OSError) -> OSError:
 def of_tensorstore(path: str, error: ValueError) -> OSError | None:
     """What kept TensorStore from reading `path`, which it says in words alone; None if `path` is damaged."""
     words = str(error)
-    status = words.partition(":")[0]
+    status = _status(words)
     if status in _DAMAGED:
         return None
     if number := _OS_ERROR.search(words):
@@ -45,12 +50,23 @@ def of_tensorstore(path: str, error: ValueError) -> OSError | None:
 def cure_of_write(error: BaseException) -> str:
     """What to do about the `error` that a write met, on a disk or through TensorStore."""
     words = str(error)
-    status = words.partition(":")[0] if isinstance(error, ValueError) and not _OS_ERROR.search(words) else ""
-    if status in _PASSING or isinstance(error, (ConnectionError, TimeoutError)):
+    if SAYS_WHAT_TO_DO in words:
+        return "What was saved before it is kept."
+    status, number = "", error.errno if isinstance(error, OSError) else None
+    if isinstance(error, ValueError):
+        found = _OS_ERROR.search(words)
+        status, number = ("", int(found[1])) if found else (_status(words), None)
+    if status in _PASSING or number in _PASSING_NUMBERS or isinstance(error, (ConnectionError, TimeoutError)):
         return "That may pass: the step is tried again, from the last checkpoint."
     if status in _REFUSED:
         return "The store refused: renew the credentials or let them write there, then run the same command again."
     return "Free space or mend the permissions there, then run the same command again."
+
+
+def _status(words: str) -> str:
+    """Of TensorStore: its first word, or what the answer of a bucket means."""
+    status, code = words.partition(":")[0], _HTTP_CODE.search(words)
+    return "PERMISSION_DENIED" if code and code[1] in _REFUSING_CODES and status not in _PASSING else status
 
 
 def _cure(number: int | None) -> str:

@@ -20,8 +20,8 @@ reads half of the columns for both. Every number is written once, and there is n
 
 Tested are the definition in XLA against float64, the kernel on simulated processors against the definition (JAX 0.11
 and newer), and that it becomes machine code of an H200 that keeps everything in registers. On an H200 and an H100 it
-gave what `chunked_wide` does, and took 98 ms where that takes 116 (docs/gpu.md). On any other card `ratio_check` holds
-it against its definition before a step computes with it.
+gave what `chunked_wide` does, and took 98 ms where that takes 116 (docs/gpu.md). Before a step
+computes with it, `ratio_check` holds it against its definition, on whatever card.
 """
 
 from collections.abc import Callable

@@ -79,15 +79,22 @@ class _LocalLines:
             self._write("waits")
 
     def close(self) -> None:
-        with self._lock, self._file:
+        with self._lock:
             self._write("is not whole")
+            try:
+                self._file.close()
+            except OSError as error:  # a file server may say only now that it is full
+                self._warn("is not whole", error)
 
     def _write(self, without: str) -> None:
         try:
             while self._unwritten:  # a disk that fills up takes a part of a line, and the rest once there is space
                 del self._unwritten[: self._file.write(self._unwritten)]
         except OSError as error:
-            logger.warning("the event log %s %s (%s: %s)", self._path, without, type(error).__name__, error)
+            self._warn(without, error)
+
+    def _warn(self, what: str, error: OSError) -> None:
+        logger.warning("the event log %s %s (%s: %s)", self._path, what, type(error).__name__, error)
 
 
 class _RemoteLines:

@@ -45,6 +45,7 @@ CHUNKS_WRITTEN_AT_ONCE = 8
 """Of `save_pieces`, which holds them in memory."""
 PART_WAIT_SECONDS = 600.0
 """From the newest part of a process to the next: hosts may be minutes behind one another."""
+LISTED_EVERY_SECONDS = 1.0
 
 State = TypeVar("State")
 
@@ -82,7 +83,8 @@ class Save:
                     write()
                 except BaseException as error:
                     raise CheckpointError(
-                        f"checkpoint {self.path} was not written: {error}; it stays invisible. {cure_of_write(error)}"
+                        f"checkpoint {self.path} was not written: {str(error).rstrip('.')}; it stays invisible. "
+                        f"{cure_of_write(error)}"
                     ) from error
                 finally:
                     self.write_seconds = time.monotonic() - started
@@ -253,12 +255,14 @@ def _gathered_parts(files: CheckpointFiles, name: str, num_processes: int) -> di
     """What each process wrote; a part is written when all its chunks are durable."""
     written: dict[str, dict[str, int]] = {}
     keys = [f"{name}/parts/{process:05d}.json" for process in range(num_processes)]
-    num_arrived, newest = 0, time.monotonic()
+    arrived: set[str] = set()
+    newest = listed = time.monotonic()
     for key in keys:
         while (part := files.read(key)) is None:
-            arrived = files.list_keys(f"{name}/parts/")
-            if len(arrived) > num_arrived:
-                num_arrived, newest = len(arrived), time.monotonic()
+            if time.monotonic() - listed > LISTED_EVERY_SECONDS:
+                listed = time.monotonic()
+                if new := files.list_keys(f"{name}/parts/") - arrived:
+                    arrived, newest = arrived | new, listed
             if time.monotonic() - newest > PART_WAIT_SECONDS:
                 missing = [str(process) for process, key in enumerate(keys) if key not in arrived]
                 raise TimeoutError(
@@ -266,6 +270,9 @@ def _gathered_parts(files: CheckpointFiles, name: str, num_processes: int) -> di
                     f"{PART_WAIT_SECONDS:.0f} s no other did; their logs may tell why"
                 )
             time.sleep(0.05)
+        if key not in arrived:
+            arrived.add(key)
+            newest = time.monotonic()
         written |= json.loads(part)
     return written
 

@@ -137,13 +137,15 @@ def train(
             if order.step > step + 1:  # else it is answered when it is there
                 order.answer(f"it will publish step {order.step:,}, and is at {step:,}")
         elif order.word == Word.SAVE and step == saver.last_step:
-            saver.finish()
+            with meter.left_out():
+                saver.finish()
             order.answer(f"step {step:,} is saved already: {saver.last_path}")
         elif order.word == Word.SAVE and step == begin_step:
             order.refuse(f"it has made nothing since step {step:,}, where it began")
         elif order.word == Word.SAVE:
             figures.fetch()  # a state is saved only if every update behind it was finite
-            saver.begin(run, on_complete=lambda path: order.answer(f"saved step {step:,}: {path}"))
+            with meter.left_out():
+                saver.begin(run, on_complete=lambda path: order.answer(f"saved step {step:,}: {path}"))
         for request in order.requests:
             events.write("told", step=step, said=request.said)
 

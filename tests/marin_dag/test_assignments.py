@@ -4,10 +4,12 @@ import itertools
 import re
 
 import pytest
+from pydantic import BaseModel, model_validator
 
 from marin_dag.assignments import AssignmentError, parse_assignment, parse_fork_settings, with_settings
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
+from marin_dag.step import StepContext, step
 from tests.marin_dag import toy
 from tests.marin_dag.workbench import Workbench
 
@@ -100,6 +102,29 @@ def test_settings_that_are_right_together_are_taken_in_any_order(graph: Graph, t
         2000,
         3000,
     ]
+
+
+class BoundedConfig(BaseModel, frozen=True, extra="forbid"):
+    numbers: tuple[int, ...]
+    top: int
+
+    @model_validator(mode="after")
+    def _within(self) -> "BoundedConfig":
+        if max(self.numbers) > self.top:
+            raise ValueError(f"top is {self.top}, and a number is {max(self.numbers)}.")
+        return self
+
+
+@step(policy="tracked")
+def bounded(config: BoundedConfig, context: StepContext) -> toy.CountResult:
+    raise NotImplementedError
+
+
+def test_a_part_of_a_field_that_is_set_behind_the_whole_stays_behind_it() -> None:
+    """Also where the whole has to wait for another setting."""
+    graph = Graph([bounded("bounded", BoundedConfig(numbers=(1, 2), top=5))])
+    texts = ["bounded.numbers=[7,8]", "bounded.numbers.0=3", "bounded.top=9"]
+    assert with_settings(graph, texts).step("bounded").config == BoundedConfig(numbers=(3, 8), top=9)
 
 
 def test_of_settings_that_are_wrong_together_the_first_that_is_refused_is_told(graph: Graph) -> None:

@@ -1,5 +1,6 @@
 """Where an attempt at a phase begins: with what is whole, and every host with the same."""
 
+import errno
 import pickle
 import re
 from pathlib import Path
@@ -15,6 +16,7 @@ from runtime.optim.skipping import empty_history
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.tracking.events import EventLog
+from runtime.training.checkpoint_files import ChunkedArray
 from runtime.training.checkpoint_reader import TornCheckpointError
 from runtime.training.temporary import Temporary, TemporaryCheckpoints
 from steps.phase_config import TrainPhaseConfig
@@ -55,6 +57,23 @@ def test_of_what_is_torn_only_a_temporary_checkpoint_may_be_deleted_and_then_the
         match=r"again with --force, restore the file from a copy, or take another milestone\.$",
     ):
         trajectory.run(phase.model_copy(update={"until_step": 9}))
+
+
+def test_a_temporary_checkpoint_on_a_disk_block_that_is_gone_names_the_way_to_the_one_before(
+    tmp_path, phase, monkeypatch
+):
+    trajectory = Trajectory(tmp_path, "e" * 64)
+    with pytest.raises(StepStopped):
+        trajectory.run(phase, stop_after=5)
+
+    class Unreadable:
+        def result(self) -> None:
+            raise ValueError("UNKNOWN: Error reading local file [os_error_code='5']")
+
+    monkeypatch.setattr(ChunkedArray, "read_chunk", lambda *_: Unreadable())
+    with pytest.raises(OSError, match=r"If it stays so, delete \S+/checkpoint/manifest\.json to go on") as told:
+        trajectory.run(phase)
+    assert told.value.errno == errno.EIO
 
 
 @pytest.mark.parametrize("is_of_own_trajectory", [False, True])

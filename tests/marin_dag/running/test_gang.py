@@ -7,13 +7,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import ray
 
 from marin_dag.context import Host
 from marin_dag.resources import Cpu, Tpu
-from marin_dag.running.gang import cause_of, hosts_of, patience_seconds
+from marin_dag.running.gang import Gang, cause_of, hosts_of
+from marin_dag.running.task import Outcome
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.records import Failure, Records
 from tests.marin_dag.cluster_steps import notes
@@ -188,15 +191,34 @@ def test_the_cause_of_a_gangs_end_is_the_first_error_that_is_not_about_a_lost_pe
     assert cause_of([failure("JaxRuntimeError")]).error_type == "JaxRuntimeError"
 
 
-def test_members_that_only_lost_a_peer_do_not_end_the_gang_before_ray_tells_which_host_is_gone():
-    """The end of a host passes, and the gang starts again; an error of JAX's alone does not."""
+@pytest.mark.parametrize(
+    ("ends", "cause", "latest"),
+    [
+        # Ray gives a machine that vanished up after half a minute; its end passes, and that of its peers would not.
+        ({0: (1, "JaxRuntimeError"), 1: (40, "NodeDiedError")}, "NodeDiedError", 41),
+        ({0: (1, "JaxRuntimeError"), 1: (30, "XlaRuntimeError"), 2: (40, "NodeDiedError")}, "NodeDiedError", 41),
+        ({0: (1, "ValueError"), 1: (40, "JaxRuntimeError")}, "ValueError", 5),
+        ({0: (1, "JaxRuntimeError"), 1: (20, "ValueError"), 2: (50, "NodeDiedError")}, "ValueError", 24),
+        ({0: (1, "JaxRuntimeError"), 1: (9_999, "ValueError")}, "JaxRuntimeError", 62),
+    ],
+    ids=str,
+)
+def test_members_that_only_lost_a_peer_wait_for_the_cause_and_those_that_know_it_do_not(
+    monkeypatch: pytest.MonkeyPatch, ends: dict[int, tuple[float, str]], cause: str, latest: float
+):
+    clock, task = SimpleNamespace(now=0.0), cast(Any, SimpleNamespace(name="sums"))
 
-    def patience(*error_types: str) -> float:
-        return patience_seconds([failure(error_type) for error_type in error_types])
+    def wait(running: list[int], *, num_returns: int, timeout: float) -> tuple[list[int], list[int]]:
+        clock.now += timeout
+        ended = [index for index in running if ends[index][0] <= clock.now][:num_returns]
+        return ended, [index for index in running if index not in ended]
 
-    seconds_of_ray = 5 * 3 + 10  # five looks, one every three seconds, and the patience of the last
-    assert patience("JaxRuntimeError", "XlaRuntimeError") > seconds_of_ray
-    assert max(patience("JaxRuntimeError", "ValueError"), patience("ActorDiedError")) < 10
+    monkeypatch.setattr(ray, "wait", wait)
+    monkeypatch.setattr(ray, "get", lambda index: Outcome(task, "failed", failure=failure(ends[index][1])))
+    monkeypatch.setattr("marin_dag.running.gang.time", SimpleNamespace(monotonic=lambda: clock.now))
+    outcome = Gang(task, None, lambda outcome: None)._watched({index: index for index in ends})
+    assert outcome.failure is not None and outcome.failure.error_type == cause
+    assert clock.now <= latest
 
 
 def test_hosts_are_numbered_slice_by_slice():

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from marin_dag.storage.transient import is_transient
 from runtime.data import flat_array, local_arrays
 from runtime.data.cache import CacheError, TokenCache, TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.flat_array import FlatArray
-from runtime.data.read_failure import of_tensorstore
+from runtime.data.read_failure import cure_of_write, of_tensorstore
 
 NUM_FILES = 40
 FORMAT = TokenFormat(vocab_size=500, eos_token_id=0, bos_token_id=None, tokenizer_digest="")
@@ -129,3 +130,26 @@ def test_a_file_that_is_missing_or_short_is_a_torn_cache(cache: TokenCache, dama
         file.write_bytes(content[:-30] if damage == "short" else b"")
     with pytest.raises(CacheError, match=r"torn: .*/c/0: .* run the tokenize step that made it, .* --force STEP"):
         cache.read(0, 10)
+    for words in ("Unknown [http_response_code='400']", "ExpiredToken: it is over [http_response_code='400']"):
+        assert "renew the credentials" in str(of_tensorstore("s3://b/c", ValueError(words)))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("ABORTED: All 32 retry attempts failed [http_response_code='503']"), "is tried again"),
+        (ValueError("CANCELLED: so it is"), "is tried again"),
+        (ValueError("UNKNOWN: write [os_error_code='116']"), "is tried again"),
+        (OSError(errno.ESTALE, "Stale file handle"), "is tried again"),
+        (TimeoutError("of 2 processes 1 did not finish"), "is tried again"),
+        (ValueError("PERMISSION_DENIED: [http_response_code='403']"), "renew the credentials"),
+        (ValueError("Unknown [http_response_code='400']"), "renew the credentials"),
+        (ValueError("FAILED_PRECONDITION: write [os_error_code='28']"), "Free space"),
+        (OSError(errno.ENOSPC, "No space left on device"), "Free space"),
+        (OSError("gs://b/c: cannot be read: renew them, then run the same command again."), "is kept"),
+    ],
+    ids=str,
+)
+def test_the_cure_of_a_failed_write_is_to_wait_if_and_only_if_the_engine_tries_it_again(error: Exception, said: str):
+    assert said in cure_of_write(error)
+    assert is_transient(error) == (said == "is tried again")

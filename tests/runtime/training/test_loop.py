@@ -704,7 +704,10 @@ def test_the_event_log_tells_what_happened_and_nothing_of_it_is_committed(undist
     assert not any(str(undisturbed).encode() in content for content in committed_bytes(undisturbed).values())
 
 
-def test_what_saving_takes_does_not_count_against_the_speed_that_is_told(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "plan", [{"checkpoint_every_steps": 3}, {"checkpoint_every_steps": 99, "checkpoint_every_seconds": 0.0}], ids=str
+)
+def test_what_saving_takes_does_not_count_against_the_speed_that_is_told(tmp_path, monkeypatch, plan):
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(meter, "time", SimpleNamespace(monotonic=lambda: clock.now))
 
@@ -722,7 +725,7 @@ def test_what_saving_takes_does_not_count_against_the_speed_that_is_told(tmp_pat
 
     for name in ("begin", "end"):
         monkeypatch.setattr(saving.Saver, name, slowly(getattr(saving.Saver, name)))
-    small_run.run(tmp_path, lease_epoch=1, checkpoint_every_steps=3, step_function=update)
+    small_run.run(tmp_path, lease_epoch=1, step_function=update, **plan)
     events = [event for event in read_events(str(tmp_path / "events/1.jsonl")) if event["event"] == "progress"]
     told = [event["tokens_per_second"] for event in events]
     assert clock.now > 3000
