@@ -243,7 +243,8 @@ def described_loss_blocks(kernel: str, shape: KernelShape) -> str:
             _refuse_mosaic_loss(shape)
             cut, tile = cross_entropy_gpu.CUT, f"{cross_entropy_gpu.TOKENS} x {cross_entropy_gpu.COLUMNS}"
             size = cross_entropy_chunked.block_tokens(shape.num_tokens, shape.vocab_size, cut)
-            return f"{size} tokens in tiles of {tile} ({size * shape.vocab_size:,} logits)"
+            beyond = f"all anew by chunked_wide where a token's loss is above {cut.largest_loss:g}"
+            return f"{size} tokens in tiles of {tile} ({size * shape.vocab_size:,} logits); {beyond}"
         case _:
             return "all tokens"
 

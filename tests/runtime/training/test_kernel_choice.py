@@ -212,7 +212,7 @@ def test_the_shape_of_a_step_is_what_one_device_computes_at_a_time() -> None:
             "mosaic_gpu",
             SHAPE._replace(device_kind="NVIDIA H200"),
             "query 256",
-            "6144 tokens in tiles of 256 x 256 (788,004,864 logits)",
+            "in tiles of 256 x 256 (788,004,864 logits); all anew by chunked_wide where a token's loss is above 60",
         ),
     ],
 )
