@@ -46,8 +46,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from benchmarks.verdict import conclude
-from marin_dag.context import StepContext
-from marin_dag.inputs import Input
+from marin_dag.graph.inputs import Input
+from marin_dag.run.context import StepContext
 from runtime.text.documents import Document, write_documents
 from runtime.text.filter_rules import FineWebQuality, GopherQuality, GopherRepetition
 from steps.dedup import DedupConfig, dedup

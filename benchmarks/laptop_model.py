@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from jax.sharding import Mesh
 
-from marin_dag.resources import Cpu
+from marin_dag.graph.resources import Cpu
 from pipelines.scales import LAPTOP, BatchSize
 from runtime.data.cache import TokenCache, TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter

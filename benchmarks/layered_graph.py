@@ -4,9 +4,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from marin_dag.step import Input, Step, StepContext, step
-from marin_dag.storage.provenance import Provenance
-from marin_dag.storage.records import Record
+from marin_dag.graph.step import Input, Step, StepContext, step
+from marin_dag.ledger.provenance import Provenance
+from marin_dag.ledger.records import Record
 
 
 class Number(BaseModel, frozen=True, extra="forbid"):

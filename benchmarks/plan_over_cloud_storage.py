@@ -28,11 +28,11 @@ def main() -> None:
     with GcsServerProcess(buckets=[BUCKET]) as server:
         os.environ.update(server.environment())
         from benchmarks.layered_graph import layered_graph, record_of
-        from marin_dag.graph import Graph
-        from marin_dag.plan import make_plan
-        from marin_dag.planning.planned import Verdict
-        from marin_dag.storage.prefix import open_store
-        from marin_dag.storage.records import LABELS, record_path
+        from marin_dag.graph.graph import Graph
+        from marin_dag.ledger.records import LABELS, record_path
+        from marin_dag.plan.plan import make_plan
+        from marin_dag.plan.planned import Verdict
+        from marin_dag.store.prefix import open_store
 
         whole = Graph(layered_graph(LAYERS, WIDTH))
         small = Graph(layered_graph(1, WIDTH))

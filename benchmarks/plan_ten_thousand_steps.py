@@ -43,9 +43,9 @@ rule next:
 def plan_once(prefix: str) -> dict[str, float]:
     """Builds the steps, then digests and plans them in this process; seconds of each."""
     from benchmarks.layered_graph import layered_graph
-    from marin_dag.graph import Graph
-    from marin_dag.plan import make_plan
-    from marin_dag.storage.prefix import open_store
+    from marin_dag.graph.graph import Graph
+    from marin_dag.plan.plan import make_plan
+    from marin_dag.store.prefix import open_store
 
     began = time.perf_counter()
     graph = Graph(layered_graph(LAYERS, WIDTH))
@@ -59,8 +59,8 @@ def plan_once(prefix: str) -> dict[str, float]:
 def commit_everything(prefix: Path) -> None:
     """A record for each step: what a plan lists is their names."""
     from benchmarks.layered_graph import layered_graph
-    from marin_dag.graph import Graph
-    from marin_dag.storage.records import record_path
+    from marin_dag.graph.graph import Graph
+    from marin_dag.ledger.records import record_path
 
     for step in Graph(layered_graph(LAYERS, WIDTH)).steps:
         path = prefix / record_path(step.key)

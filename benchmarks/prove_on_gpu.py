@@ -31,9 +31,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from pydantic import BaseModel
 
 from benchmarks.verdict import conclude
-from marin_dag.cli import main as run_pipeline
-from marin_dag.resources import Cpu
-from marin_dag.step import Step, StepContext, step
+from marin_dag.cli.main import main as run_pipeline
+from marin_dag.graph.resources import Cpu
+from marin_dag.graph.step import Step, StepContext, step
 from runtime.cost.kernel_alone import LossShape
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE, LlamaConfig

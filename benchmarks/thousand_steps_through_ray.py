@@ -58,12 +58,12 @@ def ours(num_steps: int, *, deep: bool) -> float:
     from rich.console import Console
 
     from benchmarks.layered_graph import chain, layered_graph
-    from marin_dag.graph import Graph
-    from marin_dag.ray_backend import RayBackend
-    from marin_dag.run import Run
-    from marin_dag.running.live import LineDisplay
-    from marin_dag.storage.prefix import open_store
-    from marin_dag.storage.records import Records
+    from marin_dag.graph.graph import Graph
+    from marin_dag.ledger.records import Records
+    from marin_dag.run.driver import Run
+    from marin_dag.run.live import LineDisplay
+    from marin_dag.run.ray.backend import RayBackend
+    from marin_dag.store.prefix import open_store
 
     unseen = Console(file=io.StringIO())
     steps = Graph(chain(num_steps) if deep else layered_graph(1, num_steps)).steps
@@ -81,7 +81,7 @@ def ours(num_steps: int, *, deep: bool) -> float:
 
 def start_cluster() -> None:
     """As the backend starts it; a run that finds one joins it."""
-    from marin_dag.running.ray_cluster import OF_ONE_OF_ITS_OWN, require_a_token
+    from marin_dag.run.ray.cluster import OF_ONE_OF_ITS_OWN, require_a_token
 
     require_a_token()
     os.environ.update(OF_ONE_OF_ITS_OWN)

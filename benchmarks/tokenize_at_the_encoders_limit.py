@@ -34,11 +34,11 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from benchmarks.verdict import conclude
-from marin_dag.local_backend import LocalBackend
-from marin_dag.run import Run
-from marin_dag.running.live import LineDisplay
-from marin_dag.step import Runtime, Step, StepContext, step
-from marin_dag.storage.prefix import open_store
+from marin_dag.graph.step import Runtime, Step, StepContext, step
+from marin_dag.run.driver import Run
+from marin_dag.run.live import LineDisplay
+from marin_dag.run.local.backend import LocalBackend
+from marin_dag.store.prefix import open_store
 from runtime.data.ranks import ranks_of
 from runtime.text.documents import Document, write_documents
 from runtime.text.tokenizer_training import BEGIN_OF_TEXT, END_OF_TEXT, train

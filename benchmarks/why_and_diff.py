@@ -20,13 +20,13 @@ LAYERS, WIDTH, SECONDS_BAR, TURNS = 10, 1000, 1.0, 5
 def main() -> None:
     from benchmarks.layered_graph import layered_graph, record_of
     from benchmarks.verdict import conclude
-    from marin_dag.explain import explain
-    from marin_dag.graph import Graph
-    from marin_dag.plan import make_plan
-    from marin_dag.planning.compare import compare, of_record, of_step
-    from marin_dag.planning.siblings import Siblings
-    from marin_dag.storage.prefix import open_store
-    from marin_dag.storage.records import LABELS, Records, record_path
+    from marin_dag.graph.graph import Graph
+    from marin_dag.ledger.records import LABELS, Records, record_path
+    from marin_dag.plan.compare import compare, of_record, of_step
+    from marin_dag.plan.explain import explain
+    from marin_dag.plan.plan import make_plan
+    from marin_dag.plan.siblings import Siblings
+    from marin_dag.store.prefix import open_store
 
     with tempfile.TemporaryDirectory() as folder:
         for step in Graph(layered_graph(LAYERS, WIDTH, first=-1)).steps:

@@ -4,12 +4,12 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
+from marin_dag.cli.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
 from marin_dag.errors import UserError
-from marin_dag.graph import Graph
-from marin_dag.step import Step
-from marin_dag.storage.records import Records
-from marin_dag.store import Store
+from marin_dag.graph.graph import Graph
+from marin_dag.graph.step import Step
+from marin_dag.ledger.records import Records
+from marin_dag.store.store import Store
 from pipelines.going_around import going_around
 from pipelines.trainings import attempts_of, names_of_trainings
 from steps.phase_config import TrainPhaseConfig

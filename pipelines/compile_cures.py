@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from marin_dag.step import Milestone, Step
+from marin_dag.graph.step import Milestone, Step
 from runtime.cost.chips import slice_of
 from runtime.cost.request import Request
 from steps.machine_checks import check_resources

@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from marin_dag.commands.session import Session
+from marin_dag.cli.session import Session
 from marin_dag.errors import UserError
-from marin_dag.plan import Plan
+from marin_dag.graph.resources import Cpu, Gpu
+from marin_dag.graph.step import Step
+from marin_dag.plan.plan import Plan
 from marin_dag.quantities import in_short
-from marin_dag.resources import Cpu, Gpu
-from marin_dag.step import Step
 from pipelines.compile_cures import cures, options, setting
 from pipelines.timeline import legs_in, main_line_first, main_line_of, own_steps, phases_in
 from runtime.cache_folder import cache_folder

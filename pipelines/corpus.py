@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from marin_dag.step import Step
+from marin_dag.graph.step import Step
 from pipelines.eight_b_sources import LLAMA3_TOKENIZER, eight_b_sources
 from pipelines.mixtures import Weights
 from pipelines.roles import weights_by_source

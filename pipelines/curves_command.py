@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from marin_dag.changes import nearest
-from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
+from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
 from marin_dag.errors import UserError
-from marin_dag.graph import Graph
-from marin_dag.storage.records import Records, UnreadableRecordError
-from marin_dag.store import Store
+from marin_dag.graph.graph import Graph
+from marin_dag.ledger.records import Records, UnreadableRecordError
+from marin_dag.store.store import Store
+from marin_dag.values.changes import nearest
 from pipelines.picture_file import PAGE, refuse_unwritable, write_picture
 from pipelines.reference import Reference, reference_of, refuse_wrong_margin
 from pipelines.timeline import legs_in, main_line_of, phases_in

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from marin_dag.planning.remarks import Remark
+from marin_dag.plan.remarks import Remark
 from marin_dag.quantities import in_short
 from runtime.training.timeline import Leg
 

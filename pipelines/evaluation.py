@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from marin_dag.step import Step
+from marin_dag.graph.step import Step
 from pipelines.corpus import Corpus
 from pipelines.reporting import graph_of, parents_of, recipe_of, with_report
 from pipelines.scales import Scale

@@ -6,9 +6,9 @@ A page of its own: a fork that fails, or is dropped again, must not touch the re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from marin_dag.forks import Fork
-from marin_dag.graph import Graph
-from marin_dag.step import Step
+from marin_dag.graph.forks import Fork
+from marin_dag.graph.graph import Graph
+from marin_dag.graph.step import Step
 from pipelines.reporting import graph_of, parents_of, recipe_of, with_report
 from steps.ema_eval import ema_eval
 from steps.report import report

@@ -9,11 +9,11 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from marin_dag.commands.session import Session, program_words
-from marin_dag.graph import Graph
+from marin_dag.cli.session import Session, program_words
+from marin_dag.graph.graph import Graph
+from marin_dag.graph.step import Step
+from marin_dag.ledger.records import Records
 from marin_dag.quantities import counted, in_short
-from marin_dag.step import Step
-from marin_dag.storage.records import Records
 from steps.phase_config import TrainPhaseConfig
 
 MARGIN_UPDATES = 100

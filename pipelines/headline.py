@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from marin_dag.commands.session import Finished
+from marin_dag.cli.session import Finished
 from runtime.evaluation.task_score import implausible
 
 FINAL_PHASE = "deeper_starling"

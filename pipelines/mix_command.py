@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from marin_dag.changes import nearest
-from marin_dag.commands.session import NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
+from marin_dag.cli.session import NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
 from marin_dag.errors import UserError
+from marin_dag.graph.step import Step
+from marin_dag.ledger.records import Records
 from marin_dag.quantities import in_short
-from marin_dag.step import Step
-from marin_dag.storage.records import Records
+from marin_dag.values.changes import nearest
 from pipelines.picture_file import DRAWING, refuse_unwritable, write_picture
 from pipelines.timeline import phase_before
 from runtime.data.consumption import Consumption, Leg, consumption

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
-from marin_dag.planning.remarks import Remark
+from marin_dag.plan.remarks import Remark
 from marin_dag.quantities import in_short
 from runtime.model.config import LLAMA3_ROPE, LlamaConfig
 from runtime.optim.schedule import Rewarm, WsdS

@@ -7,7 +7,7 @@ sources. The page with the results of one run is docs/online-mixing.md.
 """
 
 if __name__ == "__main__":  # first: the other imports take half a second
-    from marin_dag.running.early_interrupt import say_it_in_one_line
+    from marin_dag.run.early_interrupt import say_it_in_one_line
 
     say_it_in_one_line()
 
@@ -15,9 +15,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from marin_dag.cli import main
-from marin_dag.resources import Cpu
-from marin_dag.step import Step
+from marin_dag.cli.main import main
+from marin_dag.graph.resources import Cpu
+from marin_dag.graph.step import Step
 from pipelines import curves_command, mixtures, waits_command
 from pipelines.mix_command import command
 from pipelines.roles import weights_by_source

@@ -6,7 +6,7 @@ elsewhere than it was written to keeps them too: the rate then stands still, or 
 
 from collections.abc import Iterator, Mapping
 
-from marin_dag.planning.remarks import Remark
+from marin_dag.plan.remarks import Remark
 from marin_dag.quantities import counted
 from runtime.optim.schedule import Cosine, Linear, Rewarm
 from runtime.report.recipe import rate

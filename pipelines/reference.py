@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from marin_dag.changes import nearest
 from marin_dag.errors import UserError
-from marin_dag.storage.prefix import open_store
+from marin_dag.store.prefix import open_store
+from marin_dag.values.changes import nearest
 
 if TYPE_CHECKING:
     from runtime.tracking.curves import Curves

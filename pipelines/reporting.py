@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from marin_dag.step import Step
+from marin_dag.graph.step import Step
 from pipelines.timeline import phase_before
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.report.recipe import described

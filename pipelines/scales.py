@@ -7,7 +7,7 @@ batch sizes, forms of the learning rate, mixtures) and shrinks what two cores ca
 import dataclasses
 from typing import Literal, NamedTuple
 
-from marin_dag.resources import Cpu, Resources, Tpu
+from marin_dag.graph.resources import Cpu, Resources, Tpu
 from runtime.evaluation.suites import CORE_TASKS, LAPTOP_TASKS, MMLU_TASKS, PACKAGED_TASKS, TaskSpec
 from runtime.kernels.scatter_blocks import ScatterKernel
 from runtime.model.config import LlamaConfig

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from marin_dag.step import Step
+from marin_dag.graph.step import Step
 from pipelines.roles import PRIORITY
 from runtime.text.extraction.formats import Format
 from runtime.text.filter_rules import (

@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Sequence
 
 from marin_dag.errors import UserError, listed
-from marin_dag.step import Step
-from marin_dag.store import StoreError
+from marin_dag.graph.step import Step
+from marin_dag.store.store import StoreError
 from pipelines.roles import role_of_file
 from pipelines.source import CODE_RULES, DEGENERATE, DOCSTRING_RULES, HOWTO_RULES, TESTS, WEB_RULES, Source, by_name
 from runtime.text.extraction.formats import (

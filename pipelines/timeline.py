@@ -7,11 +7,11 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from marin_dag.graph import Graph
-from marin_dag.inputs import Input
-from marin_dag.planning.remarks import Remark
+from marin_dag.graph.graph import Graph
+from marin_dag.graph.inputs import Input
+from marin_dag.graph.step import Step
+from marin_dag.plan.remarks import Remark
 from marin_dag.quantities import counted
-from marin_dag.step import Step
 from pipelines.data_remarks import data_remarks
 from pipelines.model_remarks import model_remarks
 from pipelines.rate_remarks import rate_remarks

@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from marin_dag.changes import nearest
-from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
+from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
 from marin_dag.errors import UserError
-from marin_dag.planning.config_checks import refusals
+from marin_dag.plan.config_checks import refusals
+from marin_dag.values.changes import nearest
 from pipelines.picture_file import DRAWING, PAGE, kind_of, refuse_unwritable, write_picture
 from pipelines.timeline import document, phases_in, render
 

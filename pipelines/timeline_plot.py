@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
-from marin_dag.step import Step
+from marin_dag.graph.step import Step
 from pipelines.timeline import legs_in, main_line_first, main_line_of, render, twins_in
 from runtime.optim.schedule import Cosine, Linear, Rewarm, WsdS
 from runtime.report.contents import Average, Curve, MixtureSpan, Phase

@@ -9,7 +9,7 @@ and a jump that is meant is acknowledged.
 """
 
 if __name__ == "__main__":  # first: the other imports take half a second
-    from marin_dag.running.early_interrupt import say_it_in_one_line
+    from marin_dag.run.early_interrupt import say_it_in_one_line
 
     say_it_in_one_line()
 
@@ -20,9 +20,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from marin_dag.cli import main
+from marin_dag.cli.main import main
 from marin_dag.errors import UserError
-from marin_dag.step import Step
+from marin_dag.graph.step import Step
 from pipelines import (
     certified_command,
     compile_report,

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from marin_dag.step import Step
-from marin_dag.store import Store
+from marin_dag.graph.step import Step
+from marin_dag.store.store import Store
 from runtime.tracking.log_names import is_of_first_host
 from steps.phase_config import TrainPhaseConfig
 

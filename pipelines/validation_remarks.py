@@ -7,7 +7,7 @@ finds a step between, or of one whose number is its length.
 
 from collections.abc import Mapping
 
-from marin_dag.planning.remarks import Remark
+from marin_dag.plan.remarks import Remark
 from runtime.training.timeline import Leg
 
 MEASUREMENTS = 10

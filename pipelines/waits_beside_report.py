@@ -7,11 +7,11 @@ a link from any of them finds it, wherever the prefix is moved to, and nothing h
 import datetime
 from collections.abc import Iterator
 
-from marin_dag.commands.session import Session
-from marin_dag.plan import Plan
-from marin_dag.step import Step
-from marin_dag.storage.records import Records
-from marin_dag.store import Store
+from marin_dag.cli.session import Session
+from marin_dag.graph.step import Step
+from marin_dag.ledger.records import Records
+from marin_dag.plan.plan import Plan
+from marin_dag.store.store import Store
 from pipelines.trainings import names_of_trainings, shared
 from pipelines.waits_command import read_waits
 from runtime.tracking.waits import PAGE_FILE, Waits

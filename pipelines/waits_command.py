@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
+from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
 from marin_dag.errors import UserError
-from marin_dag.store import Store
+from marin_dag.store.store import Store
 from pipelines.picture_file import PAGE, refuse_unwritable, write_picture
 from pipelines.trainings import attempts_of, names_of_trainings, shared
 from runtime.tracking.waits import Waits, waits_of

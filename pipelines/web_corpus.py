@@ -9,7 +9,7 @@ elsewhere, evaluation sets: each is a step, and `drops.md` says what each of the
 """
 
 if __name__ == "__main__":  # first: the other imports take half a second
-    from marin_dag.running.early_interrupt import say_it_in_one_line
+    from marin_dag.run.early_interrupt import say_it_in_one_line
 
     say_it_in_one_line()
 
@@ -18,11 +18,11 @@ import fnmatch
 import sys
 from collections.abc import Iterator, Sequence
 
-from marin_dag.cli import main
-from marin_dag.commands.session import Finished
+from marin_dag.cli.main import main
+from marin_dag.cli.session import Finished
 from marin_dag.errors import UserError, listed
-from marin_dag.resources import Cpu
-from marin_dag.step import Step
+from marin_dag.graph.resources import Cpu
+from marin_dag.graph.step import Step
 from pipelines import curves_command, waits_command
 from pipelines.source import DEGENERATE
 from pipelines.sources import COMPANIONS, MAX_NAMED, evaluation_items_step

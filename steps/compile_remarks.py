@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, ParamSpec, TypeVar
 
-from marin_dag.step import StepContext
+from marin_dag.graph.step import StepContext
 
 SILENT_SECONDS = 15.0
 """A compile that takes no longer is told to the log alone."""

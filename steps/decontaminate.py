@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel
 
-from marin_dag.step import Input, Runtime, StepContext, step
+from marin_dag.graph.step import Input, Runtime, StepContext, step
 from steps.documents import (
     SAMPLES_PER_REASON,
     SHARD_FILE,

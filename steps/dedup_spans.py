@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
 
-from marin_dag.step import Input, Runtime, StepContext, step
+from marin_dag.graph.step import Input, Runtime, StepContext, step
 from runtime.text.span_rule import RepeatedSpans
 from steps.documents import (
     SAMPLES_PER_REASON,

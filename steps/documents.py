@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from marin_dag.errors import UserError
-from marin_dag.step import StepContext
+from marin_dag.graph.step import StepContext
 
 if TYPE_CHECKING:
     from runtime.text.drops import DropLedger

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel
 
-from marin_dag.cost import Cost
 from marin_dag.errors import RefusedConfigError
-from marin_dag.resources import Resources
-from marin_dag.step import Runtime, StepContext, step
+from marin_dag.graph.cost import Cost
+from marin_dag.graph.resources import Resources
+from marin_dag.graph.step import Runtime, StepContext, step
 from steps.fetch import (
     MODEL_FILES,
     UNPINNED,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import BaseModel, Field
 
-from marin_dag.step import Input, StepContext, step
+from marin_dag.graph.step import Input, StepContext, step
 from steps.documents import DocumentsResult
 from steps.edited_documents import EditedDocumentsResult
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from marin_dag.step import StepContext
+from marin_dag.graph.step import StepContext
 from steps.documents import SAMPLES_PER_REASON, DocumentsResult, DocumentsShard
 
 REMOVED_FILE = "removed.jsonl"

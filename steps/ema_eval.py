@@ -6,8 +6,8 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from marin_dag.errors import RefusedConfigError
-from marin_dag.resources import Resources
-from marin_dag.step import Input, Runtime, StepContext, step
+from marin_dag.graph.resources import Resources
+from marin_dag.graph.step import Input, Runtime, StepContext, step
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.kernels.kernel_shape import KernelShape
 from runtime.optim.ema import HOT, Ema, average_named

@@ -3,7 +3,7 @@
 from pydantic import BaseModel, Field
 
 from marin_dag.errors import UserError
-from marin_dag.step import Input, StepContext, step
+from marin_dag.graph.step import Input, StepContext, step
 from steps.download import DownloadResult
 
 NGRAM_INDEX = "ngrams"

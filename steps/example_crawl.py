@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel
 
-from marin_dag.step import StepContext, step
+from marin_dag.graph.step import StepContext, step
 from steps.download import DownloadedFile, DownloadResult
 from steps.fetch import InstalledPython
 

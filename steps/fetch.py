@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from marin_dag.step import Runtime
+from marin_dag.graph.step import Runtime
 
 UNPINNED = "0" * 40
 """The revision of a data set for which a recipe names none: a plan may count it, and no run begins with it."""
@@ -144,7 +144,7 @@ def names_in(folder: str, *patterns: str) -> list[str]:
             be reached.
     """
     from marin_dag.errors import UserError
-    from marin_dag.storage.prefix import open_store
+    from marin_dag.store.prefix import open_store
     from runtime.text.fetch.errors import FetchError
     from runtime.text.fetch.local_files import find_files
 

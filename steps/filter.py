@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
 
-from marin_dag.step import Input, Runtime, StepContext, step
+from marin_dag.graph.step import Input, Runtime, StepContext, step
 from runtime.text.filter_rules import QualityScore, Rule
 from steps.documents import (
     SAMPLES_PER_REASON,

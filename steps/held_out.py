@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from marin_dag.inputs import Input
+from marin_dag.graph.inputs import Input
+from marin_dag.graph.step import StepContext
 from marin_dag.quantities import counted
-from marin_dag.step import StepContext
 from steps.taken_kernels import TakenKernels, refuse_wrong_kernels, take_kernels
 from steps.tokenize import TokenizeResult
 

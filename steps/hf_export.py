@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from marin_dag.step import Input, StepContext, step
+from marin_dag.graph.step import Input, StepContext, step
 from runtime.optim.ema import HOT, Ema, average_named
 from steps.machine_checks import refuse_several_hosts
 from steps.phase_checks import refuse_several_tokenizers, refuse_unkept_average, tokenizers_of_phase

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field
 
-from marin_dag.cost import Cost
-from marin_dag.resources import Resources
-from marin_dag.step import Input, StepContext, step
+from marin_dag.graph.cost import Cost
+from marin_dag.graph.resources import Resources
+from marin_dag.graph.step import Input, StepContext, step
 from runtime.model.config import LlamaConfig, Rope
 from steps.download import DownloadResult
 from steps.fetch import Files

@@ -3,7 +3,7 @@
 from pydantic import BaseModel, Field
 
 from marin_dag.errors import UserError
-from marin_dag.step import Runtime, StepContext, step
+from marin_dag.graph.step import Runtime, StepContext, step
 from steps.fetch import Sha256
 from steps.tokenizer import TokenizerResult
 from steps.train_tokenizer import written_tokenizer

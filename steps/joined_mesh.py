@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from marin_dag.resources import Cpu, Gpu, Resources, Tpu
-from marin_dag.step import StepContext
+from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
+from marin_dag.graph.step import StepContext
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, Field
 
-from marin_dag.step import Input, Runtime, StepContext, step
+from marin_dag.graph.step import Input, Runtime, StepContext, step
 from runtime.evaluation.suites import DEFINITIONS, PACKAGED_TASKS, TaskSpec, members
 from runtime.evaluation.task_score import TaskScore
 from runtime.optim.ema import Ema

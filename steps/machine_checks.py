@@ -6,8 +6,8 @@ How the batch and the model divide over the devices, and which kernels run there
 import dataclasses
 import math
 
-from marin_dag.resources import Cpu, Gpu, Resources, Tpu
-from marin_dag.slices import slice_shape
+from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
+from marin_dag.graph.slices import slice_shape
 from runtime.cost.chips import GENERATIONS, GPUS, REACHED_SHARE_OF_PEAK
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.kernels.kernel_shape import Devices, KernelShape

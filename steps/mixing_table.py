@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, Field
 
-from marin_dag.step import Input, StepContext, step
+from marin_dag.graph.step import Input, StepContext, step
 from steps.ema_eval import EmaEvalResult
 from steps.phase_result import TrainPhaseResult
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from marin_dag.errors import RefusedConfigError
-from marin_dag.inputs import Input
+from marin_dag.graph.inputs import Input
 from runtime.data.consumption import NoCache
 from runtime.optim.ema import average_named
 from runtime.training.timeline import KEEP_THE_DATA_POSITION, UnacknowledgedError, refuse_unacknowledged_changes

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
-from marin_dag.changes import nearest
-from marin_dag.step import Added, Input, Once, Runtime, StopAt
+from marin_dag.graph.step import Added, Input, Once, Runtime, StopAt
+from marin_dag.values.changes import nearest
 from runtime.data.mixing.fixed import Static
 from runtime.data.mixing.policies import MixingPolicy
 from runtime.data.mixture import MixtureSchedule

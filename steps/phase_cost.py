@@ -1,7 +1,7 @@
 """Phase cost: tokens, FLOPs, chip-hours and bytes of a training phase, from its config and its resources."""
 
-from marin_dag.cost import Cost
-from marin_dag.resources import Resources
+from marin_dag.graph.cost import Cost
+from marin_dag.graph.resources import Resources
 from steps.machine_checks import expected_flops
 from steps.phase_config import TrainPhaseConfig
 

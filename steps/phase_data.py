@@ -4,12 +4,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from marin_dag.context import StepStopped
-from marin_dag.inputs import Input
-from marin_dag.step import StepContext
-from marin_dag.storage.lease import STALE_SECONDS
-from marin_dag.storage.transient import is_transient
-from marin_dag.store import StoreError
+from marin_dag.graph.inputs import Input
+from marin_dag.graph.step import StepContext
+from marin_dag.ledger.lease import STALE_SECONDS
+from marin_dag.run.context import StepStopped
+from marin_dag.store.retry import is_transient
+from marin_dag.store.store import StoreError
 from runtime.data.activity import Activity
 from runtime.data.batch import DataPosition
 from runtime.data.cache import TokenCache

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import fsspec
 from jax.sharding import Mesh
 
-from marin_dag.step import StepContext
+from marin_dag.graph.step import StepContext
 from runtime.tracking.events import EventLog, read_beginning
 from runtime.tracking.log_names import is_of_first_host
 from steps.phase_config import TrainPhaseConfig

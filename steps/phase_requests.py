@@ -3,7 +3,7 @@
 import functools
 from typing import TYPE_CHECKING
 
-from marin_dag.step import StepContext
+from marin_dag.graph.step import StepContext
 
 if TYPE_CHECKING:
     from runtime.training.control import Request

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
 
-from marin_dag.inputs import Input
-from marin_dag.storage.damage import DamagedInputError
+from marin_dag.graph.inputs import Input
+from marin_dag.ledger.damage import DamagedInputError
 from runtime.parallel.hosts import of_first_host
 from runtime.tracking.events import EventLog
 from runtime.training import run_state

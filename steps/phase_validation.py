@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from jax.sharding import Mesh
 
-from marin_dag.step import StepContext
+from marin_dag.graph.step import StepContext
 from runtime.evaluation.validation import Validation
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH
 from runtime.tracking.events import EventLog

@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel
 
-from marin_dag.step import StepContext, step
+from marin_dag.graph.step import StepContext, step
 from steps.report_config import ReportConfig, refuse_unknown_names
 
 PAGE_FILE, SUMMARY_FILE = "report.html", "summary.json"

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, StringConstraints
 
-from marin_dag.step import Input
+from marin_dag.graph.step import Input
 from runtime.data.mixture import MixtureSchedule
 from steps.documents import DocumentsResult
 from steps.ema_eval import EmaEvalResult

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from marin_dag.inputs import Input
+from marin_dag.graph.inputs import Input
 from runtime.data.consumption import Consumption, Drawn, Finding, SourceUse, tallied
 from runtime.report.contents import (
     Average,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, Field
 
-from marin_dag.step import Input, Runtime, StepContext, step
+from marin_dag.graph.step import Input, Runtime, StepContext, step
 from runtime.data.gates import GateLimits
 from steps.documents import DocumentsResult
 from steps.tokenizer import TokenizerResult

@@ -5,11 +5,11 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from marin_dag.context import StepStopped
-from marin_dag.fields import identity_fields
-from marin_dag.resources import Cpu
-from marin_dag.running.interrupts import DriverHandler
-from marin_dag.step import StepContext, step
+from marin_dag.graph.resources import Cpu
+from marin_dag.graph.step import StepContext, step
+from marin_dag.run.context import StepStopped
+from marin_dag.run.interrupts import DriverHandler
+from marin_dag.values.fields import identity_fields
 from steps.compile_remarks import ToldOfCompile
 from steps.joined_mesh import joined_mesh
 from steps.machine_checks import check_resources, phase_shape

@@ -5,7 +5,7 @@ import functools
 from pydantic import BaseModel, Field
 
 from marin_dag.errors import UserError
-from marin_dag.step import Input, Runtime, StepContext, step
+from marin_dag.graph.step import Input, Runtime, StepContext, step
 from steps.documents import DocumentsResult
 
 CLASSIFIER_FOLDER = "classifier"

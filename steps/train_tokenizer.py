@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, Field
 
 from marin_dag.errors import UserError
-from marin_dag.step import Input, Runtime, StepContext, step
+from marin_dag.graph.step import Input, Runtime, StepContext, step
 from steps.documents import SHARD_FILE, DocumentsResult
 from steps.tokenizer import TokenizerResult
 

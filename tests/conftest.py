@@ -30,7 +30,8 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from marin_dag.running.ray_cluster import require_a_token
+from marin_dag.run.ray.cluster import require_a_token
+from tests import catalogue
 from tests.gcs_server.control import GcsServerProcess
 from tests.s3_server.server import S3Server
 
@@ -48,14 +49,14 @@ LONGEST_FILES = (
     "tests/end_to_end/test_kill.py",
     "tests/steps/test_train_phase_gang.py",
     "tests/docs/test_own_recipe.py",
-    "tests/marin_dag/test_kill.py",
+    "tests/marin_dag/run/test_kill.py",
     "tests/steps/test_train_phase.py",
-    "tests/marin_dag/running/test_gang.py",
+    "tests/marin_dag/run/ray/test_gang.py",
     "tests/end_to_end/test_whole_run.py",
-    "tests/marin_dag/running/test_detach.py",
+    "tests/marin_dag/run/ray/test_detach.py",
     "tests/steps/test_train_phase_killed.py",
-    "tests/marin_dag/test_run.py",
-    "tests/marin_dag/test_cluster.py",
+    "tests/marin_dag/run/test_driver.py",
+    "tests/marin_dag/run/ray/test_cluster.py",
     "tests/steps/test_hf_import.py",
     "tests/runtime/parallel/test_eight_devices.py",
     "tests/infra/test_slurm.py",
@@ -64,11 +65,11 @@ LONGEST_FILES = (
 TOGETHER = {
     # On the cluster of `ray_cluster`: which takes seconds of processor time to start, and more while it is there.
     "a Ray cluster": (
-        "tests/marin_dag/running/test_switchboard.py",
-        "tests/marin_dag/source/test_code_watch.py",
-        "tests/marin_dag/test_fencing.py",
-        "tests/marin_dag/test_force.py",
-        "tests/marin_dag/test_run.py",
+        "tests/marin_dag/run/ray/test_switchboard.py",
+        "tests/marin_dag/code/test_audit.py",
+        "tests/marin_dag/ledger/test_fencing.py",
+        "tests/marin_dag/run/test_force.py",
+        "tests/marin_dag/run/test_driver.py",
     ),
     # Of tests/deferred_import.py, which take six.
     "torch": (
@@ -220,6 +221,18 @@ class Together(LoadFileScheduling):
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-messages", action="store_true", help="rewrite tests/messages/ by what the tests provoke")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    catalogue.start(is_updating=config.getoption("--update-messages"))
+
+
+def pytest_sessionfinish() -> None:
+    catalogue.write_updates()
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
     """Of --dist loadfile."""
     return Together(config, log) if config.getoption("dist") == "loadfile" else None

@@ -87,7 +87,7 @@ class Agreement:
         """The largest word of all hosts, the same on each; 0 is none. Every host must ask.
 
         JAX ends a process that waits for one that is gone. One that raised and has not ended goes on beating; whoever
-        started the hosts has to end them (`marin_dag.running.gang`).
+        started the hosts has to end them (`marin_dag.run.ray.gang`).
         """
         if jax.process_count() == 1:
             return word

@@ -20,8 +20,7 @@ from runtime.training.checkpoint_files import CheckpointFiles, canonical_json
 
 FOLDER = re.compile(r"step-(\d{10})-epoch-(\d{6})")
 CERTIFIED = "certified.json"
-"""Beside the checkpoint. The engine's garbage collection (marin_dag/collect.py) knows the name: what is marked by it
-stays as long as the output of its step."""
+"""File beside a good checkpoint. Garbage collection keeps a folder that holds it as long as the output of its step."""
 KEPT = 2
 """One to resume from, and one in case that one's disk block turns out to be damaged."""
 CONCURRENT_REQUESTS = 16

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.in_turn import InTurn
+from tests.catalogue import expect_error
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTESTANT = """
@@ -52,7 +53,7 @@ def test_one_that_fails_is_told_and_the_others_have_their_turns(tmp_path: Path) 
     with closing(in_turn_of(tmp_path, "bad", "c", "bad", "b")) as in_turn:
         assert in_turn.measured("side", "bad", may_fail=True) == {"failed": "exit code 3; its error is above"}
         assert in_turn.measured("side", "c") == {"name": "c"}
-        with pytest.raises(SystemExit, match="side bad failed with exit code 3"):
+        with expect_error(SystemExit):
             in_turn.measured("side", "bad")
 
 
@@ -67,6 +68,6 @@ def test_turns_are_taken_in_the_order_that_was_told_and_who_waits_is_ended(
             begun.append(self)
 
     monkeypatch.setattr(subprocess, "Popen", Watched)
-    with closing(in_turn_of(tmp_path, "a", "b")) as in_turn, pytest.raises(ValueError, match="turn is side a's"):
+    with closing(in_turn_of(tmp_path, "a", "b")) as in_turn, expect_error(ValueError):
         in_turn.measured("side", "b")
     assert [process.returncode for process in begun] == [-9, -9]

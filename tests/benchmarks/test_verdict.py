@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.verdict import conclude
+from tests.catalogue import expect_error
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_claim_that_does_not_hold_ends_with_one_and_its_line_all_the_same(capsys):
-    with pytest.raises(SystemExit, match="does not hold: faster than light"):
+    with expect_error(SystemExit):
         conclude({"claim": "faster than light", "holds": False})
     assert json.loads(capsys.readouterr().out) == {"claim": "faster than light", "holds": False}
 

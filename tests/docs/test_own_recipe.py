@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from marin_dag.running.early_interrupt import INTERRUPTED
+from marin_dag.run.early_interrupt import INTERRUPTED
 from runtime.interop.huggingface import SpecialTokens, write_model
 from runtime.model.config import LLAMA3_ROPE
 from runtime.text.extraction.formats import Format

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.cli import COMMANDS, main
-from marin_dag.commands.page_server import PageServer
+from marin_dag.cli.main import COMMANDS, main
+from marin_dag.cli.page_server import PageServer
 from pipelines.headline import headline
 from pipelines.tootsie import FOLLOW, OWN_COMMANDS, RESULTS, add_arguments, build
 

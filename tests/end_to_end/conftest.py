@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from marin_dag.graph import Graph
+from marin_dag.graph.graph import Graph
 from tests.conftest import SHARED_BY_WORKERS
 from tests.end_to_end.driver import Driver, Ended, committed
 from tests.end_to_end.tiny_texts import write_texts

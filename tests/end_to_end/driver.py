@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from marin_dag.storage.local_store import LocalStore
-from marin_dag.storage.records import Records
+from marin_dag.ledger.records import Records
+from marin_dag.store.local import LocalStore
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = "tests/end_to_end/tiny_tootsie.py"

@@ -6,7 +6,7 @@ import signal
 import uuid
 from pathlib import Path
 
-from marin_dag.graph import Graph
+from marin_dag.graph.graph import Graph
 from tests.end_to_end.conftest import Reference
 from tests.end_to_end.driver import Driver, committed, differing, ended, processes_with, wait_for
 

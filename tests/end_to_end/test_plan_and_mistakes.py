@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.cli import main
+from marin_dag.cli.main import main
 from pipelines import tootsie
 from tests.end_to_end.driver import ROOT, Driver, Ended, environment, one_message, tree
 from tests.end_to_end.tiny_texts import write_corpus

@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from marin_dag.graph import Graph
-from marin_dag.step import Step
-from marin_dag.storage.local_store import LocalStore
-from marin_dag.storage.records import Record, Records
+from marin_dag.graph.graph import Graph
+from marin_dag.graph.step import Step
+from marin_dag.ledger.records import Record, Records
+from marin_dag.store.local import LocalStore
 from pipelines.timeline import legs_in, phases_in
 from pipelines.tootsie import RESULTS
 from runtime.training.timeline import Leg

@@ -12,10 +12,10 @@ import sys
 import time
 from collections.abc import Sequence
 
-from marin_dag.cli import main
-from marin_dag.resources import Cpu
-from marin_dag.running.attempt import AttemptContext
-from marin_dag.step import Step
+from marin_dag.cli.main import main
+from marin_dag.graph.resources import Cpu
+from marin_dag.graph.step import Step
+from marin_dag.run.attempt import AttemptContext
 from pipelines.corpus import Corpus
 from pipelines.fork_report import fork_report
 from pipelines.headline import headline

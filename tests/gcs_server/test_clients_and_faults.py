@@ -15,6 +15,7 @@ from google.api_core.exceptions import PreconditionFailed
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
+from tests.catalogue import expect_error
 from tests.gcs_server.control import GcsControl, GcsServerProcess
 from tests.gcs_server.faults import Fault
 from tests.gcs_server.server import GcsServer
@@ -157,7 +158,7 @@ def test_a_truncated_body_is_shorter_than_announced_and_a_short_one_is_not(serve
     wire = Wire(server.url, "test")
     wire.media("x", b"0123456789")
     server.add_fault(Fault("truncated", where="alt=media", count=1))
-    with pytest.raises(http.client.IncompleteRead, match=r"5 bytes read, 5 more expected"):
+    with expect_error(http.client.IncompleteRead):
         wire.read("x")
     server.add_fault(Fault("short", where="alt=media", count=1))
     assert wire.read("x").body == b"01234"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.marin_dag.cluster_steps import notes
-from tests.marin_dag.test_kill import finish, wait_for
+from tests.marin_dag.run.test_kill import finish, wait_for
 
 ROOT = Path(__file__).parents[2]
 Job = Callable[..., subprocess.Popen[str]]

@@ -4,8 +4,8 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from marin_dag.cli import main
-from marin_dag.step import Step
+from marin_dag.cli.main import main
+from marin_dag.graph.step import Step
 from tests.marin_dag.cluster_steps import graph
 
 

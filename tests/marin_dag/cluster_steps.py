@@ -12,12 +12,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from marin_dag.ray_backend import RayBackend
-from marin_dag.resources import Cpu
-from marin_dag.run import Run
-from marin_dag.running.live import display_for
-from marin_dag.step import Input, Runtime, Step, StepContext, StepStopped, StopAt, step
-from marin_dag.storage.prefix import open_store
+from marin_dag.graph.resources import Cpu
+from marin_dag.graph.step import Input, Runtime, Step, StepContext, StepStopped, StopAt, step
+from marin_dag.run.driver import Run
+from marin_dag.run.live import display_for
+from marin_dag.run.ray.backend import RayBackend
+from marin_dag.store.prefix import open_store
 from tests.marin_dag.toy_steps import Count, write_file
 
 SHARDS, IN_FLIGHT = 6, 3

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from marin_dag.code import package_version
-from marin_dag.diff import CodeChanged, DeclarationChanged, FieldChanged, differences
-from marin_dag.step import Step
+from marin_dag.graph.step import Step
+from marin_dag.identity.code_identity import package_version
+from marin_dag.identity.diff import CodeChanged, DeclarationChanged, FieldChanged, differences
 
 FOLDER = Path(__file__).parents[1] / "edits"
 STEP = """
 from pydantic import BaseModel
-from marin_dag.step import StepContext, step
+from marin_dag.graph.step import StepContext, step
 
 class Config(BaseModel, frozen=True, extra="forbid"):
     pass

@@ -71,7 +71,7 @@ class RayFleet:
 
     def backend(self, meeting: Path) -> Any:
         """See Fleet."""
-        from marin_dag.ray_backend import RayBackend
+        from marin_dag.run.ray.backend import RayBackend
 
         return RayBackend()
 

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from marin_dag.local_backend import SequentialFanOut
-from marin_dag.resources import Resources
-from marin_dag.running.attempt import failure_of, run_attempt
-from marin_dag.running.backend import Listener
-from marin_dag.running.task import Outcome, Task
-from marin_dag.storage.progress import Progress
+from marin_dag.graph.resources import Resources
+from marin_dag.ledger.progress import Progress
+from marin_dag.run.attempt import failure_of, run_attempt
+from marin_dag.run.backend import Listener
+from marin_dag.run.local.backend import SequentialFanOut
+from marin_dag.run.task import Outcome, Task
 
 
 class WorkerDiedError(Exception):

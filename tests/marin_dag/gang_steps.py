@@ -12,13 +12,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from marin_dag.ray_backend import RayBackend
-from marin_dag.resources import Cpu, Resources, Tpu
-from marin_dag.run import Run
-from marin_dag.running import gang
-from marin_dag.running.live import display_for
-from marin_dag.step import Runtime, StepContext, StepStopped, StopAt, step
-from marin_dag.storage.prefix import open_store
+from marin_dag.graph.resources import Cpu, Resources, Tpu
+from marin_dag.graph.step import Runtime, StepContext, StepStopped, StopAt, step
+from marin_dag.run.driver import Run
+from marin_dag.run.live import display_for
+from marin_dag.run.ray import gang
+from marin_dag.run.ray.backend import RayBackend
+from marin_dag.store.prefix import open_store
 from tests.marin_dag.cluster_steps import note
 from tests.marin_dag.toy_steps import write_file
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from marin_dag.step import Input, Runtime, StepContext, step
+from marin_dag.graph.step import Input, Runtime, StepContext, step
 from tests.marin_dag.toy_steps import mark, read_file, write_file
 
 

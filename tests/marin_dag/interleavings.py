@@ -13,7 +13,7 @@ from typing import IO, Any, NamedTuple
 
 import google_crc32c
 
-from marin_dag.store import Entry, Store, StoreError
+from marin_dag.store.store import Entry, Store, StoreError
 
 Content = frozenset[tuple[str, bytes]]
 Actor = Callable[[Store], Any]

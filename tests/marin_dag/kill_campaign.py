@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from marin_dag import run
-from marin_dag.running.live import display_for
-from marin_dag.storage import provenance, transient
-from marin_dag.storage.prefix import open_store
-from marin_dag.storage.records import Records
+from marin_dag.ledger import provenance
+from marin_dag.ledger.records import Records
+from marin_dag.run import driver as run
+from marin_dag.run.live import display_for
+from marin_dag.store import retry as transient
+from marin_dag.store.prefix import open_store
 from tests.gcs_server.control import GcsControl, GcsServerProcess
 from tests.gcs_server.faults import Fault
 from tests.marin_dag.fleets import Fleet
@@ -90,7 +91,7 @@ def _prefixes(
     if not with_server:
         yield lambda name: str(folder / "runs" / name), None
         return
-    import marin_dag.storage.gcs_store  # noqa: F401 -- once, before the forks
+    import marin_dag.store.gcs  # noqa: F401 -- once, before the forks
 
     with GcsServerProcess(buckets=[BUCKET]) as server:
         os.environ.update(server.environment())

@@ -16,9 +16,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from marin_dag.storage import provenance
-from marin_dag.storage.local_store import LocalStore
-from marin_dag.storage.records import Records
+from marin_dag.ledger import provenance
+from marin_dag.ledger.records import Records
+from marin_dag.store.local import LocalStore
 from tests.marin_dag.fleets import ForkedFleet, RayFleet
 from tests.marin_dag.kill_campaign import campaign
 from tests.marin_dag.toy_driver import die_before, main

@@ -23,20 +23,23 @@ from unittest import mock
 
 from pydantic import BaseModel
 
-from marin_dag import collect, local_backend, run
-from marin_dag.collect import Collector, Roots
-from marin_dag.local_backend import LocalBackend, SequentialFanOut
-from marin_dag.run import Run
-from marin_dag.running import attempt, orders, setbacks
-from marin_dag.running.attempt import run_attempt
-from marin_dag.running.task import KindReference, Task
-from marin_dag.step import Input, Step, StepContext, StepStopped, StopAt, step
-from marin_dag.storage import lease, records, transient
-from marin_dag.storage.epoch import CLAIM, LEASES, EpochState, parts
-from marin_dag.storage.lease import Held, Holder, Lease, Leases
-from marin_dag.storage.provenance import Provenance
-from marin_dag.storage.records import COMMITS, LABELS, Record
-from marin_dag.store import Store, StoreError
+from marin_dag.graph.step import Input, Step, StepContext, StepStopped, StopAt, step
+from marin_dag.keep import collect
+from marin_dag.keep.collect import Collector, Roots
+from marin_dag.ledger import lease, records
+from marin_dag.ledger.epoch import CLAIM, LEASES, EpochState, parts
+from marin_dag.ledger.lease import Held, Holder, Lease, Leases
+from marin_dag.ledger.provenance import Provenance
+from marin_dag.ledger.records import COMMITS, LABELS, Record
+from marin_dag.run import attempt, orders, setbacks
+from marin_dag.run import driver as run
+from marin_dag.run.attempt import run_attempt
+from marin_dag.run.driver import Run
+from marin_dag.run.local import backend as local_backend
+from marin_dag.run.local.backend import LocalBackend, SequentialFanOut
+from marin_dag.run.task import KindReference, Task
+from marin_dag.store import retry as transient
+from marin_dag.store.store import Store, StoreError
 from tests.marin_dag.interleavings import Actor, Content, MemoryStore, Operation, Search, described
 
 # A person who has waited for the other driver long enough, or lost to it once, types Ctrl-C twice: else two drivers

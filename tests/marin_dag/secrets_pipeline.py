@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from marin_dag.cli import main
-from marin_dag.step import Runtime, StepContext, step
+from marin_dag.cli.main import main
+from marin_dag.graph.step import Runtime, StepContext, step
 
 SECRETS = {
     "user and password": "https://reader:planted-one-111@host/data.bin",

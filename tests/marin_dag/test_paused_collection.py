@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.cli import main
+from marin_dag.cli.main import main
 from marin_dag.paused_collection import SELDOM, collection_of_a_command, collection_paused
 from tests.marin_dag import toy
 
 ROOT = Path(__file__).parents[2]
 COMMAND = """
 import atexit, gc, sys
-from marin_dag.cli import main
+from marin_dag.cli.main import main
 from tests.marin_dag import toy
 atexit.register(lambda: print(gc.get_freeze_count() > 10_000, *gc.get_threshold(), file=sys.stderr))
 sys.exit(main(toy.build, name="toy"))

@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from marin_dag.cli import main
-from marin_dag.cost import Cost
-from marin_dag.resources import Resources
-from marin_dag.step import Input, Runtime, Step, StepContext, StopAt, step
+from marin_dag.cli.main import main
+from marin_dag.graph.cost import Cost
+from marin_dag.graph.resources import Resources
+from marin_dag.graph.step import Input, Runtime, Step, StepContext, StopAt, step
 
 FACTOR = 2
 

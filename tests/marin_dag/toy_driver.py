@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from marin_dag.errors import UserError
-from marin_dag.local_backend import LocalBackend
-from marin_dag.ray_backend import RayBackend
-from marin_dag.run import Run
-from marin_dag.running.live import display_for
-from marin_dag.step import Step
-from marin_dag.storage.local_store import LocalStore
-from marin_dag.storage.prefix import open_store
+from marin_dag.graph.step import Step
+from marin_dag.run.driver import Run
+from marin_dag.run.live import display_for
+from marin_dag.run.local.backend import LocalBackend
+from marin_dag.run.ray.backend import RayBackend
+from marin_dag.store.local import LocalStore
+from marin_dag.store.prefix import open_store
 from tests.marin_dag.toy_steps import (
     CountConfig,
     JoinConfig,

@@ -13,10 +13,10 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel
 
-from marin_dag.cost import Cost
-from marin_dag.resources import Cpu, Resources
-from marin_dag.running.switchboard import NEWS_SECONDS
-from marin_dag.step import Input, Runtime, StepContext, StepStopped, StopAt, step
+from marin_dag.graph.cost import Cost
+from marin_dag.graph.resources import Cpu, Resources
+from marin_dag.graph.step import Input, Runtime, StepContext, StepStopped, StopAt, step
+from marin_dag.run.ray.switchboard import NEWS_SECONDS
 
 
 class WriteConfig(BaseModel, frozen=True, extra="forbid"):

@@ -7,13 +7,13 @@ from types import ModuleType
 
 import pytest
 
-from marin_dag import code
-from marin_dag.assignments import parse_assignment
-from marin_dag.cli import main
-from marin_dag.graph import Graph
-from marin_dag.plan import Plan, make_plan
-from marin_dag.planning.remarks import no_remarks
-from marin_dag.storage.prefix import open_store
+from marin_dag.cli.main import main
+from marin_dag.graph.assignments import parse_assignment
+from marin_dag.graph.graph import Graph
+from marin_dag.identity import code_identity as code
+from marin_dag.plan.plan import Plan, make_plan
+from marin_dag.plan.remarks import no_remarks
+from marin_dag.store.prefix import open_store
 
 MODULE = "workbench_recipe"
 RECIPE = '''\
@@ -23,8 +23,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from marin_dag.cost import Cost
-from marin_dag.step import Input, StopAt, step
+from marin_dag.graph.cost import Cost
+from marin_dag.graph.step import Input, StopAt, step
 
 FACTOR = 2
 

@@ -15,13 +15,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from marin_dag import run
-from marin_dag.local_backend import LocalBackend
-from marin_dag.running import shards
-from marin_dag.running.live import display_for
-from marin_dag.step import Runtime, Step, StepContext, StopAt, step
-from marin_dag.storage import lease
-from marin_dag.storage.prefix import open_store
+from marin_dag.graph.step import Runtime, Step, StepContext, StopAt, step
+from marin_dag.ledger import lease
+from marin_dag.run import driver as run
+from marin_dag.run import shards
+from marin_dag.run.live import display_for
+from marin_dag.run.local.backend import LocalBackend
+from marin_dag.store.prefix import open_store
 from tests.marin_dag.toy_steps import Count, mark, write_file
 
 

@@ -6,15 +6,15 @@ import shlex
 import jax.numpy as jnp
 import pytest
 
-from marin_dag.cli import main
-from marin_dag.graph import Graph
-from marin_dag.storage.prefix import open_store
-from marin_dag.storage.records import record_path
+from marin_dag.cli.main import main
+from marin_dag.graph.graph import Graph
+from marin_dag.ledger.records import record_path
+from marin_dag.store.prefix import open_store
 from pipelines import tootsie
 from pipelines.scales import LAPTOP
 from runtime.training import checkpoint
 from runtime.training.temporary import TemporaryCheckpoints
-from tests.marin_dag.storage.test_records import a_record
+from tests.marin_dag.ledger.test_records import a_record
 
 
 def run(prefix, capsys, *words):

@@ -5,9 +5,9 @@ import dataclasses
 import jax
 import pytest
 
-from marin_dag.cli import main
+from marin_dag.cli.main import main
 from marin_dag.errors import UserError
-from marin_dag.resources import Cpu, Gpu, Tpu
+from marin_dag.graph.resources import Cpu, Gpu, Tpu
 from pipelines import compile_report
 from pipelines.compile_cures import cures
 from pipelines.compile_report import programs_of, request_of
@@ -25,6 +25,7 @@ from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.training.train_step import ProgramOptions
 from steps.ema_eval import EmaEvalConfig
+from tests.catalogue import expect_error
 
 GATHER = Collective("all-gather", "bf16", (1, 4096, 14_336), 2 * 4096 * 14_336, ("data_x",), 8, 64, 10**12)
 SCATTER = Collective("reduce-scatter", "f32", (1, 512, 14_336), 4 * 4096 * 14_336, ("data_x",), 8, 32)
@@ -60,7 +61,7 @@ def test_model_and_context_axes_of_a_phase_are_those_of_its_program(main_line):
     assert compile_report._program(train, COMPILED, ["kestrel"])[0].endswith(
         "(v5e:16x16), replica 2, model 4, context 2: kestrel"
     )
-    with pytest.raises(ValueError, match=r"is 24, which divides no axis of a torus of 16x16 chips"):
+    with expect_error(ValueError):
         _ = dataclasses.replace(train, model_parallel=12).layout
 
 
@@ -149,9 +150,9 @@ def test_the_compiler_is_given_the_program_of_the_request_and_a_state_with_its_h
 
 
 def test_a_phase_on_cpus_or_on_an_unknown_gpu_is_refused(main_line):
-    with pytest.raises(UserError, match=r"kestrel runs on 2 cpu, and only programs for TPUs and GPUs .* --scale 8b"):
+    with expect_error(UserError):
         request_of(main_line["kestrel"].on(Cpu(2)), "train")
-    with pytest.raises(UserError, match=r"kestrel runs on 8 x V100: GPU 'V100' is none of A100-80G, H100, H200"):
+    with expect_error(UserError):
         request_of(main_line["kestrel"].on(Gpu("V100", 8)), "train")
 
 

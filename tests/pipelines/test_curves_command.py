@@ -14,11 +14,11 @@ from pathlib import Path
 import jax.numpy as jnp
 import pytest
 
-from marin_dag.cli import main
-from marin_dag.forks import Forks
-from marin_dag.graph import Graph
-from marin_dag.storage.prefix import open_store
-from marin_dag.storage.records import Records
+from marin_dag.cli.main import main
+from marin_dag.graph.forks import Forks
+from marin_dag.graph.graph import Graph
+from marin_dag.ledger.records import Records
+from marin_dag.store.prefix import open_store
 from pipelines import tootsie
 from pipelines.scales import LAPTOP
 from pipelines.timeline import legs_in, phases_in
@@ -32,7 +32,7 @@ from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from runtime.training import checkpoint
 from runtime.training.run_state import CHECKPOINT, METRICS, SOURCE_LOSSES
 from runtime.training.temporary import TemporaryCheckpoints
-from tests.marin_dag.storage.test_records import a_record
+from tests.marin_dag.ledger.test_records import a_record
 from tests.runtime.tracking.test_curves import events_in, records_in
 
 

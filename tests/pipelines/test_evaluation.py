@@ -2,14 +2,13 @@
 
 from types import SimpleNamespace
 
-import pytest
-
-from marin_dag.resources import Gpu
+from marin_dag.graph.resources import Gpu
 from pipelines.evaluation import evaluated
 from pipelines.scales import LAPTOP
 from runtime.model.config import LlamaConfig
 from steps.ema_eval import check_machines
 from steps.train_phase import train_phase
+from tests.catalogue import expect_error
 from tests.steps.phase_runs import a_phase, cache_of
 
 OF_EIGHT = LlamaConfig(4096, 512, 1024, 2, 4, 2, 128, 4096)
@@ -23,5 +22,5 @@ def test_an_evaluation_lies_as_its_phase_does_and_so_runs_where_that_ran(tmp_pat
     found = evaluated(LAPTOP, SimpleNamespace(caches={}), {"kestrel": phase})["kestrel"]
     assert (found.config.replica_parallel, found.resources) == (3, machines)
     check_machines(found.config, machines)
-    with pytest.raises(ValueError, match="3 times the replica_parallel"):
+    with expect_error(ValueError):
         check_machines(found.config.model_copy(update={"replica_parallel": 1}), machines)

@@ -5,14 +5,14 @@ import shlex
 
 import pytest
 
-from marin_dag.graph import Graph
+from marin_dag.graph.graph import Graph
+from marin_dag.ledger.records import record_path
 from marin_dag.quantities import in_short
-from marin_dag.storage.prefix import open_store
-from marin_dag.storage.records import record_path
+from marin_dag.store.prefix import open_store
 from pipelines import tootsie
 from pipelines.going_around import Sighting, sightings
 from pipelines.scales import LAPTOP
-from tests.marin_dag.storage.test_records import a_record
+from tests.marin_dag.ledger.test_records import a_record
 from tests.pipelines.test_certified_command import run, save
 
 GRAPH = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from marin_dag.fields import RuntimeField, markers
-from marin_dag.graph import Graph
-from marin_dag.inputs import Input
-from marin_dag.plan import make_plan
-from marin_dag.resources import Cpu, Gpu, Resources, Tpu
-from marin_dag.storage.prefix import open_store
+from marin_dag.graph.graph import Graph
+from marin_dag.graph.inputs import Input
+from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
+from marin_dag.plan.plan import make_plan
+from marin_dag.store.prefix import open_store
+from marin_dag.values.fields import RuntimeField, markers
 from pipelines import online_mixing, scales, tootsie, web_corpus
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from marin_dag.cli import main
-from marin_dag.graph import Graph
+from marin_dag.cli.main import main
+from marin_dag.graph.graph import Graph
 from pipelines import mix_command, tootsie
 from pipelines.mix_command import mix_to, rendered
 from pipelines.scales import LAPTOP

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.graph import Graph
+from marin_dag.graph.graph import Graph
 from pipelines.corpus import eight_b_corpus, laptop_corpus
 from pipelines.model_remarks import model_remarks
 from pipelines.scales import EIGHT_B, LAPTOP

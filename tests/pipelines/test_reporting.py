@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel
 
-from marin_dag.step import StepContext, step
+from marin_dag.graph.step import StepContext, step
 from pipelines.reporting import graph_of, parents_of, recipe_of, with_report
 from pipelines.timeline import legs_in, phases_in
 from runtime.data.mixture import MixtureSchedule

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.cli import main
-from marin_dag.graph import Graph
-from marin_dag.plan import make_plan
-from marin_dag.planning.config_checks import refusals
-from marin_dag.storage.prefix import open_store
+from marin_dag.cli.main import main
+from marin_dag.graph.graph import Graph
+from marin_dag.plan.config_checks import refusals
+from marin_dag.plan.plan import make_plan
+from marin_dag.store.prefix import open_store
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
 from pipelines.timeline import document, legs_in, main_line_of, phases_in, render, trained_tokens, twins_in

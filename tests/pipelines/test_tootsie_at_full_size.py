@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-from marin_dag.graph import Graph, Selection
-from marin_dag.plan import make_plan
-from marin_dag.resources import Cpu, Gpu
-from marin_dag.storage.prefix import open_store
+from marin_dag.graph.graph import Graph, Selection
+from marin_dag.graph.resources import Cpu, Gpu
+from marin_dag.plan.plan import make_plan
+from marin_dag.store.prefix import open_store
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
 from pipelines.tootsie import branches, phases

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from marin_dag.cli import main
-from marin_dag.collect import CERTIFIED
-from marin_dag.diff import differences
-from marin_dag.forks import Forks
-from marin_dag.graph import Graph
-from marin_dag.planning.reasons import Changed, are_of_another_recipe, render_all
-from marin_dag.running.progress_mark import progress_mark
-from marin_dag.storage.epoch import seal
-from marin_dag.storage.prefix import open_store
-from marin_dag.storage.records import Failure, Records, new_attempt, record_path
+from marin_dag.cli.main import main
+from marin_dag.graph.forks import Forks
+from marin_dag.graph.graph import Graph
+from marin_dag.identity.diff import differences
+from marin_dag.keep.collect import CERTIFIED
+from marin_dag.ledger.epoch import seal
+from marin_dag.ledger.records import Failure, Records, new_attempt, record_path
+from marin_dag.plan.reasons import Changed, are_of_another_recipe, render_all
+from marin_dag.run.progress_mark import progress_mark
+from marin_dag.store.prefix import open_store
 from pipelines.corpus import eight_b_corpus, laptop_corpus
 from pipelines.fork_report import LEFT_OUT, fork_report
 from pipelines.scales import EIGHT_B, LAPTOP
 from pipelines.timeline import remarks
 from pipelines.tootsie import FOLLOW, OWN_COMMANDS, RESULTS, add_arguments, branches, build, phases, variant
-from tests.marin_dag.storage.test_records import a_record
+from tests.marin_dag.ledger.test_records import a_record
 
 RECIPES = ((LAPTOP, laptop_corpus), (EIGHT_B, eight_b_corpus))
 

@@ -9,11 +9,11 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from marin_dag.graph import Graph
-from marin_dag.plan import make_plan
-from marin_dag.storage.prefix import open_store
-from marin_dag.storage.provenance import Provenance
-from marin_dag.storage.records import Record, Records, attempt_path
+from marin_dag.graph.graph import Graph
+from marin_dag.ledger.provenance import Provenance
+from marin_dag.ledger.records import Record, Records, attempt_path
+from marin_dag.plan.plan import make_plan
+from marin_dag.store.prefix import open_store
 from pipelines import tootsie
 from pipelines.scales import LAPTOP
 from pipelines.waits_beside_report import write_waits

@@ -1,7 +1,7 @@
 """`waits`: how long each phase waited for data, read off the event logs of a run."""
 
-from marin_dag.cli import main
-from marin_dag.graph import Graph
+from marin_dag.cli.main import main
+from marin_dag.graph.graph import Graph
 from pipelines import tootsie, waits_command
 from pipelines.scales import LAPTOP
 from runtime.tracking.events import EventLog

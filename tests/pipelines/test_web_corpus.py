@@ -11,19 +11,20 @@ import pytest
 from rich.console import Console
 
 from marin_dag.errors import UserError
-from marin_dag.graph import Graph
-from marin_dag.inputs import replace_inputs
-from marin_dag.local_backend import LocalBackend
-from marin_dag.run import Run
-from marin_dag.running.live import LineDisplay
-from marin_dag.storage.prefix import open_store
-from marin_dag.storage.records import Records
+from marin_dag.graph.graph import Graph
+from marin_dag.graph.inputs import replace_inputs
+from marin_dag.ledger.records import Records
+from marin_dag.run.driver import Run
+from marin_dag.run.live import LineDisplay
+from marin_dag.run.local.backend import LocalBackend
+from marin_dag.store.prefix import open_store
 from pipelines import web_corpus
 from pipelines.evaluation import stages_of
 from pipelines.reporting import graph_of, with_report
 from runtime.report.markup import escaped
 from steps.report import report
 from steps.report_config import ReportConfig
+from tests.catalogue import expect_error
 from tests.steps.report_inputs import phase
 
 
@@ -97,7 +98,7 @@ def test_an_evaluation_set_that_would_not_be_looked_for_is_refused(tmp_path, nam
     for other in ("math.jsonl", "README.md", ".cache/x.bin", name):
         (tmp_path / other).parent.mkdir(exist_ok=True)
         (tmp_path / other).write_text('{"question": "?"}')
-    with pytest.raises(UserError, match=rf"{name} would not be looked for in the corpus: .*Unpack or convert"):
+    with expect_error(UserError):
         built("--evals", str(tmp_path))
     (tmp_path / name).unlink()
     built("--evals", str(tmp_path))

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from marin_dag.context import ALONE, Host
-from marin_dag.inputs import Input
-from marin_dag.resources import Cpu, Resources
-from marin_dag.step import StepKind
+from marin_dag.graph.inputs import Input
+from marin_dag.graph.resources import Cpu, Resources
+from marin_dag.graph.step import StepKind
+from marin_dag.run.context import ALONE, Host
 
 
 @dataclasses.dataclass

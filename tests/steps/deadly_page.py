@@ -13,14 +13,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from marin_dag.graph import Graph
-from marin_dag.local_backend import LocalBackend
-from marin_dag.ray_backend import RayBackend
-from marin_dag.run import Run
-from marin_dag.running.backend import Backend
-from marin_dag.running.live import LineDisplay
-from marin_dag.step import Step
-from marin_dag.storage.prefix import open_store
+from marin_dag.graph.graph import Graph
+from marin_dag.graph.step import Step
+from marin_dag.run.backend import Backend
+from marin_dag.run.driver import Run
+from marin_dag.run.live import LineDisplay
+from marin_dag.run.local.backend import LocalBackend
+from marin_dag.run.ray.backend import RayBackend
+from marin_dag.store.prefix import open_store
 from runtime.text import documents  # noqa: F401 -- once, not in each fork
 from runtime.text.extraction.extract import extract as extract_unit  # noqa: F401
 from runtime.text.extraction.formats import HtmlPages, WebArchive

@@ -20,14 +20,14 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from marin_dag.ray_backend import RayBackend
-from marin_dag.resources import Cpu
-from marin_dag.run import Run
-from marin_dag.running import hearing
-from marin_dag.running.live import display_for
-from marin_dag.step import Step, StepContext, step
-from marin_dag.storage.prefix import open_store
-from marin_dag.storage.told import Tellings
+from marin_dag.graph.resources import Cpu
+from marin_dag.graph.step import Step, StepContext, step
+from marin_dag.ledger.requests import Tellings
+from marin_dag.run import hearing
+from marin_dag.run.driver import Run
+from marin_dag.run.live import display_for
+from marin_dag.run.ray.backend import RayBackend
+from marin_dag.store.prefix import open_store
 from runtime.data.cache import TokenCache
 from runtime.optim.ema import Ema
 from runtime.optim.skip_rule import SkipRule

@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from marin_dag.cli import main
-from marin_dag.resources import Cpu
-from marin_dag.step import Step, StepContext, step
+from marin_dag.cli.main import main
+from marin_dag.graph.resources import Cpu
+from marin_dag.graph.step import Step, StepContext, step
 from steps.tokenize import TokenizeResult
 from steps.train_phase import train_phase
 from tests.end_to_end.tiny_tootsie import slow_down

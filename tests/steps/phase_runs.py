@@ -9,10 +9,10 @@ import jax
 import numpy as np
 from pydantic import BaseModel
 
-from marin_dag.context import ALONE
-from marin_dag.inputs import Input
-from marin_dag.resources import Cpu, Resources
-from marin_dag.storage.told import Telling
+from marin_dag.graph.inputs import Input
+from marin_dag.graph.resources import Cpu, Resources
+from marin_dag.ledger.requests import Telling
+from marin_dag.run.context import ALONE
 from runtime.data.cache import TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.mixture import MixtureSchedule

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from marin_dag.step import Input
+from marin_dag.graph.step import Input
 from runtime.data.mixture import MixtureSchedule
 from runtime.evaluation.task_score import TaskScore
 from runtime.optim.ema import Ema

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.storage.prefix import open_store
-from marin_dag.storage.records import Records
+from marin_dag.ledger.records import Records
+from marin_dag.store.prefix import open_store
 from runtime.text.documents import read_documents
 from runtime.text.drops import read_samples
 from runtime.text.extraction.guard import DEADLY

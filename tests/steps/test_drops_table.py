@@ -3,7 +3,7 @@
 import pytest
 from markdown_it import MarkdownIt
 
-from marin_dag.inputs import Input
+from marin_dag.graph.inputs import Input
 from runtime.text.drops import DropLedger
 from steps.documents import DocumentsResult
 from steps.drops_table import DropsTableConfig, drops_table

@@ -4,11 +4,12 @@ import dataclasses
 
 import pytest
 
-from marin_dag.resources import Cpu, Gpu, Resources, Tpu
-from marin_dag.step import Step
+from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
+from marin_dag.graph.step import Step
 from runtime.model.config import LlamaConfig
 from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.train_phase import train_phase
+from tests.catalogue import expect_error
 from tests.steps.phase_runs import a_phase, cache_of
 
 WIDE = LlamaConfig(4096, 512, 1024, 2, 4, 2, 128, 4096)
@@ -47,7 +48,7 @@ def test_what_its_machines_do_not_take_is_refused_while_it_is_planned(
     phase: Step, resources: Resources, changes: dict[str, object], reason: str
 ) -> None:
     assert ema_eval.check_on is not None
-    with pytest.raises(ValueError, match=reason):
+    with expect_error(ValueError):
         ema_eval.check_on(evaluation(phase, **changes), resources)
 
 

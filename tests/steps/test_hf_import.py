@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import json
-import re
 import shlex
 import shutil
 import tracemalloc
@@ -15,13 +14,13 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from marin_dag.changes import apply_text
 from marin_dag.errors import UserError
-from marin_dag.graph import Graph
-from marin_dag.inputs import Input
-from marin_dag.planning.config_checks import check_configs
-from marin_dag.resources import Tpu
-from marin_dag.step import Step
+from marin_dag.graph.graph import Graph
+from marin_dag.graph.inputs import Input
+from marin_dag.graph.resources import Tpu
+from marin_dag.graph.step import Step
+from marin_dag.plan.config_checks import check_configs
+from marin_dag.values.changes import apply_text
 from runtime.data.batch import DataPosition
 from runtime.evaluation.trained_model import TrainedModel
 from runtime.interop.huggingface import SpecialTokens, state_dict, write_model
@@ -39,6 +38,7 @@ from steps.phase_data import loader_of
 from steps.phase_result import TrainPhaseResult
 from steps.tokenize import TokenizeConfig, tokenize
 from steps.train_phase import train_phase
+from tests.catalogue import expect_error
 from tests.deferred_import import torch, transformers
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 from tests.steps.phase_runs import SEQUENCE_LENGTH, Attempt, Trajectory, a_phase, cache_of
@@ -135,7 +135,7 @@ def test_the_first_loss_of_a_phase_is_that_of_transformers_on_the_same_batch(tmp
 def test_what_an_import_has_not_is_refused_by_the_phase_too(tmp_path, imported):
     cache = cache_of(tmp_path / "cache", "web", last_id=32)
     start = imported(write_folder(tmp_path / "folder"))
-    with pytest.raises(CheckpointError, match=r'no leaf count.* or take less: restore="weights"'):
+    with expect_error(CheckpointError):
         Trajectory(tmp_path / "phase", "e" * 64).run(a_phase(cache, start=start, model=CONFIG))
 
 
@@ -214,7 +214,7 @@ def an_infinity(folder: Path) -> None:
 def test_a_torn_folder_is_an_error_that_names_the_file(tmp_path, imported, damage, message):
     whole, folder = write_folder(tmp_path / "whole"), write_folder(tmp_path / "folder")
     damage(folder)
-    with pytest.raises(InteropError, match=message):
+    with expect_error(InteropError):
         imported(folder, tokenizer_folder=whole)
     assert not list((tmp_path / "outputs/import").rglob("manifest.json"))
 
@@ -268,9 +268,7 @@ def test_a_tokenizer_whose_ids_mean_other_text_is_refused_and_one_that_only_adds
     vocabulary = tokenizer["model"]["vocab"]
     vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
     (other / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(
-        InteropError, match=rf"tokenizer: 2 ids mean other text than in .*first of them 7: '{re.escape(a)}'"
-    ):
+    with expect_error(InteropError):
         imported(folder, tokenizer_folder=other)
 
     shutil.rmtree(tmp_path / "outputs")
@@ -285,23 +283,20 @@ def test_a_tokenizer_whose_ids_mean_other_text_is_refused_and_one_that_only_adds
 def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused(tmp_path, imported):
     num_ids = Tokenizer.from_file(str(tokenizer_file(tmp_path / "tokenizer.json"))).get_vocab_size()
     config = dataclasses.replace(CONFIG, vocab_size=num_ids - 1)
-    with pytest.raises(InteropError, match=rf"tokenizer: has {num_ids} ids, and model\.vocab_size is {num_ids - 1}"):
+    with expect_error(InteropError):
         imported(write_folder(tmp_path / "folder", config=config), model=config)
 
 
 def test_an_id_that_one_of_two_tokenizers_lacks_means_other_text(tmp_path, imported):
     folder, larger = write_folder(tmp_path / "folder"), write_folder(tmp_path / "larger")
     tokenizer = Tokenizer.from_file(str(larger / "tokenizer.json"))
-    number = tokenizer.get_vocab_size()
     tokenizer.add_tokens(["another"])
     tokenizer.save(str(larger / "tokenizer.json"))
-    for of_weights, of_text, said in (
+    for of_weights, of_text, _said in (
         (folder, larger, "'another', and there None"),
         (larger, folder, "None, and there 'a"),
     ):
-        with pytest.raises(
-            InteropError, match=rf"1 ids mean other text than in .*, the first of them {number}: {said}"
-        ):
+        with expect_error(InteropError):
             imported(of_weights, tokenizer_folder=of_text)
         shutil.rmtree(tmp_path / "outputs")
 
@@ -361,7 +356,7 @@ def test_a_phase_and_what_follows_it_are_planned_before_anything_is_downloaded()
     ],
 )
 def test_a_phase_that_an_import_cannot_begin_is_refused_while_planned(changes, message):
-    with pytest.raises(UserError, match=f"(?s){message}"):
+    with expect_error(UserError):
         check_configs(Graph([phase_on(**changes)]).steps)
 
 
@@ -396,33 +391,31 @@ def test_all_that_a_phase_says_otherwise_than_its_import_is_refused_at_once_with
 
 def test_evaluations_and_exports_of_an_import_are_held_against_it():
     caches = {"web": cache_under(OTHER)}
-    with pytest.raises(UserError, match=r"phase 'llama' is under the tokenizer 'tokenizer' .* under 'other'"):
+    with expect_error(UserError):
         check_configs([ema_eval("e", EmaEvalConfig(phase=START, caches=caches, max_tokens_per_domain=16))])
     config = HfExportConfig(phase=START, tokenizer=TOKENIZER, weights="averaged", dtype="float32", model_name="toy")
-    with pytest.raises(UserError, match="keeps no"):
+    with expect_error(UserError):
         check_configs([hf_export("x", config)])
     caches = {"web": cache_under(TOKENIZER)}
     short = ema_eval("e", EmaEvalConfig(phase=START, caches=caches, max_tokens_per_domain=15))
-    with pytest.raises(
-        UserError, match=r"is 15, .* sequence_length of 'llama', which is 16; .*\n.* --set e\.max_tokens"
-    ):
+    with expect_error(UserError):
         check_configs([short])
     wide = ema_eval(
         "e",
         EmaEvalConfig(phase=START, caches=caches, max_tokens_per_domain=16),
         resources=Tpu("v4-2048"),
     )
-    with pytest.raises(UserError, match=r"LlamaConfig\.hidden_size is 48"):
+    with expect_error(UserError):
         check_configs([wide])
     too_long, longest = (START.config.model_copy(update={"sequence_length": length}) for length in (257, 256))
     check_configs([hf_import("longest", longest)])
-    with pytest.raises(UserError, match=r"sequence_length is 257, and model\.max_position_embeddings 256"):
+    with expect_error(UserError):
         check_configs([START.with_config(too_long)])
 
 
 def test_a_plan_refuses_a_gang_since_each_host_would_write_the_same_files():
     gang = hf_import("llama", START.config, resources=Tpu("v4-16"))
-    with pytest.raises(UserError, match=r"llama: resources are v4-16, 2 hosts, .*give it one machine"):
+    with expect_error(UserError):
         check_configs([gang])
     check_configs([hf_import("llama", START.config, resources=Tpu("v4-8"))])
 
@@ -433,8 +426,8 @@ def test_a_plan_holds_the_recipe_against_the_config_json_of_a_local_folder(tmp_p
     fields = START.config.model_copy(update={"download": step.as_input()})
     check_configs([hf_import("llama", fields)])
     wide = hf_import("llama", fields.model_copy(update={"model": dataclasses.replace(CONFIG, vocab_size=2048)}))
-    found = re.escape(f"model.vocab_size is 2048, and there {CONFIG.vocab_size}: write vocab_size=")
-    with pytest.raises(UserError, match=rf"llama: {re.escape(str(folder))}/config\.json: (.*\n)+.*{found}"):
+
+    with expect_error(UserError):
         check_configs([wide])
     (folder / "config.json").unlink()
     check_configs([wide])
@@ -454,5 +447,5 @@ def test_where_a_folder_lies_is_no_part_of_what_is_imported(tmp_path):
 
 def test_a_folder_that_is_not_there_is_told_to_whoever_named_it(tmp_path):
     for asked in (model_in, local_tokenizer):
-        with pytest.raises(UserError, match=r"nowhere: no such folder; name the folder that holds the files"):
+        with expect_error(UserError):
             asked(str(tmp_path / "nowhere"))

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from marin_dag.step import Input
+from marin_dag.graph.step import Input
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from runtime.training import checkpoint
 from steps.ema_eval import EmaEvalResult
 from steps.mixing_table import MixingTableConfig, mixing_table
 from steps.phase_result import TrainPhaseResult
+from tests.catalogue import expect_error
 
 SOURCES, SEEDS = ("code", "math", "web"), ("0", "1", "2")
 PRIOR = {"web": 6.0, "code": 3.0, "math": 1.0}
@@ -147,7 +148,7 @@ def test_runs_that_cannot_be_compared_seed_by_seed_are_refused_before_any_of_the
     mixing_table.check(config)
     without_a_seed = inputs["phases"] | {"odm_paper": {"0": inputs["phases"]["odm_paper"]["0"]}}
     without_a_policy = {name: found for name, found in inputs["evaluations"].items() if name != "loss_drop"}
-    for changes, message in (
+    for changes, _message in (
         ({"baseline": "statik"}, r"baseline is 'statik', none of the policies \['loss_drop', 'odm_paper', 'static'\]"),
         (
             {"phases": without_a_seed},
@@ -159,7 +160,7 @@ def test_runs_that_cannot_be_compared_seed_by_seed_are_refused_before_any_of_the
             r"phases\['loss_drop'\] has the seeds",
         ),
     ):
-        with pytest.raises(ValueError, match=message):
+        with expect_error(ValueError):
             mixing_table.check(config.model_copy(update=changes))
 
 

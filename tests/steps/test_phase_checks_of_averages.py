@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from marin_dag.errors import UserError
-from marin_dag.graph import Graph
-from marin_dag.planning.config_checks import check_configs
-from marin_dag.step import Step
+from marin_dag.graph.graph import Graph
+from marin_dag.graph.step import Step
+from marin_dag.plan.config_checks import check_configs
 from runtime.optim.ema import Ema
 from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.hf_export import HfExportConfig, hf_export

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from marin_dag.errors import UserError
-from marin_dag.graph import Graph
-from marin_dag.planning.config_checks import check_configs
+from marin_dag.graph.graph import Graph
+from marin_dag.plan.config_checks import check_configs
 from runtime.optim.schedule import Linear, Rewarm
 from runtime.optim.skip_rule import SkipRule
 from steps.phase_config import TrainPhaseConfig, hyperparameters
 from steps.train_phase import train_phase
+from tests.catalogue import expect_error
 from tests.steps.phase_runs import a_phase
 from tests.steps.test_phase_checks_of_tokenizers import OURS, WIDE, tokenized
 
@@ -54,7 +55,7 @@ def checked(**changes: Any) -> TrainPhaseConfig:
     ],
 )
 def test_a_number_that_float32_cannot_hold_is_refused_with_its_field(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+    with expect_error(UserError):
         checked(**changes)
 
 

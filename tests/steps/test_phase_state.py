@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from marin_dag.context import StepStopped
-from marin_dag.storage.damage import DamagedInputError
+from marin_dag.ledger.damage import DamagedInputError
+from marin_dag.run.context import StepStopped
 from runtime.optim.skip_rule import SkipRule
 from runtime.optim.skipping import empty_history
 from runtime.parallel.mesh import make_mesh
@@ -21,6 +21,7 @@ from runtime.training.checkpoint_reader import TornCheckpointError
 from runtime.training.temporary import Temporary, TemporaryCheckpoints
 from steps.phase_config import TrainPhaseConfig
 from steps.phase_state import first_state, newest_state, own_state
+from tests.catalogue import expect_error
 from tests.steps.phase_runs import MODEL, Attempt, Trajectory, a_phase, cache_of
 
 pytestmark = pytest.mark.usefixtures("use_devices")
@@ -43,19 +44,13 @@ def test_of_what_is_torn_only_a_temporary_checkpoint_may_be_deleted_and_then_the
     temporary = TemporaryCheckpoints(str(tmp_path / "work/temporary"), 9).newest(8)
     assert temporary is not None and temporary.step == 5
     damage_a_chunk(temporary.folder)
-    with pytest.raises(
-        TornCheckpointError,
-        match=r"nothing of it was used; delete (\S+/manifest\.json) to go on from the one before\.$",
-    ) as told:
+    with expect_error(TornCheckpointError) as told:
         trajectory.run(phase)
     Path(re.findall(r"delete (\S+)", str(told.value))[-1]).unlink()
     trajectory.run(phase)
     assert {figures["resumed_at"] for figures in trajectory.told} == {4}
     damage_a_chunk(trajectory.records[8][0])
-    with pytest.raises(
-        TornCheckpointError,
-        match=r"again with --force, restore the file from a copy, or take another milestone\.$",
-    ):
+    with expect_error(TornCheckpointError):
         trajectory.run(phase.model_copy(update={"until_step": 9}))
 
 
@@ -71,7 +66,7 @@ def test_a_temporary_checkpoint_on_a_disk_block_that_is_gone_names_the_way_to_th
             raise ValueError("UNKNOWN: Error reading local file [os_error_code='5']")
 
     monkeypatch.setattr(ChunkedArray, "read_chunk", lambda *_: Unreadable())
-    with pytest.raises(OSError, match=r"If it stays so, delete \S+/checkpoint/manifest\.json to go on") as told:
+    with expect_error(OSError) as told:
         trajectory.run(phase)
     assert told.value.errno == errno.EIO
 
@@ -84,7 +79,7 @@ def test_a_torn_checkpoint_of_the_phase_before_names_the_step_that_makes_it_agai
     before.run(phase.model_copy(update={"until_step": 4}))
     damage_a_chunk(before.records[4][0])
     following = before if is_of_own_trajectory else Trajectory(tmp_path / "following", "f" * 64)
-    with pytest.raises(DamagedInputError, match="The checkpoint is torn") as told:
+    with expect_error(DamagedInputError) as told:
         following.run(phase.model_copy(update={"start": before.at(4), "until_step": 6}))
     assert told.value.steps_to_force == ("a phase",)
 

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from steps.report import report
 from steps.report_config import GraphNode, refuse_unknown_names
+from tests.catalogue import expect_error
 from tests.steps.report_inputs import example
 
 
@@ -51,11 +52,11 @@ def test_names_that_nothing_has_are_refused_when_the_plan_is_made(tmp_path, chan
     config = example(tmp_path)
     if changes.get("scores"):
         changes = {"scores": {"other": config.scores["ocelot"]}}
-    with pytest.raises(ValueError, match=message):
+    with expect_error(ValueError):
         refuse_unknown_names(example(tmp_path, **changes))
 
 
 def test_a_stage_that_is_none_is_refused(tmp_path):
     config = example(tmp_path)
-    with pytest.raises(ValidationError, match="sources"):
+    with expect_error(ValidationError):
         example(tmp_path, sources={"web": {"tokenise": config.sources["web"]["filter"]}})

@@ -10,6 +10,7 @@ from runtime.report.page import render
 from steps import report_contents
 from steps.phase_result import FINAL_LOSS_STEPS
 from steps.report_contents import _order
+from tests.catalogue import expect_error
 from tests.steps.report_inputs import evaluation, example, made, phase
 
 contents_of = functools.partial(report_contents.contents_of, own_kind="report")
@@ -32,7 +33,7 @@ def test_a_branch_of_a_branch_stands_right_behind_it():
     branches = ["from scratch", "early", "dessert", "raccoon", "softer", "apple", "zebra"]
     assert _order(config) == ["kestrel", "ocelot", *branches]
     config.parents["raccoon"] = "softer"
-    with pytest.raises(ValueError, match=r"'raccoon', 'softer', 'zebra'\] start from each other in a circle"):
+    with expect_error(ValueError):
         _order(config)
 
 
@@ -151,7 +152,7 @@ def test_a_phase_none_of_whose_own_updates_was_taken_is_refused_by_its_name(tmp_
     told = phase(tmp_path, "osprey", 41, 52, tokens, 24, skipped=(51, 52)).result.model_copy(update={"begin_step": 50})
     phases = {**config.phases, "osprey": made(tmp_path, "osprey", told)}
     config = config.model_copy(update={"phases": phases, "parents": {**config.parents, "osprey": "ocelot"}})
-    with pytest.raises(ValueError, match="osprey: every update of its own was left out by its skip rule"):
+    with expect_error(ValueError):
         contents_of(config)
 
 
@@ -189,7 +190,7 @@ def test_phases_that_start_from_each_other_are_refused(tmp_path):
     config = example(tmp_path)
     phases = {**config.phases, "raccoon": config.phases["spoonbill"]}
     parents = {**config.parents, "spoonbill": "raccoon", "raccoon": "spoonbill"}
-    with pytest.raises(ValueError, match=r"\['raccoon', 'spoonbill'\] start from each other"):
+    with expect_error(ValueError):
         contents_of(example(tmp_path, phases=phases, parents=parents))
 
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from marin_dag.fields import markers
-from marin_dag.inputs import Input
+from marin_dag.graph.inputs import Input
+from marin_dag.values.fields import markers
 from tests.steps import text_chain
 
 

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from marin_dag.storage.prefix import open_store
-from marin_dag.storage.records import Records
+from marin_dag.ledger.records import Records
+from marin_dag.store.prefix import open_store
 from tests.steps import text_chain
 
 

@@ -16,7 +16,7 @@ from unittest import mock
 
 import pytest
 
-from marin_dag.inputs import Input
+from marin_dag.graph.inputs import Input
 from runtime.text import documents
 from runtime.text.documents import Document, read_documents, write_documents
 from runtime.text.extraction.formats import JsonLines

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from marin_dag.errors import UserError
-from marin_dag.inputs import Input
+from marin_dag.graph.inputs import Input
 from runtime.data.cache import CacheError, TokenCache
 from runtime.data.encoding import TokenizerMismatchError
 from runtime.data.flat_array import FlatArrayWriter
@@ -26,6 +26,7 @@ from runtime.text.documents import Document, write_documents
 from steps.documents import DocumentsResult, ShardSize
 from steps.tokenize import TokenizeConfig, tokenize
 from steps.tokenizer import TokenizerResult
+from tests.catalogue import expect_error
 
 TEXTS = [
     f"Document {index}: 吾輩は猫である, naïve café 👩‍👩‍👧 and <|eos|> spelled out, {index * 7919} times. "
@@ -190,7 +191,7 @@ def test_bos_and_eos_are_counted_as_they_were_written(tmp_path, documents, token
         write(self, np.where(np.arange(len(values)) == len(values) - 1, 5, values) if broken else values)
 
     monkeypatch.setattr(FlatArrayWriter, "append", without_the_last_eos)
-    with pytest.raises(GateError, match=r"max_eos_error_share: 1 of 60 documents have no EOS .*59 were read back"):
+    with expect_error(GateError):
         run(tmp_path / "out", documents, tokenizer)
 
 
@@ -213,7 +214,7 @@ def test_documents_that_lost_the_beginning_that_the_tokenizer_has_are_refused(
         write(self, np.where(values == size - 1, 5, values) if self.path.endswith("tokens") else values)
 
     monkeypatch.setattr(FlatArrayWriter, "append", without_a_beginning)
-    with pytest.raises(GateError, match=r"max_bos_error_share: 60 of 60 documents have no BOS .*0 were read back"):
+    with expect_error(GateError):
         run(tmp_path / "lost", documents, opened)
 
 
@@ -232,7 +233,7 @@ def test_a_block_that_fails_a_gate_is_not_published(tmp_path, tokenizer):
     documents = write_shards(tmp_path / "documents", [TEXTS[:20], TEXTS[:20], TEXTS[20:]])
     context = Context(tmp_path / "out")
     config = {"documents": documents, "tokenizer": tokenizer, "validation_share": 0.2, "shards_per_block": 2}
-    with pytest.raises(GateError, match="have the same tokens"):
+    with expect_error(GateError):
         tokenize.function(TokenizeConfig(**config), context)
     assert len(context.published) < 2
 
@@ -265,13 +266,13 @@ def test_the_split_is_of_the_text_alone_and_as_large_as_asked():
 
 def test_a_changed_tokenizer_file_is_refused(tmp_path, documents, tokenizer):
     wrong = tokenizer.result.model_copy(update={"digest": "0" * 64})
-    with pytest.raises(TokenizerMismatchError, match=r"tokenizer\.json: recorded sha256: 000000000000…; now: "):
+    with expect_error(TokenizerMismatchError):
         run(tmp_path / "out", documents, tokenizer.bound(path=tokenizer.path, result=wrong))
 
 
 def test_a_vocabulary_that_is_not_the_files_is_refused(tmp_path, documents, tokenizer):
     wrong = tokenizer.result.model_copy(update={"vocab_size": 401})
-    with pytest.raises(TokenizerMismatchError, match="has 400 ids, recorded is a vocabulary of 401"):
+    with expect_error(TokenizerMismatchError):
         run(tmp_path / "out", documents, tokenizer.bound(path=tokenizer.path, result=wrong))
 
 
@@ -282,17 +283,14 @@ def test_a_cache_says_which_documents_and_which_tokenizer_it_is_of(tmp_path, doc
             str(tmp_path / "out" / split), tokenizer_digest=tokenizer.result.digest, documents_digest="d" * 64
         )
         assert cache.documents_digest == documents.digest
-        with pytest.raises(
-            CacheError, match=r"recorded documents: dddddddddddd…; expected: eeeeeeeeeeee…\. It is made"
-        ):
+        with expect_error(CacheError):
             TokenCache.open(cache.path, documents_digest="e" * 64)
 
 
 def test_lost_documents_are_refused_before_there_is_a_cache(tmp_path, documents, tokenizer):
-    lost = r"tokenize/test: .*\n.*lost_documents: 1 of 3 shards .*: of part-1\.parquet 35 documents .* and 36 of"
-    with pytest.raises(GateError, match=lost):
+    with expect_error(GateError):
         run(tmp_path / "out", with_one_more(documents, 1), tokenizer)
-    with pytest.raises(CacheError, match="no finished token cache"):
+    with expect_error(CacheError):
         TokenCache.open(str(tmp_path / "out" / "train"))
 
 
@@ -301,28 +299,26 @@ def test_no_block_that_lost_documents_is_published_nor_any_behind_it(tmp_path, t
     of_the_second = shard_blocks(6, 2)[1][0]
     context = Context(tmp_path / "out")
     config = {"documents": with_one_more(documents, of_the_second), "tokenizer": tokenizer, "validation_share": 0.2}
-    with pytest.raises(GateError, match=rf"lost_documents: 1 of 4 shards .*: of part-{of_the_second}\.parquet 10 doc"):
+    with expect_error(GateError):
         tokenize.function(TokenizeConfig(**config, shards_per_block=2), context)
     assert list(context.published) == [1]
 
 
 def test_documents_whose_shards_nobody_counted_are_refused(tmp_path, documents, tokenizer):
     uncounted = documents.result.model_copy(update={"shard_sizes": ()})
-    with pytest.raises(
-        UserError, match=r"documents: its shards were counted as 0 shards, 0 documents .* it has 3, 60 a"
-    ):
+    with expect_error(UserError):
         run(tmp_path / "out", documents.bound(path=documents.path, result=uncounted), tokenizer)
 
 
 def test_limits_of_the_gates_are_the_recipes(tmp_path, documents, tokenizer):
     strict = dataclasses.replace(GateLimits(), min_bytes_per_token=9.0)
-    with pytest.raises(GateError, match=r"min_bytes_per_token: \d\.\d\d bytes a token \(limit 9\.0\)"):
+    with expect_error(GateError):
         run(tmp_path / "out", documents, tokenizer, gates=strict)
 
 
 def test_a_split_without_documents_is_refused_with_the_cure(tmp_path, tokenizer):
     documents = write_shards(tmp_path / "documents", [["only one document here"]])
-    with pytest.raises(CacheError, match=r"none of the 1 documents fall into this split, .*Change `validation_share`"):
+    with expect_error(CacheError):
         run(tmp_path / "out", documents, tokenizer)
 
 

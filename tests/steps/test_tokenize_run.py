@@ -8,12 +8,12 @@ import uuid
 import pytest
 from rich.console import Console
 
-from marin_dag.local_backend import LocalBackend
-from marin_dag.run import Run
-from marin_dag.running.live import LineDisplay
-from marin_dag.storage.local_store import LocalStore
-from marin_dag.storage.prefix import open_store
-from marin_dag.storage.records import Records
+from marin_dag.ledger.records import Records
+from marin_dag.run.driver import Run
+from marin_dag.run.live import LineDisplay
+from marin_dag.run.local.backend import LocalBackend
+from marin_dag.store.local import LocalStore
+from marin_dag.store.prefix import open_store
 from runtime.data.cache import TokenCache
 from runtime.data.gates import Tally
 from steps.tokenize import TokenizeConfig, TokenizeResult, tokenize

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.inputs import Input
-from marin_dag.step import Step
-from marin_dag.storage.prefix import open_store
-from marin_dag.storage.records import Records
-from marin_dag.storage.told import Tellings
+from marin_dag.graph.inputs import Input
+from marin_dag.graph.step import Step
+from marin_dag.ledger.records import Records
+from marin_dag.ledger.requests import Tellings
+from marin_dag.store.prefix import open_store
 from runtime.parallel import mesh
 from runtime.tracking.events import read_events
 from runtime.training.replay import main as replay

@@ -19,13 +19,13 @@ from typing import Any
 from pydantic import BaseModel
 from rich.console import Console
 
-from marin_dag.graph import Graph
-from marin_dag.local_backend import LocalBackend
-from marin_dag.run import Run
-from marin_dag.running.live import LineDisplay
-from marin_dag.running.shards import ShardCall
-from marin_dag.step import Step, StepContext, step
-from marin_dag.storage.prefix import open_store
+from marin_dag.graph.graph import Graph
+from marin_dag.graph.step import Step, StepContext, step
+from marin_dag.run.driver import Run
+from marin_dag.run.live import LineDisplay
+from marin_dag.run.local.backend import LocalBackend
+from marin_dag.run.shards import ShardCall
+from marin_dag.store.prefix import open_store
 from runtime.text import quality_training, signature_files, span_files  # noqa: F401 -- once, not in each fork
 from runtime.text.decontamination import build_index, read_item_fields
 from runtime.text.extraction.formats import JsonLines

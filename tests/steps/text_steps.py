@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel
 
-from marin_dag.step import StepContext, step
+from marin_dag.graph.step import StepContext, step
 from runtime.text.documents import Document, write_documents
 from steps.documents import DocumentsResult, ShardSize
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from rich.console import Console
 
-from marin_dag.graph import Graph
-from marin_dag.local_backend import LocalBackend
-from marin_dag.run import Run
-from marin_dag.running.live import LineDisplay
-from marin_dag.step import Step
-from marin_dag.storage.prefix import open_store
+from marin_dag.graph.graph import Graph
+from marin_dag.graph.step import Step
+from marin_dag.run.driver import Run
+from marin_dag.run.live import LineDisplay
+from marin_dag.run.local.backend import LocalBackend
+from marin_dag.store.prefix import open_store
 from runtime.data import tokenizing
 from steps.tokenize import TokenizeConfig, tokenize
 from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer

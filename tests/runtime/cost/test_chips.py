@@ -4,10 +4,11 @@ import math
 
 import pytest
 
-from marin_dag.resources import Gpu
-from marin_dag.slices import CORES_PER_CHIP, TOPOLOGIES
+from marin_dag.graph.resources import Gpu
+from marin_dag.graph.slices import CORES_PER_CHIP, TOPOLOGIES
 from runtime.cost.chips import GPUS, slice_of
 from runtime.cost.gpu_target import BOARDS, target_config
+from tests.catalogue import expect_error
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,7 @@ def test_every_slice_that_a_step_can_ask_for_is_known_as_the_same_torus():
     ],
 )
 def test_an_unknown_slice_is_refused_with_those_that_are_known(name, message):
-    with pytest.raises(ValueError, match=message):
+    with expect_error(ValueError):
         slice_of(name)
 
 

@@ -8,6 +8,7 @@ import pytest
 from jax import lax
 
 from runtime.cost.program import Instruction, Program
+from tests.catalogue import expect_error
 
 TEXT = """HloModule made_up, is_scheduled=true
 
@@ -55,10 +56,10 @@ def test_what_runs_within_an_instruction_is_named(main):
     called = {name: item.called for name, item in main.items() if item.called}
     assert called == {"chosen": ["one", "two"], "total": ["added"], "last": ["fused.2"]}
     assert main["chosen"].branches == ["one", "two"]
-    with pytest.raises(ValueError, match=r"taken\.1: no branches in "):
+    with expect_error(ValueError):
         main["taken.1"].branches  # noqa: B018
     assert main["total"].computation("to_apply") == "added"
-    with pytest.raises(ValueError, match=r"total: no body= in "):
+    with expect_error(ValueError):
         main["total"].computation("body")
 
 
@@ -69,7 +70,7 @@ def test_constants_elements_of_tuples_and_the_root_are_known(main):
 
 
 def test_operands_without_an_end_are_an_error():
-    with pytest.raises(ValueError, match="cut: no end of the operands"):
+    with expect_error(ValueError):
         Instruction("cut", "f32[]", "add", "%a, (%b", is_root=False).operands  # noqa: B018
 
 
@@ -91,7 +92,7 @@ def test_every_operand_and_computation_of_a_program_compiled_here_is_found():
 
 
 def test_a_text_that_is_cut_is_refused():
-    with pytest.raises(ValueError, match="no ENTRY in the text"):
+    with expect_error(ValueError):
         Program.read(TEXT.partition("ENTRY")[0])
-    with pytest.raises(ValueError, match=r"main\.7: no ROOT in it"):
+    with expect_error(ValueError):
         Program.read(TEXT.replace("  ROOT %last", "  %last")).root("main.7")

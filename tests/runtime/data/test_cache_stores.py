@@ -8,6 +8,7 @@ import pytest
 
 from runtime.data.cache import CacheError, TokenCache, TokenFormat
 from runtime.data.cache_writer import ShardWriter, finish_cache
+from tests.catalogue import expect_error
 
 FORMAT = TokenFormat(vocab_size=500, eos_token_id=0, bos_token_id=1, tokenizer_digest="d" * 64)
 
@@ -56,7 +57,7 @@ def test_a_missing_shard_is_refused_on_every_store(folder):
     write_cache(folder)
     filesystem, root = fsspec.core.url_to_fs(folder)
     filesystem.rm(f"{root}/shards/00001", recursive=True)
-    with pytest.raises(CacheError, match=r"torn: .*shards/00001/train/tokens"):
+    with expect_error(CacheError):
         TokenCache.open(f"{folder}/train")
-    with pytest.raises(CacheError, match=r"no cache\.json"):
+    with expect_error(CacheError):
         TokenCache.open(f"{folder}/elsewhere")

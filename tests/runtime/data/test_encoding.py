@@ -13,6 +13,7 @@ from runtime.data.cache import TokenFormat
 from runtime.data.encoding import Encoder, EncodersDifferError
 from runtime.data.ranks import NotConvertibleError, ranks_of
 from runtime.text.tokenizer_training import END_OF_TEXT, train
+from tests.catalogue import expect_error
 
 TEXTS = [
     f"Naïve café {index}: 吾輩は猫である; x_{index} += {index * 7919}\n\n  def f(self): don't" for index in range(200)
@@ -98,7 +99,7 @@ def test_ids_that_differ_on_the_text_are_an_error_that_names_it(document, tmp_pa
     other = json.loads(document)
     other["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = r"\p{L}"
     encoder._tokenizer = Tokenizer.from_str(json.dumps(other))
-    with pytest.raises(EncodersDifferError, match=r"web/7: tiktoken and tokenizers make different ids .* .Naïve café"):
+    with expect_error(EncodersDifferError):
         encoder.encode(["1", TEXTS[0]], names=["web/6", "web/7"])
 
 
@@ -124,13 +125,13 @@ def changed(document, **changes):
     ],
 )
 def test_what_tiktoken_cannot_say_is_not_converted(document, changes, reason, tmp_path):
-    with pytest.raises(NotConvertibleError, match=reason):
+    with expect_error(NotConvertibleError):
         ranks_of(changed(document, **changes))
 
 
 def test_merges_in_another_order_than_their_ids_are_not_converted(document):
     merges = json.loads(document)["model"]["merges"]
-    with pytest.raises(NotConvertibleError, match="do not grow in the order of its merges"):
+    with expect_error(NotConvertibleError):
         ranks_of(changed(document, model__merges=[merges[1], merges[0], *merges[2:]]))
 
 
@@ -141,7 +142,7 @@ def test_a_token_that_merging_takes_apart_is_not_converted():
     for piece in ("bc", "ab", "abc"):
         vocabulary[piece] = len(vocabulary)
     small["model"]["merges"] = [["b", "c"], ["a", "b"], ["ab", "c"]]
-    with pytest.raises(NotConvertibleError, match="1 of its tokens are not merged back into themselves, and 1 pairs"):
+    with expect_error(NotConvertibleError):
         ranks_of(json.dumps(small))
     vocabulary["cd"] = vocabulary.pop("abc")
     vocabulary["abcd"] = len(vocabulary)
@@ -151,7 +152,7 @@ def test_a_token_that_merging_takes_apart_is_not_converted():
 
 def test_tiktoken_asked_for_in_vain_is_an_error_and_auto_says_what_it_took(document, tmp_path):
     normalizing = changed(document, normalizer={"type": "NFC"})
-    with pytest.raises(NotConvertibleError, match=r'it has a normalizer \(NFC\); take encoder="tokenizers", or "auto"'):
+    with expect_error(NotConvertibleError):
         encoder_of(tmp_path, normalizing, "tiktoken")
     encoder = encoder_of(tmp_path, normalizing)
     assert (encoder.library, encoder.reason) == (

@@ -18,6 +18,7 @@ from runtime.data.growing_cache import CacheAbandonedError, GrowingCache, Growth
 from runtime.data.loader import DataPosition, Loader, LoaderError
 from runtime.data.mixing.fixed import Proportional
 from runtime.data.mixture import MixtureSchedule
+from tests.catalogue import expect_error
 from tests.runtime.data.conftest import FORMAT, VOCAB_SIZE, random_documents
 
 LENGTH = 32
@@ -102,7 +103,7 @@ def test_the_first_row_of_a_block_waits_for_that_block_and_for_none_behind_it(bu
 
 def test_a_cache_that_ends_before_its_first_row_is_refused_with_the_cure(building):
     loader = Loader({"web": building.growing()}, {"web": "i"}, MixtureSchedule.constant({"web": 1.0}), 1 << 20, 0)
-    with pytest.raises(LoaderError, match="not one row of 1048576; leave it out of the mixture or join it"):
+    with expect_error(LoaderError):
         loader.batch(DataPosition(), 0, 1)
     assert building.is_done
 
@@ -188,7 +189,7 @@ def test_a_cache_that_nobody_builds_ends_the_wait_with_what_to_do(building, capl
     building.grows_when_asked = building.is_being_built = False
     building.build()
     growing = building.growing(give_up_seconds=0.01)
-    with pytest.raises(CacheAbandonedError, match=r"web: block 2 of its token cache is needed, .* tokenize step ended"):
+    with expect_error(CacheAbandonedError):
         growing.grow(Activity())
     assert "web: waiting for block 2 of its token cache, which is not built yet" in caplog.text
 
@@ -207,7 +208,7 @@ def test_a_finished_cache_of_other_blocks_is_refused(building, tmp_path):
     other = Building(tmp_path / "other", (1, 1, 1, 1))
     growing = building.growing()
     building.folder, building.built, building.is_done = other.folder, 4, True
-    with pytest.raises(CacheError, match="not made of the 4 blocks that were read while it was built"):
+    with expect_error(CacheError):
         growing.grow(Activity())
 
 
@@ -221,7 +222,7 @@ def test_a_finished_cache_of_the_same_shards_in_other_blocks_or_of_other_tokens_
         [shards[:1], shards[1:3], [], shards[3:]], [shards[:2], shards[2:3], [], [*shards[3:5], other_tokens]]
     )
     finish_cache(f"{building.folder}/whole", FORMAT, blocks, np.arange(VOCAB_SIZE), documents_digest="d" * 64)
-    with pytest.raises(CacheError, match="not made of the 4 blocks that were read while it was built"):
+    with expect_error(CacheError):
         loader_of(growing, policy=Proportional()).plan(DataPosition(), 0, 1)
 
 
@@ -230,13 +231,13 @@ def test_a_block_of_other_documents_is_refused(building, tmp_path):
     other = Building(tmp_path / "other", documents="e" * 64)
     growing = building.growing()
     building.folder = other.folder
-    with pytest.raises(CacheError, match=r"block-1: recorded documents: eeeeeeeeeeee…; expected: dddddddddddd…"):
+    with expect_error(CacheError):
         growing.grow(Activity())
 
 
 def test_it_cannot_begin_without_a_block(building):
     building.grows_when_asked = False
-    with pytest.raises(CacheError, match="web: no block of its token cache is there yet"):
+    with expect_error(CacheError):
         building.growing()
 
 

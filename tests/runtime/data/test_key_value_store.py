@@ -3,6 +3,7 @@
 import pytest
 
 from runtime.data.key_value_store import key_value_store
+from tests.catalogue import expect_error
 
 
 @pytest.mark.parametrize("folder", ["/a/b", "file:///a/b", "/a/b/"])
@@ -26,5 +27,5 @@ def test_s3_is_where_the_environment_of_aws_says(monkeypatch):
 
 
 def test_another_kind_of_url_is_refused_with_what_there_is():
-    with pytest.raises(ValueError, match="http://a/b: arrays live in a local folder, under gs:// or under s3://"):
+    with expect_error(ValueError):
         key_value_store("http://a/b")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from runtime.report.contents import Curve, Evaluation, Phase, Score, leading
+from tests.catalogue import expect_error
 
 
 def curve(**changes):
@@ -23,31 +24,31 @@ def curve(**changes):
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
 def test_a_loss_that_is_no_number_is_refused_with_its_row_and_step(wrong):
-    with pytest.raises(ValueError, match=r"Curve\.loss\[2\] \(step 3\) is .*look at its loss around that step"):
+    with expect_error(ValueError):
         curve(loss=np.array([4.0, 3.5, wrong, 3.0]))
 
 
 def test_a_final_loss_that_is_no_number_is_refused_with_its_phase():
-    with pytest.raises(ValueError, match=r"phases\['kestrel'\]\.final_loss is nan.*fork it"):
+    with expect_error(ValueError):
         Phase("kestrel", None, True, 0, 4, 0, 8192, math.nan, (), curve())
 
 
 def test_bits_per_byte_that_are_no_number_are_refused_with_phase_and_domain():
-    with pytest.raises(ValueError, match=r"evaluations\['ocelot'\]\.averaged\['code'\] is nan"):
+    with expect_error(ValueError):
         Evaluation("ocelot", 10, {"code": 1.0}, {"averaged": {"code": math.nan}})
 
 
 def test_a_score_that_is_no_number_is_refused_with_export_and_task():
-    with pytest.raises(ValueError, match=r"scores\['starling'\]\['piqa'\]\.value is nan"):
+    with expect_error(ValueError):
         Score("starling", "piqa", 0, "acc", math.nan, None, 0.5)
-    with pytest.raises(ValueError, match=r"stderr is nan.*write None"):
+    with expect_error(ValueError):
         Score("starling", "piqa", 0, "acc", 0.5, math.nan, 0.5)
 
 
 def test_hot_and_averaged_have_the_same_domains():
-    with pytest.raises(ValueError, match=r"hot has domains \['code'\], averaged \['web'\]"):
+    with expect_error(ValueError):
         Evaluation("ocelot", 10, {"code": 1.0}, {"averaged": {"web": 1.0}})
-    with pytest.raises(ValueError, match=r"hot has domains \['code'\], slow \['web'\]"):
+    with expect_error(ValueError):
         Evaluation("ocelot", 10, {"code": 1.0}, {"averaged": {"code": 1.0}, "slow": {"web": 1.0}})
 
 
@@ -58,30 +59,30 @@ def test_the_best_weights_are_the_first_average_or_the_hot_ones():
 
 
 def test_rows_out_of_order_are_refused():
-    with pytest.raises(ValueError, match="does not grow"):
+    with expect_error(ValueError):
         curve(step=np.array([1, 2, 2, 3]))
-    with pytest.raises(ValueError, match="does not grow"):
+    with expect_error(ValueError):
         curve(consumed_tokens=np.array([4, 3, 2, 1]))
 
 
 def test_columns_of_different_lengths_are_refused():
-    with pytest.raises(ValueError, match=r"Curve\.loss has shape \(3,\)"):
+    with expect_error(ValueError):
         curve(loss=np.ones(3))
 
 
 def test_a_phase_that_consumes_nothing_is_refused():
-    with pytest.raises(ValueError, match="begins at 9000 tokens and ends at 8192"):
+    with expect_error(ValueError):
         Phase("kestrel", None, True, 0, 4, 9_000, 8192, 3.0, (), curve())
 
 
 def test_a_parent_that_is_not_there_is_refused(report, example):
-    with pytest.raises(ValueError, match=r"phases\['ocelot'\]\.parent is 'kestral', which is not in the report"):
+    with expect_error(ValueError):
         example.with_phase(report, "ocelot", parent="kestral")
 
 
 def test_an_export_of_an_unknown_phase_is_refused(report):
     stray = dataclasses.replace(report.exports[0], phase="osprey")
-    with pytest.raises(ValueError, match="'osprey' is not a phase"):
+    with expect_error(ValueError):
         dataclasses.replace(report, exports=(stray,))
 
 

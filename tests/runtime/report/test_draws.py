@@ -10,6 +10,7 @@ from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.report.draws import drawn_spans, read_draws
 from runtime.report.readings import ReadingError
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
+from tests.catalogue import expect_error
 
 MIXTURE = MixtureSchedule(
     (MixtureSegment(0, {"web": 12.0, "code": 1.0}), MixtureSegment(60, {"web": 5.0, "code": 2.0, "math": 0.3}))
@@ -83,5 +84,5 @@ def test_what_a_policy_chose_is_shown_as_it_was_counted(tmp_path):
 def test_a_table_that_is_no_log_of_draws_is_named(tmp_path):
     path = tmp_path / "source_losses.parquet"
     pq.write_table(pa.table({"step": [1]}), path)
-    with pytest.raises(ReadingError, match=r"has no column source, share, num_sequences; .* Train the phase again"):
+    with expect_error(ReadingError):
         read_draws(str(path))

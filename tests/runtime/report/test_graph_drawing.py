@@ -7,6 +7,7 @@ import pytest
 
 from runtime.report.contents import Node
 from runtime.report.graph_drawing import STATES, depths, graph, layout, step_mark
+from tests.catalogue import expect_error
 
 MAIN = ["kestrel", "ocelot", "jellyfish", "phoenix", "starling", "deeper_starling"]
 
@@ -73,17 +74,17 @@ def test_the_name_of_the_sources_stays_inside_the_drawing_however_few_there_are(
 
 
 def test_an_input_that_is_not_there_is_named():
-    with pytest.raises(ValueError, match="'b' reads 'a', which is not in the graph"):
+    with expect_error(ValueError):
         depths([Node("b", "x", ("a",), "", "done")])
 
 
 def test_a_circle_is_named():
-    with pytest.raises(ValueError, match=r"\['a', 'b'\] read each other in a circle"):
+    with expect_error(ValueError):
         depths([Node("a", "x", ("b",), "", "done"), Node("b", "x", ("a",), "", "done")])
 
 
 def test_a_name_twice_is_named():
-    with pytest.raises(ValueError, match=r"\['a'\] is there more than once"):
+    with expect_error(ValueError):
         depths([Node("a", "x", (), "", "done"), Node("a", "x", (), "", "done")])
 
 
@@ -97,7 +98,7 @@ def test_every_state_has_a_sign_of_its_own(state):
 
 
 def test_an_unknown_state_is_refused():
-    with pytest.raises(ValueError, match="step state 'finished' is none of"):
+    with expect_error(ValueError):
         step_mark("finished", 0, 0)
 
 

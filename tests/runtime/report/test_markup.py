@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from runtime.report.markup import Markup, element, escaped, number
 from runtime.report.tables import Cell, Column, table
+from tests.catalogue import expect_error
 
 
 def test_text_is_escaped_and_markup_is_kept():
@@ -34,7 +35,7 @@ def test_attributes_are_escaped_and_named_as_in_html():
 
 
 def test_an_attribute_name_that_is_no_word_is_refused():
-    with pytest.raises(ValueError, match="is no word"):
+    with expect_error(ValueError):
         element("p", **{"x onload": "y"})
 
 
@@ -44,7 +45,7 @@ def test_a_coordinate_has_one_form(value, text):
 
 
 def test_a_row_of_the_wrong_length_is_refused():
-    with pytest.raises(ValueError, match="a row has 1 cells for 2 columns"):
+    with expect_error(ValueError):
         table([Column("a"), Column("b")], [["x"]], "t")
 
 

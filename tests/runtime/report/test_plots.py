@@ -28,6 +28,7 @@ from runtime.report.scales import (
 )
 from runtime.report.score_plots import _interval, average_gap, domain_panels, gaps
 from runtime.report.sections import domains_table, phases_table
+from tests.catalogue import expect_error
 
 FINITE = st.floats(-1e12, 1e12, allow_nan=False)
 
@@ -59,12 +60,12 @@ def test_a_log_scale_gives_each_decade_the_same_room():
 
 @pytest.mark.parametrize("ends", [(1.0, 1.0), (2.0, 1.0), (math.nan, 1.0), (0.0, math.inf)])
 def test_a_scale_without_extent_is_refused(ends):
-    with pytest.raises(ValueError, match=r"Scale"):
+    with expect_error(ValueError):
         Scale(*ends, 0, 100)
 
 
 def test_a_log_scale_refuses_zero():
-    with pytest.raises(ValueError, match=r"Scale\.low is 0 on a log scale"):
+    with expect_error(ValueError):
         Scale(0, 1, 0, 100, "log")
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.tables.parquet_bytes import append_numbers, numbers_of, parquet_of, table_of
+from tests.catalogue import expect_error
 
 # Every bit pattern of a double, so NaNs that carry something and both zeros.
 doubles = st.integers(0, 2**64 - 1).map(lambda word: struct.unpack("d", struct.pack("Q", word))[0])
@@ -75,7 +76,7 @@ def test_numbers_share_their_memory_until_the_array_is_let_go():
 )
 def test_what_is_no_number_that_fits_is_refused_with_its_file_and_column(typecode, values, message):
     read = column_of(typecode, 1)
-    with pytest.raises(ValueError, match=message):
+    with expect_error(ValueError):
         append_numbers(read, pa.table({"loss": values}), "loss", file="runs/a.parquet")
     assert read.tolist() == [1]
 

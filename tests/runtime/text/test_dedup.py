@@ -15,6 +15,7 @@ from runtime.text.dedup import copies, minhash, signatures
 from runtime.text.key_files import ranges
 from runtime.text.minhash import MinHash
 from runtime.text.signature_files import SignatureFile, SignatureWriter, exact_pairs, ids_of, near_pairs
+from tests.catalogue import expect_error
 
 PARAMETERS = MinHash()
 
@@ -265,5 +266,5 @@ def test_one_document_of_each_text_stays_and_nobody_is_dropped_twice(choices):
     "change", [{"num_bands": 0}, {"ngram_words": 0}, {"min_similarity": 0}, {"min_similarity": 1.5}]
 )
 def test_parameters_that_make_no_sense_are_refused(change):
-    with pytest.raises(ValueError, match=rf"MinHash\.{next(iter(change))} is"):
+    with expect_error(ValueError):
         MinHash(**change)

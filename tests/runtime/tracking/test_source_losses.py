@@ -19,6 +19,7 @@ from runtime.tracking.source_losses import (
     SourceLossesTable,
     rows_of_update,
 )
+from tests.catalogue import expect_error
 
 NAMES = {"d1": "web", "d2": "code", "d3": "math", "d4": "web"}
 """A source that has had two caches is one name with two identities."""
@@ -72,7 +73,7 @@ def test_a_step_is_found_again_by_identity():
 
 def test_a_step_out_of_order_and_a_foreign_table_are_refused():
     table = filled([{"d1": 1}])
-    with pytest.raises(SourceLossesError, match="step 3 cannot follow step 1"):
+    with expect_error(SourceLossesError):
         table.append(update(3, {"d1": 1}))
     import io
 
@@ -81,7 +82,7 @@ def test_a_step_out_of_order_and_a_foreign_table_are_refused():
 
     buffer = io.BytesIO()
     pq.write_table(pa.table({"step": [1]}), buffer)
-    with pytest.raises(SourceLossesError, match=r"columns recorded: \['step'\]; now: "):
+    with expect_error(SourceLossesError):
         SourceLossesTable.from_parquet(buffer.getvalue())
 
 
@@ -108,7 +109,7 @@ def test_a_table_from_before_log_normalizers_were_recorded_goes_on_with_nan_ther
 def test_no_other_column_may_be_missing():
     whole = filled([{"d1": 1}]).to_parquet()
     for name in [name for name in COLUMNS if name != "log_normalizer_sum"]:
-        with pytest.raises(SourceLossesError, match="mine: columns recorded: "):
+        with expect_error(SourceLossesError):
             SourceLossesTable.from_parquet(without(name, whole), file="mine")
 
 

@@ -35,6 +35,7 @@ from runtime.training.stop_notice import StopNotice
 from runtime.training.temporary import SupersededError, TemporaryCheckpoints
 from runtime.training.train_step import SkipMetrics
 from runtime.training.update import NonFiniteError, NoTargetsError, SkippedTooOftenError
+from tests.catalogue import expect_error
 from tests.runtime.training import small_run
 from tests.runtime.training.small_run import Desk, asked_when, committed_bytes, order_of
 
@@ -103,7 +104,7 @@ def test_two_temporary_checkpoints_and_one_to_certify_are_kept_and_none_behind_a
 def test_a_stop_saves_at_that_step_and_the_next_run_goes_on_from_it(tmp_path, undisturbed):
     count = Counted()
     control = Control(asked_when(lambda: count.steps == 6))
-    with pytest.raises(TrainingStopped, match=r"stopped at step 6 \(the driver asked to stop\)$"):
+    with expect_error(TrainingStopped):
         small_run.run(tmp_path, lease_epoch=1, checkpoint_every_steps=100, control=control, step_function=count)
     rest = Counted()
     small_run.run(tmp_path, lease_epoch=2, step_function=rest)
@@ -120,7 +121,7 @@ def test_a_stop_right_after_a_resume_saves_nothing_twice_and_the_next_run_goes_o
     else:
         with pytest.raises(TrainingStopped):
             small_run.run(tmp_path, lease_epoch=1, control=asked, step_function=count)
-    with pytest.raises(TrainingStopped, match="stopped at step 6"):
+    with expect_error(TrainingStopped):
         small_run.run(tmp_path, lease_epoch=2, control=Control(asked_when(lambda: True)))
     assert [event["event"] for event in read_events(str(tmp_path / "events/2.jsonl"))] == ["begin", "stop"]
     rest = Counted()
@@ -137,7 +138,7 @@ def test_a_signal_saves_and_exits_and_gives_the_handler_back(tmp_path, number):
         os.kill(os.getpid(), number)
         return small_run.train_step(*arguments)
 
-    with pytest.raises(TrainingStopped, match=rf"stopped at step 1 \(signal {number.name}\)"):
+    with expect_error(TrainingStopped):
         small_run.run(tmp_path, lease_epoch=1, step_function=step_function)
     assert signal.getsignal(number) is before
     stop = read_events(str(tmp_path / "events" / "1.jsonl"))[-1]
@@ -292,7 +293,7 @@ def test_a_last_milestone_that_cannot_be_written_is_told_as_every_other_error_of
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "_seal", full_disk)
-    with pytest.raises(CheckpointError, match="No space left on device"):
+    with expect_error(CheckpointError):
         small_run.run(tmp_path, 3, lease_epoch=1)
     *_, last = read_events(str(tmp_path / "events/1.jsonl"))
     assert last["event"] == "error" and "was not written" in last["message"]
@@ -326,7 +327,7 @@ def test_a_run_that_waits_for_the_end_of_a_cache_of_limited_epochs_hears_that_it
         small_run.run(tmp_path, 4, lease_epoch=1)
         assert not waits.is_set() and [*small_run.records(tmp_path)] == [4]
         return
-    with pytest.raises(TrainingStopped, match=r"stopped at step 0 \(the driver asked to stop\)"):
+    with expect_error(TrainingStopped):
         small_run.run(tmp_path, lease_epoch=1, control=Control(asked_when(waits.is_set)))
 
 
@@ -335,9 +336,7 @@ def test_a_first_update_that_is_not_finite_sends_nobody_to_an_earlier_milestone(
         state, metrics = small_run.train_step(state, tokens, segment_ids, told)
         return state, metrics._replace(loss=jnp.float32(np.nan))
 
-    with pytest.raises(
-        NonFiniteError, match=r"step 1: loss is nan .* it again: take a lower learning_rate .* mixture\.$"
-    ):
+    with expect_error(NonFiniteError):
         small_run.run(tmp_path, lease_epoch=1, checkpoint_every_steps=3, step_function=step_function)
 
 
@@ -350,7 +349,7 @@ def test_an_update_that_is_not_finite_stops_the_run_and_nothing_of_it_is_saved(t
             metrics = metrics._replace(**{figure: jnp.float32(np.nan)})
         return state, metrics
 
-    with pytest.raises(NonFiniteError, match=rf"step {bad_step}: {figure} is nan .* fork an earlier"):
+    with expect_error(NonFiniteError):
         small_run.run(tmp_path, lease_epoch=1, checkpoint_every_steps=3, step_function=step_function)
     assert small_run.records(tmp_path) == {}
     newest = TemporaryCheckpoints(str(tmp_path / "work"), 2).newest(12)
@@ -379,7 +378,7 @@ def test_right_behind_an_update_that_is_not_finite_nothing_is_saved_whoever_asks
         return state, metrics
 
     stops = Control(asked_when(lambda: asked == "by a stop" and is_taken.is_set()), requests=desk.open)
-    with pytest.raises(NonFiniteError, match="step 6: loss is nan"):
+    with expect_error(NonFiniteError):
         small_run.run(
             tmp_path,
             lease_epoch=1,
@@ -404,7 +403,7 @@ def test_an_update_that_is_not_finite_says_in_which_parts_of_the_model(tmp_path,
             metrics = metrics._replace(loss=jnp.float32(np.nan), part_norms=jnp.asarray(norms))
         return state, metrics
 
-    with pytest.raises(NonFiniteError, match=f"Not finite is the norm of the {measured} of all 1 parts of the model"):
+    with expect_error(NonFiniteError):
         small_run.run(tmp_path, lease_epoch=1, step_function=step_function)
     (event,) = events_of(tmp_path, "error")
     assert (event["norms_of"], event["not_finite"]) == (measured, "all") and event["data_position"]
@@ -440,7 +439,7 @@ def test_a_batch_without_any_target_stops_a_run_without_a_skip_rule_and_nothing_
             metrics = metrics._replace(num_targets=jnp.int32(0), loss=jnp.float32(0), grad_norm=jnp.float32(0))
         return state, metrics
 
-    with pytest.raises(NoTargetsError, match=r"step 6: the batch of 4 .* nothing to learn .* write a skip r"):
+    with expect_error(NoTargetsError):
         small_run.run(tmp_path, lease_epoch=1, checkpoint_every_steps=3, step_function=step_function)
     newest = TemporaryCheckpoints(str(tmp_path / "work"), 2).newest(12)
     assert newest is not None and newest.step == 3
@@ -498,16 +497,14 @@ def test_a_skipped_update_says_where_in_the_model_and_is_no_part_of_the_median(t
 
 
 def test_too_many_updates_left_out_in_a_row_stop_the_run(tmp_path):
-    with pytest.raises(
-        SkippedTooOftenError, match=r"step 8: the skip rule left out 3 updates in a row.* fork an earl.* `certified`"
-    ):
+    with expect_error(SkippedTooOftenError):
         small_run.run(tmp_path, lease_epoch=1, step_function=skipping({2, 6, 7, 8}), skip_rule=RULE)
     assert small_run.records(tmp_path) == {}
     assert TemporaryCheckpoints(str(tmp_path / "work"), 2).newest(12).step == 4
 
 
 def test_a_rule_without_a_history_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"skip_rule is SkipRule\(.*\) and the state has a history of 0 steps"):
+    with expect_error(ValueError):
         small_run.run(tmp_path, lease_epoch=1, skip_rule=RULE, history_steps=0)
 
 
@@ -519,7 +516,7 @@ def test_a_torn_temporary_checkpoint_is_an_error_and_never_a_fresh_start(tmp_pat
         )
     newest = TemporaryCheckpoints(str(tmp_path / "work"), 2).newest(12)
     (Path(newest.folder) / "checkpoint/arrays/params.w/c.0.0").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"leaf params\.w .* is damaged: .* nothing of it was used; run the step"):
+    with expect_error(CheckpointError):
         small_run.run(tmp_path, lease_epoch=2)
     # The cure that a phase names:
     (Path(newest.folder) / "checkpoint/manifest.json").unlink()
@@ -533,7 +530,7 @@ def test_a_torn_metrics_table_is_refused(tmp_path):
         small_run.run(tmp_path, lease_epoch=1, control=Control(asked_when(lambda: True)))
     table = Path(TemporaryCheckpoints(str(tmp_path / "work"), 1).newest(12).folder) / "metrics.parquet"
     table.write_bytes(table.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match=r"file metrics\.parquet is damaged"):
+    with expect_error(CheckpointError):
         small_run.run(tmp_path, lease_epoch=2)
 
 
@@ -546,7 +543,7 @@ def test_an_attempt_that_lost_its_lease_finds_the_newer_one_and_stops(tmp_path):
         return small_run.train_step(*arguments)
 
     overtaken.done = False
-    with pytest.raises(SupersededError, match=r"an attempt with lease epoch 2 saves here, this one has 1"):
+    with expect_error(SupersededError):
         small_run.run(tmp_path, lease_epoch=1, step_function=overtaken)
     assert [found.lease_epoch for found in TemporaryCheckpoints(str(tmp_path / "work"), 2).all()] == [2]
 
@@ -671,7 +668,7 @@ def test_a_phase_begins_without_reading_what_it_makes_or_making_what_it_reads(tm
 
 def test_a_resumed_state_must_have_the_average_that_it_was_saved_with(tmp_path):
     folder = begun(tmp_path, average_decays={})
-    with pytest.raises(CheckpointError, match=r"no leaf averages\.averaged\.w"):
+    with expect_error(CheckpointError):
         run_state.resumed(folder, small_run.state_like, averages=("averaged",))
 
 
@@ -737,7 +734,7 @@ def test_what_saving_takes_does_not_count_against_the_speed_that_is_told(tmp_pat
 def test_a_run_with_nothing_to_train_says_so(tmp_path):
     small_run.run(tmp_path, 6, lease_epoch=1)
     (tmp_path / "records" / "6.json").rename(tmp_path / "records" / "4.json")
-    with pytest.raises(ValueError, match="until_step is 5 and the state is of step 6: nothing to train"):
+    with expect_error(ValueError):
         small_run.run(tmp_path, 5, lease_epoch=2)
 
 

@@ -25,6 +25,7 @@ from runtime.training import loop, monitors, saving
 from runtime.training.control import Control
 from runtime.training.loop import TrainingStopped
 from runtime.training.monitors import Alarm, FirstLoss, Monitors, first_loss_of
+from tests.catalogue import expect_error
 from tests.runtime.training import small_run
 
 
@@ -462,7 +463,7 @@ def test_a_run_stopped_right_before_what_is_alarming_alarms_when_it_is_resumed(t
         seen.append(int(state.count) + 1)
         return spiking(81)(state, *arguments)
 
-    with pytest.raises(TrainingStopped, match="stopped at step 80"):
+    with expect_error(TrainingStopped):
         small_run.run(
             tmp_path, 100, lease_epoch=1, checkpoint_every_steps=50, step_function=step_function,
             control=Control(small_run.asked_when(lambda: len(seen) == 80)),

@@ -25,6 +25,7 @@ from runtime.tracking.source_losses import SourceLossesTable
 from runtime.training import checkpoint
 from runtime.training.control import Control
 from runtime.training.loop import PREFETCH_BATCHES, TrainingStopped
+from tests.catalogue import expect_error
 from tests.runtime.training import small_run
 from tests.runtime.training.small_run import committed_bytes
 
@@ -124,7 +125,7 @@ def test_a_replay_of_the_log_draws_the_same_rows_whatever_the_losses_are(undistu
         again, second = replaying.batch(second, step, 4)
         assert all(np.array_equal(one, two) for one, two in zip(batch, again, strict=True))
     assert first.consumed == second.consumed
-    with pytest.raises(ValueError, match=r"replay: the log has 0 sequences for the update after step 40, .* takes 4"):
+    with expect_error(ValueError):
         replaying.batch(second, UNTIL_STEP, 4)
 
 
@@ -210,9 +211,7 @@ def test_a_source_at_its_limit_is_never_read_again_and_the_log_says_when(tmp_pat
 
 
 def test_draws_that_do_not_divide_the_batch_are_refused(tmp_path):
-    with pytest.raises(
-        ValueError, match=r"sequences_per_draw is 3, which a global batch of 4 sequences is no multiple"
-    ):
+    with expect_error(ValueError):
         small_run.run(tmp_path, lease_epoch=1, policy=OdmPaper(alpha=0.9, sequences_per_draw=3))
-    with pytest.raises(ValueError, match=r"max_epochs\['cod'\]: the mixture has only \['code', 'web'\]"):
+    with expect_error(ValueError):
         small_run.run(tmp_path, lease_epoch=1, policy=LossDrop(max_epochs={"cod": 1.0}))

@@ -2,9 +2,8 @@
 
 import threading
 
-import pytest
-
 from runtime.training.repetition import repeated
+from tests.catalogue import expect_error
 
 
 def test_a_function_is_called_after_each_pause_and_each_pause_is_asked_for_anew():
@@ -32,7 +31,7 @@ def test_the_block_ends_when_the_call_under_way_has_and_by_an_error_too():
         has_ended.set()
 
     with (
-        pytest.raises(ValueError, match="of the block"),
+        expect_error(ValueError),
         repeated(function, pause_seconds=lambda: 0.0, name="looks"),
     ):
         assert began.wait(60)

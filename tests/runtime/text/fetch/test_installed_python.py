@@ -3,10 +3,9 @@
 import sysconfig
 import zipfile
 
-import pytest
-
 from runtime.text.fetch.errors import ChecksumError
 from runtime.text.fetch.installed_python import inventory, pack_standard_library
+from tests.catalogue import expect_error
 
 
 def test_the_archive_is_the_same_each_time_and_holds_the_topics(tmp_path):
@@ -20,7 +19,7 @@ def test_the_archive_is_the_same_each_time_and_holds_the_topics(tmp_path):
 
 
 def test_another_interpreter_than_the_planned_one_is_refused(tmp_path):
-    with pytest.raises(ChecksumError, match=r"planned? was made with CPython 2\.7|made with CPython 2\.7"):
+    with expect_error(ChecksumError):
         pack_standard_library(inventory()._replace(python_version="CPython 2.7"), tmp_path / "library.zip")
 
 

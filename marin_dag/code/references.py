@@ -1,0 +1,386 @@
+"""References: what a definition reaches, name by name, with Python's own scoping."""
+
+import ast
+import contextlib
+import enum
+import hashlib
+from typing import NamedTuple
+
+from marin_dag.code.normal_form import dump, readable
+from marin_dag.code.opaque import OPAQUE_ATTRIBUTES, OPAQUE_CALLS, is_opaque_builtin, opaque_in
+from marin_dag.code.syntax import Module, Target, absolute, bindings_of, children, imported, loaded_by, parameters
+
+_ENGINE = "marin_dag"
+
+_LITERAL = frozenset({"typing.Literal", "typing_extensions.Literal"})
+_ANNOTATED = frozenset({"typing.Annotated", "typing_extensions.Annotated"})
+
+
+_FOLLOWED = frozenset(
+    {
+        *(ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef),
+        *(ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp),
+        *(ast.AnnAssign, ast.Attribute, ast.Name, ast.Call),
+    }
+)
+"""Kinds of nodes that mean more than what is in them."""
+
+
+class Aspect(enum.IntEnum):
+    """How much of a class counts where it is reached."""
+
+    VALUE = 0
+    """A config holds an instance: its fields are in the config's document, its methods are code. For a step function:
+    its config is known by value, so that nothing follows from the annotation."""
+    INTERFACE = 1
+    """An annotation names it: methods are code, here and in the classes of its fields."""
+    FULL = 2
+    """Code names it: fields, defaults and types count as well."""
+
+
+class Reference(NamedTuple):
+    """A name as one definition uses it: module-level in `module`, or whatever the import `target` leads to."""
+
+    target: Target
+    chain: tuple[str, ...]
+    aspect: Aspect
+
+
+class Scanned(NamedTuple):
+    """One definition: its hash without what it reaches, and what it reaches."""
+
+    digest: str
+    references: tuple[Reference, ...]
+    loads: tuple[str, ...]
+    """Modules that its own imports execute."""
+    opaque: tuple[str, ...]
+
+
+def scan(module: Module, name: str, statements: list[ast.stmt], aspect: Aspect) -> Scanned:
+    """What `name` of `module` is and reaches."""
+    scanner = _Scanner(module, aspect)
+    prepared = [scanner.prepared(statement) for statement in statements]
+    if alias_of(module, name) is None:  # what an alias stands for depends on what is asked of it
+        for statement in prepared:
+            scanner.statement(statement)
+    body = dump(
+        prepared,
+        module.imports,
+        package=module.package,
+        defined=module.definitions,
+        star_imports=module.star_imports,
+    )
+    return Scanned(
+        hashlib.sha256(body.encode("ascii")).hexdigest(),
+        tuple(dict.fromkeys(scanner.references)),
+        tuple(dict.fromkeys(scanner.loads)),
+        tuple(f"{module.name}.{name}: {what}" for what in scanner.opaque),
+    )
+
+
+def source_text(module: Module, statements: list[ast.stmt], aspect: Aspect) -> str:
+    """What `scan` hashes, as source that a person can compare."""
+    scanner = _Scanner(module, aspect)
+    return readable([scanner.prepared(statement) for statement in statements], module.imports)
+
+
+def alias_of(module: Module, name: str) -> list[tuple[Target, tuple[str, ...]]] | None:
+    """What `name` stands for where the module says no more than `name = other.thing`; else None."""
+    found: list[tuple[Target, tuple[str, ...]]] = []
+    for statement in module.definitions.get(name, ()):
+        match statement:
+            case ast.Assign(targets=[ast.Name()], value=ast.Name() | ast.Attribute() as value):
+                base, chain = _dotted(value)
+                if base is None:
+                    return None
+                found.extend((target, chain) for target in _Scanner(module, Aspect.FULL).targets(base))
+            case _:
+                return None
+    return found or None
+
+
+def decorated_by(module: Module, statement: ast.stmt) -> list[tuple[Target, tuple[str, ...]]]:
+    """What decorates a definition, the engine's own decorators left out."""
+    found: list[tuple[Target, tuple[str, ...]]] = []
+    for decorator in getattr(statement, "decorator_list", ()):
+        found.extend(named(module, decorator.func if isinstance(decorator, ast.Call) else decorator))
+    return [(target, chain) for target, chain in found if target.module.partition(".")[0] != _ENGINE]
+
+
+def named(module: Module, expression: ast.expr) -> list[tuple[Target, tuple[str, ...]]]:
+    """What a dotted name at the top level of a module may mean; nothing for another expression or a builtin."""
+    base, chain = _dotted(expression)
+    return [] if base is None else [(target, chain) for target in _Scanner(module, Aspect.FULL).targets(base)]
+
+
+def _dotted(expression: ast.expr) -> tuple[str | None, tuple[str, ...]]:
+    chain: list[str] = []
+    while isinstance(expression, ast.Attribute):
+        chain.append(expression.attr)
+        expression = expression.value
+    return (expression.id if isinstance(expression, ast.Name) else None), tuple(reversed(chain))
+
+
+class _Scanner:
+    def __init__(self, module: Module, aspect: Aspect) -> None:
+        self.module = module
+        self.aspect = aspect
+        self.references: list[Reference] = []
+        self.loads: list[str] = []
+        self.opaque: list[str] = []
+        self.scopes: list[dict[str, list[Target]]] = []
+
+    def prepared(self, statement: ast.stmt) -> ast.stmt:
+        """The statement without what is the engine's, or is data: its `@step`, the fields of a value's class."""
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            kept = [item for item in statement.decorator_list if not self._is_engine(item)]
+            return _with(statement, decorator_list=kept)
+        if isinstance(statement, ast.ClassDef) and self.aspect is not Aspect.FULL:
+            return _with(statement, body=[item for item in statement.body if not _is_field(item)])
+        return statement
+
+    def _is_engine(self, decorator: ast.expr) -> bool:
+        base, _ = _dotted(decorator.func if isinstance(decorator, ast.Call) else decorator)
+        return any(target.module.partition(".")[0] == _ENGINE for target in self.module.imports.get(base or "", ()))
+
+    def statement(self, statement: ast.stmt) -> None:
+        """Follows one top-level statement, as far as the aspect asks."""
+        if isinstance(statement, ast.ClassDef):
+            self._class(statement, self.aspect)
+            if self.aspect is Aspect.INTERFACE:
+                self._fields_of(statement)
+        elif isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
+            # `Schedule = Constant | Linear` reached by an annotation passes on that it was only an annotation.
+            self._visit(statement.value, self.aspect)
+            self._visit_rest(statement)
+        elif isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) and self.aspect is Aspect.VALUE:
+            self._visit(_without_config_type(statement), Aspect.FULL)
+        else:
+            self._visit(statement, Aspect.FULL)
+
+    def _fields_of(self, statement: ast.ClassDef) -> None:
+        (original,) = [item for item in self.module.definitions[statement.name] if isinstance(item, ast.ClassDef)][-1:]
+        for item in original.body:
+            if isinstance(item, ast.AnnAssign) and not ast.unparse(item.annotation).startswith("Runtime["):
+                self._annotation(item.annotation)
+
+    def _visit_rest(self, statement: ast.Assign | ast.AnnAssign) -> None:
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        for target in targets:
+            self._visit(target, Aspect.FULL)
+        if isinstance(statement, ast.AnnAssign):
+            self._annotation(statement.annotation)
+
+    def _visit(self, node: ast.AST | None, aspect: Aspect) -> None:
+        if node is None:
+            return
+        if type(node) not in _FOLLOWED:  # most of them: to try each case for each took a tenth of a plan's time
+            self._children(node, aspect)
+            return
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                for decorator in node.decorator_list:
+                    self._visit(decorator, Aspect.FULL)
+                self._signature(node.args)
+                self._annotation(node.returns)
+                self._in_scope(node)
+            case ast.Lambda():
+                self._signature(node.args)
+                self._in_scope(node)
+            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+                self._comprehension(node)
+            case ast.ClassDef():
+                self._class(node, Aspect.FULL)
+            case ast.AnnAssign():
+                self._visit(node.target, Aspect.FULL)
+                # That of a local variable is never evaluated.
+                self._annotation(node.annotation, Aspect.INTERFACE if self.scopes else aspect)
+                self._visit(node.value, Aspect.FULL)
+            case ast.Attribute() | ast.Name():
+                self._chain(node, aspect)
+            case ast.Call():
+                self._refuse_to_guess(node)
+                self._children(node, aspect)
+
+    def _children(self, node: ast.AST, aspect: Aspect) -> None:
+        for child in children(node):
+            self._visit(child, aspect)
+
+    def _annotation(self, node: ast.expr | None, aspect: Aspect = Aspect.INTERFACE) -> None:
+        """A type, whose quoted parts a model or `get_type_hints` evaluates like the others.
+
+        The strings of `Literal` are values, those behind the type in `Annotated` texts, and those behind the array in
+        jaxtyping's names of axes: no code, whatever they spell.
+        """
+        match node:
+            case ast.Constant(value=str(text)):
+                with contextlib.suppress(SyntaxError, ValueError):  # a text that is no type
+                    self._annotation(ast.parse(text, mode="eval").body, aspect)
+            case ast.Subscript(value=generic, slice=inner):
+                self._annotation(generic, aspect)
+                base, chain = _dotted(generic)
+                names = [] if base is None else self._full_names(base, chain)
+                if any(name in _LITERAL for name in names):
+                    return
+                items = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+                first_alone = any(name in _ANNOTATED or name.startswith("jaxtyping.") for name in names)
+                for index, item in enumerate(items):
+                    if index and first_alone:
+                        self._visit(item, aspect)
+                    else:
+                        self._annotation(item, aspect)
+            case ast.Tuple(elts=items) | ast.List(elts=items) | ast.BoolOp(values=items):
+                for item in items:
+                    self._annotation(item, aspect)
+            case ast.BinOp(left=left, right=right):
+                self._annotation(left, aspect)
+                self._annotation(right, aspect)
+            case ast.IfExp(body=first, orelse=second):
+                self._visit(node.test, aspect)
+                self._annotation(first, aspect)
+                self._annotation(second, aspect)
+            case ast.Call(args=[ast.Constant() as quoted, *_]):  # ForwardRef("Inner")
+                self._visit(node, aspect)
+                self._annotation(quoted, aspect)
+            case _:
+                self._visit(node, aspect)
+
+    def _signature(self, arguments: ast.arguments) -> None:
+        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+        for argument in every:
+            if argument is not None:
+                self._annotation(argument.annotation)
+        for default in [*arguments.defaults, *arguments.kw_defaults]:
+            self._visit(default, Aspect.FULL)
+
+    def _class(self, node: ast.ClassDef, aspect: Aspect) -> None:
+        for base in node.bases:
+            self._visit(base, aspect)
+        for expression in [*node.decorator_list, *(keyword.value for keyword in node.keywords)]:
+            self._visit(expression, Aspect.FULL)
+        # No scope of its own: names of a class body are not seen inside its methods, so nothing is hidden there.
+        for statement in node.body:
+            if isinstance(statement, (ast.Import, ast.ImportFrom)):  # an attribute of the class
+                self.loads.extend(loaded_by(statement, self.module.package))
+                for _, target in imported(statement, self.module.package):
+                    self.references.append(Reference(target, (), Aspect.FULL))
+            self._visit(statement, Aspect.FULL)
+
+    def _in_scope(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
+        bound = bindings_of(node)
+        names = [*parameters(node.args), *bound.names]
+        scope: dict[str, list[Target]] = {name: [] for name in names if name not in bound.outer}
+        for statement in bound.imports:
+            self.loads.extend(loaded_by(statement, self.module.package))
+            for name, target in imported(statement, self.module.package):
+                scope.setdefault(name, []).append(target)
+        self.scopes.append(scope)
+        body: list[ast.expr] | list[ast.stmt] = [node.body] if isinstance(node, ast.Lambda) else node.body
+        for inner in body:
+            self._visit(inner, Aspect.FULL)
+        self.scopes.pop()
+
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
+        self._visit(node.generators[0].iter, Aspect.FULL)  # evaluated outside
+        names = [n.id for generator in node.generators for n in ast.walk(generator.target) if isinstance(n, ast.Name)]
+        self.scopes.append({name: [] for name in names})
+        for index, generator in enumerate(node.generators):
+            if index:
+                self._visit(generator.iter, Aspect.FULL)
+            for condition in generator.ifs:
+                self._visit(condition, Aspect.FULL)
+        elements = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        for element in elements:
+            self._visit(element, Aspect.FULL)
+        self.scopes.pop()
+
+    def _chain(self, node: ast.Attribute | ast.Name, aspect: Aspect) -> None:
+        base, chain = _dotted(node)
+        if base is None:
+            inner: ast.expr = node
+            while isinstance(inner, ast.Attribute):
+                inner = inner.value
+            self._visit(inner, aspect)
+        else:
+            targets = self.targets(base)
+            if targets or is_opaque_builtin(base):
+                self.opaque.extend(what for name in self._full_names(base, chain) for what in opaque_in(name))
+            self.references.extend(Reference(target, chain, aspect) for target in targets)
+            if chain[-1:] == ("__dict__",) and self._is_module(base, chain[:-1]):
+                self.opaque.append(f"{ast.unparse(node)}: names of a module by value")
+        if chain and chain[-1] in OPAQUE_ATTRIBUTES:
+            self.opaque.append(f"{ast.unparse(node)}: {OPAQUE_ATTRIBUTES[chain[-1]]}")
+
+    def targets(self, name: str) -> list[Target]:
+        """What a name may mean here: nothing for a local variable."""
+        for scope in reversed(self.scopes):
+            if name in scope:
+                return scope[name]
+        if name in self.module.definitions:
+            return [Target(self.module.name, name), *self.module.imports.get(name, [])]
+        if name in self.module.imports:
+            return self.module.imports[name]
+        return [Target(module, name, is_certain=False) for module in self.module.star_imports]
+
+    def _is_module(self, base: str | None, chain: tuple[str, ...]) -> bool:
+        targets = [] if base is None or chain else self.targets(base)
+        return any(target.attribute is None for target in targets)
+
+    def _full_names(self, base: str, chain: tuple[str, ...]) -> list[str]:
+        """Dotted names with imports resolved; a builtin stays as it is, a local variable has none."""
+        if any(base in scope and not scope[base] for scope in self.scopes):
+            return []
+        certain = [target for target in self.targets(base) if target.is_certain]
+        roots = [str(target).replace(":", ".") for target in certain] or [base]
+        return [".".join([root, *chain]) for root in roots]
+
+    def _refuse_to_guess(self, call: ast.Call) -> None:
+        base, chain = _dotted(call.func)
+        names = [] if base is None else self._full_names(base, chain)
+        if any(name in OPAQUE_CALLS for name in names):
+            self.opaque.append(ast.unparse(call))
+        if names == ["vars"] and any(self._is_module(*_dotted(argument)) for argument in call.args):
+            self.opaque.append(f"{ast.unparse(call)}: names of a module by value")
+        if "importlib.import_module" in names:
+            name = self._imported_by(call)
+            if name is None:
+                self.opaque.append(ast.unparse(call))
+            else:
+                self.loads.append(name)
+                self.references.append(Reference(Target(name, None), (), Aspect.FULL))
+        if isinstance(call.func, ast.Call) and isinstance(call.func.func, ast.Name) and call.func.func.id == "getattr":
+            attribute = call.func.args[1] if len(call.func.args) > 1 else None
+            if not isinstance(attribute, ast.Constant):
+                self.opaque.append(ast.unparse(call.func))
+
+    def _imported_by(self, call: ast.Call) -> str | None:
+        match call.args:
+            case [ast.Constant(value=str(name))] if not name.startswith("."):
+                return name
+            case [ast.Constant(value=str(name)), ast.Name(id="__package__")]:
+                stripped = name.lstrip(".")
+                return absolute(stripped, len(name) - len(stripped), self.module.package)
+        return None
+
+
+def _without_config_type(function: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.stmt:
+    """A step function without the annotation of its first parameter: the config is known by value."""
+    arguments = ast.arguments(**vars(function.args))
+    where = "posonlyargs" if arguments.posonlyargs else "args"
+    first, *others = getattr(arguments, where)
+    setattr(arguments, where, [ast.copy_location(ast.arg(first.arg), first), *others])
+    return _with(function, args=arguments)
+
+
+def _is_field(item: ast.stmt) -> bool:
+    """Whether a statement of a class body declares data. A `ClassVar` or a private attribute is in no document."""
+    if not (isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)):
+        return False
+    return not item.target.id.startswith("_") and "ClassVar" not in ast.unparse(item.annotation)
+
+
+def _with(node: ast.stmt, **fields: object) -> ast.stmt:
+    copy = type(node)(**{name: getattr(node, name) for name in node._fields if hasattr(node, name)})
+    for name, value in fields.items():
+        setattr(copy, name, value)
+    return ast.copy_location(copy, node)

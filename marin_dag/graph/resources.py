@@ -1,0 +1,87 @@
+"""Resources: what a step asks the cluster for. Never identity: the same step on other chips is the same step."""
+
+import dataclasses
+
+from marin_dag.graph.slices import slice_shape
+
+RAYS_GPUS = (
+    *("V100", "P100", "T4", "P4", "K80", "A10G", "L4", "L40S", "A100", "A100-40G", "A100-80G", "H100", "H200", "H20"),
+    *("B200", "B300", "GB200", "GB300", "RTX-PRO-6000"),
+)
+"""What Ray calls NVIDIA's GPUs (ray.util.accelerators). It takes any other name too, if a machine declares it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cpu:
+    """Cores of each of `num_hosts` machines; `num_cpus=0` only schedules."""
+
+    num_cpus: int
+    num_hosts: int = 1
+
+    def __post_init__(self) -> None:
+        if self.num_cpus < 0:
+            raise ValueError(f"Cpu.num_cpus is {self.num_cpus}; ask for 0 cores or more.")
+        _refuse_no_host("Cpu", self.num_hosts)
+
+    def __str__(self) -> str:
+        return f"{_times(self.num_hosts)}{self.num_cpus} cpu"
+
+    @property
+    def num_devices(self) -> int:
+        """Of each machine, for a step that computes on a mesh: a core is a device."""
+        return max(1, self.num_cpus)
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """`count` accelerators of one kind, by Ray's name for it ("H200"), in each of `num_hosts` machines."""
+
+    kind: str
+    count: int
+    num_hosts: int = 1
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"Gpu.count is {self.count}; ask for 1 or more, or use Cpu.")
+        _refuse_no_host("Gpu", self.num_hosts)
+
+    def __str__(self) -> str:
+        return f"{_times(self.num_hosts)}{self.count} x {self.kind}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tpu:
+    """Whole slices by their public name: `Tpu("v4-2048")`, `Tpu("v5litepod-256", num_slices=2)`."""
+
+    slice: str
+    num_slices: int = 1
+
+    def __post_init__(self) -> None:
+        slice_shape(self.slice)  # refuses what there is not
+        if self.num_slices < 1:
+            raise ValueError(f"Tpu.num_slices is {self.num_slices}; ask for 1 or more.")
+
+    def __str__(self) -> str:
+        return f"{_times(self.num_slices)}{self.slice}"
+
+    @property
+    def num_hosts(self) -> int:
+        """Machines of all slices together."""
+        return self.num_slices * slice_shape(self.slice).num_hosts
+
+
+Resources = Cpu | Gpu | Tpu
+
+
+def is_gang(resources: Resources) -> bool:
+    """Whether the step runs as one process on each of several hosts; a slice is reserved whole even if it is one."""
+    return isinstance(resources, Tpu) or resources.num_hosts > 1
+
+
+def _refuse_no_host(name: str, num_hosts: int) -> None:
+    if num_hosts < 1:
+        raise ValueError(f"{name}.num_hosts is {num_hosts}; ask for 1 or more.")
+
+
+def _times(number: int) -> str:
+    return "" if number == 1 else f"{number} x "

@@ -1,0 +1,178 @@
+"""Adopt: foreign data becomes a committed output, hashed on the way in, that steps take as an input.
+
+The identity of an adopted output is its content: the SHA-256 over the path, size and SHA-256 of each file. So the same
+data under another name, from another place or on another day is the same output, and other data never is.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import google_crc32c
+from pydantic import BaseModel
+
+from marin_dag.errors import UserError
+from marin_dag.graph.step import Step, StepContext, step
+from marin_dag.ledger.epoch import Epoch
+from marin_dag.ledger.lease import ADOPTS, Held, Leases
+from marin_dag.ledger.provenance import collect_provenance, now
+from marin_dag.ledger.records import FileEntry, Record, Records, attempt_path, make_manifest, new_attempt
+from marin_dag.store.store import Store
+
+BLOCK_IN_BYTES = 1 << 20
+
+
+class AdoptedConfig(BaseModel, frozen=True, extra="forbid"):
+    """What `adopt` printed; it names one content for ever."""
+
+    content: str
+    """SHA-256 over the files, in hexadecimal digits."""
+
+
+class AdoptedFile(BaseModel, frozen=True, extra="forbid"):
+    """One file; `path` is relative to the output."""
+
+    path: str
+    size_in_bytes: int
+    sha256: str
+
+
+class AdoptedResult(BaseModel, frozen=True, extra="forbid"):
+    """What a step that takes `Input[AdoptedResult]` reads."""
+
+    files: tuple[AdoptedFile, ...]
+
+
+@step(policy="versioned", version="1")
+def adopted(config: AdoptedConfig, context: StepContext) -> AdoptedResult:
+    """Data from elsewhere. It is never run: `adopt` commits it."""
+    raise UserError(
+        f"{context.name}: nothing makes this data; bring it in with `adopt PATH --as {context.name}`, or use the "
+        f"prefix that has it. Wanted: content {config.content}"
+    )
+
+
+class Source(NamedTuple):
+    """One file to be adopted."""
+
+    url: str
+    path: str
+
+
+class Adoption(NamedTuple):
+    """What became of it: the content to write into a recipe, its record, and whether it was there before."""
+
+    content: str
+    record: Record
+    is_new: bool
+
+
+def sources_at(path: str) -> tuple[Any, list[Source]]:
+    """The file system, and every file at `path` in the order of their relative paths."""
+    import fsspec  # not above: a plan does without it
+
+    files, root = fsspec.core.url_to_fs(path)
+    if not files.exists(root):
+        raise UserError(f"adopt {path}: there is nothing at that path.")
+    if files.isfile(root):
+        return files, [Source(root, root.rstrip("/").rpartition("/")[2])]
+    found = [Source(name, name.removeprefix(root.rstrip("/")).lstrip("/")) for name in files.find(root)]
+    if not found:
+        raise UserError(f"adopt {path}: the folder holds no file.")
+    return files, sorted(found, key=lambda source: source.path)
+
+
+def adopt(store: Store, path: str, name: str, *, wanted: str | None = None) -> Adoption:
+    """Copies what is at `path` into the store and commits it as the output of an `adopted` step.
+
+    Args:
+        store: where it goes.
+        path: a file, a folder, or a URL that fsspec opens.
+        name: label of the step.
+        wanted: the content that a recipe names already; anything else is refused before a byte is kept.
+    """
+    system, sources = sources_at(path)
+    content, files = _content(system, sources)
+    if wanted is not None and wanted != content:
+        raise UserError(
+            f"adopt {path} --as {name}: its content is {content}, and the recipe wants {wanted}. Find the data that "
+            "the recipe means, or write the new content into it."
+        )
+    item = adopted(name, AdoptedConfig(content=content))
+    records = Records(store)
+    there = records.find(item.key)
+    if there is not None:
+        records.label(name, item.key)
+        return Adoption(content, there, is_new=False)
+    leases = Leases(store)
+    lease = leases.acquire(item.digest, name, lambda: None, does=ADOPTS)
+    if isinstance(lease, Held):
+        raise UserError(f"adopt {path}: somebody is at work on the same, {lease.holder.said}; wait for that.")
+    try:
+        record = _copied(store, system, sources, item, files, lease.epoch)
+    finally:
+        lease.release()
+        leases.close()
+    return Adoption(content, record, is_new=True)
+
+
+def _copied(
+    store: Store, system: Any, sources: list[Source], item: Step[AdoptedResult], files: list[AdoptedFile], epoch: int
+) -> Record:
+    started, attempt = now(), new_attempt()
+    folder = attempt_path(item.name, item.digest, attempt)
+    entries = []
+    for source, file in zip(sources, files, strict=True):
+        checksum, hasher, size = google_crc32c.Checksum(), hashlib.sha256(), 0
+        with store.open(f"{folder}/{file.path}", "wb") as target:
+            for block in _blocks(system, source):
+                checksum.update(block)
+                hasher.update(block)
+                size += len(block)
+                target.write(block)
+        if (hasher.hexdigest(), size) != (file.sha256, file.size_in_bytes):
+            raise UserError(f"adopt: {source.url} changed while it was read; adopt data that nobody writes to.")
+        entries.append(FileEntry(path=file.path, size_in_bytes=size, crc32c=checksum.digest().hex()))
+    manifest = make_manifest(store, folder, entries)
+    provenance = collect_provenance(store).model_copy(
+        update={"started": started, "finished": now(), "lease_epoch": epoch}
+    )
+    record = Record(
+        key=item.key,
+        digest=item.digest,
+        name=item.name,
+        kind=item.kind.name,
+        identity=item.identity,
+        result=AdoptedResult(files=tuple(files)).model_dump(mode="json"),
+        output_path=folder,
+        attempt=attempt,
+        manifest=manifest,
+        provenance=provenance,
+    )
+    return Epoch(store, item.digest, epoch).commit(record)
+
+
+def _content(system: Any, sources: list[Source]) -> tuple[str, list[AdoptedFile]]:
+    files, whole = [], hashlib.sha256()
+    for source in sources:
+        hasher, size = hashlib.sha256(), 0
+        for block in _blocks(system, source):
+            hasher.update(block)
+            size += len(block)
+        files.append(AdoptedFile(path=source.path, size_in_bytes=size, sha256=hasher.hexdigest()))
+        # The length first: no two lists of files give the same bytes.
+        name = source.path.encode()
+        whole.update(f"{len(name)}:".encode() + name + f":{size}:{hasher.hexdigest()}\n".encode())
+    return whole.hexdigest(), files
+
+
+def _blocks(system: Any, source: Source) -> Iterator[bytes]:
+    try:
+        with system.open(source.url, "rb") as file:
+            while block := file.read(BLOCK_IN_BYTES):
+                yield block
+    except OSError as error:
+        raise UserError(
+            f"adopt: {source.url} cannot be read: {error.strerror or error}; make it readable, or adopt a folder "
+            "without it (a link to a folder is no file)."
+        ) from error

@@ -1,0 +1,151 @@
+"""Causes: where a difference was made. A changed input is followed up to the step whose field or function changed."""
+
+import dataclasses
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from marin_dag.graph.graph import Graph
+from marin_dag.graph.step import Step
+from marin_dag.identity.diff import Difference, FieldChanged, InputChanged, differences
+from marin_dag.ledger.records import Records
+from marin_dag.store.redact import without_known_secrets
+
+
+class Cause(NamedTuple):
+    """A difference, and the name of the step at which it was made."""
+
+    step: str
+    difference: Difference
+
+
+class Identified(NamedTuple):
+    """An identity document, and what the steps are called that have it."""
+
+    name: str
+    document: dict[str, Any]
+    names: frozenset[str] = frozenset()
+
+    def is_same_step_as(self, other: "Identified") -> bool:
+        """Whether a difference is a change of one step, and not the choice of another."""
+        mine, theirs = self.names | {self.name}, other.names | {other.name}
+        return bool(mine & theirs) and self.document["kind"] == other.document["kind"]
+
+
+class _Pair(NamedTuple):
+    """An old and a new identity, by record key."""
+
+    old_key: str
+    new_key: str
+
+
+class Causes:
+    """Follows differences through inputs; each pair of identities is compared once.
+
+    Identities are those of the graph and, where it has them not, of the records: either side may be old or new.
+    """
+
+    def __init__(self, graph: Graph, records: Records) -> None:
+        self._records = records
+        self._known: dict[_Pair, tuple[Cause, ...]] = {}
+        self._identified: dict[str, Identified | None] = {}
+        self._graph = graph
+
+    # Most plans ask for no cause, and a large graph is then not gone through once more.
+    @cached_property
+    def _by_digest(self) -> dict[str, list[Step[Any]]]:
+        found: dict[str, list[Step[Any]]] = {}
+        for step in self._graph.steps:
+            found.setdefault(step.digest, []).append(step)
+        return found
+
+    @cached_property
+    def _by_key(self) -> dict[str, Step[Any]]:
+        return {step.key: step for step in reversed(self._graph.steps)}
+
+    def of(self, old: dict[str, Any], step: Step[Any]) -> tuple[Cause, ...]:
+        """Root causes of `step` not being what `old` documents: its own changes first, then those above it."""
+        return self.between(old, Identified(step.name, without_known_secrets(step.identity)))
+
+    def between(self, old: dict[str, Any], new: Identified) -> tuple[Cause, ...]:
+        """Root causes of `new` not being what `old` documents."""
+        found = differences(old, new.document)
+        for pair in self._above(found):
+            self._follow(pair)
+        return self._combined(new.name, found)
+
+    def above(self, name: str, difference: InputChanged) -> tuple[Cause, ...]:
+        """Root causes of one changed input of the step called `name`."""
+        for pair in self._above((difference,)):
+            self._follow(pair)
+        return tuple(self._of_input(name, difference))
+
+    def _follow(self, first: _Pair) -> None:
+        """Without recursion: a chain of ten thousand steps has its cause at the far end."""
+        pending = [first]
+        while pending:
+            pair = pending[-1]
+            old, new = self._identity(pair.old_key), self._identity(pair.new_key)
+            if pair in self._known:
+                pending.pop()
+            elif old is None or new is None or not new.is_same_step_as(old):
+                self._known[pair] = ()  # another step altogether, or its record is gone
+            else:
+                found = differences(old.document, new.document)
+                unknown = [above for above in self._above(found) if above not in self._known]
+                pending.extend(unknown)
+                if not unknown:
+                    self._known[pair] = self._combined(new.name, found)
+
+    @staticmethod
+    def _above(found: tuple[Difference, ...]) -> list[_Pair]:
+        inputs = [_Pair(item.old_key, item.new_key) for item in found if isinstance(item, InputChanged)]
+        return [pair for pair in inputs if _digest(pair.old_key) != _digest(pair.new_key)]
+
+    def _combined(self, name: str, found: tuple[Difference, ...]) -> tuple[Cause, ...]:
+        own: dict[Cause, None] = {}
+        above: dict[Cause, None] = {}
+        for difference in found:
+            if isinstance(difference, InputChanged):
+                above.update(dict.fromkeys(self._of_input(name, difference)))
+            else:
+                own[Cause(name, difference)] = None
+        return tuple({**own, **above})
+
+    def _of_input(self, name: str, difference: InputChanged) -> tuple[Cause, ...]:
+        old_digest, _, old_milestone = difference.old_key.partition("@")
+        new_digest, _, new_milestone = difference.new_key.partition("@")
+        if old_digest != new_digest:
+            followed = self._known[_Pair(difference.old_key, difference.new_key)]
+            if not followed:
+                old, new = self._identity(difference.old_key), self._identity(difference.new_key)
+                names = ("" if old is None else old.name, "" if new is None else new.name)
+                named = dataclasses.replace(difference, old_name=names[0], new_name=names[1])
+                return (Cause(name, named),)
+        else:
+            followed = ()
+        if old_milestone == new_milestone:
+            return followed
+        stopping = self._by_key.get(difference.new_key)
+        if stopping is not None and stopping.kind.stop_field is not None:
+            # The input follows wherever that step stops, and the stop was moved.
+            moved = Cause(stopping.name, FieldChanged(stopping.kind.stop_field, old_milestone, new_milestone))
+        else:
+            moved = Cause(name, FieldChanged(difference.field, f"step {old_milestone}", f"step {new_milestone}"))
+        return (moved, *followed)
+
+    def _identity(self, key: str) -> Identified | None:
+        if key not in self._identified:
+            steps = self._by_digest.get(_digest(key))
+            if steps is not None:
+                step = self._by_key.get(key, steps[0])
+                self._identified[key] = Identified(
+                    step.name, without_known_secrets(step.identity), frozenset(other.name for other in steps)
+                )
+            else:
+                record = self._records.find(key)
+                self._identified[key] = None if record is None else Identified(record.name, record.identity)
+        return self._identified[key]
+
+
+def _digest(key: str) -> str:
+    return key.partition("@")[0]

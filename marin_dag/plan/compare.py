@@ -1,0 +1,119 @@
+"""Compare: two identities side by side: declarations, config, inputs down to what changed in them, and the source."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from marin_dag.errors import UserError
+from marin_dag.graph.graph import Graph
+from marin_dag.graph.step import Step
+from marin_dag.identity.diff import CodeChanged, InputChanged, code_difference, differences
+from marin_dag.ledger.records import Record, Records
+from marin_dag.ledger.source_archive import SourceDiffs
+from marin_dag.plan.causes import Causes
+from marin_dag.plan.reasons import render_changed, render_difference, short_key
+from marin_dag.plan.siblings import Siblings
+from marin_dag.store.store import Store
+
+SHORTEST_PREFIX = 6
+"""Fewer digits of a digest would too often mean two records, or be a step's name."""
+
+
+class Side(NamedTuple):
+    """One identity of a comparison."""
+
+    name: str
+    what: str
+    """Where it comes from: "now", or the record."""
+    key: str
+    document: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.what}, {short_key(self.key)})"
+
+
+def of_step(step: Step[Any]) -> Side:
+    """A step as the code and the config have it now."""
+    return Side(step.name, "now", step.key, step.identity)
+
+
+def of_record(record: Record) -> Side:
+    """What an output was made from."""
+    return Side(record.name, f"made {record.provenance.finished}", record.key, record.identity)
+
+
+def find_record(records: Records, text: str) -> Record | None:
+    """The record whose key begins with `text`, or None where that cannot be meant.
+
+    Raises:
+        UserError: several begin so.
+    """
+    digest, at, milestone = text.partition("@")
+    if len(digest) < SHORTEST_PREFIX or set(digest) - set("0123456789abcdef"):
+        return None
+    found = sorted(key for key in records.committed_keys() if key.startswith(digest))
+    if at:
+        found = [key for key in found if key.partition("@")[2] == milestone]
+    elif found and all(key.startswith(f"{found[0]}@") for key in found[1:]):
+        found = found[:1]  # an output, before the parts of it
+    if len(found) > 1:
+        listed = ", ".join(short_key(key) for key in found[:6])
+        raise UserError(f"{text}: {len(found)} records begin so ({listed}); write more digits, or the @milestone.")
+    return records.get(found[0]) if found else None
+
+
+def record_named(records: Records, graph: Graph, text: str) -> Record | None:
+    """The record that a person names by digest or as STEP@MILESTONE; None for the name of a step, and for no record.
+
+    Raises:
+        UserError: the step has published no such milestone, or several records begin so.
+    """
+    name, at, milestone = text.partition("@")
+    if text in graph:
+        return None
+    if not at or name not in graph:
+        return find_record(records, text)
+    digest = graph.step(name).digest
+    published = records.milestone_steps(digest)
+    if milestone not in map(str, published):
+        steps = ", ".join(map(str, published))
+        raise UserError(f"{text}: {name} has published {f'only {steps}' if steps else 'nothing'} as the recipe is now.")
+    return records.get(f"{digest}@{milestone}")
+
+
+def made_before(records: Records, name: str, command: str) -> str:
+    """For whoever asks for an output that is not made: how to ask for the newest that was, if there is one."""
+    made = newest_made(records, name)
+    return "" if made is None else f" `{command} {short_key(made)}` is about the newest that was made so called."
+
+
+def newest_made(records: Records, name: str) -> str | None:
+    """Key of the newest output under a name, whatever its identity."""
+    keys = Siblings(records, records.labels(), records.committed_keys()).keys(name)
+    return keys[0] if keys else None
+
+
+def compare(old: Side, new: Side, graph: Graph, store: Store) -> Iterator[str]:
+    """Lines of the comparison."""
+    yield f"- {old}"
+    yield f"+ {new}"
+    found = differences(old.document, new.document)
+    code = code_difference(old.document, new.document)
+    if not found and code is None:
+        yield "no difference"
+        return
+    causes = Causes(graph, Records(store))
+    for difference in found:
+        if isinstance(difference, InputChanged):
+            above = causes.above(new.name, difference)
+            if [cause.step for cause in above] == [new.name]:  # chosen here, not changed above
+                yield f"  {render_difference(above[0].difference)}"
+                continue
+            yield f"  {render_difference(difference)}"
+            yield from (f"      {render_changed((cause.step,), cause.difference)}" for cause in above)
+        elif not isinstance(difference, CodeChanged):
+            yield f"  {render_difference(difference)}"
+    if code is not None:
+        counts = "" if any(isinstance(item, CodeChanged) for item in found) else " (recorded only: the version counts)"
+        yield f"  {render_difference(code)}{counts}"
+        yield ""
+        yield from SourceDiffs(store, graph.steps).of(code)

@@ -1,0 +1,127 @@
+"""Explain: all that is known about one step's verdict, down to the config field or the function that changed."""
+
+from collections.abc import Iterator
+
+from marin_dag.graph.graph import Graph
+from marin_dag.graph.step import Milestone, Step
+from marin_dag.identity.canonical import canonical
+from marin_dag.identity.diff import CodeChanged, shown
+from marin_dag.ledger.records import Records
+from marin_dag.ledger.source_archive import SourceDiffs
+from marin_dag.plan.plan import Plan
+from marin_dag.plan.planned import PlannedStep, Verdict
+from marin_dag.plan.reasons import Accepted, BlockedBy, Changed, Drifted, Failed, Reason, Running, render, short_key
+from marin_dag.quantities import counted
+from marin_dag.store.store import Store
+
+MAX_SOURCE_LINES = 40
+
+
+def explain(plan: Plan, name: str, store: Store) -> str:
+    """What `why` prints."""
+    return "\n".join(_lines(plan, plan[name], store))
+
+
+def _lines(plan: Plan, planned: PlannedStep, store: Store) -> Iterator[str]:
+    step = planned.step
+    yield f"{step.name} is {planned.verdict}"
+    if planned.compared is not None:
+        compared = planned.compared
+        others = f", the nearest of {compared.num_compared}" if compared.num_compared > 1 else ""
+        yield f"  compared with what was made under this name {compared.finished} ({short_key(compared.key)}{others})"
+    sources = SourceDiffs(store, plan.graph.steps)
+    for reason in planned.reasons:
+        yield from (f"  {line}" for line in _reason(plan.graph, step.name, reason, sources))
+    yield ""
+    yield f"  kind      {step.identity['kind']}"
+    at = "" if step.until is None else f" at step {step.until:,}"
+    yield f"  digest    {step.digest}{at}"
+    policy = step.policy if step.policy == "tracked" else f"versioned, version {step.version!r}"
+    code = step.identity["code"]
+    definitions = counted(len(code["definitions"]), "definition")
+    yield f"  code      {policy}; {definitions}, fingerprint {code['fingerprint'][:12]}"
+    if step.base is not None:
+        changes = ", ".join(f"{field}={_value(value)}" for field, value in step.changes.items())
+        base = step.base.step.name if isinstance(step.base, Milestone) else step.base.name
+        yield f"  derived   {base}.{step.derivation}({changes})"
+    for field, item in step.inputs:
+        milestone = "" if item.milestone is None else f" at step {item.milestone:,}"
+        yield f"  input     {field} = {item.step.name}{milestone} ({item.digest[:8]}, {plan[item.step.name].verdict})"
+    if planned.verdict in (Verdict.DONE, Verdict.DRIFTED):
+        record = Records(store).get(step.key)
+        provenance = record.provenance
+        yield f"  output    {store.url(record.output_path)}"
+        commit = (provenance.git_commit or "none")[:12]
+        files = counted(len(record.manifest), "file")
+        yield f"  made      {provenance.finished} on {provenance.host}, {files}, commit {commit}"
+        if record.name != step.name:
+            yield f"  made as   {record.name}: the same identity under another name"
+
+
+def _value(value: object) -> str:
+    """A changed field as the recipe would write it; a step by its name."""
+    if isinstance(value, Step | Milestone):
+        return value.name if isinstance(value, Step) else f"{value.step.name}@{value.as_input().milestone}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_value(item)}" for key, item in value.items()) + "}"
+    return shown(canonical(value, "changes"))
+
+
+def _reason(graph: Graph, name: str, reason: Reason, sources: SourceDiffs) -> Iterator[str]:
+    match reason:
+        case Changed(is_here=False):
+            for step in reason.steps:
+                yield f"because of {' <- '.join(_path(graph, name, step))}"
+            yield f"  {render(reason)}"
+            yield from _definitions(reason.difference, sources)
+        case Changed():
+            yield render(reason)
+            yield from _definitions(reason.difference, sources)
+        case Drifted():
+            yield render(reason)
+            yield from _definitions(reason.difference, sources)
+            yield f'  accept {name} --because "..." if it makes the same output, bump {name} to make it again'
+        case Accepted():
+            yield render(reason)
+            yield from (f"    ~ {definition}" for definition in reason.definitions)
+            yield f"  accepted {reason.created}; accept {name} --revoke takes it back"
+        case Failed():
+            yield f"attempt {reason.attempt} failed ({reason.attempts} so far):"
+            yield from (f"  {line}" for line in reason.error.strip().splitlines())
+            yield f"  log: {reason.log_path}"
+        case Running():
+            yield render(reason)
+            if not reason.is_queued and not reason.does:
+                yield f"  log {reason.name or name} prints what it has said so far"
+        case BlockedBy():
+            for blocker, verdict in reason.steps:
+                yield f"needs {' <- '.join(_path(graph, name, blocker))}, which is {verdict}"
+        case _:
+            yield render(reason)
+
+
+def _definitions(difference: object, sources: SourceDiffs) -> Iterator[str]:
+    if isinstance(difference, CodeChanged):
+        for what, names in (("~", difference.changed), ("+", difference.added), ("-", difference.removed)):
+            yield from (f"    {what} {definition}" for definition in names)
+        lines = list(sources.of(difference))
+        yield from (f"    {line}" for line in lines[:MAX_SOURCE_LINES])
+        if len(lines) > MAX_SOURCE_LINES:
+            yield f"    ... {len(lines) - MAX_SOURCE_LINES} more lines; `diff STEP` shows all"
+
+
+def _path(graph: Graph, start: str, goal: str) -> list[str]:
+    """A shortest way from a step up to one that it needs."""
+    came_from: dict[str, str] = {start: ""}
+    pending = [start]
+    for name in pending:
+        if name == goal:
+            break
+        for _, item in graph.step(name).inputs:
+            if item.step.name not in came_from:
+                came_from[item.step.name] = name
+                pending.append(item.step.name)
+    path = [goal]
+    while came_from.get(path[-1]):
+        path.append(came_from[path[-1]])
+    return list(reversed(path))

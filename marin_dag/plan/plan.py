@@ -1,0 +1,365 @@
+"""Plan: one verdict for each step, with its reasons; made from a few listings, without writing a byte."""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from marin_dag.graph.cost import Cost
+from marin_dag.graph.graph import Graph, Selection
+from marin_dag.graph.step import Step
+from marin_dag.identity.diff import Difference, code_difference
+from marin_dag.ledger.acceptances import Acceptances
+from marin_dag.ledger.lease import Held, Leases
+from marin_dag.ledger.records import Records
+from marin_dag.ledger.requests import Tellings
+from marin_dag.ledger.work_code import codes_left
+from marin_dag.paused_collection import collection_paused
+from marin_dag.plan.causes import Cause, Causes
+from marin_dag.plan.config_checks import check_configs, refuse_long_names, said, settings, undecided
+from marin_dag.plan.estimate import with_seconds
+from marin_dag.plan.lost_milestones import LostMilestones, kept_milestones
+from marin_dag.plan.milestone_reasons import MilestoneMissing
+from marin_dag.plan.planned import Compared, PlannedStep, Verdict
+from marin_dag.plan.reasons import (
+    Accepted,
+    BlockedBy,
+    Changed,
+    Continues,
+    Drifted,
+    Failed,
+    Forced,
+    KeptParts,
+    NeverMade,
+    NotSelected,
+    Reason,
+    RecordGone,
+    Resumes,
+    Running,
+    SameAs,
+    Silent,
+)
+from marin_dag.plan.remainder import LeftBehind, with_remainders
+from marin_dag.plan.siblings import Siblings
+from marin_dag.plan.stops import Stops
+from marin_dag.plan.wanted_milestones import WantedMilestones, wanted_milestones
+from marin_dag.run.progress_mark import standing_failures
+from marin_dag.store.store import Store
+
+
+class Root(NamedTuple):
+    """One change that a person made, the steps at which it was made, and all the stale steps that follow from it."""
+
+    made_at: tuple[str, ...]
+    difference: Difference
+    follow: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What carrying out the graph would do."""
+
+    graph: Graph
+    steps: tuple[PlannedStep, ...]
+    """Inputs first."""
+
+    @property
+    def will_run(self) -> tuple[PlannedStep, ...]:
+        """The steps that would run, in order."""
+        return tuple(planned for planned in self.steps if planned.will_run)
+
+    @property
+    def num_shared(self) -> int:
+        """The selected steps that are not done and need not run: another makes the same output."""
+        undone = [planned for planned in self.steps if planned.is_selected and planned.verdict is not Verdict.DONE]
+        return sum(any(isinstance(reason, SameAs) for reason in planned.reasons) for planned in undone)
+
+    @property
+    def roots(self) -> tuple[Root, ...]:
+        """The changes behind everything that is stale, each once; those with the longest tail first."""
+        made_at: dict[Difference, dict[str, None]] = {}
+        follow: dict[Difference, list[str]] = {}
+        for planned in self.steps:
+            for reason in planned.reasons if planned.is_selected else ():
+                if isinstance(reason, Changed):
+                    made_at.setdefault(reason.difference, {}).update(dict.fromkeys(reason.steps))
+                    follow.setdefault(reason.difference, []).append(planned.name)
+        roots = [Root(tuple(steps), difference, tuple(follow[difference])) for difference, steps in made_at.items()]
+        return tuple(sorted(roots, key=lambda root: -len(root.follow)))
+
+    @property
+    def drifted(self) -> tuple[PlannedStep, ...]:
+        """The selected steps that wait for a person: nothing runs until each is accepted or bumped."""
+        return tuple(planned for planned in self.steps if planned.is_selected and planned.verdict is Verdict.DRIFTED)
+
+    @property
+    def blocked(self) -> tuple[PlannedStep, ...]:
+        """The selected steps whose inputs are not there and will not be made."""
+        return tuple(planned for planned in self.steps if planned.is_selected and planned.verdict is Verdict.BLOCKED)
+
+    @functools.cached_property
+    def wanted_milestones(self) -> WantedMilestones:
+        """What trajectories are to publish on their way, for all steps of the graph, selected or not."""
+        return wanted_milestones(self.graph.steps)
+
+    @functools.cached_property
+    def open_questions(self) -> dict[str, str]:
+        """What the recipe leaves open of steps that would run, by name; no run begins before a person has said it."""
+        return {name: said(name, error) for name, error in self._undecided.items()}
+
+    @property
+    def open_settings(self) -> tuple[str, ...]:
+        """STEP.FIELD=VALUE for each field that they are about, with a word in place of what only a person knows."""
+        return tuple(setting for name, error in self._undecided.items() for setting in settings(name, error))
+
+    @functools.cached_property
+    def _undecided(self) -> dict[str, ValueError]:
+        return undecided(planned.step for planned in self.will_run)
+
+    @property
+    def cost(self) -> Cost:
+        """Sum over the steps that would run."""
+        return sum((planned.cost for planned in self.will_run), Cost())
+
+    @property
+    def saved(self) -> Cost:
+        """What the steps that would run need not do again."""
+        return sum((planned.saved for planned in self.will_run), Cost())
+
+    def __getitem__(self, name: str) -> PlannedStep:
+        self.graph.step(name)
+        return next(planned for planned in self.steps if planned.name == name)
+
+
+def make_plan(graph: Graph, store: Store, selection: Selection | None = None) -> Plan:
+    """Verdicts for all steps of `graph`.
+
+    Raises:
+        RefusedStepsError: a selected step whose config its kind's check refuses, or whose name is too long there.
+        UserError: a selection of no step.
+    """
+    selection = selection or Selection()
+    selected = selection.names(graph)
+    with collection_paused():
+        steps = [graph.step(name) for name in graph.names if name in selected]
+        refuse_long_names(steps, store)
+        check_configs(steps)
+        return _Planner(graph, store, selected, frozenset(selection.force)).plan()
+
+
+class _Planner:
+    def __init__(self, graph: Graph, store: Store, selected: frozenset[str], forced: frozenset[str]) -> None:
+        self.graph, self.selected, self.forced = graph, selected, forced
+        self.records = Records(store)
+        self.store = store
+        self.committed = self.records.committed_keys()
+        self.planned: dict[str, PlannedStep] = {}
+        self.makers: dict[str, str] = {}
+        """Record key to the step of this plan that makes it, or has."""
+        self.acceptances = Acceptances(store)
+        self.causes = Causes(graph, self.records)
+        self.compared: dict[str, Compared] = {}
+        self.left_behind = LeftBehind(store)
+        tellings = Tellings(store)
+        self.stops = Stops(store, tellings)
+        self.lost_milestones = LostMilestones(graph, self.committed, self.left_behind, tellings)
+        self.unable: frozenset[str] = frozenset()
+        """Steps that are selected and cannot run."""
+        self.able = selected
+        """All others that are selected."""
+        self._siblings: Siblings | None = None
+        self._kept = kept_milestones(self.committed)
+
+    def plan(self) -> Plan:
+        while True:
+            for step in self.graph.steps:
+                self.planned[step.name] = self._planned(step)
+            unable = {planned.name for planned in self.planned.values() if self._is_unable(planned)}
+            if unable <= self.unable or self.lost_milestones.makers.isdisjoint(unable - self.unable):
+                break
+            self.unable |= unable  # what counted on one of them to come by its start is planned anew without it
+            self.able = self.selected - self.unable
+            self.makers.clear()
+        steps = with_remainders(self.planned.values(), self.left_behind, self._kept)
+        return Plan(self.graph, with_seconds(tuple(map(_told_begun, steps)), self.records, self.committed))
+
+    def _planned(self, step: Step[Any]) -> PlannedStep:
+        is_selected = step.name in self.selected
+        verdict, reasons = self._verdict(step)
+        will_run = is_selected and verdict not in (Verdict.DONE, Verdict.DRIFTED)
+        if step.name in self.forced and verdict is Verdict.DONE:
+            reasons, will_run = (Forced(),), is_selected
+        maker = self.makers.get(step.key)
+        runs_alone = will_run and maker is not None and not self.planned[maker].will_run
+        if maker is None or runs_alone or (is_selected and not self.planned[maker].is_selected):
+            maker = self.makers[step.key] = step.name
+        if maker != step.name:
+            reasons, will_run = (SameAs(maker),), False
+        blockers = self._blockers(step) if verdict not in (Verdict.DONE, Verdict.DRIFTED) else ()
+        lost = self.lost_milestones.of(step, self.able) if verdict is not Verdict.DONE else ()
+        if (blockers or lost) and is_selected:
+            blocked: tuple[Reason, ...] = (BlockedBy(blockers),) if blockers else ()
+            verdict, will_run, reasons = Verdict.BLOCKED, False, (*lost, *blocked)
+        elif not is_selected and verdict is not Verdict.DONE:
+            reasons = (NotSelected(), *reasons)
+        if verdict is not Verdict.DONE and any(item.milestone is not None for _, item in step.inputs):
+            passed = self.lost_milestones.passed_by(step, self.running)
+            reasons = (*reasons, *(reason for reason in passed if reason not in reasons))
+        if will_run and verdict not in (Verdict.DONE, Verdict.RUNNING, Verdict.QUEUED):
+            reasons = (*reasons, *self.stops.of(step), *self._silent(step))
+        compared = self.compared.get(step.name)
+        return PlannedStep(step, verdict, reasons, will_run, is_selected, compared=compared)
+
+    def _is_unable(self, planned: PlannedStep) -> bool:
+        """Whether it is selected, and will neither be run nor is there."""
+        maker = self.planned[self.makers[planned.step.key]]
+        return planned.is_selected and planned.verdict is not Verdict.DONE and not maker.will_run
+
+    def _verdict(self, step: Step[Any]) -> tuple[Verdict, tuple[Reason, ...]]:
+        if step.key in self.committed:
+            return self._verdict_of_made(step)
+        kept = sorted(self._kept.get(step.digest, ())) if step.until is not None else []
+        earlier = [at for at in kept if step.until is not None and at < step.until]
+        accepted: tuple[Accepted, ...] = ()
+        if earlier:
+            # To go on with other code under the same version would mix the two in one trajectory.
+            drift, accepted = self._drift(step, f"{step.digest}@{earlier[-1]}")
+            if drift is not None:
+                return Verdict.DRIFTED, (drift,)
+        held = self.running.get(step.digest)
+        if held is not None:
+            return Verdict.QUEUED if held.is_queued else Verdict.RUNNING, (_running(step, held),)
+        drift, accepted_work = self._drift_of_work(step)
+        if drift is not None:
+            return Verdict.DRIFTED, (drift,)
+        accepted = tuple(dict.fromkeys((*accepted, *accepted_work)))
+        if step.key in self.failed_keys and (failures := standing_failures(step, self.records)):
+            newest = failures[-1]
+            log = self.store.url(newest.log_path)
+            return Verdict.FAILED, (Failed(len(failures), newest.attempt, newest.error, log),)
+        if kept and step.until is not None:
+            reason = Continues(earlier[-1], step.until) if earlier else MilestoneMissing(step.until, kept[0])
+            return Verdict.MISSING, (reason, *accepted)
+        if self.siblings.is_noted(step.name, step.key):
+            if self.records.find(step.key) is not None:  # committed since the records were listed
+                return self._verdict_of_made(step)
+            return Verdict.MISSING, (RecordGone(),)
+        nearest = self.siblings.nearest(step, self.causes)
+        if nearest is None:
+            return Verdict.MISSING, (NeverMade(),)
+        record, finished = nearest.record, nearest.record.provenance.finished
+        self.compared[step.name] = Compared(record.key, record.name, finished, nearest.num_compared)
+        return Verdict.STALE, self._changes(step, nearest.causes)
+
+    def _verdict_of_made(self, step: Step[Any]) -> tuple[Verdict, tuple[Reason, ...]]:
+        drift, accepted = self._drift(step, step.key)
+        return (Verdict.DONE, accepted) if drift is None else (Verdict.DRIFTED, (drift,))
+
+    def _changes(self, step: Step[Any], causes: tuple[Cause, ...]) -> tuple[Reason, ...]:
+        # One edit of a function that many steps share is one reason.
+        made_at: dict[Difference, list[str]] = {}
+        for cause in causes:
+            made_at.setdefault(cause.difference, []).append(cause.step)
+        return tuple(
+            Changed((step.name,) if step.name in names else tuple(names), difference, step.name in names)
+            for difference, names in made_at.items()
+        )
+
+    def _drift(self, step: Step[Any], key: str) -> tuple[Drifted | None, tuple[Accepted, ...]]:
+        """Other code than that of the record, unless a person has accepted it."""
+        if step.policy != "versioned" or not step.identity["code"]["definitions"]:  # none: of what is adopted
+            return None, ()
+        if self.codes.get(key) == step.identity["code"]["fingerprint"]:
+            return None, ()
+        return self._drift_from(step, self.records.get(key).identity)
+
+    def _drift_from(self, step: Step[Any], identity: dict[str, Any]) -> tuple[Drifted | None, tuple[Accepted, ...]]:
+        difference = code_difference(identity, step.identity)
+        if difference is None:
+            return None, ()
+        path = self.acceptances.path(step.digest, difference.old_fingerprint, difference.new_fingerprint)
+        accepted = tuple(Accepted(item.author, item.because, item.created, item.definitions) for item in path)
+        return (None, accepted) if path else (Drifted(str(step.version), difference), ())
+
+    def _drift_of_work(self, step: Step[Any]) -> tuple[Drifted | None, tuple[Accepted, ...]]:
+        """The same of what attempts saved of a trajectory and the next one would go on from."""
+        if step.policy != "versioned" or step.until is None or step.kind.resumes_at is None:
+            return None, ()
+        kept = self.left_behind.of(step.digest)
+        if not step.kind.resumes_at(kept):
+            return None, ()
+        accepted: list[Accepted] = []
+        for identity in codes_left(self.store, step.digest, kept):
+            drift, by_persons = self._drift_from(step, identity)
+            if drift is not None:
+                return drift, ()
+            accepted.extend(by_persons)
+        return None, tuple(accepted)
+
+    def _blockers(self, step: Step[Any]) -> tuple[tuple[str, str], ...]:
+        """Roots of what keeps `step` from running: inputs that are not there and will not be made."""
+        roots: dict[tuple[str, str], None] = {}
+        for _, item in step.inputs:
+            other = self.planned[item.step.name]
+            if other.verdict is Verdict.DONE:
+                continue
+            if item.key in self.committed and other.verdict is not Verdict.DRIFTED:
+                continue
+            maker = self.planned[self.makers.get(item.step.key, other.name)]
+            if other.will_run or maker.will_run:
+                continue
+            if other.verdict is Verdict.BLOCKED:
+                inner = [root for reason in other.reasons if isinstance(reason, BlockedBy) for root in reason.steps]
+                # None, where a milestone that it starts from was not kept: it is the root itself.
+                roots.update(dict.fromkeys(inner or [(other.name, str(other.verdict))]))
+            else:
+                said = other.verdict if other.is_selected or other.verdict is Verdict.DRIFTED else "not selected"
+                roots[other.name, str(said)] = None
+        return tuple(roots)
+
+    @property
+    def siblings(self) -> Siblings:
+        if self._siblings is None:
+            self._siblings = Siblings(self.records, self.records.labels(), self.committed)
+        return self._siblings
+
+    @functools.cached_property
+    def codes(self) -> Mapping[str, str]:
+        return self.records.codes()
+
+    @functools.cached_property
+    def failed_keys(self) -> frozenset[str]:
+        return self.records.failed_keys()
+
+    @property
+    def running(self) -> Mapping[str, Held]:
+        return self._running_and_silent[0]
+
+    def _silent(self, step: Step[Any]) -> tuple[Silent, ...]:
+        held = self._running_and_silent[1].get(step.digest)
+        if held is None or not held.holder.host:
+            return ()
+        holder = held.holder
+        return (Silent(holder.host, holder.pid, round(time.time() - held.updated), holder.does),)
+
+    @functools.cached_property
+    def _running_and_silent(self) -> tuple[Mapping[str, Held], Mapping[str, Held]]:
+        return Leases(self.store).running_and_silent()
+
+
+def _told_begun(planned: PlannedStep) -> PlannedStep:
+    """What there is something of to go on from is not missing."""
+    is_begun = any(isinstance(reason, Continues | Resumes | KeptParts) for reason in planned.reasons)
+    if planned.verdict is not Verdict.MISSING or not is_begun:
+        return planned
+    return dataclasses.replace(planned, verdict=Verdict.BEGUN)
+
+
+def _running(step: Step[Any], held: Held) -> Running:
+    holder, progress = held.holder, held.progress
+    name = "" if holder.does or holder.name == step.name else holder.name
+    running = Running(holder.host, holder.pid, holder.since, name, is_queued=held.is_queued, does=holder.does)
+    if progress is None:
+        return running
+    return dataclasses.replace(running, done=progress.done, total=progress.total, unit=progress.unit)

@@ -1,0 +1,129 @@
+"""AttemptLog: the log file beside an attempt, without secrets; readable while the step runs."""
+
+import contextlib
+import io
+import logging
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from marin_dag.store.local import LocalStore
+from marin_dag.store.redact import LinesWithoutSecrets, redact
+from marin_dag.store.store import LIMITS, Store, StoreError
+
+UPLOAD_SECONDS = 15.0
+FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class AttemptLog(io.TextIOBase):
+    """A context: while it is entered, what this process logs goes to `{path}` in the store.
+
+    On a disk the file grows line by line. An object cannot grow, so on Cloud Storage the whole file is written again
+    every few seconds and at the end.
+    """
+
+    def __init__(self, store: Store, path: str, logger: logging.Logger) -> None:
+        self._store = store
+        self._path = path
+        self._logger = logger
+        self._ended = threading.Event()
+        self._uploader: threading.Thread | None = None
+        self._is_open = False
+        self._lost: OSError | None = None
+        """What kept a part of the log from its file."""
+
+    def __enter__(self) -> "AttemptLog":
+        self._file: IO[str]
+        if isinstance(self._store, LocalStore):
+            target = Path(self._store.url(self._path))
+            self._store.open(self._path, "wb").close()  # makes the folder, and refuses in words where it cannot
+            self._file = target.open("a", buffering=1, encoding="utf-8", errors="replace")
+        else:
+            self._file = tempfile.NamedTemporaryFile("w+", buffering=1, suffix=".log", errors="replace")
+            self._uploader = threading.Thread(target=self._upload_now_and_then, name="log upload", daemon=True)
+            self._uploader.start()
+        self._printed = LinesWithoutSecrets(self._file.write)
+        self._handler = _RedactingHandler(self._file, self._lose)
+        logging.getLogger().addHandler(self._handler)
+        self._level = self._logger.level
+        self._logger.setLevel(logging.INFO)
+        self._is_open = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        logging.getLogger().removeHandler(self._handler)
+        self._logger.setLevel(self._level)
+        self._is_open = False
+        with self._full_disk_noted():
+            self._handler.flush()
+            self._printed.flush()
+        if self._uploader is not None:
+            self._ended.set()
+            self._uploader.join()
+            self._upload()
+        with self._full_disk_noted():
+            self._file.close()
+        if (
+            self._lost is not None and self._uploader is not None
+        ):  # on one disk, the step tells of it: it fails of the same
+            self._logger.warning("a part of the log %s is lost: %s", self._path, self._lost)
+
+    def write(self, text: str) -> int:
+        """Takes what a step prints."""
+        self._printed.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """As a stream has it; Python also calls it before it frees one, and from 3.13 on prints what that raises."""
+        if self._is_open:
+            self._printed.flush()
+            self._file.flush()
+
+    def _upload_now_and_then(self) -> None:
+        while not self._ended.wait(UPLOAD_SECONDS):
+            self._upload()
+
+    def _upload(self) -> None:
+        with self._full_disk_noted():
+            self._file.flush()
+        try:
+            self._store.write(self._path, Path(self._file.name).read_bytes())
+        except StoreError as error:  # the next time all of it is sent; a log is no reason to fail a step
+            self._logger.warning("the log %s could not be written: %s", self._path, error)
+
+    def _lose(self, error: OSError) -> None:
+        self._lost = error
+
+    @contextlib.contextmanager
+    def _full_disk_noted(self) -> Iterator[None]:
+        """Of what is still buffered and does not fit on the disk it is said once, at the end: a log fails no step."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in LIMITS:
+                raise
+            self._lose(error)
+
+
+class _RedactingHandler(logging.StreamHandler[IO[str]]):
+    def __init__(self, stream: IO[str], lose: Callable[[OSError], None]) -> None:
+        super().__init__(stream)
+        self.setFormatter(logging.Formatter(FORMAT))
+        self._lose = lose
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redact(super().format(record))
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- the name is logging's
+        """A full disk is told once, at the end, and not with a traceback for each line lost."""
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError) and error.errno in LIMITS:
+            self._lose(error)
+        else:
+            super().handleError(record)

@@ -1,0 +1,208 @@
+"""Frontier: which steps of a run may start and which never will, kept up to date so that each change costs its readers.
+
+To look through the whole graph after each step made a chain of n steps cost n squared.
+"""
+
+import bisect
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from marin_dag.graph.inputs import Input
+from marin_dag.graph.resources import Resources
+from marin_dag.graph.step import Step
+from marin_dag.run.node import Node, State
+
+Keys = tuple[str, ...]
+"""Of records, any one of which is enough; the best first."""
+
+
+class Frontier:
+    """The nodes of one run, in the graph's order, and the keys that are committed.
+
+    States change through `move`, and keys become committed through `commit`.
+    """
+
+    def __init__(self, nodes: Iterable[Node], max_alike: int = sys.maxsize) -> None:
+        self._max_alike = max_alike
+        self.committed: set[str] = set()
+        """Keys that have a record, as far as this run has seen."""
+        self.running: dict[str, Node] = {}
+        """By key, in the order in which they began."""
+        self._num_running_on: Counter[Resources] = Counter()
+        self._nodes = list(nodes)
+        self._index = {node.step.key: index for index, node in enumerate(self._nodes)}
+        self._by_digest: dict[str, list[Node]] = defaultdict(list)
+        self._readers: dict[str, list[tuple[Keys, Node]]] = defaultdict(list)
+        self._missing: dict[str, set[Keys]] = {}
+        for node in self._nodes:
+            key = node.step.key
+            self._by_digest[node.step.digest].append(node)
+            wanted = {item.keys: item.digest for _, item in node.step.inputs}
+            self._missing[key] = set(wanted)
+            for keys, digest in wanted.items():
+                self._readers[digest].append((keys, node))
+        # By what they run on: where as many run as may, the rest of them is not looked at one by one.
+        self._complete: dict[Resources, list[int]] = defaultdict(list)
+        for index, node in enumerate(self._nodes):
+            if not self._missing[node.step.key]:
+                self._complete[node.step.resources].append(index)
+        self._suspects = list(self._nodes)
+        self._num_unfinished = len(self._nodes)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        return not self._num_unfinished
+
+    def move(self, node: Node, state: State) -> None:
+        """Gives a node its next state."""
+        before, node.state = node.state, state
+        self._num_unfinished += _is_unfinished(state) - _is_unfinished(before)
+        key = node.step.key
+        if self.running.pop(key, None) is not None:
+            self._num_running_on[node.step.resources] -= 1
+        if state == "running":
+            self.running[key] = node
+            self._num_running_on[node.step.resources] += 1
+        self._note_complete(node)
+        if not _is_unfinished(state):
+            readers = self._readers[node.step.digest]
+            self._suspects += [reader for keys, reader in readers if keys[0] not in self.committed]
+
+    def commit(self, key: str) -> None:
+        """Takes that `key` has a record."""
+        if key in self.committed:
+            return
+        self.committed.add(key)
+        for keys, reader in self._readers[key.partition("@")[0]]:
+            if key in keys:
+                self._missing[reader.step.key].discard(keys)
+                self._note_complete(reader)
+
+    def key_there(self, item: Input[Any]) -> str | None:
+        """Key of the best record that `item` can start on; None if there is none yet.
+
+        A part is enough only while somebody makes the rest: who started on it would hold what it runs on, and wait.
+        """
+        if item.key in self.committed or not item.is_growing:
+            return item.key if item.key in self.committed else None
+        makers = self._by_digest.get(item.digest, ())
+        if makers and not any(maker.state == "running" or maker.is_elsewhere for maker in makers):
+            return None
+        return next((key for key in item.keys if key in self.committed), None)
+
+    def ready(self, now: float) -> Iterator[Node]:
+        """Nodes that may start: inputs committed, no pause left, no other leg of the trajectory in the way, and fewer
+        than `max_alike` on the same resources. It goes by what is so when it is asked for the next, not by what was
+        when it was asked for the first."""
+        index = -1
+        while (after := self._complete_after(index)) is not None:
+            index = after
+            node = self._nodes[index]
+            growing = (item for _, item in node.step.inputs if item.is_growing)
+            is_due = node.state == "waiting" and node.not_before <= now and not self._is_in_turn_behind(node)
+            if is_due and all(self.key_there(item) is not None for item in growing):
+                yield node
+
+    def take_suspects(self) -> list[Node]:
+        """Nodes that wait and may have been left without a maker of some input since this was last asked."""
+        suspects, self._suspects = self._suspects, []
+        return [node for node in {node.step.key: node for node in suspects}.values() if node.state == "waiting"]
+
+    def obstacle(self, step: Step[Any], *, is_stopping: bool) -> str | None:
+        """Why a step will never have its inputs, as far as this run goes; None if it may."""
+        for _, item in step.inputs:
+            if self.key_there(item) is not None:
+                continue
+            makers = [
+                node
+                for node in self._by_digest.get(item.digest, ())
+                if node.step.key != step.key and _makes(node.step, item)
+            ]
+            if any(_is_unfinished(maker.state) for maker in makers):
+                continue
+            if is_stopping and any(maker.state == "stopped" for maker in makers):
+                continue  # nothing is wrong with it: the next run goes on with both
+            for maker in makers:
+                if maker.state != "done":
+                    return maker.obstacle or f"by {maker.step.name}"
+            if makers:
+                return f"{item.name} is done but has published no milestone {item.milestone}{_publishing(item)}"
+            return _unmade(item)
+        return None
+
+    def _is_in_turn_behind(self, node: Node) -> bool:
+        """Whether another leg of its trajectory comes first: one that runs, or that stops before and needs it not."""
+        others = [other for other in self._by_digest[node.step.digest] if other is not node]
+        if any(other.state == "running" for other in others):
+            return True
+        legs = [other for other in others if other.state == "waiting"]
+        earlier = [leg for leg in legs if (leg.step.until or 0) < (node.step.until or 0)]
+        return bool(earlier) and not self._without(legs).isdisjoint(leg.step.key for leg in earlier)
+
+    def _without(self, legs: list[Node]) -> set[str]:
+        """Keys of those legs of one trajectory that can run, one after the other, without a leg that is not listed."""
+        able: list[Node] = []
+        while True:
+            left = [leg for leg in legs if leg not in able]
+            found = [leg for leg in left if all(self._is_brought(item, leg, able) for _, item in leg.step.inputs)]
+            if not found:
+                return {leg.step.key for leg in able}
+            able += found
+
+    def _is_brought(self, item: Input[Any], leg: Node, able: list[Node]) -> bool:
+        """Whether an input of `leg` is there, or made by one of those, or none of its own trajectory."""
+        is_its_own = item.digest == leg.step.digest and item.key not in self.committed
+        return not is_its_own or any(_makes(other.step, item) for other in able)
+
+    def _complete_after(self, index: int) -> int | None:
+        candidates = []
+        for resources, indices in self._complete.items():
+            place = bisect.bisect_right(indices, index)
+            if place < len(indices) and self._num_running_on[resources] < self._max_alike:
+                candidates.append(indices[place])
+        return min(candidates, default=None)
+
+    def _note_complete(self, node: Node) -> None:
+        """Keeps the list of those that wait with all inputs committed."""
+        index = self._index[node.step.key]
+        indices = self._complete[node.step.resources]
+        place = bisect.bisect_left(indices, index)
+        is_listed = place < len(indices) and indices[place] == index
+        belongs = node.state == "waiting" and not self._missing[node.step.key]
+        if belongs and not is_listed:
+            indices.insert(place, index)
+        elif is_listed and not belongs:
+            del indices[place]
+
+
+def _is_unfinished(state: State) -> bool:
+    return state in ("waiting", "running")
+
+
+def _unmade(item: Input[Any]) -> str:
+    """What nobody in a run makes; the trajectory of a step on its way may well be done."""
+    if item.milestone in (None, item.step.until):
+        return f"{item.name} is not committed and not part of this run"
+    return f"nothing in this run publishes {item.name}@{item.milestone}{_publishing(item)}"
+
+
+def _publishing(item: Input[Any]) -> str:
+    """The options that publish a step of a trajectory."""
+    step = item.step
+    if item.milestone is None or step.kind.stop_field is None:
+        return ""
+    return f"; `--set {step.name}.{step.kind.stop_field}={item.milestone} --until {step.name}` does"
+
+
+def _makes(step: Step[Any], item: Input[Any]) -> bool:
+    """Whether a run of `step` may commit what `item` reads; of a trajectory, a leg makes what lies on it."""
+    if step.digest != item.digest:
+        return False
+    if item.milestone is None or step.until is None:
+        return True
+    start = step.predecessor
+    begins = start.milestone if start is not None and start.digest == step.digest else None
+    return (begins is None or begins < item.milestone) and item.milestone <= step.until

@@ -1,0 +1,273 @@
+"""Displays: a live table on a terminal, one line an event everywhere else."""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from marin_dag.errors import listed
+from marin_dag.ledger.progress import Progress
+
+PROGRESS_LINE_SECONDS = 15.0
+QUEUED_LINE_SECONDS = 600.0
+"""Where ever more steps wait for the same machines, the first of them says so, and again so much later."""
+MAX_BLOCKED = 8
+"""Names of steps blocked by one and the same, in a log."""
+ENDED_ROWS = 12
+STYLES = {
+    "running": "cyan",
+    "queued": "magenta",
+    "done": "green",
+    "failed": "bold red",
+    "blocked": "red",
+    "stopped": "yellow",
+}
+BAR_CELLS, NARROW_BAR_CELLS, ROOMY_COLUMNS = 20, 6, 130
+ENDINGS = frozenset({"done", "failed", "blocked", "stopped"})
+
+
+class Display(Protocol):
+    """What a run shows; entered for its length."""
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def begin(self, names: Sequence[str]) -> None:
+        """The steps that are to run."""
+
+    def say(self, text: str) -> None:
+        """A line about the run as a whole."""
+
+    def complain(self, text: str) -> None:
+        """A line about what went wrong, for standard error."""
+
+    def event(self, name: str, what: str, detail: str) -> None:
+        """Something happened to a step."""
+
+    def progress(self, name: str, progress: Progress) -> None:
+        """A step is further."""
+
+
+def display_for(stream_is_terminal: bool | None = None) -> Display:
+    """The display that suits standard output."""
+    is_terminal = sys.stdout.isatty() if stream_is_terminal is None else stream_is_terminal
+    errors = Console(stderr=True, soft_wrap=True, highlight=False)
+    if is_terminal:
+        return TableDisplay(Console(), errors)
+    return LineDisplay(Console(soft_wrap=True, highlight=False), errors)
+
+
+class Pace:
+    """Time left of one step, from how fast it went since it began to say so."""
+
+    def __init__(self) -> None:
+        self._first: tuple[float, int] | None = None
+        self._unit = ""
+
+    def seconds_left(self, progress: Progress, now: float) -> float | None:
+        """None while there is nothing to go by."""
+        if self._first is None or progress.done < self._first[1] or progress.unit != self._unit:
+            self._first, self._unit = (now, progress.done), progress.unit
+        elapsed, done = now - self._first[0], progress.done - self._first[1]
+        if done <= 0 or elapsed <= 0:
+            return None
+        return (progress.total - progress.done) * elapsed / done
+
+
+class LineDisplay:
+    """For logs and pipes."""
+
+    def __init__(self, console: Console, errors: Console) -> None:
+        self._console = console
+        self._errors = errors
+        self._total = 0
+        self._done = 0
+        self._obstacles: set[str] = set()
+        self._untold: list[str] = []
+        """Blocked by what a line has said of another step: told together, for there may be thousands."""
+        self._last_line: dict[str, float] = {}
+        self._last_wait: dict[str, float] = {}
+        self._paces: dict[str, Pace] = {}
+
+    def __enter__(self) -> object:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._tell_untold()
+
+    def begin(self, names: Sequence[str]) -> None:
+        """See Display."""
+        self._total = len(names)
+
+    def say(self, text: str) -> None:
+        """See Display."""
+        self._console.print(text, markup=False)
+
+    def complain(self, text: str) -> None:
+        """See Display."""
+        self._errors.print(text, markup=False)
+
+    def event(self, name: str, what: str, detail: str) -> None:
+        """See Display."""
+        if what == "started":
+            self._paces[name] = Pace()
+        if what == "queued":
+            now = time.monotonic()
+            if now - self._last_wait.get(detail, -QUEUED_LINE_SECONDS) < QUEUED_LINE_SECONDS:
+                return
+            self._last_wait[detail] = now
+        if what == "blocked":
+            if detail in self._obstacles:
+                self._untold.append(name)
+                return
+            self._obstacles.add(detail)
+        self._done += what == "done"
+        of_all = f" ({self._done}/{self._total})" if what == "done" else ""
+        self._line(name, f"{what}{of_all}", detail)
+
+    def progress(self, name: str, progress: Progress) -> None:
+        """See Display."""
+        now = time.monotonic()
+        left = self._paces.setdefault(name, Pace()).seconds_left(progress, now)
+        if now - self._last_line.setdefault(name, now) >= PROGRESS_LINE_SECONDS:
+            self._last_line[name] = now
+            self._line(name, "running", figures_of(progress, left))
+
+    def _tell_untold(self) -> None:
+        if self._untold:
+            names, self._untold = self._untold, []
+            self.say(f"{listed(names, MAX_BLOCKED)} {'is' if len(names) == 1 else 'are'} blocked, too")
+
+    def _line(self, name: str, what: str, detail: str) -> None:
+        self._tell_untold()
+        text = f"{time.strftime('%H:%M:%S')}  {name}  {what}{':  ' if detail else ''}{detail}"
+        # An error belongs where errors are looked for; all else is news.
+        (self._errors if what == "failed" else self._console).print(text, markup=False)
+
+
+class TableDisplay:
+    """For people."""
+
+    def __init__(self, console: Console, errors: Console) -> None:
+        self._console = console
+        self._errors = errors
+        self._names: list[str] = []
+        self._states: dict[str, str] = {}
+        self._started: dict[str, float] = {}
+        self._waits: dict[str, str] = {}
+        self._progress: dict[str, tuple[Progress, float | None]] = {}
+        self._paces: dict[str, Pace] = {}
+        self._ended: deque[tuple[str, str, str]] = deque(maxlen=ENDED_ROWS)
+        self._live = Live(console=console, get_renderable=self.table, refresh_per_second=4, transient=False)
+
+    def __enter__(self) -> object:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def begin(self, names: Sequence[str]) -> None:
+        """See Display."""
+        self._names = list(names)
+        self._states = dict.fromkeys(names, "waiting")
+
+    def say(self, text: str) -> None:
+        """See Display."""
+        self._console.print(text, markup=False, highlight=False)
+
+    def complain(self, text: str) -> None:
+        """See Display."""
+        self._errors.print(text, markup=False)
+
+    def event(self, name: str, what: str, detail: str) -> None:
+        """See Display."""
+        if what == "started":
+            self._started[name] = time.monotonic()
+            self._paces[name] = Pace()
+            self._states[name] = "running"
+        elif what == "queued":
+            self._states[name] = "queued"
+            self._waits[name] = detail
+        elif what in ENDINGS:
+            self._states[name] = what
+            now = time.monotonic()
+            took = now - self._started.get(name, now)
+            first = detail.splitlines()[0] if detail else ""
+            self._ended.append((name, what, first or duration(took)))
+            self._progress.pop(name, None)
+        else:
+            self._states[name] = "waiting"
+            self.say(f"{name}: {what}: {detail}")
+
+    def progress(self, name: str, progress: Progress) -> None:
+        """See Display."""
+        left = self._paces.setdefault(name, Pace()).seconds_left(progress, time.monotonic())
+        self._progress[name] = progress, left
+
+    def table(self) -> RenderableType:
+        """What is on the screen: the last steps that ended, all that run, and the count of the rest."""
+        table = Table(box=None, pad_edge=False, show_header=False)
+        width = BAR_CELLS if self._console.width >= ROOMY_COLUMNS else NARROW_BAR_CELLS  # rather than figures that wrap
+        for name, what, detail in list(self._ended):
+            table.add_row(name, Text(what, style=STYLES.get(what, "")), Text(detail))
+        for name in [name for name in self._names if self._states.get(name) == "running"]:
+            progress, left = self._progress.get(name, (None, None))
+            since = duration(time.monotonic() - self._started[name])
+            detail = since if progress is None else f"{since}  {bar(progress, width)}  {figures_of(progress, left)}"
+            table.add_row(name, Text("running", style=STYLES["running"]), Text(detail))
+        for name in [name for name in self._names if self._states.get(name) == "queued"]:
+            table.add_row(name, Text("queued", style=STYLES["queued"]), Text(self._waits[name]))
+        states = list(self._states.values())
+        count = {state: states.count(state) for state in ("done", "running", "queued", "waiting")}
+        total = f"{count.pop('done')}/{len(self._names)} done, "
+        total += ", ".join(f"{number} {state}" for state, number in count.items() if number or state != "queued")
+        return Group(table, Text(total, style="dim"))
+
+
+def bar(progress: Progress, width: int) -> str:
+    """A bar of block characters."""
+    num_full = round(progress.share * width)
+    return "█" * num_full + "░" * (width - num_full)
+
+
+def figures_of(progress: Progress, seconds_left: float | None) -> str:
+    """`120/600 steps  12,300 tokens/s  40 s left`; `files` and `of_files` are one figure, `files 3/90`."""
+    parts = [f"{progress.done:,}/{progress.total:,} {progress.unit}"]
+    figures = progress.figures
+    for name, value in figures.items():
+        if name.endswith("_per_second"):
+            parts.append(f"{value:,.0f} {name.removesuffix('_per_second').replace('_', ' ')}/s")
+        elif name.removeprefix("of_") == name or name.removeprefix("of_") not in figures:
+            whole = f"/{_figure(figures[f'of_{name}'])}" if f"of_{name}" in figures else ""
+            parts.append(f"{name.replace('_', ' ')} {_figure(value)}{whole}")
+    if seconds_left is not None and progress.done < progress.total:
+        parts.append(f"{duration(seconds_left)} left")
+    return "  ".join(parts)
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `12 min`, `3.5 h`."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    if seconds < 99.5 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

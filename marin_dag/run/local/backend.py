@@ -1,0 +1,91 @@
+"""LocalBackend: steps one after the other in the driver's own process, where a debugger can follow them."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from marin_dag.graph.resources import Resources
+from marin_dag.ledger.progress import Progress
+from marin_dag.run.attempt import failure_of, run_attempt
+from marin_dag.run.backend import Listener
+from marin_dag.run.supply import refuse_gangs
+from marin_dag.run.task import Outcome, Task
+from marin_dag.store.retry import SHARD_PAUSES_SECONDS, patiently
+
+
+class LocalBackend:
+    """See Backend. A cancelled step is asked to stop, and refused at its commit if it does not listen."""
+
+    max_running = max_alike = 1
+    announcement = ""
+
+    def __init__(self) -> None:
+        self._queue: list[Task] = []
+        self._is_stopping = False
+        self._cancelled: set[str] = set()
+
+    def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> str:
+        """See Backend."""
+        refuse_gangs(wanted)
+        self._listener = listener
+        return ""
+
+    def submit(self, task: Task) -> None:
+        """See Backend."""
+        refuse_gangs({task.name: task.resources})  # of a step that another run has given up
+        self._cancelled.discard(task.key)
+        self._queue.append(task)
+
+    def wait(self, timeout_seconds: float) -> list[Outcome]:
+        """See Backend."""
+        if not self._queue:
+            time.sleep(timeout_seconds)
+            return []
+        task = self._queue.pop(0)
+        if self._is_stopping:
+            return [Outcome(task, "stopped")]
+        self._listener.on_started(task.key)
+        channel = _DirectChannel(self._listener, lambda: self._is_stopping or task.key in self._cancelled)
+        try:
+            outcome = run_attempt(task, channel, SequentialFanOut(), capture_prints=False)
+        except Exception as error:  # before the step began, or while its log was closed
+            outcome = Outcome(task, "failed", failure=failure_of(task, error))
+        return [outcome]
+
+    def request_stop(self) -> None:
+        """See Backend."""
+        self._is_stopping = True
+
+    def withdraw(self, key: str) -> None:
+        """See Backend. Called between two steps, when what is handed over has not begun."""
+        self.cancel(key)
+
+    def cancel(self, key: str) -> None:
+        """See Backend."""
+        self._cancelled.add(key)
+
+    def close(self) -> None:
+        """See Backend."""
+        self._queue.clear()
+
+
+class _DirectChannel:
+    def __init__(self, listener: Listener, stop_requested: Callable[[], bool]) -> None:
+        self.stop_requested = stop_requested
+        self.report: Callable[[str, Progress], None] = listener.on_progress
+        self.published: Callable[[str], None] = listener.on_published
+        self.remark: Callable[[str], None] = listener.on_remark
+
+
+class SequentialFanOut:
+    """Shards one after the other, in this process."""
+
+    def run(
+        self, calls: Sequence[Callable[[], Any]], in_flight: int, label: str, stop_requested: Callable[[], bool]
+    ) -> Iterator[int]:
+        """See FanOut."""
+        for index, call in enumerate(calls):
+            if stop_requested():
+                return
+            patiently(call, SHARD_PAUSES_SECONDS)
+            yield index

@@ -1,0 +1,56 @@
+"""Result document: what a step function returned, as the JSON data of its record, or why it cannot be."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from marin_dag.store.redact import refuse_secrets
+
+
+def result_document(name: str, wanted: type[BaseModel], result: object, prefix: str) -> Any:
+    """The result of the step `name` as JSON data.
+
+    Raises:
+        TypeError: it is no `wanted`, or does not come back from JSON as it was.
+        ValueError: it holds the prefix, so that the same step would differ elsewhere.
+        UserError: it holds a secret.
+    """
+    if not isinstance(result, wanted):
+        raise TypeError(f"{name}: returned {result!r}, not a {wanted.__qualname__} as its signature says.")
+    data = result.model_dump(mode="json")
+    try:
+        json.dumps(data, allow_nan=False)  # a record would have null for an infinity
+        is_kept = wanted.model_validate(data) == result
+    except ValueError:
+        is_kept = False
+    if not is_kept:
+        raise TypeError(
+            f"{name}: its result does not come back from JSON as it was ({result!r}); a NaN, an infinity? "
+            "Use finite numbers, strings, and models of them."
+        )
+    # As a path of its own, or at the beginning of one: "gs://bucket/data/x" does not lie below "/data".
+    below_prefix = re.compile(rf"(?:(?<=://)|(?<![\w./-])){re.escape(prefix)}(?![\w-]|\.\w)")
+    if any(below_prefix.search(text) for text in _texts(data)):
+        raise ValueError(
+            f"{name}: its result holds the prefix {prefix}, so that the same step would differ "
+            "elsewhere; return paths relative to context.output_path."
+        )
+    refuse_secrets(data, f"{name}: its result")
+    return data
+
+
+def _texts(data: Any) -> Iterator[str]:
+    """Every string of a JSON document, names among them."""
+    match data:
+        case str():
+            yield data
+        case list():
+            for item in data:
+                yield from _texts(item)
+        case dict():
+            for name, item in data.items():
+                yield name
+                yield from _texts(item)

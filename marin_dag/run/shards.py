@@ -1,0 +1,264 @@
+"""Shards: the parts of a step that survive a kill of the whole.
+
+A finished shard leaves a small record below `work/<digest>/`, which outlives the attempt and says in which attempt's
+folder its files are. The next attempt takes the files over by link or server-side copy, after checking their bytes.
+The record goes by what the shard is (its function, the code of that, its item) and never by its place in the list: a
+list that changed takes over what is still in it, and nobody is given the shard of another item.
+It also goes by the epoch of the attempt's lease: a paused attempt that wakes up leaves its shards under its own, and an
+attempt reads back what it made itself under its own, or takes over what older ones had finished when it began.
+"""
+
+import dataclasses
+import functools
+import json
+import logging
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from marin_dag.code.audit import CodeWatch
+from marin_dag.code.closure import Closure
+from marin_dag.identity.canonical import canonical, sha256
+from marin_dag.identity.code_identity import closure_of
+from marin_dag.ledger.records import FileEntry, make_manifest
+from marin_dag.ledger.shard_records import key_and_epoch
+from marin_dag.run.context import StepStopped
+from marin_dag.run.task import FanOut
+from marin_dag.store.prefix import open_store
+from marin_dag.store.redact import refuse_secrets
+from marin_dag.store.store import Store
+
+
+class Shard(BaseModel, frozen=True, extra="forbid"):
+    """One finished shard: `folder` is relative to the prefix, `manifest` to the folder."""
+
+    folder: str
+    manifest: tuple[FileEntry, ...]
+    result: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardCall:
+    """What a worker does for one shard; picklable when its function and item are."""
+
+    prefix: str
+    record_path: str
+    folder: str
+    function: Callable[[Any, str], Any]
+    item: Any
+    closure: Closure
+    """Of the code, as the attempt saw it; a worker may import a later one."""
+
+    def __call__(self) -> None:
+        code, values = _called(self.function, self.item)
+        fingerprint, definitions, _ = self.closure
+        watch = CodeWatch(_name(self.function), code, values, fingerprint, definitions, logging.getLogger("shard"))
+        store = open_store(self.prefix)
+        if store.exists(self.record_path):
+            return  # finished, and its worker died before it could say so; the files are others' to link by now
+        for left in store.list(self.folder):  # by a worker that was killed over it
+            store.delete(left.path)
+        url = store.make_folder(self.folder)
+        watch.check()
+        result = to_json(self.function(self.item, url), self.function)
+        watch.check()
+        shard = Shard(folder=self.folder, manifest=make_manifest(store, self.folder), result=result)
+        store.write(self.record_path, shard.model_dump_json().encode())
+
+
+@dataclasses.dataclass
+class ShardMap:
+    """One `context.map`: takes over what is finished, runs the rest, returns all results in order."""
+
+    store: Store
+    records_folder: str
+    lease_epoch: int
+    output_path: str
+    name: str
+    function: Callable[[Any, str], Any]
+    items: Sequence[Any]
+    log: logging.Logger
+
+    def __post_init__(self) -> None:
+        self._closures = [closure_of(code, *values) for code, values in (_called(self.function, i) for i in self.items)]
+        self._keys = self._shard_keys()
+
+    def _shard_keys(self) -> list[str]:
+        """What each shard is; equal items are told apart by their number among them.
+
+        What a step hands on of its own output has another path in each attempt, and all has where the prefix moves.
+        """
+        name = _name(self.function)
+        called = [name, _bound_arguments(self.function, f"{self.name}: bound by {name}")]
+        own_output, prefix = (json.dumps(path)[1:-1] for path in (self.store.url(self.output_path), self.store.prefix))
+        seen: dict[str, int] = {}
+        keys = []
+        for index, (item, closure) in enumerate(zip(self.items, self._closures, strict=True)):
+            shard = json.dumps([*called, closure.fingerprint, canonical(item, f"{self.name}[{index}]")])
+            content = sha256(shard.replace(f"{own_output}/", "<output>/").replace(f"{prefix}/", "<prefix>/"))
+            seen[content] = seen.get(content, 0) + 1
+            keys.append(sha256([content, seen[content]]))
+        return keys
+
+    def run(
+        self,
+        fan_out: FanOut,
+        in_flight: int,
+        stop_requested: Callable[[], bool],
+        progress: Callable[[int, int], None],
+        on_finished: Callable[[int, Any], None],
+    ) -> tuple[list[Any], list[FileEntry]]:
+        """Results in order of the items, and all files relative to the output."""
+        if in_flight < 1:
+            raise ValueError(f"context.map(in_flight={in_flight}): at least one shard must run at once.")
+        shards = self._take_over()
+        if shards:
+            self.log.info("%s: %d of %d were finished before", self.name, len(shards), len(self.items))
+        progress(len(shards), len(self.items))
+        for index in sorted(shards):
+            on_finished(index, from_json(shards[index].result, self.function))
+        missing = [index for index in range(len(self.items)) if index not in shards]
+        calls = [self._call(index) for index in missing]
+        for number in fan_out.run(calls, in_flight, self.name, stop_requested):
+            index = missing[number]
+            shards[index] = self._read(self._record_path(index))
+            progress(len(shards), len(self.items))
+            on_finished(index, from_json(shards[index].result, self.function))
+        if len(shards) < len(self.items):
+            raise StepStopped(f"{self.name}: {len(shards):,} of {len(self.items):,} finished")
+        files = [
+            entry.model_copy(update={"path": f"{self.name}/{index:05d}/{entry.path}"})
+            for index in range(len(self.items))
+            for entry in shards[index].manifest
+        ]
+        return [from_json(shards[index].result, self.function) for index in range(len(self.items))], files
+
+    def _call(self, index: int) -> ShardCall:
+        return ShardCall(
+            self.store.prefix,
+            self._record_path(index),
+            self._folder(index),
+            self.function,
+            self.items[index],
+            self._closures[index],
+        )
+
+    def _take_over(self) -> dict[int, Shard]:
+        kept: dict[str, list[tuple[int, str]]] = {}
+        for entry in self.store.list(self.records_folder):
+            key, epoch = key_and_epoch(entry.path)
+            if epoch <= self.lease_epoch:
+                kept.setdefault(key, []).append((epoch, entry.path))
+        taken = {}
+        for index, key in enumerate(self._keys):
+            for _, path in sorted(kept.get(key, ()), reverse=True):
+                try:
+                    shard = self._read(path)
+                except ValidationError:
+                    self.log.warning("%s: no record of a finished shard; doing its shard again", self.store.url(path))
+                    continue
+                if self._took_over(shard, index):
+                    taken[index] = shard
+                    break
+        return taken
+
+    def _took_over(self, shard: Shard, index: int) -> bool:
+        """Whether the old files are all there, unchanged, and now in this attempt's folder too."""
+        if shard.folder == self._folder(index):
+            return True
+        for file in shard.manifest:
+            source = f"{shard.folder}/{file.path}"
+            if not self.store.exists(source) or self.store.settle(source) != (file.size_in_bytes, file.crc32c):
+                self.log.warning("%s: missing or changed since it was finished; doing its shard again", source)
+                return False
+        self.store.make_folder(self._folder(index))
+        for file in shard.manifest:
+            self.store.copy(f"{shard.folder}/{file.path}", f"{self._folder(index)}/{file.path}")
+        return True
+
+    def _read(self, path: str) -> Shard:
+        return Shard.model_validate_json(self.store.read(path))
+
+    def _record_path(self, index: int) -> str:
+        return f"{self.records_folder}/{self._keys[index]}.{self.lease_epoch:08d}.json"
+
+    def _folder(self, index: int) -> str:
+        return f"{self.output_path}/{self.name}/{index:05d}"
+
+
+def to_json(value: Any, function: Callable[..., Any]) -> Any:
+    """`value` as JSON data; refused if it would not come back equal."""
+    if isinstance(value, BaseModel) and _model_of(function) is None:
+        raise TypeError(
+            f"{_name(function)} returned a {type(value).__qualname__} but does not say so; annotate its return type, "
+            "so that the result of a finished shard can be read back."
+        )
+    try:
+        data = value.model_dump(mode="json") if isinstance(value, BaseModel) else json.loads(json.dumps(value))
+        same = from_json(json.loads(json.dumps(data, allow_nan=False)), function) == value  # no infinity either
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{_name(function)} returned {value!r}, which is not JSON ({error}).") from error
+    refuse_secrets(data, f"the result of {_name(function)}")
+    if not same:
+        raise TypeError(
+            f"{_name(function)} returned {value!r}, which JSON does not keep as it is (NaN, tuple, non-string key?); "
+            "return a pydantic model or plain JSON values."
+        )
+    return data
+
+
+def from_json(data: Any, function: Callable[..., Any]) -> Any:
+    """The inverse of `to_json`."""
+    model = _model_of(function)
+    if model is None:
+        return data
+    try:
+        return TypeAdapter(model).validate_python(data, strict=False)
+    except ValidationError as error:
+        raise TypeError(f"{_name(function)}: a kept result does not fit {model.__qualname__}: {error}") from error
+
+
+def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _called(function: Callable[..., Any], item: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The function whose code a shard runs, and the values that it runs on."""
+    values: list[Any] = [item]
+    while isinstance(function, functools.partial):
+        values += [*function.args, *function.keywords.values()]
+        function = function.func
+    if isinstance(function, types.FunctionType) or hasattr(function, "__wrapped__"):
+        return function, tuple(values)
+    return type(function).__call__, (*values, function)
+
+
+def _bound_arguments(function: Callable[..., Any], path: str) -> list[Any]:
+    """Canonical form of what partials bind, and of an object that is called."""
+    found: list[Any] = []
+    while isinstance(function, functools.partial):
+        found.append([canonical(function.args, path), canonical(function.keywords, path)])
+        function = function.func
+    if not (isinstance(function, types.FunctionType) or hasattr(function, "__wrapped__")):
+        found.append(canonical(function, path))
+    return found
+
+
+def _name(function: Callable[..., Any]) -> str:
+    inner = _inner(function)
+    return f"{inner.__module__}.{getattr(inner, '__qualname__', type(inner).__qualname__)}"
+
+
+def _model_of(function: Callable[..., Any]) -> type[BaseModel] | None:
+    inner = _inner(function)
+    annotation = getattr(inner, "__annotations__", {}).get("return")
+    if isinstance(annotation, str):
+        try:
+            annotation = eval(annotation, getattr(inner, "__globals__", {}))
+        except NameError as error:
+            raise TypeError(f"{_name(function)}: its return type {annotation!r} is not at hand ({error}).") from None
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None

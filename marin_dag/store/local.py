@@ -1,0 +1,213 @@
+"""LocalStore: a folder, on a disk that may be full, shared or cut off from its power."""
+
+import contextlib
+import errno
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO
+
+import google_crc32c
+
+from marin_dag.store.retry import TRANSIENT_NUMBERS
+from marin_dag.store.store import CHECKSUM_BLOCK_IN_BYTES, Entry, Store, StoreError, checked, explain_os_error
+
+# What NFS calls a file that was deleted while it was open, and what a desktop leaves, is nobody's either. Nothing else
+# is hidden: a step's own `.tmp-something` is part of its output.
+TEMPORARY_NAME = re.compile(r"\.tmp-[0-9a-f]{32}|\.nfs[0-9a-f]{8,}|\.DS_Store")
+
+
+class LocalStore(Store):
+    """A folder. Files appear whole, by link or rename of a temporary file that was flushed to the disk first."""
+
+    def __init__(self, prefix: str) -> None:
+        self._root = Path(prefix).expanduser().absolute()
+        self.prefix = str(self._root)
+        # The system counts the byte that ends a path, too.
+        self.max_path_in_bytes = os.pathconf("/", "PC_PATH_MAX") - 1 - len(os.fsencode(self._root)) - 1
+
+    def list(self, folder: str, starting_with: str = "") -> list[Entry]:
+        base = self._root / checked(folder)
+        # Only the deepest folder that `starting_with` names in full needs walking, and there what begins as it ends.
+        inside, _, beginning = starting_with.rpartition("/")
+        entries: list[Entry] = []
+        with _explained(base):
+            _walk(base / inside, entries, len(self.prefix) + 1, beginning)
+        return sorted(entry for entry in entries if entry.path.startswith(f"{folder}/{starting_with}"))
+
+    def read(self, path: str) -> bytes:
+        with _explained(target := self._root / checked(path)):
+            return target.read_bytes()
+
+    def create(self, path: str, data: bytes) -> bool:
+        with self._temporary(path, (data,)) as (temporary, target, changed):
+            try:
+                os.link(temporary, target)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno in (errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM):
+                    raise StoreError(
+                        f"{target}: this file system has no hard links, so that two runs could overwrite each other's "
+                        "records; pass a --prefix on a local disk, on NFS, or gs://."
+                    ) from error
+                raise
+            _flush_folders(target.parent, *changed)
+            return True
+
+    def write(self, path: str, data: bytes) -> None:
+        with self._temporary(path, (data,)) as (temporary, target, changed):
+            temporary.replace(target)
+            _flush_folders(target.parent, *changed)
+
+    def delete(self, path: str) -> None:
+        with _explained(target := self._root / checked(path)):
+            target.unlink(missing_ok=True)
+
+    def tidy(self, path: str) -> None:
+        with contextlib.suppress(OSError):  # something lies in it, or it is gone
+            for folder in (self._root / checked(path)).parents:
+                if folder == self._root:
+                    return
+                folder.rmdir()
+
+    def exists(self, path: str) -> bool:
+        return (self._root / checked(path)).is_file()
+
+    def open(self, path: str, mode: str = "rb") -> IO[bytes]:
+        target = self._root / checked(path)
+        with _explained(target):
+            if mode == "wb":
+                _flush_folders(*_make_folder(target.parent))
+            return target.open(mode)
+
+    def write_blocks(self, path: str, blocks: Iterable[bytes]) -> None:
+        with self._temporary(path, blocks) as (temporary, target, changed):
+            temporary.replace(target)
+            _flush_folders(target.parent, *changed)
+
+    def sweep(self, folder: str, *, older_than_seconds: float = 0.0) -> int:
+        base, oldest, num_deleted = self._root / checked(folder), time.time() - older_than_seconds, 0
+        with _explained(base):
+            for left in base.rglob(".tmp-*"):
+                if TEMPORARY_NAME.fullmatch(left.name) and left.is_file() and left.stat().st_mtime <= oldest:
+                    left.unlink(missing_ok=True)
+                    num_deleted += 1
+        return num_deleted
+
+    def copy(self, source: str, target: str) -> None:
+        link = self._root / checked(target)
+        with _explained(link):
+            _flush_folders(*_make_folder(link.parent))
+            os.link(self._root / checked(source), link)
+
+    def make_folder(self, path: str, *, is_durable: bool = False) -> str:
+        with _explained(target := self._root / checked(path)):
+            changed = _make_folder(target)
+            if is_durable:
+                _flush_folders(*changed)
+        return str(target)
+
+    def settle(self, path: str) -> tuple[int, str]:
+        target = self._root / checked(path)
+        if target.is_symlink():
+            raise StoreError(
+                f"{target}: a symbolic link, and an output holds its own bytes, so that a whole prefix can move; write "
+                "the file itself (shutil.copy follows a link, shutil.copytree too)."
+            )
+        if target.exists() and not target.is_file():  # who opens a pipe waits for a writer
+            raise StoreError(f"{target}: a pipe, a socket or a device, and an output holds files; remove it.")
+        checksum, size = google_crc32c.Checksum(), 0
+        with _explained(target), target.open("rb") as file:
+            while block := file.read(CHECKSUM_BLOCK_IN_BYTES):
+                checksum.update(block)
+                size += len(block)
+            os.fsync(file.fileno())
+            # The step made the folders on the way, and a power cut forgets a folder with all that is in it.
+            folder = target.parent
+            while folder.is_relative_to(self._root):
+                _flush_folders(folder)
+                folder = folder.parent
+        return size, checksum.digest().hex()
+
+    @contextlib.contextmanager
+    def _temporary(self, path: str, blocks: Iterable[bytes]) -> Iterator[tuple[Path, Path, tuple[Path, ...]]]:
+        """A flushed file with `blocks` beside `path`; and the folders that are still to be flushed.
+
+        One that a kill leaves behind has a name that no listing shows; see `sweep`.
+        """
+        target = self._root / checked(path)
+        temporary = target.parent / f".tmp-{uuid.uuid4().hex}"
+        with _explained(target):
+            changed = _make_folder(target.parent)
+            try:
+                try:
+                    file = temporary.open("xb")
+                except FileNotFoundError:  # the folder was empty, and somebody tidied it away
+                    changed = _make_folder(target.parent)
+                    file = temporary.open("xb")
+                with file:
+                    file.writelines(blocks)
+                    if file.tell():  # of an empty file there is only the name, which the folder holds
+                        file.flush()
+                        os.fsync(file.fileno())
+                yield temporary, target, changed
+            finally:
+                temporary.unlink(missing_ok=True)
+
+
+def _walk(folder: Path, entries: list[Entry], skip: int, beginning: str = "") -> None:
+    try:
+        children = os.scandir(folder)
+    except FileNotFoundError:
+        return
+    with children:
+        for child in children:
+            if not child.name.startswith(beginning) or TEMPORARY_NAME.fullmatch(child.name):
+                continue
+            if child.is_dir(follow_symlinks=False):
+                _walk(Path(child.path), entries, skip)
+                continue
+            with contextlib.suppress(FileNotFoundError):  # deleted since the folder was read
+                # A link counts as what it is; `settle` refuses it.
+                status = child.stat(follow_symlinks=False)
+                entries.append(Entry(child.path[skip:], status.st_size, status.st_mtime))
+
+
+def _make_folder(folder: Path) -> tuple[Path, ...]:
+    """The folders that are changed by it, deepest first: until they are flushed a power cut forgets the new ones, with
+    the record in them. Flushed after the record, they cost one write of the journal with it, not one each."""
+    if folder.is_dir():
+        return ()
+    changed = _make_folder(folder.parent)
+    try:
+        folder.mkdir(exist_ok=True)
+    except FileNotFoundError as error:
+        if not folder.parent.is_dir():  # it was empty, and somebody tidied it away
+            return _make_folder(folder)
+        # A file system such as /proc, in which nothing is made.
+        raise StoreError(f"{folder}: no folder can be made there; pass another --prefix.") from error
+    return (folder.parent, *changed)
+
+
+def _flush_folders(*folders: Path) -> None:
+    for folder in folders:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        passes = error.errno in TRANSIENT_NUMBERS
+        raise StoreError(explain_os_error(error, str(path)), is_transient=passes) from error

@@ -1,0 +1,171 @@
+"""Readings: text that a person typed, read by the type of the field it is for; and what a field takes, in words."""
+
+import ast
+import dataclasses
+import difflib
+import json
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any, Union
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from marin_dag.errors import UserError
+from marin_dag.graph.inputs import Input
+from marin_dag.values.structures import fields_of, is_structured, structures_at
+
+MAX_ON_ONE_LINE = 3
+CONTAINER_WANTED = ("tuple_type", "list_type", "dict_type")
+"""What pydantic calls a value that is no tuple, list or mapping where one belongs."""
+
+
+class RefusedValueError(ValueError):
+    """A value that a field does not take."""
+
+
+def read_text(hint: Any, text: str, context: dict[str, Any] | None) -> Any:
+    """`text` as JSON, as a Python literal, or as it stands: whatever the declared type takes first."""
+    readings: list[Any] = []
+    for read in (json.loads, ast.literal_eval):
+        try:
+            readings.append(read(text))
+        except (ValueError, SyntaxError):
+            continue
+    first: RefusedValueError | None = None
+    # The text itself comes last: a field of type str takes "1" as text, since 1 is no str.
+    for reading in [*readings, text]:
+        try:
+            return validated(hint, reading, context)
+        except RefusedValueError as error:
+            first = first or error
+        except UserError as error:  # there is no such step
+            first = RefusedValueError(str(error))
+    assert first is not None
+    if not text:
+        raise RefusedValueError(f"no value follows the equals sign; it takes {_choice(hint)}")
+    if text.lower() == "none" and type(None) in _options(hint):
+        raise RefusedValueError(f"{str(first).rstrip('.')}. To have none, write null.")
+    raise first
+
+
+def validated(hint: Any, value: Any, context: dict[str, Any] | None = None) -> Any:
+    """`value` as the declared type takes it; a truth value is never a number."""
+    try:
+        found = TypeAdapter(hint).validate_python(value, context=context)
+    except ValidationError as error:
+        raise RefusedValueError(_refusal(hint, error)) from None
+    if ignored := list(_ignored(value, found)):
+        raise RefusedValueError(f"{value!r} is refused: {', '.join(ignored)}; it takes {_choice(hint)}")
+    if _hides_a_bool(value, found):
+        raise RefusedValueError(f"{value!r} is refused: a truth value is no number; it takes {_choice(hint)}")
+    return found
+
+
+def first_problem(error: ValidationError, *, shows_whole: bool = True) -> str:
+    """The first of what pydantic found, in one line; whether a value that is wrong as a whole is shown."""
+    problem = error.errors(include_url=False)[0]
+    inner = ".".join(str(part) for part in problem["loc"])
+    message = problem["msg"].removeprefix("Value error, ").rstrip(".")
+    if not inner and not shows_whole:
+        return f"{message}."
+    return f"{problem['input']!r} is refused{' at ' + inner if inner else ''}: {message}."
+
+
+def shape(hint: Any) -> str:
+    """What a field of this type takes, as a person would type it."""
+    return " or ".join(dict.fromkeys(_shapes(hint)))
+
+
+def _choice(hint: Any) -> str:
+    shapes = list(dict.fromkeys(_shapes(hint)))
+    return f"{shape(hint)}." if len(shapes) < MAX_ON_ONE_LINE else "one of\n  " + "\n  ".join(shapes)
+
+
+def _refusal(hint: Any, error: ValidationError) -> str:
+    problems = error.errors(include_url=False)
+    if problems[0]["type"] in CONTAINER_WANTED and not problems[0]["loc"]:
+        return f"{problems[0]['input']!r} is refused; it takes {_choice(hint)}"
+    structured = [option for option in _options(hint) if is_structured(option)]
+    lacking = [json.dumps(problem["loc"][-1]) for problem in problems if problem["type"] == "missing"]
+    if len(structured) == 1 and len(lacking) == len(problems):
+        strange = _strange(problems[0], structured[0])
+        return f"{problems[0]['input']!r} is refused: {strange}it lacks {', '.join(lacking)}; it takes {_choice(hint)}"
+    if not structured or (len(problems) == 1 and not problems[0]["type"].startswith(("dataclass", "model"))):
+        strange = _strange(problems[0], hint)
+        return first_problem(error) if not strange else f"{first_problem(error)} {strange.rstrip('; ')}."
+    return f"{problems[0]['input']!r} is refused; it takes {_choice(hint)}"
+
+
+def _strange(problem: ErrorDetails, hint: Any) -> str:
+    """The keys of the refused mapping that are no fields of the one class that belongs there, each with the field that
+    is near, and a semicolon; or nothing. `hint` is the type of the whole value."""
+    # A missing field is told of where it would be, and the mapping is what lacks it.
+    location = problem["loc"][:-1] if problem["type"] == "missing" else problem["loc"]
+    owners, given = list(structures_at(hint, location)), problem["input"]
+    if len(owners) != 1:
+        return ""
+    (owner,) = owners
+    names = [name for name, _ in fields_of(owner)]
+    said = []
+    for key in given if isinstance(given, dict) else ():
+        if key not in names:
+            near = difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
+            said.append(f"{owner.__name__} has no field {key!r}{f' (did you mean {near[0]!r}?)' if near else ''}")
+    return f"{', '.join(said)}; " if said else ""
+
+
+def _options(hint: Any) -> Iterator[Any]:
+    if typing.get_origin(hint) is typing.Annotated:
+        yield from _options(typing.get_args(hint)[0])
+    elif typing.get_origin(hint) in (Union, types.UnionType):
+        for option in typing.get_args(hint):
+            yield from _options(option)
+    else:
+        yield hint
+
+
+def _shapes(hint: Any) -> Iterator[str]:
+    for option in _options(hint):
+        if option is type(None):
+            yield "null"
+        elif typing.get_origin(option) is typing.Literal:
+            yield from (json.dumps(value) for value in typing.get_args(option))
+        elif option is Input or typing.get_origin(option) is Input:
+            yield "a step"
+        elif is_structured(option):
+            yield "{" + ", ".join(f'"{name}": {shape(inner)}' for name, inner in fields_of(option)) + "}"
+        elif typing.get_origin(option) in (tuple, list):
+            inner = [item for item in typing.get_args(option) if item is not Ellipsis]
+            yield f"[{', '.join(shape(item) for item in inner)}{', ...' if len(inner) == 1 else ''}]"
+        elif typing.get_origin(option) is dict:
+            key, inner = typing.get_args(option)
+            yield f"{{{shape(key)}: {shape(inner)}, ...}}"
+        else:
+            yield getattr(option, "__name__", str(option))
+
+
+def _ignored(given: Any, found: Any) -> Iterator[str]:
+    """What pydantic leaves out without a word: it takes a dataclass from a mapping with more keys."""
+    if isinstance(given, dict):
+        inner = found if isinstance(found, dict) else getattr(found, "__dict__", {})
+        if dataclasses.is_dataclass(found):
+            inner = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
+            yield from (f"{type(found).__name__} has no field {key!r}" for key in given.keys() - inner.keys())
+        for key in given.keys() & inner.keys():
+            yield from _ignored(given[key], inner[key])
+    if isinstance(given, list | tuple) and isinstance(found, list | tuple) and len(given) == len(found):
+        for one, other in zip(given, found, strict=True):
+            yield from _ignored(one, other)
+
+
+def _hides_a_bool(given: Any, found: Any) -> bool:
+    if isinstance(given, bool):
+        return isinstance(found, int | float) and not isinstance(found, bool)
+    if isinstance(given, dict):
+        inner = found if isinstance(found, dict) else getattr(found, "__dict__", {})
+        return any(_hides_a_bool(item, inner[key]) for key, item in given.items() if key in inner)
+    if isinstance(given, list | tuple) and isinstance(found, list | tuple) and len(given) == len(found):
+        return any(_hides_a_bool(one, other) for one, other in zip(given, found, strict=True))
+    return False

@@ -1,0 +1,139 @@
+"""Graph: order, names, overrides that derived steps inherit, and what a selection holds."""
+
+from argparse import Namespace
+from typing import Any
+
+import pytest
+
+from marin_dag.errors import UserError
+from marin_dag.graph.graph import Graph, GraphError, Selection
+from marin_dag.values.changes import ChangeError
+from tests.catalogue import expect_error
+from tests.marin_dag.toy import CountConfig, TextConfig, TrainConfig, build, count, text, train
+
+
+@pytest.fixture
+def graph() -> Graph:
+    return Graph(build(Namespace()))
+
+
+def field(graph: Graph, name: str, key: str) -> Any:
+    return getattr(graph.step(name).config, key)
+
+
+def test_inputs_come_first(graph: Graph) -> None:
+    position = {name: index for index, name in enumerate(graph.names)}
+    for step in graph.steps:
+        assert all(position[item.step.name] < position[step.name] for _, item in step.inputs)
+
+
+def test_a_chain_of_ten_thousand_steps_is_a_graph() -> None:
+    step = text("text", TextConfig(text="x"))
+    for index in range(10_000):
+        step = count(f"count/{index}", CountConfig(texts={"x": step}))  # type: ignore[dict-item]
+    assert step.digest, "asked for before any below it"
+    graph = Graph([step])
+    assert len(graph.steps) == 10_001
+    assert len({step.digest for step in graph.steps}) == 10_001
+
+
+def test_a_name_that_no_file_system_takes_is_refused_before_anything_runs() -> None:
+    assert text(f"{'x' * 200}/{'y' * 200}", TextConfig(text="x")).name
+    with expect_error(UserError):
+        text(f"a/{'x' * 201}", TextConfig(text="x"))
+
+
+def test_two_steps_of_one_name_are_refused() -> None:
+    with expect_error(GraphError):
+        Graph([text("a", TextConfig(text="x")), text("a", TextConfig(text="y"))])
+
+
+def test_a_circle_is_named() -> None:
+    one = text("one", TextConfig(text="x"))
+    two = count("two", CountConfig(texts={"one": one}))  # type: ignore[dict-item]
+    one.config = two.config  # steps are immutable by convention; nothing else can close a circle
+    two.config = CountConfig(texts={"two": two})  # type: ignore[dict-item]
+    with expect_error(GraphError):
+        Graph([two])
+
+
+def test_an_override_is_inherited_by_what_is_derived_and_by_nothing_else(graph: Graph) -> None:
+    new = graph.override("ocelot", "z_loss", "3")
+    assert [field(new, name, "z_loss") for name in ("kestrel", "ocelot", "phoenix")] == [0.0, 3.0, 3.0]
+    assert new.step("kestrel") is graph.step("kestrel")
+
+
+def test_what_a_derived_step_writes_itself_wins_over_an_override_above_it(graph: Graph) -> None:
+    new = graph.override("kestrel", "z_loss", "7")
+    assert field(new, "ocelot", "z_loss") == 1e-4
+
+
+def test_overrides_of_one_step_add_up(graph: Graph) -> None:
+    new = graph.override("ocelot", "z_loss", "3").override("ocelot", "until_step", "25")
+    assert (field(new, "ocelot", "z_loss"), field(new, "ocelot", "until_step")) == (3.0, 25)
+    assert new.step("phoenix").predecessor is not None
+    assert new.step("phoenix").predecessor.milestone == 25  # type: ignore[union-attr]
+
+
+def test_a_named_milestone_stays_when_the_stop_moves() -> None:
+    kestrel = train("kestrel", TrainConfig(start=None, until_step=10, data=text("t", TextConfig(text="x"))))  # type: ignore[arg-type]
+    branch = kestrel.at(step=5).then("branch", until_step=9)
+    new = Graph([branch]).override("kestrel", "until_step", "12")
+    assert new.step("branch").predecessor.milestone == 5  # type: ignore[union-attr]
+
+
+def test_an_override_above_reaches_inputs_below(graph: Graph) -> None:
+    new = graph.override("text/web", "text", "webb")
+    moved = {name for name in graph.names if new.step(name).digest != graph.step(name).digest}
+    assert moved == {"text/web", "count", "kestrel", "ocelot", "phoenix"}
+
+
+def test_an_input_can_be_set_by_name_and_milestone(graph: Graph) -> None:
+    new = graph.override("phoenix", "start", "kestrel@5")
+    assert new.step("phoenix").predecessor.key == f"{graph.step('kestrel').digest}@5"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("step", "key", "value", "message"),
+    [
+        ("phoenix", "z_los", "1", r"phoenix\.z_los: TrainConfig has no field 'z_los'\. Did you mean 'z_loss'\?"),
+        ("phoenix", "z_loss", "many", r"phoenix\.z_loss: 'many' is refused: Input should be a valid number"),
+        ("phoenix", "until_step", "5", r"phoenix\.until_step is 5, but it starts from ocelot at 20"),
+        ("phoenix", "start", "kestril", r"phoenix\.start: there is no step 'kestril'\. Did you mean 'kestrel'\?"),
+        ("phoenix", "start", "none", r"phoenix\.start: there is no step 'none'.* To have none, write null\."),
+        ("phoenix", "start", "kestrel@x", r"'kestrel@x': a milestone is a step number"),
+        ("kestrel", "data", "phoenix", r"kestrel\.data: phoenix needs kestrel, which closes a circle"),
+        ("count", "least.x", "1", r"count\.least\.x: 1 has no field 'x'"),
+        ("phenix", "z_loss", "1", r"there is no step 'phenix'\. Did you mean 'phoenix'\?"),
+    ],
+)
+def test_a_wrong_override_is_named_with_the_cure(graph: Graph, step: str, key: str, value: str, message: str) -> None:
+    with expect_error(UserError):
+        graph.override(step, key, value)
+
+
+def test_selections_are_intersected(graph: Graph) -> None:
+    assert Selection(only=("text/*",)).names(graph) == {"text/web", "text/code", "text/math", "text/books"}
+    assert Selection(until=("ocelot",), starting_from=("kestrel",)).names(graph) == {"kestrel", "ocelot"}
+    assert Selection().names(graph) == set(graph.names)
+
+
+def test_a_selection_of_nothing_is_an_error(graph: Graph) -> None:
+    with expect_error(GraphError):
+        Selection(only=("txt/*",)).names(graph)
+
+
+def test_a_step_of_the_wrong_kind_is_refused_as_input() -> None:
+    with expect_error(ValueError):
+        CountConfig(texts={"a": "x"})  # type: ignore[dict-item]
+
+
+def test_text_is_read_by_the_type_of_its_field(graph: Graph) -> None:
+    new = graph.override("text/web", "text", "12").override("phoenix", "until_step", "1_000")
+    assert field(new, "text/web", "text") == "12"
+    assert field(new, "phoenix", "until_step") == 1000
+
+
+def test_a_change_that_a_derived_step_can_no_longer_make_names_both() -> None:
+    with expect_error(ChangeError):
+        text("a", TextConfig(text="x")).fork("b", nothing=1)

@@ -1,0 +1,195 @@
+"""What leads to an output, in each way there is, and what must not go with another: Collector, on a store by hand."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from marin_dag.keep import collect
+from marin_dag.keep.collect import Collector, Roots
+from marin_dag.ledger import lease as lease_module
+from marin_dag.ledger.epoch import epoch_path, seal
+from marin_dag.ledger.lease import CLAIM, Lease, Leases, this_process
+from marin_dag.ledger.pins import Pins
+from marin_dag.ledger.records import Failure, FileEntry, Record, Records
+from marin_dag.store.local import LocalStore
+from marin_dag.store.store import StoreError
+from tests.catalogue import expect_error
+from tests.marin_dag.ledger.test_records import a_record
+
+DIGEST = "ab" * 32
+IDENTITY = {"config": ["model", "a.Config"]}
+NOTHING = Roots(frozenset(), frozenset())
+KNOWN = Roots(frozenset(), frozenset({"web"}))
+"""Of a pipeline that has a step of that name, with another digest."""
+
+
+def committed(store: LocalStore, milestone: int | None = None, *, attempt: Record | None = None, **changes) -> Record:
+    """An output with a file, which `KNOWN` does not lead to; a milestone of an attempt lies in a folder of its own."""
+    record = a_record("web", DIGEST, milestone, identity=IDENTITY, **changes)
+    if attempt is not None:
+        folder = attempt.output_path.rpartition("/")[0]
+        record = record.model_copy(update={"attempt": attempt.attempt, "output_path": f"{folder}/{milestone}"})
+    elif milestone is not None:
+        record = record.model_copy(update={"output_path": f"{record.output_path}/{milestone}"})
+    store.write(f"{record.output_path}/a.bin", b"x")
+    return Records(store).commit(record)
+
+
+def abandoned(store: LocalStore, attempt: str, *, digest: str = DIGEST, age_in_seconds: float = 0.0) -> str:
+    """A file that a killed attempt has left."""
+    path = f"outputs/web-{digest[:8]}/{attempt}/a.bin"
+    store.write(path, b"x")
+    store.create(epoch_path(digest, 1, CLAIM), this_process("web").model_dump_json().encode())
+    seal(store, digest, 1)
+    os.utime(Path(store.prefix, path), (time.time(), time.time() - age_in_seconds))
+    return path
+
+
+def kinds(store: LocalStore, roots: Roots = KNOWN, older_than_seconds: float = 0.0) -> list[str]:
+    return [garbage.kind for garbage in Collector(store, roots, older_than_seconds=older_than_seconds).find()]
+
+
+def collected(store: LocalStore, roots: Roots = KNOWN) -> list[str]:
+    """What `delete` says of each piece of garbage."""
+    collector = Collector(store, roots, older_than_seconds=0)
+    return collector.delete(collector.find())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(str(tmp_path))
+
+
+def test_what_somebody_has_accepted_stays(store: LocalStore):
+    committed(store)
+    assert kinds(store) == ["output"]
+    store.create(f"accepted/{DIGEST}/000000.json", b"{}")
+    assert kinds(store) == []
+
+
+def test_what_a_running_step_reads_is_not_even_listed(store: LocalStore):
+    record, leases = committed(store), Leases(store)
+    lease = leases.acquire("cd" * 32, "reader", lambda: None, needs=(record.key,))
+    assert isinstance(lease, Lease)
+    assert kinds(store) == []
+    lease.release()
+    assert kinds(store) == ["output"]
+    leases.close()
+
+
+def test_nothing_is_collected_while_it_is_not_known_what_a_holder_reads(store: LocalStore):
+    committed(store)
+    store.write(epoch_path("cd" * 32, 1, CLAIM), b"{")
+    with expect_error(StoreError):
+        kinds(store)
+
+
+def test_what_a_running_step_reads_stays_though_the_clock_of_the_collector_is_ahead(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+):
+    record, leases, now = committed(store), Leases(store), time.time
+    assert isinstance(leases.acquire("cd" * 32, "reader", lambda: None, needs=(record.key,)), Lease)
+    monkeypatch.setattr(lease_module.time, "time", lambda: now() + 3600)
+    assert collected(store) == ["a step that has just begun reads it, or it was pinned or migrated"]
+    assert Records(store).find(record.key) == record
+    leases.close()
+
+
+def test_an_output_that_has_another_pipeline_s_name_too_stays(store: LocalStore):
+    record = committed(store)
+    Records(store).label("other", record.key)
+    assert kinds(store) == []
+    assert kinds(store, Roots(frozenset(), frozenset({"web", "other"}))) == ["output"]
+
+
+def test_what_is_young_stays_whether_it_was_committed_or_not(store: LocalStore):
+    committed(store)
+    abandoned(store, "20200101-000000-0123abcd", digest="cd" * 32)
+    assert kinds(store, older_than_seconds=3600) == []
+    assert kinds(store) == ["output", "attempt"]
+
+
+def test_of_an_attempt_with_two_milestones_the_pinned_one_keeps_its_files_and_the_log(store: LocalStore):
+    first = committed(store, 1)
+    second = committed(store, 2, attempt=first)
+    log = f"{first.output_path.rpartition('/')[0]}.log"
+    store.write(log, b"x")
+    Pins(store).pin(second.key, "web", "")
+    assert collected(store) == [""]
+    assert [entry.path for entry in store.list("outputs")] == [log, f"{second.output_path}/a.bin"]
+    assert Records(store).committed_keys() == {second.key}
+
+
+def test_the_marks_of_its_code_go_with_an_output_and_no_empty_folder_is_left(store: LocalStore):
+    code = {"policy": "versioned", "fingerprint": "f" * 64}
+    record = Records(store).commit(a_record("web", DIGEST, identity=IDENTITY | {"code": code}))
+    store.write(f"{record.output_path}/a/b/c", b"x")
+    assert [entry.path for entry in store.list("codes")] == [f"codes/{record.key}/{'f' * 64}"]
+    assert collected(store) == [""]
+    assert sorted(path.name for path in Path(store.prefix).iterdir()) == ["commits", "leases"]
+
+
+def test_what_a_finished_trajectory_has_saved_stays_while_a_step_of_a_pipeline_is_to_start_from_it(store: LocalStore):
+    key = committed(store, 10).key
+    store.write(f"work/{DIGEST}/step-7/checkpoint", b"x")
+    done, names = frozenset({key}), frozenset({"web"})
+    assert kinds(store, Roots(done, names, wanted=frozenset({f"{DIGEST}@7"}))) == []
+    assert kinds(store, Roots(done, names, wanted=done)) == ["work"], "what it is to start from is published"
+
+
+def test_while_an_attempt_at_a_digest_is_young_no_other_of_it_goes(store: LocalStore):
+    abandoned(store, "20200101-000000-0123abcd")
+    abandoned(store, "20200102-000000-0123abcd", age_in_seconds=7200)
+    assert kinds(store, NOTHING, older_than_seconds=3600) == []
+    assert kinds(store, NOTHING) == ["attempt", "attempt"]
+
+
+def test_attempts_of_two_digests_that_begin_alike_are_left_alone(store: LocalStore):
+    abandoned(store, "20200101-000000-0123abcd")
+    abandoned(store, "20200101-000000-0123abce", digest=DIGEST[:8] + "c" * 56)
+    assert kinds(store, NOTHING) == []
+
+
+def test_what_is_committed_after_it_was_found_stays(store: LocalStore):
+    path = abandoned(store, "20200101-000000-0123abcd")
+    collector = Collector(store, NOTHING, older_than_seconds=0)
+    found = collector.find()
+    entry = FileEntry(path="a.bin", size_in_bytes=1, crc32c="00000000")
+    record = a_record("web", DIGEST, output_path=path.removesuffix("/a.bin"), manifest=(entry,))
+    Records(store).commit(record)
+    assert collector.delete(found) == ["it has been committed since"]
+    assert store.exists(path)
+
+
+def test_under_a_lease_that_was_lost_nothing_more_is_deleted(store: LocalStore, monkeypatch: pytest.MonkeyPatch):
+    """Whoever has taken it over may be at work on the step by now."""
+    record = committed(store)
+    store.write(f"work/{DIGEST}/saved", b"x")
+
+    class LosingLeases(Leases):
+        def acquire(self, *arguments, **options):
+            lease = super().acquire(*arguments, **options)
+            lease.is_lost = True
+            return lease
+
+    monkeypatch.setattr(collect, "Leases", LosingLeases)
+    assert set(collected(store)) == {"its lease was lost while others were deleted"}
+    assert Records(store).find(record.key) and store.exists(f"work/{DIGEST}/saved")
+
+
+def test_how_attempts_failed_goes_unless_a_pipeline_leads_there_or_the_output_stays(store: LocalStore):
+    failure = Failure(
+        key=f"{DIGEST}@10", name="web", attempt="20200101-000000-0123abcd", error_type="ValueError", error="no",
+        log_path="outputs/web.log", is_transient=False, finished="now",
+    )  # fmt: skip
+    Records(store).record_failure(failure)
+    assert kinds(store, Roots(frozenset({f"{DIGEST}@10"}), frozenset())) == [], "the plan tells of it"
+    assert kinds(store, older_than_seconds=3600) == []
+    assert collected(store, NOTHING) == [""]
+    assert store.list("failures") == []
+    Records(store).record_failure(failure)
+    record = committed(store, 20)
+    Pins(store).pin(record.key, "web", "")
+    assert kinds(store) == []

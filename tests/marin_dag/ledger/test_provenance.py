@@ -1,0 +1,92 @@
+"""What a record says of the repository that its code came from."""
+
+import hashlib
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from marin_dag.cli.show import changes_said
+from marin_dag.ledger import provenance
+from marin_dag.ledger.provenance import NOTHING_TRACKED_CHANGED, Provenance, git_state
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "repository"
+    (folder / "recipes").mkdir(parents=True)
+    (folder / ".gitignore").write_text("ignored\n")
+    (folder / "tracked.py").write_text("a = 1\n")
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "first")
+    return folder
+
+
+def git(folder: Path, *arguments: str) -> str:
+    return subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def test_an_untracked_recipe_is_part_of_what_differs_from_the_commit(repository: Path):
+    recipes = repository / "recipes"
+    assert git_state(recipes)[1:] == (False, None)
+    (repository / "ignored").write_text("whatever")
+    assert git_state(recipes)[1:] == (False, None)
+    seen = []
+    for name, text in (("recipes/mine.py", "b = 1\n"), ("recipes/mine.py", "b = 2\n"), ("above.py", "")):
+        (repository / name).write_text(text)
+        state = git_state(recipes)
+        assert state == git_state(repository) and state.is_dirty
+        seen.append(state.dirty_diff)
+    assert len({*seen, NOTHING_TRACKED_CHANGED, None}) == 5
+
+
+def test_without_untracked_files_the_digest_is_that_of_the_diff(repository: Path):
+    (repository / "tracked.py").write_text("a = 2\n")
+    diff = git(repository, "diff", "HEAD", "--binary").strip()
+    assert git_state(repository).dirty_diff == hashlib.sha256(diff.encode()).hexdigest()
+
+
+def test_of_large_or_many_untracked_files_sizes_and_their_number_count(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(provenance, "UNTRACKED_BYTES", 3)
+    monkeypatch.setattr(provenance, "UNTRACKED_FILES", 2)
+
+    def digest(**files: str) -> str | None:
+        for name, text in files.items():
+            (repository / name).write_text(text)
+        return git_state(repository).dirty_diff
+
+    first = digest(a="12", b="3456")
+    assert digest(b="6543") == first  # beyond the bound only the size is told
+    assert digest(a="13") != first
+    assert digest(b="65432") != (second := digest(b="3456"))
+    third = digest(c="1")
+    assert third != second
+    assert digest(c="2") == third != digest(d="")
+    (repository / "b").unlink()
+    (repository / "b").symlink_to("nowhere")
+    assert digest() is not None
+
+
+@pytest.mark.parametrize(
+    ("is_dirty", "digest", "said"),
+    [
+        (False, None, ""),
+        (None, None, ""),
+        (True, "ab" * 32, ", with changes (sha256 abababababababab)"),
+        (True, None, ", with changes (sha256 unknown)"),
+        (True, NOTHING_TRACKED_CHANGED, ", with untracked files"),
+    ],
+)
+def test_a_record_is_shown_with_no_digest_of_nothing(is_dirty: bool | None, digest: str | None, said: str):
+    made = Provenance(git_commit="c", is_dirty=is_dirty, dirty_diff=digest, argv=(), host="", environment="")
+    assert changes_said(made) == said
+
+
+def test_looking_at_the_repository_writes_nothing_into_it(repository: Path):
+    (repository / "tracked.py").touch()  # `git status` would note that it is as it was
+    before = (repository / ".git/index").stat().st_mtime_ns
+    assert git_state(repository).is_dirty is False
+    assert (repository / ".git/index").stat().st_mtime_ns == before

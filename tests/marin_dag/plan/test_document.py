@@ -1,0 +1,144 @@
+"""Plan document: the schema that other programs rely on."""
+
+import inspect
+import json
+import typing
+from pathlib import Path
+from typing import Any
+
+from marin_dag.identity.diff import CodeChanged, Difference
+from marin_dag.plan.reasons import Reason
+from tests.marin_dag.workbench import Workbench
+
+COST = {"tokens", "flops", "chip_hours", "bytes_read", "bytes_written", "seconds"}
+STEP = {"name", "kind", "verdict", "is_selected", "will_run", "digest", "milestone", "key", "policy", "version"} | {
+    "inputs",
+    "reasons",
+    "remarks",
+    "compared_with",
+    "cost",
+    "saved",
+}
+
+
+VERDICTS = ["done", "missing", "begun", "stale", "drifted", "running", "queued", "failed", "blocked"]
+RUNS_ON: dict[str, Any] = {"host": str, "pid": int, "since": str, "done": int | None}
+REASONS: dict[str, dict[str, Any]] = {
+    "NeverMade": {},
+    "RecordGone": {},
+    "NotSelected": {},
+    "Forced": {},
+    "Changed": {"steps": tuple[str, ...], "difference": Difference, "is_here": bool},
+    "Continues": {"milestone": int, "until": int},
+    "Resumes": {"milestone": int, "until": int},
+    "Follows": {"step": str, "milestone": int},
+    "KeptParts": {"count": int},
+    "MilestoneMissing": {
+        "wanted": int,
+        "nearest": int | None,
+        "field": str,
+        "saved": int | None,
+        "stop": str,
+    },
+    "OutsideTrajectory": {"wanted": int, "begin": int, "end": int, "field": str, "stop": str},
+    "Drifted": {"version": str, "difference": CodeChanged},
+    "Accepted": {"author": str, "because": str, "created": str, "definitions": tuple[str, ...]},
+    "Running": RUNS_ON
+    | {"name": str, "total": int | None, "unit": str, "saved": int | None, "parts": int, "is_queued": bool}
+    | {"does": str},
+    "NotTold": RUNS_ON | {"wanted": int, "field": str, "digest": str, "step": str, "hears": bool},
+    "Failed": {"attempts": int, "attempt": str, "error": str, "log_path": str},
+    "Stopped": {"author": str, "because": str, "told": str, "answer": str},
+    "Silent": {"host": str, "pid": int, "seconds": int, "does": str},
+    "BlockedBy": {"steps": tuple[tuple[str, str], ...]},
+    "SameAs": {"step": str},
+}
+"""Of `marin_dag.plan/2`: a change of what stands here, other than a further entry, is another version of the schema."""
+
+
+def document(bench: Workbench, *arguments: str) -> tuple[int, dict[str, Any]]:
+    code, said = bench("plan", "--json", *arguments)
+    return code, json.loads(said)
+
+
+def test_a_document_has_the_fields_of_its_schema(bench: Workbench) -> None:
+    code, plan = document(bench)
+    assert (code, plan["exit_code"]) == (2, 2)
+    assert list(plan) == [
+        *("schema", "pipeline", "prefix", "exit_code", "causes", "steps", "totals"),
+        *("open_questions", "opaque", "copies", "commands"),
+    ]
+    assert plan["schema"] == "marin_dag.plan/2"
+    assert all(set(step) == STEP and set(step["cost"]) == set(step["saved"]) == COST for step in plan["steps"])
+    assert plan["totals"]["verdicts"]["missing"] == plan["totals"]["will_run"] == 6
+    assert plan["totals"]["cost"]["tokens"] == 30_000 and plan["copies"] is None
+    assert [command["what"] for command in plan["commands"]] == ["run it"]
+    assert plan["commands"][0]["command"].endswith("--backend local"), "the line runs; it does not plan again"
+
+
+def test_verdicts_and_reasons_are_those_of_its_schema(bench: Workbench) -> None:
+    _, plan = document(bench)
+    assert list(plan["totals"]["verdicts"]) == VERDICTS
+    assert {kind.__name__: inspect.get_annotations(kind) for kind in typing.get_args(Reason)} == REASONS
+
+
+def test_it_is_the_same_from_a_dry_run_and_writes_nothing(bench: Workbench) -> None:
+    assert json.loads(bench("--dry-run", "--json")[1]) == document(bench)[1]
+    assert not bench.prefix.exists()
+
+
+def test_nothing_to_do_is_0_and_drift_is_1(bench: Workbench) -> None:
+    bench()
+    code, plan = document(bench)
+    assert (code, plan["totals"]["will_run"], plan["causes"]) == (0, 0, [])
+    bench.edit("FACTOR = 2", "FACTOR = 3")
+    code, plan = document(bench)
+    assert code == 1
+    assert [command["what"] for command in plan["commands"]] == ["ask why", "needs you", "same output", "make anew"]
+    (drifted,) = [step for step in plan["steps"] if step["verdict"] == "drifted"]
+    (reason,) = drifted["reasons"]
+    assert reason["type"] == "drifted" and reason["version"] == "1"
+    assert reason["difference"]["type"] == "code_changed"
+    assert reason["difference"]["changed"] == ["workbench_recipe.FACTOR"]
+
+
+def test_a_copy_that_would_be_made_is_2(bench: Workbench, tmp_path: Path) -> None:
+    assert bench()[0] == 0
+    place = str(tmp_path / "there")
+    code, plan = document(bench, "--copy-to", place)
+    assert (code, plan["exit_code"], plan["totals"]["will_run"]) == (2, 2, 0)
+    assert plan["copies"] == {
+        "prefix": place,
+        "num_outputs": 6,
+        "num_left": 6,
+        "size_in_bytes": 7,
+        "num_certified_left": 0,
+    }
+    assert [command["what"] for command in plan["commands"]] == ["copy them"]
+    assert f"--copy-to {place}" in plan["commands"][0]["command"]
+    assert bench("--copy-to", place)[0] == 0
+    code, plan = document(bench, "--copy-to", place)
+    assert (code, plan["copies"]["num_left"], plan["commands"]) == (0, 0, [])
+
+
+def test_root_causes_come_with_all_that_follows_and_reasons_are_typed(bench: Workbench) -> None:
+    bench()
+    _, plan = document(bench, "--set", "first.rate=2")
+    (cause,) = plan["causes"]
+    assert cause == {
+        "text": "first: rate: 0.5 -> 2.0",
+        "made_at": ["first"],
+        "difference": {"type": "field_changed", "field": "rate", "old": "0.5", "new": "2.0"},
+        "follow": ["first", "second", "third"],
+    }
+    steps = {step["name"]: step for step in plan["steps"]}
+    (reason,) = steps["third"]["reasons"]
+    assert (reason["type"], reason["is_here"], reason["steps"]) == ("changed", False, ["first"])
+    assert steps["third"]["inputs"][0] == {"field": "start", "step": "second", "key": steps["second"]["key"]}
+    assert steps["first"]["compared_with"]["num_compared"] == 1
+
+
+def test_what_is_not_selected_says_so(bench: Workbench) -> None:
+    _, plan = document(bench, "--until", "count")
+    assert plan["totals"]["selected"] == 3
+    assert [step["name"] for step in plan["steps"] if not step["is_selected"]] == ["first", "second", "third"]

@@ -1,0 +1,134 @@
+"""On a cluster of several nodes: joining it, losing one of them in mid-step, branches of a run that still goes on."""
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.marin_dag.cluster_steps import IN_FLIGHT, SHARDS, notes
+from tests.marin_dag.kill_everywhere import committed_bytes
+from tests.marin_dag.run.test_kill import finish, wait_for
+from tests.ray_nodes import ROOT, TOKEN, RayNodes
+
+NODE = {"num_cpus": 2}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayNodes]:
+    """A head without cores and two nodes of two."""
+    with RayNodes(NODE, NODE) as cluster:
+        yield cluster
+
+
+def driver(cluster: RayNodes, folder: Path, *steps: str, **variables: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "tests/marin_dag/cluster_steps.py", str(folder / "runs"), str(folder / "marks"), *steps]
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=cluster.environment | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def expected(cluster: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """What a run commits that nobody disturbs; it finds the cluster by itself, as RAY_ADDRESS=auto asks."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    code, output = finish(driver(cluster, folder, "main", "branch", "spread", RAY_ADDRESS="auto"))
+    assert code == 0, output
+    assert f"Ray dashboard {cluster.dashboard}" in output
+    return committed_bytes(folder / "runs")
+
+
+def test_a_run_joins_the_cluster_of_ray_address_and_leaves_it_running(
+    cluster: RayNodes, tmp_path: Path, expected: dict[str, object]
+):
+    code, output = finish(driver(cluster, tmp_path, "main", "branch", "spread"))
+    assert code == 0, output
+    assert committed_bytes(tmp_path / "runs") == expected
+    assert {node for _, node, _ in notes(tmp_path / "marks", "main-from-0")} <= set(cluster.ids)
+    asked = urllib.request.Request(f"{cluster.dashboard}/api/jobs/", headers={"Authorization": f"Bearer {TOKEN}"})
+    with urllib.request.urlopen(asked) as answer:
+        names = {job["metadata"].get("job_name") for job in json.load(answer)}
+    assert names == {"marin-dag"}  # as the list of jobs shows it
+
+
+def test_a_cluster_that_is_not_there_is_one_message(cluster: RayNodes, tmp_path: Path):
+    code, output = finish(driver(cluster, tmp_path, "main", RAY_ADDRESS="127.0.0.1:9"))
+    assert code == 1
+    assert "RAY_ADDRESS=127.0.0.1:9: " in output
+    assert "Check that the cluster is up (`ray status`)" in output
+
+
+def test_a_step_whose_node_dies_is_tried_again_elsewhere_and_gives_the_same_bytes(
+    cluster: RayNodes, tmp_path: Path, expected: dict[str, object]
+):
+    process = driver(cluster, tmp_path, "main", "branch", "spread", GATE="3")
+    marks = tmp_path / "marks"
+    wait_for(lambda: notes(marks, "main-gate"), process)
+    ((_, dead, _),) = notes(marks, "main-gate")
+    cluster.kill(dead)
+    cluster.add(NODE)
+    wait_for(lambda: len(notes(marks, "main-gate")) == 2, process)
+    (marks / "open").touch()
+    code, output = finish(process)
+    assert code == 0, output
+    assert "main  retrying:  in 0.01 s after NodeDiedError" in output or "WorkerCrashedError" in output
+    assert "main  started:  attempt 2" in output
+    before, _, after = output.partition("main  retrying")
+    assert "raylet" not in before and "\nRay: " in after, "what it was about is told first"
+    assert "\x1b" not in output
+    (_, again, _) = notes(marks, "main-from-3")[-1]  # it goes on from what it had saved
+    assert again != dead
+    assert committed_bytes(tmp_path / "runs") == expected
+
+
+def test_shards_of_a_dead_node_are_made_elsewhere_and_finished_ones_are_kept(
+    cluster: RayNodes, tmp_path: Path, expected: dict[str, object]
+):
+    process = driver(cluster, tmp_path, "spread", GATE="2")
+    marks, work = tmp_path / "marks", tmp_path / "runs" / "work"
+    # Three in flight, the third of them held up: the others run to the end beside it.
+    wait_for(lambda: notes(marks, "shard-2") and len(list(work.glob("*/shards/*/*.json"))) == SHARDS - 1, process)
+    ((_, dead, _),) = notes(marks, "shard-2")
+    cluster.kill(dead)
+    cluster.add(NODE)
+    wait_for(lambda: len(notes(marks, "shard-2")) == 2, process)
+    (marks / "open").touch()
+    code, output = finish(process)
+    assert code == 0, output
+    key = next(key for key in committed_bytes(tmp_path / "runs"))
+    assert committed_bytes(tmp_path / "runs")[key] == expected[key]
+    assert [what for what, _, _ in notes(marks)].count("spread") == 1  # the step itself, on the head, never noticed
+    assert sorted(what for what, _, _ in notes(marks) if what not in ("spread", "shard-2")) == [
+        f"shard-{number}" for number in range(SHARDS) if number != 2
+    ]
+    at_once = max(int(path.name.rpartition("-")[2]) for path in marks.glob("at-once-*"))
+    assert at_once <= IN_FLIGHT + 1  # what the dead one had begun is not crossed out
+
+
+def test_a_branch_starts_from_a_milestone_while_its_upstream_still_runs(
+    cluster: RayNodes, tmp_path: Path, expected: dict[str, object]
+):
+    process = driver(cluster, tmp_path, "main", "branch", GATE="7")
+    marks = tmp_path / "marks"
+    branch = tmp_path / "runs" / "labels" / "branch"
+    wait_for(lambda: notes(marks, "main-gate"), process)
+    wait_for(branch.exists, process)  # committed, and main still stands at its gate
+    assert not (marks / "open").exists()
+    (marks / "open").touch()
+    code, output = finish(process)
+    assert code == 0, output
+    # Not in which order: the driver may hear of both at once.
+    assert "branch  done" in output and "main  done" in output
+    assert [what for what, _, _ in notes(marks)] == ["main-from-0", "main-gate", "branch-from-5"]
+    made = committed_bytes(tmp_path / "runs")
+    assert made == {key: expected[key] for key in made}
+    assert len(made) == 4  # main at 5, 10 and 12, branch at 8

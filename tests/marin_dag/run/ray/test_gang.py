@@ -1,0 +1,231 @@
+"""A gang: one step on several hosts, two devices each, on a cluster of nodes that say they are TPU hosts."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import ray
+
+from marin_dag.graph.resources import Cpu, Tpu
+from marin_dag.ledger.records import Failure, Records
+from marin_dag.run.context import Host
+from marin_dag.run.ray.gang import Gang, cause_of, hosts_of
+from marin_dag.run.task import Outcome
+from marin_dag.store.prefix import open_store
+from tests.marin_dag.cluster_steps import notes
+from tests.marin_dag.kill_everywhere import committed_bytes
+from tests.marin_dag.run.test_kill import finish, wait_for
+from tests.ray_nodes import ROOT, RayNodes
+
+TOTAL = sum(number * (1 + 2 + 3 + 4) for number in range(1, 7))
+
+
+def tpu_host(slice_name: str, worker: int) -> dict[str, Any]:
+    """One of the two machines of a v4-16, as Ray's start on such a machine would declare it."""
+    head = {"TPU-v4-16-head": 1} if worker == 0 else {}
+    labels = {"slice-name": slice_name, "worker-id": str(worker), "pod-type": "v4-16", "topology": "2x2x2"}
+    return {
+        "num_cpus": 2,
+        "resources": {"TPU": 4, **head},
+        "labels": {f"ray.io/tpu-{name}": value for name, value in labels.items()},
+        "env_vars": {"TPU_NAME": slice_name, "TPU_WORKER_ID": str(worker), "TPU_ACCELERATOR_TYPE": "v4-16"},
+    }
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayNodes]:
+    """One whole slice, its hosts not in order, and a host of a slice whose other host is missing."""
+    hosts = tpu_host("half", 1), tpu_host("whole", 1), tpu_host("whole", 0)
+    devices = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
+    with RayNodes(*hosts, with_dashboard=False, XLA_FLAGS=devices) as cluster:
+        yield cluster
+
+
+def driver(cluster: RayNodes, folder: Path, resources: str, **variables: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "tests/marin_dag/gang_steps.py", str(folder / "runs"), str(folder / "marks"), resources]
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=cluster.environment | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def result(folder: Path) -> dict[str, Any]:
+    records = Records(open_store(str(folder / "runs")))
+    (key,) = [key for key in records.committed_keys() if key.endswith("@6")]
+    made: dict[str, Any] = records.get(key).result
+    return made
+
+
+@pytest.fixture(scope="module")
+def expected(cluster: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """What a gang commits that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    code, output = finish(driver(cluster, folder, "machines"))
+    assert code == 0, output
+    assert result(folder) == {"step": 6, "total": TOTAL, "num_devices": 4}
+    return committed_bytes(folder / "runs")
+
+
+def test_what_every_host_wrote_is_committed_once_when_all_have_returned(expected: dict[str, Any]):
+    last, milestone = (next(value for key, value in expected.items() if key.endswith(at)) for at in ("@6", "@4"))
+    assert sorted(last[1]) == ["of-host-0.txt", "of-host-1.txt"]
+    assert sorted(milestone[1]) == ["of-host-0.txt", "of-host-1.txt"]
+
+
+@pytest.mark.parametrize("resources", ["machines", "slice"])
+def test_when_one_member_is_killed_the_gang_ends_and_starts_again_as_one(
+    cluster: RayNodes, tmp_path: Path, expected: dict[str, object], resources: str
+):
+    process = driver(cluster, tmp_path, resources, GATE="3")
+    marks = tmp_path / "marks"
+    wait_for(lambda: notes(marks, "gate"), process)
+    ((_, _, pid),) = notes(marks, "gate")
+    ((_, _, other),) = notes(marks, "host-0-from-0")
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: len(notes(marks, "gate")) == 2, process)
+    assert not Path(f"/proc/{other}").exists()  # it was in a collective, and heard no exception
+    (marks / "open").touch()
+    code, output = finish(process)
+    assert code == 0, output
+    assert "host 2 is gone" in output
+    assert "sums  started:  attempt 2" in output
+    assert {what for what, _, _ in notes(marks) if "from" in what} == {
+        *("host-0-from-0", "host-1-from-0"),
+        *("host-0-from-3", "host-1-from-3"),
+    }
+    assert committed_bytes(tmp_path / "runs") == expected
+
+
+def test_a_slice_is_reserved_whole_and_its_hosts_are_numbered_as_the_tpu_numbers_them(
+    cluster: RayNodes, tmp_path: Path, expected: dict[str, object]
+):
+    code, output = finish(driver(cluster, tmp_path, "slice"))
+    assert code == 0, output
+    _, first, zeroth = cluster.ids[-3:]
+    where = {what: node for what, node, _ in notes(tmp_path / "marks")}
+    assert where == {"host-0-from-0": zeroth, "host-1-from-0": first}
+    assert committed_bytes(tmp_path / "runs") == expected
+
+
+def test_a_mistake_on_one_host_is_told_as_such_and_not_tried_again(cluster: RayNodes, tmp_path: Path):
+    code, output = finish(driver(cluster, tmp_path, "machines", MISTAKE="1"))
+    assert code == 1
+    assert "sums failed: ValueError: host 1 made a mistake" in output
+    log = next(Path(line.split()[-1]) for line in output.splitlines() if line.startswith("  log:"))
+    assert log.name.endswith(".host1.log")
+    assert "Traceback" in log.read_text()
+    assert "attempt 2" not in output
+
+
+def test_asked_to_stop_all_hosts_stop_at_one_step_and_the_next_run_goes_on(
+    cluster: RayNodes, tmp_path: Path, expected: dict[str, object]
+):
+    process = driver(cluster, tmp_path, "machines", GATE="3")
+    marks = tmp_path / "marks"
+    wait_for(lambda: notes(marks, "gate"), process)
+    process.send_signal(signal.SIGINT)
+    code, output = finish(process)
+    assert code == 1
+    assert re.search(r"sums  stopped:  its work so far is kept: at \d+\n", output)
+    code, output = finish(driver(cluster, tmp_path, "machines"))
+    assert code == 0, output
+    assert committed_bytes(tmp_path / "runs") == expected
+
+
+def test_a_host_that_stops_without_the_others_ends_the_gang_and_the_next_run_goes_on(
+    cluster: RayNodes, tmp_path: Path, expected: dict[str, object]
+):
+    process = driver(cluster, tmp_path, "machines", GATE="3", DISAGREES="1")
+    marks = tmp_path / "marks"
+    wait_for(lambda: notes(marks, "gate"), process)
+    ((_, _, other),) = notes(marks, "host-0-from-0")
+    process.send_signal(signal.SIGINT)
+    code, output = finish(process)
+    assert code == 1
+    assert "HostsDisagreedError: asked to stop, host 2 left and host 1 did not follow within 1 s" in output
+    assert not Path(f"/proc/{other}").exists()  # it waited in a collective
+    code, output = finish(driver(cluster, tmp_path, "machines"))
+    assert code == 0, output
+    assert committed_bytes(tmp_path / "runs") == expected
+
+
+def test_a_slice_that_loses_a_host_is_waited_for_until_it_is_whole_again(
+    cluster: RayNodes, tmp_path: Path, expected: dict[str, object]
+):
+    process = driver(cluster, tmp_path, "slice", GATE="3")
+    marks = tmp_path / "marks"
+    wait_for(lambda: notes(marks, "gate"), process)
+    ((_, node, _),) = notes(marks, "gate")
+    cluster.kill(node)
+    cluster.add(tpu_host("whole", 1))
+    wait_for(lambda: len(notes(marks, "gate")) == 2, process)
+    (marks / "open").touch()
+    code, output = finish(process)
+    # Whose end is heard of first, the lost host's or that of a peer that waited for it, is a matter of timing.
+    assert code == 0, output
+    assert re.search("sums +retrying", output), output
+    assert committed_bytes(tmp_path / "runs") == expected
+
+
+def failure(error_type: str) -> Failure:
+    return Failure(
+        key="k", name="n", attempt="a", error_type=error_type, error="", log_path="", is_transient=False, finished=""
+    )
+
+
+def test_the_cause_of_a_gangs_end_is_the_first_error_that_is_not_about_a_lost_peer():
+    assert cause_of([failure("JaxRuntimeError"), failure("ActorDiedError")]).error_type == "ActorDiedError"
+    assert cause_of([failure("ValueError"), failure("ActorDiedError")]).error_type == "ValueError"
+    assert cause_of([failure("JaxRuntimeError")]).error_type == "JaxRuntimeError"
+
+
+@pytest.mark.parametrize(
+    ("ends", "cause", "latest"),
+    [
+        # Ray gives a machine that vanished up after half a minute; its end passes, and that of its peers would not.
+        ({0: (1, "JaxRuntimeError"), 1: (40, "NodeDiedError")}, "NodeDiedError", 41),
+        ({0: (1, "JaxRuntimeError"), 1: (30, "XlaRuntimeError"), 2: (40, "NodeDiedError")}, "NodeDiedError", 41),
+        ({0: (1, "ValueError"), 1: (40, "JaxRuntimeError")}, "ValueError", 5),
+        ({0: (1, "JaxRuntimeError"), 1: (20, "ValueError"), 2: (50, "NodeDiedError")}, "ValueError", 24),
+        ({0: (1, "JaxRuntimeError"), 1: (9_999, "ValueError")}, "JaxRuntimeError", 62),
+    ],
+    ids=str,
+)
+def test_members_that_only_lost_a_peer_wait_for_the_cause_and_those_that_know_it_do_not(
+    monkeypatch: pytest.MonkeyPatch, ends: dict[int, tuple[float, str]], cause: str, latest: float
+):
+    clock, task = SimpleNamespace(now=0.0), cast(Any, SimpleNamespace(name="sums"))
+
+    def wait(running: list[int], *, num_returns: int, timeout: float) -> tuple[list[int], list[int]]:
+        clock.now += timeout
+        ended = [index for index in running if ends[index][0] <= clock.now][:num_returns]
+        return ended, [index for index in running if index not in ended]
+
+    monkeypatch.setattr(ray, "wait", wait)
+    monkeypatch.setattr(ray, "get", lambda index: Outcome(task, "failed", failure=failure(ends[index][1])))
+    monkeypatch.setattr("marin_dag.run.ray.gang.time", SimpleNamespace(monotonic=lambda: clock.now))
+    outcome = Gang(task, None, lambda outcome: None)._watched({index: index for index in ends})
+    assert outcome.failure is not None and outcome.failure.error_type == cause
+    assert clock.now <= latest
+
+
+def test_hosts_are_numbered_slice_by_slice():
+    assert hosts_of(Cpu(4, num_hosts=2)) == [Host(0, 2), Host(1, 2)]
+    assert [(host.index, host.slice_index) for host in hosts_of(Tpu("v4-16", num_slices=2))] == [
+        *((0, 0), (1, 0)),
+        *((2, 1), (3, 1)),
+    ]
+    assert len(hosts_of(Tpu("v4-2048"))) == 256
+    assert {host.num_slices for host in hosts_of(Tpu("v5litepod-256", num_slices=2))} == {2}

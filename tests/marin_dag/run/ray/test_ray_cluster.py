@@ -1,0 +1,104 @@
+"""Starting a cluster on this machine: where it cannot be, the user reads why, and where it can, it is."""
+
+import os
+import sys
+import tempfile
+import types
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from marin_dag.errors import UserError
+from marin_dag.run.ray.backend import RayBackend
+from marin_dag.run.ray.cluster import is_connected, join_cluster, start_cluster
+from marin_dag.store.redact import redact
+from tests.catalogue import expect_error
+
+NO_DASHBOARD = """The last 20 lines of /tmp/ray/session_1/logs/dashboard.log (it contains the error message):
+2026-11-23 18:00:00 INFO Starting the dashboard
+ModuleNotFoundError: No module named 'opencensus'
+"""
+
+
+@pytest.fixture(autouse=True)
+def environment() -> Iterator[None]:
+    with mock.patch.dict(os.environ, {"RAY_AUTH_TOKEN": "only-for-this-test-session-0123456789"}):
+        yield
+
+
+def started_with(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> dict[str, Any]:
+    """What Ray is started with; it does not start."""
+    asked: dict[str, Any] = {}
+
+    def init(address: str, **options: Any) -> Any:
+        asked.update(options)
+        if error is not None:
+            raise error
+        return mock.Mock(dashboard_url="127.0.0.1:8265")
+
+    monkeypatch.setattr("ray.init", init)
+    start_cluster(2, "a job")
+    return asked
+
+
+def test_the_end_of_a_log_is_shown_and_not_only_that_it_follows(monkeypatch):
+    with expect_error(UserError):
+        started_with(monkeypatch, Exception(NO_DASHBOARD))
+    with expect_error(UserError):
+        started_with(monkeypatch, OSError("no sockets here.\nA long story follows"))
+
+
+def test_who_has_no_home_is_told_where_else_a_token_may_be(monkeypatch):
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+
+    def unknown(number: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {number}")
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    with expect_error(UserError):
+        started_with(monkeypatch)
+
+
+def test_where_no_token_can_be_kept_is_said_with_why_also_on_a_terminal_that_hides_secrets(monkeypatch, tmp_path):
+    (tmp_path / "home").write_text("a file")
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with expect_error(UserError) as refused:
+        start_cluster(2, "a job")
+    assert "/home/.ray/auth_token (Not a directory); set RAY_AUTH_TOKEN to a" in redact(str(refused.value))
+
+
+def test_an_address_that_is_none_is_told_with_the_variable_that_holds_it(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "nonsense")
+    with expect_error(UserError):
+        join_cluster("a job")
+
+
+@pytest.mark.parametrize(("length", "folder"), [(28, None), (29, "/tmp/ray")])
+def test_sockets_lie_where_their_paths_are_short_enough(monkeypatch, length, folder):
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", "/" + "a" * (length - 1))
+    assert started_with(monkeypatch)["_temp_dir"] == folder
+
+
+def test_a_folder_that_is_named_for_ray_is_taken_or_refused(monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/" + "a" * 90)
+    monkeypatch.setenv("RAY_TMPDIR", "/srv/ray")
+    assert started_with(monkeypatch)["_temp_dir"] is None
+    monkeypatch.setenv("RAY_TMPDIR", "/" + "b" * 40)
+    with expect_error(UserError):
+        started_with(monkeypatch)
+
+
+@pytest.mark.parametrize("left", [None, types.ModuleType("ray")], ids=["nothing", "a part"])
+def test_what_an_interrupt_leaves_of_an_import_of_ray_is_no_cluster_and_closes(
+    monkeypatch: pytest.MonkeyPatch, left: types.ModuleType | None
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", left)
+    assert not is_connected()
+    RayBackend("a job").close()

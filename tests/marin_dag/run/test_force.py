@@ -1,0 +1,247 @@
+"""A step that is run again gives the same bytes as the first time, or says what differs; the first output stays."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from marin_dag.graph.graph import Graph, Selection
+from marin_dag.ledger.damage import findings_of
+from marin_dag.ledger.records import Records
+from marin_dag.plan.plan import make_plan
+from marin_dag.plan.planned import Verdict
+from marin_dag.plan.reasons import Forced
+from marin_dag.run.backend import Backend
+from marin_dag.run.driver import Run
+from marin_dag.run.local.backend import LocalBackend
+from marin_dag.store.prefix import open_store
+from tests.marin_dag.run.test_driver import Recorder, output, record, run
+from tests.marin_dag.toy_steps import (
+    AddConfig,
+    AskConfig,
+    Count,
+    CountConfig,
+    FailConfig,
+    JoinConfig,
+    WriteConfig,
+    add,
+    ask,
+    count,
+    executions,
+    fail,
+    join,
+    unsteady,
+    wobble,
+    write,
+)
+
+
+def test_a_forced_trajectory_is_run_again_from_its_start_and_compared(prefix: str, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    step = count("main", CountConfig(stride=2, until_step=12, marks=str(marks)))
+    assert run(prefix, [step])[0] == 0
+    before = record(prefix, step)
+    code, display = run(prefix, [step], force=frozenset({step.key}))
+    assert code == 0, display.text
+    assert "main done again, with the same output" in display.text
+    assert set(executions(marks).values()) == {2}
+    assert record(prefix, step) == before
+
+
+def test_what_was_never_made_is_made_though_it_is_forced(tmp_path: Path) -> None:
+    main = count("main", CountConfig(stride=2, until_step=5))
+    code, display = run(str(tmp_path / "runs"), [main], force=frozenset({main.key}))
+    assert code == 0, display.text
+    assert record(str(tmp_path / "runs"), main).result == {"step": 5, "value": 10}
+
+
+def test_a_forced_trajectory_publishes_nothing_that_it_has_nothing_to_compare_with(tmp_path: Path) -> None:
+    store, main = open_store(str(tmp_path / "runs")), count("main", CountConfig(stride=2, until_step=10))
+    assert run(store.prefix, [main])[0] == 0
+    before, display = Records(store).committed_keys(), Recorder()
+    wanted = {main.digest: frozenset({7})}
+    again = Run([main], store, LocalBackend(), display, command="", force=frozenset({main.key}), wanted=wanted)
+    assert again.run() == 0, display.text
+    assert Records(store).committed_keys() == before
+
+
+def test_a_forced_leg_of_a_trajectory_begins_where_the_leg_before_stopped(tmp_path: Path) -> None:
+    prefix, marks = str(tmp_path / "runs"), tmp_path / "marks"
+    first = count("first", CountConfig(stride=2, until_step=5, marks=str(marks)))
+    second = first.then("second", until_step=10)
+    assert run(prefix, [first, second])[0] == 0
+    code, display = run(prefix, [first, second], force=frozenset({second.key}))
+    assert code == 0, display.text
+    assert executions(marks) == {f"count{number}": 1 + (number >= 5) for number in range(10)}
+
+
+def test_a_forced_trajectory_that_gives_other_bytes_says_which_and_the_first_stay(
+    tmp_path: Path, backend: Backend
+) -> None:
+    prefix, marks = str(tmp_path / "runs"), tmp_path / "marks"
+    step = wobble("wobbly", CountConfig(stride=2, until_step=10, marks=str(marks)))
+    assert run(prefix, [step])[0] == 0
+    code, display = run(prefix, [step], backend, force=frozenset({step.key}))
+    assert code == 1
+    assert "run again, it gave other files at 10: value.txt. It is not deterministic" in display.text
+    assert output(prefix, step, "value.txt") == "4 1"
+    assert run(prefix, [step])[0] == 0
+
+
+def test_a_forced_step_of_one_result_and_other_bytes_says_which_file(prefix: str, tmp_path: Path) -> None:
+    step = unsteady("unsteady", FailConfig(message="", marks=str(tmp_path / "marks")))
+    assert run(prefix, [step])[0] == 0
+    code, display = run(prefix, [step], force=frozenset({step.key}))
+    assert code == 1
+    assert "run again, it gave other files: a.txt. It is not deterministic" in display.text
+    assert output(prefix, step, "a.txt") == "1"
+
+
+def test_how_a_step_computed_is_kept_beside_its_output_and_not_compared(prefix: str) -> None:
+    step, other = (add("sum", AddConfig(order=order)) for order in ("forwards", "backwards"))
+    assert step.key == other.key
+    assert run(prefix, [step])[0] == 0
+    before = record(prefix, step)
+    assert before.provenance.computed_with == {"order": "forwards"}
+    assert run(prefix, [other], force=frozenset({step.key}))[0] == 0
+    assert record(prefix, step) == before
+
+
+def test_a_step_is_told_how_its_input_was_computed_and_what_it_remarks_is_in_the_terminal_and_in_its_log(
+    tmp_path: Path, backend: Backend
+) -> None:
+    prefix = str(tmp_path / "runs")
+    asked = add("sum", AddConfig(order="backwards"))
+    step = ask("asks", AskConfig(sum=asked))
+    code, display = run(prefix, [asked, step], backend)
+    said = "added {'order': 'backwards'}, notice None"
+    assert code == 0, display.text
+    assert f"asks: {said}\n" in display.text
+    assert f"WARNING step.asks: {said}\n" in Path(prefix, f"{record(prefix, step).output_path}.log").read_text()
+
+
+def test_a_forced_attempt_that_is_preempted_does_not_claim_to_keep_its_work(tmp_path: Path) -> None:
+    prefix, marks = str(tmp_path / "runs"), tmp_path / "marks"
+    step = fail("step", FailConfig(message="at 3 of 9", kind="leaves", num_failures=1, marks=str(marks)))
+    assert run(prefix, [step])[0] == 0
+    shutil.rmtree(marks)
+    code, display = run(prefix, [step], force=frozenset({step.key}))
+    assert code == 0 and executions(marks) == {"step": 2}
+    (retrying,) = [line for line in display.lines if line.startswith("step retrying")]
+    assert retrying.partition("; log: ")[0].endswith("a preempted machine? Forced, it begins anew: at 3 of 9")
+
+
+def test_what_was_damaged_since_is_replaced_by_the_same_bytes(prefix: str, tmp_path: Path) -> None:
+    step = count("main", CountConfig(stride=2, until_step=6, marks=str(tmp_path / "marks")))
+    assert run(prefix, [step])[0] == 0
+    store, records = open_store(prefix), Records(open_store(prefix))
+    parts = records.milestones(step.digest)
+    assert sorted(parts) == [5, 6]
+    paths = [f"{part.output_path}/{part.manifest[0].path}" for part in parts.values()]
+    whole = [store.read(path) for path in paths]
+    note = f"{parts[6].output_path}/notes of a person.txt"
+    store.write(note, b"kept")
+
+    def found() -> set[str]:
+        return {item.path for part in parts.values() for item in findings_of(store, part, parts.values())}
+
+    damages = [lambda path: store.write(path, b"?"), lambda path: store.write(path, b""), store.delete]
+    for damage in damages:
+        for path in paths:
+            damage(path)
+        assert found() == {"notes of a person.txt", "value.txt"}
+        code, display = run(prefix, [step], force=frozenset({step.key}))
+        assert code == 0 and "main done again, with the same output, in place of damaged files: 2" in display.text
+        assert [store.read(path) for path in paths] == whole
+        assert found() == {"notes of a person.txt"} and store.read(note) == b"kept"
+    code, display = run(prefix, [step], force=frozenset({step.key}))
+    assert code == 0 and "damaged" not in display.text
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_a_step_whose_inputs_lost_files_says_how_to_make_each_again(prefix: str, tmp_path: Path, damage: str) -> None:
+    marks = tmp_path / "marks"
+    first = write("first", WriteConfig(text="text", marks=str(marks)))
+    other = write("other", WriteConfig(text="other", marks=str(marks)))
+    second = join("second", JoinConfig(texts=(first, other, first), marks=str(marks)))
+    assert run(prefix, [first, other])[0] == 0
+    store = open_store(prefix)
+    paths = {}
+    for step in (first, other):
+        made = record(prefix, step)
+        paths[step.name] = path = f"{made.output_path}/{made.manifest[0].path}"
+        if damage == "cut":
+            store.write(path, b"t")
+        else:
+            store.delete(path)
+    code, display = run(prefix, [second])
+    assert code == 1 and "second" not in executions(marks)
+    for name, path in paths.items():
+        assert f"the input {name}: 1 of its 1 files are missing or cut, such as {store.url(path)}" in display.text
+        assert f"To make them again, run the same command with  --force {name} --until {name}" in display.text
+    assert display.text.endswith(
+        "first:     python pipelines/toy.py --force first --until first\n"
+        "first:     python pipelines/toy.py --force other --until other\nthen:      python pipelines/toy.py"
+    )
+    assert run(prefix, [first, other], force=frozenset({first.key, other.key}))[0] == 0
+    assert run(prefix, [second])[0] == 0
+
+
+def test_of_damaged_inputs_those_that_others_are_made_from_are_made_again_first(prefix: str) -> None:
+    raw = write("raw", WriteConfig(text="text"))
+    made = join("made", JoinConfig(texts=(raw.as_input(),)))
+    last = join("last", JoinConfig(texts=(made.as_input(), raw.as_input())))
+    assert run(prefix, [raw, made])[0] == 0
+    for damaged in (record(prefix, raw), record(prefix, made)):
+        open_store(prefix).delete(f"{damaged.output_path}/{damaged.manifest[0].path}")
+    lines = run(prefix, [last])[1].lines
+    assert [line.split()[-1] for line in lines if line.startswith("first:")] == ["raw", "made"]
+
+
+def test_a_trajectory_with_a_state_of_its_own_needs_no_more_of_what_it_began_with(prefix: str, tmp_path: Path) -> None:
+    marks = str(tmp_path / "marks")
+    first = count("first", CountConfig(stride=1, until_step=5))
+    config = CountConfig(stride=2, until_step=8, start=first, marks=marks)
+    code, display = run(prefix, [first, count("second", config)])
+    assert code == 0, display.text
+    store, made = open_store(prefix), record(prefix, first)
+    store.delete(f"{made.output_path}/{made.manifest[0].path}")
+    # On from what it published.
+    code, display = run(prefix, [count("second", config.model_copy(update={"until_step": 11}))])
+    assert code == 0, display.text
+    assert executions(tmp_path / "marks") == {f"count{number}": 1 for number in range(5, 11)}
+    # Another trajectory has nothing yet, or only what lies behind its end, and would begin with the damaged one.
+    other = count("other", config.model_copy(update={"stride": 3}))
+    for saved in (None, 9, 7):
+        if saved is not None:
+            state = Count(step=saved, value=3 * (saved - 5)).model_dump_json()
+            store.write(f"work/{other.digest}/saved-{saved:06d}.json", state.encode())
+        code, display = run(prefix, [other])
+        assert (code == 0) == (saved == 7)
+        assert ("the input first: 1 of its 1 files are missing or cut" in display.text) == (saved != 7)
+
+
+def test_a_later_leg_of_a_trajectory_that_has_nothing_yet_asks_for_the_end_of_the_leg_before(prefix: str) -> None:
+    first = count("first", CountConfig(stride=1, until_step=5))
+    second = count("second", CountConfig(stride=1, until_step=8, start=first))
+    assert second.digest == first.digest
+    assert run(prefix, [first])[0] == 0
+    store, made = open_store(prefix), record(prefix, first)
+    store.delete(f"{made.output_path}/{made.manifest[0].path}")
+    code, display = run(prefix, [second])
+    assert code == 1
+    assert "the input first: 1 of its 1 files are missing or cut" in display.text
+    assert "run the same command with  --force first --until first" in display.text
+    # From a state behind that end it goes on without it.
+    store.write(f"work/{second.digest}/saved-000006.json", Count(step=6, value=6).model_dump_json().encode())
+    code, display = run(prefix, [second])
+    assert code == 0, display.text
+
+
+def test_of_steps_that_share_an_output_the_forced_one_is_run_again(tmp_path: Path) -> None:
+    store, steps = open_store(str(tmp_path)), [write(name, WriteConfig(text="a")) for name in ("first", "same", "last")]
+    assert run(store.prefix, steps)[0] == 0
+    for forced in (("same",), ("first", "last"), ("first", "same", "last")):
+        plan = make_plan(Graph(steps), store, Selection(force=forced))
+        assert [planned.name for planned in plan.will_run] == [forced[0]]
+        assert plan[forced[0]].reasons == (Forced(),) and plan[forced[0]].verdict is Verdict.DONE

@@ -1,0 +1,235 @@
+"""Every operation of a store in the cloud outlives what passes, gives up at once on what does not, and knows its own.
+
+Faults are real ones, of servers that this process asks over the network: refusals, cut connections, half answers.
+"""
+
+import dataclasses
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import google_crc32c
+import pytest
+
+from marin_dag.store import gcs_requests
+from marin_dag.store.prefix import open_store
+from marin_dag.store.retry import Backoff, is_transient
+from marin_dag.store.store import Store, StoreError
+from tests.catalogue import expect_error
+from tests.gcs_server.control import GcsServerProcess
+from tests.gcs_server.faults import Fault
+from tests.s3_server.server import S3Server
+
+DATA = bytes(range(256)) * 1000
+FAST = Backoff(first_seconds=0.02, longest_seconds=0.1, num_pauses=5)
+
+
+@dataclasses.dataclass
+class Cloud:
+    """A store and the server that it is on."""
+
+    store: Store
+    add_fault: Callable[[Fault], None]
+    clear_faults: Callable[[], None]
+    requests: Callable[[], list[str]]
+    """METHOD /path?query of each request so far."""
+    name: str
+
+
+@pytest.fixture(params=["gcs", "s3"])
+def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    if request.param == "gcs":
+        monkeypatch.setattr(gcs_requests, "BACKOFF", FAST)
+        yield from _gcs_cloud(request.getfixturevalue("gcs_server"), request.getfixturevalue("gcs_bucket"))
+    else:
+        yield from _s3_cloud(request.getfixturevalue("s3_server"), request.getfixturevalue("s3_bucket"), monkeypatch)
+
+
+@pytest.fixture
+def gcs(gcs_server: GcsServerProcess, gcs_bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    monkeypatch.setattr(gcs_requests, "BACKOFF", FAST)
+    yield from _gcs_cloud(gcs_server, gcs_bucket)
+
+
+def _gcs_cloud(server: GcsServerProcess, bucket: str) -> Iterator[Cloud]:
+    store = _with_some_objects(f"gs://{bucket}/{uuid.uuid4().hex}")
+    server.clear_requests()
+
+    def requests() -> list[str]:
+        return [entry["request"] for entry in server.requests()]
+
+    yield Cloud(store, server.add_fault, server.clear_faults, requests, "gcs")
+    server.clear_faults()
+
+
+def _s3_cloud(server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    store = _with_some_objects(f"s3://{bucket}/{uuid.uuid4().hex}")
+    server.requests.clear()
+    # botocore's pauses, of up to a second and more, are what a test need not wait for.
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda self, context: 0.02)
+    yield Cloud(store, server.faults.add, server.faults.clear, lambda: list(server.requests), "s3")
+    server.faults.clear()
+
+
+def _with_some_objects(prefix: str) -> Store:
+    store = open_store(prefix)
+    assert store.create("there", DATA)
+    store.write("folder/one", b"1")
+    return store
+
+
+def _write_stream(store: Store) -> bytes:
+    with store.open("stream", "wb") as file:
+        file.write(DATA)
+    return store.read("stream")
+
+
+def _read_stream(store: Store) -> bytes:
+    with store.open("there") as file:
+        return file.read()
+
+
+def _copy(store: Store) -> bytes:
+    store.copy("there", "copied")
+    return store.read("copied")
+
+
+def _write(store: Store) -> bytes:
+    store.write("there", b"new")
+    return store.read("there")
+
+
+def _delete(store: Store) -> bool:
+    store.delete("there")
+    return store.exists("there")
+
+
+OPERATIONS: dict[str, tuple[Callable[[Store], Any], Any]] = {
+    "list": (lambda store: [entry.path for entry in store.list("folder")], ["folder/one"]),
+    "read": (lambda store: store.read("there"), DATA),
+    "create": (
+        lambda store: (store.create("new", b"1"), store.create("there", b"1"), store.read("new")),
+        (True, False, b"1"),
+    ),
+    "write": (_write, b"new"),
+    "delete": (_delete, False),
+    "exists": (lambda store: (store.exists("there"), store.exists("gone")), (True, False)),
+    "open for reading": (_read_stream, DATA),
+    "open for writing": (_write_stream, DATA),
+    "copy": (_copy, DATA),
+    "settle": (lambda store: store.settle("there"), (len(DATA), google_crc32c.Checksum(DATA).digest().hex())),
+}
+PASSING = {
+    "503": Fault("status", status=503, count=2),
+    "429": Fault("status", status=429, count=2, seconds=1),
+    "500": Fault("status", status=500, count=1),
+    "reset": Fault("reset", count=2),
+    "lost reply": Fault("lost_reply", count=1),
+    "truncated body": Fault("truncated", count=1),
+    "one in four": Fault("lost_reply", probability=0.25, seed=3),
+}
+
+
+@pytest.mark.parametrize("fault", PASSING)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_an_operation_outlives_what_passes(cloud: Cloud, operation: str, fault: str):
+    if cloud.name == "s3" and fault == "429":
+        fault = "503"  # which is how S3 says "slow down"
+    act, expected = OPERATIONS[operation]
+    cloud.add_fault(PASSING[fault])
+    assert act(cloud.store) == expected
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_what_is_refused_for_good_is_asked_once_and_told_with_the_cure(cloud: Cloud, operation: str):
+    act, _ = OPERATIONS[operation]
+    cloud.add_fault(Fault("status", status=403))
+    with expect_error(StoreError) as caught:
+        act(cloud.store)
+    assert not is_transient(caught.value)
+    # Asked to open it, gcsfs and s3fs ask in other ways too whether what they may not see is there.
+    assert len(cloud.requests()) <= 10
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_what_does_not_pass_in_time_is_a_passing_error_of_the_step(cloud: Cloud, operation: str):
+    act, _ = OPERATIONS[operation]
+    cloud.add_fault(Fault("status", status=503))
+    with pytest.raises((StoreError, OSError)) as caught:
+        act(cloud.store)
+    assert is_transient(caught.value)
+    # More than once and not for ever: how often depends on the pauses, and s3fs tries on its own below ours.
+    assert 2 <= len(cloud.requests()) <= 400
+
+
+def test_a_missing_object_is_asked_for_once(cloud: Cloud):
+    with pytest.raises(FileNotFoundError):
+        cloud.store.read("gone")
+    assert len(cloud.requests()) == 1
+
+
+def test_a_create_that_lost_its_reply_knows_its_own_object_and_that_of_another(cloud: Cloud):
+    cloud.add_fault(Fault("lost_reply", where="^(POST|PUT)", count=1))
+    assert cloud.store.create("mine", b"1")
+    cloud.add_fault(Fault("lost_reply", where="^(POST|PUT)", count=1))
+    assert not cloud.store.create("mine", b"1")  # another call with the same bytes is another creator
+    assert cloud.store.read("mine") == b"1"
+
+
+@pytest.mark.parametrize("kind", ["corrupt", "short"])
+def test_a_body_that_was_changed_on_the_way_is_never_taken_for_the_object(gcs: Cloud, kind: Any):
+    gcs.add_fault(Fault(kind, where="alt=media", count=2))
+    assert gcs.store.read("there") == DATA
+    gcs.add_fault(Fault("short", where="alt=media", count=2))
+    assert _read_stream(gcs.store) == DATA
+    gcs.add_fault(Fault(kind, where="alt=media"))
+    with expect_error(StoreError) as caught:
+        gcs.store.read("there")
+    assert is_transient(caught.value)
+
+
+def test_half_a_listing_is_a_passing_error(gcs: Cloud):
+    gcs.add_fault(Fault("short", where="^GET .*/o[?]", count=1))
+    with expect_error(StoreError) as caught:
+        gcs.store.list("folder")
+    assert is_transient(caught.value)
+
+
+def test_a_large_upload_goes_on_from_what_the_store_has_kept(gcs: Cloud):
+    data = DATA * 30  # two chunks of a resumable upload
+    gcs.add_fault(Fault("lost_reply", where="upload_id=", count=2))
+    gcs.add_fault(Fault("status", where="upload_id=", status=503, count=3))
+    with gcs.store.open("large", "wb") as file:
+        for start in range(0, len(data), 100_000):
+            file.write(data[start : start + 100_000])
+    assert gcs.store.settle("large") == (len(data), google_crc32c.Checksum(data).digest().hex())
+
+
+def test_a_server_that_asks_for_a_pause_gets_it(monkeypatch: pytest.MonkeyPatch):
+    backoff = Backoff(first_seconds=0.5, longest_seconds=10, num_pauses=3)
+    pauses = backoff.pauses()
+    assert pauses.after(TimeoutError(), 4.0) == 4.0
+    assert pauses.after(TimeoutError(), 99.0) == 10.0
+    assert 1.0 <= (pauses.after(TimeoutError()) or 0) <= 2.0
+    assert pauses.after(TimeoutError()) is None
+    assert backoff.pauses().after(PermissionError()) is None
+
+
+def test_a_server_that_ignores_the_condition_of_a_create_is_refused(s3_server: S3Server, s3_bucket: str):
+    s3_server.ignores_if_none_match = True
+    try:
+        with expect_error(StoreError):
+            open_store(f"s3://{s3_bucket}/{uuid.uuid4().hex}").create("commits/x", b"1")
+    finally:
+        s3_server.ignores_if_none_match = False
+
+
+def test_a_bucket_on_s3_that_does_not_exist_is_one_clear_message(s3_server: S3Server):
+    with expect_error(StoreError):
+        open_store("s3://no-such-bucket/runs").list("commits")
+
+
+def test_credentials_in_a_prefix_are_refused_and_not_repeated():
+    with expect_error(StoreError) as caught:
+        open_store("s3://key:planted-secret@bucket/runs")
+    assert "planted" not in str(caught.value)
