@@ -157,7 +157,7 @@ def _followers(graph: Graph, digest: str, names: Collection[str]) -> Iterator[St
     for step in graph.steps:
         if isinstance(step.config, TrainPhaseConfig) and step.digest != digest:
             start = step.config.start
-            if start is not None and start.step.name in names:
+            if start is not None and start.name in names:
                 yield step
 
 

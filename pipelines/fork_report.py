@@ -6,7 +6,7 @@ A page of its own: a fork that fails, or is dropped again, must not touch the re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from marin_dag.graph.forks import Fork
+from marin_dag.graph.fork import Fork
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from pipelines.reporting import graph_of, parents_of, recipe_of, with_report
@@ -41,7 +41,7 @@ def fork_report(graph: Graph, every: Sequence[Fork], left_out: Sequence[Fork]) -
     if not forks:
         return ()
     phases |= {name: graph.step(name) for name in forks}
-    evaluations = {name: graph.step(item.step.name) for name, item in shown.evaluations.items()}
+    evaluations = {name: graph.step(item.name) for name, item in shown.evaluations.items()}
     evaluations |= _evaluations(graph, forks)
     everything = [*(item.step for _, item in written.inputs), *phases.values(), *evaluations.values()]
     nodes = {node.name: node for node in graph_of(everything)}

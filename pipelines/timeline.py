@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from marin_dag.graph.graph import Graph
-from marin_dag.graph.inputs import Input
+from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.step import Step
 from marin_dag.plan.remarks import Remark
 from marin_dag.quantities import counted
@@ -29,7 +29,7 @@ VALUE_WIDTH = 120 - 22
 HEADINGS = ("phase", "until step", "steps", "tokens at its end", "batch", "learning rate", "decay", "EMA", "z-loss")
 
 
-def phase_before(phase: Step) -> Input[Any] | None:
+def phase_before(phase: Step) -> OutputRef[Step] | None:
     """The phase that this one starts from; None from scratch, and from weights that no phase here has trained."""
     start = phase.predecessor
     return start if start is not None and start.step.kind.continues is not None else None

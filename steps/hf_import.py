@@ -38,7 +38,7 @@ def check_import(config: HfImportConfig) -> None:
             f"sequence_length is {config.sequence_length:,}, and model.max_position_embeddings "
             f"{config.model.max_position_embeddings:,}; take shorter windows."
         )
-    fetch = getattr(config.download.step.config, "fetch", None) if config.download.has_step else None
+    fetch = getattr(config.download.config_of(BaseModel), "fetch", None)
     if not isinstance(fetch, Files) or "://" in fetch.folder:  # what lies elsewhere is read when it is here
         return
     from runtime.interop.huggingface_config import read_json, refuse_another_model

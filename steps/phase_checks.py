@@ -10,6 +10,7 @@ from typing import Any
 
 from marin_dag.errors import RefusedConfigError
 from marin_dag.graph.inputs import Input
+from marin_dag.graph.output_ref import OutputRef
 from runtime.data.consumption import NoCache
 from runtime.optim.ema import average_named
 from runtime.training.timeline import KEEP_THE_DATA_POSITION, UnacknowledgedError, refuse_unacknowledged_changes
@@ -104,7 +105,7 @@ def tokenizers_of_phase(field: str, phase: Input[Any] | None, config: "TrainPhas
 
 def refuse_several_tokenizers(tokenizers: Tokenizers) -> None:
     """Raises ValueError where not all are the output of one step; two that write equal files count as two."""
-    known = {what: tokenizer for what, tokenizer in tokenizers.items() if tokenizer.has_step}
+    known = {what: tokenizer for what, tokenizer in tokenizers.items() if isinstance(tokenizer, OutputRef)}
     for what, tokenizer in known.items():
         first, its = next(iter(known.items()))
         if tokenizer.digest != its.digest:

@@ -5,9 +5,9 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from marin_dag.graph.context import StepStopped
 from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import StepContext, step
-from marin_dag.run.context import StepStopped
 from marin_dag.run.interrupts import DriverHandler
 from marin_dag.values.fields import identity_fields
 from steps.compile_remarks import ToldOfCompile

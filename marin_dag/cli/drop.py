@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
-from marin_dag.graph.forks import Fork
+from marin_dag.graph.fork import Fork
 from marin_dag.ledger.lease import Holder, Leases
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
-from marin_dag.graph.forks import changes_of_execution, forked, made_by
+from marin_dag.graph.fork import changes_of_execution, made_by
 from marin_dag.graph.step import Step
+from marin_dag.plan.forks import kept_fork
 from marin_dag.plan.reasons import render
 
 
@@ -24,7 +25,7 @@ def _fork(session: Session) -> int:
         print(f"with it    {', '.join(names[1:])}")
     # What follows needs the fork itself; to name both would say the same twice.
     until = [word for name in names[1:] or names for word in ("--until", name)]
-    step = forked(graph, fork)
+    step = kept_fork(graph, fork)
     if (maker := made_by(graph, step, base=fork.base)) is not None:
         print(f"note       it makes nothing of its own: {_shared_with(maker, step)}")
         if execution := changes_of_execution(fork, step.kind):

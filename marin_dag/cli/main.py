@@ -56,8 +56,9 @@ from marin_dag.cli.session import (
     program,
 )
 from marin_dag.errors import UserError, listed
-from marin_dag.graph.forks import Follow, WithForks
+from marin_dag.graph.fork import Follow
 from marin_dag.paused_collection import collection_of_a_command
+from marin_dag.plan.forks import WithForks
 from marin_dag.plan.remarks import Remarks, no_remarks
 from marin_dag.run.early_interrupt import INTERRUPTED, is_interrupt
 from marin_dag.store.redact import RedactingStream

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from marin_dag.values.changes import nearest_field
-from marin_dag.values.structures import is_structured
+from marin_dag.values.walk import is_structured
 
 VALUE_CHARACTERS = 60
 _ENGINE = Path(__file__).parents[1]

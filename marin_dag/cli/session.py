@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from marin_dag.errors import UserError
-from marin_dag.graph.assignments import with_settings
-from marin_dag.graph.forks import Follow, Forks, WithForks
+from marin_dag.graph.assignments import build_graph
+from marin_dag.graph.fork import Follow
 from marin_dag.graph.graph import Graph, Selection
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH
 from marin_dag.paused_collection import collection_paused
 from marin_dag.plan.config_checks import RefusedStepsError
+from marin_dag.plan.forks import Forks, WithForks
 from marin_dag.plan.milestone_reasons import NotTold
 from marin_dag.plan.plan import Plan, make_plan
 from marin_dag.plan.planned import PlannedStep
@@ -108,7 +109,7 @@ class Session:
 
     def graph(self) -> Graph:
         """The graph with the overrides of this call."""
-        return with_settings(self.recipe(), self.parsed.set)
+        return build_graph(self.recipe, self.parsed.set)
 
     def selection(self) -> Selection:
         """What --only, --until, --from and --force say."""

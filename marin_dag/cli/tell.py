@@ -88,7 +88,7 @@ def _refuse(
         if records.find(f"{step.digest}@{at}") is not None:
             raise UserError(f"{said}: step {at:,} is published already.")
         lost = LostMilestones(graph, records.committed_keys(), LeftBehind(store), Tellings(store))
-        wrong = lost.of_milestone(step.at(step=at).as_input())
+        wrong = lost.of_milestone(step.at(step=at))
         if isinstance(wrong, OutsideTrajectory):
             raise UserError(f"{said}: its steps are {wrong.begin + 1:,} to {wrong.end:,}.")
         if wrong is not None and not is_at_work:

@@ -36,7 +36,6 @@ from marin_dag.ledger.attempt_files import (
 )
 from marin_dag.ledger.epoch import LEASES, parts
 from marin_dag.ledger.lease import COLLECTS, DEAD_SECONDS, Held, Lease, Leases
-from marin_dag.ledger.migrations import MIGRATIONS
 from marin_dag.ledger.pins import Pins
 from marin_dag.ledger.records import CODES, COMMITS, FAILURES, LABELS, Record, Records, key_at, record_path
 from marin_dag.ledger.requests import TOLD
@@ -116,7 +115,6 @@ class Collector:
         self._clock = clock
         self.staying: tuple[Garbage, ...] = ()
         """Certified folders of finished steps that stay; known once `find` has looked."""
-        self._carried: frozenset[str] = frozenset()
 
     def find(self) -> list[Garbage]:
         """All that can go, outputs first; reads every record, writes nothing."""
@@ -187,7 +185,6 @@ class Collector:
         # Two records may share an output: of the scheme of digests before, and of the one now.
         shared = {records[key].output_path for key in kept}
         staying = {folder_of(path) for path in shared}
-        self._carried = self._carried_over()
         made_from: dict[str, set[str]] = {}
         for record in records.values():
             for key in input_keys(record.identity).values():
@@ -303,22 +300,15 @@ class Collector:
             with contextlib.suppress(FileNotFoundError):
                 deleted[number] = self._store.read(record_path(garbage.key))
                 self._store.delete(record_path(garbage.key))
-        carried = self._carried_over() - self._carried
         needs, pinned = frozenset[str](), frozenset[str]()
         if deleted:
             needs, pinned = self._running(writes=True).needs, Pins(self._store).pinned()
-        needs |= carried
         return lost | {n: self._finish(garbage, deleted.get(n), needs, pinned) for n, garbage in outputs.items()}
-
-    def _carried_over(self) -> frozenset[str]:
-        """Digests whose outputs have a second record under a newer scheme."""
-        paths = (entry.path for entry in self._store.list(MIGRATIONS))
-        return frozenset(path.rpartition("/")[2].removesuffix(".json") for path in paths)
 
     def _finish(self, garbage: Garbage, record: bytes | None, needs: frozenset[str], pinned: frozenset[str]) -> str:
         if record is not None and (garbage.digest in needs or garbage.key in pinned):
             self._store.create(record_path(garbage.key), record)
-            return "a step that has just begun reads it, or it was pinned or migrated"
+            return "a step that has just begun reads it, or it was pinned"
         labels = (f"{LABELS}/{name}/{garbage.key}" for name in garbage.labels)
         codes = (entry.path for entry in self._store.list(CODES, f"{garbage.key}/"))
         self._delete_all((*labels, *codes, *(entry.path for entry in garbage.files)))

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from marin_dag.errors import UserError
-from marin_dag.graph.inputs import inputs_in
 from marin_dag.ledger.records import CHECKSUM_THREADS, FileEntry, Record, Records
 from marin_dag.store.retry import patiently
 from marin_dag.store.store import Store
+from marin_dag.values.walk import references_in
 
 NOT_OURS = "is not in the manifest"
 
@@ -74,7 +74,7 @@ def refuse_damaged_inputs(records: Records, config: BaseModel) -> None:
     Raises:
         DamagedInputError: they are not.
     """
-    inputs = {item.key: item.name for _, item in inputs_in(config) if not item.is_growing}
+    inputs = {item.key: item.name for _, item in references_in(config) if not item.is_growing}
     with ThreadPoolExecutor(CHECKSUM_THREADS) as pool:
         damaged = [found for found in pool.map(lambda key: _lost(records, key), inputs) if found is not None]
     if damaged:

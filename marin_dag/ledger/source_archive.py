@@ -6,12 +6,10 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
-from marin_dag.graph.step import Step
-from marin_dag.identity.code_identity import source_of
 from marin_dag.identity.diff import CodeChanged
 from marin_dag.store.redact import redact
 from marin_dag.store.store import Store, StoreError
@@ -21,13 +19,21 @@ TEXTS = TypeAdapter(dict[str, str])
 """Name of a definition to its text."""
 
 
+class Coded(Protocol):
+    """A step, as far as its source is kept."""
+
+    @property
+    def identity(self) -> dict[str, Any]: ...
+    def source(self) -> dict[str, str]: ...
+
+
 class SourceArchive:
     """The sources of one prefix: `sources/<fingerprint>.json.gz`, name of a definition to its text."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def keep(self, steps: Iterable[Step[Any]]) -> None:
+    def keep(self, steps: Iterable[Coded]) -> None:
         """Keeps the sources of these steps, each fingerprint once; reads and writes nothing for those known."""
         by_fingerprint = {step.identity["code"]["fingerprint"]: step for step in steps}
         known = {entry.path for entry in self._store.list(SOURCES)} if by_fingerprint else set()
@@ -54,7 +60,7 @@ class SourceArchive:
 class SourceDiffs:
     """Unified diffs of changed code: from the store where it was kept, from the steps at hand where it is in use."""
 
-    def __init__(self, store: Store, steps: Iterable[Step[Any]]) -> None:
+    def __init__(self, store: Store, steps: Iterable[Coded]) -> None:
         self._archive = SourceArchive(store)
         self._steps = {step.identity["code"]["fingerprint"]: step for step in steps}
         self._known: dict[str, dict[str, str] | None] = {}
@@ -77,9 +83,9 @@ class SourceDiffs:
         return self._known[fingerprint]
 
 
-def texts_of(step: Step[Any]) -> dict[str, str]:
+def texts_of(step: Coded) -> dict[str, str]:
     """The sources of `step` as they are kept: without what looks like a secret."""
-    return {name: redact(text) for name, text in source_of(step).items()}
+    return {name: redact(text) for name, text in step.source().items()}
 
 
 def _path(fingerprint: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from marin_dag.graph.graph import Graph
-from marin_dag.graph.step import Milestone, Step
+from marin_dag.graph.step import OutputRef
 from marin_dag.identity.canonical import canonical
 from marin_dag.identity.diff import CodeChanged, shown
 from marin_dag.ledger.records import Records
@@ -42,8 +42,7 @@ def _lines(plan: Plan, planned: PlannedStep, store: Store) -> Iterator[str]:
     yield f"  code      {policy}; {definitions}, fingerprint {code['fingerprint'][:12]}"
     if step.base is not None:
         changes = ", ".join(f"{field}={_value(value)}" for field, value in step.changes.items())
-        base = step.base.step.name if isinstance(step.base, Milestone) else step.base.name
-        yield f"  derived   {base}.{step.derivation}({changes})"
+        yield f"  derived   {step.base.name}.{step.derivation}({changes})"
     for field, item in step.inputs:
         milestone = "" if item.milestone is None else f" at step {item.milestone:,}"
         yield f"  input     {field} = {item.step.name}{milestone} ({item.digest[:8]}, {plan[item.step.name].verdict})"
@@ -60,8 +59,8 @@ def _lines(plan: Plan, planned: PlannedStep, store: Store) -> Iterator[str]:
 
 def _value(value: object) -> str:
     """A changed field as the recipe would write it; a step by its name."""
-    if isinstance(value, Step | Milestone):
-        return value.name if isinstance(value, Step) else f"{value.step.name}@{value.as_input().milestone}"
+    if isinstance(value, OutputRef):
+        return value.typed
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {_value(item)}" for key, item in value.items()) + "}"
     return shown(canonical(value, "changes"))

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from marin_dag.errors import UserError
-from marin_dag.graph.inputs import Input
+from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Record
 from marin_dag.values.fields import added_fields, class_named, identity_fields
@@ -39,12 +39,12 @@ def former_config(step: Step[Any], record: Record) -> BaseModel | None:
 def _value(node: Any, now: Any, more: Mapping[str, Any] | None = None) -> Any:
     """The value behind a canonical node; `now` is what stands in its place today, None if nothing does."""
     match node:
-        case None if isinstance(now, Input):
+        case None if isinstance(now, OutputRef):
             raise _UnknownError  # the first leg's document, perhaps, which does not say where this one began
         case None | bool() | int() | float() | str():
             return node
-        case ["input", str(digest), milestone, str(subpath)] if isinstance(now, Input):
-            return Input(now.step, milestone=milestone, subpath=subpath, digest=digest)
+        case ["input", str(), milestone, str(subpath)] if isinstance(now, OutputRef):
+            return OutputRef(now.step, at=milestone, subpath=subpath)
         case ["model" | "dataclass", str(name), *fields]:
             return _object(class_named(name), dict(fields), now, more or {})
         case ["list", *items]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from marin_dag.graph.graph import Graph
-from marin_dag.graph.inputs import Input
+from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.step import Step
 from marin_dag.ledger.lease import Held
 from marin_dag.ledger.records import Records
@@ -47,7 +47,7 @@ class LostMilestones:
         found = (self._lost(field, item, selected) for field, item in step.inputs if item.key not in self._committed)
         return tuple(lost for lost in found if lost is not None)
 
-    def _lost(self, field: str, item: Input[Any], selected: Collection[str] | None) -> Lost | None:
+    def _lost(self, field: str, item: OutputRef[Step[Any]], selected: Collection[str] | None) -> Lost | None:
         wanted = item.milestone
         if wanted is None or wanted == item.step.until:  # its own stop, which it can always be asked to make
             return None
@@ -75,18 +75,18 @@ class LostMilestones:
             for each in untold
         )
 
-    def of_milestone(self, item: Input[Any]) -> Lost | None:
+    def of_milestone(self, item: OutputRef[Step[Any]]) -> Lost | None:
         """What is wrong with a step of a trajectory that nobody may need; None if it is there, or will be."""
         return None if item.key in self._committed else self._lost("", item, None)
 
-    def _missing(self, field: str, item: Input[Any], wanted: int) -> MilestoneMissing:
+    def _missing(self, field: str, item: OutputRef[Step[Any]], wanted: int) -> MilestoneMissing:
         kept = self._kept.get(item.digest, [])
         nearest = _nearest(wanted, kept) if kept else None
         nearer = _nearest(wanted, [*kept, *self._saved(item)])
         stop = f"{item.step.name}.{item.step.kind.stop_field}"
         return MilestoneMissing(wanted, nearest, field, None if nearer == nearest else nearer, stop)
 
-    def _stops_of(self, item: Input[Any], selected: Collection[str] | None) -> list[Step[Any]]:
+    def _stops_of(self, item: OutputRef[Step[Any]], selected: Collection[str] | None) -> list[Step[Any]]:
         """Those that are there or may run, and the step that is asked of: what holds that up is another matter."""
         if not self._stops:
             for step in self._graph.steps:
@@ -96,7 +96,7 @@ class LostMilestones:
         others = (stop for stop in self._stops[item.digest] if stop.name != item.step.name)
         return [item.step, *(stop for stop in others if stop.name in selected or stop.key in self._committed)]
 
-    def _saved(self, item: Input[Any]) -> Sequence[int]:
+    def _saved(self, item: OutputRef[Step[Any]]) -> Sequence[int]:
         """Steps that attempts have saved and not published."""
         resumes_at = item.step.kind.resumes_at
         return () if resumes_at is None else list(resumes_at(self._left_behind.of(item.digest)))
@@ -134,7 +134,7 @@ def kept_milestones(committed: Iterable[str]) -> Mapping[str, list[int]]:
 def _begin_of(step: Step[Any]) -> int:
     """Where the trajectory of `step` begins, of which it may be a later leg."""
     start = step.predecessor
-    while start is not None and start.has_step and start.digest == step.digest:
+    while start is not None and start.digest == step.digest:
         start = start.step.predecessor
     return 0 if start is None else start.milestone or 0
 

@@ -22,6 +22,7 @@ from marin_dag.plan.estimate import with_seconds
 from marin_dag.plan.lost_milestones import LostMilestones, kept_milestones
 from marin_dag.plan.milestone_reasons import MilestoneMissing
 from marin_dag.plan.planned import Compared, PlannedStep, Verdict
+from marin_dag.plan.progress_mark import standing_failures
 from marin_dag.plan.reasons import (
     Accepted,
     BlockedBy,
@@ -44,7 +45,6 @@ from marin_dag.plan.remainder import LeftBehind, with_remainders
 from marin_dag.plan.siblings import Siblings
 from marin_dag.plan.stops import Stops
 from marin_dag.plan.wanted_milestones import WantedMilestones, wanted_milestones
-from marin_dag.run.progress_mark import standing_failures
 from marin_dag.store.store import Store
 
 

@@ -10,9 +10,12 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from marin_dag.code.audit import refuse_another_config, refuse_other_packages, watch_of
+from marin_dag.code.audit import CodeWatch
 from marin_dag.errors import UserError, listed
+from marin_dag.graph.context import ALONE, Host, Parts, StepStopped
 from marin_dag.graph.inputs import Input
+from marin_dag.identity.code_identity import check_packages
+from marin_dag.identity.identity import check_config
 from marin_dag.ledger.damage import DamagedInputError, refuse_damaged_inputs, repair
 from marin_dag.ledger.epoch import Epoch
 from marin_dag.ledger.progress import Progress
@@ -21,7 +24,6 @@ from marin_dag.ledger.records import Failure, FileEntry, Record, Records, attemp
 from marin_dag.ledger.requests import PUBLISH, Telling, Tellings
 from marin_dag.ledger.work_code import leave_code
 from marin_dag.run.attempt_log import AttemptLog
-from marin_dag.run.context import ALONE, Host, Parts, StepStopped
 from marin_dag.run.hearing import Hearing
 from marin_dag.run.parts import parts_of
 from marin_dag.run.result_document import result_document
@@ -73,7 +75,10 @@ class AttemptContext:
         self.repaired: tuple[str, ...] = ()
         """Of the first output, where this attempt is forced."""
         self._kind = kind = task.kind.load()
-        self._code = watch_of(task.name, kind, task.config, task.identity, self.log)
+        code = task.identity["code"]
+        self._code = CodeWatch(
+            task.name, kind.function, (task.config,), code["fingerprint"], code["definitions"], self.log
+        )
         self.log_path = f"{self._output}.log" if host.index == 0 else f"{self._output}.host{host.index}.log"
         """Relative to the prefix."""
         self.output_path = self._store.make_folder(self._output)
@@ -162,7 +167,6 @@ class AttemptContext:
         """See StepContext."""
         return {
             milestone: Input(
-                None,
                 milestone=milestone,
                 name=self.name,
                 digest=self.digest,
@@ -337,8 +341,9 @@ def run_attempt(
         prints.callback(context.hearing.close)
         context.log.info("attempt %s on %s pid %d, %s", task.attempt, socket.gethostname(), os.getpid(), task.resources)
         try:
-            refuse_other_packages(task.name, task.identity)
-            refuse_another_config(task.name, task.kind.load(), task.config, task.identity)
+            check_packages(task.name, task.identity)
+            kind = task.kind.load()
+            check_config(task.name, kind.function, task.config, kind.continues, task.identity)
             context.check_code()
             if host.index == 0:
                 context.check_inputs()

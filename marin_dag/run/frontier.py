@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from marin_dag.graph.inputs import Input
+from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.resources import Resources
 from marin_dag.graph.step import Step
 from marin_dag.run.node import Node, State
@@ -81,7 +81,7 @@ class Frontier:
                 self._missing[reader.step.key].discard(keys)
                 self._note_complete(reader)
 
-    def key_there(self, item: Input[Any]) -> str | None:
+    def key_there(self, item: OutputRef[Step[Any]]) -> str | None:
         """Key of the best record that `item` can start on; None if there is none yet.
 
         A part is enough only while somebody makes the rest: who started on it would hold what it runs on, and wait.
@@ -152,7 +152,7 @@ class Frontier:
                 return {leg.step.key for leg in able}
             able += found
 
-    def _is_brought(self, item: Input[Any], leg: Node, able: list[Node]) -> bool:
+    def _is_brought(self, item: OutputRef[Step[Any]], leg: Node, able: list[Node]) -> bool:
         """Whether an input of `leg` is there, or made by one of those, or none of its own trajectory."""
         is_its_own = item.digest == leg.step.digest and item.key not in self.committed
         return not is_its_own or any(_makes(other.step, item) for other in able)
@@ -182,14 +182,14 @@ def _is_unfinished(state: State) -> bool:
     return state in ("waiting", "running")
 
 
-def _unmade(item: Input[Any]) -> str:
+def _unmade(item: OutputRef[Step[Any]]) -> str:
     """What nobody in a run makes; the trajectory of a step on its way may well be done."""
     if item.milestone in (None, item.step.until):
         return f"{item.name} is not committed and not part of this run"
     return f"nothing in this run publishes {item.name}@{item.milestone}{_publishing(item)}"
 
 
-def _publishing(item: Input[Any]) -> str:
+def _publishing(item: OutputRef[Step[Any]]) -> str:
     """The options that publish a step of a trajectory."""
     step = item.step
     if item.milestone is None or step.kind.stop_field is None:
@@ -197,7 +197,7 @@ def _publishing(item: Input[Any]) -> str:
     return f"; `--set {step.name}.{step.kind.stop_field}={item.milestone} --until {step.name}` does"
 
 
-def _makes(step: Step[Any], item: Input[Any]) -> bool:
+def _makes(step: Step[Any], item: OutputRef[Step[Any]]) -> bool:
     """Whether a run of `step` may commit what `item` reads; of a trajectory, a leg makes what lies on it."""
     if step.digest != item.digest:
         return False

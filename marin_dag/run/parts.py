@@ -6,10 +6,10 @@ published; it is as immutable as any other record. The whole follows under `comm
 
 from typing import Any
 
+from marin_dag.graph.context import Parts
 from marin_dag.graph.inputs import Input
 from marin_dag.ledger.lease import Leases
 from marin_dag.ledger.records import COMMITS, Records, key_at
-from marin_dag.run.context import Parts
 from marin_dag.store.store import Store
 
 
@@ -25,7 +25,7 @@ def parts_of(growing: Input[Any], store: Store, *, after: int) -> Parts:
         record = records.get(key)
         result = type(growing.result).model_validate(record.result)
         path = store.url(record.output_path)
-        return Input(None, milestone=number, name=growing.name, digest=digest, path=path, result=result)
+        return Input(growing.name, digest, path, result, milestone=number)
 
     keys = {key_at(entry.path) for entry in store.list(COMMITS, digest)}
     numbers = sorted(int(key.partition("@")[2]) for key in keys if "@" in key)

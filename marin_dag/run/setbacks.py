@@ -6,11 +6,11 @@ from typing import Any
 
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Failure, Records, first_lines
+from marin_dag.plan.progress_mark import progress_mark
 from marin_dag.run.frontier import Frontier
 from marin_dag.run.live import Display
 from marin_dag.run.node import Node
 from marin_dag.run.obituary import headline
-from marin_dag.run.progress_mark import progress_mark
 from marin_dag.store.retry import is_transient, patiently
 from marin_dag.store.store import Store, StoreError
 

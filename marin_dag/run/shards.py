@@ -20,11 +20,11 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from marin_dag.code.audit import CodeWatch
 from marin_dag.code.closure import Closure
+from marin_dag.code.fingerprint import closure_of
+from marin_dag.graph.context import StepStopped
 from marin_dag.identity.canonical import canonical, sha256
-from marin_dag.identity.code_identity import closure_of
 from marin_dag.ledger.records import FileEntry, make_manifest
 from marin_dag.ledger.shard_records import key_and_epoch
-from marin_dag.run.context import StepStopped
 from marin_dag.run.task import FanOut
 from marin_dag.store.prefix import open_store
 from marin_dag.store.redact import refuse_secrets

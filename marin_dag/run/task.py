@@ -7,12 +7,14 @@ from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel
 
-from marin_dag.graph.inputs import Input, replace_inputs
+from marin_dag.graph.inputs import Input
+from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.resources import Resources
-from marin_dag.graph.step import StepKind
+from marin_dag.graph.step import Step, StepKind
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.provenance import Provenance
 from marin_dag.ledger.records import Failure, Record
+from marin_dag.values.walk import replace_references
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,17 +110,21 @@ def bound_config(config: BaseModel, records: Mapping[tuple[str, ...], Record], u
     """`config` with its inputs bound to their records, which lie under the keys any of which would do; `url` says where
     a path of the store is."""
 
-    def bound(item: Input[Any]) -> Input[Any]:
+    def bound(item: OutputRef[Step[Any]]) -> Input[Any]:
         record = records[item.keys]
         result = item.step.kind.result_type.model_validate(record.result)
-        return item.bound(
-            path=url(record.output_path),
+        return Input(
+            item.name,
+            item.digest,
+            path=f"{url(record.output_path).rstrip('/')}/{item.subpath}".rstrip("/"),
             result=result,
+            milestone=item.milestone,
+            subpath=item.subpath,
             is_growing=record.key != item.key,
             computed_with=record.provenance.computed_with,
         )
 
-    return replace_inputs(config, bound)
+    return replace_references(config, bound)
 
 
 class Meeting(Protocol):

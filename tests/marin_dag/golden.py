@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
+from marin_dag.code.fingerprint import closure_of
 from marin_dag.graph.step import Runtime, StepKind
 from marin_dag.identity.canonical import canonical, sha256
-from marin_dag.identity.code_identity import closure_of
 from tests.marin_dag.edit_corpus import FOLDER, read_case, step_in
 
 FILE = Path(__file__).with_name("golden_digests.json")

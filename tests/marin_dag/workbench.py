@@ -8,9 +8,9 @@ from types import ModuleType
 import pytest
 
 from marin_dag.cli.main import main
-from marin_dag.graph.assignments import parse_assignment
+from marin_dag.code.fingerprint import notice_edits
+from marin_dag.graph.assignments import build_graph
 from marin_dag.graph.graph import Graph
-from marin_dag.identity import code_identity as code
 from marin_dag.plan.plan import Plan, make_plan
 from marin_dag.plan.remarks import no_remarks
 from marin_dag.store.prefix import open_store
@@ -111,9 +111,8 @@ class Workbench:
 
     def plan(self, *arguments: str) -> Plan:
         """The plan behind a dry run."""
-        graph = Graph(self._recipe().build(None))
-        for text in arguments[1::2]:
-            graph = graph.override(*parse_assignment(text, graph))
+        recipe = self._recipe()
+        graph = build_graph(lambda: Graph(recipe.build(None)), arguments[1::2])
         return make_plan(graph, open_store(str(self.prefix)))
 
     def edit(self, old: str, new: str) -> None:
@@ -134,7 +133,7 @@ class Workbench:
         return {str(path.relative_to(self.prefix)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
     def _recipe(self) -> ModuleType:
-        code.notice_edits()  # a process reads each source once; here the file changes under it
+        notice_edits()  # a process reads each source once; here the file changes under it
         spec = importlib.util.spec_from_file_location(MODULE, self.file)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from marin_dag.cli.main import main
+from marin_dag.graph.assignments import build_graph
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import record_path
 from marin_dag.store.prefix import open_store
@@ -41,7 +42,11 @@ def save(prefix, digest, step, *, is_certified):
 
 def test_it_lists_the_newest_certified_state_of_each_phase_and_prints_lines_that_go_back_to_it(tmp_path, capsys):
     prefix = tmp_path / "runs"
-    phases = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
+
+    def graph(*settings: str) -> Graph:
+        return build_graph(lambda: Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]]), settings)
+
+    phases = graph()
     phoenix, last = phases.step("phoenix"), phases.step("deeper_starling")
     for step, is_certified in ((1000, True), (1100, True), (1150, False)):
         folder = save(prefix, phoenix.digest, step, is_certified=is_certified)
@@ -60,7 +65,7 @@ def test_it_lists_the_newest_certified_state_of_each_phase_and_prints_lines_that
     assert said["lies in"] == folder.replace("1150", "1100")
     publish, fork = (shlex.split(said[what])[2:] for what in ("publish it", "go on from"))
     assert publish[:4] == ["--set", "phoenix.until_step=1100", "--until", "phoenix"]
-    assert phases.override("phoenix", "until_step", "1100").step("phoenix").digest == phoenix.digest
+    assert graph("phoenix.until_step=1100").step("phoenix").digest == phoenix.digest
     assert run(prefix, capsys, *publish[:4], "--dry-run")[0] == 2
     assert fork[:4] == ["fork", "starling", "--as", "starling-again"]
     (note,) = [line.strip() for line in out.splitlines() if line.startswith("            ")]

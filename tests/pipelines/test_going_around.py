@@ -5,6 +5,7 @@ import shlex
 
 import pytest
 
+from marin_dag.graph.assignments import build_graph
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import record_path
 from marin_dag.quantities import in_short
@@ -15,7 +16,12 @@ from pipelines.scales import LAPTOP
 from tests.marin_dag.ledger.test_records import a_record
 from tests.pipelines.test_certified_command import run, save
 
-GRAPH = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
+
+def graph(*settings: str) -> Graph:
+    return build_graph(lambda: Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]]), settings)
+
+
+GRAPH = graph()
 PHOENIX = GRAPH.step("phoenix")
 
 
@@ -125,7 +131,7 @@ def test_a_phase_that_left_batches_out_itself_leaves_those_out_again(tmp_path, c
     prefix = tmp_path / "runs"
     sets = ("--set", "starling.skip_batches=7")
     acknowledged = ("--set", 'starling.acknowledge=["skip_batches"]')
-    starling = GRAPH.override("starling", "skip_batches", "7").step("starling")
+    starling = graph("starling.skip_batches=7").step("starling")
     log(prefix, starling.digest, alarm("loss_spike", starling.config.begin_step + 150))
     _, out, _ = run(prefix, capsys, "certified", "starling", *sets, *acknowledged)
     assert f"--set skip_batches={150 + 100 + 7}" in out
@@ -139,7 +145,7 @@ def test_more_than_palm_left_out_is_said_and_so_is_a_mixture_that_changes_meanwh
     segments = {"segments": [{"start_step": 0, "weights": {"web": 1}}, {"start_step": 300, "weights": {"web": 1}}]}
     _, out, _ = run(prefix, capsys, "certified", "kestrel")
     assert "--set skip_batches=550" in out and "PaLM left out 200 to 500; there is no nearer state" in out
-    changing = GRAPH.override("kestrel", "mixture", json.dumps(segments)).step("kestrel")
+    changing = graph(f"kestrel.mixture={json.dumps(segments)}").step("kestrel")
     save(prefix, changing.digest, 100, is_certified=True)
     log(prefix, changing.digest, alarm("update_norm", 550))
     _, out, _ = run(prefix, capsys, "certified", "kestrel", "--set", f"kestrel.mixture={json.dumps(segments)}")
@@ -149,7 +155,7 @@ def test_more_than_palm_left_out_is_said_and_so_is_a_mixture_that_changes_meanwh
 def test_where_its_own_beginning_restored_less_the_fork_restores_everything(tmp_path, capsys):
     prefix = tmp_path / "runs"
     sets = ("--set", "starling.restore=weights", "--set", 'starling.acknowledge=["restore"]')
-    starling = GRAPH.override("starling", "restore", "weights").step("starling")
+    starling = graph("starling.restore=weights").step("starling")
     begin = starling.config.begin_step
     save(prefix, starling.digest, begin + 10, is_certified=True)
     log(prefix, starling.digest, alarm("loss_spike", begin + 110))

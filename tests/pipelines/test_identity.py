@@ -114,7 +114,7 @@ def test_other_worker_counts_and_all_else_that_is_execution_give_the_same_digest
     graph = Graph(parsed.build(parsed))
     twisted: list[str] = []
     for step in graph.steps:
-        moved = step.with_config(with_other_execution(step.config, twisted))
+        moved = dataclasses.replace(step, config=with_other_execution(step.config, twisted))
         assert moved.digest == step.digest, step.name
     assert {"shards_in_flight", "files_in_flight", "checkpoint_every_steps"} <= set(twisted)
     assert pipeline == "web_corpus" or "windows_per_batch" in twisted  # it evaluates nothing

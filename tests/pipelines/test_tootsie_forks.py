@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from marin_dag.cli.main import main
-from marin_dag.graph.forks import Forks
 from marin_dag.graph.graph import Graph
 from marin_dag.identity.diff import differences
 from marin_dag.keep.collect import CERTIFIED
 from marin_dag.ledger.epoch import seal
 from marin_dag.ledger.records import Failure, Records, new_attempt, record_path
+from marin_dag.plan.forks import Forks
+from marin_dag.plan.progress_mark import progress_mark
 from marin_dag.plan.reasons import Changed, are_of_another_recipe, render_all
-from marin_dag.run.progress_mark import progress_mark
 from marin_dag.store.prefix import open_store
 from pipelines.corpus import eight_b_corpus, laptop_corpus
 from pipelines.fork_report import LEFT_OUT, fork_report

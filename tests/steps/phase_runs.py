@@ -9,10 +9,10 @@ import jax
 import numpy as np
 from pydantic import BaseModel
 
+from marin_dag.graph.context import ALONE
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Cpu, Resources
 from marin_dag.ledger.requests import Telling
-from marin_dag.run.context import ALONE
 from runtime.data.cache import TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.mixture import MixtureSchedule
@@ -70,9 +70,7 @@ class Trajectory:
     def at(self, step: int) -> Input[TrainPhaseResult]:
         path, result = self.records[step]
         how = self.how_by_record[step]
-        return Input(
-            None, milestone=step, name="a phase", digest=self.digest, path=path, result=result, computed_with=how
-        )
+        return Input(milestone=step, name="a phase", digest=self.digest, path=path, result=result, computed_with=how)
 
     def files(self, step: int) -> dict[str, bytes]:
         root = Path(self.records[step][0])
@@ -179,9 +177,7 @@ def write_cache(folder: Path, last_id: int) -> TokenizeResult:
 
 def cache_of(folder: Path, name: str, last_id: int) -> Input[TokenizeResult]:
     """The same as another step would see it."""
-    return Input(
-        None, name=f"tokenize/{name}", digest=name[0] * 64, path=str(folder), result=write_cache(folder, last_id)
-    )
+    return Input(name=f"tokenize/{name}", digest=name[0] * 64, path=str(folder), result=write_cache(folder, last_id))
 
 
 def a_phase(cache: Any, **changes: Any) -> TrainPhaseConfig:

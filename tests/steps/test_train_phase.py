@@ -19,11 +19,11 @@ from pydantic import ValidationError
 
 from marin_dag.cli.mistakes import said_of
 from marin_dag.errors import RefusedConfigError
+from marin_dag.graph.context import StepStopped
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Cpu, Gpu, Tpu
 from marin_dag.keep.copy.certified_copies import place_of
 from marin_dag.ledger.requests import Telling
-from marin_dag.run.context import StepStopped
 from marin_dag.values.changes import ChangeError
 from marin_dag.values.fields import RuntimeField, markers
 from runtime.data.loader import DataPosition
@@ -352,7 +352,7 @@ def test_a_checkpoint_tells_the_configuration_but_nothing_of_its_execution(tmp_p
 def test_the_cost_of_a_phase_counts_its_own_steps_only(phase):
     first = train_phase.cost(phase, Cpu(2))
     assert first.tokens == 8 * 4 * SEQUENCE_LENGTH
-    start = Input(None, milestone=8, name="first", digest="e" * 64)
+    start = Input(milestone=8, name="first", digest="e" * 64, path="", result=None)
     assert train_phase.cost(until(phase, 10, start=start), Cpu(2)).tokens == 2 * 4 * SEQUENCE_LENGTH
 
 
@@ -759,9 +759,9 @@ def test_a_cache_that_was_made_anew_is_a_jump_and_one_of_the_same_identity_is_no
     start = train_phase("first", phase).as_input()
     following = phase.model_copy(update={"start": start, "until_step": 10})
     same = phase.caches["web"]
-    renamed = Input(None, name="tokenize/renamed", digest=same.digest, path=str(tmp_path), result=same.result)
+    renamed = Input(name="tokenize/renamed", digest=same.digest, path=str(tmp_path), result=same.result)
     train_phase.check(following.model_copy(update={"caches": {"web": renamed}}))
-    made_anew = Input(None, name="tokenize/web", digest="b" * 64, path=str(tmp_path), result=same.result)
+    made_anew = Input(name="tokenize/web", digest="b" * 64, path=str(tmp_path), result=same.result)
     jumping = following.model_copy(update={"caches": {"web": made_anew}})
     with expect_error(RefusedConfigError) as refused:
         train_phase.check(jumping)

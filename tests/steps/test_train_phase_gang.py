@@ -152,7 +152,6 @@ def text_of(folder: Path, step: Step[TokenizeResult] | None = None) -> Input[Tok
     store = open_store(str(folder / "runs"))
     record = Records(store).get(step.key)
     return Input(
-        None,
         name=step.name,
         digest=step.digest,
         path=store.url(record.output_path),
@@ -243,7 +242,6 @@ def test_two_hosts_evaluate_to_the_figures_of_one_each_reading_its_own_windows_a
     (result_of_phase, _) = phase_of(committed)
     (checkpoint,) = (tmp_path / "runs" / "outputs").glob(f"*/*/step-{UNTIL_STEP}/checkpoint/manifest.json")
     phase = Input(
-        None,
         name="phase",
         digest="d" * 64,
         path=str(checkpoint.parents[1]),

@@ -18,7 +18,6 @@ from marin_dag.keep.copy.copy_errors import CopyCancelledError, is_full
 from marin_dag.keep.copy.copying import Copier
 from marin_dag.keep.copy.loose_files import logs_of
 from marin_dag.ledger.acceptances import ACCEPTED, Acceptances
-from marin_dag.ledger.migrations import MIGRATIONS
 from marin_dag.ledger.pins import PINS
 from marin_dag.ledger.provenance import now, user_name
 from marin_dag.ledger.records import CHECKSUM_THREADS, LABELS, Record
@@ -91,7 +90,6 @@ class Attachments:
         try:
             self._along(LABELS, lambda path: path.rpartition("/")[2] in keys)
             self._along(PINS, lambda path: path.removeprefix(f"{PINS}/").removesuffix(".json") in keys)
-            self._along(MIGRATIONS, of_digest)
             self._along(TOLD, of_digest)
             self._acceptances(of_digest)
             self._forks()

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from marin_dag.graph.context import Host
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
 from marin_dag.graph.slices import slice_shape
 from marin_dag.ledger.records import Failure, Records
 from marin_dag.run.attempt import failure_of, run_attempt
-from marin_dag.run.context import Host
 from marin_dag.run.ray.switchboard import MEETING_POLL_SECONDS, SwitchboardChannel
 from marin_dag.run.task import Outcome, Task
 from marin_dag.store.prefix import open_store

@@ -7,9 +7,9 @@ import shlex
 
 import pytest
 
-from marin_dag.graph.forks import Forks
 from marin_dag.ledger.lease import COPIES, Leases
 from marin_dag.ledger.requests import Tellings
+from marin_dag.plan.forks import Forks
 from marin_dag.store.prefix import open_store
 from tests.marin_dag.workbench import Workbench
 

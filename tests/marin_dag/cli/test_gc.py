@@ -85,9 +85,9 @@ def test_a_fork_and_another_pipeline_that_is_named_keep_what_they_lead_to(edited
     other.write_text(
         "import sys\nfrom marin_dag.cli.main import main\nfrom tests.marin_dag import toy\n"
         "def build(arguments):\n"
-        "    steps = toy.build(arguments)\n"
+        "    from marin_dag.graph.assignments import build_graph\n"
         "    from marin_dag.graph.graph import Graph\n"
-        "    return Graph(steps).override('text/web', 'text', 'webb').targets\n"
+        "    return build_graph(lambda: Graph(toy.build(arguments)), ['text/web.text=webb']).targets\n"
         "sys.exit(main(build, name='other'))\n"
     )
     assert edited("gc", "--also", str(other), *NOW) == (0, "nothing to collect that is older than 0 days\n")

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from marin_dag.code.audit import CodeChangedError, refuse_another_config, refuse_other_packages
+from marin_dag.code.audit import CodeChangedError
 from marin_dag.graph.step import Step
+from marin_dag.identity.code_identity import check_packages
+from marin_dag.identity.identity import check_config
 from marin_dag.ledger.records import Records
 from marin_dag.run.backend import Backend
 from marin_dag.run.local.backend import LocalBackend
@@ -205,9 +207,9 @@ def test_a_versioned_step_is_held_to_the_fingerprint_that_its_record_will_name(
 def test_another_version_of_a_package_where_the_step_runs_is_refused() -> None:
     identity = {"code": {"packages": {"pydantic": "0.0.1"}}}
     with expect_error(CodeChangedError):
-        refuse_other_packages("tokenize", identity)
+        check_packages("tokenize", identity)
     with expect_error(CodeChangedError):
-        refuse_other_packages("tokenize", {"code": {"packages": {"no-such-thing": "1"}}})
+        check_packages("tokenize", {"code": {"packages": {"no-such-thing": "1"}}})
 
 
 def test_a_config_that_changed_after_its_digest_is_refused() -> None:
@@ -215,10 +217,10 @@ def test_a_config_that_changed_after_its_digest_is_refused() -> None:
 
     step = anything("anything", Anything(value=[1, 2]))
     assert step.digest
-    refuse_another_config("anything", step.kind, step.config, step.identity)
+    check_config("anything", step.kind.function, step.config, None, step.identity)
     step.config.value.append(3)  # type: ignore[attr-defined]
     with expect_error(CodeChangedError):
-        refuse_another_config("anything", step.kind, step.config, step.identity)
+        check_config("anything", step.kind.function, step.config, None, step.identity)
 
 
 def test_what_a_plan_saw_of_a_config_is_what_a_worker_sees(tmp_path: Path, backend: Backend) -> None:

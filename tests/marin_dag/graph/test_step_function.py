@@ -32,7 +32,7 @@ def lonely(config: TextConfig) -> CountResult:
         (without_result, "the result type is not given; a step function is written (config: "),
         (
             turned_round,
-            "the config type is <class 'marin_dag.run.context.StepContext'>; a step function is written (config",
+            "the config type is <class 'marin_dag.graph.context.StepContext'>; a step function is written (config",
         ),
         (lonely, "takes 1 arguments; a step function takes (config, context)."),
     ],

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, create_model
 
+from marin_dag.code.fingerprint import value_types
 from marin_dag.graph.step import Input, Once, Runtime, Step, StepContext, StopAt, step
 from marin_dag.identity.canonical import canonical, sha256
-from marin_dag.identity.code_identity import value_types
 from marin_dag.identity.diff import FieldChanged, differences
 from marin_dag.ledger.records import Record
 from marin_dag.plan.former import former_config

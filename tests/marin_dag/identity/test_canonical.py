@@ -21,7 +21,8 @@ from pydantic import BaseModel
 
 from marin_dag.graph.resources import Gpu, Tpu
 from marin_dag.graph.step import Input, Once, Step, StepContext, StopAt, step
-from marin_dag.identity.canonical import NotCanonicalError, canonical, digest_of_document, sha256
+from marin_dag.identity.canonical import NotCanonicalError, canonical, sha256
+from marin_dag.identity.identity import digest_of_document
 from tests.catalogue import expect_error
 from tests.marin_dag.golden import (
     FILE,

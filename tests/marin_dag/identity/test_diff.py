@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from marin_dag.identity.canonical import canonical, digest_of_document
+from marin_dag.identity.canonical import canonical
 from marin_dag.identity.diff import (
     ABSENT,
     CodeChanged,
@@ -15,6 +15,7 @@ from marin_dag.identity.diff import (
     differences,
     input_keys,
 )
+from marin_dag.identity.identity import digest_of_document
 from tests.marin_dag.toy import TextConfig, text
 
 

@@ -23,11 +23,11 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from marin_dag.graph.inputs import replace_inputs
 from marin_dag.graph.step import Input, Step, StepContext, step
 from marin_dag.identity import code_identity as code
 from marin_dag.identity.canonical import NotCanonicalError, canonical, sha256
 from marin_dag.store.prefix import open_store
+from marin_dag.values.walk import replace_references
 from steps.download import DownloadConfig, download
 from steps.fetch import files_in
 from tests.catalogue import expect_error
@@ -155,13 +155,13 @@ def test_an_input_inside_a_named_tuple_is_an_edge_of_the_graph() -> None:
     source = text("source", TextConfig(text="web"))
     reader = anything("reader", Anything(value=Pair(source.as_input(), 1)))
     assert [item.step for _, item in reader.inputs] == [source]
-    bound = replace_inputs(reader.config, lambda item: item.bound(path="p", result=Result()))
+    bound = replace_references(reader.config, lambda item: Input(item.name, item.digest, "p", Result()))
     assert bound.value == Pair(bound.value.source, 1)  # type: ignore[attr-defined]
     assert bound.value.source.path == "p"  # type: ignore[attr-defined]
 
 
 def test_an_input_where_the_graph_does_not_look_is_refused_with_the_cure() -> None:
-    source: Input[Any] = text("source", TextConfig(text="web")).as_input()
+    source = text("source", TextConfig(text="web")).as_input()
     with expect_error(NotCanonicalError):
         of({source})
     with expect_error(NotCanonicalError):
@@ -248,7 +248,7 @@ def test_a_default_that_is_written_out_is_the_default() -> None:
 
 
 def test_a_time_of_a_source_file_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    from marin_dag.identity.code_identity import closure_now
+    from marin_dag.code.fingerprint import closure_now
 
     before = closure_now(anything.function)
     file = Path(__file__)

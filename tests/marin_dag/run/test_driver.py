@@ -25,12 +25,12 @@ from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.records import Records, record_path
 from marin_dag.plan.plan import make_plan
 from marin_dag.plan.planned import Verdict
+from marin_dag.plan.progress_mark import progress_mark
 from marin_dag.run import driver as run_module
 from marin_dag.run.backend import Backend, Listener, Outcome
 from marin_dag.run.driver import Run
 from marin_dag.run.live import LineDisplay, TableDisplay, figures_of
 from marin_dag.run.local.backend import LocalBackend
-from marin_dag.run.progress_mark import progress_mark
 from marin_dag.run.ray.backend import RayBackend
 from marin_dag.store.prefix import open_store
 from tests.catalogue import expect_error

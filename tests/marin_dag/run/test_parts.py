@@ -5,6 +5,7 @@ from pathlib import Path
 from rich.console import Console
 
 from marin_dag.errors import UserError
+from marin_dag.graph.assignments import build_graph
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records, record_path
@@ -56,8 +57,11 @@ def test_it_is_the_same_step_as_one_that_waits_for_the_whole(tmp_path):
 
 
 def test_an_override_above_it_leaves_it_growing():
-    reader = follow("reader", FollowConfig(pieces=grow("pieces", GrowConfig(num_pieces=3)).growing()))
-    overridden = Graph([reader]).override("pieces", "num_pieces", "4").step("reader")
+    def build() -> Graph:
+        pieces = grow("pieces", GrowConfig(num_pieces=3))
+        return Graph([follow("reader", FollowConfig(pieces=pieces.growing()))])
+
+    reader, overridden = (build_graph(build, texts).step("reader") for texts in ([], ["pieces.num_pieces=4"]))
     assert overridden.config.pieces.is_growing and overridden.key != reader.key
 
 
@@ -86,16 +90,6 @@ def test_a_killed_maker_goes_on_behind_the_parts_it_has_published_and_leaves_the
 def test_only_a_kind_with_parts_can_be_taken_as_it_grows():
     with expect_error(UserError):
         write("text", WriteConfig(text="a")).growing()
-
-
-def test_a_fork_of_a_step_that_starts_on_the_first_part_still_does_after_an_override_above():
-    pieces = grow("pieces", GrowConfig(num_pieces=3))
-    waiting = follow("waiting", FollowConfig(pieces=grow("other", GrowConfig(num_pieces=2))))
-    fork = waiting.fork("fork", pieces=pieces.growing())
-    graph = Graph([fork]).override("pieces", "num_pieces", "4")
-    assert graph.step("fork").config.pieces.is_growing
-    graph = Graph([waiting, fork]).override("waiting", "tell", "here")
-    assert graph.step("fork").config.pieces.is_growing
 
 
 def test_an_output_and_each_of_its_parts_is_found_by_its_digest(tmp_path):

@@ -1,11 +1,12 @@
 """Changes: a key that a config has not is answered with the field that is meant, whatever people call it."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 from pydantic import BaseModel, Field, create_model
 
-from marin_dag.values.changes import ChangeError, apply_text, nearest_field
+from marin_dag.values.changes import ChangeError, changed, nearest_field, text_change
 from tests.catalogue import expect_error
 
 
@@ -27,6 +28,10 @@ class Config(BaseModel, frozen=True, extra="forbid"):
     skip: SkipRule | None = None
 
 
+def set_text(config: BaseModel, path: str, text: str, *, owner: str) -> Any:
+    return changed(config, [text_change(path, text)], owner=owner)
+
+
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
@@ -46,12 +51,12 @@ def test_a_field_is_found_by_what_people_call_it(word: str, meant: str) -> None:
 def test_a_hint_is_not_buried_under_the_names_of_all_fields() -> None:
     wide = create_model("Wide", **{f"field_{number}": (int, 0) for number in range(9)})
     with pytest.raises(ChangeError) as refused:
-        apply_text(wide(), "feild_3", "1", owner="phase")
+        set_text(wide(), "feild_3", "1", owner="phase")
     assert str(refused.value) == "phase.feild_3: Wide has no field 'feild_3'. Did you mean 'field_3'?"
     with expect_error(ChangeError):
-        apply_text(wide(), "qqq", "1", owner="phase")
+        set_text(wide(), "qqq", "1", owner="phase")
     with expect_error(ChangeError):
-        apply_text(Config(), "remt", "1", owner="phase")
+        set_text(Config(), "remt", "1", owner="phase")
 
 
 def test_a_value_with_a_key_that_is_none_is_answered_with_the_key_that_is_meant_and_a_value_to_copy() -> None:
@@ -59,13 +64,13 @@ def test_a_value_with_a_key_that_is_none_is_answered_with_the_key_that_is_meant_
         skip: SkipRule | None = Field(default=None, examples=[{"sigma": 6.0, "warmup_steps": 64}])
 
     with pytest.raises(ChangeError) as refused:
-        apply_text(Phase(), "skip", '{"sigmas": 4, "qqq": 1}', owner="phase")
+        set_text(Phase(), "skip", '{"sigmas": 4, "qqq": 1}', owner="phase")
     said = str(refused.value)
     assert "SkipRule has no field 'sigmas' (did you mean 'sigma'?), SkipRule has no field 'qqq'; it lacks" in said
     example = said.partition(" For example: ")[2]
-    assert apply_text(Phase(), "skip", example, owner="phase").skip == SkipRule(sigma=6.0, warmup_steps=64)
+    assert set_text(Phase(), "skip", example, owner="phase").skip == SkipRule(sigma=6.0, warmup_steps=64)
     with expect_error(ChangeError):
-        apply_text(Config(), "averages", '[{"decays": 0.9}]', owner="phase")
+        set_text(Config(), "averages", '[{"decays": 0.9}]', owner="phase")
 
 
 def test_a_value_that_is_wrong_inside_a_form_that_is_right_is_not_said_to_have_keys_that_are_none() -> None:
@@ -87,10 +92,10 @@ def test_a_value_that_is_wrong_inside_a_form_that_is_right_is_not_said_to_have_k
     )()
     negative = '{"segments": [{"start_step": 0, "weights": {"web": -1}}]}'
     with expect_error(ChangeError) as refused:
-        apply_text(phase, "mixture", negative, owner="phase")
+        set_text(phase, "mixture", negative, owner="phase")
     assert "has no field" not in str(refused.value)
     with expect_error(ChangeError):
-        apply_text(phase, "mixture", negative.replace("weights", "weihgts"), owner="phase")
+        set_text(phase, "mixture", negative.replace("weights", "weihgts"), owner="phase")
 
 
 def test_nothing_near_is_no_advice() -> None:
@@ -99,4 +104,4 @@ def test_nothing_near_is_no_advice() -> None:
 
 def test_a_field_of_what_is_not_there_says_what_to_set_instead() -> None:
     with expect_error(ChangeError):
-        apply_text(Config(), "skip.sigma", "6", owner="phase")
+        set_text(Config(), "skip.sigma", "6", owner="phase")

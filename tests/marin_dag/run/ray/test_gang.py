@@ -13,9 +13,9 @@ from typing import Any, cast
 import pytest
 import ray
 
+from marin_dag.graph.context import Host
 from marin_dag.graph.resources import Cpu, Tpu
 from marin_dag.ledger.records import Failure, Records
-from marin_dag.run.context import Host
 from marin_dag.run.ray.gang import Gang, cause_of, hosts_of
 from marin_dag.run.task import Outcome
 from marin_dag.store.prefix import open_store

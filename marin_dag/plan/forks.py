@@ -2,15 +2,16 @@
 
 import contextlib
 import datetime
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from marin_dag.errors import UserError, listed
 from marin_dag.graph.assignments import parse_fork_settings
+from marin_dag.graph.fork import Follow, Fork, ForkError, followers, forked
 from marin_dag.graph.graph import Graph
-from marin_dag.graph.step import NAME, Milestone, Step, StepKind
+from marin_dag.graph.step import NAME, Step
 from marin_dag.ledger.lease import Leases
 from marin_dag.ledger.provenance import user_name
 from marin_dag.ledger.records import Records
@@ -18,45 +19,25 @@ from marin_dag.ledger.requests import PUBLISH, Tellings
 from marin_dag.plan.config_checks import MAX_NAMED, RefusedStepsError, check_configs
 from marin_dag.plan.lost_milestones import Lost, LostMilestones, lost_in
 from marin_dag.plan.milestone_reasons import MilestoneMissing, NotTold
+from marin_dag.plan.progress_mark import standing_failures
 from marin_dag.plan.reasons import render
 from marin_dag.plan.remainder import LeftBehind
 from marin_dag.plan.wanted_milestones import own_stop_not_told
-from marin_dag.run.progress_mark import standing_failures
 from marin_dag.store.redact import redact, refuse_secrets
 from marin_dag.store.store import Store
-from marin_dag.values.changes import apply_text, nearest, value_at
-from marin_dag.values.fields import identity_fields
+from marin_dag.values.changes import nearest, value_at
 
 NAMES = "names"
 MAX_NAME_LENGTH = 100
 """With "/attempt/file" and the like around it, a name of this length is a path on every file system and store."""
 
-Follow = Mapping[StepKind[Any, Any], Sequence[StepKind[Any, Any]]]
-"""Kind of step to the kinds that are made of each of its forks too, as they are of the step it was forked from."""
-
-
-WithForks = Callable[[Graph, Sequence["Fork"], Sequence["Fork"]], Sequence[Step[Any]]]
-"""From the graph with all forks in it, those that may be counted on, and those that would hold the others up: further
-targets."""
-
-
-class ForkError(UserError):
-    """A fork that cannot be made or found."""
+WithForks = Callable[[Graph, Sequence[Fork], Sequence[Fork]], Sequence[Step[Any]]]
+"""Returns further targets, given the graph with all forks in it, the forks that can be made, and those that would hold
+the others up."""
 
 
 class DamagedForkError(ForkError):
     """A kept fork that cannot be read."""
-
-
-class Fork(BaseModel, frozen=True, extra="forbid"):
-    """`name` is `base` with `changes`: dotted field to the text that the person typed."""
-
-    name: str
-    base: str
-    changes: dict[str, str]
-    author: str
-    reason: str
-    created: str
 
 
 class Forks:
@@ -105,7 +86,7 @@ class Forks:
             refuse_secrets({field.rpartition(".")[2]: text}, f"fork {base} --as {name}")
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
         fork = Fork(name=name, base=base, changes=changes, author=user_name(), reason=redact(reason), created=created)
-        step = _forked(graph, fork)
+        step = forked(graph, fork)
         unchanged = [
             field for field in changes if value_at(step.config, field) == value_at(graph.step(base).config, field)
         ]
@@ -159,9 +140,9 @@ class Forks:
         """`graph` with all forks, and what the pipeline adds for them, as further targets."""
         forks = self.all()
         for fork in forks:
-            step = forked(graph, fork)
+            step = kept_fork(graph, fork)
             made = [step, *followers(graph, step, self._follow)]
-            with _said_of(fork):
+            with _naming(fork):
                 _refuse_without_identity(made)
                 graph = graph.with_targets(made)
         if forks and self._with_forks is not None:
@@ -197,7 +178,7 @@ class Forks:
 
     def lost_by(self, graph: Graph, fork: Fork, *, alone: bool = False) -> tuple[Lost, ...]:
         """What is lost of the inputs of a fork that is not in `graph` yet; for `alone` see `lost_in`."""
-        step = forked(graph, fork)
+        step = kept_fork(graph, fork)
         return lost_in(graph.with_targets([step]), [step], self._store, alone=alone).get(step.name, ())
 
     def tell_what_it_needs(self, graph: Graph, fork: Fork) -> tuple[list[NotTold], list[NotTold | MilestoneMissing]]:
@@ -209,7 +190,7 @@ class Forks:
             What attempts at work were not told when they began: what they are told now, and what they cannot be,
             without what `lost_by` says of it alone.
         """
-        step = forked(graph, fork)
+        step = kept_fork(graph, fork)
         running, committed = Leases(self._store).at_work(), Records(self._store).committed_keys()
         said = self.lost_by(graph, fork, alone=True)
         tellings = Tellings(self._store)
@@ -257,7 +238,7 @@ class Forks:
 
     def names_with(self, graph: Graph, fork: Fork) -> tuple[str, ...]:
         """The names of a fork and of the steps that follow it."""
-        step = forked(graph, fork)
+        step = kept_fork(graph, fork)
         return (step.name, *(follower.name for follower in followers(graph, step, self._follow)))
 
     def _paths(self) -> list[str]:
@@ -281,28 +262,14 @@ class Forks:
             ) from None
 
 
-def made_by(graph: Graph, step: Step[Any], *, base: str) -> Step[Any] | None:
-    """The step of `graph` that makes all that a fork of `base` would, as its output or on the way there; else None."""
-    same = [other for other in graph.steps if other.digest == step.digest and (other.until or 0) >= (step.until or 0)]
-    return min(same, key=lambda other: (other.until or 0, other.name != base), default=None)
-
-
-def changes_of_execution(fork: Fork, kind: StepKind[Any, Any]) -> dict[str, str]:
-    """Those of the changes of fields that are no identity and no stop: `Runtime` ones."""
-    owner: type[BaseModel] = kind.config_type
-    identity = {*identity_fields(owner), kind.stop_field}
-    return {field: text for field, text in fork.changes.items() if field.partition(".")[0] not in identity}
-
-
-def forked(graph: Graph, fork: Fork) -> Step[Any]:
-    """The step that a kept fork describes."""
-    with _said_of(fork):
-        return _forked(graph, fork)
+def kept_fork(graph: Graph, fork: Fork) -> Step[Any]:
+    """Return the step that a kept fork describes; an error names the fork and how to forget it."""
+    with _naming(fork):
+        return forked(graph, fork)
 
 
 @contextlib.contextmanager
-def _said_of(fork: Fork) -> Iterator[None]:
-    """What is wrong inside the block is said with the fork that it is of, and how to be rid of that."""
+def _naming(fork: Fork) -> Iterator[None]:
     try:
         yield
     except UserError as error:
@@ -313,33 +280,3 @@ def _refuse_without_identity(steps: Iterable[Step[Any]]) -> None:
     """Raises UserError for a config with a value that no identity is made of, which no command could name."""
     for step in steps:
         _ = step.digest
-
-
-def _forked(graph: Graph, fork: Fork) -> Step[Any]:
-    base = graph.step(fork.base)
-    config = base.config
-    changes: dict[str, Any] = {}
-    for field, text in fork.changes.items():
-        config = apply_text(config, field, text, owner=fork.name, input_named=graph.input_named)
-        changes[field] = value_at(config, field)
-    step = base.fork(fork.name, **changes)
-    step.declared = None  # in no source file
-    return step
-
-
-def followers(graph: Graph, fork: Step[Any], follow: Follow) -> list[Step[Any]]:
-    """What follows the base of `fork` and, by `follow`, the fork too: the same steps, reading the fork."""
-    base = fork.base.step if isinstance(fork.base, Milestone) else fork.base
-    kinds = follow.get(fork.kind, ())
-    found: list[Step[Any]] = []
-    for step in graph.steps:
-        if base is None or step.kind not in kinds:
-            continue
-        fields = [field for field, item in step.inputs if item.step.name == base.name and item.follows_stop]
-        if fields:
-            stem = step.name.removesuffix(base.name)
-            name = f"{stem}{fork.name}" if stem != step.name else f"{step.name}/{fork.name}"
-            follower = step.fork(name, **dict.fromkeys(fields, fork))
-            follower.declared = None  # in no source file
-            found.append(follower)
-    return found
