@@ -38,7 +38,7 @@ from marin_dag.cli import (
     why,
 )
 from marin_dag.cli.ascii_terminal import made_printable
-from marin_dag.cli.mistakes import said_of, said_of_call
+from marin_dag.cli.mistakes import config_mistakes
 from marin_dag.cli.parser import Parser
 from marin_dag.cli.run import plan_and_run
 from marin_dag.cli.session import (
@@ -249,18 +249,14 @@ def _code_of(carry_out: Callable[[], int], name: str, *, with_traceback: bool) -
         if with_traceback:
             traceback.print_exc()
         else:
-            print(f"{name}: {said_of(error) if isinstance(error, ValidationError) else error}", file=sys.stderr)
+            print(f"{name}: {config_mistakes(error) if isinstance(error, ValidationError) else error}", file=sys.stderr)
         return FAILED
     except Exception as error:
         if is_interrupt(error):
             print("interrupted", file=sys.stderr)
             return INTERRUPTED
         # Not an error of the user's: where it was raised is what helps.
-        said = said_of_call(error) if isinstance(error, TypeError) and not with_traceback else ""
-        if said:
-            print(f"{name}: {said}", file=sys.stderr)
-        else:
-            traceback.print_exc()
+        traceback.print_exc()
         return FAILED
 
 

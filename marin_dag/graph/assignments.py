@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from marin_dag.errors import listed
-from marin_dag.graph.graph import AnyStep, Graph
+from marin_dag.graph.graph import AnyStep, Graph, GraphError
+from marin_dag.graph.output_ref import StepNotBuiltError
 from marin_dag.graph.overrides import AssignmentError, Override, Overrides, overriding
 from marin_dag.values.changes import changed, current_value, nearest, nearest_field, text_change, value_at
 
@@ -19,8 +20,14 @@ def build_graph(build: Callable[[], Graph], texts: Sequence[str]) -> Graph:
     if not texts:
         return build()
     overrides = Overrides(_overrides(texts))
-    with overriding(overrides):
+    try:
+        with overriding(overrides):
+            graph = build()
+    except StepNotBuiltError as error:
         graph = build()
+        if error.name not in graph:
+            raise GraphError(f"{error.needed_by}: {graph.unknown(error.name)}") from None
+        raise
     # What is wrong with a text that no step has taken can be told only now that all names are known.
     for text in texts:
         step, field, value = parse_assignment(text, graph)
@@ -46,7 +53,7 @@ def parse_assignment(text: str, graph: Graph) -> tuple[str, str, str]:
         meant = _form(f"{name}.FIELD", value if equals else "VALUE")
         raise AssignmentError(f"--set {text!r}: name a field of {name}: {meant}. Fields: {fields}.")
     if not equals:
-        raise AssignmentError(f"--set {text!r}: {_no_value(left, _current(graph.step(name), field))}")
+        raise _no_value(text, left, graph.step(name), field)
     if field == "resources" and field not in type(graph.step(name).config).model_fields:
         raise AssignmentError(
             f"--set {text!r}: the machines of a step are no field of it; the recipe sets them (now "
@@ -63,7 +70,7 @@ def parse_fork_settings(texts: Iterable[str], graph: Graph, *, base: str, name: 
         if field.partition(".")[0] not in type(step.config).model_fields:
             _refuse_a_step(text, field, value if equals else "VALUE", graph, name)
         if not equals:
-            raise AssignmentError(f"--set {text!r}: {_no_value(field, _current(step, field))}")
+            raise _no_value(text, field, step, field)
     return {override.left: override.value for override in _overrides(texts)}
 
 
@@ -75,14 +82,6 @@ def _overrides(texts: Iterable[str]) -> list[Override]:
         if equals and found.setdefault(left, value) != value:
             raise AssignmentError(f"--set {left}: set twice, to {found[left]} and to {value}; give it once.")
     return [Override(left, value) for left, value in found.items()]
-
-
-def _no_value(left: str, current: str) -> str:
-    """Return what is wrong with a `--set` of `left` alone."""
-    name, colon, value = left.partition(":")
-    if colon and value:
-        return f"an equals sign belongs between field and value: {_form(name, value)}."
-    return f"no value follows; write field and value as one word: {_form(left, 'VALUE')}.{current}"
 
 
 def _form(left: str, value: str) -> str:
@@ -103,25 +102,14 @@ def _refuse_a_step(text: str, left: str, value: str, graph: Graph, fork: str) ->
 
 def _without_step(left: str, value: str, graph: Graph) -> str:
     """Return what is wrong with an assignment that begins with the name of no step, and what may be meant."""
-    head, _, field = left.partition(".")
+    head = left.partition(".")[0]
     slashed = left.replace(".", "/")
     having = [step.name for step in graph.steps if head in type(step.config).model_fields]
     if having and slashed not in graph:
         owners = listed(having, MAX_NAMED)
         return f"name the step, too: {_form(f'{having[0]}.{left}', value)}. {head} is a field of {owners}."
     found = f" Did you mean {slashed!r}?" if slashed in graph else nearest(head, graph.names)
-    example = "" if field and slashed not in graph else f", such as {_example(graph)}"
-    return f"there is no step {head!r}.{found} Write STEP.FIELD=VALUE{example}."
-
-
-def _example(graph: Graph) -> str:
-    """Return an assignment that can be typed as it stands: of the first number there is."""
-    for step in graph.steps:
-        for field in type(step.config).model_fields:
-            value = getattr(step.config, field)
-            if type(value) in (int, float):
-                return _form(f"{step.name}.{field}", str(value))
-    return _form(f"{graph.names[-1]}.FIELD", "VALUE")
+    return f"there is no step {head!r}.{found} Write {_form('STEP.FIELD', 'VALUE')}."
 
 
 def _step_in(left: str, graph: Graph) -> str | None:
@@ -129,9 +117,10 @@ def _step_in(left: str, graph: Graph) -> str | None:
     return max((name for name in graph.names if left == name or left.startswith(f"{name}.")), key=len, default=None)
 
 
-def _current(step: AnyStep, field: str) -> str:
-    """Return the value of a field, or the nearest field of one that there is not."""
+def _no_value(text: str, left: str, step: AnyStep, field: str) -> AssignmentError:
+    """Return the error for a `--set` without a value; it names the current value, or the nearest field."""
     try:
-        return current_value(value_at(step.config, field))
+        current = current_value(value_at(step.config, field))
     except LookupError:
-        return nearest_field(field, type(step.config))
+        current = nearest_field(field, type(step.config))
+    return AssignmentError(f"--set {text!r}: no value follows; write {_form(left, 'VALUE')}.{current}")

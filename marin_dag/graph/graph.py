@@ -51,8 +51,12 @@ class Graph:
             owner, at, _ = name.partition("@")
             if at and owner in self._named:
                 raise GraphError(f"{name!r} is a milestone, where a step belongs; write {owner!r}.")
-            raise GraphError(f"there is no step {name!r}.{nearest(name, self._named)} `--dry-run` lists them all.")
+            raise GraphError(self.unknown(name))
         return self._named[name]
+
+    def unknown(self, name: str) -> str:
+        """Return the message for a name that is no step's."""
+        return f"there is no step {name!r}.{nearest(name, self._named)} `--dry-run` lists them all."
 
     def __contains__(self, name: object) -> bool:
         return name in self._named

@@ -125,11 +125,22 @@ class OutputRef(Reference, Generic[NodeT]):
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
 
+class StepNotBuiltError(InputNotReadyError):
+    """A step that a `--set` names was needed before the recipe built it, or is none of the recipe."""
+
+    def __init__(self, name: str, needed_by: str) -> None:
+        super().__init__(f"{needed_by}: the recipe reads {name!r} before it builds it; set the field in the recipe.")
+        self.name = name
+        self.needed_by = needed_by
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class NamedStep(Generic[NodeT]):
     """A step that a `--set` names, perhaps before the recipe has built it."""
 
     name: str
+    needed_by: str
+    """The field that `--set` sets, as STEP.FIELD."""
     find: Callable[[str], NodeT | None]
     check_later: Callable[[Callable[[], None]], None]
 
@@ -140,10 +151,8 @@ class NamedStep(Generic[NodeT]):
 
     @property
     def step(self) -> NodeT:
-        """The step, in its latest form; raises InputNotReadyError if the recipe has not built it yet."""
+        """The step, in its latest form; raises StepNotBuiltError if the recipe has not built it yet."""
         found = self.find(self.name)
         if found is None:
-            raise InputNotReadyError(
-                f"the recipe reads {self.name!r}, which --set names, before it builds it; set the field in the recipe."
-            )
+            raise StepNotBuiltError(self.name, self.needed_by)
         return found

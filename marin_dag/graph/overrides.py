@@ -80,7 +80,7 @@ class Overrides:
 
             self.later(labelled)
 
-        return reference_named(text, lambda name: NamedStep(name, self._built.get, check_later))
+        return reference_named(text, lambda name: NamedStep(name, left, self._built.get, check_later))
 
 
 NONE = Overrides(())

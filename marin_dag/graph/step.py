@@ -20,7 +20,7 @@ from marin_dag.graph.overrides import active
 from marin_dag.graph.resources import Resources
 from marin_dag.identity.code_identity import Policy, code_of
 from marin_dag.identity.identity import Identity, identity_of
-from marin_dag.values.changes import Change, ChangeError, changed, value_at, value_change, value_changes
+from marin_dag.values.changes import Change, changed, value_at, value_change, value_changes
 from marin_dag.values.fields import Added, Once, Runtime, StopAt, once_fields
 from marin_dag.values.typed_values import wrong_value_in
 from marin_dag.values.walk import fields_of, references_in
@@ -256,10 +256,7 @@ class Step(Generic[ResultT]):
         overrides = active().of(name, self.kind.config_type)
         written = self._written_until(changes)
         every = [*self._kept_stop([*changes, *overrides]), *changes, *overrides]
-        try:
-            config = changed(self.config, every, owner=name)
-        except ChangeError as error:
-            raise ChangeError(f"{error}{self._why_refused(name, changes)}") from None
+        config = changed(self.config, every, owner=name)
         own = [change.path for change in every if not change.is_implied]
         return dataclasses.replace(
             self,
@@ -291,22 +288,6 @@ class Step(Generic[ResultT]):
         begin = start.read(fields_of(config_type)[start.path])
         is_behind = isinstance(begin, OutputRef) and (begin.milestone or 0) >= (self.until or 0)
         return [value_change(stop, self.written_until, is_implied=True)] if is_behind else []
-
-    def _why_refused(self, name: str, changes: Sequence[Change]) -> str:
-        """Return what `--set` has to do with changes that this step, or one it is derived from, does not take."""
-        own = [change.path for change in changes if not change.is_implied]
-        roots = {path.partition(".")[0] for path in own}
-        step: Step[Any] | None = self
-        while step is not None:
-            for override, names in active().applied.items():
-                field = override.field_of(step.name)
-                if field is not None and step.name in names and field.partition(".")[0] in roots:
-                    return (
-                        f"\n{name} is {self.name} with its own {', '.join(own)}, for which {override.left}="
-                        f"{override.value} leaves no place: set the whole field of {name} too, or of neither."
-                    )
-            step = step.base
-        return ""
 
     def on(self, resources: Resources) -> "Step[ResultT]":
         """Return the same step on other resources; its output does not change."""

@@ -137,9 +137,8 @@ def _item(value: Any, hint: Any, key: str, place: _Place) -> tuple[Any, Any, Any
         if form is Form.SEQUENCE:
             return name, items[name], _argument(hint, type(value), name)
     if form in WITH_FIELDS:
-        meant = " or ".join(repr(path) for path in _paths_to(value, key))
-        hint_text = f" Did you mean {meant}?" if meant else nearest_field(key, type(value))
-        raise _unknown(place, type(value).__qualname__, key, _field_names(value), hint_text)
+        owner = type(value)
+        raise _unknown(place, owner.__qualname__, key, _field_names(value), nearest_field(key, owner))
     if form in (Form.MAPPING, Form.SEQUENCE):
         what = "this mapping" if form is Form.MAPPING else f"this list of {len(value)}"
         names = [str(name) for name in items]
@@ -182,37 +181,21 @@ def current_value(value: Any) -> str:
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
     """Return " Did you mean ...?" with a leading space, or "" if no candidate is near."""
-    return _question(_near(word, candidates))
-
-
-def nearest_field(word: str, owner: type) -> str:
-    """Return the same for the fields of a class, also for other names of a field.
-
-    These are its initials (`lr`), the class that it takes (`ema`), and itself with a field of that class
-    (`skip_sigma`).
-    """
-    fields = fields_of(owner)
-    for name, hint in fields.items():
-        inner = list(structures_in(hint))
-        initials = "".join(part[:1] for part in name.split("_"))
-        if (len(word) > 1 and word == initials) or word.replace("_", "") in (kind.__name__.lower() for kind in inner):
-            return _question(name)
-        if word.startswith(f"{name}_") and inner:
-            within = _near(word.removeprefix(f"{name}_"), [field for kind in inner for field in fields_of(kind)])
-            return _question(name if within is None else f"{name}.{within}")
-    return nearest(word, fields)
-
-
-def _question(name: str | None) -> str:
-    return "" if name is None else f" Did you mean {name!r}?"
-
-
-def _near(word: str, candidates: Iterable[str]) -> str | None:
     names = sorted(candidates)
     found = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if not found and word:  # a name without its folder ("web" for "tokenize/web") is near, whatever its length
         found = [name for name in names if name.rsplit("/", 1)[-1] == word or name.startswith(word)][:1]
-    return found[0] if found else None
+    return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def nearest_field(word: str, owner: type) -> str:
+    """Return the same for the fields of a class and those one step below: users often leave out the first part."""
+    fields = fields_of(owner)
+    inner = [
+        f"{name}.{field}" for name, hint in fields.items() for kind in structures_in(hint) for field in fields_of(kind)
+    ]
+    exact = [path for path in dict.fromkeys(inner) if path.partition(".")[2] == word]
+    return f" Did you mean {' or '.join(map(repr, exact))}?" if exact else nearest(word, [*fields, *inner])
 
 
 def _unknown(place: _Place, owner: str, key: str, known: Iterable[str], meant: str) -> ChangeError:
@@ -223,13 +206,3 @@ def _unknown(place: _Place, owner: str, key: str, known: Iterable[str], meant: s
 
 def _field_names(value: Any) -> list[str]:
     return list(fields_of(type(value))) if form_of(type(value)) in WITH_FIELDS else []
-
-
-def _paths_to(value: Any, field: str) -> list[str]:
-    """Return the dotted fields of `value` that end in `field`, one step down: users often leave out the first part."""
-    found = []
-    for name in _field_names(value):
-        item = getattr(value, name)
-        if field in (item if isinstance(item, dict) else _field_names(item)):
-            found.append(f"{name}.{field}")
-    return found

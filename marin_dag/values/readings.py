@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import difflib
 import json
 import types
 import typing
@@ -10,11 +9,10 @@ from collections.abc import Iterator
 from typing import Any, Union
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
 
 from marin_dag.errors import UserError
 from marin_dag.values.reference import Reference
-from marin_dag.values.walk import fields_of, is_structured, pairs, structures_at
+from marin_dag.values.walk import fields_of, is_structured, pairs
 
 MAX_ON_ONE_LINE = 3
 CONTAINER_WANTED = ("tuple_type", "list_type", "dict_type")
@@ -85,37 +83,14 @@ def _choice(hint: Any) -> str:
 
 def _refusal(hint: Any, error: ValidationError) -> str:
     problems = error.errors(include_url=False)
-    if problems[0]["type"] in CONTAINER_WANTED and not problems[0]["loc"]:
-        return f"{problems[0]['input']!r} is refused; it takes {_choice(hint)}"
-    structured = [option for option in _options(hint) if is_structured(option)]
-    lacking = [json.dumps(problem["loc"][-1]) for problem in problems if problem["type"] == "missing"]
-    if len(structured) == 1 and len(lacking) == len(problems):
-        unknown = _unknown_keys(problems[0], structured[0])
-        return f"{problems[0]['input']!r} is refused: {unknown}it lacks {', '.join(lacking)}; it takes {_choice(hint)}"
-    if not structured or (len(problems) == 1 and not problems[0]["type"].startswith(("dataclass", "model"))):
-        unknown = _unknown_keys(problems[0], hint)
-        return first_problem(error) if not unknown else f"{first_problem(error)} {unknown.rstrip('; ')}."
-    return f"{problems[0]['input']!r} is refused; it takes {_choice(hint)}"
-
-
-def _unknown_keys(problem: ErrorDetails, hint: Any) -> str:
-    """Return the keys of the refused mapping that are no fields of the one class that belongs there, with a semicolon.
-
-    Each comes with the field that is near. `hint` is the type of the whole value.
-    """
-    # Pydantic names a missing field by its own place, and the mapping around it is what lacks it.
-    location = problem["loc"][:-1] if problem["type"] == "missing" else problem["loc"]
-    owners, given = structures_at(hint, location), problem["input"]
-    if len(owners) != 1:
-        return ""
-    (owner,) = owners
-    names = list(fields_of(owner))
-    unknown = []
-    for key in given if isinstance(given, dict) else ():
-        if key not in names:
-            near = difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
-            unknown.append(f"{owner.__name__} has no field {key!r}{f' (did you mean {near[0]!r}?)' if near else ''}")
-    return f"{', '.join(unknown)}; " if unknown else ""
+    first, structured = problems[0], [option for option in _options(hint) if is_structured(option)]
+    if first["type"] in CONTAINER_WANTED and not first["loc"]:
+        return f"{first['input']!r} is refused: it takes {_choice(hint)}"
+    if not structured or (len(problems) == 1 and not first["type"].startswith(("dataclass", "model", "missing"))):
+        return first_problem(error)
+    missing = [json.dumps(problem["loc"][-1]) for problem in problems if problem["type"] == "missing"]
+    lacks = f"it lacks {', '.join(missing)}; " if len(structured) == 1 and missing else ""
+    return f"{first['input']!r} is refused: {lacks}it takes {_choice(hint)}"
 
 
 def _options(hint: Any) -> Iterator[Any]:

@@ -167,13 +167,3 @@ def structures_in(hint: Any) -> Iterator[type]:
     else:
         for inner in typing.get_args(hint):
             yield from structures_in(inner)
-
-
-def structures_at(hint: Any, location: Sequence[str | int]) -> list[type]:
-    """Return the classes with fields that a value takes at a location which pydantic names."""
-    owners = list(structures_in(hint))
-    for part in location:
-        inner = [fields_of(owner)[str(part)] for owner in owners if part in fields_of(owner)]
-        if inner:  # else it is the index of an item or the name of an option
-            owners = [each for kept in inner for each in structures_in(kept)]
-    return owners
