@@ -122,7 +122,7 @@ def _start_of(
 
 
 _every_sources: dict[tuple[Path, str], Sources] = {}
-"""By root and package of the function: what one step has read, the next need not read again."""
+"""The sources by root and package of a function, so that each file is read once."""
 
 
 @cache

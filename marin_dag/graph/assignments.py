@@ -28,7 +28,7 @@ def build_graph(build: Callable[[], Graph], texts: Sequence[str]) -> Graph:
         if error.name not in graph:
             raise GraphError(f"{error.needed_by}: {graph.unknown(error.name)}") from None
         raise
-    # What is wrong with a text that no step has taken can be told only now that all names are known.
+    # Checked after the build: only now are all names known.
     for text in texts:
         step, field, value = parse_assignment(text, graph)
         takers = overrides.applied.get(Override(text.partition("=")[0], value), set())

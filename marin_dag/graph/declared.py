@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Declared(NamedTuple):
-    """One line in a source file."""
+    """A line in a source file."""
 
     file: str
     line: int

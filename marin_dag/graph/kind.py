@@ -19,16 +19,16 @@ ResultT = TypeVar("ResultT", bound=BaseModel)
 
 @dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class KindOptions:
-    """What `@step` declares about a kind of step."""
+    """The declarations of `@step` about a kind of step."""
 
     policy: Policy = "tracked"
     """"tracked": the code is identity. "versioned": `version` is, and other code under it is drift."""
     version: str | None = None
-    """What a versioned kind declares."""
+    """Version of a versioned kind."""
     packages: tuple[str, ...] = ()
     """Third-party packages that shape the output; their versions enter the identity."""
     resources: Resources = Cpu(1)  # noqa: RUF009 -- frozen
-    """What one step of this kind needs, unless the recipe says otherwise."""
+    """Resources of one step of this kind, unless the recipe sets others."""
     continues: str | None = None
     """The config field that names the step whose run this step continues."""
     check: Callable[[Any], None] | None = None

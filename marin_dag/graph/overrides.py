@@ -1,4 +1,4 @@
-"""Overrides: what `--set STEP.FIELD=VALUE` changes, applied to each config while the recipe builds its steps.
+"""Overrides: the changes of `--set STEP.FIELD=VALUE`, applied to each config while the recipe builds its steps.
 
 Steps derived by `fork` and `then` inherit an override as they inherit any value: by Python's own evaluation.
 """
@@ -21,7 +21,7 @@ class AssignmentError(UserError):
 
 
 class Override(NamedTuple):
-    """One `--set`; where the name of the step ends is known when there is a step of that name."""
+    """A `--set`; names of steps and fields may hold dots, so `left` is split by a known name."""
 
     left: str
     """STEP.FIELD: both may hold dots."""

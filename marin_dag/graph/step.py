@@ -52,7 +52,7 @@ MAX_SHOWN = 40
 
 
 class StepKind(Kind[ConfigT, ResultT]):
-    """What `@step` makes of a function; call it with a name and a config to get a step."""
+    """A kind of step: call it with a name and a config to get a step."""
 
     def __call__(
         self,
@@ -103,13 +103,13 @@ class Step(Generic[ResultT]):
     """The step that `fork` or `then` started from; None for a step written out in full."""
     derivation: Literal["fork", "then"] | None = None
     changes: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """What differs from `base` by `fork`, `then` or `--set`, by dotted field."""
+    """Dotted field to value: the differences from `base` by `fork`, `then` or `--set`."""
     declared: Declared | None = None
     """The line that made this step; None for one made on the command line."""
     version_declared: Declared | None = None
     """The line that gave it its version; None where that comes from the kind, or is inherited."""
     written_until: int | None = None
-    """Where it stops as the recipe says, without `--set`."""
+    """The stop as the recipe has it, without `--set`."""
     _identity: Identity | None = dataclasses.field(default=None, init=False)
 
     def __post_init__(self) -> None:

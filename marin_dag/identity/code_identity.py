@@ -17,7 +17,7 @@ Policy = Literal["tracked", "versioned"]
 
 @dataclasses.dataclass(frozen=True)
 class CodeIdentity:
-    """What the code of a step is."""
+    """The code of a step, as far as it is identity or recorded."""
 
     policy: Policy
     version: str | None
@@ -27,7 +27,7 @@ class CodeIdentity:
     definitions: dict[str, str]
     """Qualified name to hash, of every definition reached."""
     opaque: tuple[str, ...]
-    """What the reading could not follow: a change behind it goes unseen."""
+    """Code that the reading could not follow: a change behind it goes unseen."""
 
     def document(self) -> dict[str, Any]:
         """Return the code as stored with an output. The steps of one kind share its parts: do not change them."""

@@ -17,7 +17,8 @@ SCHEMA_VERSION = 2
 
 
 class Identity(NamedTuple):
-    """What a step is. `document` is stored with the output; of a versioned step it says more than the digest covers."""
+    """Digest and document of a step. The document is stored with the output; for a versioned step it has more than the
+    digest covers."""
 
     digest: str
     document: dict[str, Any]

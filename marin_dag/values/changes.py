@@ -27,7 +27,7 @@ class ChangeError(UserError):
 
 
 class Change(NamedTuple):
-    """One field to set."""
+    """A field to set."""
 
     path: str
     read: Callable[[Any], Any]

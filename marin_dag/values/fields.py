@@ -31,7 +31,7 @@ class OnceField:
 Runtime = Annotated[T, RuntimeField()]
 """A config field that is execution: `workers: Runtime[int] = 2`. It never enters an identity."""
 StopAt = Annotated[T, StopField()]
-"""Where a step stops: it names a milestone of the run, and is not in the run's digest."""
+"""The milestone at which a step stops, which is not in the digest of its run."""
 Once = Annotated[T, OnceField()]
 """A field that acts only where a step begins. `then` does not inherit it, and a value other than its default makes
 another identity even if nothing else differs."""
@@ -49,7 +49,7 @@ class Added:
     """
 
     without: Plain
-    """What the class meant without the field: None, a truth value, a number, a text or ()."""
+    """The meaning of the class without the field: None, a truth value, a number, a text or ()."""
 
     def __post_init__(self) -> None:
         is_plain = self.without is None or type(self.without) in (bool, int, float, str) or self.without == ()

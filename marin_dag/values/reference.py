@@ -42,7 +42,7 @@ class Reference:
 
     @property
     def result_type(self) -> type | None:
-        """What the step returns; None where that is not known."""
+        """Type of the step's result; None where it is not known."""
         return None
 
     def config_of(self, config_type: type[ConfigT]) -> ConfigT | None:

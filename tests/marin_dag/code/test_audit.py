@@ -1,4 +1,4 @@
-"""Code edited while a run goes on: an output is committed under the digest of the code that made it, or not at all."""
+"""Code edited during a run: an output is committed under the digest of the code that made it, or not at all."""
 
 import dataclasses
 import importlib
@@ -117,8 +117,7 @@ def refused(prefix: str, step: Step[Any], display: Recorder, what: str) -> None:
     (failure,) = records.failures(step.key)
     assert not failure.is_transient
     assert failure.error_type == "CodeChangedError"
-    assert f"changed while the run was going: {what}." in failure.error
-    assert "start the run again" in failure.error
+    assert what in failure.error
     assert failure.error.splitlines()[0] in display.text
 
 
@@ -136,7 +135,7 @@ def test_code_edited_after_the_plan_is_not_run(tmp_path: Path, package: Package,
     refused(prefix, step, display, f"{package.name}.helper.value")
 
 
-def test_the_edit_undone_or_planned_anew_it_runs(tmp_path: Path, package: Package) -> None:
+def test_the_step_runs_when_the_edit_is_undone(tmp_path: Path, package: Package) -> None:
     prefix, step = str(tmp_path / "runs"), package.step()
     package.helper.write_text(EDITED)
     assert run(prefix, [step], LocalBackend())[0] == 1
@@ -157,7 +156,7 @@ def test_code_edited_while_it_runs_before_it_is_imported_is_not_committed(
 
 
 @pytest.mark.parametrize("kind", ["plain", "mapped"])
-def test_an_edit_of_what_is_imported_already_comes_too_late_to_matter(
+def test_an_edit_of_an_imported_module_comes_too_late_to_matter(
     tmp_path: Path, package: Package, backend: Backend, kind: str
 ) -> None:
     importlib.import_module(f"{package.name}.helper")  # in this process; a worker of Ray is left to import it late
@@ -172,7 +171,7 @@ def test_an_edit_of_what_is_imported_already_comes_too_late_to_matter(
         refused(prefix, step, display, f"{package.name}.helper.value")
 
 
-def test_what_was_imported_before_a_sign_of_progress_may_be_edited_after_it(
+def test_a_module_imported_before_reported_progress_may_be_edited_after_it(
     tmp_path: Path, package: Package, backend: Backend
 ) -> None:
     prefix = str(tmp_path / "runs")
@@ -181,17 +180,17 @@ def test_what_was_imported_before_a_sign_of_progress_may_be_edited_after_it(
     assert code == 0, display.text
     assert record(prefix, step).result == {"value": 1}
     log = open_store(prefix).read(f"{record(prefix, step).output_path}.log").decode()
-    assert f"edited meanwhile, and not what runs here: {package.name}.helper.value" in log
+    assert f"{package.name}.helper.value" in log
 
 
-def test_a_comment_written_meanwhile_stops_nothing(tmp_path: Path, package: Package, backend: Backend) -> None:
+def test_a_comment_written_during_the_run_stops_nothing(tmp_path: Path, package: Package, backend: Backend) -> None:
     prefix = str(tmp_path / "runs")
     step = package.step(moment="before the import", to="# Always one.\n" + HELPER)
     assert run(prefix, [step], backend)[0] == 0
     assert record(prefix, step).result == {"value": 1}
 
 
-def test_a_versioned_step_is_held_to_the_fingerprint_that_its_record_will_name(
+def test_a_versioned_step_runs_with_the_fingerprint_that_its_record_names(
     tmp_path: Path, package: Package
 ) -> None:
     module = importlib.import_module(f"{package.name}.step")
@@ -223,7 +222,7 @@ def test_a_config_that_changed_after_its_digest_is_refused() -> None:
         check_config("anything", step.kind.function, step.config, None, step.identity)
 
 
-def test_what_a_plan_saw_of_a_config_is_what_a_worker_sees(tmp_path: Path, backend: Backend) -> None:
+def test_a_worker_sees_the_config_that_was_planned(tmp_path: Path, backend: Backend) -> None:
     logging.getLogger("step.a").setLevel(logging.INFO)
     prefix, step = str(tmp_path / "runs"), text("a", TextConfig(text="web", workers=3))
     assert run(prefix, [step], backend)[0] == 0
