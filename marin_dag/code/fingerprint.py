@@ -6,7 +6,7 @@ function moves the steps that reach it and no others, and so that a plan can nam
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from marin_dag.code.closure import Closure, CodeError, Place, Sources
 from marin_dag.code.references import Aspect
 from marin_dag.paused_collection import collection_paused
 from marin_dag.values.fields import identity_fields
-from marin_dag.values.walk import Form, children, form_of
+from marin_dag.values.walk import PLAIN, Form, form_of
 
 FIRST_PARTY = frozenset({"steps", "runtime", "pipelines"})
 ENGINE = "marin_dag"
@@ -24,7 +24,7 @@ PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 def closure_of(function: Any, *values: object) -> Closure:
     """Return what `function` reaches when called with `values`, as the source was when this process first asked."""
-    return _closure_of(_where(function), frozenset(found for value in values for found in value_types(value)))
+    return _closure_of(_where(function), _types_of(values))
 
 
 def closure_now(function: Any, *values: object) -> Closure:
@@ -43,40 +43,49 @@ def notice_edits() -> None:
 
 def source_of(function: Any, *values: object) -> dict[str, str]:
     """Return the readable source of every definition in the closure, for people to compare."""
-    types = frozenset(found for value in values for found in value_types(value))
+    types = _types_of(values)
     sources, places, _ = _start_of(_where(function), types)
     return sources.texts(places)
 
 
-def value_types(value: Any) -> Iterator[tuple[type, Aspect]]:
-    """Yield the classes whose methods a step can call on its config: those of values, and of the results of inputs.
+def _types_of(values: tuple[object, ...]) -> frozenset[tuple[type, Aspect]]:
+    return frozenset[tuple[type, Aspect]]().union(*map(value_types, values))
+
+
+def value_types(value: Any) -> set[tuple[type, Aspect]]:
+    """Return the classes whose methods a step can call on its config: those of values, and of the results of inputs.
 
     Values of `Runtime` fields are left out. They are execution, and another one must not move the fingerprint.
     """
+    found: set[tuple[type, Aspect]] = set()
+    _add_types(value, found)
+    return found
+
+
+def _add_types(value: Any, found: set[tuple[type, Aspect]]) -> None:
     owner: Any = type(value)
+    if owner in PLAIN:
+        return
+    inner: Iterable[Any] = ()
     match form_of(owner):
-        case Form.REFERENCE:
-            if value.result_type is not None:
-                yield value.result_type, Aspect.INTERFACE
+        case Form.REFERENCE if value.result_type is not None:
+            found.add((value.result_type, Aspect.INTERFACE))
         case Form.ENUM:
-            yield owner, Aspect.FULL
+            found.add((owner, Aspect.FULL))
         case Form.MODEL | Form.DATACLASS as form:
-            yield owner, Aspect.VALUE
-            for name in identity_fields(owner):
-                yield from value_types(getattr(value, name))
-            if form is Form.MODEL:
-                yield from value_types(value.__pydantic_extra__)
+            found.add((owner, Aspect.VALUE))
+            inner = [getattr(value, name) for name in identity_fields(owner)]
+            if form is Form.MODEL and value.__pydantic_extra__:
+                inner += value.__pydantic_extra__.values()
         case Form.MAPPING:
-            for key, item in value.items():
-                yield from value_types(key)
-                yield from value_types(item)
+            inner = [*value, *value.values()]
         case Form.NAMEDTUPLE:
-            yield owner, Aspect.VALUE
-            for item in value:
-                yield from value_types(item)
+            found.add((owner, Aspect.VALUE))
+            inner = value
         case Form.SEQUENCE | Form.SET:
-            for _, item in children(value):
-                yield from value_types(item)
+            inner = value
+    for item in inner:
+        _add_types(item, found)
 
 
 @cache

@@ -6,7 +6,7 @@ an `OutputRef`, and the running step an `Input` with the path and the result of 
 
 import types
 from collections.abc import Mapping
-from typing import Any, Generic, Protocol, TypeVar, Union, get_args, get_origin, runtime_checkable
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin
 
 from pydantic import GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import core_schema
@@ -14,14 +14,6 @@ from pydantic_core import core_schema
 from marin_dag.values.reference import Reference
 
 ResultT_co = TypeVar("ResultT_co", covariant=True)
-
-
-@runtime_checkable
-class HasOutput(Protocol):
-    """A value that a field of type `Input` takes beside a reference: a step."""
-
-    def as_input(self) -> Reference:
-        """Return the reference to the whole output."""
 
 
 class Input(Reference, Generic[ResultT_co]):
@@ -74,7 +66,7 @@ class Input(Reference, Generic[ResultT_co]):
 def _reference(value: Any, wanted: Any, info: ValidationInfo) -> Reference:
     if isinstance(value, str) and info.context and "reference_named" in info.context:
         value = info.context["reference_named"](value)
-    if not isinstance(value, Reference) and isinstance(value, HasOutput):
+    if hasattr(value, "as_input"):  # a step
         value = value.as_input()
     if not isinstance(value, Reference):
         raise ValueError(f"{value!r} is not a step; pass the step itself, or step.at(step=...)")

@@ -42,15 +42,14 @@ class OutputRef(Reference, Generic[NodeT]):
     """The milestone; None: wherever the step stops."""
     subpath: str = ""
     is_growing: bool = False
+    step: NodeT = dataclasses.field(init=False)
+    """The step; looked up each time, while only its name is known."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.source, NamedStep):
+            object.__setattr__(self, "step", self.source)
         if self.subpath.startswith("/") or ".." in self.subpath.split("/"):
             raise UserError(f"{self.name}: subpath {self.subpath!r} leaves the output; use a relative folder.")
-
-    @property
-    def step(self) -> NodeT:
-        """The step."""
-        return self.source.step if isinstance(self.source, NamedStep) else self.source
 
     @property
     def name(self) -> str:  # type: ignore[override]  # read-only, since the step has it
@@ -66,6 +65,12 @@ class OutputRef(Reference, Generic[NodeT]):
     def milestone(self) -> int | None:  # type: ignore[override]
         """See Reference."""
         return self.step.until if self.at is None else self.at
+
+    @property
+    def key(self) -> str:
+        """See Reference."""
+        milestone = self.milestone
+        return self.step.digest if milestone is None else f"{self.step.digest}@{milestone}"
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -117,6 +122,8 @@ class OutputRef(Reference, Generic[NodeT]):
     __hash__ = Reference.__hash__
 
     def __getattr__(self, name: str) -> Any:
+        if name == "step" and isinstance(self.source, NamedStep):
+            return self.source.step
         if name in ("result", "path", "join", "computed_with"):
             raise InputNotReadyError(
                 f"input {self.name!r}: its {name} is known only while a step runs; read it inside the step function, "

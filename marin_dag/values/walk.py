@@ -97,16 +97,21 @@ def rebuilt(value: Any, changed: Mapping[Any, Any], *, is_checked: bool) -> Any:
     raise TypeError(f"{value!r} holds no other values.")
 
 
-def references_in(value: Any, path: str = "") -> Iterator[tuple[str, Reference]]:
-    """Yield every reference below `value`, with the dotted path of its field, in field order."""
+def references_in(value: Any, path: str = "") -> list[tuple[str, Reference]]:
+    """Return every reference below `value`, with the dotted path of its field, in field order."""
+    found: list[tuple[str, Reference]] = []
+    _add_references(value, path, found)
+    return found
+
+
+def _add_references(value: Any, path: str, found: list[tuple[str, Reference]]) -> None:
     form = form_of(type(value))
     if form is Form.REFERENCE:
-        yield path, value
-    if form in _WITHOUT_CHILDREN:
-        return
-    for name, item in children(value):
-        if type(item) not in PLAIN:
-            yield from references_in(item, f"{path}.{name}" if path else str(name))
+        found.append((path, value))
+    if form not in _WITHOUT_CHILDREN:
+        for name, item in children(value):
+            if type(item) not in PLAIN:
+                _add_references(item, f"{path}.{name}" if path else str(name), found)
 
 
 def replace_references(value: ValueT, replacement: Callable[[Any], Reference]) -> ValueT:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from marin_dag.cli.mistakes import said_of
+from marin_dag.cli.mistakes import config_mistakes
 from marin_dag.errors import RefusedConfigError
 from marin_dag.graph.context import StepStopped
 from marin_dag.graph.inputs import Input
@@ -519,7 +519,7 @@ def test_the_field_of_one_average_that_recipes_had_is_answered_with_the_one_of_a
         first.then("second", until_step=9, average=Ema(0.9))
     with pytest.raises(ValidationError) as refused:
         TrainPhaseConfig(**dict(phase) | {"average": None})
-    assert "average: there is no such field. Did you mean 'averages'?" in said_of(refused.value)
+    assert "average: there is no such field. Did you mean 'averages'?" in config_mistakes(refused.value)
 
 
 OTHER_EXECUTION = {"num_microbatches": 2, "attention_kernel": "chunked", "loss_kernel": "reference", "remat": "none"}

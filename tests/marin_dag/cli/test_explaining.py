@@ -58,7 +58,7 @@ def test_each_source_is_kept_once_and_again_only_when_the_code_changed(made: Wor
     made("--set", "text/web.text=webb")
     assert made.files("sources") == kept
     made.edit("FACTOR = 2", "FACTOR = 3")
-    made("bump", "count", "--write")
+    made.edit('version="1"', 'version="2"')
     made()
     assert len(made.files("sources")) == 4
 
@@ -183,7 +183,7 @@ def test_the_states_that_a_step_has_published_are_told_as_they_are_typed(made: W
         (["show", "thrid"], "there is no step 'thrid'. Did you mean 'third'?"),
         (["show", "third@25"], "third@25: third has published only 20, 30 as the recipe is now."),
         (["log", "third@30", "--set", "third.rate=3"], "third@30: third has published nothing as the recipe is now."),
-        (["why", "third@30"], "'third@30' is a state of 'third', and a step is named here: 'third'.\n"),
+        (["why", "third@30"], "'third@30' is a milestone, where a step belongs; write 'third'.\n"),
         (["ls", "x*"], "ls 'x*' matches no step."),
         (["--json"], "--json: a run prints no document; use --dry-run --json"),
     ],
