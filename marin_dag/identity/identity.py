@@ -9,7 +9,7 @@ from marin_dag.code.audit import CodeChangedError
 from marin_dag.code.fingerprint import module_name
 from marin_dag.identity.canonical import canonical, sha256
 from marin_dag.identity.code_identity import CodeIdentity
-from marin_dag.values.fields import once_fields
+from marin_dag.values.fields import identity_fields, once_fields
 from marin_dag.values.reference import Reference
 
 SCHEMA_VERSION = 2
@@ -65,7 +65,9 @@ def _is_continued(own: dict[str, Any], before: dict[str, Any], config: BaseModel
     """
     if own["kind"] != before["kind"] or own["code"] != before["code"]:
         return False
-    once = once_fields(type(config))
+    config_type: Any = type(config)
+    counted = identity_fields(config_type)
+    once = {name: default for name, default in once_fields(config_type).items() if name in counted}
     if any(canonical(getattr(config, name), name) != canonical(default, name) for name, default in once.items()):
         return False
     fields, others = (

@@ -1,4 +1,4 @@
-"""A recipe in a file that a test edits between two commands, each run in this process on freshly imported code."""
+"""Workbench: a recipe in a file that a test edits between two commands, each run on freshly imported code."""
 
 import importlib.util
 import sys
@@ -106,29 +106,29 @@ class Workbench:
         recipe = self._recipe()
         follow, remarks = getattr(recipe, "FOLLOW", None), getattr(recipe, "remarks", no_remarks)
         code = main(recipe.build, name="bench", argv=argv, follow=follow, remarks=remarks)
-        said = self._capsys.readouterr()
-        return code, said.out + said.err
+        printed = self._capsys.readouterr()
+        return code, printed.out + printed.err
 
     def plan(self, *arguments: str) -> Plan:
-        """The plan behind a dry run."""
+        """Return the plan behind a dry run."""
         recipe = self._recipe()
         graph = build_graph(lambda: Graph(recipe.build(None)), arguments[1::2])
         return make_plan(graph, open_store(str(self.prefix)))
 
     def edit(self, old: str, new: str) -> None:
-        """Replaces a text that is there exactly once."""
+        """Replace a text that is there exactly once."""
         source = self.file.read_text()
         assert source.count(old) == 1, old
         self.file.write_text(source.replace(old, new))
 
     def verdicts(self, *arguments: str) -> dict[str, str]:
-        """Step to verdict, as a dry run prints them."""
+        """Return step to verdict, as a dry run prints them."""
         _, table = self("--dry-run", "--every-step", *arguments)
         lines = table.split("\n\n")[0].splitlines()
         return {line.split()[0]: line.split()[1] for line in lines if not line.startswith(" ")}
 
     def files(self, folder: str = "") -> dict[str, bytes]:
-        """Every file below a folder of the prefix, with its bytes."""
+        """Return every file below a folder of the prefix, with its bytes."""
         root = self.prefix / folder
         return {str(path.relative_to(self.prefix)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 

@@ -190,9 +190,7 @@ def test_a_comment_written_during_the_run_stops_nothing(tmp_path: Path, package:
     assert record(prefix, step).result == {"value": 1}
 
 
-def test_a_versioned_step_runs_with_the_fingerprint_that_its_record_names(
-    tmp_path: Path, package: Package
-) -> None:
+def test_a_versioned_step_runs_with_the_fingerprint_that_its_record_names(tmp_path: Path, package: Package) -> None:
     module = importlib.import_module(f"{package.name}.step")
     step = module.plain("plain", module.Config(), policy="versioned", version="1")
     assert step.digest

@@ -1,4 +1,4 @@
-"""Assignments: every wrong form of --set is answered with the nearest right one."""
+"""Assignments: --set by STEP.FIELD=VALUE, and the nearest right form of a wrong one."""
 
 import functools
 import itertools
@@ -127,7 +127,7 @@ def bounded_with(*texts: str) -> BoundedConfig:
     return config
 
 
-def test_of_a_field_and_a_part_of_it_the_later_setting_wins() -> None:
+def test_the_later_setting_of_a_field_or_its_part_wins() -> None:
     whole, part, top = "bounded.numbers=[7,8]", "bounded.numbers.0=3", "bounded.top=9"
     assert bounded_with(whole, part, top) == BoundedConfig(numbers=(3, 8), top=9)
     assert bounded_with(part, whole, top) == BoundedConfig(numbers=(7, 8), top=9)

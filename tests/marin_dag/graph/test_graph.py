@@ -1,4 +1,4 @@
-"""Graph: order, names, overrides that derived steps inherit, and what a selection holds."""
+"""Graph: order, names, overrides that derived steps inherit, and selections."""
 
 from argparse import Namespace
 from typing import Any
