@@ -1,5 +1,6 @@
 """Step: a name, a kind and a config. Its identity is what the config says, never what it is called or where it runs."""
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from marin_dag.identity.code_identity import Policy, code_of
 from marin_dag.identity.identity import Identity, identity_of
 from marin_dag.values.changes import Change, changed, value_at, value_change, value_changes
 from marin_dag.values.fields import Added, Once, Runtime, StopAt, once_fields
+from marin_dag.values.readings import RefusedValueError
 from marin_dag.values.typed_values import wrong_value_in
 from marin_dag.values.walk import fields_of, references_in
 
@@ -272,8 +274,11 @@ class Step(Generic[ResultT]):
 
     def _written_until(self, changes: Sequence[Change]) -> int | None:
         """Return where a step with these changes stops as the recipe says."""
-        stops = [change for change in changes if change.path == self.kind.stop_field]
-        return cast(int, stops[-1].read(int)) if stops else self.written_until
+        for change in changes:
+            if change.path == self.kind.stop_field:
+                with contextlib.suppress(RefusedValueError):  # reported where all changes are applied
+                    return cast(int, change.read(int))
+        return self.written_until
 
     def _kept_stop(self, changes: Sequence[Change]) -> list[Change]:
         """Return the stop as written, where `--set` stops this step at or before a new start of the fork.
@@ -285,8 +290,11 @@ class Step(Generic[ResultT]):
         if stop is None or start is None or stop in by_path or self.until == self.written_until:
             return []
         config_type: Any = self.kind.config_type
-        begin = start.read(fields_of(config_type)[start.path])
-        is_behind = isinstance(begin, OutputRef) and (begin.milestone or 0) >= (self.until or 0)
+        try:
+            begin = start.read(fields_of(config_type)[start.path])
+            is_behind = isinstance(begin, OutputRef) and (begin.milestone or 0) >= (self.until or 0)
+        except (RefusedValueError, UserError):  # reported where all changes are applied
+            return []
         return [value_change(stop, self.written_until, is_implied=True)] if is_behind else []
 
     def on(self, resources: Resources) -> "Step[ResultT]":

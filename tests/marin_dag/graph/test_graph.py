@@ -89,6 +89,17 @@ def test_a_named_milestone_stays_when_the_stop_moves() -> None:
     assert new.step("branch").predecessor.milestone == 5  # type: ignore[union-attr]
 
 
+def test_a_fork_keeps_its_stop_when_an_override_stops_its_base_before_the_fork_starts() -> None:
+    def forking() -> Graph:
+        data = text("t", TextConfig(text="x"))
+        kestrel = train("kestrel", TrainConfig(start=None, until_step=10, data=data))  # type: ignore[arg-type]
+        return Graph([kestrel.fork("again", start=kestrel.at(step=5), z_loss=1.0)])
+
+    new = build_graph(forking, ["kestrel.until_step=5"])
+    assert [new.step(name).until for name in ("kestrel", "again")] == [5, 10]
+    assert build_graph(forking, ["kestrel.until_step=8"]).step("again").until == 8
+
+
 def test_an_override_above_reaches_inputs_below(graph: Graph) -> None:
     new = overridden("text/web.text=webb")
     moved = {name for name in graph.names if new.step(name).digest != graph.step(name).digest}
