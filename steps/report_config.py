@@ -43,6 +43,8 @@ class ReportConfig(BaseModel, frozen=True, extra="forbid"):
 
     title: str
     introduction: str
+    command: str = "python RECIPE.py"
+    """How to call the recipe; the page prints commands that begin with it."""
     main_line: tuple[str, ...] = Field(min_length=1)
     """Phases that lead to the final model, in order; the others are branches."""
     phases: dict[str, Input[TrainPhaseResult]]

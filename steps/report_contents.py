@@ -39,6 +39,7 @@ def contents_of(config: ReportConfig, *, own_kind: str) -> Report:
     return Report(
         title=config.title,
         introduction=config.introduction,
+        command=config.command,
         phases=phases,
         evaluations=_evaluations(config),
         exports=_exports(config),

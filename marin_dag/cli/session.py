@@ -43,6 +43,11 @@ class Finished:
         """How long it took; None if nothing had to run."""
 
     @property
+    def graph(self) -> Graph:
+        """The graph of this call."""
+        return self._plan.graph
+
+    @property
     def steps(self) -> tuple[str, ...]:
         """Names of the steps of this call, inputs first."""
         return tuple(planned.name for planned in self._plan.steps if planned.is_selected)

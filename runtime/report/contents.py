@@ -309,6 +309,8 @@ class Report:
 
     title: str
     introduction: str
+    command: str
+    """How to call the recipe, as in "python pipelines/tootsie.py"."""
     phases: tuple[Phase, ...]
     evaluations: tuple[Evaluation, ...]
     exports: tuple[Export, ...]
@@ -364,6 +366,13 @@ class Report:
 
     @property
     def final_evaluation(self) -> Evaluation | None:
-        """That of the last phase of the main line that has one."""
-        found = {evaluation.phase: evaluation for evaluation in self.evaluations}
-        return next((found[phase.name] for phase in reversed(self.main_line) if phase.name in found), None)
+        """Evaluation of the final phase, if there is one."""
+        final = self.main_line[-1].name
+        return next((item for item in self.evaluations if item.phase == final), None)
+
+    @property
+    def final_scores(self) -> list[Score]:
+        """One score a task of the first export of the final phase; empty without one."""
+        final = self.main_line[-1].name
+        export = next((item.name for item in self.exports if item.phase == final), None)
+        return [score for score in leading(self.scores) if score.export == export]

@@ -89,7 +89,7 @@ def _sections(report: Report) -> list[tuple[str, str, Markup]]:
         ("timeline", "Timeline of the run", _timeline(report)),
         ("loss", "Train loss", _loss(report)),
         ("filling", "How full the sequences were", _filling(report)),
-        ("waits", "Waits for data", _waits()),
+        ("waits", "Waits for data", _waits(report)),
         ("average", "Hot and averaged weights", _average(report)),
         ("domains", "Bits per byte by domain", _domains(report)),
         ("scores", "Scores", _scores(report)),
@@ -114,13 +114,13 @@ WAITS_ELSEWHERE = (
     "copied alone, or the run was killed), this command makes the page, with the options that the run had "
     "(--prefix, --scale, --corpus, --set):"
 )
-WAITS_COMMAND = "python pipelines/tootsie.py waits --page waits.html"
+WAITS_COMMAND = "{command} waits --page waits.html"
 CURVES = (
     "The gradients of each layer, and held-out text as phases measured it while they trained, are not here, for how "
     "often they are told may differ between equal runs. This command draws each on a page, with the options that the "
     "run had:"
 )
-CURVES_COMMAND = "python pipelines/tootsie.py curves --norms norms.html --validation validation.html"
+CURVES_COMMAND = "{command} curves --norms norms.html --validation validation.html"
 RECIPE = (
     "Each phase and what it sets otherwise than the phase it starts from. What is not written is inherited, "
     "optimiser state and position in the data included."
@@ -146,25 +146,13 @@ def _tiles(report: Report) -> Markup:
             f"bits per byte, mean of {counted(len(evaluation.best), 'held-out domain')}, {which} of {evaluation.phase}"
         )
         tiles.append(_tile("held-out text", f"{mean(evaluation.best):.3f}", below))
-    final = final_scores(report)
-    if final:
-        tasks = counted(len(final), "task")
-        below = f"mean accuracy of {tasks}, {report.exports[-1].name}; guessing: {_chance(report):.3f}"
-        tiles.append(_tile("harness score", f"{mean(final):.3f}", below))
+    scores = report.final_scores
+    if scores:
+        accuracy = mean({score.label: score.value for score in scores})
+        chance = mean({score.label: score.chance or 0.0 for score in scores})
+        below = f"mean accuracy of {counted(len(scores), 'task')}, {scores[0].export}; guessing: {chance:.3f}"
+        tiles.append(_tile("harness score", f"{accuracy:.3f}", below))
     return element("div", *tiles, class_="tiles")
-
-
-def final_scores(report: Report) -> dict[str, float]:
-    """Accuracies of the last export by task."""
-    if not report.exports:
-        return {}
-    last = report.exports[-1].name
-    return {score.label: score.value for score in leading(report.scores) if score.export == last}
-
-
-def _chance(report: Report) -> float:
-    last = report.exports[-1].name
-    return mean({score.label: score.chance or 0.0 for score in leading(report.scores) if score.export == last})
 
 
 def summary(report: Report) -> dict[str, object]:
@@ -246,11 +234,11 @@ def _timeline(report: Report) -> Markup:
     )  # fmt: skip
 
 
-def _waits() -> Markup:
+def _waits(report: Report) -> Markup:
     # Bytes of an output: the link may name neither the attempt nor the step, so it goes to the folder of all attempts.
     link = element("a", "the waits of this run", href=f"../{PAGE_FILE}")
     told = element("p", WAITS, link, WAITS_ELSEWHERE)
-    return _section("waits", "Waits for data", "", told, _command(WAITS_COMMAND))
+    return _section("waits", "Waits for data", "", told, _command(WAITS_COMMAND.format(command=report.command)))
 
 
 def _command(line: str) -> Markup:
@@ -299,7 +287,7 @@ def _loss(report: Report) -> Markup:
     parts += [
         element("h3", "Layer by layer, and held-out text on the way"),
         element("p", CURVES),
-        _command(CURVES_COMMAND),
+        _command(CURVES_COMMAND.format(command=report.command)),
     ]
     text = (
         "Cross-entropy on the text that was trained on. A change of mixture changes what is measured: a step there is "

@@ -54,7 +54,7 @@ def svg(title: str, phases: Sequence[Phase]) -> str:
 
 
 def _report(title: str, phases: Sequence[Phase]) -> Report:
-    return Report(title, "", tuple(phases), (), (), (), (), (), ())
+    return Report(title, "", "", tuple(phases), (), (), (), (), (), ())
 
 
 def _summary(report: Report) -> str:

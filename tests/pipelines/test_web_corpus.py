@@ -19,8 +19,7 @@ from marin_dag.run.live import LineDisplay
 from marin_dag.run.local.backend import LocalBackend
 from marin_dag.store.prefix import open_store
 from pipelines import web_corpus
-from pipelines.evaluation import stages_of
-from pipelines.reporting import graph_of, with_report
+from pipelines.reporting import graph_of, stages_of, with_report
 from runtime.report.markup import escaped
 from steps.report import report
 from steps.report_config import ReportConfig

@@ -415,7 +415,7 @@ def test_a_run_of_one_update_whose_rate_is_0_is_a_page(report):
     first = report.phases[0]
     curve = dataclasses.replace(first.curve.behind(1199), learning_rate=np.zeros(1))
     one = dataclasses.replace(first, curve=curve, start_step=1199, start_tokens=first.consumed_tokens - 2048)
-    page = render(Report("One update", "", (one,), (), (), (), (), (), ()))
+    page = render(Report("One update", "", "python RECIPE.py", (one,), (), (), (), (), (), ()))
     assert read(page).errors == [] and "learning rate" in page
     branch = report.branches[0]
     still = dataclasses.replace(branch.curve, learning_rate=0 * branch.curve.learning_rate)
