@@ -50,7 +50,8 @@ def quality(phase: str, evaluation: EmaEvalResult | None, scored: LmEvalResult |
     if scores:
         accuracy = mean({score.label: score.value for score in scores})
         chance = mean({score.label: score.chance or 0.0 for score in scores})
-        yield f"{phase}: lm-eval mean accuracy {accuracy:.3f} over {counted(len(scores), 'task')}; guessing gives {chance:.3f}"
+        tasks = counted(len(scores), "task")
+        yield f"{phase}: lm-eval mean accuracy {accuracy:.3f} over {tasks}; guessing gives {chance:.3f}"
     for s in scored.scores:
         if (warning := implausible(value=s.value, chance=s.chance, num_items=s.num_items)) is not None:
             yield f"lm-eval, {s.task}, {s.num_fewshot}-shot, {s.metric}: {warning}"
