@@ -42,8 +42,7 @@ def check_import(config: HfImportConfig) -> None:
     fetch = getattr(config.download.step.config, "fetch", None) if config.download.has_step else None
     if not isinstance(fetch, Files) or "://" in fetch.folder:  # what lies elsewhere is read when it is here
         return
-    from runtime.interop.huggingface_config import check_same_model
-    from runtime.model.huggingface import read_json
+    from runtime.interop.huggingface_config import check_same_model, read_json
 
     for file in fetch.files:
         path = Path(fetch.folder, file.path or file.name)
@@ -60,9 +59,9 @@ def _cost(config: HfImportConfig, _: Resources) -> Cost:
 @step(policy="versioned", version="1", check=check_import, check_on=refuse_several_hosts, cost=_cost)
 def hf_import(config: HfImportConfig, context: StepContext) -> TrainPhaseResult:
     """Weights as they are, float32, as a checkpoint before the first update; one tensor at a time is in memory."""
-    from runtime.interop.huggingface_config import check_same_model
+    from runtime.interop.huggingface_config import check_same_model, read_json
     from runtime.interop.huggingface_weights import CONFIG, stored_leaves
-    from runtime.model.huggingface import InteropError, read_json
+    from runtime.model.huggingface import InteropError
     from runtime.training.run_state import CHECKPOINT, METRICS, SOURCE_LOSSES, save_weights
 
     files = {file.name: config.download.join(file.path) for file in config.download.result.files}

@@ -16,6 +16,7 @@ from runtime.model.rotary import inverse_frequencies
 from runtime.optim.ema import Ema
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
+from runtime.platform.remat import check_remat
 from runtime.training.eval_step import build_eval_step
 from runtime.training.objective import check_batch, next_tokens
 from runtime.training.state import TrainState, initial_state, with_averages
@@ -24,7 +25,6 @@ from runtime.training.train_step import (
     Hyperparameters,
     ProgramOptions,
     TrainStep,
-    _check_remat,
     _train_program,
     build_train_step,
 )
@@ -341,7 +341,7 @@ def test_a_step_that_cannot_be_built_is_refused(mesh: Mesh, changes: dict, messa
 
 def test_an_unknown_remat_policy_is_an_error_that_lists_the_known_ones() -> None:
     with expect_error(ValueError):
-        _check_remat("some")
+        check_remat("some")
 
 
 def test_a_batch_that_does_not_divide_or_is_too_long_is_refused(mesh: Mesh) -> None:
