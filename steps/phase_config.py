@@ -12,7 +12,8 @@ from runtime.data.mixing.policies import MixingPolicy
 from runtime.data.mixture import MixtureSchedule
 from runtime.data.packing import Packing
 from runtime.kernels.scatter_blocks import ScatterKernel
-from runtime.model.config import LlamaConfig, Rope
+from runtime.model.architectures import AnyModelConfig
+from runtime.model.config import Rope
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Schedule, WsdS
 from runtime.optim.skip_rule import SkipRule
@@ -37,7 +38,7 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     a run spiked on (PaLM, arXiv:2204.02311, section 5.1). They are of the size and mixture of its first update."""
     until_step: StopAt[int] = Field(ge=1)
     """Finished updates since the start of the run at which the phase ends. Moving it later continues the run."""
-    model: LlamaConfig
+    model: AnyModelConfig
     rope: Rope
     sequence_length: int = Field(ge=2)
     global_batch_size: int = Field(ge=1)

@@ -22,7 +22,7 @@ from pipelines.scales import LAPTOP, BatchSize, Boundaries
 from pipelines.source import DEGENERATE, Source, clean_documents
 from pipelines.tootsie import RESULTS, tootsie
 from runtime.evaluation.suites import TaskSpec
-from runtime.model.config import LlamaConfig
+from runtime.model.llama.config import LlamaConfig
 from runtime.optim.schedule import Cycles
 from runtime.text.extraction.formats import JsonLines
 from runtime.text.filter_rules import Length
