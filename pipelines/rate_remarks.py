@@ -21,13 +21,14 @@ def rate_remarks(legs: Mapping[str, Leg]) -> dict[str, list[Remark]]:
 def _of(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[Remark]:
     schedule = leg.settings.learning_rate
     if isinstance(schedule, Linear | Cosine):
-        what, num_steps, field = "decay", schedule.decay_steps, "decay_steps"
+        warmup_steps = schedule.warmup_steps if isinstance(schedule, Cosine) else 0
+        what, num_steps, field = "decay", warmup_steps + schedule.decay_steps, "decay_steps"
     elif isinstance(schedule, Rewarm):
         what, num_steps, field = "warm-up", schedule.warmup_steps, "warmup_steps"
     else:
         return
     begin, until = leg.begin_step, leg.settings.until_step
-    start, end = schedule.start_step, schedule.start_step + num_steps
+    start, end = schedule.first_step, schedule.first_step + num_steps
     if begin < start:
         stays = (
             f"its {what} begins at step {start:,} and the phase at {begin:,}: the rate stays at {rate(schedule(begin))}"

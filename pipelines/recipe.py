@@ -23,7 +23,8 @@ from pipelines.timeline import remarks
 from pipelines.waits_beside_report import write_waits
 from runtime.data.mixture import MixtureSchedule
 from runtime.evaluation.tasks import TaskSpec
-from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope
+from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
+from runtime.model.llama.config import LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Constant, Cosine, Cycles, Linear, Rewarm, WsdS
 from runtime.optim.skip_rule import SkipRule

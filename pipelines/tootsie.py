@@ -119,13 +119,13 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
     jellyfish = ocelot.then(
         "jellyfish",
         until_step=ends.jellyfish,
-        learning_rate=Linear(rate * 1.7e-3, scale.cooled_rate, ends.ocelot, ends.jellyfish - ends.ocelot),
+        learning_rate=Linear(rate * 1.7e-3, scale.cooled_rate, decay_steps=ends.jellyfish - ends.ocelot),
         **corpus.mixture(mixtures.COOLDOWN_V1),
     )
     phoenix = jellyfish.then(
         "phoenix",
         until_step=ends.phoenix,
-        learning_rate=Rewarm(scale.cooled_rate, rate * 1.7e-3, ends.jellyfish, scale.rewarm_steps),
+        learning_rate=Rewarm(scale.cooled_rate, rate * 1.7e-3, warmup_steps=scale.rewarm_steps),
         **corpus.mixture(mixtures.PHOENIX_WARM, (ends.phoenix_warm, mixtures.PHOENIX)),
     )
     starling = phoenix.then(
@@ -134,7 +134,7 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
         global_batch_size=largest.global_batch_size,
         num_microbatches=largest.num_microbatches,
         # The public line starts at 1,320,000, one step before the phase, so that its rates are 1.2e-5 lower.
-        learning_rate=Linear(rate * 1.7e-3, scale.deeply_cooled_rate, ends.phoenix, ends.starling - ends.phoenix),
+        learning_rate=Linear(rate * 1.7e-3, scale.deeply_cooled_rate, decay_steps=ends.starling - ends.phoenix),
         z_loss=1e-4,
         **corpus.mixture(mixtures.STARLING),
     )
@@ -154,7 +154,7 @@ def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[s
     cooldown_v2 = ocelot.then(
         "cooldown_v2",
         until_step=ends.jellyfish,
-        learning_rate=Linear(rate * 1.7e-3, scale.cooled_rate, ends.ocelot, ends.jellyfish - ends.ocelot),
+        learning_rate=Linear(rate * 1.7e-3, scale.cooled_rate, decay_steps=ends.jellyfish - ends.ocelot),
         **corpus.mixture(mixtures.COOLDOWN_V2),
     ).on(scale.main_resources)
     dessert_bad = jellyfish.then(
@@ -168,13 +168,13 @@ def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[s
     raccoon_soft = jellyfish.then(
         "raccoon_soft",
         until_step=ends.raccoon_soft,
-        learning_rate=Linear(scale.cooled_rate, rate * 1.7e-5, ends.jellyfish, ends.raccoon_soft - ends.jellyfish),
+        learning_rate=Linear(scale.cooled_rate, rate * 1.7e-5, decay_steps=ends.raccoon_soft - ends.jellyfish),
     ).on(scale.branch_resources)
     # The optimizer's moments were deleted from the checkpoint by hand; the public code does not show it.
     raccoon_softer = raccoon_soft.then(
         "raccoon_softer",
         until_step=ends.raccoon_softer,
-        learning_rate=Linear(rate * 1.7e-5, rate * 1e-6, ends.raccoon_soft, ends.raccoon_softer - ends.raccoon_soft),
+        learning_rate=Linear(rate * 1.7e-5, rate * 1e-6, decay_steps=ends.raccoon_softer - ends.raccoon_soft),
         restore="everything_but_optimizer",
         acknowledge=("restore",),
     )
@@ -182,7 +182,7 @@ def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[s
     hypnotic = jellyfish.then(
         "spoonbill_hypnotic",
         until_step=ends.spoonbill,
-        learning_rate=Linear(scale.cooled_rate, rate * 2.75e-5, ends.jellyfish, ends.spoonbill - ends.jellyfish),
+        learning_rate=Linear(scale.cooled_rate, rate * 2.75e-5, decay_steps=ends.spoonbill - ends.jellyfish),
         **corpus.mixture(mixtures.SPOONBILL),
     ).on(scale.branch_resources)
     # The public run repeated this phase with norms every ten steps, which is how the growing head was found. Here it
@@ -201,7 +201,7 @@ def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[s
     deeper = focused_zloss.then(
         "spoonbill_deeper",
         until_step=ends.spoonbill_deeper,
-        learning_rate=Linear(rate * 2.75e-5, rate * 2.75e-6, ends.spoonbill, ends.spoonbill_deeper - ends.spoonbill),
+        learning_rate=Linear(rate * 2.75e-5, rate * 2.75e-6, decay_steps=ends.spoonbill_deeper - ends.spoonbill),
     )
     every = [cooldown_v2, dessert_bad, dessert, raccoon_soft, raccoon_softer]
     every += [hypnotic, norms_half, norms, focused_fp32, focused_zloss, deeper]

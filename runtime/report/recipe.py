@@ -38,10 +38,13 @@ def described(value: object) -> str:
             return f"constant {rate(value.value)}"
         case Linear() | Cosine():
             fall = f"{rate(value.peak_value)} → {rate(value.end_value)}"
-            return f"{value.kind} {fall} over {value.decay_steps:,} steps from step {value.start_step:,}"
+            warmup = (
+                f"warm-up {value.warmup_steps:,} steps, " if isinstance(value, Cosine) and value.warmup_steps else ""
+            )
+            return f"{value.kind} {warmup}{fall} over {value.decay_steps:,} steps from step {value.first_step:,}"
         case Rewarm():
             rise = f"{rate(value.init_value)} → {rate(value.peak_value)}"
-            return f"rewarm {rise} over {value.warmup_steps:,} steps from step {value.start_step:,}, then constant"
+            return f"rewarm {rise} over {value.warmup_steps:,} steps from step {value.first_step:,}, then constant"
         case WsdS():
             cycles = "; ".join(
                 f"from step {cycle.start_step:,}: {cycle.cycle_steps:,} with {cycle.decay_steps:,} of decay"
