@@ -39,7 +39,7 @@ from pipelines.fork_report import fork_report
 from pipelines.headline import headline
 from pipelines.scales import SCALES, Scale
 from pipelines.sources import OWN_FILES, laptop_sources
-from pipelines.timeline import remarks
+from pipelines.timeline import lint
 from pipelines.waits_beside_report import write_waits
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.schedule import Constant, Linear, Rewarm, WsdS
@@ -278,6 +278,6 @@ if __name__ == "__main__":
             variant=variant,
             with_forks=fork_report,
             after_run=write_waits,
-            remarks=remarks,
+            lint=lint,
         )
     )

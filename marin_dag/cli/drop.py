@@ -1,4 +1,4 @@
-"""drop NAME: forget a fork; what it made stays."""
+"""drop NAME: delete a fork; its outputs stay."""
 
 from collections.abc import Iterator
 
@@ -10,21 +10,21 @@ from marin_dag.ledger.lease import Holder, Leases
 
 def _drop(session: Session) -> int:
     at_work = Leases(session.store).at_work()
-    may_be_waited_for = bool(at_work) and not at_work.keys().isdisjoint(_needed(session))
+    is_needed = bool(at_work) and not at_work.keys().isdisjoint(_needed(session))
     fork = session.forks.drop(session.step)
-    print(f"dropped {fork.name}, a fork of {fork.base}; what it made stays in {session.store.prefix}")
-    for note in _of_runs(fork, [held.holder for held in at_work.values()]):
+    print(f"dropped {fork.name}, a fork of {fork.base}; its outputs stay in {session.store.prefix}")
+    for note in _notes(fork, [held.holder for held in at_work.values()]):
         print(f"note       {note}")
-    if may_be_waited_for:
+    if is_needed:
         print(
-            "note       a run that only waits for what others make is not seen here; if it began after "
-            f"{fork.name} was made, it makes it all the same"
+            "note       a run that waits for the steps of another run is not listed here; if it started after "
+            f"{fork.name} was made, it still makes {fork.name}"
         )
     return NOTHING_WOULD_RUN
 
 
 def _needed(session: Session) -> frozenset[str]:
-    """Digests of the fork and of all that it needs; nothing where the graph cannot be built, often for its sake."""
+    """Return the digests of the fork and its ancestors; none where the graph cannot be built, often because of it."""
     try:
         graph = session.recipe()
         return frozenset(graph.step(name).digest for name in graph.ancestors(session.step))
@@ -32,31 +32,23 @@ def _needed(session: Session) -> frozenset[str]:
         return frozenset()
 
 
-def _of_runs(fork: Fork, holders: list[Holder]) -> Iterator[str]:
-    """What becomes of the fork in runs that have read it: a run goes by the graph that it read when it began."""
-    at_work = {_driver(holder) for holder in holders if holder.name == fork.name}
-    # Who has begun something before the fork was made has not read it.
-    before = {_driver(holder) for holder in holders if holder.since < fork.created}
-    for driver in sorted({_driver(holder) for holder in holders} - (before - at_work)):
-        if driver in at_work:
+def _notes(fork: Fork, holders: list[Holder]) -> Iterator[str]:
+    """Yield the effect of the drop on runs, which keep the graph that they read at their start."""
+    making = {_driver(holder) for holder in holders if holder.name == fork.name}
+    # A driver that started a step before the fork existed has not read the fork.
+    older = {_driver(holder) for holder in holders if holder.since < fork.created}
+    for driver in sorted({_driver(holder) for holder in holders} - (older - making)):
+        if driver in making:
             yield (
-                f"{fork.name} is at work in the run on {driver}, which goes on with it and with what waits for it. To "
-                f"stop it, fork it again with the same settings, and `tell {fork.name} stop`"
+                f"the run on {driver} is making {fork.name} and continues. To stop it, fork again with the same "
+                f"settings, and `tell {fork.name} stop`"
             )
         else:
-            yield f"the run on {driver}, if it began after the fork was made, makes it all the same, and waits for it"
+            yield f"the run on {driver} still makes {fork.name} if it started after the fork was made"
 
 
 def _driver(holder: Holder) -> str:
     return f"{holder.host} (pid {holder.pid})"
 
 
-COMMAND = Command(
-    "drop",
-    "NAME",
-    "forget a fork",
-    _drop,
-    1,
-    1,
-    advice={"--dry-run": "it only forgets the fork, and what that made stays; `ls` shows the forks"},
-)
+COMMAND = Command("drop", "NAME", "delete a fork; its outputs stay", _drop, 1, 1)

@@ -23,7 +23,7 @@ def run(prefix, capsys, *words):
         add_arguments=tootsie.add_arguments,
         name="tootsie",
         commands=tootsie.OWN_COMMANDS,
-        remarks=tootsie.remarks,
+        lint=tootsie.lint,
         argv=[*words, "--prefix", str(prefix)],
     )
     printed = capsys.readouterr()

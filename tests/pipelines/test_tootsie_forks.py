@@ -4,24 +4,21 @@ import argparse
 import json
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from marin_dag.cli.main import main
 from marin_dag.graph.forks import Forks
 from marin_dag.graph.graph import Graph
-from marin_dag.identity.diff import differences
 from marin_dag.keep.collect import CERTIFIED
 from marin_dag.ledger.epoch import seal
+from marin_dag.ledger.progress_mark import progress_mark
 from marin_dag.ledger.records import Failure, Records, new_attempt, record_path
-from marin_dag.plan.reasons import Changed, are_of_another_recipe, render_all
-from marin_dag.run.progress_mark import progress_mark
 from marin_dag.store.prefix import open_store
 from pipelines.corpus import eight_b_corpus, laptop_corpus
 from pipelines.fork_report import LEFT_OUT, fork_report
 from pipelines.scales import EIGHT_B, LAPTOP
-from pipelines.timeline import remarks
+from pipelines.timeline import lint
 from pipelines.tootsie import FOLLOW, OWN_COMMANDS, RESULTS, add_arguments, branches, build, phases, variant
 from tests.marin_dag.ledger.test_records import a_record
 
@@ -38,7 +35,7 @@ def call(prefix: Path, *arguments: str) -> int:
         argv=argv,
         variant=variant,
         with_forks=fork_report,
-        remarks=remarks,
+        lint=lint,
         **given,
     )
 
@@ -107,7 +104,7 @@ def test_before_anything_is_trained_a_fork_may_start_anywhere_on_the_way(
     assert f"perhaps not meant:\n  x: {note}; instead: --set x.learning_rate" in capsys.readouterr().out
     assert call(tmp_path, "plan", "--json", "--until", "x") == 2
     (step,) = (step for step in json.loads(capsys.readouterr().out)["steps"] if step["name"] == "x")
-    assert step["remarks"] == [{"text": note, "cure": {"learning_rate.start_step": "1099", "until_step": "1199"}}]
+    assert step["warnings"] == [{"text": note, "cure": {"learning_rate.start_step": "1099", "until_step": "1199"}}]
     assert call(tmp_path, "--dry-run", "--until", "starling") == 2
     assert "perhaps not meant" not in capsys.readouterr().out
     assert "report/forks" in with_forks(tmp_path)
@@ -252,7 +249,7 @@ def test_a_fork_that_failed_holds_up_no_page_of_the_others_until_it_gets_further
             log_path="",
             is_transient=False,
             finished="2026-11-21T19:31:02+00:00",
-            progress=progress_mark(graph.step(name), store),
+            progress=progress_mark(store, graph.step(name).digest, graph.step(name).kind.resumes_at),
         )
         Records(store).record_failure(failure)
     page = with_forks(finished).step("report/forks").config
@@ -279,27 +276,3 @@ def test_forks_of_phases_have_a_page_of_their_own_and_leave_the_report_alone(tmp
     assert {"z", "zz", "ema_eval/zz", "report/forks"} <= {node.name for node in config.graph}
     assert call(tmp_path, "drop", "zz") == 0
     assert with_forks(tmp_path).step("report/forks").config.forks == {"z": "phoenix"}
-
-
-def test_a_page_with_one_fork_more_is_not_taken_for_that_of_another_recipe(tmp_path: Path):
-    def page() -> dict[str, Any]:
-        return with_forks(tmp_path).step("report/forks").identity
-
-    assert call(tmp_path, "fork", "phoenix", "--as", "z", "--set", "z_loss=1e-4") == 0
-    with_z = page()
-    assert call(tmp_path, "fork", "jellyfish", "--as", "y", "--set", "z_loss=1e-4") == 0
-    one_more = reasons_of(with_z, page())
-    assert call(tmp_path, "drop", "z") == 0
-    another = reasons_of(with_z, page())
-    assert render_all(one_more)[0].startswith("7 differences: y new; evaluations, forks, graph")
-    assert "y new; z gone; " in render_all(another)[0]
-    assert not are_of_another_recipe(one_more) and not are_of_another_recipe(another)
-
-
-def test_the_same_phase_at_another_scale_is_told_to_be_of_another_recipe():
-    laptop, full = (phases(scale, corpus(scale))["kestrel"] for scale, corpus in RECIPES)
-    assert are_of_another_recipe(reasons_of(laptop.identity, full.identity))
-
-
-def reasons_of(old: dict[str, Any], new: dict[str, Any]) -> list[Changed]:
-    return [Changed(("it",), difference, is_here=True) for difference in differences(old, new)]

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from marin_dag.cli.ascii_terminal import made_printable
+from marin_dag.cli.ascii_terminal import replace_unprintable
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from marin_dag.cli.ascii_terminal import made_printable
 def test_what_an_encoding_lacks_is_written_in_ascii(encoding: str, errors: str, printed: bytes) -> None:
     terminal = io.BytesIO()
     stream = io.TextIOWrapper(terminal, encoding=encoding, errors=errors)
-    made_printable(stream)
+    replace_unprintable(stream)
     stream.write("0 → 3e-3 – … 2 × ±1 é⇄ \udcff")
     stream.flush()
     assert terminal.getvalue() == printed

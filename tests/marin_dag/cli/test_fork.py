@@ -302,10 +302,10 @@ def test_a_fork_that_makes_nothing_of_its_own_says_whose_output_it_has(bench: Wo
 
 REMARKS = """
 
-def remarks(graph):
+def lint(graph):
     trainings = [step for step in graph.steps if isinstance(step.config, TrainConfig)]
     rare = [step for step in trainings if step.config.look_every_steps > step.config.until_step]
-    return {step.name: [Remark("it never looks", {"look_every_steps": "2"})] for step in rare}
+    return {step.name: [LintWarning("it never looks", {"look_every_steps": "2"})] for step in rare}
 """
 
 
@@ -314,7 +314,7 @@ def test_a_fork_that_changes_execution_alone_is_told_where_to_set_it_and_no_rema
 ) -> None:
     bench.edit(
         "from marin_dag.graph.step import Input,",
-        "from marin_dag.plan.remarks import Remark\nfrom marin_dag.graph.step import Input, Runtime,",
+        "from marin_dag.plan.lint import LintWarning\nfrom marin_dag.graph.step import Input, Runtime,",
     )
     bench.edit(
         "    rate: float = 0.5",

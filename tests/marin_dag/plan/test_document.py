@@ -14,7 +14,7 @@ COST = {"tokens", "flops", "chip_hours", "bytes_read", "bytes_written", "seconds
 STEP = {"name", "kind", "verdict", "is_selected", "will_run", "digest", "milestone", "key", "policy", "version"} | {
     "inputs",
     "reasons",
-    "remarks",
+    "warnings",
     "compared_with",
     "cost",
     "saved",
@@ -48,12 +48,12 @@ REASONS: dict[str, dict[str, Any]] = {
     | {"does": str},
     "NotTold": RUNS_ON | {"wanted": int, "field": str, "digest": str, "step": str, "hears": bool},
     "Failed": {"attempts": int, "attempt": str, "error": str, "log_path": str},
-    "Stopped": {"author": str, "because": str, "told": str, "answer": str},
+    "Stopped": {"author": str, "because": str, "requested": str, "answer": str},
     "Silent": {"host": str, "pid": int, "seconds": int, "does": str},
     "BlockedBy": {"steps": tuple[tuple[str, str], ...]},
     "SameAs": {"step": str},
 }
-"""Of `marin_dag.plan/2`: a change of what stands here, other than a further entry, is another version of the schema."""
+"""Of `marin_dag.plan/3`: a change of what stands here, other than a further entry, is another version of the schema."""
 
 
 def document(bench: Workbench, *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -68,7 +68,7 @@ def test_a_document_has_the_fields_of_its_schema(bench: Workbench) -> None:
         *("schema", "pipeline", "prefix", "exit_code", "causes", "steps", "totals"),
         *("open_questions", "opaque", "copies", "commands"),
     ]
-    assert plan["schema"] == "marin_dag.plan/2"
+    assert plan["schema"] == "marin_dag.plan/3"
     assert all(set(step) == STEP and set(step["cost"]) == set(step["saved"]) == COST for step in plan["steps"])
     assert plan["totals"]["verdicts"]["missing"] == plan["totals"]["will_run"] == 6
     assert plan["totals"]["cost"]["tokens"] == 30_000 and plan["copies"] is None
@@ -94,7 +94,7 @@ def test_nothing_to_do_is_0_and_drift_is_1(bench: Workbench) -> None:
     bench.edit("FACTOR = 2", "FACTOR = 3")
     code, plan = document(bench)
     assert code == 1
-    assert [command["what"] for command in plan["commands"]] == ["ask why", "needs you", "same output", "make anew"]
+    assert [command["what"] for command in plan["commands"]] == ["ask why", "needs you", "same output", "make again"]
     (drifted,) = [step for step in plan["steps"] if step["verdict"] == "drifted"]
     (reason,) = drifted["reasons"]
     assert reason["type"] == "drifted" and reason["version"] == "1"
