@@ -105,7 +105,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise UserError: argparse would exit with 2, which means of a dry run that something would run."""
-        raise UserError(f"{message}. `{self.prog} --help` lists the options.")
+        raise UserError(f"{message}. `{self.prog} --help` lists all options.")
 
 
 class Call(NamedTuple):
@@ -171,9 +171,7 @@ def parse(arguments: Sequence[str], parsers: Mapping[str, Parser], commands: Map
     names, given = _split(arguments, every_option)
     word = names.pop(0) if names else ""
     if word not in parsers:
-        raise UserError(
-            f"{_detached_value(given, word) or _unknown(word, commands)} `{program()} --help` lists commands."
-        )
+        raise UserError(_detached_value(given, word) or f"{_unknown(word, commands)} `{program()} --help` lists all.")
     parser, command = parsers[word], commands.get(word, RUN)
     options = [words[0].partition("=")[0] for words in given]
     if {"-h", "--help"} & set(options):
@@ -203,7 +201,7 @@ def _split(arguments: Sequence[str], takes_value: Mapping[str, bool]) -> tuple[l
             names.append(word)
         elif option not in takes_value:
             raise UserError(
-                f"there is no option {option}.{nearest(option, takes_value)} `{program()} --help` lists options."
+                f"there is no option {option}.{nearest(option, takes_value)} `{program()} --help` lists all."
             )
         else:
             value = next(words, None) if takes_value[option] and not equals else None

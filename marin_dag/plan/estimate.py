@@ -26,35 +26,38 @@ class RecordedTimes:
 
     def __init__(self, records: Records, steps: Iterable[PlannedStep], committed: frozenset[str]) -> None:
         self._records = records
-        self._samples: dict[Key, list[tuple[str, float]]] = {}
-        """Record key of each finished step, and its work."""
+        self._made: dict[Key, list[tuple[str, Step[Any]]]] = {}
+        """Record keys of finished steps."""
+        self._compared: dict[Key, list[tuple[str, Step[Any]]]] = {}
+        """Record keys of the outputs that stale steps are compared with."""
         self._rates: dict[Key, float | None] = {}
         for planned in steps:
-            step, is_made = planned.step, planned.step.key in committed
-            if not is_made and planned.compared is None:
-                continue
-            unit = unit_of(step)
-            if is_made:
-                work = float(getattr(whole_cost(step), unit)) if unit else 1.0
-                self._samples.setdefault(_key(step), []).append((step.key, work))
-            elif planned.compared is not None and not unit:  # an earlier config took as long as this one
-                self._samples.setdefault(_key(step), []).append((planned.compared.key, 1.0))
+            step = planned.step
+            if step.key in committed:
+                self._made.setdefault(_key(step), []).append((step.key, step))
+            elif planned.compared is not None:
+                self._compared.setdefault(_key(step), []).append((planned.compared.key, step))
 
     def rate(self, step: Step[Any]) -> float | None:
         """Return seconds for a unit of work; None where no attempt is recorded."""
         key = _key(step)
         if key not in self._rates:
+            found = self._made.get(key) or self._compared.get(key, [])
             # Samples with the most work, since a small step spends most of its time on starting.
-            samples = sorted(self._samples.get(key, []), key=lambda sample: sample[1])[-MAX_SAMPLES:]
-            rates = [rate for sample in samples if (rate := self._rate_of(step, *sample)) is not None]
+            samples = sorted(found, key=lambda sample: _work(sample[1], sample[1].config))[-MAX_SAMPLES:]
+            rates = [rate for sample in samples if (rate := self._rate_of(*sample)) is not None]
             self._rates[key] = statistics.median(rates) if rates else None
         return self._rates[key]
 
-    def _rate_of(self, step: Step[Any], key: str, work: float) -> float | None:
+    def _rate_of(self, key: str, step: Step[Any]) -> float | None:
         record = self._records.find(key)
         if record is None or record.provenance.resources != str(step.resources):
             return None
-        return _duration(record) / work
+        stop = step.kind.stop_field
+        # Apart from the stop, a stale step is taken to have had as much work as it has now.
+        config = step.config if stop is None else step.config.model_copy(update={stop: record.milestone})
+        work = _work(step, config)
+        return _duration(record) / work if work > 0 else None
 
 
 def with_seconds(
@@ -84,6 +87,11 @@ def unit_of(step: Step[Any]) -> str:
     """Return the unit that the time of `step` is proportional to; "" where its kind estimates none."""
     whole = whole_cost(step)
     return next((unit for unit in UNITS if getattr(whole, unit)), "")
+
+
+def _work(step: Step[Any], config: Any) -> float:
+    unit = unit_of(step)
+    return float(getattr(step.kind.cost(config, step.resources), unit)) if unit and step.kind.cost else 1.0
 
 
 def whole_cost(step: Step[Any]) -> Cost:

@@ -1,4 +1,4 @@
-"""Plan document: the schema that other programs rely on."""
+"""Plan document: the schema that other programs depend on."""
 
 import inspect
 import json
@@ -53,12 +53,12 @@ REASONS: dict[str, dict[str, Any]] = {
     "BlockedBy": {"steps": tuple[tuple[str, str], ...]},
     "SameAs": {"step": str},
 }
-"""Of `marin_dag.plan/3`: a change of what stands here, other than a further entry, is another version of the schema."""
+"""The reasons of `marin_dag.plan/3`. A change here, other than a new entry, needs a new version of the schema."""
 
 
 def document(bench: Workbench, *arguments: str) -> tuple[int, dict[str, Any]]:
-    code, said = bench("plan", "--json", *arguments)
-    return code, json.loads(said)
+    code, output = bench("plan", "--json", *arguments)
+    return code, json.loads(output)
 
 
 def test_a_document_has_the_fields_of_its_schema(bench: Workbench) -> None:
@@ -82,12 +82,12 @@ def test_verdicts_and_reasons_are_those_of_its_schema(bench: Workbench) -> None:
     assert {kind.__name__: inspect.get_annotations(kind) for kind in typing.get_args(Reason)} == REASONS
 
 
-def test_it_is_the_same_from_a_dry_run_and_writes_nothing(bench: Workbench) -> None:
+def test_a_dry_run_prints_the_same_document_and_writes_nothing(bench: Workbench) -> None:
     assert json.loads(bench("--dry-run", "--json")[1]) == document(bench)[1]
     assert not bench.prefix.exists()
 
 
-def test_nothing_to_do_is_0_and_drift_is_1(bench: Workbench) -> None:
+def test_the_exit_code_is_0_for_nothing_to_do_and_1_for_drift(bench: Workbench) -> None:
     bench()
     code, plan = document(bench)
     assert (code, plan["totals"]["will_run"], plan["causes"]) == (0, 0, [])
@@ -102,7 +102,7 @@ def test_nothing_to_do_is_0_and_drift_is_1(bench: Workbench) -> None:
     assert reason["difference"]["changed"] == ["workbench_recipe.FACTOR"]
 
 
-def test_a_copy_that_would_be_made_is_2(bench: Workbench, tmp_path: Path) -> None:
+def test_a_missing_copy_has_exit_code_2(bench: Workbench, tmp_path: Path) -> None:
     assert bench()[0] == 0
     place = str(tmp_path / "there")
     code, plan = document(bench, "--copy-to", place)
@@ -121,7 +121,7 @@ def test_a_copy_that_would_be_made_is_2(bench: Workbench, tmp_path: Path) -> Non
     assert (code, plan["copies"]["num_left"], plan["commands"]) == (0, 0, [])
 
 
-def test_root_causes_come_with_all_that_follows_and_reasons_are_typed(bench: Workbench) -> None:
+def test_root_causes_list_the_stale_steps_and_reasons_are_typed(bench: Workbench) -> None:
     bench()
     _, plan = document(bench, "--set", "first.rate=2")
     (cause,) = plan["causes"]
@@ -138,7 +138,7 @@ def test_root_causes_come_with_all_that_follows_and_reasons_are_typed(bench: Wor
     assert steps["first"]["compared_with"]["num_compared"] == 1
 
 
-def test_what_is_not_selected_says_so(bench: Workbench) -> None:
+def test_unselected_steps_are_marked(bench: Workbench) -> None:
     _, plan = document(bench, "--until", "count")
     assert plan["totals"]["selected"] == 3
     assert [step["name"] for step in plan["steps"] if not step["is_selected"]] == ["first", "second", "third"]
