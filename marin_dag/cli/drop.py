@@ -17,8 +17,8 @@ def _drop(session: Session) -> int:
         print(f"note       {note}")
     if is_needed:
         print(
-            "note       a run that waits for the steps of another run is not listed here; if it started after "
-            f"{fork.name} was made, it still makes {fork.name}"
+            "note       a run that only waits for the steps of another run is not listed; such a run still makes "
+            f"{fork.name} if it started after the fork was made"
         )
     return NOTHING_WOULD_RUN
 
