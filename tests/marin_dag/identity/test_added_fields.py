@@ -111,8 +111,8 @@ def test_against_an_older_document_the_value_that_was_meant_is_no_difference_and
     old = as_before(leg("now", LegConfig()))
     assert differences(old, leg("now", LegConfig()).identity) == ()
     now = leg("now", LegConfig(leave_out=300, rule=Rule(6.0, 8))).identity
-    assert differences(old, now) == (FieldChanged("leave_out", "0", "300"), FieldChanged("rule.least", "None", "8"))
-    assert differences(now, old) == (FieldChanged("leave_out", "300", "0"), FieldChanged("rule.least", "8", "None"))
+    assert differences(old, now) == (FieldChanged("leave_out", "0", "300"), FieldChanged("rule.least", "null", "8"))
+    assert differences(now, old) == (FieldChanged("leave_out", "300", "0"), FieldChanged("rule.least", "8", "null"))
 
 
 def test_what_an_unknown_class_meant_without_a_field_is_not_guessed():
