@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
+from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import Records, UnreadableRecordError
@@ -380,5 +380,4 @@ COMMAND = Command(
     100,
     _add_arguments,
     ("--set",),
-    WRITES_WHAT_IS_ASKED_FOR,
 )

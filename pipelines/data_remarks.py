@@ -2,19 +2,19 @@
 
 from collections.abc import Mapping
 
-from marin_dag.plan.remarks import Remark
+from marin_dag.plan.lint import LintWarning
 from marin_dag.quantities import in_short
 from runtime.training.timeline import Leg
 
 
-def data_remarks(legs: Mapping[str, Leg]) -> dict[str, list[Remark]]:
+def data_remarks(legs: Mapping[str, Leg]) -> dict[str, list[LintWarning]]:
     """By phase; of those that leave nothing out there is no entry."""
     return {name: [_of(leg)] for name, leg in legs.items() if leg.settings.skip_batches}
 
 
-def _of(leg: Leg) -> Remark:
+def _of(leg: Leg) -> LintWarning:
     text = (
         f"skip_batches is {leg.settings.skip_batches:,}: as it begins, {in_short(leg.skipped_tokens)} tokens of its "
         "data are left out, which count as read and make no update"
     )
-    return Remark(text, {"skip_batches": "0"})
+    return LintWarning(text, {"skip_batches": "0"})

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
@@ -49,7 +49,7 @@ def command(estimate: Estimate = lambda arguments: {}) -> Command:
         return NOTHING_WOULD_RUN
 
     said = "tokens and epochs of each source by phase, up to PHASE (by default the last)"
-    return Command("mix", "[PHASE]", said, run, 0, 1, _add_arguments, ("--set",), WRITES_WHAT_IS_ASKED_FOR)
+    return Command("mix", "[PHASE]", said, run, 0, 1, _add_arguments, ("--set",))
 
 
 def _add_arguments(parser: Any) -> None:

@@ -19,7 +19,7 @@ from pipelines.fork_report import fork_report
 from pipelines.headline import headline
 from pipelines.reporting import report_on
 from pipelines.sources import evaluation_items_step
-from pipelines.timeline import remarks
+from pipelines.timeline import lint
 from pipelines.waits_beside_report import write_waits
 from runtime.data.mixture import MixtureSchedule
 from runtime.evaluation.tasks import TaskSpec
@@ -222,7 +222,7 @@ def main(
         "follow": FOLLOW,
         "with_forks": fork_report,
         "after_run": write_waits,
-        "remarks": remarks,
+        "lint": lint,
         "on_dry_run": compile_report.report,
     }
     return command_line.main(

@@ -10,7 +10,7 @@ from typing import Any
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.step import Step
-from marin_dag.plan.remarks import Remark
+from marin_dag.plan.lint import LintWarning
 from marin_dag.quantities import counted
 from pipelines.data_remarks import data_remarks
 from pipelines.model_remarks import model_remarks
@@ -62,15 +62,15 @@ def legs_in(phases: Mapping[str, Step]) -> dict[str, Leg]:
     return legs_of({name: phase.config for name, phase in phases.items()}, starts)
 
 
-def remarks(graph: Graph) -> dict[str, list[Remark]]:
+def lint(graph: Graph) -> dict[str, list[LintWarning]]:
     """Return the lint warnings about the phases of a graph, by phase."""
-    return remarks_on(legs_in(phases_in(graph.steps)))
+    return lint_on(legs_in(phases_in(graph.steps)))
 
 
-def remarks_on(legs: Mapping[str, Leg]) -> dict[str, list[Remark]]:
+def lint_on(legs: Mapping[str, Leg]) -> dict[str, list[LintWarning]]:
     """Return the lint warnings about phases, by phase; phases without a warning have no entry."""
     kinds = data_remarks(legs), model_remarks(legs), rate_remarks(legs), validation_remarks(legs)
-    return {name: found for name in legs if (found := [remark for kind in kinds for remark in kind.get(name, ())])}
+    return {name: found for name in legs if (found := [warning for kind in kinds for warning in kind.get(name, ())])}
 
 
 def main_line_of(legs: Mapping[str, Leg], forks: Collection[str] = ()) -> list[str]:
@@ -152,7 +152,7 @@ def document(
     legs = legs_in(phases)
     main_line = main_line_of(legs, forks)
     order = [name for name in main_line_first(legs, forks) if not names or name in names]
-    notes = remarks_on(legs)
+    notes = lint_on(legs)
     phases_as_json = [
         _as_json(legs[name], phases, name in main_line, refused.get(name))
         | {"notes": [{"text": note.text, "cure": dict(note.cure)} for note in notes.get(name, ())]}
@@ -244,8 +244,8 @@ def _in_full(leg: Leg, legs: Mapping[str, Leg], phases: Mapping[str, Step], show
     )
     first, last = leg.rates
     lines.append(f"  learning rate  {rate(first)} at its first step, {rate(last)} at its last")
-    for remark in remarks_on(legs).get(leg.name, ()):
-        lines += [f"  note           {remark.text}", f"                 instead: {remark.options(leg.name)}"]
+    for warning in lint_on(legs).get(leg.name, ()):
+        lines += [f"  note           {warning.text}", f"                 instead: {warning.options(leg.name)}"]
     lines += _cycles(leg)
     if before is None:
         lines.append(f"  model          {settings.model.num_parameters:,} parameters, seed {settings.seed}")

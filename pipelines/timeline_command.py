@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
+from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.plan.config_checks import refusals
 from marin_dag.values.changes import nearest
@@ -54,5 +54,4 @@ COMMAND = Command(
     100,
     _add_arguments,
     ("--set", "--json"),
-    WRITES_WHAT_IS_ASKED_FOR,
 )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
+from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.store.store import Store
 from pipelines.picture_file import PAGE, check_writable, write_picture
@@ -82,5 +82,4 @@ COMMAND = Command(
     0,
     _add_arguments,
     ("--set",),
-    WRITES_WHAT_IS_ASKED_FOR,
 )

@@ -26,7 +26,7 @@ from marin_dag.graph.step import Step
 from pipelines import curves_command, waits_command
 from pipelines.source import DEGENERATE
 from pipelines.sources import COMPANIONS, MAX_NAMED, evaluation_items_step
-from pipelines.timeline import remarks
+from pipelines.timeline import lint
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE
 from runtime.model.llama.config import LlamaConfig
@@ -210,6 +210,6 @@ if __name__ == "__main__":
             results=RESULTS,
             summary=summary,
             commands=(waits_command.COMMAND, curves_command.COMMAND),
-            remarks=remarks,
+            lint=lint,
         )
     )

@@ -361,13 +361,6 @@ def test_a_write_that_fails_is_one_line(tmp_path, capsys, phases, monkeypatch):
     assert (code, err) == (1, f"tootsie: {said}\n")
 
 
-@pytest.mark.parametrize("command", ["curves", "mix", "timeline", "waits"])
-def test_what_may_write_a_file_does_not_say_that_it_writes_nothing(tmp_path, capsys, command):
-    code, out, err = run(tmp_path, capsys, command, "--dry-run")
-    said = "it starts nothing, and writes nothing but what an option of its own asks for; leave --dry-run out."
-    assert (code, out, err) == (1, "", f"tootsie: --dry-run: `{command}` does not take it; {said}\n")
-
-
 def test_what_cannot_be_told_or_written_is_refused(tmp_path, capsys):
     file = tmp_path / "file"
     file.write_text("")
