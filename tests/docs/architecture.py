@@ -52,9 +52,8 @@ def picture() -> str:
         "text{font-family:sans-serif;fill:#1d2733}.name{font-size:15px;font-weight:bold}.note{font-size:12px}"
     )
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top}" role="img">'
-    return "\n".join(
-        [head, "<title>Packages, folders and imports</title>", f"<style>{style}</style>", *parts, "</svg>\n"]
-    )
+    title = "<title>Packages, folders and imports</title>"
+    return "\n".join([head, title, f"<style>{style}</style>", *parts, "</svg>\n"])
 
 
 def _order(folders: tuple[str, ...]) -> str:

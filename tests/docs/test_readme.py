@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.cli.main import COMMANDS, main
+from marin_dag.cli.main import COMMANDS
 from marin_dag.cli.page_server import PageServer
-from pipelines.headline import headline
-from pipelines.tootsie import FOLLOW, OWN_COMMANDS, RESULTS, add_arguments, build
+from pipelines import recipe
+from pipelines.tootsie import main
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = "python pipelines/tootsie.py"
-STARTS_NOTHING = {"--dry-run", *COMMANDS, *(command.name for command in OWN_COMMANDS)}
+STARTS_NOTHING = {"--dry-run", *COMMANDS, *(command.name for command in recipe.COMMANDS), "mix"}
 """What of a line makes it one that starts no step; any other is planned here and not run."""
 
 
@@ -49,8 +49,7 @@ def call(arguments: list[str], prefix: Path, corpus: Path) -> int:
         arguments[arguments.index("--prefix") + 1] = str(prefix)
     if not any(word in STARTS_NOTHING for word in arguments):
         arguments.append("--dry-run")
-    given = {"results": RESULTS, "summary": headline, "follow": FOLLOW, "commands": OWN_COMMANDS}
-    return main(build, add_arguments=add_arguments, name="tootsie", argv=arguments, **given)
+    return main(arguments)
 
 
 def test_readme_prints_the_commands_of_a_day():

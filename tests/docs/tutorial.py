@@ -1,4 +1,4 @@
-"""The tutorial as a program: its Python blocks and commands run in a folder, and their output replaces that of the page.
+"""The tutorial as a program: its blocks and commands run in a folder, and their output replaces that of the page.
 
 `python -m tests.docs.tutorial` rewrites docs/tutorial.md with the output of this machine.
 """

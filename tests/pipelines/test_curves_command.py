@@ -14,7 +14,6 @@ from pathlib import Path
 import jax.numpy as jnp
 import pytest
 
-from marin_dag.cli.main import main
 from marin_dag.graph.forks import Forks
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import Records
@@ -37,13 +36,7 @@ from tests.runtime.tracking.test_curves import events_in, records_in
 
 
 def run(prefix, capsys, *words):
-    code = main(
-        tootsie.build,
-        add_arguments=tootsie.add_arguments,
-        name="tootsie",
-        commands=tootsie.OWN_COMMANDS,
-        argv=[*words, "--prefix", str(prefix)],
-    )
+    code = tootsie.main([*words, "--prefix", str(prefix)])
     printed = capsys.readouterr()
     return code, printed.out, printed.err
 
