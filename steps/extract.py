@@ -41,7 +41,7 @@ class ExtractConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 class ExtractedShard(DocumentsShard, frozen=True, extra="forbid"):
-    left_out: tuple[str, ...]
+    excluded: tuple[str, ...]
     """Those of the reasons in `dropped` that are no fault: what was left out is no document by its nature."""
     num_damaged: int
     """Files that could not be read to their end."""
@@ -106,8 +106,8 @@ def extract(config: ExtractConfig, context: StepContext) -> DocumentsResult:
         origin=config.origin,
     )
     result = DocumentsResult(**fields)
-    left_out = {reason for shard in shards for reason in shard.left_out}
-    unreadable = {reason: count for reason, count in result.dropped.items() if reason not in left_out}
+    excluded = {reason for shard in shards for reason in shard.excluded}
+    unreadable = {reason: count for reason, count in result.dropped.items() if reason not in excluded}
     if unreadable:
         samples = read_samples(f"{context.output_path}/{result.dropped_samples}")
         one = as_text(next(sample for sample in samples if sample["reason"] in unreadable), config.origin)
@@ -180,7 +180,7 @@ def _extract_shard(
         num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", documents)
     return ExtractedShard(
         **shard_fields(path, num_documents, num_bytes, ledger),
-        left_out=tuple(sorted(ledger.left_out)),
+        excluded=tuple(sorted(ledger.excluded)),
         num_damaged=ledger.counts[DAMAGED_FILE],
         damaged=tuple(sample["detail"] for sample in ledger.samples if sample["reason"] == DAMAGED_FILE)[:MESSAGES],
     )

@@ -20,7 +20,7 @@ class DropLedger:
     num_bytes: Counter[str] = dataclasses.field(default_factory=Counter)
     """UTF-8 bytes of the texts that were dropped, by reason; 0 of what has no text yet."""
     samples: list[dict[str, str]] = dataclasses.field(default_factory=list)
-    left_out: set[str] = dataclasses.field(default_factory=set)
+    excluded: set[str] = dataclasses.field(default_factory=set)
     """Reasons that are no fault of anybody's."""
 
     def drop(self, reason: str, *, document_id: str, detail: str, text: str, num_bytes: int = 0) -> None:
@@ -31,9 +31,9 @@ class DropLedger:
         self.counts[reason] += 1
         self.num_bytes[reason] += num_bytes
 
-    def leave_out(self, reason: str, *, document_id: str, detail: str) -> None:
+    def exclude(self, reason: str, *, document_id: str, detail: str) -> None:
         """Counts what is no document by its nature, however much there is of it."""
-        self.left_out.add(reason)
+        self.excluded.add(reason)
         self.drop(reason, document_id=document_id, detail=detail, text="")
 
     def merge(self, counts: Mapping[str, int], num_bytes: Mapping[str, int]) -> None:
