@@ -5,10 +5,10 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class RepeatedSpans:
-    """Removal of spans that stand elsewhere, as an option of dedup."""
+    """Limits of the removal of repeated spans."""
 
     min_words: int = 9
-    """Of the whole span."""
+    """Words of the whole span."""
     min_sentences_left: int = 3
     """A document that lost sentences and has fewer left is dropped."""
 

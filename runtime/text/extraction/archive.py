@@ -55,7 +55,7 @@ class Unit(NamedTuple):
 class Listing(NamedTuple):
     units: list[Unit]
     damage: str | None
-    """What is wrong with an archive whose members cannot all be read; the units hold the others."""
+    """The fault of an archive whose members cannot all be read; the units hold the others."""
 
 
 def is_archive(path: str) -> bool:

@@ -24,7 +24,7 @@ class Decoded(NamedTuple):
     charset: str
     """The name of a Python codec."""
     source: str
-    """Where the charset comes from: "bytes", "server", "page" or "guess"."""
+    """The origin of the charset: "bytes", "server", "page" or "guess"."""
     num_replaced: int = 0
     """How many characters are U+FFFD because their bytes have no meaning in the charset."""
 

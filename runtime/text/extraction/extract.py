@@ -1,4 +1,4 @@
-"""One unit of downloaded files to documents: each member is read as its format, and what cannot be read is counted."""
+"""Extraction of documents from one unit of downloaded files: each member is read as its format, and what cannot be read is counted."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence

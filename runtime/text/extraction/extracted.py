@@ -10,7 +10,7 @@ class DamagedFileError(ValueError):
 
 
 class Text(NamedTuple):
-    """One document; `anchor` is its id within the file ("" for the only document of a file)."""
+    """A document; `anchor` is its id within the file ("" for the only document of a file)."""
 
     anchor: str
     text: str

@@ -17,7 +17,7 @@ class ServiceModels:
 
 @dataclasses.dataclass(frozen=True)
 class HtmlPages:
-    """One page a member, in UTF-8 or the charset that it declares."""
+    """HTML pages, one a member, in UTF-8 or the charset that it declares."""
 
     members: tuple[str, ...] = ("*.html", "*.htm")
     exclude: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class WebArchive:
 
 @dataclasses.dataclass(frozen=True)
 class PythonSource:
-    """One module a document."""
+    """Python modules, one a document."""
 
     members: tuple[str, ...] = ("*.py",)
     exclude: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class PythonDocstrings:
 
 @dataclasses.dataclass(frozen=True)
 class RestructuredText:
-    """One page a member; the text of links, roles and directives replaces their markup."""
+    """reStructuredText pages, one a member; the text of links, roles and directives replaces their markup."""
 
     members: tuple[str, ...] = ("*.rst", "*.rst.txt")
     exclude: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class PydocTopics:
 
 @dataclasses.dataclass(frozen=True)
 class JsonLines:
-    """One JSON object a line, packed by gzip or zstd or not at all."""
+    """JSON objects, one a line, packed by gzip or zstd or not at all."""
 
     members: tuple[str, ...] = ("*.jsonl", "*.jsonl.gz", "*.jsonl.zst", "*.json.gz", "*.json.zst")
     exclude: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class JsonLines:
 
 @dataclasses.dataclass(frozen=True)
 class ParquetTable:
-    """One row a document."""
+    """Rows of a Parquet table, one a document."""
 
     members: tuple[str, ...] = ("*.parquet",)
     exclude: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ class ParquetTable:
 
 @dataclasses.dataclass(frozen=True)
 class ChatTable:
-    """One conversation a row of a Parquet table: a list of `{role, content}`, written as turns with their speakers."""
+    """Conversations, one a row of a Parquet table: a list of `{role, content}`, written as turns with their speakers."""
 
     members: tuple[str, ...] = ("*.parquet",)
     exclude: tuple[str, ...] = ()

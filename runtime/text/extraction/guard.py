@@ -1,8 +1,8 @@
 """Guards: a document that ends the process of its reader is left out, and costs neither the worker nor the others.
 
-Readers are partly native code, so one page can end their process. Documents are read in the worker, at full speed, until
-a worker dies over them. The next attempt reads each of them in a child process, replaced when it dies. A document is
-left out if and only if a fresh child dies of it, so that no document pays for memory that another one corrupted.
+Readers are partly native code, so one page can end their process. Documents are read in the worker, at full speed,
+until a worker dies over them. The next attempt reads each of them in a child process, replaced when it dies. A document
+is left out if and only if a fresh child dies of it, so that no document pays for memory that another one corrupted.
 """
 
 import contextlib

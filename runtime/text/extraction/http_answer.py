@@ -27,7 +27,7 @@ _CHARSET = re.compile(r"charset\s*=[\s\"']*([^\s;\"']+)", re.I)
 class Answer(NamedTuple):
     status: int
     content_type: str
-    """In lower case, without parameters; "" if absent."""
+    """Lower case, without parameters; "" if absent."""
     charset: str | None
     body: bytes
     is_cut: bool

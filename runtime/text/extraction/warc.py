@@ -29,12 +29,12 @@ _CONTENT_LENGTH = re.compile(rb"^content-length[ \t]*:[ \t]*(\d{1,18})[ \t]*\r?$
 
 
 class Record(NamedTuple):
-    """One record as stored; its payload is not decoded."""
+    """A record as stored; its payload is not decoded."""
 
     place: str
     """Its offset in the file, as indices of crawls have it."""
     headers: dict[str, str]
-    """By name in lower case."""
+    """Headers by name in lower case."""
     payload: bytes
 
     @property
@@ -125,7 +125,7 @@ def _compressed_as_a_whole(file: IO[bytes], max_record_bytes: int) -> Found:
 class _Member(NamedTuple):
     data: bytes
     end: int | None
-    """Where the next member begins; None if this one is damaged or larger than the limit."""
+    """The beginning of the next member; None if this one is damaged or larger than the limit."""
     error: str = ""
     is_cut: bool = False
 

@@ -34,7 +34,7 @@ class MissingFileError(FetchError):
 
 
 class Failure(NamedTuple):
-    """One file that could not be fetched."""
+    """A file that could not be fetched."""
 
     name: str
     problem: str

@@ -18,7 +18,7 @@ from runtime.text.fetch.errors import FetchError
 from runtime.text.fetch.verified import read_chunks
 
 LARGE_FILE_IN_BYTES = 64 * 2**20
-"""From this size on, the checksum is cached."""
+"""The checksum of a file of this size or more is cached."""
 SETTLED_SECONDS = 2.0
 """A younger file may be written again within one tick of its file system's clock."""
 MAX_NAMED = 3

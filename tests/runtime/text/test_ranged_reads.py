@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.text import ranged_reads
-from runtime.text.ranged_reads import num_rows, read_bytes, read_rows, write_rows
+from runtime.text.array_files import write_array
+from runtime.text.ranged_reads import num_rows, read_bytes, read_rows
 from tests.catalogue import expect_error
 
 ROWS = np.random.default_rng(0).integers(0, 1 << 32, (3_000, 112), np.uint32)
@@ -22,7 +23,7 @@ def paths(tmp_path_factory):
     """The same rows on a disk and in a store."""
     found = [str(tmp_path_factory.mktemp("rows") / "rows.npy"), f"memory://{uuid.uuid4()}/rows.npy"]
     for path in found:
-        write_rows(path, ROWS)
+        write_array(path, ROWS)
     return found
 
 
