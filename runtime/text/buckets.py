@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from runtime.text.runs import begins_run, run_starts
+
 COMPARED = 64
 """How many documents at the front of a bucket the others are compared with."""
 ROUNDS = 8
@@ -32,12 +34,9 @@ def members(keys: np.ndarray, texts: np.ndarray, documents: np.ndarray) -> Membe
     """Return the buckets of one band; `texts` differ for documents of different texts."""
     order = np.lexsort((documents, texts, keys))
     keys, texts, documents = keys[order], texts[order], documents[order]
-    is_first = np.ones(len(keys), bool)
-    is_first[1:] = (keys[1:] != keys[:-1]) | (texts[1:] != texts[:-1])
+    is_first = begins_run(keys, texts)
     keys, documents = keys[is_first], documents[is_first]
-    begins = np.ones(len(keys), bool)
-    begins[1:] = keys[1:] != keys[:-1]
-    buckets = np.cumsum(begins)
+    buckets = np.cumsum(begins_run(keys))
     shared = np.bincount(buckets)[buckets] > 1
     buckets, documents = buckets[shared], documents[shared]
     order = np.lexsort((documents, buckets))
@@ -58,7 +57,7 @@ def agreeing(found: Members, known: np.ndarray, minhashes: np.ndarray, min_simil
     # Equal hashes have equal low bytes, which take a quarter of the memory traffic.
     low_bytes = minhashes.astype(np.uint8)
     for _ in range(ROUNDS):
-        starts = _starts(buckets)
+        starts = run_starts(buckets)
         goes_on = np.arange(len(buckets)) - starts >= COMPARED
         for earlier, later in _compared(starts):
             for hashes in (low_bytes, minhashes):
@@ -70,13 +69,6 @@ def agreeing(found: Members, known: np.ndarray, minhashes: np.ndarray, min_simil
         buckets, documents, rows = buckets[goes_on], documents[goes_on], rows[goes_on]
         if not len(buckets):
             return
-
-
-def _starts(buckets: np.ndarray) -> np.ndarray:
-    """Return, for each place, the place of the first document of its bucket."""
-    begins = np.ones(len(buckets), bool)
-    begins[1:] = buckets[1:] != buckets[:-1]
-    return np.maximum.accumulate(np.where(begins, np.arange(len(buckets)), 0))
 
 
 def _compared(starts: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from runtime.text.runs import begins_run
+
 
 class Cluster(NamedTuple):
     """Duplicates, ascending; the lists hold the documents that are dropped for `kept`."""
@@ -87,8 +89,7 @@ def clusters(found: Dropped, *, documents_per_block: int = 1 << 20) -> Iterator[
 
 
 def _block(found: Dropped, places: np.ndarray) -> list[Cluster]:
-    kept = found.kept[places]
-    cuts = np.flatnonzero(kept[1:] != kept[:-1]) + 1
+    cuts = np.flatnonzero(begins_run(found.kept[places]))[1:]
     result = []
     for members in np.split(places, cuts):
         exact, near = members[found.is_exact[members]], members[~found.is_exact[members]]

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from runtime.tables.parquet_bytes import table_of
 from runtime.text.array_files import read_array, write_array
 from runtime.text.batch import TextBatch, ngram_hashes
+from runtime.text.runs import begins_run, run_starts
 
 FIELDS_NAMED = 100
 _TABLE_BITS = 24
@@ -168,15 +169,12 @@ def _of_first_fields(keys: np.ndarray, fields: np.ndarray, tasks: np.ndarray) ->
     """Return each n-gram with its fields once, by key and field; at most `FIELDS_NAMED` fields a task."""
     order = np.lexsort((fields, keys))
     keys, fields = keys[order], fields[order]
-    is_first = np.ones(len(keys), bool)
-    is_first[1:] = (keys[1:] != keys[:-1]) | (fields[1:] != fields[:-1])
+    is_first = begins_run(keys, fields)
     keys, fields = keys[is_first], fields[is_first]
     of_task = tasks[fields]
     # The fields of a task may be scattered, so ranks are taken in the order of key, task and field.
     order = np.lexsort((fields, of_task, keys))
-    begins = np.ones(len(keys), bool)
-    begins[1:] = (np.diff(keys[order]) != 0) | (np.diff(of_task[order]) != 0)
-    ranks = np.arange(len(keys)) - np.maximum.accumulate(np.where(begins, np.arange(len(keys)), 0))
+    ranks = np.arange(len(keys)) - run_starts(keys[order], of_task[order])
     named = np.zeros(len(keys), bool)
     named[order] = ranks < FIELDS_NAMED
     return keys[named], fields[named]

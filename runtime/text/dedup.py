@@ -19,6 +19,7 @@ import numpy as np
 from runtime.text.batch import TextBatch, ngram_hashes
 from runtime.text.hashing import mix
 from runtime.text.minhash import MinHash
+from runtime.text.runs import run_starts
 
 _SEED = 0x6D696E68617368
 
@@ -84,10 +85,9 @@ def copies(keys: np.ndarray, marks: np.ndarray, documents: np.ndarray) -> np.nda
     """Return int64[pairs, 2]: each document that is not the first of its key and mark, after that first one."""
     order = np.lexsort((documents, marks, keys))
     keys, marks, documents = keys[order], marks[order], documents[order]
-    begins = np.ones(len(order), bool)
-    begins[1:] = (keys[1:] != keys[:-1]) | (marks[1:] != marks[:-1])
-    first = documents[np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))]
-    return np.stack([first[~begins], documents[~begins]], axis=1).astype(np.int64)
+    starts = run_starts(keys, marks)
+    is_copy = starts < np.arange(len(order))
+    return np.stack([documents[starts[is_copy]], documents[is_copy]], axis=1).astype(np.int64)
 
 
 def _short_texts(batch: TextBatch, ngram_words: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -63,9 +63,7 @@ def _header(path: str) -> tuple[tuple[int, int], np.dtype]:
     np.lib.format.read_magic(file)
     shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
     if is_fortran or len(shape) != 2 or file.tell() != _NPY_HEADER_BYTES:
-        raise ValueError(
-            f"{path}: not a file of rows. Delete it, and run its step again."
-        )
+        raise ValueError(f"{path}: not a file of rows. Delete it, and run its step again.")
     return (shape[0], shape[1]), dtype
 
 

@@ -18,6 +18,7 @@ from runtime.text.array_files import read_array, write_array
 from runtime.text.documents import Document, read_batches
 from runtime.text.key_files import Buckets, read_keys, records, write_keys
 from runtime.text.ranged_reads import read_bytes
+from runtime.text.runs import run_starts
 from runtime.text.span_rule import RepeatedSpans
 from runtime.text.spans import SENTENCES_PER_SPAN, covered, sentences, span_keys, without_sentences
 
@@ -63,7 +64,7 @@ def write_spans(shard: str, folder: str, rule: RepeatedSpans) -> SpanCounts:
     both, rows = np.concatenate(keys), np.concatenate(firsts)
     is_span = both.any(axis=1)
     ordered = records(both[is_span, 0], both[is_span, 1], rows[is_span])
-    first = ordered["row"][_first_of_each(ordered)]
+    first = ordered["row"][run_starts(ordered["key"], ordered["mark"])]
     is_repeat = ordered["row"] - first >= SENTENCES_PER_SPAN
     write_keys(f"{folder}/first.bin", ordered[~is_repeat])
     write_array(f"{folder}/repeats.npy", ordered["row"][is_repeat])
@@ -81,7 +82,7 @@ def write_repeats(folder: str, shards: Sequence[SpanFolder], num_earlier: int, b
     found = np.concatenate(parts)
     order = np.lexsort((numbers, found["mark"], found["key"]))  # stable, so rows ascend within a shard
     found, numbers = found[order], numbers[order]
-    first = _first_of_each(found)
+    first = run_starts(found["key"], found["mark"])
     is_repeat = (numbers != numbers[first]) & (numbers >= num_earlier)
     held = np.unique(first[is_repeat])
     held = held[numbers[held] >= num_earlier]
@@ -154,10 +155,3 @@ def _rows_of(folder: str, parts: Sequence[str], name: str, number: int, num_shar
 def _between(rows: np.ndarray, begin: int, end: int) -> list[int]:
     first, after = np.searchsorted(rows, (begin, end)).tolist()
     return [row - begin for row in rows[first:after].tolist()]
-
-
-def _first_of_each(ordered: np.ndarray) -> np.ndarray:
-    """Return for each record the place of the first record with its key."""
-    begins = np.ones(len(ordered), bool)
-    begins[1:] = (ordered["key"][1:] != ordered["key"][:-1]) | (ordered["mark"][1:] != ordered["mark"][:-1])
-    return np.maximum.accumulate(np.where(begins, np.arange(len(ordered)), 0))

@@ -1,4 +1,4 @@
-"""Extraction of documents from one unit of downloaded files: each member is read as its format, and what cannot be read is counted."""
+"""Extraction of documents from one unit of files: members are read as their format, faults are counted."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence

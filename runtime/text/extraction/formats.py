@@ -100,7 +100,7 @@ class ParquetTable:
 
 @dataclasses.dataclass(frozen=True)
 class ChatTable:
-    """Conversations, one a row of a Parquet table: a list of `{role, content}`, written as turns with their speakers."""
+    """Conversations, one a row of a Parquet table: lists of `{role, content}`, written as turns with speakers."""
 
     members: tuple[str, ...] = ("*.parquet",)
     exclude: tuple[str, ...] = ()
