@@ -4,8 +4,8 @@ A hit is a run of `ngram_words` words (13: GPT-3, arXiv:2005.14165, appendix C) 
 punctuation and layout (`runtime.text.folding`). A shorter field of an item is matched whole if it has at least
 `min_field_words` words; still shorter fields ("all of the above") are no sign of contamination.
 
-Every item with the run is hit. If more than `FIELDS_NAMED` fields of a task have it, such as a common prompt, the first
-ones are named.
+Every item with the run is hit. If more than `MAX_NAMED_FIELDS` fields of a task have it, such as a common prompt, the
+first ones are named.
 """
 
 import codecs
@@ -24,7 +24,7 @@ from runtime.text.array_files import read_array, write_array
 from runtime.text.batch import TextBatch, ngram_hashes
 from runtime.text.runs import begins_run, run_starts
 
-FIELDS_NAMED = 100
+MAX_NAMED_FIELDS = 100
 _TABLE_BITS = 24
 _FIELDS_SCHEMA = pa.schema([("task", pa.string()), ("item", pa.int32()), ("field", pa.string())])
 
@@ -137,9 +137,7 @@ def build_index(fields: Iterable[ItemField], folder: str, *, ngram_words: int, m
         ValueError: `min_field_words` is not between 1 and `ngram_words`.
     """
     if not 1 <= min_field_words <= ngram_words:
-        raise ValueError(
-            f"min_field_words is {min_field_words}, ngram_words is {ngram_words}; it must lie between 1 and that."
-        )
+        raise ValueError(f"min_field_words is {min_field_words}. Set it between 1 and ngram_words ({ngram_words}).")
     # A word has a character or more, so shorter texts need no hash.
     kept = [field for field in fields if len(field.text) >= min_field_words]
     batch = TextBatch([field.text for field in kept])
@@ -166,7 +164,7 @@ def build_index(fields: Iterable[ItemField], folder: str, *, ngram_words: int, m
 
 
 def _of_first_fields(keys: np.ndarray, fields: np.ndarray, tasks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each n-gram with its fields once, by key and field; at most `FIELDS_NAMED` fields a task."""
+    """Return each n-gram with its fields once, by key and field; at most `MAX_NAMED_FIELDS` fields a task."""
     order = np.lexsort((fields, keys))
     keys, fields = keys[order], fields[order]
     is_first = begins_run(keys, fields)
@@ -176,7 +174,7 @@ def _of_first_fields(keys: np.ndarray, fields: np.ndarray, tasks: np.ndarray) ->
     order = np.lexsort((fields, of_task, keys))
     ranks = np.arange(len(keys)) - run_starts(keys[order], of_task[order])
     named = np.zeros(len(keys), bool)
-    named[order] = ranks < FIELDS_NAMED
+    named[order] = ranks < MAX_NAMED_FIELDS
     return keys[named], fields[named]
 
 
@@ -192,21 +190,21 @@ def copy_item_files(files: Mapping[str, str], folder: str) -> dict[str, int]:
             number = 0
             lines = (line.removeprefix(codecs.BOM_UTF8).strip() for line in file)
             for number, line in enumerate(filter(None, lines), start=1):
-                _refuse_other_than_object(line, f"{task}.jsonl: item {number}")
+                _check_object(line, f"{task}.jsonl: item {number}")
                 # A carriage return is a blank in JSON, but would end a line for readers of text.
                 copy.write(line.replace(b"\r", b" ") + b"\n")
             num_items[task] = number
     return num_items
 
 
-def _refuse_other_than_object(line: bytes, where: str) -> None:
+def _check_object(line: bytes, where: str) -> None:
     try:
         row = json.loads(line.decode())
         json.dumps(row, ensure_ascii=False).encode()  # raises for a lone surrogate
     except ValueError as error:
-        raise ValueError(f"{where} is not JSON ({error}); an evaluation set has one JSON object a line.") from error
+        raise ValueError(f"{where} is not JSON ({error}). Write one JSON object a line.") from error
     if not isinstance(row, dict):
-        raise ValueError(f"{where} is a {type(row).__name__}; an evaluation set has one JSON object a line.")
+        raise ValueError(f"{where} is a {type(row).__name__}; write one JSON object a line.")
 
 
 def read_item_fields(files: Mapping[str, str]) -> Iterator[ItemField]:

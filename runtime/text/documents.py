@@ -60,13 +60,13 @@ def read_batches(path: str) -> Iterator[list[Document]]:
             reader = pq.ParquetFile(file)
         except pa.ArrowInvalid as error:
             raise DocumentsError(
-                f"{path}: not a Parquet file ({error}); it may be cut short. Remove it and run the step that wrote it."
+                f"{path}: not a Parquet file ({error}); it may be cut short. Delete it, and run its step again."
             ) from error
         names = reader.schema_arrow.names
         wrong = [name for name in SCHEMA.names if names.count(name) != 1]
         if wrong:
             raise DocumentsError(
-                f"{path}: columns are {names}, {wrong} missing or there twice; a shard of documents has "
+                f"{path}: columns are {names}; {wrong} must be there exactly once. Write the shard with "
                 f"{SCHEMA.names}, all strings."
             )
         for index in range(reader.num_row_groups):
@@ -83,8 +83,8 @@ def _row_groups(documents: Iterable[Document]) -> Iterator[tuple[list[Document],
             size = len(document.text.encode())
         except UnicodeEncodeError as error:
             raise DocumentsError(
-                f"document {document.id!r} of source {document.source!r}: text has no UTF-8 form ({error}); "
-                "decode the source strictly, or drop the document and count it."
+                f"document {document.id!r} of source {document.source!r}: text has no UTF-8 form ({error}). "
+                "Decode the source strictly, or drop the document and count it."
             ) from error
         group.append(document)
         group_bytes += size

@@ -107,7 +107,7 @@ class BadWords:
 
     def __post_init__(self) -> None:
         if not self.words:
-            raise ValueError("BadWords.words is empty, so the rule would keep everything; name the words.")
+            raise ValueError("BadWords.words is empty, so the rule would keep everything. Name the words.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,10 +136,10 @@ class QualityScore:
 
     def __post_init__(self) -> None:
         if (self.min_score is None) == (self.keep_fraction is None):
-            raise ValueError(f"{self}: give one of min_score and keep_fraction.")
+            raise ValueError(f"{self}: give exactly one of min_score and keep_fraction.")
         for name, share in (("min_score", self.min_score), ("keep_fraction", self.keep_fraction)):
             if share is not None and not 0 < share <= 1:
-                raise ValueError(f"QualityScore.{name} is {share}; it is a share in (0, 1].")
+                raise ValueError(f"QualityScore.{name} is {share}. Set it above 0, up to 1.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +170,7 @@ class RepeatedPeriod:
 
     def __post_init__(self) -> None:
         if self.max_repeats < 2:
-            raise ValueError(f"RepeatedPeriod.max_repeats is {self.max_repeats}; one time is no repeat: 2 or more.")
+            raise ValueError(f"RepeatedPeriod.max_repeats is {self.max_repeats}. Set it to 2 or more.")
 
 
 @dataclasses.dataclass(frozen=True)

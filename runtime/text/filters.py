@@ -110,9 +110,7 @@ def findings(rule: Rule, measures: Measures) -> Iterator[Finding]:
             yield at_least(reason, measures.language_probability(rule.languages), rule.min_probability)
         case QualityScore():
             if rule.min_score is None:
-                raise ValueError(
-                    f"{rule}: the score that keeps this fraction is not known yet; the filter step finds it."
-                )
+                raise ValueError(f"{rule}: only the filter step finds the score of a fraction. Give min_score here.")
             yield at_least("quality classifier", measures.quality_scores, rule.min_score)
         case C4Lines():
             raise ValueError("C4Lines is an edit; `filtered` applies it.")

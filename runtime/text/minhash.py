@@ -16,9 +16,9 @@ class MinHash:
     def __post_init__(self) -> None:
         for field in ("ngram_words", "num_bands", "rows_per_band"):
             if getattr(self, field) < 1:
-                raise ValueError(f"MinHash.{field} is {getattr(self, field)}; it must be 1 or more.")
+                raise ValueError(f"MinHash.{field} is {getattr(self, field)}. Set it to 1 or more.")
         if not 0 < self.min_similarity <= 1:
-            raise ValueError(f"MinHash.min_similarity is {self.min_similarity}; it is a share in (0, 1].")
+            raise ValueError(f"MinHash.min_similarity is {self.min_similarity}. Set it above 0, up to 1.")
 
     @property
     def num_hashes(self) -> int:

@@ -83,7 +83,9 @@ class QualityModel:
         with fsspec.open(f"{folder}/{DESCRIPTION_FILE}", "rb") as file:
             described = json.loads(file.read())
         if described["scale"] != SCALE:
-            raise ValueError(f"{folder}: made with scale {described['scale']}, this code has {SCALE}; train it again.")
+            raise ValueError(
+                f"{folder}: made with scale {described['scale']}, this code has {SCALE}. Train the classifier again."
+            )
         return cls(weights, described["intercept"], described["max_ngram_words"])
 
 
@@ -108,5 +110,7 @@ class ScoreCounts:
         at_or_above = np.cumsum(self.counts[::-1])[::-1]
         step = int(np.argmax(at_or_above <= keep_fraction * at_or_above[0]))
         if at_or_above[step] > keep_fraction * at_or_above[0]:
-            raise ValueError(f"no score keeps as few as {keep_fraction:g} of the texts: too many have the highest.")
+            raise ValueError(
+                f"too many texts have the highest score to keep {keep_fraction:g} of them. Raise keep_fraction."
+            )
         return float(score_of(np.array(step * 2 * _MAX_LOG_ODDS / (_STEPS - 1) - _MAX_LOG_ODDS)))

@@ -15,4 +15,4 @@ class RepeatedSpans:
     def __post_init__(self) -> None:
         for field in ("min_words", "min_sentences_left"):
             if getattr(self, field) < 1:
-                raise ValueError(f"RepeatedSpans.{field} is {getattr(self, field)}; it must be 1 or more.")
+                raise ValueError(f"RepeatedSpans.{field} is {getattr(self, field)}. Set it to 1 or more.")

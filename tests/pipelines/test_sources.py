@@ -25,6 +25,15 @@ from steps.evaluation_items import evaluation_items
 from steps.fetch import Wheel
 from tests.catalogue import expect_error
 
+
+@pytest.fixture
+def tmp_path(tmp_path):
+    """Return a folder with one name in every test, so that messages do not depend on the tests that run."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    return folder
+
+
 COMPONENTS = {name for value in vars(mixtures).values() if isinstance(value, dict) for name in value if name.islower()}
 STAGES = ["decontaminate", "dedup", "filter", "extract", "download"]
 

@@ -28,6 +28,14 @@ from tests.catalogue import expect_error
 from tests.steps.report_inputs import phase
 
 
+@pytest.fixture
+def tmp_path(tmp_path):
+    """Return a folder with one name in every test, so that messages do not depend on the tests that run."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    return folder
+
+
 def built(*argv):
     parser = argparse.ArgumentParser()
     web_corpus.add_arguments(parser)

@@ -38,6 +38,15 @@ from steps.input_tokenizer import InputTokenizerConfig, input_tokenizer, local_t
 from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
 from tests.catalogue import check_message, expect_error
 
+
+@pytest.fixture
+def tmp_path(tmp_path):
+    """Return a folder with one name in every test, so that messages do not depend on the tests that run."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    return folder
+
+
 STORY = "Once there was a toy that wound itself every morning and walked to the window to look at the sea, alone."
 ITEM = {
     "question": "Which toy wound itself each night and walked to the door to look at the old green hills?",

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.text.decontamination import (
-    FIELDS_NAMED,
+    MAX_NAMED_FIELDS,
     ItemField,
     ItemIndex,
     build_index,
@@ -89,12 +89,12 @@ def test_a_text_of_two_tasks_is_a_hit_in_both_and_in_each_of_their_items(tmp_pat
 
 
 def test_a_common_prompt_names_its_first_items_only(tmp_path):
-    items = [(task, item) for task in ("other", "toy") for item in range(FIELDS_NAMED + 1)]
+    items = [(task, item) for task in ("other", "toy") for item in range(MAX_NAMED_FIELDS + 1)]
     fields = [ItemField(*item, "prompt", QUESTION) for item in items]
     num_ngrams = build_index(fields, str(tmp_path), ngram_words=13, min_field_words=8)
     hits = ItemIndex(str(tmp_path)).hits([QUESTION])
     assert num_ngrams == 5
-    assert [(hit.task, hit.item) for hit in hits] == [item for item in items if item[1] < FIELDS_NAMED]
+    assert [(hit.task, hit.item) for hit in hits] == [item for item in items if item[1] < MAX_NAMED_FIELDS]
 
 
 def test_touching_runs_of_one_item_are_one_hit_of_the_first_field(tmp_path):
