@@ -21,7 +21,7 @@ ROW_BYTES = 4 * 112
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
     """Return paths of the same rows on a disk and in a store."""
-    found = [str(tmp_path_factory.mktemp("rows") / "rows.npy"), f"memory://{uuid.uuid4()}/rows.npy"]
+    found = [str(tmp_path_factory.mktemp("rows") / "rows.npy"), f"memory://{uuid.uuid4().hex}/rows.npy"]
     for path in found:
         write_array(path, ROWS)
     return found
@@ -55,7 +55,7 @@ def test_a_store_is_asked_for_little_more_than_the_rows(paths, monkeypatch):
 
 
 def test_a_file_that_is_cut_short_is_refused(paths):
-    path = f"memory://{uuid.uuid4()}/short.bin"
+    path = f"memory://{uuid.uuid4().hex}/short.bin"
     with fsspec.open(path, "wb") as file:
         file.write(bytes(10))
     assert read_bytes(path, 2, 10) == bytes(8)
