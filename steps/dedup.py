@@ -50,7 +50,7 @@ class DedupResult(DocumentsResult, frozen=True, extra="forbid"):
     signatures: tuple[str, ...]
     """Folders of the signatures of the incoming documents, one a shard; relative to the step's output."""
     kept: tuple[str, ...]
-    """For each folder, the file that marks which documents stay."""
+    """The file, for each folder, that marks which documents stay."""
 
 
 class SignatureShard(BaseModel, frozen=True, extra="forbid"):
@@ -64,7 +64,7 @@ class _Drops(BaseModel, frozen=True, extra="forbid"):
     dropped: str
     """File of the rows, and of their reasons as places in `REASONS`."""
     kept: dict[int, str]
-    """By row, for the first rows of each reason, the id of the document that stays."""
+    """Ids of the documents that stay, by row, for the first rows of each reason."""
 
 
 def _check(config: DedupConfig) -> None:

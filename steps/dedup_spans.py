@@ -40,12 +40,12 @@ class DedupSpansResult(EditedDocumentsResult, frozen=True, extra="forbid"):
     spans: tuple[str, ...]
     """Folders of the spans of the incoming documents, one a shard; relative to the step's output."""
     dropped_spans: tuple[str | None, ...]
-    """For each folder, the file of spans of dropped documents; None without such documents."""
+    """The file, for each folder, of spans of dropped documents; None without such documents."""
     num_keys: int
     num_held: int
     """Edited documents with fewer sentences than may be left, which stay because others lost these sentences."""
     num_sentences_removed: int
-    """From documents that stayed."""
+    """Sentences of documents that stayed."""
 
 
 class SpanShard(BaseModel, frozen=True, extra="forbid"):

@@ -32,7 +32,7 @@ class DocumentsResult(BaseModel, frozen=True, extra="forbid"):
     num_bytes: int
     """UTF-8 bytes of the text of all documents."""
     shard_sizes: tuple[ShardSize, ...] = ()
-    """One entry a shard; the tokenize step refuses documents without them."""
+    """Sizes, one a shard; the tokenize step refuses documents without them."""
     dropped: dict[str, int]
     """Documents dropped by this step, by reason."""
     dropped_bytes: dict[str, int] = {}

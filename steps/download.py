@@ -63,7 +63,7 @@ class MissingFile(BaseModel, frozen=True, extra="forbid"):
 class DownloadResult(BaseModel, frozen=True, extra="forbid"):
     files: tuple[DownloadedFile, ...]
     missing: tuple[MissingFile, ...] = ()
-    """At most the share that `max_missing_share` allows."""
+    """Files within the share that `max_missing_share` allows."""
 
 
 class FetchedFile(BaseModel, frozen=True, extra="forbid"):

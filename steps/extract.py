@@ -54,7 +54,7 @@ class ListedFile(BaseModel, frozen=True, extra="forbid"):
 
     units: tuple[tuple[str, str, int, tuple[str, ...]], ...]
     damage: str | None
-    """What is wrong with an archive whose members cannot all be read."""
+    """The fault of an archive whose members cannot all be read."""
 
 
 @step(policy="tracked", packages=("pyarrow", "resiliparse"))

@@ -70,7 +70,7 @@ class HuggingFaceDataset(BaseModel, frozen=True, extra="forbid"):
     """The share of files that the publisher may no longer have (404, 410); the result names them. Files of a server
     that is down or slow do not count, and are asked for again."""
     expected_bytes: Runtime[float] = 0
-    """For the plan's estimate."""
+    """Size for the plan's estimate."""
 
 
 MODEL_FILES: tuple[str, ...] = ("config.json", "tokenizer.json", "model.safetensors.index.json", "model*.safetensors")
@@ -84,7 +84,7 @@ class HuggingFaceModel(BaseModel, frozen=True, extra="forbid"):
     revision: str = Field(pattern=r"^[0-9a-f]{7,40}$")
     """The commit that its page shows; a branch could be another model tomorrow."""
     expected_bytes: Runtime[float] = 0
-    """For the plan's estimate."""
+    """Size for the plan's estimate."""
 
 
 class UrlIndex(BaseModel, frozen=True, extra="forbid"):
@@ -98,9 +98,9 @@ class UrlIndex(BaseModel, frozen=True, extra="forbid"):
     files: tuple[str, ...] = Field(min_length=1)
     """Shell patterns over the lines; `*` also matches `/`."""
     max_missing_share: float = Field(default=0, ge=0, lt=1)
-    """As in HuggingFaceDataset."""
+    """Share of missing files as in HuggingFaceDataset."""
     expected_bytes: Runtime[float] = 0
-    """For the plan's estimate."""
+    """Size for the plan's estimate."""
 
 
 def _parse_address(value: Any) -> Any:
