@@ -1,4 +1,4 @@
-"""Data remarks: phases that leave batches of their data out."""
+"""Data remarks: phases that skip batches of their data."""
 
 from collections.abc import Mapping
 
@@ -8,13 +8,15 @@ from runtime.training.timeline import Leg
 
 
 def data_remarks(legs: Mapping[str, Leg]) -> dict[str, list[LintWarning]]:
-    """By phase; of those that leave nothing out there is no entry."""
-    return {name: [_of(leg)] for name, leg in legs.items() if leg.settings.skip_batches}
-
-
-def _of(leg: Leg) -> LintWarning:
-    text = (
-        f"skip_batches is {leg.settings.skip_batches:,}: as it begins, {in_short(leg.skipped_tokens)} tokens of its "
-        "data are left out, which count as read and make no update"
-    )
-    return LintWarning(text, {"skip_batches": "0"})
+    """Return, by phase, a warning for each phase that skips batches."""
+    return {
+        name: [
+            LintWarning(
+                f"skip_batches is {leg.settings.skip_batches:,}: the phase skips {in_short(leg.skipped_tokens)} tokens "
+                "of its data at its start; they count as read and make no training step",
+                {"skip_batches": "0"},
+            )
+        ]
+        for name, leg in legs.items()
+        if leg.settings.skip_batches
+    }
