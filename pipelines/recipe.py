@@ -146,12 +146,20 @@ def phase(
     return train_phase(name, TrainPhaseConfig(**{**defaults, **fields, "mixture": schedule}), resources=resources)
 
 
-def evaluate(phases: Iterable[Step[Any]], *, max_tokens_per_domain: int = 2**18) -> list[Step[Any]]:
-    """Return for each phase its bits per byte on the held-out text of each source, weights and EMA weights."""
+def evaluate(phases: Sequence[Step[Any]], *, max_tokens_per_domain: int = 2**18) -> list[Step[Any]]:
+    """Return for each phase its bits per byte on held-out text of each source, for weights and EMA weights.
+
+    A phase is measured on the sources that it trains on, an import on those of all `phases`.
+    """
+    caches = {name: cache for step in phases for name, cache in getattr(step.config, "caches", {}).items()}
     return [
         ema_eval(
             f"ema_eval/{step.name}",
-            EmaEvalConfig(phase=step, caches=step.config.caches, max_tokens_per_domain=max_tokens_per_domain),
+            EmaEvalConfig(
+                phase=step,
+                caches=getattr(step.config, "caches", caches),
+                max_tokens_per_domain=max_tokens_per_domain,
+            ),
             resources=step.resources,
         )
         for step in phases
