@@ -82,7 +82,7 @@ def report_on(
             mixtures={phase: step.config.mixture for phase, step in phases.items()},
             recipe=recipe_of(phases, labels),
             labels=dict(labels),
-            evaluations={step.config.phase.step.name: step for step in shown if step.kind is ema_eval},
+            evaluations=_evaluations(shown, phases),
             exports=exports,
             scores=_scores(shown, exports),
             sources={source: stages_of(cache.config.documents.step) for source, cache in caches.items()},
@@ -96,6 +96,12 @@ def _caches(shown: Iterable[Step], phases: Mapping[str, Step]) -> dict[str, Step
     """Return source to token cache, of all phases and evaluations."""
     readers = [*phases.values(), *(step for step in shown if step.kind is ema_eval)]
     return {source: item.step for reader in readers for source, item in reader.config.caches.items()}
+
+
+def _evaluations(shown: Iterable[Step], phases: Mapping[str, Step]) -> dict[str, Step]:
+    """Return the evaluations by phase; the report has no place for those of imported weights."""
+    found = {step.config.phase.step.name: step for step in shown if step.kind is ema_eval}
+    return {name: step for name, step in found.items() if name in phases}
 
 
 def _exports(shown: Iterable[Step]) -> dict[str, Step]:
