@@ -29,10 +29,10 @@ HEAVY = (
 ENGINE_FOLDERS = ("cli", "keep", "run", "plan", "graph", "ledger", "identity", "code", "values", "store")
 """A module imports from its own folder, from the folders after it and from the modules of `marin_dag` itself."""
 RUNTIME_FOLDERS = (
-    *("cost", "report", "evaluation", "training", "interop", "tracking", "optim", "model", "parallel", "kernels"),
-    *("data", "text", "tables"),
+    *("cost", "report", "evaluation", "training", "interop", "tracking", "optim", "model", "parallel"),
+    *("platform", "kernels", "data", "text", "tables"),
 )
-"""The same for the runtime. `model/config.py` is numbers without JAX, and open to all."""
+"""The same of the runtime's. `model/config.py`, the interface of configs, is free of JAX and open to all."""
 VAGUE = {"utils", "util", "common", "helpers", "misc"}
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 

@@ -11,8 +11,8 @@ from marin_dag.cli.main import main
 from marin_dag.code.fingerprint import notice_edits
 from marin_dag.graph.assignments import build_graph
 from marin_dag.graph.graph import Graph
+from marin_dag.plan.lint import no_lint
 from marin_dag.plan.plan import Plan, make_plan
-from marin_dag.plan.remarks import no_remarks
 from marin_dag.store.prefix import open_store
 
 MODULE = "workbench_recipe"
@@ -104,10 +104,10 @@ class Workbench:
         self._capsys.readouterr()
         argv = ["--prefix", str(self.prefix), "--backend", "local", *arguments]
         recipe = self._recipe()
-        follow, remarks = getattr(recipe, "FOLLOW", None), getattr(recipe, "remarks", no_remarks)
-        code = main(recipe.build, name="bench", argv=argv, follow=follow, remarks=remarks)
-        printed = self._capsys.readouterr()
-        return code, printed.out + printed.err
+        follow, lint = getattr(recipe, "FOLLOW", None), getattr(recipe, "lint", no_lint)
+        code = main(recipe.build, name="bench", argv=argv, follow=follow, lint=lint)
+        said = self._capsys.readouterr()
+        return code, said.out + said.err
 
     def plan(self, *arguments: str) -> Plan:
         """Return the plan behind a dry run."""

@@ -15,8 +15,6 @@ from marin_dag.code.fingerprint import value_types
 from marin_dag.graph.step import Input, Once, Runtime, Step, StepContext, StopAt, step
 from marin_dag.identity.canonical import canonical, sha256
 from marin_dag.identity.diff import FieldChanged, differences
-from marin_dag.ledger.records import Record
-from marin_dag.plan.former import former_config
 from marin_dag.values.fields import Added
 from tests.catalogue import expect_error
 from tests.marin_dag.workbench import Workbench
@@ -113,8 +111,8 @@ def test_only_another_value_than_the_former_meaning_differs_from_an_older_docume
     old = as_before(leg("now", LegConfig()))
     assert differences(old, leg("now", LegConfig()).identity) == ()
     now = leg("now", LegConfig(leave_out=300, rule=Rule(6.0, 8))).identity
-    assert differences(old, now) == (FieldChanged("leave_out", "0", "300"), FieldChanged("rule.least", "None", "8"))
-    assert differences(now, old) == (FieldChanged("leave_out", "300", "0"), FieldChanged("rule.least", "8", "None"))
+    assert differences(old, now) == (FieldChanged("leave_out", "0", "300"), FieldChanged("rule.least", "null", "8"))
+    assert differences(now, old) == (FieldChanged("leave_out", "300", "0"), FieldChanged("rule.least", "8", "null"))
 
 
 def test_the_meaning_of_an_unknown_class_without_a_field_is_not_guessed():
@@ -137,14 +135,7 @@ def test_an_output_older_than_the_field_is_done_and_why_shows_another_value_with
     assert "leave_out: 0 -> 300" in bench("why", "third", "--set", "count.leave_out=300")[1]
 
 
-def test_the_former_config_has_what_was_meant_then_and_not_what_is_written_now():
-    now = leg("now", LegConfig(leave_out=300, size=2, rule=Rule(6.0, 8)))
-    then = leg("then", LegConfig())
-    former = former_config(now, Record.model_construct(identity=as_before(then), milestone=10))
-    assert former == LegConfig()
-
-
-def test_an_added_once_field_with_another_value_makes_another_run_that_the_next_step_continues():
+def test_where_it_acts_once_a_leg_that_writes_another_value_is_another_trajectory_and_the_next_goes_on_in_it():
     first = leg("first", LegConfig())
     assert first.then("second", until=20).digest == first.digest
     again = first.at(step=5).then("again", until=20, leave_out=3)
