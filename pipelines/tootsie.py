@@ -9,9 +9,9 @@ and a jump that is meant is acknowledged.
 """
 
 if __name__ == "__main__":  # first: the other imports take half a second
-    from marin_dag.run.early_interrupt import say_it_in_one_line
+    from marin_dag.run.early_interrupt import install_interrupt_handler
 
-    say_it_in_one_line()
+    install_interrupt_handler()
 
 import argparse
 import hashlib

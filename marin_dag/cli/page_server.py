@@ -97,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not all(isinstance(text, str) for text in (name, word, reason)) or not (at is None or type(at) is int):
             raise UserError("tell: name, word and reason are texts, and at a whole number or null.")
         said = self._watched.tell(name, word, at=at, reason=reason)
-        return {"said": f"{name}: {said.whom}"}
+        return {"said": f"{name}: {said.to}"}
 
     def _answer(self, make: Callable[[], dict[str, Any]]) -> None:
         try:

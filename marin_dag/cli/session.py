@@ -19,7 +19,7 @@ from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH
 from marin_dag.paused_collection import collection_paused
 from marin_dag.plan.config_checks import RefusedStepsError
-from marin_dag.plan.milestone_reasons import NotTold
+from marin_dag.plan.milestone_reasons import MilestoneNotRequested
 from marin_dag.plan.plan import Plan, make_plan
 from marin_dag.plan.planned import PlannedStep
 from marin_dag.plan.remarks import Remarks
@@ -143,7 +143,7 @@ class Session:
         for each in planned:
             inputs = dict(each.step.inputs)
             for reason in each.reasons:
-                if isinstance(reason, NotTold) and reason.hears and not reason.is_past and reason.field:
+                if isinstance(reason, MilestoneNotRequested) and reason.can_request and reason.field:
                     # The name under which it runs may be none of this graph.
                     words = ("tell", inputs[reason.field].name, PUBLISH, "--at", str(reason.wanted))
                     found[self.line(*words, without=["--every-step"])] = f"keep {reason.wanted}"

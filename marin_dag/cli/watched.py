@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from marin_dag.cli.log import newest_log
-from marin_dag.cli.tell import Said, tell_step, words_of
+from marin_dag.cli.tell import Sent, actions_of, send_request
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.ledger.lease import Held, Leases
-from marin_dag.ledger.requests import PUBLISH, Telling, Tellings
+from marin_dag.ledger.requests import PUBLISH, Request, Requests
 from marin_dag.plan.plan import Plan, make_plan
 from marin_dag.plan.planned import Verdict
 from marin_dag.plan.reasons import render_all
@@ -24,7 +24,7 @@ PLAN_SECONDS = 30.0
 """A plan reads more than who is at work does, and is made anew when that changes, or so much later."""
 LOOK_SECONDS = 4.0
 """Drivers say every ten how far they are; however many pages are open, the store is asked so often."""
-SHOWN_TELLINGS, SHOWN_WAITING = 20, 50
+SHOWN_REQUESTS, SHOWN_WAITING = 20, 50
 LOG_BYTES = 64 * 1024
 """Of the end of a log."""
 WAITING = frozenset({Verdict.FAILED, Verdict.BLOCKED, Verdict.DRIFTED})
@@ -47,8 +47,8 @@ class Watched:
         """By digest."""
         self._paces: dict[tuple[str, int], Pace] = {}
         """By digest and epoch: a later attempt has a pace of its own."""
-        self._told: dict[str, Telling] = {}
-        """Those shown, by id: a telling never changes."""
+        self._told: dict[str, Request] = {}
+        """Those shown, by id: a request never changes."""
         self._answers: dict[str, dict[str, Any]] = {}
         """To those shown, by the id of what is answered."""
 
@@ -70,9 +70,9 @@ class Watched:
                 raise self._failure
             return self._document
 
-    def tell(self, name: str, word: str, *, at: int | None, reason: str) -> Said:
+    def tell(self, name: str, word: str, *, at: int | None, reason: str) -> Sent:
         """As the command `tell`; raises what it does."""
-        said = tell_step(self._store, self._graph, self._graph.step(name), word, at=at, reason=reason)
+        said = send_request(self._store, self._graph, self._graph.step(name), word, at=at, reason=reason)
         self._is_outdated = True  # without the lock: a store that hangs in a look would hide that it is told
         return said
 
@@ -96,8 +96,8 @@ class Watched:
         self._at_work = at_work
         epochs = [(digest, held.epoch) for digest, held in at_work.items()]
         self._paces = {epoch: self._paces.get(epoch) or Pace() for epoch in epochs}
-        tellings = Tellings(self._store)
-        told = self._newest_tellings(tellings)
+        requests = Requests(self._store)
+        told = self._newest_requests(requests)
         steps = {step.digest: step for step in self._graph.steps}
         of_others = [held for digest, held in at_work.items() if digest not in steps]
         verdicts = Counter(planned.verdict for planned in self._plan.steps)
@@ -116,7 +116,7 @@ class Watched:
             ],
             "num_waiting": len(waiting),
             "told": told,
-            "damaged": sorted(tellings.damaged.values()),
+            "damaged": sorted(requests.damaged.values()),
         }
 
     def _worked_on(self, step: Step[Any], held: Held) -> dict[str, Any]:
@@ -130,24 +130,24 @@ class Watched:
             "holder": held.holder.said,
             "share": None if progress is None else progress.share,
             "how_far": "" if progress is None else figures_of(progress, seconds_left),
-            "words": list(words_of(step)),
-            "can_name_a_step": PUBLISH in step.kind.hears,
+            "words": list(actions_of(step)),
+            "can_name_a_step": PUBLISH in step.kind.requests,
         }
 
-    def _newest_tellings(self, tellings: Tellings) -> list[dict[str, Any]]:
-        newest = tellings.newest(SHOWN_TELLINGS, known=self._told)
-        self._told = {telling.id: telling for telling in newest}
+    def _newest_requests(self, requests: Requests) -> list[dict[str, Any]]:
+        newest = requests.newest(SHOWN_REQUESTS, known=self._told)
+        self._told = {request.id: request for request in newest}
         self._answers = {id_: answer for id_, answer in self._answers.items() if id_ in self._told}
-        for telling in newest:
-            answer = None if telling.id in self._answers else tellings.answer_of(telling)
+        for request in newest:
+            answer = None if request.id in self._answers else requests.reply_to(request)
             if answer is not None:
-                self._answers[telling.id] = {"said": answer.said, "is_refused": answer.is_refused}
+                self._answers[request.id] = {"said": answer.text, "is_refused": answer.is_declined}
         return [
             {
-                "name": telling.name,
-                "told": telling.told,
-                "said": telling.said,
-                "answer": self._answers.get(telling.id),
+                "name": request.name,
+                "told": request.sent,
+                "said": request.text,
+                "answer": self._answers.get(request.id),
             }
-            for telling in newest
+            for request in newest
         ]

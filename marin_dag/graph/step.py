@@ -67,7 +67,8 @@ class StepKind(Generic[ConfigT, ResultT]):
     resumes_at: Callable[[Sequence[str]], Iterable[int]] | None
     tolerance: Callable[[ResultT, ResultT], str] | None
     parts: bool
-    hears: tuple[str, ...]
+    requests: tuple[str, ...]
+    lost_peer_errors: tuple[str, ...]
 
     def __post_init__(self) -> None:
         self.name = self.function.__name__
@@ -129,7 +130,8 @@ def step(
     resumes_at: Callable[[Sequence[str]], Iterable[int]] | None = None,
     tolerance: Callable[[Any, Any], str] | None = None,
     parts: bool = False,
-    hears: tuple[str, ...] = (),
+    requests: tuple[str, ...] = (),
+    lost_peer_errors: tuple[str, ...] = (),
 ) -> Callable[[Callable[[ConfigT, StepContext], ResultT]], StepKind[ConfigT, ResultT]]:
     """Declare a kind of step.
 
@@ -150,8 +152,10 @@ def step(
             expected, or "". `verify --rerun` asks it.
         parts: it publishes finished parts of its output while it runs, numbered from 1; `step.growing()` is then an
             input that is ready with the first of them.
-        hears: words that a person may tell it while it runs (`tell STEP WORD`), beside "stop"; its function asks for
-            them by `context.told()`.
+        requests: actions that people may request while it runs (`tell STEP ACTION`), besides "stop"; the function
+            gets the requests from `context.requests()`.
+        lost_peer_errors: names of the exception types that only say that another host of the step is gone; on several
+            hosts, the failure of another member is the cause.
     """
 
     def declare(function: Callable[[ConfigT, StepContext], ResultT]) -> StepKind[ConfigT, ResultT]:
@@ -169,7 +173,8 @@ def step(
             resumes_at=resumes_at,
             tolerance=tolerance,
             parts=parts,
-            hears=hears,
+            requests=requests,
+            lost_peer_errors=lost_peer_errors,
         )
 
     return declare

@@ -1,4 +1,4 @@
-"""Whether an attempt got further than the one before it: what tells a crash loop from a long step."""
+"""Progress mark: whether an attempt got further than the one before it, which tells a crash loop from a long step."""
 
 import hashlib
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from marin_dag.store.store import Entry, Store
 
 
 def progress_mark(step: Step[Any], store: Store) -> str:
-    """Changes when an attempt leaves more to resume from: shards, checkpoints, milestones.
+    """Return a mark that changes when an attempt leaves more to resume from: shards, checkpoints, milestones.
 
     Raises:
         StoreError: the store does not answer.
@@ -20,22 +20,24 @@ def progress_mark(step: Step[Any], store: Store) -> str:
 
 
 def standing_failures(step: Step[Any], records: Records) -> list[Failure]:
-    """Failed attempts, oldest first; none if one that was stopped or killed has got further since the newest."""
+    """Return the failed attempts, oldest first; none if a stopped or killed attempt got further since the newest."""
     failures = records.failures(step.key)
-    is_overtaken = failures and failures[-1].progress not in ("", progress_mark(step, records.store))
-    return [] if is_overtaken else failures
+    is_outdated = failures and failures[-1].progress not in ("", progress_mark(step, records.store))
+    return [] if is_outdated else failures
 
 
 def _resumable(step: Step[Any], kept: Sequence[Entry]) -> list[str]:
-    """What the next attempt need not do again, by names that do not tell which attempt left it: to write the same once
-    more, or one more log, is to get no further."""
+    """Return names of what the next attempt need not do again, without the attempt that left it.
+
+    A file that is written again, or one more log, is no progress.
+    """
     work, found = f"work/{step.digest}/", set()
     for entry in kept:
         path = entry.path.removeprefix(work)
         if path == entry.path:
             found.add(path)  # a milestone
         elif path.startswith("shards/"):
-            found.add(path.split(".")[0])  # behind the dot stands the epoch
+            found.add(path.split(".")[0])  # the epoch follows the dot
         elif step.kind.resumes_at is None:
             found.add(f"{path} {entry.size_in_bytes}")
         else:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from marin_dag.run.ray.switchboard import NEWS_SECONDS
 from pydantic import BaseModel
 
 from marin_dag.graph.cost import Cost
 from marin_dag.graph.resources import Cpu, Resources
 from marin_dag.graph.step import Input, Runtime, StepContext, StepStopped, StopAt, step
-from marin_dag.run.ray.switchboard import NEWS_SECONDS
 
 
 class WriteConfig(BaseModel, frozen=True, extra="forbid"):

@@ -22,7 +22,7 @@ from marin_dag.ledger.migrations import MIGRATIONS
 from marin_dag.ledger.pins import PINS
 from marin_dag.ledger.provenance import now, user_name
 from marin_dag.ledger.records import CHECKSUM_THREADS, LABELS, Record
-from marin_dag.ledger.requests import TOLD
+from marin_dag.ledger.requests import REQUESTS
 from marin_dag.store.retry import is_transient, patiently
 from marin_dag.store.store import Store, StoreError
 
@@ -92,7 +92,7 @@ class Attachments:
             self._along(LABELS, lambda path: path.rpartition("/")[2] in keys)
             self._along(PINS, lambda path: path.removeprefix(f"{PINS}/").removesuffix(".json") in keys)
             self._along(MIGRATIONS, of_digest)
-            self._along(TOLD, of_digest)
+            self._along(REQUESTS, of_digest)
             self._acceptances(of_digest)
             self._forks()
             with self._lock:

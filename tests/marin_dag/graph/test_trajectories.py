@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marin_dag.plan.lost_milestones import lost_in
 from rich.console import Console
 
 from marin_dag.cli.run import exit_code
@@ -23,7 +24,6 @@ from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH, Tellings
 from marin_dag.plan.explain import explain
-from marin_dag.plan.lost_milestones import lost_in
 from marin_dag.plan.milestone_reasons import MilestoneMissing, NotTold
 from marin_dag.plan.plan import Plan, make_plan
 from marin_dag.plan.planned import Verdict

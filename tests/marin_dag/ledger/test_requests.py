@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from marin_dag.run.hearing import Hearing
 from rich.console import Console
 
 from marin_dag.graph.graph import Graph
@@ -26,7 +27,6 @@ from marin_dag.plan.reasons import Stopped, render
 from marin_dag.run import driver as run
 from marin_dag.run import hearing
 from marin_dag.run.driver import Run
-from marin_dag.run.hearing import Hearing
 from marin_dag.run.live import LineDisplay
 from marin_dag.run.local.backend import LocalBackend
 from marin_dag.run.ray import backend as ray_backend

@@ -4,7 +4,6 @@ import itertools
 import time
 
 import pytest
-
 from marin_dag.run.ray.switchboard import Switchboard, SwitchboardChannel, start_switchboard
 
 SECONDS = 3.0
