@@ -65,7 +65,7 @@ LONGEST_FILES = (
 TOGETHER = {
     # On the cluster of `ray_cluster`: which takes seconds of processor time to start, and more while it is there.
     "a Ray cluster": (
-        "tests/marin_dag/run/ray/test_switchboard.py",
+        "tests/marin_dag/run/ray/test_control_actor.py",
         "tests/marin_dag/code/test_audit.py",
         "tests/marin_dag/ledger/test_fencing.py",
         "tests/marin_dag/run/test_force.py",

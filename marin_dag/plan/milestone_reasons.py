@@ -91,18 +91,17 @@ def _missing(reason: MilestoneMissing) -> str:
     if not reason.stop:
         return f"step {wanted:,} was not published; the nearest published step is {nearest:,}"
     if reason.is_saved:
-        return f"step {wanted:,} was saved but not published; to publish it: {_options(reason, wanted)}"
-    again = f"to run up to {wanted:,} again: {_options(reason, wanted)}"
+        return f"step {wanted:,} was saved but not published. To publish it: {_options(reason, wanted)}"
+    again = f"or run up to {wanted:,} again: {_options(reason, wanted)}"
     if reason.saved is None:
         start = f"{reason.stop.rpartition('.')[0]}@{nearest}"
         return (
-            f"step {wanted:,} was not published; the nearest published step is {nearest:,}. Start from {start}, or, "
-            f"{again}"
+            f"step {wanted:,} was not published; the nearest published step is {nearest:,}. Start from {start}, {again}"
         )
     published = "" if nearest is None else f" (the nearest published step is {nearest:,})"
     return (
         f"step {wanted:,} was not published; the nearest step, {reason.saved:,}, was saved but not published"
-        f"{published}. To publish it: {_options(reason, reason.saved)}, or, {again}"
+        f"{published}. Publish that one: {_options(reason, reason.saved)}, {again}"
     )
 
 

@@ -103,7 +103,7 @@ class _FolderChannel:
         self._num_published += 1
         _write(self._folder / f"{self._attempt}-{self._num_published}.published", key.encode())
 
-    def remark(self, text: str) -> None: ...
+    def warn(self, text: str) -> None: ...
 
     def stop_requested(self) -> bool:
         return (self._folder / f"{self._attempt}.stop").exists()

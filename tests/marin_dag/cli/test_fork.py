@@ -9,7 +9,7 @@ import pytest
 
 from marin_dag.graph.forks import Forks
 from marin_dag.ledger.lease import COPIES, Leases
-from marin_dag.ledger.requests import Tellings
+from marin_dag.ledger.requests import Requests
 from marin_dag.store.prefix import open_store
 from tests.marin_dag.workbench import Workbench
 
@@ -253,7 +253,7 @@ def test_a_fork_from_what_a_running_attempt_has_saved_is_not_told_that_it_is_los
 def test_a_fork_tells_who_is_at_work_to_publish_what_it_starts_from_and_takes_it_back_when_it_is_dropped(
     bench: Workbench,
 ) -> None:
-    bench.edit('continues="start", cost=train_cost', 'continues="start", cost=train_cost, hears=("publish",)')
+    bench.edit('continues="start", cost=train_cost', 'continues="start", cost=train_cost, requests=("publish",)')
     store = open_store(str(bench.prefix))
     digest = bench.plan()["second"].step.digest
     leases = Leases(store)
@@ -263,24 +263,24 @@ def test_a_fork_tells_who_is_at_work_to_publish_what_it_starts_from_and_takes_it
     )
     assert code == 0 and "note" not in said
     assert re.search(r"^told +second, running on .*, to publish step 15$", said, re.M)
-    (told,) = Tellings(store).of(digest)
-    assert (told.word, told.milestone, told.reason) == ("publish", 15, "a try")
-    assert "NotTold" not in bench("plan", "--json")[1], "it is on its way there"
+    (told,) = Requests(store).of(digest)
+    assert (told.action, told.milestone, told.reason) == ("publish", 15, "a try")
+    assert "MilestoneNotRequested" not in bench("plan", "--json")[1], "it is on its way there"
     bench("drop", "branch")
-    assert Tellings(store).of(digest) == []
+    assert Requests(store).of(digest) == []
     _, said = bench("fork", "second", "--as", "short", "--set", "until_step=17")
     assert re.search(r"^told +second, running on .*, to publish step 17$", said, re.M)
     leases.close()
-    (told,) = Tellings(store).of(digest)
-    Tellings(store).answer(told, "an attempt", "it will")
+    (told,) = Requests(store).of(digest)
+    Requests(store).reply(told, "an attempt", "it will")
     bench("drop", "short")
-    assert Tellings(store).of(digest) == [told], "what was answered stays"
+    assert Requests(store).of(digest) == [told], "what was answered stays"
 
 
 @pytest.mark.parametrize("change", ["start=first@10", "rate=3.0"])
 def test_a_fork_from_where_the_recipe_stops_tells_nobody(bench: Workbench, change: str) -> None:
     assert bench("fork", "third", "--as", "branch", "--set", change)[0] == 0
-    assert Tellings(open_store(str(bench.prefix))).ids() == frozenset(), "that stop is wanted by every run"
+    assert Requests(open_store(str(bench.prefix))).ids() == frozenset(), "that stop is wanted by every run"
 
 
 def test_a_fork_that_makes_nothing_of_its_own_says_whose_output_it_has(bench: Workbench) -> None:

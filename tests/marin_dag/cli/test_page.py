@@ -21,7 +21,7 @@ from marin_dag.cli.watched import Watched
 from marin_dag.ledger.lease import Lease, Leases
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.records import attempt_path
-from marin_dag.ledger.requests import Tellings
+from marin_dag.ledger.requests import Requests
 from marin_dag.store.prefix import open_store
 from marin_dag.store.store import StoreError
 from tests.marin_dag.workbench import Workbench
@@ -48,7 +48,7 @@ class Browser:
 def hearing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Workbench:
     """Whose trajectory hears words, and is made up to the end of its first leg."""
     monkeypatch.setattr(watched, "LOOK_SECONDS", 0.0)
-    bench.edit('continues="start", cost=train_cost', 'continues="start", cost=train_cost, hears=("save", "publish")')
+    bench.edit('continues="start", cost=train_cost', 'continues="start", cost=train_cost, requests=("save", "publish")')
     bench("--until", "first")
     return bench
 
@@ -89,12 +89,12 @@ def test_it_shows_who_is_at_work_and_how_far_and_passes_a_word_on(
 
     status, answer = browser("tell", {"name": "second", "word": "save", "at": None, "reason": "before lunch"})
     assert status == 200 and answer["said"].startswith("second: told to save; it is at work")
-    tellings = Tellings(open_store(str(hearing.prefix)))
-    (telling,) = tellings.of(at_work.digest)
-    assert (telling.word, telling.reason) == ("save", "before lunch")
+    requests = Requests(open_store(str(hearing.prefix)))
+    (request,) = requests.of(at_work.digest)
+    assert (request.action, request.reason) == ("save", "before lunch")
     (told,) = browser("state")[1]["told"]
     assert told["said"].endswith("told it to save: before lunch") and told["answer"] is None
-    tellings.answer(telling, "an attempt", "saved step 15")
+    requests.reply(request, "an attempt", "saved step 15")
     (told,) = browser("state")[1]["told"]
     assert told["answer"] == {"said": "saved step 15", "is_refused": False}
 
@@ -116,7 +116,7 @@ def test_a_word_that_nobody_can_hear_is_refused_and_not_kept(
 ) -> None:
     status, error = browser("tell", given)
     assert status == 400 and said in error
-    assert Tellings(open_store(str(hearing.prefix))).ids() == frozenset()
+    assert Requests(open_store(str(hearing.prefix))).ids() == frozenset()
 
 
 @pytest.mark.parametrize("key", ["", "wrong"])
@@ -130,7 +130,7 @@ def test_nobody_without_the_key_sees_or_tells_anything(
         )
     with urllib.request.urlopen(browser.base) as page:
         assert browser.key not in page.read().decode()
-    assert Tellings(open_store(str(hearing.prefix))).ids() == frozenset()
+    assert Requests(open_store(str(hearing.prefix))).ids() == frozenset()
 
 
 def test_who_breaks_off_or_asks_nonsense_leaves_no_traceback_and_who_is_silent_is_let_go(
@@ -239,11 +239,11 @@ def test_a_word_is_passed_on_while_a_look_hangs_and_is_in_the_next_one(
 def test_a_look_reads_the_newest_tellings_alone_and_forgets_those_that_are_gone(
     hearing: Workbench, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched, "SHOWN_TELLINGS", 2)
-    tellings = Tellings(open_store(str(hearing.prefix)))
+    monkeypatch.setattr(watched, "SHOWN_REQUESTS", 2)
+    requests = Requests(open_store(str(hearing.prefix)))
     for number in range(5):
-        tellings.tell("ab" * 32, "second", "save", reason=f"reason {number}", fork="x" if number == 3 else "")
-    paths = sorted((hearing.prefix / "told").rglob("*.json"))
+        requests.send("ab" * 32, "second", "save", reason=f"reason {number}", fork="x" if number == 3 else "")
+    paths = sorted((hearing.prefix / "requests").rglob("*.json"))
     paths[0].write_text("{")  # of no concern any more
     paths[4].write_text("{")
     state = browser("state")[1]
@@ -251,7 +251,7 @@ def test_a_look_reads_the_newest_tellings_alone_and_forgets_those_that_are_gone(
     (damaged,) = state["damaged"]
     assert str(paths[4]) in damaged
     paths[4].unlink()
-    tellings.forget("x")
+    requests.withdraw("x")
     state = browser("state")[1]
     assert [told["said"].rpartition(" ")[2] for told in state["told"]] == ["2", "1"] and state["damaged"] == []
 

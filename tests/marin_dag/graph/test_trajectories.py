@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from marin_dag.plan.lost_milestones import lost_in
 from rich.console import Console
 
 from marin_dag.cli.run import exit_code
@@ -22,9 +21,9 @@ from marin_dag.ledger.acceptances import Acceptances
 from marin_dag.ledger.lease import Lease, Leases
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.records import Records
-from marin_dag.ledger.requests import PUBLISH, Tellings
+from marin_dag.ledger.requests import PUBLISH, Requests
 from marin_dag.plan.explain import explain
-from marin_dag.plan.milestone_reasons import MilestoneMissing, NotTold
+from marin_dag.plan.milestone_reasons import MilestoneMissing, MilestoneNotRequested
 from marin_dag.plan.plan import Plan, make_plan
 from marin_dag.plan.planned import Verdict
 from marin_dag.plan.reasons import (
@@ -37,6 +36,7 @@ from marin_dag.plan.reasons import (
     render,
 )
 from marin_dag.plan.table import render_plan
+from marin_dag.plan.wanted_milestones import lost_in
 from marin_dag.run.driver import Run
 from marin_dag.run.live import LineDisplay
 from marin_dag.run.local.backend import LocalBackend
@@ -546,30 +546,23 @@ def test_who_starts_from_a_step_that_a_running_attempt_was_not_told_of_hears_it(
     monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.01)
     trunk = lab.phase("trunk", until_step=20, publish_every=100)
     told = trunk.at(step=18).then("told", until_step=30, stride=4)
-    said: dict[int | str, list[str]] = {}
+    found: dict[int | str, list[MilestoneNotRequested]] = {}
 
     def look() -> None:
         for start in (7, 18, 19, 20):
             plan = lab.plan(trunk.at(step=start).then("fork", until_step=30, stride=5))
-            said[start] = [render(reason) for reason in plan["fork"].reasons if isinstance(reason, NotTold)]
+            found[start] = [each for each in plan["fork"].reasons if isinstance(each, MilestoneNotRequested)]
             assert plan["fork"].will_run
-        Tellings(lab.store).tell(trunk.digest, "trunk", PUBLISH, milestone=19)
+        Requests(lab.store).send(trunk.digest, "trunk", PUBLISH, milestone=19)
         plan = lab.plan(trunk.at(step=19).then("fork", until_step=30, stride=5))
-        said["told"] = [render(reason) for reason in plan["fork"].reasons if isinstance(reason, NotTold)]
+        found["requested"] = [each for each in plan["fork"].reasons if isinstance(each, MilestoneNotRequested)]
 
     Run([trunk, told], lab.store, LocalBackend(), Curious(17, lab.store, look), command="").run()
-    assert said[18] == said[20] == said["told"] == []
-    here = rf"running on {re.escape(socket.gethostname())} \(pid {os.getpid()}\) since 20\S+"
-    (ahead,), (passed,) = said[19], said[7]
-    assert re.fullmatch(
-        rf"input start: trunk, {here}, was not told to keep step 19: the run that waits for it tells it, or "
-        "`tell trunk publish --at 19` does",
-        ahead,
-    )
-    assert re.fullmatch(
-        rf"input start: trunk, {here}, was not told to keep step 7 and is past it, at 17: .* start from a later one",
-        passed,
-    )
+    assert found[18] == found[20] == found["requested"] == []
+    (ahead,), (passed,) = found[19], found[7]
+    assert (ahead.wanted, ahead.is_past, ahead.pid) == (19, False, os.getpid())
+    assert (passed.wanted, passed.is_past, passed.done) == (7, True, 17)
+
 
 
 def test_what_an_attempt_was_not_told_of_and_has_saved_is_said_to_be_saved_and_not_lost(
@@ -577,18 +570,17 @@ def test_what_an_attempt_was_not_told_of_and_has_saved_is_said_to_be_saved_and_n
 ) -> None:
     monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.01)
     trunk = lab.phase("trunk", until_step=20, publish_every=100)
-    said: list[tuple[Verdict, list[str]]] = []
+    found: list[tuple[Verdict, list[Any]]] = []
 
     def look() -> None:
         for saved in (7, 12):
             lab.store.write(f"work/{trunk.digest}/saved-{saved:06d}.json", f'{{"step": {saved}, "value": 1}}'.encode())
             planned = lab.plan(trunk.at(step=7).then("fork", until_step=30, stride=5))["fork"]
-            said.append((planned.verdict, [render(r) for r in planned.reasons if not isinstance(r, NeverMade)]))
+            found.append((planned.verdict, [each for each in planned.reasons if not isinstance(each, NeverMade)]))
 
     Run([trunk], lab.store, LocalBackend(), Curious(17, lab.store, look), command="").run()
-    publish = "`--set trunk.until_step=7 --until trunk` publishes it as it is"
-    line = f"input start: step 7 was saved and not published; {publish}"
-    assert said == [(Verdict.MISSING, [line]), (Verdict.BLOCKED, [line])]
+    for (verdict, (reason,)), expected in zip(found, (Verdict.MISSING, Verdict.BLOCKED), strict=True):
+        assert verdict is expected and isinstance(reason, MilestoneMissing) and reason.is_saved
 
 
 @pytest.mark.parametrize("order", [0, 1])
@@ -599,13 +591,3 @@ def test_a_leg_that_starts_within_another_and_stops_before_its_end_is_made_by_th
     assert trunk.digest == later.digest
     assert lab.run(*((trunk, later) if order else (later, trunk))) == list(range(20))
     assert [lab.value(each) for each in (leg, later, trunk)] == [18, 22, 40]
-
-
-def test_what_a_claim_of_an_earlier_version_does_not_say_counts_as_not_told(lab: Lab) -> None:
-    trunk = lab.phase("trunk", until_step=20)
-    claim = lease.this_process("trunk").model_dump_json(exclude={"milestones"})
-    lab.store.create(f"leases/{trunk.digest}/00000001.claim", claim.encode())
-    forks = [trunk.at(step=at).then(f"fork{at}", until_step=30, stride=5) for at in (19, 20)]
-    plan = lab.plan(*forks)
-    told = [[reason.wanted for reason in plan[f.name].reasons if isinstance(reason, NotTold)] for f in forks]
-    assert told == [[19], []]

@@ -15,7 +15,7 @@ from marin_dag.graph.step import Runtime, StepContext, StepStopped, step
 from marin_dag.ledger import lease
 from marin_dag.ledger.epoch import seal
 from marin_dag.ledger.records import Records
-from marin_dag.run import setbacks
+from marin_dag.run import retries
 from marin_dag.run.backend import Backend
 from marin_dag.run.driver import Run
 from marin_dag.run.local.backend import LocalBackend
@@ -183,7 +183,7 @@ def test_a_store_that_stumbles_while_a_step_begins_costs_time_and_not_the_step(
 def test_each_start_of_a_step_may_be_put_off_as_often_as_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Else a long run with many attempts would give a step up for a store that stumbled now and then."""
     monkeypatch.setattr(transient, "PAUSES_SECONDS", ())
-    monkeypatch.setattr(setbacks, "STARTS_POSTPONED", 1)
+    monkeypatch.setattr(retries, "STARTS_POSTPONED", 1)
     marks, store = tmp_path / "marks", Stumbling(str(tmp_path / "runs"), 1, "create leases/")
     config = FailConfig(message="reset", kind="transient", num_failures=1, marks=str(marks))
 
