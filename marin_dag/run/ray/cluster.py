@@ -154,7 +154,7 @@ def ensure_token() -> None:
         return
     except OSError as error:
         raise UserError(
-            f"{path}: cannot be written ({error.strerror}), and would hold the token of the Ray dashboard. Set "
+            f"cannot write {path} ({error.strerror}), which would hold the token of the Ray dashboard. Set "
             "RAY_AUTH_TOKEN to a secret of your own."
         ) from error
 
