@@ -28,7 +28,7 @@ run that is stopping already takes END."""
 
 
 class Request(BaseModel, frozen=True, extra="ignore"):
-    """One request of one person to one step."""
+    """A request of a person to one step."""
 
     id: str
     """Unique within the step; sorts by time."""
@@ -53,7 +53,7 @@ class Request(BaseModel, frozen=True, extra="ignore"):
 
 
 class Reply(BaseModel, frozen=True, extra="ignore"):
-    """What became of a request."""
+    """The reply of an attempt to a request."""
 
     attempt: str
     text: str

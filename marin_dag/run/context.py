@@ -40,7 +40,7 @@ ALONE = Host()
 
 
 class Parts(NamedTuple):
-    """What exists by now of an output that is still being made."""
+    """The existing parts of an output that is still being made."""
 
     parts: dict[int, Input[Any]]
     """The requested finished parts, by number."""

@@ -39,7 +39,7 @@ QUEUED_SECONDS = 10.0
 
 
 class Run:
-    """One driver's run of some steps of a graph.
+    """A driver's run of some steps of a graph.
 
     Args:
         steps: the steps that may run, in any order; committed steps are left alone.

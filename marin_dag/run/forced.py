@@ -30,7 +30,7 @@ def repair_first_output(
     Args:
         store: where both outputs are.
         first: the record of the first output.
-        folder: folder of the new output, relative to the prefix.
+        folder: folder of the new output, with the files of `manifest`; relative to the prefix.
         manifest: the files of the new output.
         result: the result of the new output, as JSON data.
         others: the records of the run's milestones, which may lie in the first output.

@@ -34,7 +34,7 @@ ENDINGS = frozenset({"done", "failed", "blocked", "stopped"})
 
 
 class Display(Protocol):
-    """What a driver shows; entered while the driver runs."""
+    """Display of a driver; entered while the driver runs."""
 
     def __enter__(self) -> object: ...
 

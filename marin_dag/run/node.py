@@ -12,7 +12,7 @@ State = Literal["waiting", "running", "done", "failed", "blocked", "stopped"]
 
 @dataclasses.dataclass
 class Node:
-    """One step and its state in this driver."""
+    """A step and its state in this driver."""
 
     step: Step[Any]
     state: State = "waiting"

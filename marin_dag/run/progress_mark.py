@@ -1,4 +1,4 @@
-"""Progress mark: whether an attempt got further than the one before it, which tells a crash loop from a long step."""
+"""Progress mark: whether an attempt got further than the one before it; without progress it is a crash loop."""
 
 import hashlib
 from collections.abc import Sequence

@@ -22,18 +22,13 @@ from marin_dag.run.node import Node
 FoundT = TypeVar("FoundT")
 
 POLL_SECONDS = 5.0
-"""One look costs one listing below a short path."""
+"""A look costs one listing below a short path."""
 
 
 class AttemptRequests:
     """Requests to one attempt. Its thread starts when the step first asks: most steps end before that.
 
-    Args:
-        requests: the requests below the prefix.
-        digest: digest of the step.
-        attempt: id of the attempt.
-        log: where requests, replies and failures are logged.
-        old: ids of the requests that were there before the driver started; a stop among them is declined.
+    `old` are the ids of the requests from before the driver started. The attempt follows only those about milestones.
     """
 
     def __init__(
@@ -133,11 +128,7 @@ class AttemptRequests:
 class DriverRequests:
     """Requests to the steps of one driver that no attempt runs yet, and its own requests to attempts of other drivers.
 
-    Args:
-        requests: the requests below the prefix.
-        frontier: the steps of the driver.
-        display: where failures are reported.
-        name: name of a detached run.
+    `name` is the name of a detached run, or "".
     """
 
     def __init__(self, requests: Requests, frontier: Frontier, display: Display, name: str) -> None:
@@ -161,12 +152,7 @@ class DriverRequests:
         self._known |= self.old - {request.id for request in own}
 
     def stop_waiting_steps(self, nodes: Iterable[Node], *, withdraw: Callable[[str], None]) -> None:
-        """Stop steps that were asked to stop and that no attempt runs; look for requests every POLL_SECONDS.
-
-        Args:
-            nodes: the steps of the driver.
-            withdraw: takes a task back from the backend, by key.
-        """
+        """Stop the nodes that were asked to stop and that no attempt runs; look for requests every POLL_SECONDS."""
         if time.monotonic() - self._last_look >= POLL_SECONDS:
             self._look()
         if self._new_stops:

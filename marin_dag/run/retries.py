@@ -35,14 +35,7 @@ def preemption(outcome: Outcome) -> Failure:
 
 
 class Retries:
-    """The retries and failures of one driver.
-
-    Args:
-        store: where failures are recorded.
-        frontier: the steps of the driver.
-        display: what the user sees.
-        back_off_seconds: the pause before the second attempt; it doubles.
-    """
+    """The retries and failures of one driver. The pause before the second attempt, `back_off_seconds`, doubles."""
 
     def __init__(self, store: Store, frontier: Frontier, display: Display, *, back_off_seconds: float) -> None:
         self._store = store

@@ -70,7 +70,7 @@ class ShardCall:
 
 @dataclasses.dataclass
 class ShardMap:
-    """One `context.map`: takes over finished shards, runs the rest, and returns all results in order."""
+    """A call of `context.map`: takes over finished shards, runs the rest, and returns all results in order."""
 
     store: Store
     records_folder: str

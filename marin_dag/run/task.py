@@ -55,7 +55,7 @@ class KindReference:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One attempt at one step. `config` has its inputs bound to the records they read."""
+    """An attempt at one step. `config` has its inputs bound to the records they read."""
 
     prefix: str
     name: str
@@ -76,7 +76,7 @@ class Task:
     old_requests: frozenset[str] = frozenset()
     """Ids of the requests that were there before the driver started."""
     known_milestones: tuple[int, ...] | None = None
-    """For a gang, whose hosts must all see the same: the milestones that were committed when it started."""
+    """Milestones that were committed when a gang started: all its hosts must see the same ones."""
 
     @property
     def key(self) -> str:
@@ -134,7 +134,7 @@ def bound_config(config: BaseModel, records: Mapping[Keys, Record], url: Callabl
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended. `record` is the one that exists now, whoever created it."""
+    """How an attempt ended. `record` is the one that exists now, even if another attempt created it."""
 
     task: Task
     status: Literal["done", "stopped", "failed", "cancelled"]
@@ -149,7 +149,7 @@ class Outcome:
 
     @property
     def detail(self) -> str:
-        """What the display adds for an attempt that is done."""
+        """Text that the display adds for an attempt that is done."""
         if not self.task.is_forced:
             return ""
         same = "again, with the same output"
@@ -157,13 +157,13 @@ class Outcome:
 
     @property
     def kept(self) -> str:
-        """What is kept of an attempt that stopped."""
+        """Text about the work of an attempt that stopped."""
         kept = "a forced step starts again from the beginning" if self.task.is_forced else "its work is kept"
         return f"{kept}: {self.stopped_at}" if self.stopped_at else kept
 
 
 class Meeting(Protocol):
-    """Where the hosts of one attempt wait for each other."""
+    """Meeting point of the hosts of one attempt."""
 
     def all_returned(self) -> None:
         """Note that the function has returned on this host; on host 0, wait until it has on all."""

@@ -44,7 +44,7 @@ class Sums(BaseModel, frozen=True, extra="forbid"):
 
 @step(lost_peer_errors=LOST_PEER_ERRORS)
 def sums(config: SumConfig, context: StepContext) -> Sums:
-    """In each step, sum the step's number times the device's number over all devices of all hosts."""
+    """Sum, in each step, the step's number times the device's number over all devices of all hosts."""
     import jax
     import numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from queue import Empty, Queue
 from typing import Any
 
@@ -24,8 +24,6 @@ CANCEL_GRACE_SECONDS = 5.0
 MESSAGE_SECONDS = 2.0
 """How long Ray's messages are held back, so that the failure of the step that they concern comes first."""
 WORKER_DEATHS = 3
-QUICK_SECONDS = 1.0
-"""A step that takes no longer shows only its end."""
 
 
 class RayBackend:
@@ -44,7 +42,6 @@ class RayBackend:
         self._gangs: dict[str, Gang] = {}
         self._gang_outcomes: Queue[Outcome] = Queue()
         self._started: set[str] = set()
-        self._unshown_starts: dict[str, float] = {}
         self._last_update = 0.0
         self._owns_cluster = False
         self._is_stop_wanted = self._is_stop_sent = False
@@ -108,29 +105,14 @@ class RayBackend:
             time.sleep(timeout_seconds)
             ended: list[Any] = []
         else:
-            ended, _ = ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
-            if not ended:
-                ended, _ = ray.wait(list(self._running), num_returns=1, timeout=timeout_seconds)
+            ended, others = ray.wait(list(self._running), num_returns=1, timeout=timeout_seconds)
+            if ended and others:
+                ended += ray.wait(others, num_returns=len(others), timeout=0)[0]
         outcomes = [self._outcome(reference) for reference in ended] + self._take_gangs()
         # Published milestones must come before the end of their step. A plain step that is done has none.
-        self._pass_on_updates(force=any(item.status != "done" or item.task.milestone is not None for item in outcomes))
-        self._show_starts(outcomes)
+        force = any(item.status != "done" or item.task.milestone is not None for item in outcomes)
+        self._pass_on_updates({item.task.key for item in outcomes if item.status == "done"}, force=force)
         return outcomes
-
-    def _show_starts(self, outcomes: Sequence[Outcome]) -> None:
-        """Show the starts of steps that run for longer than QUICK_SECONDS or failed."""
-        for outcome in outcomes:
-            if outcome.status == "done":
-                self._unshown_starts.pop(outcome.task.key, None)
-            else:
-                self._show_start(outcome.task.key)
-        for key, began in list(self._unshown_starts.items()):
-            if time.monotonic() - began >= QUICK_SECONDS:
-                self._show_start(key)
-
-    def _show_start(self, key: str) -> None:
-        if self._unshown_starts.pop(key, None) is not None:
-            self._listener.on_started(key)
 
     def _pass_on_messages(self, older_than_seconds: float) -> None:
         while not self._messages.empty() and time.monotonic() - self._messages.queue[0][0] >= older_than_seconds:
@@ -158,7 +140,8 @@ class RayBackend:
         assert isinstance(outcome, Outcome)
         return outcome
 
-    def _pass_on_updates(self, *, force: bool) -> None:
+    def _pass_on_updates(self, done: Collection[str] = (), *, force: bool) -> None:
+        """Pass on the updates of the control actor, without the starts of steps that are `done` already."""
         import ray
 
         if not force and time.monotonic() - self._last_update < UPDATE_SECONDS:
@@ -166,7 +149,9 @@ class RayBackend:
         self._last_update = time.monotonic()
         updates = ray.get(self._control.take_updates.remote())
         self._started.update(updates.started)
-        self._unshown_starts |= dict.fromkeys(updates.started, time.monotonic())
+        for key in updates.started:
+            if key not in done:
+                self._listener.on_started(key)
         for key, item in updates.progress.items():
             self._listener.on_progress(key, item)
         for key in updates.published:

@@ -27,7 +27,7 @@ PRIVATE_CLUSTER_VARIABLES = {
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "600",
 }
 MAX_SOCKET_FOLDER_LENGTH = 28
-"""In characters: Ray adds up to 79 for its sockets, and Linux takes no socket path above 107."""
+"""Characters: Ray adds up to 79 for its sockets, and Linux takes no socket path above 107."""
 OPTIONS: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
 JOB_NAME = "job_name"
 """Key in a job's metadata that the dashboard shows as the job's name."""

@@ -13,7 +13,7 @@ MEETING_POLL_SECONDS = 0.1
 
 
 class Updates(NamedTuple):
-    """What steps have reported since the driver last asked, by key."""
+    """Reports of the steps since the driver last asked, by key."""
 
     started: list[str]
     progress: dict[str, Progress]
@@ -109,7 +109,7 @@ class ControlChannel:
         self._is_stopped = False
 
     def start(self, key: str) -> None:
-        """Report that the step starts. The reply says whether it is to stop; `stop_requested` waits for it."""
+        """Report that the step starts, and ask whether it is to stop."""
         self._last_question = time.monotonic()
         self._question = self._actor.start.remote(key, self._attempt).future()
 
@@ -129,12 +129,10 @@ class ControlChannel:
 
     def stop_requested(self) -> bool:
         """See Channel."""
-        if self._is_stopped:
-            return True
-        if self._question is None and time.monotonic() - self._last_question >= UPDATE_SECONDS:
+        # Never waits: the reply takes as long as many a step, and a task in `ray.get` lends its CPUs to another task.
+        if self._question is not None and self._question.done():
+            self._is_stopped, self._question = self._is_stopped or bool(self._question.result()), None
+        elif self._question is None and time.monotonic() - self._last_question >= UPDATE_SECONDS:
             self._last_question = time.monotonic()
             self._question = self._actor.is_stopped.remote(self._attempt).future()
-        if self._question is not None:
-            # A future, because a task that waits in `ray.get` lends its CPUs to another task meanwhile.
-            self._is_stopped, self._question = bool(self._question.result()), None
         return self._is_stopped

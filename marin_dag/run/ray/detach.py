@@ -34,7 +34,7 @@ NOT_SENT = (".git", ".venv")
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One detached run."""
+    """A detached run."""
 
     name: str
     status: str

@@ -55,7 +55,7 @@ class Reservation(Protocol):
 
 
 class Gang:
-    """One attempt at one step on several hosts, watched by a thread of the driver.
+    """An attempt at a step on several hosts, watched by a thread of the driver.
 
     Args:
         task: the attempt.

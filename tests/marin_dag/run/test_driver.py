@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -399,21 +400,13 @@ def test_a_step_is_queued_until_it_has_its_resources_and_then_started(tmp_path: 
 
 
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize(("quick_seconds", "lines"), [(60.0, ["a done"]), (0.0, ["a started", "a done"])])
-def test_a_quick_step_on_ray_shows_only_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_seconds: float, lines: list[str]
-):
-    class Patient(RayBackend):
-        """Waits for the start of the step before it asks for outcomes."""
-
-        def wait(self, timeout_seconds: float) -> list[Any]:
-            while not self._started:
-                self._pass_on_updates(force=True)
-            return super().wait(timeout_seconds)
-
-    monkeypatch.setattr("marin_dag.run.ray.backend.QUICK_SECONDS", quick_seconds)
-    code, display = run(str(tmp_path / "runs"), [squares("a", ShardsConfig(num_shards=1, seconds=1.0))], Patient())
-    assert (code, display.lines) == (0, lines)
+@pytest.mark.parametrize(("seconds", "events"), [(0.0, ["done"]), (1.0, ["started", "done"])])
+def test_a_quick_step_on_ray_shows_only_its_end(tmp_path: Path, seconds: float, events: list[str]):
+    step = squares("a", ShardsConfig(num_shards=1, seconds=seconds))
+    backend = RayBackend()
+    backend._last_update = time.monotonic() if seconds else float("inf")  # no updates before the quick step ends
+    code, display = run(str(tmp_path / "runs"), [step], backend)
+    assert (code, display.events_of("a")) == (0, events)
 
 
 def test_progress_after_the_end_of_a_step_is_not_shown(tmp_path: Path):

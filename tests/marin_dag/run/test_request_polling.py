@@ -26,7 +26,6 @@ from marin_dag.run import request_polling
 from marin_dag.run.driver import Run
 from marin_dag.run.live import LineDisplay
 from marin_dag.run.local.backend import LocalBackend
-from marin_dag.run.ray import backend as ray_backend
 from marin_dag.run.ray.backend import RayBackend
 from marin_dag.run.request_polling import AttemptRequests
 from marin_dag.run.task import Outcome
@@ -199,10 +198,8 @@ def test_a_step_that_waits_for_its_resources_is_withdrawn(
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_step_on_ray_that_has_just_started_gets_the_stop_itself_and_saves(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+    store: LocalStore,
 ) -> None:
-    """A quick step shows only its end; this one would never show its start by itself."""
-    monkeypatch.setattr(ray_backend, "QUICK_SECONDS", 1e9)
     trunk = phase(store, until_step=10_000, seconds=0.05)
 
     class AtOnce(RayBackend):

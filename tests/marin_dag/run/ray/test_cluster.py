@@ -40,7 +40,7 @@ def driver(cluster: RayNodes, folder: Path, *steps: str, **variables: str) -> su
 
 @pytest.fixture(scope="module")
 def expected(cluster: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """What an undisturbed run commits; RAY_ADDRESS=auto finds the cluster."""
+    """Records and files of an undisturbed run; RAY_ADDRESS=auto finds the cluster."""
     folder = tmp_path_factory.mktemp("undisturbed")
     code, output = finish(driver(cluster, folder, "main", "branch", "spread", RAY_ADDRESS="auto"))
     assert code == 0, output
