@@ -250,7 +250,7 @@ def test_what_leads_to_outputs_and_explains_them_goes_along(bench: Workbench, tm
     assert Acceptances(target).log(key) == [accepted]
     Acceptances(store).revoke(accepted, "a mistake")
     assert [request.milestone for request in Requests(target).of_all()] == [7]
-    assert len(target.list("told")) == 1
+    assert len(target.list("requests")) == 1
     assert [entry.path for entry in target.list("work")] == [f"work/{key}/events/one.jsonl"]
     assert target.exists(f"migrations/{key}/{'ef' * 32}.json")
     assert set(bench.files("sources")) == {entry.path for entry in target.list("sources")}

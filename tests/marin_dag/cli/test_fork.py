@@ -213,7 +213,7 @@ def test_what_only_another_fork_publishes_is_published_first(saving: Workbench) 
     assert code == 0
     assert re.search(r"^first +\S*python \S+ --set second.until_step=15 --until second --prefix", said, re.M)
     code, said = saving("--until", "branch")
-    assert code == 1 and "`--set second.until_step=15 --until second` publishes it as it is" in said
+    assert code == 1 and "publish it: `--set second.until_step=15 --until second`" in said
     assert saving("why", "branch", "--until", "branch")[1].startswith("branch is blocked")
     assert json.loads(saving("gc", "--roots")[1])["wanted"], "nor may it go as long as nobody has"
     saving("--set", "second.until_step=15", "--until", "second")
@@ -229,7 +229,7 @@ def test_a_fork_says_what_a_running_attempt_was_not_told(bench: Workbench) -> No
     leases.close()
     assert code == 0
     assert re.search(
-        r"^note +input start: second, running on .* was not told to keep step 15 and goes past it: stop it", said, re.M
+        r"^note +input start: second, running on .* was not asked to publish step 15 and takes no requests", said, re.M
     )
 
 
@@ -245,9 +245,12 @@ def test_a_fork_from_what_a_running_attempt_has_saved_is_not_told_that_it_is_los
     store.write(f"work/{digest}/saved-18", b"")
     _, passed = saving("fork", "third", "--as", "branch", *settings)
     leases.close()
-    assert "note       input start: step 15 was saved and not published; `--set second.until_step=15" in last_saved
+    assert (
+        "note       input start: step 15 was saved but not published. To publish it: `--set second.until_step=15"
+        in last_saved
+    )
     assert re.search(r"^first .* --set second.until_step=15 --until second ", passed, re.M)
-    assert "note" not in passed and "was not told" not in last_saved
+    assert "note" not in passed and "was not asked" not in last_saved
 
 
 def test_a_fork_tells_who_is_at_work_to_publish_what_it_starts_from_and_takes_it_back_when_it_is_dropped(

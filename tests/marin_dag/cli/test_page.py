@@ -88,12 +88,12 @@ def test_it_shows_who_is_at_work_and_how_far_and_passes_a_word_on(
     assert second["words"] == ["stop", "save", "publish"] and second["can_name_a_step"]
 
     status, answer = browser("tell", {"name": "second", "word": "save", "at": None, "reason": "before lunch"})
-    assert status == 200 and answer["said"].startswith("second: told to save; it is at work")
+    assert status == 200 and answer["said"].startswith("second: asked to save; ")
     requests = Requests(open_store(str(hearing.prefix)))
     (request,) = requests.of(at_work.digest)
     assert (request.action, request.reason) == ("save", "before lunch")
     (told,) = browser("state")[1]["told"]
-    assert told["said"].endswith("told it to save: before lunch") and told["answer"] is None
+    assert told["said"].endswith("asked it to save: before lunch") and told["answer"] is None
     requests.reply(request, "an attempt", "saved step 15")
     (told,) = browser("state")[1]["told"]
     assert told["answer"] == {"said": "saved step 15", "is_refused": False}
@@ -104,8 +104,8 @@ def test_it_shows_who_is_at_work_and_how_far_and_passes_a_word_on(
     [
         ({"name": "second", "word": "sve", "at": None, "reason": ""}, "Did you mean 'save'?"),
         ({"name": "secnd", "word": "save", "at": None, "reason": ""}, "Did you mean 'second'?"),
-        ({"name": "second", "word": "publish", "at": 9, "reason": ""}, "its steps are 11 to 30."),
-        ({"name": "count", "word": "stop", "at": None, "reason": ""}, "tell count stop: it is done"),
+        ({"name": "second", "word": "publish", "at": 9, "reason": ""}, "use a step from 11 to 30."),
+        ({"name": "count", "word": "stop", "at": None, "reason": ""}, "tell count stop: the step is done"),
         ({"name": "second", "word": "save", "at": True, "reason": ""}, "at a whole number or null"),
         ({"name": "second", "word": "save"}, "a request is {name, word, at, reason}"),
         (["second", "save"], "a request is {name, word, at, reason}"),
