@@ -36,8 +36,8 @@ class KindReference:
         module, qualname = kind.function.__module__, kind.function.__qualname__
         if module != "__main__":
             found: Any = importlib.import_module(module)
-            for part in qualname.split("."):
-                found = getattr(found, part, None)
+            for name in qualname.split("."):
+                found = getattr(found, name, None)
             if found is kind:
                 return cls(module, qualname, None)
         return cls(module, qualname, kind)
@@ -47,8 +47,8 @@ class KindReference:
         if self.by_value is not None:
             return self.by_value
         found: Any = importlib.import_module(self.module)
-        for part in self.qualname.split("."):
-            found = getattr(found, part)
+        for name in self.qualname.split("."):
+            found = getattr(found, name)
         assert isinstance(found, StepKind)
         return found
 
