@@ -160,5 +160,4 @@ COMMAND = Command(
     2,
     _add_arguments,
     options=("--set", "--reason"),
-    advice={"--dry-run": "without an action `tell` only lists requests. Leave --dry-run out"},
 )

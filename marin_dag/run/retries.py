@@ -5,13 +5,13 @@ import time
 from typing import Any
 
 from marin_dag.graph.step import Step
+from marin_dag.ledger.progress_mark import progress_mark
 from marin_dag.ledger.records import Failure, Records, first_lines
 from marin_dag.run.attempt import failure_of
 from marin_dag.run.failure_report import headline
 from marin_dag.run.frontier import Frontier
 from marin_dag.run.live import Display
 from marin_dag.run.node import Node
-from marin_dag.run.progress_mark import progress_mark
 from marin_dag.run.task import Outcome
 from marin_dag.store.retry import is_transient, patiently
 from marin_dag.store.store import Store, StoreError
@@ -96,7 +96,7 @@ class Retries:
     def _progress_mark(self, step: Step[Any]) -> str:
         """Return the progress mark of a step; "" if the store does not answer."""
         try:
-            return patiently(lambda: progress_mark(step, self._store))
+            return patiently(lambda: progress_mark(self._store, step.digest, step.kind.resumes_at))
         except StoreError as error:
             self._display.say(f"{step.name}: cannot see what the attempt left to resume from: {first_lines(error)}")
             return ""

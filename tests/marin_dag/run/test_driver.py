@@ -23,6 +23,7 @@ from marin_dag.graph.step import Step, StepContext, step
 from marin_dag.ledger.epoch import seal
 from marin_dag.ledger.lease import Lease, Leases
 from marin_dag.ledger.progress import Progress
+from marin_dag.ledger.progress_mark import progress_mark
 from marin_dag.ledger.records import Records, record_path
 from marin_dag.plan.plan import make_plan
 from marin_dag.plan.planned import Verdict
@@ -31,7 +32,6 @@ from marin_dag.run.backend import Backend, Listener, Outcome
 from marin_dag.run.driver import Run
 from marin_dag.run.live import LineDisplay, TableDisplay, figures_of
 from marin_dag.run.local.backend import LocalBackend
-from marin_dag.run.progress_mark import progress_mark
 from marin_dag.run.ray.backend import RayBackend
 from marin_dag.store.prefix import open_store
 from tests.catalogue import check_message, expect_error
@@ -469,9 +469,11 @@ def test_a_transient_error_is_not_retried_while_the_driver_stops(tmp_path: Path)
 
 def test_a_published_milestone_is_progress(tmp_path: Path):
     store, main = open_store(str(tmp_path / "runs")), count("main", CountConfig(stride=2, until_step=10))
-    before = progress_mark(main, store)
+    before = progress_mark(store, main.digest, main.kind.resumes_at)
     assert run(store.prefix, [count("main", CountConfig(stride=2, until_step=5))])[0] == 0
-    assert progress_mark(main, store) != before, "though its work holds nothing to resume from"
+    assert progress_mark(store, main.digest, main.kind.resumes_at) != before, (
+        "though its work holds nothing to resume from"
+    )
 
 
 def test_a_crash_loop_ends_after_three_attempts(tmp_path: Path, backend: Backend):
