@@ -33,7 +33,7 @@ def test_a_run_does_not_start_if_it_cannot_restore_a_handler(monkeypatch: pytest
         ("OSError('KeyboardInterrupt')", 1, None),
     ],
 )
-@pytest.mark.parametrize("pipeline", ["tootsie", "online_mixing", "web_corpus"])
+@pytest.mark.parametrize("pipeline", ["online_mixing", "web_corpus"])
 def test_an_interrupt_while_a_pipeline_is_imported_is_one_line(
     tmp_path: Path, pipeline: str, error: str, code: int, shown: str | None
 ):
