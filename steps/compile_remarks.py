@@ -42,8 +42,8 @@ class ToldOfCompile(Generic[ArgumentsT, ReturnT]):
         self._is_compiled = True
         self._context.log.info("compiled %s in %.1f s", self._what, seconds)
         if seconds >= SILENT_SECONDS:
-            self._context.remark(f"{self._what} is compiled: it took {seconds:.0f} s")
+            self._context.warn(f"{self._what} is compiled: it took {seconds:.0f} s")
         return returned
 
     def _say_that_it_compiles(self) -> None:
-        self._context.remark(f"{self._what} compiles, for {SILENT_SECONDS:.0f} s so far; nothing moves until it has")
+        self._context.warn(f"{self._what} compiles, for {SILENT_SECONDS:.0f} s so far; nothing moves until it has")

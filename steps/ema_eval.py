@@ -12,7 +12,7 @@ from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.kernels.kernel_shape import KernelShape
 from runtime.optim.ema import HOT, Ema, average_named
 from steps.held_out import held_out
-from steps.joined_mesh import joined_mesh
+from steps.joined_mesh import LOST_PEER_ERRORS, joined_mesh
 from steps.machine_checks import devices_on, mesh_on, refuse_kernels
 from steps.phase_checks import (
     imported_by,
@@ -114,7 +114,9 @@ def check_machines(config: EmaEvalConfig, resources: Resources) -> None:
         raise ValueError(f"on {resources}: {error} Or name another one: attention_kernel='chunked'.") from None
 
 
-@step(policy="tracked", packages=("jax",), check=check_phase, check_on=check_machines)
+@step(
+    policy="tracked", packages=("jax",), check=check_phase, check_on=check_machines, lost_peer_errors=LOST_PEER_ERRORS
+)
 def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     """All sets of weights see the same windows through the same compiled program, over all devices of all hosts."""
     from runtime.evaluation.bits_per_byte import BitsPerByte, macro_average

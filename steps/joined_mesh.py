@@ -8,6 +8,9 @@ from marin_dag.graph.step import StepContext
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
+LOST_PEER_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")
+"""What JAX raises in a collective when another host is gone."""
+
 
 def joined_mesh(
     context: StepContext, *, replica_parallel: int = 1, model_parallel: int = 1, context_parallel: int = 1

@@ -98,7 +98,7 @@ def tell_of_other_execution(
     if other := differences(recorded, now, is_resumed=begun.is_own):
         learns = config.replay is None and bool(config.mixing.lag_steps)
         data = "data as the mixing policy learns from these losses" if learns else "the same data"
-        context.remark(
+        context.warn(
             "\n".join(
                 [
                     f"from step {step:,} on computed otherwise than what it goes on from ({saved_by}):",

@@ -11,7 +11,7 @@ from marin_dag.graph.step import StepContext, step
 from marin_dag.run.interrupts import DriverHandler
 from marin_dag.values.fields import identity_fields
 from steps.compile_remarks import ToldOfCompile
-from steps.joined_mesh import joined_mesh
+from steps.joined_mesh import LOST_PEER_ERRORS, joined_mesh
 from steps.machine_checks import check_resources, phase_shape
 from steps.phase_checks import check_config
 from steps.phase_config import TrainPhaseConfig, begins_anew_at, hyperparameters
@@ -43,7 +43,7 @@ def _resumes_at(paths: Sequence[str]) -> list[int]:
 # and what an upgrade changes is found by resuming a run under both. Steps that are cheap to redo do name JAX.
 @step(
     policy="tracked", resources=Cpu(2), continues="start", check=check_config, check_on=check_resources,
-    cost=phase_cost, resumes_at=_resumes_at, hears=WORDS,
+    cost=phase_cost, resumes_at=_resumes_at, requests=WORDS, lost_peer_errors=LOST_PEER_ERRORS,
 )  # fmt: skip
 def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseResult:
     """Trains to `until_step` from the newest state of this trajectory, or from `start`, or from scratch."""
@@ -119,7 +119,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             publish_every_steps=config.publish_every_steps,
             wanted_steps=wanted,
             notice_seconds=context.notice_seconds,
-            remark=context.remark,
+            remark=context.warn,
             facts=config.model_dump(mode="json", include={*identity_fields(TrainPhaseConfig)} - UNTOLD_FIELDS),
         )
         newest = newest_state(config, published, temporary)

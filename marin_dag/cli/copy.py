@@ -28,7 +28,7 @@ from marin_dag.keep.copy.copy_survey import READ_THREADS, keys_of, of_other_atte
 from marin_dag.keep.copy.copying import Copied, Copier
 from marin_dag.ledger.records import COMMITS, Records, UnreadableRecordError
 from marin_dag.quantities import counted, in_bytes
-from marin_dag.run.interrupts import heard, interrupt
+from marin_dag.run.interrupts import interrupt, signals_handled
 from marin_dag.store.local import LocalStore
 from marin_dag.store.prefix import open_store
 from marin_dag.store.retry import patiently
@@ -204,7 +204,7 @@ def rate(copied: Copied) -> str:
 
 
 def _copy(session: Session) -> int:
-    with heard(interrupt):  # SIGTERM as Ctrl-C: what is there by then, and what goes on, is told
+    with signals_handled(interrupt):  # SIGTERM as Ctrl-C: what is there by then, and what goes on, is told
         return _copied(session)
 
 

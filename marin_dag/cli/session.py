@@ -23,7 +23,7 @@ from marin_dag.paused_collection import collection_paused
 from marin_dag.plan.config_checks import RefusedStepsError
 from marin_dag.plan.forks import Forks, WithForks
 from marin_dag.plan.lint import Lint, no_lint
-from marin_dag.plan.milestone_reasons import NotTold
+from marin_dag.plan.milestone_reasons import MilestoneNotRequested
 from marin_dag.plan.plan import Plan, make_plan
 from marin_dag.plan.planned import PlannedStep
 from marin_dag.store.prefix import open_store
@@ -218,7 +218,7 @@ class Session:
         for each in planned:
             inputs = dict(each.step.inputs)
             for reason in each.reasons:
-                if isinstance(reason, NotTold) and reason.hears and not reason.is_past and reason.field:
+                if isinstance(reason, MilestoneNotRequested) and reason.can_request and reason.field:
                     # The attempt may run under a name that this graph does not have.
                     words = ("tell", inputs[reason.field].name, PUBLISH, "--at", str(reason.wanted))
                     found[self.line(*words, without=["--every-step"])] = f"keep {reason.wanted}"

@@ -45,9 +45,12 @@ class KindOptions:
     parts: bool = False
     """Whether it publishes finished parts of its output while it runs, numbered from 1; `step.growing()` is then an
     input that is ready with the first of them."""
-    hears: tuple[str, ...] = ()
-    """Requests that it takes while it runs (`tell STEP WORD`), beside "stop"; its function reads them from its
-    context."""
+    requests: tuple[str, ...] = ()
+    """Actions that people may request while it runs (`tell STEP ACTION`), besides "stop"; the function gets them from
+    `context.requests()`."""
+    lost_peer_errors: tuple[str, ...] = ()
+    """Names of exception types that only mean that another host of the step is gone. Of a gang, the failure of another
+    member is then the cause."""
 
 
 @dataclasses.dataclass(eq=False, repr=False, kw_only=True)

@@ -38,7 +38,7 @@ from marin_dag.ledger.epoch import LEASES, parts
 from marin_dag.ledger.lease import COLLECTS, DEAD_SECONDS, Held, Lease, Leases
 from marin_dag.ledger.pins import Pins
 from marin_dag.ledger.records import CODES, COMMITS, FAILURES, LABELS, Record, Records, key_at, record_path
-from marin_dag.ledger.requests import TOLD
+from marin_dag.ledger.requests import REQUESTS
 from marin_dag.ledger.work_code import FOLDER as CODE
 from marin_dag.store.store import Entry, Store
 
@@ -54,7 +54,7 @@ READ_THREADS = 16
 BATCH = 100
 """Records that are gone while it is asked who runs; a step that begins meanwhile and needs one says so and ends."""
 
-Kind = Literal["output", "attempt", "work", "certified", "telling", "failure", "verification"]
+Kind = Literal["output", "attempt", "work", "certified", "request", "failure", "verification"]
 
 
 class Garbage(NamedTuple):
@@ -141,7 +141,7 @@ class Collector:
             stays = garbage.kind == "certified" and garbage.digest in names.keys() - (self._certified_of - wanted)
             (staying if stays else found).append(garbage)
         self.staying = tuple(staying)
-        found += self._folders("telling", TOLD, busy | names.keys())
+        found += self._folders("request", REQUESTS, busy | names.keys())
         found += self._folders("failure", FAILURES, busy | names.keys())
         return found + self._folders("verification", VERIFICATIONS, frozenset())
 

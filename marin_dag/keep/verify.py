@@ -101,7 +101,7 @@ class Rerunner:
     def on_published(self, key: str) -> None:
         """See Listener."""
 
-    def on_remark(self, text: str) -> None:
+    def on_warning(self, text: str) -> None:
         """See Listener."""
 
 

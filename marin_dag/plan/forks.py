@@ -16,13 +16,12 @@ from marin_dag.ledger.lease import Leases
 from marin_dag.ledger.progress_mark import standing_failures
 from marin_dag.ledger.provenance import user_name
 from marin_dag.ledger.records import Records
-from marin_dag.ledger.requests import PUBLISH, Tellings
+from marin_dag.ledger.requests import PUBLISH, Requests
 from marin_dag.plan.config_checks import MAX_NAMED, RefusedStepsError, check_configs
-from marin_dag.plan.lost_milestones import Lost, LostMilestones, lost_in
-from marin_dag.plan.milestone_reasons import MilestoneMissing, NotTold
+from marin_dag.plan.milestone_reasons import MilestoneMissing, MilestoneNotRequested
 from marin_dag.plan.reasons import render
 from marin_dag.plan.remainder import LeftBehind
-from marin_dag.plan.wanted_milestones import own_stop_not_told
+from marin_dag.plan.wanted_milestones import Lost, LostMilestones, end_not_requested, lost_in
 from marin_dag.store.redact import redact, refuse_secrets
 from marin_dag.store.store import Store
 from marin_dag.values.changes import nearest, value_at
@@ -133,7 +132,7 @@ class Forks:
             raise ForkError(f"drop {name}: {are} first.")
         self._store.delete(paths[name])
         self._store.tidy(paths[name])
-        Tellings(self._store).forget(self._named(name))
+        Requests(self._store).withdraw(self._named(name))
         return fork
 
     def added_to(self, graph: Graph) -> Graph:
@@ -185,7 +184,9 @@ class Forks:
         step = kept_fork(graph, fork)
         return lost_in(graph.with_targets([step]), [step], self._store, alone=alone).get(step.name, ())
 
-    def tell_what_it_needs(self, graph: Graph, fork: Fork) -> tuple[list[NotTold], list[NotTold | MilestoneMissing]]:
+    def tell_what_it_needs(
+        self, graph: Graph, fork: Fork
+    ) -> tuple[list[MilestoneNotRequested], list[MilestoneNotRequested | MilestoneMissing]]:
         """Tells attempts, at work or to come, to publish what a fork which is not in `graph` yet needs of a trajectory.
 
         A run that has read its graph hears of the fork in no other way. What was told of a fork goes with it.
@@ -197,11 +198,11 @@ class Forks:
         step = kept_fork(graph, fork)
         running, committed = Leases(self._store).at_work(), Records(self._store).committed_keys()
         said = self.lost_by(graph, fork, alone=True)
-        tellings = Tellings(self._store)
-        lost_milestones = LostMilestones(graph.with_targets([step]), committed, LeftBehind(self._store), tellings)
+        requests = Requests(self._store)
+        lost_milestones = LostMilestones(graph.with_targets([step]), committed, LeftBehind(self._store), requests)
         # The fork's own end may lie on the way of an attempt at work, too.
-        passed = [*lost_milestones.passed_by(step, running), *own_stop_not_told(step, running, committed)]
-        told = [each for each in passed if isinstance(each, NotTold) and each.hears and not each.is_past]
+        passed = [*lost_milestones.passed_by(step, running), *end_not_requested(step, running, committed)]
+        told = [each for each in passed if isinstance(each, MilestoneNotRequested) and each.can_request]
         wanted = {(each.digest, each.step, each.wanted) for each in told}
         if not said:
             wanted |= {
@@ -211,7 +212,7 @@ class Forks:
             }
         for digest, name, milestone in sorted(wanted):
             why = fork.reason or f"for {fork.name}"
-            tellings.tell(digest, name, PUBLISH, milestone=milestone, reason=why, fork=self._named(fork.name))
+            requests.send(digest, name, PUBLISH, milestone=milestone, reason=why, fork=self._named(fork.name))
         return told, [each for each in passed if each not in told and each not in said]
 
     @property

@@ -1,7 +1,7 @@
-"""Parts: what there is of an output that is still being made, for a step that began on the first of it.
+"""Parts: finished parts of an output that is still being made, for a step that started on the first of them.
 
-A part is a record of its own, `commits/<digest>@<number>.json`, numbered from 1 in the order in which parts are
-published; it is as immutable as any other record. The whole follows under `commits/<digest>.json`, complete in itself.
+A part is an immutable record of its own, `commits/<digest>@<number>.json`, numbered from 1 in the order of publication.
+The whole output follows under `commits/<digest>.json`, complete in itself.
 """
 
 from typing import Any
@@ -14,10 +14,13 @@ from marin_dag.store.store import Store
 
 
 def parts_of(growing: Input[Any], store: Store, *, after: int) -> Parts:
-    """Parts numbered above `after`, and the whole if it is there; two listings, and a read for each new record."""
+    """Return the parts numbered above `after`, and the whole if it is committed.
+
+    Two listings, and a read for each new record.
+    """
     records = Records(store)
     digest = growing.digest
-    # Asked first: a step that ends in between has committed all that it will before it lets go of its lease.
+    # The lease first: a step that ends in between has committed everything before it released the lease.
     lease = Leases(store).state(digest)
     beat = None if lease is None or lease.is_sealed else f"{lease.number} {lease.updated}"
 

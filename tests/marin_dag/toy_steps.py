@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from marin_dag.graph.cost import Cost
 from marin_dag.graph.resources import Cpu, Resources
 from marin_dag.graph.step import Input, Runtime, StepContext, StepStopped, StopAt, step
-from marin_dag.run.ray.switchboard import NEWS_SECONDS
+from marin_dag.run.ray.control_actor import UPDATE_SECONDS
 
 
 class WriteConfig(BaseModel, frozen=True, extra="forbid"):
@@ -246,7 +246,7 @@ def loop(config: LoopConfig, context: StepContext) -> Count:
     return Count(step=config.until_step, value=number)
 
 
-@step(continues="start", cost=_count_cost, resumes_at=_resumes_at, hears=("publish",))
+@step(continues="start", cost=_count_cost, resumes_at=_resumes_at, requests=("publish",))
 def count(config: CountConfig, context: StepContext) -> Count:
     published = context.milestones()
     position = Count(step=0, value=0) if config.start is None else config.start.result
@@ -268,9 +268,9 @@ def count(config: CountConfig, context: StepContext) -> Count:
         mark(config.marks, f"count{number}")
         position = Count(step=number + 1, value=position.value + config.stride)
         context.progress(position.step, config.until_step, "steps", counts_per_second=10.0)
-        for told in context.told():
+        for told in context.requests():
             asked.add(told.milestone or position.step)
-            context.answer(told, f"publishes {told.milestone or position.step:,}")
+            context.reply(told, f"publishes {told.milestone or position.step:,}")
         is_due = position.step % config.publish_every == 0 or position.step in asked
         if is_due and position.step not in published:
             write_file(f"{context.output_path}/step-{position.step}/value.txt", str(position.value))
@@ -350,8 +350,8 @@ class AskConfig(BaseModel, frozen=True, extra="forbid"):
 @step()
 def ask(config: AskConfig, context: StepContext) -> Text:
     """Return how its input was computed, and what it knows about the scheduler."""
-    context.remark(f"added {dict(config.sum.computed_with)}, notice {context.notice_seconds}")
-    time.sleep(2 * NEWS_SECONDS)  # of what a plain step says last, Ray's driver asks nothing once it is done
+    context.warn(f"added {dict(config.sum.computed_with)}, notice {context.notice_seconds}")
+    time.sleep(2 * UPDATE_SECONDS)  # of what a plain step says last, Ray's driver asks nothing once it is done
     write_file(f"{context.output_path}/asked.txt", "")
     return Text(file="asked.txt", num_bytes=0)
 

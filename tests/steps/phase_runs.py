@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from marin_dag.graph.context import ALONE
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Cpu, Resources
-from marin_dag.ledger.requests import Telling
+from marin_dag.ledger.requests import Request
 from runtime.data.cache import TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.mixture import MixtureSchedule
@@ -56,7 +56,7 @@ class Trajectory:
         """What other steps start from."""
         self.told: list[dict[str, float]] = []
         """Figures of the newest attempt's progress."""
-        self.tellings: list[Telling] = []
+        self.requests: list[Request] = []
         """What people tell it."""
         self.answers: dict[str, str] = {}
         """By the ids of those."""
@@ -123,7 +123,7 @@ class Attempt:
     def computed_with(self, **how: str) -> None:
         self._trajectory.how |= how
 
-    def remark(self, text: str) -> None:
+    def warn(self, text: str) -> None:
         self._trajectory.remarks.append(text)
 
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
@@ -143,15 +143,15 @@ class Attempt:
         is_asked = self._stop_after is not None and self._asked > self._stop_after
         return "the driver asked to stop" if is_asked else ""
 
-    def told(self) -> Sequence[Telling]:
-        return [telling for telling in self._trajectory.tellings if telling.id not in self._trajectory.answers]
+    def requests(self) -> Sequence[Request]:
+        return [request for request in self._trajectory.requests if request.id not in self._trajectory.answers]
 
-    def answer(self, telling: Telling, said: str) -> None:
-        assert telling.id not in self._trajectory.answers
-        self._trajectory.answers[telling.id] = said
+    def reply(self, request: Request, text: str) -> None:
+        assert request.id not in self._trajectory.answers
+        self._trajectory.answers[request.id] = text
 
-    def refuse(self, telling: Telling, said: str) -> None:
-        self.answer(telling, f"no: {said}")
+    def decline(self, request: Request, text: str) -> None:
+        self.reply(request, f"no: {text}")
 
 
 def write_cache(folder: Path, last_id: int) -> TokenizeResult:

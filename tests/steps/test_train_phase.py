@@ -23,7 +23,7 @@ from marin_dag.graph.context import StepStopped
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Cpu, Gpu, Tpu
 from marin_dag.keep.copy.certified_copies import place_of
-from marin_dag.ledger.requests import Telling
+from marin_dag.ledger.requests import Request
 from marin_dag.values.changes import ChangeError
 from marin_dag.values.fields import RuntimeField, markers
 from runtime.data.loader import DataPosition
@@ -229,9 +229,9 @@ def test_what_others_start_from_is_published_on_the_way_also_where_an_attempt_wa
 def test_what_people_tell_a_phase_is_done_and_answered(tmp_path, phase):
     told, regular = Trajectory(tmp_path / "told", "d" * 64), Trajectory(tmp_path / "regular", "d" * 64)
     words = {"publish": 5, "save": None, "publish-next": None, "publish-late": 9, "profile": None}
-    told.tellings = [
-        Telling(
-            id=which, digest="d" * 64, name="phase", word=which.split("-")[0], milestone=at, author="anna", told="now"
+    told.requests = [
+        Request(
+            id=which, digest="d" * 64, name="phase", action=which.split("-")[0], milestone=at, author="anna", sent="now"
         )
         for which, at in words.items()
     ]
@@ -246,7 +246,7 @@ def test_what_people_tell_a_phase_is_done_and_answered(tmp_path, phase):
     assert re.match(r"profiled updates 4 to 8: .*/profiles/plugins/profile/steps-4-8 ", told.answers["profile"])
     assert told.answers["publish-late"] == "no: this run stops at 8; one that goes on to 9 publishes it"
     events = [(event["step"], event["said"]) for event in told.events() if event["event"] == "told"]
-    said = [f"anna told it to {what}" for what in ("publish step 5", "publish", "save", "profile")]
+    said = [f"anna asked it to {what}" for what in ("publish step 5", "publish", "save", "profile")]
     assert events == list(enumerate(said))
 
 

@@ -14,7 +14,7 @@ import pytest
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
-from marin_dag.ledger.requests import Tellings
+from marin_dag.ledger.requests import Requests
 from marin_dag.store.prefix import open_store
 from runtime.parallel import mesh
 from runtime.tracking.events import read_events
@@ -130,9 +130,9 @@ def test_one_host_killed_at_a_random_step_the_gang_ends_with_the_leaves_and_batc
 
 
 def test_what_a_gang_is_told_both_hosts_do_between_the_same_two_updates(undisturbed: Path):
-    tellings = Tellings(open_store(str(undisturbed / "runs")))
-    (telling,) = tellings.of(phase_step().digest)
-    answer = tellings.answer_of(telling)
+    requests = Requests(open_store(str(undisturbed / "runs")))
+    (request,) = requests.of(phase_step().digest)
+    answer = requests.reply_to(request)
     assert answer is not None and answer.said.startswith(f"saved step {TOLD_AT_STEP}: ")
     first, second = sorted((work_of(undisturbed) / "events").iterdir(), key=lambda path: ".host1." in path.name)
     logs = [read_events(str(path)) for path in (first, second)]

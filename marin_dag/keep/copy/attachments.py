@@ -21,7 +21,7 @@ from marin_dag.ledger.acceptances import ACCEPTED, Acceptances
 from marin_dag.ledger.pins import PINS
 from marin_dag.ledger.provenance import now, user_name
 from marin_dag.ledger.records import CHECKSUM_THREADS, LABELS, Record
-from marin_dag.ledger.requests import TOLD
+from marin_dag.ledger.requests import REQUESTS
 from marin_dag.store.retry import is_transient, patiently
 from marin_dag.store.store import Store, StoreError
 
@@ -90,7 +90,7 @@ class Attachments:
         try:
             self._along(LABELS, lambda path: path.rpartition("/")[2] in keys)
             self._along(PINS, lambda path: path.removeprefix(f"{PINS}/").removesuffix(".json") in keys)
-            self._along(TOLD, of_digest)
+            self._along(REQUESTS, of_digest)
             self._acceptances(of_digest)
             self._forks()
             with self._lock:

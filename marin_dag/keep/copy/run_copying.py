@@ -15,7 +15,7 @@ from marin_dag.keep.copy.copying import Copied, Copier
 from marin_dag.ledger.lease import Leases
 from marin_dag.ledger.records import Records
 from marin_dag.quantities import counted, in_bytes
-from marin_dag.run.interrupts import heard, interrupt
+from marin_dag.run.interrupts import interrupt, signals_handled
 from marin_dag.store.retry import is_transient, patiently
 from marin_dag.store.store import StoreError
 
@@ -123,7 +123,7 @@ class RunCopying:
         Raises:
             KeyboardInterrupt: the user waits no longer; what is left has been told.
         """
-        with heard(interrupt):  # SIGTERM and SIGUSR2 as Ctrl-C: what is not there is told before the end
+        with signals_handled(interrupt):  # SIGTERM and SIGUSR2 as Ctrl-C: what is not there is told before the end
             try:
                 if is_interrupted:
                     self._queue.cancel()

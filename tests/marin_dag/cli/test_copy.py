@@ -26,7 +26,7 @@ from marin_dag.keep.copy.copying import Copied, Copier
 from marin_dag.ledger.acceptances import ACCEPTED, Acceptances
 from marin_dag.ledger.pins import Pins
 from marin_dag.ledger.records import Records
-from marin_dag.ledger.requests import Tellings
+from marin_dag.ledger.requests import Requests
 from marin_dag.store.local import LocalStore
 from marin_dag.store.prefix import open_store
 from marin_dag.store.store import StoreError, explain_os_error
@@ -239,7 +239,7 @@ def test_what_leads_to_outputs_and_explains_them_goes_along(bench: Workbench, tm
     records.label("another-name", key)
     code = CodeChanged(("count",), (), (), "old", "new")
     accepted = Acceptances(store).accept(key, "count", code, "the first")
-    Tellings(store).tell(key, "count", "publish", milestone=7)
+    Requests(store).send(key, "count", "publish", milestone=7)
     store.write(f"work/{key}/events/one.jsonl", b"1")
     store.write(f"work/{key}/shards/x/0.json", b"not an event")
     store.write(f"migrations/{key}/{'ef' * 32}.json", b"{}")
@@ -249,8 +249,8 @@ def test_what_leads_to_outputs_and_explains_them_goes_along(bench: Workbench, tm
     assert Records(target).labels()["another-name"] == [key] and Records(target).codes() == records.codes()
     assert Acceptances(target).log(key) == [accepted]
     Acceptances(store).revoke(accepted, "a mistake")
-    assert [telling.milestone for telling in Tellings(target).of_all()] == [7]
-    assert len(target.list("told")) == 1
+    assert [request.milestone for request in Requests(target).of_all()] == [7]
+    assert len(target.list("requests")) == 1
     assert [entry.path for entry in target.list("work")] == [f"work/{key}/events/one.jsonl"]
     assert target.exists(f"migrations/{key}/{'ef' * 32}.json")
     assert set(bench.files("sources")) == {entry.path for entry in target.list("sources")}

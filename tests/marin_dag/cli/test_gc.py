@@ -16,7 +16,7 @@ from marin_dag.ledger.epoch import seal
 from marin_dag.ledger.lease import COPIES, Lease, Leases
 from marin_dag.ledger.pins import Pins
 from marin_dag.ledger.records import Records
-from marin_dag.ledger.requests import Tellings
+from marin_dag.ledger.requests import Requests
 from marin_dag.store.local import LocalStore
 from marin_dag.store.prefix import open_store
 from marin_dag.store.store import Entry
@@ -414,19 +414,19 @@ def test_twice_as_much_garbage_asks_for_twice_as_much_and_every_name_of_it_goes(
 
 def test_what_people_told_stays_as_long_as_what_it_shaped(edited: Toy) -> None:
     store = open_store(str(edited.prefix))
-    labels, tellings = Records(store).labels(), Tellings(store)
+    labels, requests = Records(store).labels(), Requests(store)
     (webb, web), (kestrel, *_) = labels["text/web"], labels["kestrel"][::-1]
     unmade = "f" * 64
     digests = [webb, web, kestrel.partition("@")[0], unmade, "toy-20260101-000000-abcd"]
-    told = [tellings.tell(digest, "a step", "save") for digest in digests]
-    tellings.answer(told[0], "", "saved")
+    told = [requests.send(digest, "a step", "save") for digest in digests]
+    requests.reply(told[0], "", "saved")
     at_work = Leases(store)
     lease = at_work.acquire(unmade, "a step", lambda: None)
     assert isinstance(lease, Lease)
     lease.beat()
-    assert "telling" not in edited("gc")[1], "all of them are young"
+    assert "request" not in edited("gc")[1], "all of them are young"
     assert edited("gc", "--yes", *NOW)[0] == 0
-    assert {telling.digest for telling in tellings.of_all()} == set(digests[1:4])
-    assert store.list("told", f"{webb}/") == [], "nor is the answer left"
+    assert {request.digest for request in requests.of_all()} == set(digests[1:4])
+    assert store.list("requests", f"{webb}/") == [], "nor is the answer left"
     lease.release()
     at_work.close()
