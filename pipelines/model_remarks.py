@@ -15,7 +15,7 @@ from marin_dag.quantities import in_short
 from runtime.model.config import LLAMA3_ROPE, LlamaConfig
 from runtime.optim.schedule import Rewarm, WsdS
 from runtime.report.recipe import rate
-from runtime.training.timeline import Leg
+from steps.phase_timeline import RunPhase
 
 SIZE_IN_A_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", re.IGNORECASE)
 """`tr8-104B`, `llama-3.2-1b`, `125m`."""
@@ -35,12 +35,12 @@ MOST_B2, LARGE_TOKENS_PER_STEP = 0.98, 2**19
 """An update of few tokens wants a long memory; tr8's had 4 million."""
 
 
-def model_remarks(legs: Mapping[str, Leg]) -> dict[str, list[Remark]]:
+def model_remarks(legs: Mapping[str, RunPhase]) -> dict[str, list[Remark]]:
     """By phase; of those of which there is nothing to say there is no entry."""
     return {name: found for name, leg in legs.items() if (found := [*_of(leg, legs)])}
 
 
-def _of(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[Remark]:
+def _of(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[Remark]:
     if leg.parent is None and leg.settings.restore == "everything":  # of an import it is "weights"
         model = leg.settings.model
         yield from _of_name(leg)
@@ -51,7 +51,7 @@ def _of(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[Remark]:
     yield from _of_b2(leg, legs)
 
 
-def _of_name(leg: Leg) -> Iterator[Remark]:
+def _of_name(leg: RunPhase) -> Iterator[Remark]:
     model, found = leg.settings.model, SIZE_IN_A_NAME.search(leg.name)
     if found is None:
         return
@@ -111,7 +111,7 @@ def _of_initialization(model: LlamaConfig) -> Iterator[Remark]:
         )
 
 
-def _of_large_model(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[Remark]:
+def _of_large_model(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[Remark]:
     model = leg.settings.model
     highest = max(_highest_rate(other) for other in legs.values() if leg.name in _line_to(other, legs))
     if model.num_parameters >= LARGE_NUM_PARAMETERS and highest > HIGH_LEARNING_RATE and not model.use_qk_norm:
@@ -122,7 +122,7 @@ def _of_large_model(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[Remark]:
         )
 
 
-def _of_rope(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[Remark]:
+def _of_rope(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[Remark]:
     """Of the phase that takes it, unless the recipe goes over to another one: then it is known."""
     rope, model = leg.settings.rope, leg.settings.model
     if (model.vocab_size, rope.rope_theta) != (LLAMA3_VOCAB_SIZE, LLAMA2_ROPE_THETA):
@@ -138,7 +138,7 @@ def _of_rope(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[Remark]:
     )
 
 
-def _of_b2(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[Remark]:
+def _of_b2(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[Remark]:
     if _has_long_memory(leg) and not (leg.parent is not None and _has_long_memory(legs[leg.parent])):
         b2 = leg.settings.b2
         yield Remark(
@@ -148,16 +148,16 @@ def _of_b2(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[Remark]:
         )
 
 
-def _has_long_memory(leg: Leg) -> bool:
+def _has_long_memory(leg: RunPhase) -> bool:
     return leg.settings.b2 > MOST_B2 and leg.tokens_per_step >= LARGE_TOKENS_PER_STEP
 
 
-def _highest_rate(leg: Leg) -> float:
+def _highest_rate(leg: RunPhase) -> float:
     schedule = leg.settings.learning_rate
     return max(*leg.rates, schedule.peak_value if isinstance(schedule, WsdS | Rewarm) else 0.0)
 
 
-def _line_to(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[str]:
+def _line_to(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[str]:
     """The phase and those before it in its run."""
     name: str | None = leg.name
     while name is not None:

@@ -10,15 +10,15 @@ from marin_dag.plan.remarks import Remark
 from marin_dag.quantities import counted
 from runtime.optim.schedule import Cosine, Linear, Rewarm
 from runtime.report.recipe import rate
-from runtime.training.timeline import Leg
+from steps.phase_timeline import RunPhase
 
 
-def rate_remarks(legs: Mapping[str, Leg]) -> dict[str, list[Remark]]:
+def rate_remarks(legs: Mapping[str, RunPhase]) -> dict[str, list[Remark]]:
     """By phase; of those that begin and end as their schedules do there is no entry."""
     return {name: found for name, leg in legs.items() if (found := [*_of(leg, legs)])}
 
 
-def _of(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[Remark]:
+def _of(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[Remark]:
     schedule = leg.settings.learning_rate
     if isinstance(schedule, Linear | Cosine):
         what, num_steps, field = "decay", schedule.decay_steps, "decay_steps"
@@ -61,6 +61,6 @@ def _of(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[Remark]:
         )
 
 
-def _is_gone_on_with(leg: Leg, legs: Mapping[str, Leg]) -> bool:
+def _is_gone_on_with(leg: RunPhase, legs: Mapping[str, RunPhase]) -> bool:
     """Whether it is the schedule of the phase before that this one has: one decay over two phases."""
     return leg.parent is not None and legs[leg.parent].settings.learning_rate == leg.settings.learning_rate

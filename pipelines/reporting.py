@@ -6,8 +6,8 @@ from marin_dag.graph.step import Step
 from pipelines.timeline import phase_before
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.report.recipe import described
-from runtime.training.timeline import changes
-from steps.phase_config import TrainPhaseConfig
+from steps.phase_config import TrainPhaseConfig, chosen_settings
+from steps.phase_timeline import changes
 from steps.report_config import GraphNode, RecipeChange
 
 
@@ -57,8 +57,7 @@ def recipe_of(
             start = phases[parents[name]].config
             pairs = [(item.field, item.before, item.after) for item in changes(start, phase.config)]
         else:
-            fields = ("global_batch_size", "learning_rate", "weight_decay", "rope", "averages", "z_loss", "mixture")
-            pairs = [(field, None, getattr(phase.config, field)) for field in fields]
+            pairs = [(field, None, value) for field, value in chosen_settings(phase.config).items()]
             if phase.predecessor is not None:
                 pairs.insert(0, ("start", None, f"{phase.predecessor.step.name} ({phase.config.restore})"))
         found[name] = tuple(

@@ -8,13 +8,13 @@ finds a step between, or of one whose number is its length.
 from collections.abc import Mapping
 
 from marin_dag.plan.remarks import Remark
-from runtime.training.timeline import Leg
+from steps.phase_timeline import RunPhase
 
 MEASUREMENTS = 10
 """That many a phase has by what is proposed instead."""
 
 
-def validation_remarks(legs: Mapping[str, Leg]) -> dict[str, list[Remark]]:
+def validation_remarks(legs: Mapping[str, RunPhase]) -> dict[str, list[Remark]]:
     """By phase; of those that are measured on their way, or not at all, there is no entry."""
     return {
         name: [_of(leg)]
@@ -23,13 +23,13 @@ def validation_remarks(legs: Mapping[str, Leg]) -> dict[str, list[Remark]]:
     }
 
 
-def _is_never_due(leg: Leg) -> bool:
+def _is_never_due(leg: RunPhase) -> bool:
     every = leg.settings.validate_every_steps
     has_multiple = every > 0 and (leg.settings.until_step - 1) // every > leg.begin_step // every
     return every > leg.steps and not has_multiple
 
 
-def _is_taken_over(leg: Leg, legs: Mapping[str, Leg]) -> bool:
+def _is_taken_over(leg: RunPhase, legs: Mapping[str, RunPhase]) -> bool:
     """Whether a phase before it, and each between the two, has the same number, and is measured on its way."""
     every, parent = leg.settings.validate_every_steps, leg.parent
     while parent is not None and legs[parent].settings.validate_every_steps == every:
@@ -39,7 +39,7 @@ def _is_taken_over(leg: Leg, legs: Mapping[str, Leg]) -> bool:
     return False
 
 
-def _of(leg: Leg) -> Remark:
+def _of(leg: RunPhase) -> Remark:
     return Remark(
         f"validate_every_steps is {leg.settings.validate_every_steps:,}, and the phase goes from step "
         f"{leg.begin_step:,} to {leg.settings.until_step:,}: held-out text is measured as it begins and as it ends",

@@ -16,8 +16,8 @@ from steps.joined_mesh import joined_mesh
 from steps.machine_checks import devices_on, mesh_on, refuse_kernels
 from steps.phase_checks import (
     imported_by,
-    refuse_several_tokenizers,
-    refuse_unkept_average,
+    check_one_tokenizer,
+    check_average_exists,
     tokenizers_of,
     tokenizers_of_phase,
 )
@@ -79,8 +79,8 @@ def check_phase(config: EmaEvalConfig) -> None:
             "average to measure beside them.",
             {"average": "null"},
         )
-    refuse_several_tokenizers(tokenizers_of_phase("phase", config.phase, phase) | tokenizers_of(config.caches))
-    refuse_unkept_average("average", config.phase, phase, config.average, instead="null")
+    check_one_tokenizer(tokenizers_of_phase("phase", config.phase, phase) | tokenizers_of(config.caches))
+    check_average_exists("average", config.phase, phase, config.average, instead="null")
     scored = phase or imported_by(config.phase)
     if scored is not None and config.max_tokens_per_domain < scored.sequence_length:
         raise RefusedConfigError(

@@ -196,7 +196,7 @@ def test_each_setting_reaches_the_update_from_the_first_step_of_its_phase_and_no
         assert settings.skip_rule == config.skip
         assert [getattr(settings, name) for name in named] == [getattr(config, name) for name in named]
         begins = {segment.start_step for segment in config.mixture.segments}
-        watched = [not settings.begins_anew_at(step) for step in range(6)]
+        watched = [not settings.resets_level_at(step) for step in range(6)]
         assert watched == [step > config.begin_step and step not in begins for step in range(6)]
         validation = trained["validation"]
         (domain,) = validation.held_out.domains.values()

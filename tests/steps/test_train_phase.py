@@ -47,7 +47,6 @@ from runtime.training.checkpoint_reader import TornCheckpointError
 from runtime.training.kernel_choice import default_kernels
 from runtime.training.state import initial_state, placed_shapes
 from runtime.training.temporary import TemporaryCheckpoints
-from runtime.training.timeline import COMPARED_FIELDS, JUMPS
 from steps.phase_config import TrainPhaseConfig
 from steps.phase_data import loader_of
 from steps.tokenize import TokenizeResult
@@ -771,7 +770,7 @@ def test_a_cache_that_was_made_anew_is_a_jump_and_one_of_the_same_identity_is_no
 def test_what_is_never_a_jump_cannot_be_acknowledged(phase):
     with expect_error(ValidationError):
         TrainPhaseConfig(**dict(phase) | {"acknowledge": ("rope", "wieght_decay")})
-    assert TrainPhaseConfig(**dict(phase) | {"acknowledge": JUMPS}).acknowledge == JUMPS
+    assert TrainPhaseConfig(**dict(phase) | {"acknowledge": ACKNOWLEDGED_FIELDS}).acknowledge == ACKNOWLEDGED_FIELDS
 
 
 def test_a_jump_that_nobody_acknowledged_is_refused_when_the_plan_is_made(phase):

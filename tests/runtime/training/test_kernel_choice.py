@@ -16,10 +16,10 @@ from runtime.training import kernel_choice
 from runtime.training.kernel_choice import (
     KernelChoice,
     check_kernels,
+    check_same_on_hosts,
     chosen_kernels,
     default_kernels,
     described_blocks,
-    refuse_unlike_hosts,
 )
 from tests.catalogue import expect_error
 from tests.runtime.interop.small_llama import CONFIG
@@ -250,8 +250,8 @@ def test_a_host_that_lacks_what_the_first_one_has_is_told_and_does_not_wait(monk
     monkeypatch.setattr("importlib.metadata.version", versions.__getitem__)
     said: list[tuple[int, ...]] = []
     monkeypatch.setattr(kernel_choice, "of_first_host", lambda *words: said.append(words) or said[0])
-    refuse_unlike_hosts(default("gpu"))
-    refuse_unlike_hosts(default("gpu"))
+    check_same_on_hosts(default("gpu"))
+    check_same_on_hosts(default("gpu"))
     versions["tokamax"] = "0.0.11"
     with expect_error(ValueError):
-        refuse_unlike_hosts(default("gpu"))
+        check_same_on_hosts(default("gpu"))

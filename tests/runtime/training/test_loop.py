@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runtime.training.update import NonFiniteError, NoTargetsError, SkippedTooOftenError
 
 from runtime.data import loader, prefetch
 from runtime.data.cache import TokenCache
@@ -34,7 +35,6 @@ from runtime.training.loop import TrainingStopped
 from runtime.training.stop_notice import StopNotice
 from runtime.training.temporary import SupersededError, TemporaryCheckpoints
 from runtime.training.train_step import SkipMetrics
-from runtime.training.update import NonFiniteError, NoTargetsError, SkippedTooOftenError
 from tests.catalogue import expect_error
 from tests.runtime.training import small_run
 from tests.runtime.training.small_run import Desk, asked_when, committed_bytes, order_of

@@ -3,6 +3,7 @@
 import threading
 
 from runtime.training.repetition import repeated
+
 from tests.catalogue import expect_error
 
 

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from runtime.training.update import SkippedTooOftenError
 
 from runtime.tracking.events import read_events
 from runtime.training import saving
@@ -15,7 +16,6 @@ from runtime.training.loop import TrainingStopped
 from runtime.training.monitors import Monitors
 from runtime.training.saving import Saver
 from runtime.training.temporary import Temporary, TemporaryCheckpoints
-from runtime.training.update import SkippedTooOftenError
 from tests.catalogue import expect_error
 from tests.runtime.training import small_run
 from tests.runtime.training.small_run import Countdown, asked_when, order_of

@@ -14,7 +14,7 @@ from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Constant, Linear, Schedule
 from runtime.optim.skip_rule import SkipRule
-from runtime.training.timeline import changes, legs_of, refuse_unacknowledged_changes
+from steps.phase_timeline import changes, check_acknowledged, place_phases
 from tests.catalogue import expect_error
 
 
@@ -55,12 +55,12 @@ def then(**settings) -> Settings:
 
 
 def test_a_rate_that_meets_the_one_before_needs_no_acknowledgement():
-    refuse_unacknowledged_changes("next", BEFORE, then(learning_rate=Linear(1e-3, 1e-4, 100, 100)))
+    check_acknowledged("next", BEFORE, then(learning_rate=Linear(1e-3, 1e-4, 100, 100)))
 
 
 def test_a_jump_of_the_learning_rate_is_refused_with_both_values_and_the_line_to_write():
     with expect_error(ValueError) as caught:
-        refuse_unacknowledged_changes("next", BEFORE, then(learning_rate=Constant(1.7e-3)))
+        check_acknowledged("next", BEFORE, then(learning_rate=Constant(1.7e-3)))
     assert "acknowledge=('learning_rate',)" in str(caught.value)
 
 
@@ -85,13 +85,13 @@ def test_a_jump_of_the_learning_rate_is_refused_with_both_values_and_the_line_to
 )
 def test_each_abrupt_change_is_refused_until_it_is_acknowledged(field, value):
     with expect_error(ValueError):
-        refuse_unacknowledged_changes("next", BEFORE, then(**{field: value}))
-    refuse_unacknowledged_changes("next", BEFORE, then(**{field: value, "acknowledge": (field,)}))
+        check_acknowledged("next", BEFORE, then(**{field: value}))
+    check_acknowledged("next", BEFORE, then(**{field: value, "acknowledge": (field,)}))
 
 
 def test_a_new_batch_size_average_mixture_and_z_loss_are_listed_and_need_nothing():
     after = then(global_batch_size=24, averages=(Ema(0.995),), z_loss=1e-4)
-    refuse_unacknowledged_changes("next", BEFORE, after)
+    check_acknowledged("next", BEFORE, after)
     assert [change.field for change in changes(BEFORE, after)] == ["global_batch_size", "averages", "z_loss"]
 
 
@@ -101,7 +101,7 @@ def test_a_new_batch_size_average_mixture_and_z_loss_are_listed_and_need_nothing
 )
 def test_averages_and_a_replay_are_listed_and_need_nothing(field, value):
     after = then(**{field: value})
-    refuse_unacknowledged_changes("next", BEFORE, after)
+    check_acknowledged("next", BEFORE, after)
     (change,) = changes(BEFORE, after)
     assert (change.field, change.before, change.after) == (field, getattr(BEFORE, field), value)
 
@@ -109,9 +109,9 @@ def test_averages_and_a_replay_are_listed_and_need_nothing(field, value):
 def test_a_source_that_reads_another_cache_from_its_beginning_is_refused_until_it_is_acknowledged():
     after = then(caches={"web": "another cache"})
     with expect_error(ValueError) as caught:
-        refuse_unacknowledged_changes("next", BEFORE, after)
+        check_acknowledged("next", BEFORE, after)
     assert "acknowledge=('caches',)" in str(caught.value)
-    refuse_unacknowledged_changes("next", BEFORE, dataclasses.replace(after, acknowledge=("caches",)))
+    check_acknowledged("next", BEFORE, dataclasses.replace(after, acknowledge=("caches",)))
 
 
 def test_a_cache_is_no_change_of_its_own_where_the_mixture_adds_or_drops_its_source():
@@ -128,10 +128,10 @@ def test_what_a_phase_restored_is_no_change_of_the_one_after():
 
 def test_batches_left_out_are_refused_until_it_is_acknowledged_and_are_no_change_of_the_phase_after():
     with expect_error(ValueError) as e:
-        refuse_unacknowledged_changes("next", BEFORE, then(skip_batches=300))
+        check_acknowledged("next", BEFORE, then(skip_batches=300))
     assert "acknowledge=('skip_batches',)" in str(e.value)
     left_out = then(skip_batches=300, acknowledge=("skip_batches",))
-    refuse_unacknowledged_changes("next", BEFORE, left_out)
+    check_acknowledged("next", BEFORE, left_out)
     (change,) = changes(BEFORE, left_out)
     assert (change.field, change.before, change.after, change.is_abrupt) == ("skip_batches", 0, 300, True)
     assert changes(left_out, then()) == ()
@@ -141,16 +141,16 @@ def test_batches_left_out_are_refused_until_it_is_acknowledged_and_are_no_change
 
 def test_batches_left_out_are_no_tokens_of_the_run():
     phases = {"first": BEFORE, "second": then(skip_batches=300)}
-    leg = legs_of(phases, {"second": ("first", 100)})["second"]
+    leg = place_phases(phases, {"second": ("first", 100)})["second"]
     assert (leg.begin_tokens, leg.end_tokens) == (100 * 8 * 32, 200 * 8 * 32)
     assert leg.skipped_tokens == 300 * 8 * 32
 
 
 def test_a_model_of_another_shape_and_an_end_before_the_beginning_are_refused():
     with expect_error(ValueError):
-        refuse_unacknowledged_changes("next", BEFORE, then(model=dataclasses.replace(BEFORE.model, hidden_size=32)))
+        check_acknowledged("next", BEFORE, then(model=dataclasses.replace(BEFORE.model, hidden_size=32)))
     with expect_error(ValueError):
-        refuse_unacknowledged_changes("next", BEFORE, then(until_step=50))
+        check_acknowledged("next", BEFORE, then(until_step=50))
 
 
 def test_an_average_the_wrong_way_round_is_refused():
@@ -169,7 +169,7 @@ def test_tokens_agree_with_counting_every_update(drawn, data):
         for step in range(end + 1, end + steps + 1):
             expected[step] = expected[step - 1] + batch * 32
         end += steps
-    legs = legs_of(phases, starts)
+    legs = place_phases(phases, starts)
     for index, leg in enumerate(legs.values()):
         stop = legs[str(index + 1)].begin_step if str(index + 1) in legs else end
         assert all(leg.tokens_at(step) == expected[step] for step in range(leg.begin_step, stop + 1))
@@ -182,7 +182,7 @@ def test_a_leg_knows_where_it_stands_in_its_run_whatever_the_order_it_is_given_i
         "second": then(until_step=200, global_batch_size=24, learning_rate=Linear(1e-3, 1e-4, 100, 100)),
         "first": BEFORE,
     }
-    legs = legs_of(phases, {"second": ("first", 100), "branch": ("second", 150)})
+    legs = place_phases(phases, {"second": ("first", 100), "branch": ("second", 150)})
     assert list(legs) == list(phases)
     assert (legs["second"].begin_tokens, legs["second"].end_tokens) == (100 * 8 * 32, (100 * 8 + 100 * 24) * 32)
     assert legs["branch"].begin_tokens == (100 * 8 + 50 * 24) * 32
@@ -192,9 +192,9 @@ def test_a_leg_knows_where_it_stands_in_its_run_whatever_the_order_it_is_given_i
 
 def test_a_leg_that_starts_nowhere_is_refused():
     with expect_error(ValueError):
-        legs_of({"first": BEFORE}, {"first": ("lost", 3)})
+        place_phases({"first": BEFORE}, {"first": ("lost", 3)})
 
 
 def test_tokens_are_exact_where_floats_and_32_bits_are_not():
-    leg = legs_of({"long": then(until_step=2**50 + 1, global_batch_size=2**20 + 1)}, {})["long"]
+    leg = place_phases({"long": then(until_step=2**50 + 1, global_batch_size=2**20 + 1)}, {})["long"]
     assert leg.end_tokens == (2**50 + 1) * (2**20 + 1) * 32
