@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 
 from marin_dag.plan.remarks import Remark
 from marin_dag.quantities import in_short
-from runtime.model.config import LLAMA3_ROPE, LlamaConfig
+from runtime.model.config import LLAMA3_ROPE
+from runtime.model.llama.config import LlamaConfig
 from runtime.optim.schedule import Rewarm, WsdS
 from runtime.report.recipe import rate
 from steps.phase_timeline import RunPhase
@@ -43,16 +44,17 @@ def model_remarks(legs: Mapping[str, RunPhase]) -> dict[str, list[Remark]]:
 def _of(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[Remark]:
     if leg.parent is None and leg.settings.restore == "everything":  # of an import it is "weights"
         model = leg.settings.model
-        yield from _of_name(leg)
-        yield from _of_shape(model)
-        yield from _of_initialization(model)
-        yield from _of_large_model(leg, legs)
+        if isinstance(model, LlamaConfig):
+            yield from _of_name(leg, model)
+            yield from _of_shape(model)
+            yield from _of_initialization(model)
+            yield from _of_large_model(leg, model, legs)
     yield from _of_rope(leg, legs)
     yield from _of_b2(leg, legs)
 
 
-def _of_name(leg: RunPhase) -> Iterator[Remark]:
-    model, found = leg.settings.model, SIZE_IN_A_NAME.search(leg.name)
+def _of_name(leg: RunPhase, model: LlamaConfig) -> Iterator[Remark]:
+    found = SIZE_IN_A_NAME.search(leg.name)
     if found is None:
         return
     named = float(found[1]) * (1e9 if found[2] in "bB" else 1e6)
@@ -111,8 +113,7 @@ def _of_initialization(model: LlamaConfig) -> Iterator[Remark]:
         )
 
 
-def _of_large_model(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[Remark]:
-    model = leg.settings.model
+def _of_large_model(leg: RunPhase, model: LlamaConfig, legs: Mapping[str, RunPhase]) -> Iterator[Remark]:
     highest = max(_highest_rate(other) for other in legs.values() if leg.name in _line_to(other, legs))
     if model.num_parameters >= LARGE_NUM_PARAMETERS and highest > HIGH_LEARNING_RATE and not model.use_qk_norm:
         yield Remark(

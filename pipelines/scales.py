@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from marin_dag.graph.resources import Cpu, Resources, Tpu
 from runtime.evaluation.suites import CORE_TASKS, LAPTOP_TASKS, MMLU_TASKS, PACKAGED_TASKS, TaskSpec
 from runtime.kernels.scatter_blocks import ScatterKernel
-from runtime.model.config import LlamaConfig
+from runtime.model.llama.config import LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Cycles
 

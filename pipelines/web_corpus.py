@@ -28,7 +28,8 @@ from pipelines.source import DEGENERATE
 from pipelines.sources import COMPANIONS, MAX_NAMED, evaluation_items_step
 from pipelines.timeline import remarks
 from runtime.data.mixture import MixtureSchedule
-from runtime.model.config import LLAMA2_ROPE, LlamaConfig
+from runtime.model.config import LLAMA2_ROPE
+from runtime.model.llama.config import LlamaConfig
 from runtime.optim.schedule import Constant
 from runtime.text.extraction.formats import JsonLines, PydocTopics, WebArchive
 from runtime.text.filter_rules import (

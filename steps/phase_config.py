@@ -14,7 +14,8 @@ from runtime.data.mixing.policies import MixingPolicy
 from runtime.data.mixture import MixtureSchedule
 from runtime.data.packing import Packing
 from runtime.kernels.scatter_blocks import ScatterKernel
-from runtime.model.config import LlamaConfig, Rope
+from runtime.model.architectures import AnyModelConfig
+from runtime.model.config import Rope
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Schedule, WsdS
 from runtime.optim.skip_rule import SkipRule
@@ -50,7 +51,7 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     PaLM (arXiv:2204.02311, section 5.1)."""
     until_step: StopAt[int] = Field(ge=1)
     """Finished training steps since the start of the run at which the phase ends. A later value continues the run."""
-    model: LlamaConfig
+    model: AnyModelConfig
     rope: Annotated[Rope, ABRUPT]
     sequence_length: Annotated[int, ABRUPT] = Field(ge=2)
     """Tokens. Rows of another length are other rows, which the data position does not count."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from runtime.model.config import LlamaConfig
+from runtime.model.config import ModelConfig
 from runtime.optim.skipping import LEAST_DEVIATION
 from runtime.tracking.events import EventLog
 from runtime.tracking.metrics import MetricsRow, MetricsTable
@@ -116,7 +116,7 @@ class FirstLoss(NamedTuple):
     tolerance: float
 
 
-def first_loss_of(model: LlamaConfig) -> FirstLoss:
+def first_loss_of(model: ModelConfig) -> FirstLoss:
     """Return ln(vocab_size) plus half the variance of the logits, in nats.
 
     After the last norm a hidden state has length sqrt(hidden_size), and the columns of the head are independent of it.

@@ -83,12 +83,12 @@ def continued(
     keeps_position = restore in RESTORES_POSITION
     wanted: dict[str, Any] = {"params": saved.params}
     if restore in ("everything", "weights_and_optimizer"):
-        wanted |= {"mu": saved.mu, "nu": saved.nu, "count": saved.count}
+        wanted |= {"optimizer": saved.optimizer}
     if keeps_position:
         kept = {name: saved.averages[name] for name in averages if name in saved.averages}
         wanted |= {"key": saved.key, "averages": kept}
     loaded, _ = checkpoint.load(opened, wanted, partial=True)
-    fresh = begun(like, seed, [field for field in ("mu", "nu", "count", "key", "history") if field not in wanted])
+    fresh = begun(like, seed, [field for field in ("optimizer", "key", "history") if field not in wanted])
     state = with_averages(dataclasses.replace(like, **{"averages": {}} | loaded | fresh), averages)
     position = DataPosition.from_json(metadata["data_position"]) if keeps_position else DataPosition()
     return _assembled(opened, state, metadata, position)

@@ -25,7 +25,7 @@ from pipelines.source import DEGENERATE, Source, clean_documents
 from pipelines.tootsie import FOLLOW, RESULTS, tootsie
 from pipelines.waits_beside_report import write_waits
 from runtime.evaluation.suites import TaskSpec
-from runtime.model.config import LlamaConfig
+from runtime.model.llama.config import LlamaConfig
 from runtime.optim.schedule import Cycles
 from runtime.text.extraction.formats import JsonLines
 from runtime.text.filter_rules import Length

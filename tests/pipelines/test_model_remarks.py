@@ -17,7 +17,8 @@ from pipelines.scales import EIGHT_B, LAPTOP
 from pipelines.timeline import legs_in, phases_in, remarks
 from pipelines.tootsie import branches, phases
 from runtime.cost.matrix import MODELS
-from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig
+from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
+from runtime.model.llama.config import LlamaConfig
 from runtime.optim.schedule import Constant, Cosine
 
 

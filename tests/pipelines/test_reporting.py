@@ -6,7 +6,8 @@ from marin_dag.graph.step import StepContext, step
 from pipelines.reporting import graph_of, parents_of, recipe_of, with_report
 from pipelines.timeline import legs_in, phases_in
 from runtime.data.mixture import MixtureSchedule
-from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig
+from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
+from runtime.model.llama.config import LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Constant, Cycles, Linear, Rewarm, WsdS
 from runtime.report.recipe import described

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from runtime.data.mixing.fixed import Static, Stratified
 from runtime.data.mixing.policies import MixingPolicy
 from runtime.data.mixture import MixtureSchedule
-from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope
+from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
+from runtime.model.llama.config import LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Constant, Linear, Schedule
 from runtime.optim.skip_rule import SkipRule

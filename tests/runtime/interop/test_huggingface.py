@@ -15,10 +15,13 @@ from tokenizers import Tokenizer
 
 from pipelines.scales import EIGHT_B, LAPTOP
 from runtime.interop.huggingface import SpecialTokens, read_model, write_model, write_tokenizer
-from runtime.interop.huggingface_config import InteropError, from_config_json, to_config_json
 from runtime.model.computation import whole
-from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope, RopeScaling
-from runtime.model.llama import Llama
+from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope, RopeScaling
+from runtime.model.huggingface import InteropError
+from runtime.model.llama.config import LlamaConfig
+from runtime.model.llama.huggingface import from_config_json, to_config_json
+from runtime.model.llama.model import LlamaParams
+from runtime.model.model import logits
 from runtime.model.rotary import inverse_frequencies
 from tests.catalogue import expect_error
 from tests.deferred_import import torch, transformers
@@ -32,12 +35,12 @@ SCALED_ROPE = Rope(
 SPECIAL = SpecialTokens(eos_token_id=0, bos_token_id=None)
 
 
-def our_logits(params: Llama, config: LlamaConfig, rope: Rope, tokens: np.ndarray) -> np.ndarray:
+def our_logits(params: LlamaParams, config: LlamaConfig, rope: Rope, tokens: np.ndarray) -> np.ndarray:
     frequencies = inverse_frequencies(rope, config.head_dim)
     segment_ids = jnp.zeros(tokens.shape, jnp.int32)
     computation = whole(jnp.float32)
     return np.asarray(
-        params.logits(jnp.asarray(tokens), segment_ids, frequencies, config=config, computation=computation)
+        logits(config.build(), params, jnp.asarray(tokens), segment_ids, frequencies, computation=computation)
     )
 
 

@@ -9,7 +9,7 @@ from runtime.interop.model_card import ModelCard, write_card
 
 HOT = ModelCard(
     name="a model", weights="hot", average_decay=None, dtype="bfloat16", step=1_234, consumed_tokens=5_678_901,
-    num_parameters=2_345_678, has_qk_norm=False, sequence_length=4_096, phase_digest="a" * 64,
+    num_parameters=2_345_678, architecture="Llama", sequence_length=4_096, phase_digest="a" * 64,
     tokenizer_digest="b" * 64,
 )  # fmt: skip
 
@@ -20,7 +20,7 @@ HOT = ModelCard(
         ({}, "A Llama of", "**hot** (the weights as last trained), stored as bfloat16."),
         ({"dtype": "float32"}, "A Llama of", "**hot** (the weights as last trained), stored as float32."),
         (
-            {"has_qk_norm": True, "weights": "slow", "average_decay": 0.9999},
+            {"architecture": "Qwen", "weights": "slow", "average_decay": 0.9999},
             "A Llama with query and key norms (in Hugging Face's names a Qwen3) of",
             "**slow** (the exponential moving average of the weights with decay 0.9999, not the weights as last "
             "trained), stored as bfloat16.",
