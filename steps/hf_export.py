@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from marin_dag.graph.step import Input, StepContext, step
 from runtime.optim.ema import HOT, Ema, average_named
 from steps.machine_checks import refuse_several_hosts
-from steps.phase_checks import check_one_tokenizer, check_average_exists, tokenizers_of_phase
+from steps.phase_checks import check_average_exists, check_one_tokenizer, tokenizers_of_phase
 from steps.phase_config import TrainPhaseConfig
 from steps.phase_result import TrainPhaseResult
 from steps.tokenizer import TokenizerResult

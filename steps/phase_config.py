@@ -207,6 +207,6 @@ def hyperparameters(config: TrainPhaseConfig, step: int) -> "Hyperparameters":
         z_loss=config.z_loss,
         skip_sigma=math.inf if rule is None else rule.sigma,
         skip_warmup_steps=0 if rule is None else rule.warmup_steps,
-        skip_resets=resets_level_at(config, step),
+        skip_restarts=resets_level_at(config, step),
         average_decays=tuple(each.kept_by(step) for each in sorted(config.averages, key=lambda each: each.name)),
     )

@@ -122,7 +122,9 @@ def first_state(config: TrainPhaseConfig, mesh: Mesh, events: EventLog) -> Start
     """
     if config.start is None:
         events.write("scratch", step=0, consumed_tokens=0, seed=config.seed)
-        return StartState(run_state.from_scratch(initial_state(config.model, config.seed, mesh, **_extras(config))), None)
+        return StartState(
+            run_state.from_scratch(initial_state(config.model, config.seed, mesh, **_extras(config))), None
+        )
     state_like = functools.partial(placed_shapes, config.model, mesh)
     try:
         run = run_state.continued(config.start.path, config.restore, state_like, seed=config.seed, **_extras(config))

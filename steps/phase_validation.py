@@ -7,7 +7,7 @@ from runtime.evaluation.validation import HeldOutValidation
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH
 from runtime.tracking.events import EventLog
 from runtime.training.observer import Observer
-from steps.held_out import open_held_out
+from steps.held_out import EvaluationProgram, open_held_out
 from steps.phase_config import TrainPhaseConfig
 
 
@@ -35,21 +35,20 @@ def validation_of(
     available = {name: cache.result.num_validation_tokens for name, cache in sorted(whole.items())}
     if few := [f"{name} {num_tokens:,}" for name, num_tokens in available.items() if num_tokens < wanted]:
         context.log.info(
-            "validation: fewer held-out tokens than validation_tokens_per_source (%s): %s", f"{wanted:,}", ", ".join(few)
+            "validation: fewer held-out tokens than validation_tokens_per_source (%s): %s",
+            f"{wanted:,}",
+            ", ".join(few),
         )
-    texts, kernels = open_held_out(
-        whole,
-        context,
-        mesh,
-        config.model,
-        config.rope,
+    program = EvaluationProgram(
+        model=config.model,
+        rope=config.rope,
         sequence_length=config.sequence_length,
-        max_tokens_per_domain=wanted,
         windows_per_batch=WINDOWS_PER_BATCH,
         compute_dtype=config.compute_dtype,
         attention_kernel=config.attention_kernel,
         loss_kernel=config.loss_kernel,
     )
+    texts, kernels = open_held_out(whole, context, mesh, program, max_tokens_per_domain=wanted)
     events.write(
         "held_out", kernels=kernels._asdict(), num_windows=texts.num_windows, windows_per_batch=texts.windows_per_batch
     )

@@ -160,9 +160,7 @@ def check_same_on_hosts(kernels: KernelChoice) -> None:
 
     Defaults depend on installed packages, and hosts that run different programs wait for each other for ever.
     """
-    named = (
-        zlib.crc32(f"{kernels.attention} {kernels.loss}".encode()) >> 1
-    )  # 31 bits: hosts exchange signed numbers
+    named = zlib.crc32(f"{kernels.attention} {kernels.loss}".encode()) >> 1  # 31 bits: hosts exchange signed numbers
     if of_first_host(named) != (named,):
         raise ValueError(
             f"this host has attention kernel {kernels.attention!r} and loss kernel {kernels.loss!r} "

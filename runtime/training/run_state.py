@@ -18,7 +18,7 @@ from runtime.tracking.source_losses import SourceLossesTable
 from runtime.training import checkpoint
 from runtime.training.checkpoint_reader import CheckpointError, Reader
 from runtime.training.restore import RESTORES_POSITION, Restore
-from runtime.training.state import TrainState, begun, with_averages
+from runtime.training.state import TrainState, initial_fields, with_averages
 
 CHECKPOINT = "checkpoint"
 METRICS = "metrics.parquet"
@@ -88,7 +88,7 @@ def continued(
         kept = {name: saved.averages[name] for name in averages if name in saved.averages}
         wanted |= {"key": saved.key, "averages": kept}
     loaded, _ = checkpoint.load(opened, wanted, partial=True)
-    fresh = begun(like, seed, [field for field in ("optimizer", "key", "history") if field not in wanted])
+    fresh = initial_fields(like, seed, [field for field in ("optimizer", "key", "history") if field not in wanted])
     state = with_averages(dataclasses.replace(like, **{"averages": {}} | loaded | fresh), averages)
     position = DataPosition.from_json(metadata["data_position"]) if keeps_position else DataPosition()
     return _assembled(opened, state, metadata, position)

@@ -128,7 +128,7 @@ def expected(config: TrainPhaseConfig, step: int) -> Hyperparameters:
         z_loss=config.z_loss,
         skip_sigma=math.inf if config.skip is None else config.skip.sigma,
         skip_warmup_steps=0 if config.skip is None else config.skip.warmup_steps,
-        skip_begins_anew=step in {segment.start_step for segment in config.mixture.segments},
+        skip_restarts=step in {segment.start_step for segment in config.mixture.segments},
         average_decays=tuple(share for _, share in sorted(kept(each, step) for each in config.averages)),
     )
 
@@ -137,7 +137,7 @@ def test_the_skip_rule_begins_anew_where_the_mixture_or_the_level_of_the_learnin
     mixture = MixtureSchedule((MixtureSegment(0, {"web": 1.0}), MixtureSegment(7, {"web": 2.0})))
     cycles = WsdS(peak_value=1e-2, end_value=1e-3, warmup_steps=2, cycles=(Cycles(0, 5, 2), Cycles(10, 3, 1)))
     config = a_phase(cache_of(tmp_path, "web", last_id=8), mixture=mixture, learning_rate=cycles)
-    anew = [step for step in range(17) if hyperparameters(config, step).skip_begins_anew]
+    anew = [step for step in range(17) if hyperparameters(config, step).skip_restarts]
     assert anew == [0, 5, 7, 10, 13, 16]
 
 
@@ -185,7 +185,7 @@ def test_each_setting_reaches_the_update_from_the_first_step_of_its_phase_and_no
 
     assert seen.told == [expected(first if step < 3 else second, step) for step in range(6)]
     assert len(set(seen.told[:3])) == 3, "the learning rate moves"
-    assert [told.skip_begins_anew for told in seen.told] == [True, False, True, False, True, False]
+    assert [told.skip_restarts for told in seen.told] == [True, False, True, False, True, False]
     for config, built, trained in zip((first, second), seen.built, seen.trained, strict=True):
         assert built == {name: getattr(config, name) for name in ("model", "rope", *PROGRAM)}
         saving = trained["saving"]

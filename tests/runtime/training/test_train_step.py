@@ -261,7 +261,7 @@ def test_where_the_skip_rule_begins_anew_an_update_far_above_the_level_before_is
     state = dataclasses.replace(state, history=history)
     _, metrics = build(mesh)(state, *batch(3), told)
     assert metrics.skip is not None and metrics.skip.is_skipped
-    after, metrics = build(mesh)(state, *batch(3), told._replace(skip_begins_anew=True))
+    after, metrics = build(mesh)(state, *batch(3), told._replace(skip_restarts=True))
     assert metrics.skip is not None and not metrics.skip.is_skipped and np.isinf(metrics.skip.loss_limit)
     assert int(after.history.num_good) == 1 and float(after.history.losses[0]) == float(metrics.loss)
 
