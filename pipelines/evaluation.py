@@ -1,4 +1,4 @@
-"""What is measured, exported and shown: evaluations of every phase, exports and scores of three, one report."""
+"""The evaluations of every phase, the exports and scores of three, and one report."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ STAGE_OF_KIND = {
 
 
 def evaluated(scale: Scale, corpus: Corpus, phases: Mapping[str, Step]) -> dict[str, Step]:
-    """After each phase: hot and averaged weights, in bits per byte of each source's held-out documents.
+    """Return an evaluation of each phase: bits per byte of weights and EMA weights on each source's held-out text.
 
-    On the machines of the phase and in as many copies, for its hidden size may divide over them in no other way.
+    It has the machines and the copies of the phase, since the hidden size may divide in no other way.
     """
     return {
         name: ema_eval(
@@ -42,7 +42,7 @@ def evaluated(scale: Scale, corpus: Corpus, phases: Mapping[str, Step]) -> dict[
 
 
 def exported(scale: Scale, corpus: Corpus, phases: Mapping[str, Step]) -> dict[str, Step]:
-    """The averaged weights of three phases, as Hugging Face folders."""
+    """Return exports of the EMA weights of three phases, as Hugging Face folders."""
     return {
         name: hf_export(
             f"hf_export/{name}",
@@ -56,7 +56,7 @@ def exported(scale: Scale, corpus: Corpus, phases: Mapping[str, Step]) -> dict[s
 
 
 def scored(scale: Scale, corpus: Corpus, exports: Mapping[str, Step]) -> dict[str, Step]:
-    """The exported folders, as published, through lm-eval's own tasks."""
+    """Return scores of the exported folders on lm-eval's tasks."""
     return {
         name: lm_eval(
             f"lm_eval/{name}",
@@ -79,8 +79,7 @@ def reported(
     exports: Mapping[str, Step],
     scores: Mapping[str, Step],
 ) -> Step:
-    """One page over all of it. A branch that repeats another phase with other settings, and is none of the recipe's
-    own, may be among `branches`: see `ReportConfig.forks`."""
+    """Return the report. `branches` may contain forks, which are not part of the recipe: see `ReportConfig.forks`."""
     phases = {**main_line, **branches}
     title, introduction = _opening(scale, corpus)
     shown = [*evaluations.values(), *exports.values(), *scores.values()]
@@ -106,22 +105,21 @@ def reported(
 
 
 def _opening(scale: Scale, corpus: Corpus) -> tuple[str, str]:
-    """Title and first words, which say what the run was trained on where that is not the recipe's."""
-    told = "what it read, how it was trained, what it changed, and what came of it."
+    """Return title and first sentence, which name the corpus where it is not the recipe's."""
+    contents = "its data, its training, its changes and its results."
     if not corpus.is_own:
-        return f"Tootsie ({scale.name})", f"Every phase and side branch of the Tootsie 8B recipe: {told}"
+        return f"Tootsie ({scale.name})", f"Every phase and side branch of the Tootsie 8B recipe: {contents}"
     names = sorted(corpus.labels.get(key, key) for key in corpus.documents)
     sources = f"{len(names)} sources" if len(names) > 1 else "one source"
     return (
         f"Tootsie on an own corpus ({scale.name})",
-        f"Every phase and side branch of the Tootsie 8B recipe, over {sources} of its own ({', '.join(names)}): {told} "
-        "Each source takes the part of the recipe's mixture that the first word of its name tells.",
+        f"Every phase and side branch of the Tootsie 8B recipe, over {sources} of its own ({', '.join(names)}): "
+        f"{contents} The first word of a source's name chooses its part of the recipe's mixture.",
     )
 
 
 def stages_of(documents: Step) -> dict[str, Step]:
-    """The steps above a source's clean documents that left documents themselves, first to last; the second of a kind
-    is called so: "filter", "filter 2"."""
+    """Return the document steps above a source's clean documents, in order; the second of a kind is "filter 2"."""
     chain: list[Step] = []
     step = documents
     while step.kind.name in STAGE_OF_KIND:

@@ -24,11 +24,12 @@ from marin_dag.cli.main import main
 from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
 from pipelines import (
-    certified_command,
+    checkpoints_command,
     compile_report,
     curves_command,
     mix_command,
     mixtures,
+    rollback_command,
     timeline_command,
     waits_command,
 )
@@ -116,7 +117,7 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
             reduce_dtype=scale.reduce_dtype,
             scatter_kernel=scale.kestrel_scatter_kernel,
             checkpoint_every_steps=scale.checkpoint_every_steps,
-            certify_every_steps=scale.certify_every_steps,
+            keep_good_every_steps=scale.keep_good_every_steps,
             validate_every_steps=scale.validate_every_steps,
             validation_tokens_per_source=scale.validation_tokens_per_source,
             publish_every_steps=scale.publish_every_steps,
@@ -258,7 +259,8 @@ OWN_COMMANDS = (
     timeline_command.COMMAND,
     mix_command.command(source_tokens),
     waits_command.COMMAND,
-    certified_command.COMMAND,
+    checkpoints_command.COMMAND,
+    rollback_command.COMMAND,
     curves_command.COMMAND,
 )
 

@@ -142,8 +142,8 @@ def chosen_kernels(
         ValueError: a kernel is unknown, or cannot run on the platform.
     """
     default = default_kernels(shape)
-    named = {"attention": attention_kernel, "loss": loss_kernel}
-    named = {name: kernel for name, kernel in named.items() if kernel is not None}
+    arguments = {"attention": attention_kernel, "loss": loss_kernel}
+    named = {name: kernel for name, kernel in arguments.items() if kernel is not None}
     if not named:
         return default
     reason = f"{' and '.join(f'{name}_kernel' for name in named)} from the config; default: {default.reason}"

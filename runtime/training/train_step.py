@@ -65,8 +65,8 @@ class Hyperparameters(NamedTuple):
     @classmethod
     def unpacked(cls, packed: Array) -> Any:
         """Return the numbers of a `packed` array as traced scalars, by their names."""
-        numbers = dict(zip(NUMBERS, packed[: len(NUMBERS)], strict=True))
-        return cls(**numbers, average_decays=packed[len(NUMBERS) :])
+        numbers: dict[str, Any] = dict(zip(NUMBERS, packed[: len(NUMBERS)], strict=True))
+        return cls(**numbers | {"average_decays": packed[len(NUMBERS) :]})
 
 
 NUMBERS = tuple(name for name in Hyperparameters._fields if name != "average_decays")
