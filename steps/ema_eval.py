@@ -47,7 +47,7 @@ class EmaEvalConfig(BaseModel, frozen=True, extra="forbid"):
     attention_kernel: Runtime[str | None] = None
     """None is the fastest kernel that is known to be right on the devices; an unsuitable name is an error."""
     loss_kernel: Runtime[str | None] = None
-    """As `attention_kernel`."""
+    """See `attention_kernel`."""
 
 
 class AverageResult(BaseModel, frozen=True, extra="forbid"):

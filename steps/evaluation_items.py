@@ -39,7 +39,7 @@ class OwnItemsConfig(BaseModel, frozen=True, extra="forbid"):
     download: Input[DownloadResult]
     """Each .jsonl file is a task, named by the file and its folder."""
     ngram_words: int = Field(default=13, ge=1)
-    """As `EvaluationItemsConfig.min_field_words`."""
+    """See `EvaluationItemsConfig.min_field_words`."""
     min_field_words: int = Field(default=8, ge=1)
 
 

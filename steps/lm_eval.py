@@ -41,7 +41,7 @@ class LmEvalConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 class LmEvalResult(BaseModel, frozen=True, extra="forbid"):
-    """One score for each task and metric, in the order of the config's tasks."""
+    """A score for each task and metric, in the order of the config's tasks."""
 
     scores: tuple[TaskScore, ...]
     samples: str

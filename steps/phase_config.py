@@ -44,7 +44,7 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     start: Input[TrainPhaseResult] | None
     """The phase, at one of its steps, whose state this phase continues, or an `hf_import`; None starts from scratch."""
     restore: Once[Annotated[Restore, ABRUPT]] = "everything"
-    """What to restore from `start`; only the weights of an import. Unless the value begins with "everything", data
+    """State to restore from `start`; only the weights of an import. Unless the value begins with "everything", data
     position and averages restart. Without the optimizer, moments and count start at zero."""
     skip_batches: Once[Annotated[int, Added(without=0), ABRUPT]] = Field(default=0, ge=0)
     """Batches to skip as the phase begins, with the size and mixture of its first step: the rollback from a spike of
@@ -91,7 +91,7 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     skip: Annotated[SkipRule | None, GRADUAL] = Field(
         default=None, examples=[{"window_steps": 128, "sigma": 6.0, "warmup_steps": 64, "max_consecutive": 8}]
     )
-    """Which steps are skipped; None skips none, and a step that is not finite stops the run."""
+    """The rule that skips steps; None skips none, and a step that is not finite stops the run."""
     acknowledge: Once[Runtime[tuple[str, ...]]] = ()
     """Intended abrupt changes against `start`: names of fields such as "learning_rate" or "weight_decay"."""
     checkpoint_every_steps: Runtime[int] = Field(default=200, ge=1)
@@ -116,13 +116,13 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     attention_kernel: Runtime[str | None] = None
     """None is the fastest kernel that is known to be right on the devices; an unsuitable name is an error."""
     loss_kernel: Runtime[str | None] = None
-    """As `attention_kernel`."""
+    """See `attention_kernel`."""
     scatter_kernel: Runtime[ScatterKernel] = "xla"
     """How gradients of layers are scattered; "pallas_tpu" overlaps it where the compiler cannot (v5e)."""
     # On a CPU too, recomputing a layer costs less than fresh memory pages for its activations, unless micro-batches
     # make them few.
     remat: Runtime[Literal["none", "dots", "full"]] = "full"
-    """What the backward pass recomputes: "none" nothing, "full" all but the input of each layer."""
+    """Recomputation in the backward pass: "none" nothing, "full" all but the input of each layer."""
     digest_every_steps: Runtime[int] = Field(default=100, ge=0)
     """Distance of digests of the parameters in the event log, which replays are compared by; 0 writes none."""
     norms_every_steps: Runtime[int] = Field(default=100, ge=0)

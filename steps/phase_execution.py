@@ -38,7 +38,7 @@ PACKAGES = {
 
 
 class Difference(NamedTuple):
-    """One change against the record."""
+    """A change against the record."""
 
     name: str
     recorded: str

@@ -110,7 +110,7 @@ class _PhaseObserver(Observer):
 
 
 class _Attempt:
-    """Where an attempt begins, and how it trains."""
+    """An attempt at a phase: where it begins, and how it trains."""
 
     def __init__(
         self, config: TrainPhaseConfig, context: StepContext, mesh: Mesh, events: EventLog, published: Milestones

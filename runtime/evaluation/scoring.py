@@ -43,7 +43,7 @@ class Score(NamedTuple):
 
 
 class Scorer:
-    """One model on one device, ready to score."""
+    """A model on one device, ready to score."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class Action(enum.IntEnum):
-    """What a run does next; of several, the largest wins, and the others are decided again one step later."""
+    """The next action of a run; of several, the largest wins, and the others are decided again one step later."""
 
     CONTINUE = 0
     PROFILE = 1
@@ -58,7 +58,7 @@ class Request(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What all hosts do before the next training step."""
+    """The action of all hosts before the next training step."""
 
     action: Action
     step: int = 0

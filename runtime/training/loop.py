@@ -55,7 +55,7 @@ class TrainingStopped(Exception):  # noqa: N818 -- not an error: the run saved i
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopParts:
-    """What the loop works with."""
+    """The parts that the loop works with."""
 
     hyperparameters: Callable[[int], Hyperparameters]
     """Maps the number of finished steps to the hyperparameters of the next one."""
@@ -96,7 +96,7 @@ def train(run: RunState, settings: TrainSettings, parts: LoopParts, *, is_resume
 
 
 class _Loop:
-    """One attempt at a phase: the state, and what follows its steps."""
+    """An attempt at a phase: its state, and what follows its steps."""
 
     def __init__(self, run: RunState, settings: TrainSettings, parts: LoopParts, is_resumed: bool) -> None:
         self._run, self._settings, self._parts, self._is_resumed = run, settings, parts, is_resumed

@@ -27,7 +27,6 @@ class Place(NamedTuple):
     """Parts in which a step differs from the steps before."""
 
     text: str
-    """One or two sentences."""
     facts: Mapping[str, Any]
     """Fields of an event: `norms_of`, and `parts` with their `factor` and `norm`, or `not_finite`."""
 

@@ -31,7 +31,7 @@ GOOD_STEPS = 50
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SavingPlan:
-    """Where and when the run is saved. Steps are absolute, so that a resumed run saves at the same ones."""
+    """The places and times of saves. Steps are absolute, so that a resumed run saves at the same ones."""
 
     temporary: TemporaryCheckpoints
     checkpoint_every_steps: int

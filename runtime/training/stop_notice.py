@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class StopNotice:
-    """One file of one attempt, in a folder that all hosts see."""
+    """The file of one attempt, in a folder that all hosts see."""
 
     def __init__(self, url: str) -> None:
         self._url = url

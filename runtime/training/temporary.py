@@ -21,7 +21,7 @@ FOLDER = re.compile(r"step-(\d{10})-epoch-(\d{6})")
 GOOD_MARK = "good.json"
 """File in the folder of a good checkpoint. Garbage collection keeps such a folder as long as the step's output."""
 KEPT = 2
-"""One to resume from, and one in case the first is damaged."""
+"""Resume from the first; the second serves if the first is damaged."""
 CONCURRENT_REQUESTS = 16
 
 
@@ -30,7 +30,7 @@ class SupersededError(RuntimeError):
 
 
 class Temporary(NamedTuple):
-    """One temporary checkpoint; `run_state` describes the layout of `folder`."""
+    """A temporary checkpoint; `run_state` describes the layout of `folder`."""
 
     step: int
     lease_epoch: int

@@ -208,7 +208,7 @@ def _train_program(device_step: "_DeviceStep", donate: bool) -> Callable:
 
 
 class _Targets(NamedTuple):
-    """What a device's part of the batch predicts."""
+    """The targets of a device's part of the batch."""
 
     has_target: Bool[Array, "batch sequence"]
     row_targets: Int32[Array, "batch"]

@@ -30,12 +30,12 @@ def run(prefix, capsys, *words):
     return code, printed.out, printed.err
 
 
-def save(prefix, digest, step, *, is_certified):
+def save(prefix, digest, step, *, is_good):
     temporary = TemporaryCheckpoints(f"{prefix}/work/{digest}/temporary", lease_epoch=3)
     metadata = {"step": step, "consumed_tokens": step * 1000}
     checkpoint.save(f"{temporary.folder_of(step)}/checkpoint", {"w": jnp.zeros(2)}, metadata).wait()
-    if is_certified:
-        temporary.certify(step, good_steps=50)
+    if is_good:
+        temporary.mark_good(step, good_steps=50)
     return temporary.folder_of(step)
 
 
@@ -43,10 +43,10 @@ def test_it_lists_the_newest_certified_state_of_each_phase_and_prints_lines_that
     prefix = tmp_path / "runs"
     phases = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
     phoenix, last = phases.step("phoenix"), phases.step("deeper_starling")
-    for step, is_certified in ((1000, True), (1100, True), (1150, False)):
-        folder = save(prefix, phoenix.digest, step, is_certified=is_certified)
+    for step, is_good in ((1000, True), (1100, True), (1150, False)):
+        folder = save(prefix, phoenix.digest, step, is_good=is_good)
     last_step = last.until - 60
-    save(prefix, last.digest, last_step, is_certified=True)
+    save(prefix, last.digest, last_step, is_good=True)
     code, out, _ = run(prefix, capsys, "certified")
     assert code == 0
     listed = [line.split() for line in out.splitlines()]
@@ -84,7 +84,7 @@ def test_it_lists_the_newest_certified_state_of_each_phase_and_prints_lines_that
 def test_where_the_recipe_stops_before_a_certified_state_now_the_state_is_listed_all_the_same(tmp_path, capsys):
     prefix = tmp_path / "runs"
     last = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]]).step("deeper_starling")
-    save(prefix, last.digest, last.until - 10, is_certified=True)
+    save(prefix, last.digest, last.until - 10, is_good=True)
     code, out, err = run(
         prefix, capsys, "certified", "deeper_starling", "--set", f"deeper_starling.until_step={last.until - 60}"
     )
@@ -109,8 +109,8 @@ def test_of_several_phases_it_says_what_it_says_of_each_and_of_one_that_is_publi
     prefix = tmp_path / "runs"
     graph = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
     phoenix, jellyfish = graph.step("phoenix"), graph.step("jellyfish")
-    save(prefix, phoenix.digest, 1100, is_certified=True)
-    save(prefix, jellyfish.digest, 900, is_certified=True)
+    save(prefix, phoenix.digest, 1100, is_good=True)
+    save(prefix, jellyfish.digest, 900, is_good=True)
     record = a_record("phoenix", phoenix.digest, 1100)
     store = open_store(str(prefix))
     store.write(record_path(record.key), record.model_dump_json().encode())

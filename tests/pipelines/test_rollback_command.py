@@ -4,16 +4,16 @@ import json
 import shlex
 
 import pytest
+from pipelines.going_around import Sighting, sightings
+from tests.pipelines.test_certified_command import run, save
 
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import record_path
 from marin_dag.quantities import in_short
 from marin_dag.store.prefix import open_store
 from pipelines import tootsie
-from pipelines.going_around import Sighting, sightings
 from pipelines.scales import LAPTOP
 from tests.marin_dag.ledger.test_records import a_record
-from tests.pipelines.test_certified_command import run, save
 
 GRAPH = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
 PHOENIX = GRAPH.step("phoenix")
@@ -47,7 +47,7 @@ def spiked(tmp_path):
     """phoenix, which begins at 921, certified thrice, with a spike behind that."""
     prefix = tmp_path / "runs"
     for step in (930, 950, 1100):
-        save(prefix, PHOENIX.digest, step, is_certified=True)
+        save(prefix, PHOENIX.digest, step, is_good=True)
     log(prefix, PHOENIX.digest, alarm("grad_norm", 1110), alarm("loss_spike", 1150), {"event": "skipped", "step": 1160})
     return prefix
 
@@ -93,7 +93,7 @@ def test_the_line_can_be_pasted_and_gives_a_phase_that_a_plan_accepts_and_tells_
 
 
 def test_what_was_certified_since_is_over(spiked, capsys):
-    save(spiked, PHOENIX.digest, 1170, is_certified=True)
+    save(spiked, PHOENIX.digest, 1170, is_good=True)
     _, out, _ = run(spiked, capsys, "certified", "phoenix")
     assert "since then" not in out and "skip_batches" not in out
 
@@ -134,13 +134,13 @@ def test_a_phase_that_left_batches_out_itself_leaves_those_out_again(tmp_path, c
 def test_more_than_palm_left_out_is_said_and_so_is_a_mixture_that_changes_meanwhile(tmp_path, capsys):
     prefix = tmp_path / "runs"
     kestrel = GRAPH.step("kestrel")
-    save(prefix, kestrel.digest, 100, is_certified=True)
+    save(prefix, kestrel.digest, 100, is_good=True)
     log(prefix, kestrel.digest, alarm("update_norm", 550))
     segments = {"segments": [{"start_step": 0, "weights": {"web": 1}}, {"start_step": 300, "weights": {"web": 1}}]}
     _, out, _ = run(prefix, capsys, "certified", "kestrel")
     assert "--set skip_batches=550" in out and "PaLM left out 200 to 500; there is no nearer state" in out
     changing = GRAPH.override("kestrel", "mixture", json.dumps(segments)).step("kestrel")
-    save(prefix, changing.digest, 100, is_certified=True)
+    save(prefix, changing.digest, 100, is_good=True)
     log(prefix, changing.digest, alarm("update_norm", 550))
     _, out, _ = run(prefix, capsys, "certified", "kestrel", "--set", f"kestrel.mixture={json.dumps(segments)}")
     assert "they are of the mixture at step 100, and not of the one from 300 on" in out
@@ -151,7 +151,7 @@ def test_where_its_own_beginning_restored_less_the_fork_restores_everything(tmp_
     sets = ("--set", "starling.restore=weights", "--set", 'starling.acknowledge=["restore"]')
     starling = GRAPH.override("starling", "restore", "weights").step("starling")
     begin = starling.config.begin_step
-    save(prefix, starling.digest, begin + 10, is_certified=True)
+    save(prefix, starling.digest, begin + 10, is_good=True)
     log(prefix, starling.digest, alarm("loss_spike", begin + 110))
     _, out, _ = run(prefix, capsys, "certified", "starling", *sets)
     assert f"--set start=starling@{begin + 10} --set restore=everything --set skip_batches=200" in out

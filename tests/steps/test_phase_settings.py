@@ -40,7 +40,7 @@ FIRST = {
     "num_microbatches": 2,
     "checkpoint_every_steps": 2,
     "checkpoint_every_seconds": 123.0,
-    "certify_every_steps": 500,
+    "keep_good_every_steps": 500,
     "publish_every_steps": 3,
     "digest_every_steps": 2,
     "norms_every_steps": 3,
@@ -69,7 +69,7 @@ SECOND = {
     "num_microbatches": 1,
     "checkpoint_every_steps": 3,
     "checkpoint_every_seconds": math.inf,
-    "certify_every_steps": 700,
+    "keep_good_every_steps": 700,
     "publish_every_steps": 5,
     "digest_every_steps": 0,
     "norms_every_steps": 7,
@@ -79,7 +79,7 @@ SECOND = {
 PROGRAM = (
     "compute_dtype", "reduce_dtype", "attention_kernel", "loss_kernel", "scatter_kernel", "remat", "num_microbatches",
 )  # fmt: skip
-SAVING = ("checkpoint_every_steps", "checkpoint_every_seconds", "certify_every_steps", "publish_every_steps")
+SAVING = ("checkpoint_every_steps", "checkpoint_every_seconds", "keep_good_every_steps", "publish_every_steps")
 
 
 class Seen:
@@ -154,7 +154,7 @@ def test_a_phase_that_scatters_by_a_kernel_first_asks_whether_these_devices_sum_
 
     monkeypatch.setattr(train_step, "build_train_step", built)
     monkeypatch.setattr(kernel_choice, "described_scatter", lambda *_: "in parts")
-    monkeypatch.setattr(scatter_check, "refuse_wrong_sums", lambda mesh, dtype: meshes.append((mesh, dtype)))
+    monkeypatch.setattr(scatter_check, "check_sums", lambda mesh, dtype: meshes.append((mesh, dtype)))
     phase = a_phase(cache_of(tmp_path / "cache", "web", last_id=MODEL.vocab_size), scatter_kernel=kernel, until_step=1)
     Trajectory(tmp_path / "phase", "f" * 64).run(phase)
     assert [dtype for _, dtype in meshes] == [phase.reduce_dtype] * asked

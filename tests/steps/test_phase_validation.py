@@ -5,7 +5,6 @@ import logging
 
 import numpy as np
 import pytest
-from runtime.training.update import NonFiniteError
 
 from marin_dag.errors import RefusedConfigError
 from marin_dag.graph.inputs import Input
@@ -18,6 +17,7 @@ from runtime.evaluation.held_out import HeldOut
 from runtime.optim.ema import Ema
 from runtime.parallel.mesh import mesh_of_cores
 from runtime.tracking.events import EventLog
+from runtime.training.finished_step import NonFiniteError
 from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.machine_checks import check_resources
 from steps.phase_checks import check_config

@@ -165,8 +165,8 @@ def test_a_phase_cut_in_two_and_stopped_in_between_commits_the_same_bytes(tmp_pa
 def test_a_phase_that_ended_is_published_where_it_was_certified_without_training_and_with_the_same_bytes(
     tmp_path, phase, monkeypatch
 ):
-    monkeypatch.setattr(saving, "CERTIFYING_STEPS", 2)
-    phase = phase.model_copy(update={"certify_every_steps": 1})
+    monkeypatch.setattr(saving, "GOOD_STEPS", 2)
+    phase = phase.model_copy(update={"keep_good_every_steps": 1})
     ended, asked = Trajectory(tmp_path / "ended", "e" * 64), Trajectory(tmp_path / "asked", "e" * 64)
     ended.run(phase)
     ended.run(until(phase, 6))
@@ -179,8 +179,8 @@ def test_a_phase_that_ended_is_published_where_it_was_certified_without_training
 
 
 def test_a_copied_certified_state_is_gone_on_from_at_another_prefix_with_the_same_bytes(tmp_path, phase, monkeypatch):
-    monkeypatch.setattr(saving, "CERTIFYING_STEPS", 2)
-    phase = phase.model_copy(update={"certify_every_steps": 1})
+    monkeypatch.setattr(saving, "GOOD_STEPS", 2)
+    phase = phase.model_copy(update={"keep_good_every_steps": 1})
     first, second = Trajectory(tmp_path / "first", "e" * 64), Trajectory(tmp_path / "second", "e" * 64)
     with pytest.raises(StepStopped):  # under an epoch that no attempt at the other prefix has reached
         first.run(phase, stop_after=1)

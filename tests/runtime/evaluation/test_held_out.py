@@ -298,7 +298,7 @@ def test_too_few_tokens_for_one_window_are_refused_with_the_field_to_change(cach
 
 def test_a_device_that_does_not_answer_in_an_evaluation_is_seen(caches, monkeypatch):
     monkeypatch.setattr(watchdog, "HANG_SECONDS", 0.3)
-    monkeypatch.setattr(watchdog, "LAST_WORDS_SECONDS", 0.0)
+    monkeypatch.setattr(watchdog, "FLUSH_SECONDS", 0.0)
     seen: list[int] = []
     ended = threading.Event()
 

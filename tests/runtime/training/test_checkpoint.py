@@ -268,7 +268,7 @@ def test_whatever_stops_the_thread_that_writes_is_raised_to_the_one_that_waits(t
     def denied() -> None:
         raise PermissionError(errno.EPERM, "no thread may step back here")
 
-    monkeypatch.setattr(checkpoint, "step_back", denied)
+    monkeypatch.setattr(checkpoint, "lower_priority", denied)
     save = checkpoint.save(f"{tmp_path}/checkpoint", state_on(1), {"step": 7})
     with expect_error(PermissionError):
         save.wait()

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from runtime.training import control as control_module
-from runtime.training.control import Control, Order, Word
+from runtime.training.control import Action, Control, Decision
 from runtime.training.stop_notice import StopNotice
-from tests.runtime.training.small_run import Desk, asked_when, order_of
+from tests.runtime.training.small_run import Desk, first_action, stop_when
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_SECONDS = 480.0
@@ -47,7 +47,7 @@ def test_a_host_that_waits_in_the_agreement_hears_a_signal_and_so_does_the_one_t
     assert said[0] == ["hears SAVE_AND_EXIT signal SIGTERM"]
     assert said[1][-3:] == [
         "updated",
-        f"says {Word.SAVE_AND_EXIT:d}",
+        f"says {Action.SAVE_AND_EXIT:d}",
         "hears SAVE_AND_EXIT another host was asked to stop",
     ]
     assert [host.returncode for host in hosts] == [0, 0]
@@ -62,43 +62,43 @@ def test_a_host_that_finds_the_notice_says_so_itself_for_who_left_it_may_have_sa
         return word
 
     control = Control(agree=agree, notice=StopNotice(str(tmp_path / "notice")))
-    assert control.is_asked()
-    assert order_of(control) == Word.SAVE_AND_EXIT
-    assert words == [Order(Word.SAVE_AND_EXIT).number]
+    assert control.is_stopping()
+    assert first_action(control) == Action.SAVE_AND_EXIT
+    assert words == [Decision(Action.SAVE_AND_EXIT).number]
     assert control.reason == "another host was asked to stop"
 
 
 def test_a_save_that_is_due_is_made_once_and_a_wish_to_stop_is_heard_above_it():
     is_asked = False
-    control = Control(asked_when(lambda: is_asked))
-    assert [order_of(control, is_save_due=is_due) for is_due in (True, False)] == [Word.SAVE, Word.GO_ON]
+    control = Control(stop_when(lambda: is_asked))
+    assert [first_action(control, is_save_due=is_due) for is_due in (True, False)] == [Action.SAVE, Action.CONTINUE]
     is_asked = True
-    assert order_of(control, is_save_due=True) == Word.SAVE_AND_EXIT
-    assert order_of(control) == Word.SAVE_AND_EXIT, "it stays so"
+    assert first_action(control, is_save_due=True) == Action.SAVE_AND_EXIT
+    assert first_action(control) == Action.SAVE_AND_EXIT, "it stays so"
     assert control.reason == "the driver asked to stop"
 
 
 def test_who_asked_first_is_the_reason():
-    control = Control(agree=lambda number: Order(Word.SAVE_AND_EXIT).number)
+    control = Control(agree=lambda number: Decision(Action.SAVE_AND_EXIT).number)
     control.request_exit("a signal")
     control.request_exit("another signal")
-    assert order_of(control) == Word.SAVE_AND_EXIT
+    assert first_action(control) == Action.SAVE_AND_EXIT
     assert control.reason == "a signal"
 
 
 def test_what_is_asked_becomes_one_order_after_another_and_each_is_given_once():
     desk = Desk()
     control = Control(requests=desk.open)
-    saves = [desk.ask(Word.SAVE) for _ in range(2)]
-    desk.ask(Word.PUBLISH, 7)
-    next_ones = [desk.ask(Word.PUBLISH) for _ in range(2)]
-    orders = [control.order(3 + number, until_step=9) for number in range(4)]
-    words = [(order.word, order.step) for order in orders]
-    assert words == [(Word.PUBLISH, 7), (Word.PUBLISH, 5), (Word.SAVE, 0), (Word.GO_ON, 0)]
-    orders[2].answer("saved")
-    assert desk.answers == dict.fromkeys(saves, "saved"), "all that wanted it"
-    orders[1].answer("published")
-    assert [desk.answers[each] for each in next_ones] == ["published"] * 2, "one milestone for both"
+    saves = [desk.request(Action.SAVE) for _ in range(2)]
+    desk.request(Action.PUBLISH, 7)
+    next_ones = [desk.request(Action.PUBLISH) for _ in range(2)]
+    orders = [control.decide(3 + number, until_step=9) for number in range(4)]
+    words = [(order.action, order.step) for order in orders]
+    assert words == [(Action.PUBLISH, 7), (Action.PUBLISH, 5), (Action.SAVE, 0), (Action.CONTINUE, 0)]
+    orders[2].reply("saved")
+    assert desk.replies == dict.fromkeys(saves, "saved"), "all that wanted it"
+    orders[1].reply("published")
+    assert [desk.replies[each] for each in next_ones] == ["published"] * 2, "one milestone for both"
     assert desk.refused == set()
 
 
@@ -108,27 +108,27 @@ def test_what_is_asked_becomes_one_order_after_another_and_each_is_given_once():
 )
 def test_who_wants_a_step_that_the_run_does_not_come_by_is_told_so_at_once(step, said):
     desk = Desk()
-    request = desk.ask(Word.PUBLISH, step)
-    assert Control(requests=desk.open).order(3, until_step=9) == Order(Word.GO_ON)
-    assert desk.answers == {request: said} and desk.refused == {request}
+    request = desk.request(Action.PUBLISH, step)
+    assert Control(requests=desk.open).decide(3, until_step=9) == Decision(Action.CONTINUE)
+    assert desk.replies == {request: said} and desk.refused == {request}
 
 
 def test_what_is_asked_of_this_host_waits_while_another_wants_more():
-    desk, others = Desk(), [Order(Word.PUBLISH, 8).number, Order(Word.GO_ON).number]
-    desk.ask(Word.PUBLISH, 5)
-    desk.ask(Word.SAVE)
+    desk, others = Desk(), [Decision(Action.PUBLISH, 8).number, Decision(Action.CONTINUE).number]
+    desk.request(Action.PUBLISH, 5)
+    desk.request(Action.SAVE)
     control = Control(requests=desk.open, agree=lambda number: max(number, others.pop(0) if others else 0))
-    orders = [control.order(2, until_step=9) for _ in range(4)]
-    words = [(order.word, order.step) for order in orders]
-    assert words == [(Word.PUBLISH, 8), (Word.PUBLISH, 5), (Word.SAVE, 0), (Word.GO_ON, 0)]
+    orders = [control.decide(2, until_step=9) for _ in range(4)]
+    words = [(order.action, order.step) for order in orders]
+    assert words == [(Action.PUBLISH, 8), (Action.PUBLISH, 5), (Action.SAVE, 0), (Action.CONTINUE, 0)]
     assert [len(order.requests) for order in orders] == [0, 1, 1, 0]
 
 
 def test_a_wish_to_stop_goes_before_all_that_is_asked():
     desk = Desk()
-    desk.ask(Word.PUBLISH, 2**40)
+    desk.request(Action.PUBLISH, 2**40)
     control = Control(lambda: "anna told it to stop", requests=desk.open)
-    assert control.order(3, until_step=2**41) == Order(Word.SAVE_AND_EXIT)
+    assert control.decide(3, until_step=2**41) == Decision(Action.SAVE_AND_EXIT)
     assert control.reason == "anna told it to stop"
 
 
@@ -164,14 +164,14 @@ def test_a_driver_that_cannot_be_asked_is_told_and_asked_again(caplog: pytest.Lo
     with caplog.at_level(logging.WARNING), control.listening():
         assert shelf.times.acquire(timeout=PATIENCE_SECONDS)
     assert caplog.messages == ["the driver cannot be asked whether to stop (ConnectionError: no route)"]
-    assert control.is_asked()
+    assert control.is_stopping()
 
 
 @pytest.mark.usefixtures("quickly_polled")
 def test_the_notice_is_not_left_once_all_have_agreed():
     shelf, rounds = Shelf(), threading.Semaphore(0)
-    control = Control(agree=lambda number: Order(Word.SAVE_AND_EXIT).number, notice=shelf)
-    assert order_of(control) == Word.SAVE_AND_EXIT
+    control = Control(agree=lambda number: Decision(Action.SAVE_AND_EXIT).number, notice=shelf)
+    assert first_action(control) == Action.SAVE_AND_EXIT
     tell = control._tell_others
 
     def counted() -> None:

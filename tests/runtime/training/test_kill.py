@@ -66,7 +66,7 @@ def test_killed_around_the_end_of_a_phase_the_certified_one_stays_and_one_can_go
 
 
 def newest_certified(folder: Path) -> int:
-    return [found.step for found in TemporaryCheckpoints(str(folder / "work"), 3).all() if found.is_certified][-1]
+    return [found.step for found in TemporaryCheckpoints(str(folder / "work"), 3).all() if found.is_good][-1]
 
 
 @pytest.mark.parametrize("step", [1, 5, 11])

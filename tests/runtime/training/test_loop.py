@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtime.training.update import NonFiniteError, NoTargetsError, SkippedTooOftenError
 
 from runtime.data import loader, prefetch
 from runtime.data.cache import TokenCache
@@ -30,14 +29,15 @@ from runtime.tracking.parts import MEASURED
 from runtime.training import checkpoint, meter, run_state, saving
 from runtime.training import control as control_module
 from runtime.training.checkpoint_reader import CheckpointError
-from runtime.training.control import Control, Order, Word
+from runtime.training.control import Action, Control, Decision
+from runtime.training.finished_step import NonFiniteError, NoTargetsError, SkippedTooOftenError
 from runtime.training.loop import TrainingStopped
 from runtime.training.stop_notice import StopNotice
 from runtime.training.temporary import SupersededError, TemporaryCheckpoints
 from runtime.training.train_step import SkipMetrics
 from tests.catalogue import expect_error
 from tests.runtime.training import small_run
-from tests.runtime.training.small_run import Desk, asked_when, committed_bytes, order_of
+from tests.runtime.training.small_run import Desk, committed_bytes, first_action, stop_when
 
 
 class Counted:
@@ -103,7 +103,7 @@ def test_two_temporary_checkpoints_and_one_to_certify_are_kept_and_none_behind_a
 
 def test_a_stop_saves_at_that_step_and_the_next_run_goes_on_from_it(tmp_path, undisturbed):
     count = Counted()
-    control = Control(asked_when(lambda: count.steps == 6))
+    control = Control(stop_when(lambda: count.steps == 6))
     with expect_error(TrainingStopped):
         small_run.run(tmp_path, lease_epoch=1, checkpoint_every_steps=100, control=control, step_function=count)
     rest = Counted()
@@ -115,14 +115,14 @@ def test_a_stop_saves_at_that_step_and_the_next_run_goes_on_from_it(tmp_path, un
 @pytest.mark.parametrize("is_milestone", [False, True])
 def test_a_stop_right_after_a_resume_saves_nothing_twice_and_the_next_run_goes_on(tmp_path, undisturbed, is_milestone):
     count = Counted()
-    asked = Control(asked_when(lambda: count.steps == 6))
+    asked = Control(stop_when(lambda: count.steps == 6))
     if is_milestone:
         small_run.run(tmp_path, 6, lease_epoch=1)
     else:
         with pytest.raises(TrainingStopped):
             small_run.run(tmp_path, lease_epoch=1, control=asked, step_function=count)
     with expect_error(TrainingStopped):
-        small_run.run(tmp_path, lease_epoch=2, control=Control(asked_when(lambda: True)))
+        small_run.run(tmp_path, lease_epoch=2, control=Control(stop_when(lambda: True)))
     assert [event["event"] for event in read_events(str(tmp_path / "events/2.jsonl"))] == ["begin", "stop"]
     rest = Counted()
     small_run.run(tmp_path, lease_epoch=3, step_function=rest)
@@ -154,15 +154,15 @@ def test_a_thread_cannot_hear_signals_and_the_log_says_so(tmp_path):
 
 
 def test_a_word_of_another_host_stops_this_one_at_the_same_step():
-    control = Control(agree=lambda number: max(number, Order(Word.SAVE_AND_EXIT).number))
-    assert order_of(control) == Word.SAVE_AND_EXIT
+    control = Control(agree=lambda number: max(number, Decision(Action.SAVE_AND_EXIT).number))
+    assert first_action(control) == Action.SAVE_AND_EXIT
     assert control.reason == "another host was asked to stop"
 
 
 class Asking(Counted):
     """Somebody asks when so many updates are made."""
 
-    def __init__(self, desk: Desk, after: int, *wishes: tuple[Word, int | None]) -> None:
+    def __init__(self, desk: Desk, after: int, *wishes: tuple[Action, int | None]) -> None:
         super().__init__()
         self._desk, self._after, self._wishes = desk, after, wishes
 
@@ -170,25 +170,25 @@ class Asking(Counted):
         result = super().__call__(*arguments)
         if self.steps == self._after:
             for word, step in self._wishes:
-                self._desk.ask(word, step)
+                self._desk.request(word, step)
         return result
 
 
 def test_a_step_that_is_asked_for_is_published_as_one_that_was_wanted_from_the_start(tmp_path):
     desk = Desk()
-    asking = Asking(desk, 2, (Word.PUBLISH, 6))
+    asking = Asking(desk, 2, (Action.PUBLISH, 6))
     small_run.run(tmp_path / "asked", lease_epoch=1, control=Control(requests=desk.open), step_function=asking)
     small_run.run(tmp_path / "regular", lease_epoch=1, publish_every_steps=6)
     assert sorted(small_run.records(tmp_path / "asked")) == [6, 12]
     assert committed_bytes(tmp_path / "asked") == committed_bytes(tmp_path / "regular")
-    assert desk.answers == {"0": "it will publish step 6, and is at 2"}
+    assert desk.replies == {"0": "it will publish step 6, and is at 2"}
     told = [event for event in read_events(str(tmp_path / "asked/events/1.jsonl")) if event["event"] == "told"]
     assert [(event["step"], event["said"]) for event in told] == [(2, "anna wants PUBLISH")]
 
 
 def test_a_state_that_is_asked_for_is_saved_at_that_step_and_answered_when_it_is_whole(tmp_path):
     desk = Desk()
-    asking = Asking(desk, 3, (Word.SAVE, None))
+    asking = Asking(desk, 3, (Action.SAVE, None))
     answered: list[tuple[str, bool]] = []
     note = desk.note
 
@@ -208,16 +208,16 @@ def test_a_state_that_is_asked_for_is_saved_at_that_step_and_answered_when_it_is
 
 def test_who_asks_for_a_state_that_has_just_been_saved_is_told_so(tmp_path):
     desk = Desk()
-    asking = Asking(desk, 4, (Word.SAVE, None))
+    asking = Asking(desk, 4, (Action.SAVE, None))
     small_run.run(tmp_path, lease_epoch=1, control=Control(requests=desk.open), step_function=asking)
-    assert desk.answers["0"].startswith("step 4 is saved already: ") and "step-0000000004-" in desk.answers["0"]
+    assert desk.replies["0"].startswith("step 4 is saved already: ") and "step-0000000004-" in desk.replies["0"]
 
 
 def test_who_asks_for_a_state_before_the_first_update_is_refused(tmp_path):
     desk = Desk()
-    desk.ask(Word.SAVE)
+    desk.request(Action.SAVE)
     small_run.run(tmp_path, lease_epoch=1, control=Control(requests=desk.open))
-    assert desk.answers == {"0": "it has made nothing since step 0, where it began"} and desk.refused == {"0"}
+    assert desk.replies == {"0": "it has made nothing since step 0, where it began"} and desk.refused == {"0"}
 
 
 class Agreement:
@@ -269,7 +269,7 @@ def test_a_host_that_waits_for_data_hears_that_another_is_to_stop_and_all_save_t
 
     def host(number: int) -> str:
         notice = StopNotice(str(tmp_path / "stops" / "attempt"))
-        control = Control(asked_when(lambda: number == asked and is_asked.is_set()), agree=agreement, notice=notice)
+        control = Control(stop_when(lambda: number == asked and is_asked.is_set()), agree=agreement, notice=notice)
         with pytest.raises(TrainingStopped) as stopped:
             small_run.run(tmp_path / str(number), lease_epoch=1, checkpoint_every_steps=100, control=control)
         return str(stopped.value)
@@ -328,7 +328,7 @@ def test_a_run_that_waits_for_the_end_of_a_cache_of_limited_epochs_hears_that_it
         assert not waits.is_set() and [*small_run.records(tmp_path)] == [4]
         return
     with expect_error(TrainingStopped):
-        small_run.run(tmp_path, lease_epoch=1, control=Control(asked_when(waits.is_set)))
+        small_run.run(tmp_path, lease_epoch=1, control=Control(stop_when(waits.is_set)))
 
 
 def test_a_first_update_that_is_not_finite_sends_nobody_to_an_earlier_milestone(tmp_path):
@@ -374,10 +374,10 @@ def test_right_behind_an_update_that_is_not_finite_nothing_is_saved_whoever_asks
             metrics = metrics._replace(loss=jnp.float32(np.nan))
             is_taken.set()
             if asked == "by a person":
-                desk.ask(Word.SAVE)
+                desk.request(Action.SAVE)
         return state, metrics
 
-    stops = Control(asked_when(lambda: asked == "by a stop" and is_taken.is_set()), requests=desk.open)
+    stops = Control(stop_when(lambda: asked == "by a stop" and is_taken.is_set()), requests=desk.open)
     with expect_error(NonFiniteError):
         small_run.run(
             tmp_path,
@@ -512,7 +512,7 @@ def test_a_torn_temporary_checkpoint_is_an_error_and_never_a_fresh_start(tmp_pat
     with pytest.raises(TrainingStopped):
         stopping = Counted()
         small_run.run(
-            tmp_path, lease_epoch=1, control=Control(asked_when(lambda: stopping.steps == 6)), step_function=stopping
+            tmp_path, lease_epoch=1, control=Control(stop_when(lambda: stopping.steps == 6)), step_function=stopping
         )
     newest = TemporaryCheckpoints(str(tmp_path / "work"), 2).newest(12)
     (Path(newest.folder) / "checkpoint/arrays/params.w/c.0.0").write_bytes(b"")
@@ -527,7 +527,7 @@ def test_a_torn_temporary_checkpoint_is_an_error_and_never_a_fresh_start(tmp_pat
 
 def test_a_torn_metrics_table_is_refused(tmp_path):
     with pytest.raises(TrainingStopped):
-        small_run.run(tmp_path, lease_epoch=1, control=Control(asked_when(lambda: True)))
+        small_run.run(tmp_path, lease_epoch=1, control=Control(stop_when(lambda: True)))
     table = Path(TemporaryCheckpoints(str(tmp_path / "work"), 1).newest(12).folder) / "metrics.parquet"
     table.write_bytes(table.read_bytes()[:-1])
     with expect_error(CheckpointError):
@@ -539,7 +539,7 @@ def test_an_attempt_that_lost_its_lease_finds_the_newer_one_and_stops(tmp_path):
         if not overtaken.done:
             overtaken.done = True
             with pytest.raises(TrainingStopped):
-                small_run.run(tmp_path, lease_epoch=2, control=Control(asked_when(lambda: True)))
+                small_run.run(tmp_path, lease_epoch=2, control=Control(stop_when(lambda: True)))
         return small_run.train_step(*arguments)
 
     overtaken.done = False
@@ -595,7 +595,7 @@ def test_of_several_averages_each_goes_on_begins_or_leaves_by_its_name(tmp_path)
 def test_two_averages_stopped_and_resumed_end_with_the_bytes_of_a_run_that_was_not(tmp_path):
     decays, count = {"slow": 0.9, "averaged": 0.75}, Counted()
     with pytest.raises(TrainingStopped):
-        stop = Control(asked_when(lambda: count.steps == 6))
+        stop = Control(stop_when(lambda: count.steps == 6))
         small_run.run(tmp_path / "a", lease_epoch=1, control=stop, step_function=count, average_decays=decays)
     small_run.run(tmp_path / "a", lease_epoch=2, average_decays=decays)
     small_run.run(tmp_path / "b", lease_epoch=1, average_decays=decays)
@@ -748,7 +748,7 @@ def test_a_run_that_is_to_end_where_a_temporary_checkpoint_lies_publishes_it_and
     count, rest = Counted(), Counted()
     with pytest.raises(TrainingStopped):
         small_run.run(
-            tmp_path / "a", lease_epoch=1, control=Control(asked_when(lambda: count.steps == 6)), step_function=count
+            tmp_path / "a", lease_epoch=1, control=Control(stop_when(lambda: count.steps == 6)), step_function=count
         )
     small_run.run(tmp_path / "a", 6, lease_epoch=2, step_function=rest)
     small_run.run(tmp_path / "b", 6, lease_epoch=1)

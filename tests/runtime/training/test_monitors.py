@@ -70,13 +70,13 @@ def figures(num_updates: int, seed: int = 0, *, loss: float = 2.2, deviation: fl
     )
 
 
-def alarms_of(rows, begins_anew_at: Callable[[int], bool] = monitors.never, **options) -> list[Alarm]:
-    watching = Monitors(begins_anew_at, **options)
+def alarms_of(rows, resets_at: Callable[[int], bool] = monitors.never, **options) -> list[Alarm]:
+    watching = Monitors(resets_at, **options)
     return [alarm for row in rows for alarm in watching.observe(row)]
 
 
-def names(rows, begins_anew_at: Callable[[int], bool] = monitors.never) -> list[tuple[str, int]]:
-    return [(alarm.monitor, alarm.step) for alarm in alarms_of(rows, begins_anew_at)]
+def names(rows, resets_at: Callable[[int], bool] = monitors.never) -> list[tuple[str, int]]:
+    return [(alarm.monitor, alarm.step) for alarm in alarms_of(rows, resets_at)]
 
 
 BLOOM_GRAD_NORMS = [0.24, 0.95, 2.4, 15.9, 145, 960]
@@ -318,7 +318,7 @@ def test_updates_are_in_doubt_until_a_quiet_stretch_is_over_also_where_the_level
         watching.observe(row)
         if watching.is_in_doubt:
             doubted.append(row.step)
-    assert doubted == list(range(301, 301 + monitors.QUIET_UPDATES))
+    assert doubted == list(range(301, 301 + monitors.QUIET_STEPS))
 
 
 UNLIKE = FirstLoss(expected=9.0, tolerance=0.5)
@@ -436,8 +436,8 @@ def told(folder: Path, event: str, attempt: int = 1) -> list[dict]:
 
 
 def test_an_alarm_is_in_the_log_and_in_the_event_log_and_withholds_certification(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(saving, "CERTIFYING_STEPS", 20)
-    monkeypatch.setattr(monitors, "QUIET_UPDATES", 40)
+    monkeypatch.setattr(saving, "GOOD_STEPS", 20)
+    monkeypatch.setattr(monitors, "QUIET_STEPS", 40)
     small_run.run(tmp_path, 180, lease_epoch=1, checkpoint_every_steps=10, step_function=spiking(81))
     [alarm] = told(tmp_path, "alarm")
     assert (alarm["monitor"], alarm["step"]) == ("grad_norm", 81)
@@ -466,7 +466,7 @@ def test_a_run_stopped_right_before_what_is_alarming_alarms_when_it_is_resumed(t
     with expect_error(TrainingStopped):
         small_run.run(
             tmp_path, 100, lease_epoch=1, checkpoint_every_steps=50, step_function=step_function,
-            control=Control(small_run.asked_when(lambda: len(seen) == 80)),
+            control=Control(small_run.stop_when(lambda: len(seen) == 80)),
         )  # fmt: skip
     small_run.run(tmp_path, 100, lease_epoch=2, checkpoint_every_steps=50, step_function=spiking(81))
     assert told(tmp_path, "alarm") == []

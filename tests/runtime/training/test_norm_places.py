@@ -49,7 +49,7 @@ def test_what_changed_most_against_its_median_over_the_last_updates_is_told_firs
     assert [each["norm"] for each in place.facts["parts"]] == pytest.approx(update[0, expected], rel=1e-3)
     count = min(num_updates, 64)
     assert (place.facts["norms_of"], place.facts["median_updates"]) == ("gradient", count)
-    assert place.said == (
+    assert place.text == (
         f"Most in layers.0.down_proj: the norm of its gradient is {factors[1]:.3g} times its median over the last "
         f"{count} updates, of layers.1.down_proj {factors[2]:.3g} times."
     )
@@ -88,7 +88,7 @@ def test_a_part_without_a_norm_is_never_told_and_one_that_lost_its_own_is():
 def test_before_there_is_a_median_it_says_so():
     place = followed(noise(15)).place(noise(1)[0], 1e-3)
     assert place.facts == {"norms_of": "gradient", "median_updates": 15, "parts": []}
-    assert place.said.endswith("there is no median by part before 16 updates, and this attempt has made 15.")
+    assert place.text.endswith("there is no median by part before 16 updates, and this attempt has made 15.")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_what_is_not_finite_is_named_with_or_without_a_median(wrong, told, said,
     for recent in (followed(noise(20)), followed(noise(0))):
         place = recent.place(update, 1e-3)
         assert place.facts == {"norms_of": measured, "not_finite": told}
-        assert place.said.startswith(f"Not finite is the norm of the {measured} of ") and place.said.endswith(said)
+        assert place.text.startswith(f"Not finite is the norm of the {measured} of ") and place.text.endswith(said)
 
 
 def test_an_event_gives_back_every_norm_by_its_part():

@@ -174,7 +174,7 @@ def test_a_stop_lets_go_the_thread_that_waits_for_losses(tmp_path):
     """With a lag of one the reader waits for each update; it must not keep a run from ending."""
     for epoch, asked in enumerate((0, 1, 5), start=1):
         calls = itertools.count()
-        control = Control(small_run.asked_when(lambda calls=calls, asked=asked: next(calls) == asked))
+        control = Control(small_run.stop_when(lambda calls=calls, asked=asked: next(calls) == asked))
         with pytest.raises(TrainingStopped):
             small_run.run(tmp_path, lease_epoch=epoch, control=control, policy=POLICIES["exp3"])
 

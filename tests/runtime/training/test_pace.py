@@ -8,7 +8,7 @@ import pytest
 
 from runtime.tracking.events import read_events
 from runtime.training import pace
-from runtime.training.pace import WINDOW_UPDATES, Pace
+from runtime.training.pace import WINDOW_STEPS, Pace
 from tests.runtime.training import small_run
 
 
@@ -17,8 +17,8 @@ def alarms(monkeypatch: pytest.MonkeyPatch, seconds: Iterable[float], *, is_shar
     moments = itertools.accumulate(seconds, initial=0.0)
     monkeypatch.setattr(pace.time, "monotonic", lambda: next(moments))
     watch = Pace(is_shared=is_shared)
-    watch.end_update(0)
-    return [alarm.step for step, _ in enumerate(seconds, start=1) for alarm in watch.end_update(step)]
+    watch.end_step(0)
+    return [alarm.step for step, _ in enumerate(seconds, start=1) for alarm in watch.end_step(step)]
 
 
 def lengths(*parts: tuple[int, float], noise: float = 0.02) -> list[float]:
@@ -29,7 +29,7 @@ def lengths(*parts: tuple[int, float], noise: float = 0.02) -> list[float]:
 
 def test_one_slow_node_is_told_once_after_three_windows(monkeypatch):
     """BLOOM-176B: 149 to 140 TFLOPs."""
-    assert alarms(monkeypatch, lengths((1_000, 1.40), (2_000, 1.49))) == [1_000 + 3 * WINDOW_UPDATES]
+    assert alarms(monkeypatch, lengths((1_000, 1.40), (2_000, 1.49))) == [1_000 + 3 * WINDOW_STEPS]
 
 
 def test_a_pace_that_comes_back_and_falls_again_is_told_again(monkeypatch):
@@ -59,16 +59,16 @@ def test_what_waits_for_something_else_is_not_compared(monkeypatch):
     moments = itertools.count(0.0, 1.0)
     monkeypatch.setattr(pace.time, "monotonic", lambda: next(moments))
     watch = Pace(is_shared=False)
-    for step in range(2 * WINDOW_UPDATES):
-        watch.end_update(step)
-    for step in range(10 * WINDOW_UPDATES):
+    for step in range(2 * WINDOW_STEPS):
+        watch.end_step(step)
+    for step in range(10 * WINDOW_STEPS):
         next(moments)  # every update takes two seconds, one of them for a checkpoint
         watch.interrupt()
-        assert watch.end_update(step) == []
+        assert watch.end_step(step) == []
 
 
 def test_a_run_that_becomes_slow_says_so_and_commits_the_same_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(pace, "WINDOW_UPDATES", 2)
+    monkeypatch.setattr(pace, "WINDOW_STEPS", 2)
     monkeypatch.setattr("runtime.training.loop.jax.default_backend", lambda: "tpu")
     now = [0.0]
     monkeypatch.setattr(pace.time, "monotonic", lambda: now[0])

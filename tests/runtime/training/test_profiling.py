@@ -13,7 +13,7 @@ import pytest
 
 from runtime.tracking.events import read_events
 from runtime.training import profiling
-from runtime.training.control import Control, Word
+from runtime.training.control import Action, Control
 from runtime.training.loop import TrainingStopped
 from tests.runtime.training import small_run
 from tests.runtime.training.small_run import Desk, committed_bytes
@@ -30,7 +30,7 @@ class Asked:
         result = small_run.train_step(*arguments)
         self.updates += 1
         if self.updates in self._after:
-            self._desk.ask(Word.PROFILE)
+            self._desk.request(Action.PROFILE)
         return result
 
 
@@ -47,7 +47,7 @@ def test_the_five_updates_that_follow_are_traced_and_the_run_is_the_same(tmp_pat
     small_run.run(tmp_path / "profiled", lease_epoch=1, control=control, step_function=asked)
     small_run.run(tmp_path / "plain", lease_epoch=1)
     folder = tmp_path / "profiled/profiles/plugins/profile/steps-3-7"
-    assert desk.answers == {"0": f"profiled updates 3 to 7: {folder} (.trace.json.gz opens in ui.perfetto.dev)"}
+    assert desk.replies == {"0": f"profiled updates 3 to 7: {folder} (.trace.json.gz opens in ui.perfetto.dev)"}
     assert sorted(path.name for path in folder.iterdir()) == ["host-0.trace.json.gz", "host-0.xplane.pb"]
     assert traced(folder) == [3, 4, 5, 6, 7]
     assert committed_bytes(tmp_path / "profiled") == committed_bytes(tmp_path / "plain")
@@ -61,7 +61,7 @@ def test_a_second_wish_meanwhile_is_refused_and_one_near_the_end_gets_the_update
     desk = Desk()
     control, asked = Control(requests=desk.open), Asked(desk, 2, 4, 9)
     small_run.run(tmp_path, lease_epoch=1, control=control, step_function=asked)
-    assert desk.answers["1"] == "updates 3 to 7 are being profiled; ask again then" and desk.refused == {"1"}
+    assert desk.replies["1"] == "updates 3 to 7 are being profiled; ask again then" and desk.refused == {"1"}
     assert traced(tmp_path / "profiles/plugins/profile/steps-10-12") == [10, 11, 12]
 
 
@@ -71,41 +71,41 @@ def test_a_run_that_is_stopped_meanwhile_leaves_no_trace_behind_and_the_next_one
     control = Control(lambda: "the driver" if asked.updates == 4 else "", requests=desk.open)
     with pytest.raises(TrainingStopped):
         small_run.run(tmp_path, lease_epoch=1, control=control, step_function=asked)
-    assert not desk.answers and not (tmp_path / "profiles").exists()
+    assert not desk.replies and not (tmp_path / "profiles").exists()
 
     desk.requests.clear()
-    desk.ask(Word.PROFILE)
+    desk.request(Action.PROFILE)
     small_run.run(tmp_path, lease_epoch=2, control=Control(requests=desk.open))
     assert traced(tmp_path / "profiles/plugins/profile/steps-5-9") == [5, 6, 7, 8, 9]
 
 
 def test_a_trace_that_cannot_be_written_is_told_and_the_run_goes_on(tmp_path):
     desk = Desk()
-    desk.ask(Word.PROFILE)
+    desk.request(Action.PROFILE)
     (tmp_path / "profiles").write_text("a file where the folder would be")
     small_run.run(tmp_path, lease_epoch=1, control=Control(requests=desk.open))
-    assert re.match(r"the profile could not be written to .*steps-1-5: NotADirectoryError: ", desk.answers["0"])
+    assert re.match(r"the profile could not be written to .*steps-1-5: NotADirectoryError: ", desk.replies["0"])
     assert desk.refused == {"0"} and sorted(small_run.records(tmp_path)) == [12]
 
 
 def test_where_somebody_else_profiles_the_process_the_wish_is_refused_and_theirs_goes_on(tmp_path):
     desk = Desk()
-    desk.ask(Word.PROFILE)
+    desk.request(Action.PROFILE)
     jax.profiler.start_trace(str(tmp_path / "theirs"))
     try:
         small_run.run(tmp_path, lease_epoch=1, control=Control(requests=desk.open))
     finally:
         jax.profiler.stop_trace()
-    assert desk.answers["0"].startswith("JAX's profiler does not start: RuntimeError: ") and desk.refused == {"0"}
+    assert desk.replies["0"].startswith("JAX's profiler does not start: RuntimeError: ") and desk.refused == {"0"}
     assert list((tmp_path / "theirs").rglob("*.xplane.pb"))
 
 
 def test_a_machine_without_room_for_a_trace_refuses_and_the_run_goes_on(tmp_path, monkeypatch):
     desk = Desk()
-    desk.ask(Word.PROFILE)
+    desk.request(Action.PROFILE)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "no such folder"))
     small_run.run(tmp_path, lease_epoch=1, control=Control(requests=desk.open))
-    assert desk.answers["0"].startswith("JAX's profiler does not start: FileNotFoundError: ")
+    assert desk.replies["0"].startswith("JAX's profiler does not start: FileNotFoundError: ")
     assert desk.refused == {"0"} and sorted(small_run.records(tmp_path)) == [12]
 
 
@@ -122,18 +122,18 @@ def test_a_stop_is_a_stop_where_the_trace_cannot_be_ended(tmp_path, monkeypatch)
     control = Control(lambda: "the driver" if asked.updates == 4 else "", requests=desk.open)
     with pytest.raises(TrainingStopped):
         small_run.run(tmp_path, lease_epoch=1, control=control, step_function=asked)
-    assert not desk.answers
+    assert not desk.replies
 
     desk.requests.clear()
-    desk.ask(Word.PROFILE)
+    desk.request(Action.PROFILE)
     small_run.run(tmp_path, lease_epoch=2, control=Control(requests=desk.open))
-    assert desk.answers["0"].endswith("RuntimeError: No space left on device") and desk.refused == {"0"}
+    assert desk.replies["0"].endswith("RuntimeError: No space left on device") and desk.refused == {"0"}
     assert sorted(small_run.records(tmp_path)) == [12]
 
 
 def test_a_bucket_that_does_not_answer_holds_no_update_up(tmp_path, monkeypatch):
     desk = Desk()
-    desk.ask(Word.PROFILE)
+    desk.request(Action.PROFILE)
     is_trained = threading.Event()
 
     class Slow:
@@ -157,5 +157,5 @@ def test_a_bucket_that_does_not_answer_holds_no_update_up(tmp_path, monkeypatch)
     small_run.run(
         tmp_path, lease_epoch=1, checkpoint_every_steps=100, control=Control(requests=desk.open), step_function=step
     )
-    assert desk.answers["0"].startswith("profiled updates 1 to 5")
+    assert desk.replies["0"].startswith("profiled updates 1 to 5")
     assert traced(tmp_path / "profiles/plugins/profile/steps-1-5") == [1, 2, 3, 4, 5]

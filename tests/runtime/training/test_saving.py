@@ -6,19 +6,19 @@ import time
 from pathlib import Path
 
 import pytest
-from runtime.training.update import SkippedTooOftenError
 
 from runtime.tracking.events import read_events
 from runtime.training import saving
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray
-from runtime.training.control import Control, Order, Word
+from runtime.training.control import Action, Control, Decision
+from runtime.training.finished_step import SkippedTooOftenError
 from runtime.training.loop import TrainingStopped
 from runtime.training.monitors import Monitors
 from runtime.training.saving import Saver
 from runtime.training.temporary import Temporary, TemporaryCheckpoints
 from tests.catalogue import expect_error
 from tests.runtime.training import small_run
-from tests.runtime.training.small_run import Countdown, asked_when, order_of
+from tests.runtime.training.small_run import Countdown, first_action, stop_when
 from tests.runtime.training.test_loop import RULE, skipping
 
 
@@ -113,7 +113,7 @@ def test_a_mark_or_a_deletion_that_fails_is_told_and_ends_no_run(tmp_path, monke
     def full(self, *arguments, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(saving, "CERTIFYING_STEPS", 2)
+    monkeypatch.setattr(saving, "GOOD_STEPS", 2)
     monkeypatch.setattr(TemporaryCheckpoints, "certify", full)
     monkeypatch.setattr(TemporaryCheckpoints, "prune", full)
     run = small_run.run(tmp_path, lease_epoch=1)
@@ -128,19 +128,19 @@ def test_a_mark_or_a_deletion_that_fails_is_told_and_ends_no_run(tmp_path, monke
 
 def test_the_clock_of_one_host_makes_all_hosts_save_and_none_stop():
     def others(number: int) -> int:
-        return max(number, Order(Word.SAVE).number)
+        return max(number, Decision(Action.SAVE).number)
 
     control = Control(agree=others)
-    assert order_of(control) == Word.SAVE
-    assert order_of(Control(), is_save_due=True) == Word.SAVE
-    assert order_of(Control()) == Word.GO_ON and control.reason == ""
+    assert first_action(control) == Action.SAVE
+    assert first_action(Control(), is_save_due=True) == Action.SAVE
+    assert first_action(Control()) == Action.CONTINUE and control.reason == ""
     control.request_exit("a signal")
-    assert order_of(control, is_save_due=True) == Word.SAVE_AND_EXIT and control.reason == "a signal"
+    assert first_action(control, is_save_due=True) == Action.SAVE_AND_EXIT and control.reason == "a signal"
 
 
 @pytest.fixture
 def quickly_certified(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saving, "CERTIFYING_STEPS", 3)
+    monkeypatch.setattr(saving, "GOOD_STEPS", 3)
 
 
 @pytest.mark.usefixtures("quickly_certified")
@@ -150,7 +150,7 @@ def test_a_checkpoint_that_good_updates_followed_is_certified_and_kept_while_new
         small_run.run(tmp_path, 40, lease_epoch=1, checkpoint_every_steps=2, step_function=bad_from_8, skip_rule=RULE)
     assert steps_of(tmp_path, "certified") == [2, 4]
     kept = temporary(tmp_path)
-    assert [found.step for found in kept if found.is_certified] == [2, 4]
+    assert [found.step for found in kept if found.is_good] == [2, 4]
     assert [found.step for found in kept if found.is_complete] == [2, 4, 16, 18]
     assert TemporaryCheckpoints(str(tmp_path / "work"), 2).newest(40).step == 18, (
         "a resumed run goes on from the newest"
@@ -162,23 +162,23 @@ def test_of_the_good_ones_one_in_so_many_steps_is_certified_and_none_of_those_ev
     seen = set()
 
     def step_function(state, *arguments):
-        now = {found.step for found in temporary(tmp_path) if found.is_certified}
+        now = {found.step for found in temporary(tmp_path) if found.is_good}
         assert seen <= now, "a certified one has gone"
         seen.update(now)
         return small_run.train_step(state, *arguments)
 
-    options = {"checkpoint_every_steps": 2, "certify_every_steps": 7, "step_function": step_function}
+    options = {"checkpoint_every_steps": 2, "keep_good_every_steps": 7, "step_function": step_function}
     small_run.run(tmp_path, 24, lease_epoch=1, **options)
     small_run.run(tmp_path, 48, lease_epoch=2, **options)
     # Past 2 and 8 further: the first save that lies 7 past the one before; 24 is a milestone and no temporary one.
     assert [found.step for found in temporary(tmp_path)] == [2, 10, 18, 26, 34, 42]
-    assert {found.is_certified for found in temporary(tmp_path)} == {True}
+    assert {found.is_good for found in temporary(tmp_path)} == {True}
 
 
 @pytest.mark.usefixtures("quickly_certified")
 def test_where_the_next_to_be_certified_is_in_doubt_the_one_after_it_takes_its_place(tmp_path):
     bad_at_11 = skipping({11})
-    options = {"checkpoint_every_steps": 2, "certify_every_steps": 7, "step_function": bad_at_11, "skip_rule": RULE}
+    options = {"checkpoint_every_steps": 2, "keep_good_every_steps": 7, "step_function": bad_at_11, "skip_rule": RULE}
     small_run.run(tmp_path, 24, lease_epoch=1, **options)
     assert steps_of(tmp_path, "certified") == [2, 12, 20]
 
@@ -192,13 +192,13 @@ def test_what_a_run_was_stopped_at_is_certified_by_the_updates_of_the_next(tmp_p
             seen.append(arguments)
             return small_run.train_step(*arguments)
 
-        control = Control(asked_when(lambda seen=seen: len(seen) == 5))
+        control = Control(stop_when(lambda seen=seen: len(seen) == 5))
         with pytest.raises(TrainingStopped):
             small_run.run(
                 tmp_path, 40, lease_epoch=attempt, checkpoint_every_steps=100, control=control,
                 step_function=step_function,
             )  # fmt: skip
-    assert [(found.step, found.lease_epoch, found.is_certified) for found in temporary(tmp_path, 2)] == [
+    assert [(found.step, found.lease_epoch, found.is_good) for found in temporary(tmp_path, 2)] == [
         (5, 1, True),
         (10, 2, False),
     ]
@@ -216,7 +216,7 @@ def test_what_was_saved_before_the_milestone_that_a_run_goes_on_from_is_certifie
         nonlocal taken
         taken += 1
         if taken == 3:
-            desk.ask(Word.PUBLISH, 5)
+            desk.request(Action.PUBLISH, 5)
         if taken == 6:
             raise ConnectionResetError
         return small_run.train_step(*arguments)
@@ -234,17 +234,17 @@ def test_what_was_saved_before_the_milestone_that_a_run_goes_on_from_is_certifie
 @pytest.mark.usefixtures("quickly_certified")
 def test_a_run_that_begins_before_a_certified_one_certifies_what_it_saves(tmp_path):
     small_run.run(tmp_path, 14, lease_epoch=1, checkpoint_every_steps=2)
-    torn = [found for found in temporary(tmp_path) if found.is_certified][-1]
+    torn = [found for found in temporary(tmp_path) if found.is_good][-1]
     Path(torn.folder, "checkpoint", "manifest.json").unlink()
     shutil.rmtree(tmp_path / "outputs")
     shutil.rmtree(tmp_path / "records")
     (tmp_path / "records").mkdir()
     small_run.run(tmp_path, 14, lease_epoch=2, checkpoint_every_steps=2)
-    assert (torn.step, 2) in [(found.step, found.lease_epoch) for found in temporary(tmp_path) if found.is_certified]
+    assert (torn.step, 2) in [(found.step, found.lease_epoch) for found in temporary(tmp_path) if found.is_good]
 
 
 def test_saves_that_follow_each_other_quickly_are_certified_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(saving, "CERTIFYING_STEPS", 9)
+    monkeypatch.setattr(saving, "GOOD_STEPS", 9)
     small_run.run(tmp_path, 30, lease_epoch=1, checkpoint_every_steps=2)
     certified = steps_of(tmp_path, "certified")
     assert certified[0] == 2 and len(certified) > 1, "the oldest waits while newer ones come and go, then the next"
@@ -274,7 +274,7 @@ def test_a_milestone_on_the_way_and_the_end_of_the_phase_leave_certified_ones_an
     seen = {}
 
     def step_function(state, *arguments):
-        seen[int(state.optimizer.count)] = [found.step for found in temporary(tmp_path) if found.is_certified]
+        seen[int(state.optimizer.count)] = [found.step for found in temporary(tmp_path) if found.is_good]
         return small_run.train_step(state, *arguments)
 
     small_run.run(
@@ -282,9 +282,9 @@ def test_a_milestone_on_the_way_and_the_end_of_the_phase_leave_certified_ones_an
     )
     assert sorted(small_run.records(tmp_path)) == [7, 14]
     assert seen[8][-1] == 4
-    assert [(found.step, found.is_certified) for found in temporary(tmp_path)] == [(n, True) for n in (2, 4, 6, 10)]
-    small_run.run(tmp_path, 21, lease_epoch=2, checkpoint_every_steps=2, certify_every_steps=7)
-    of_both = [(found.step, found.lease_epoch) for found in temporary(tmp_path) if found.is_certified]
+    assert [(found.step, found.is_good) for found in temporary(tmp_path)] == [(n, True) for n in (2, 4, 6, 10)]
+    small_run.run(tmp_path, 21, lease_epoch=2, checkpoint_every_steps=2, keep_good_every_steps=7)
+    of_both = [(found.step, found.lease_epoch) for found in temporary(tmp_path) if found.is_good]
     assert of_both == [(2, 1), (4, 1), (6, 1), (10, 1), (18, 2)], "one trajectory, however often it goes on"
     assert of_both == [(found.step, found.lease_epoch) for found in temporary(tmp_path)]
 
@@ -301,11 +301,11 @@ def test_milestones_are_described_for_any_zarr_reader_and_temporary_checkpoints_
 
 
 def test_milestones_that_follow_each_other_quickly_keep_none_from_being_certified(tmp_path, monkeypatch):
-    monkeypatch.setattr(saving, "CERTIFYING_STEPS", 7)
+    monkeypatch.setattr(saving, "GOOD_STEPS", 7)
     small_run.run(tmp_path, 20, lease_epoch=1, checkpoint_every_steps=2, publish_every_steps=3)
     certified = steps_of(tmp_path, "certified")
     assert certified[0] == 2 and len(certified) > 1
-    assert {found.is_certified for found in temporary(tmp_path)} == {True}
+    assert {found.is_good for found in temporary(tmp_path)} == {True}
     assert temporary(tmp_path)[-1].step == certified[-1]
 
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from runtime.training.signals import heard
+from runtime.training.signals import handled
 from tests.catalogue import expect_error
 
 PATIENCE_SECONDS = 480.0
@@ -57,7 +57,7 @@ def test_a_signal_is_heard_while_the_main_thread_waits_in_c_code():
         mutex.release()
 
     holder = threading.Thread(target=hold)
-    with heard([signal.SIGUSR2], hear):
+    with handled([signal.SIGUSR2], hear):
         holder.start()
         is_held.wait()
         mutex.acquire()
@@ -74,7 +74,7 @@ def test_other_listeners_hear_their_signals_during_the_block_and_have_their_plac
     woken_before = signal.set_wakeup_fd(writer.fileno())
     ours = signal.getsignal(signal.SIGUSR2)
     try:
-        with heard([signal.SIGUSR2], lambda number: None):
+        with handled([signal.SIGUSR2], lambda number: None):
             signal.raise_signal(signal.SIGUSR1)
             assert reader.recv(1) == bytes([signal.SIGUSR1])
         assert signal.getsignal(signal.SIGUSR2) is ours
@@ -95,7 +95,7 @@ def test_a_handler_of_a_class_that_is_kept_hears_once_inside_the_block_and_any_o
     before = signal.signal(signal.SIGUSR2, of_the_process)
     heard_here: list[int] = []
     try:
-        with heard([signal.SIGUSR2], heard_here.append, kept=kept):
+        with handled([signal.SIGUSR2], heard_here.append, kept=kept):
             signal.raise_signal(signal.SIGUSR2)
         assert signal.getsignal(signal.SIGUSR2) is of_the_process
     finally:
@@ -110,7 +110,7 @@ def test_a_signal_whose_handler_python_does_not_know_is_left_alone(monkeypatch: 
     monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGUSR2 else known(number))
     with (
         expect_error(RuntimeError),
-        heard([signal.SIGUSR1, signal.SIGUSR2], lambda number: None),
+        handled([signal.SIGUSR1, signal.SIGUSR2], lambda number: None),
     ):
         pass
     assert known(signal.SIGUSR1) is before
@@ -126,7 +126,7 @@ def test_a_listener_that_is_full_or_gone_does_not_make_this_one_deaf(caplog: pyt
     woken_before = signal.set_wakeup_fd(writer)
     again = threading.Semaphore(0)
     try:
-        with heard([signal.SIGUSR2], lambda number: again.release()):
+        with handled([signal.SIGUSR2], lambda number: again.release()):
             signal.raise_signal(signal.SIGUSR2)
             assert all(again.acquire(timeout=PATIENCE_SECONDS) for _ in range(2))
             assert caplog.messages == []

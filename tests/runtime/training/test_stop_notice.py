@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.training.control import Control, Word
+from runtime.training.control import Action, Control
 from runtime.training.stop_notice import StopNotice
 from tests.catalogue import expect_error
 from tests.gcs_server.control import GcsServerProcess
@@ -36,14 +36,14 @@ def test_a_folder_that_cannot_be_written_or_read_is_told_once_and_the_run_is_sav
     notice = StopNotice(str(tmp_path / "file" / "stops"))
     with caplog.at_level(logging.WARNING):
         control = Control(notice=notice)
-        assert not control.is_asked() and not control.is_asked()
+        assert not control.is_stopping() and not control.is_stopping()
         (read,) = caplog.messages
         assert "file/stops cannot be read" in read and "NotADirectoryError" in read and "the run goes on" in read
         caplog.clear()
         control.request_exit("a signal")
         notice.leave()
         assert any("was not left, so hosts that wait for data do not hear" in message for message in caplog.messages)
-        assert control.order(0, until_step=1).word == Word.SAVE_AND_EXIT
+        assert control.decide(0, until_step=1).action == Action.SAVE_AND_EXIT
 
 
 def test_a_bucket_that_refuses_is_told_and_what_was_not_left_is_left_by_the_next_try(

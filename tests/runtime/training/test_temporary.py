@@ -38,20 +38,20 @@ def filled(gcs_server: GcsServerProcess, gcs_bucket: str) -> str:
 
 def test_before_a_save_the_bucket_is_asked_once_however_many_files_there_are(filled: str, gcs_server: GcsServerProcess):
     temporary = TemporaryCheckpoints(filled, lease_epoch=2)
-    temporary.refuse_if_superseded()
+    temporary.check_not_superseded()
     gcs_server.clear_requests()
-    temporary.refuse_if_superseded()
+    temporary.check_not_superseded()
     (request,) = gcs_server.requests()
     assert "delimiter=/" in urllib.parse.unquote(request["request"])
     with expect_error(SupersededError):
-        TemporaryCheckpoints(filled, lease_epoch=1).refuse_if_superseded()
+        TemporaryCheckpoints(filled, lease_epoch=1).check_not_superseded()
 
 
 def test_what_is_there_is_found_by_a_request_or_two_for_each_checkpoint(filled: str, gcs_server: GcsServerProcess):
     temporary = TemporaryCheckpoints(filled, lease_epoch=2)
     gcs_server.clear_requests()
     found = temporary.all()
-    assert [(each.step, each.lease_epoch, each.is_complete, each.is_certified) for each in found] == [
+    assert [(each.step, each.lease_epoch, each.is_complete, each.is_good) for each in found] == [
         (10, 1, True, True),
         (20, 1, True, False),
         (30, 2, False, False),
@@ -74,11 +74,11 @@ def test_a_bucket_that_refuses_to_tell_is_never_taken_for_one_without_a_checkpoi
 
 def test_a_new_folder_is_seen_at_once(filled: str, gcs_server: GcsServerProcess, gcs_bucket: str):
     temporary = TemporaryCheckpoints(filled, lease_epoch=2)
-    temporary.refuse_if_superseded()
+    temporary.check_not_superseded()
     folder = filled.removeprefix(f"gs://{gcs_bucket}/")
     gcs_server.fill(gcs_bucket, {f"{folder}/step-0000000031-epoch-000003/checkpoint/arrays/w/c.0": ""})
     with expect_error(SupersededError):
-        temporary.refuse_if_superseded()
+        temporary.check_not_superseded()
 
 
 def test_a_folder_where_nothing_was_saved_yet_holds_none(gcs_bucket: str, tmp_path):
@@ -92,7 +92,7 @@ def test_the_first_host_of_a_gang_looks_for_a_newer_attempt_before_each_save_and
 ):
     asked = []
     monkeypatch.setattr(saving, "jax", types.SimpleNamespace(process_index=lambda: host))
-    monkeypatch.setattr(TemporaryCheckpoints, "refuse_if_superseded", lambda self: asked.append(self.lease_epoch))
+    monkeypatch.setattr(TemporaryCheckpoints, "check_not_superseded", lambda self: asked.append(self.lease_epoch))
     small_run.run(tmp_path, 12, lease_epoch=1, checkpoint_every_steps=4)
     assert asked == [1] * num_asked
 
@@ -111,11 +111,11 @@ def test_no_certified_checkpoint_is_deleted_whatever_is_pruned(tmp_path):
     for step in range(1, 9):
         checkpoint.save(f"{temporary.folder_of(step)}/checkpoint", {"w": jnp.zeros(2)}, {"step": step}).wait()
         if step % 3 == 1:
-            assert temporary.certify(step, good_steps=50)
+            assert temporary.mark_good(step, good_steps=50)
     later = TemporaryCheckpoints(str(tmp_path), lease_epoch=2)
     assert [found.step for found in later.prune(8)] == [2, 3, 5, 6]
     assert [found.step for found in later.prune(9, keep=0)] == [8]
-    assert [(found.step, found.is_certified) for found in later.all()] == [(1, True), (4, True), (7, True)]
+    assert [(found.step, found.is_good) for found in later.all()] == [(1, True), (4, True), (7, True)]
 
 
 def test_of_a_mark_that_was_seen_the_bucket_is_not_asked_again(filled: str, gcs_server: GcsServerProcess):
@@ -130,7 +130,7 @@ def test_a_mark_without_a_checkpoint_is_nothing_to_go_on_from(tmp_path):
     temporary = TemporaryCheckpoints(str(tmp_path), lease_epoch=1)
     for step in (1, 2):
         checkpoint.save(f"{temporary.folder_of(step)}/checkpoint", {"w": jnp.zeros(2)}, {"step": step}).wait()
-    assert temporary.certify(2, good_steps=50)
+    assert temporary.mark_good(2, good_steps=50)
     Path(temporary.folder_of(2), "checkpoint", "manifest.json").unlink()  # as the error of a torn one says
     for looking in (temporary, TemporaryCheckpoints(str(tmp_path), lease_epoch=2)):
         assert looking.newest(9).step == 1
@@ -143,7 +143,7 @@ def test_an_attempt_that_lost_its_lease_marks_nothing(tmp_path):
     for temporary, step in ((zombie, 1), (successor, 2)):
         checkpoint.save(f"{temporary.folder_of(step)}/checkpoint", {"w": jnp.zeros(2)}, {"step": step}).wait()
     with pytest.raises(SupersededError):
-        zombie.certify(1, good_steps=50)
+        zombie.mark_good(1, good_steps=50)
 
 
 def test_what_is_marked_after_it_was_listed_stays(tmp_path, monkeypatch):
@@ -151,7 +151,7 @@ def test_what_is_marked_after_it_was_listed_stays(tmp_path, monkeypatch):
     for step in (1, 2, 3):
         checkpoint.save(f"{first.folder_of(step)}/checkpoint", {"w": jnp.zeros(2)}, {"step": step}).wait()
     listed = second.all()
-    first.certify(1, good_steps=50)
+    first.mark_good(1, good_steps=50)
     monkeypatch.setattr(second, "all", lambda: listed)
     assert second.prune(9, keep=1) == [listed[1]]
-    assert [(found.step, found.is_certified) for found in first.all()] == [(1, True), (3, False)]
+    assert [(found.step, found.is_good) for found in first.all()] == [(1, True), (3, False)]

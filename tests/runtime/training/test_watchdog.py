@@ -22,7 +22,7 @@ from runtime.training import watchdog
 from tests.runtime.training import small_run
 
 logging.basicConfig(level=logging.INFO)
-watchdog.HANG_SECONDS, watchdog.LAST_WORDS_SECONDS = 3.0, 0.0
+watchdog.HANG_SECONDS, watchdog.FLUSH_SECONDS = 3.0, 0.0
 count = 0
 
 def waits_for_a_host_that_is_gone(*arguments):
@@ -39,7 +39,7 @@ small_run.run(Path(sys.argv[1]), lease_epoch=1, step_function=waits_for_a_host_t
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "HANG_SECONDS", 0.5)
-    monkeypatch.setattr(watchdog, "LAST_WORDS_SECONDS", 0.0)
+    monkeypatch.setattr(watchdog, "FLUSH_SECONDS", 0.0)
 
 
 def settled(dog: Watchdog) -> Watchdog:
@@ -96,7 +96,7 @@ def test_a_run_of_long_updates_is_given_as_many_times_longer(monkeypatch: pytest
 
 @pytest.mark.usefixtures("quick")
 def test_a_device_that_answers_after_all_ends_nothing(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(watchdog, "LAST_WORDS_SECONDS", 1.5)
+    monkeypatch.setattr(watchdog, "FLUSH_SECONDS", 1.5)
     ends: list[int] = []
     told: list[int] = []
     dog = settled(Watchdog(on_hang=lambda number, seconds: told.append(number), end=ends.append))
