@@ -4,8 +4,9 @@ import os
 import sys
 import threading
 
+import pytest
+
 from runtime.training.background import NICENESS, lower_priority, repeated
-from tests.catalogue import expect_error
 
 
 def test_only_the_calling_thread_gets_a_lower_priority() -> None:
@@ -48,11 +49,11 @@ def test_the_block_waits_for_the_call_under_way_also_after_an_error():
         has_ended.set()
 
     with (
-        expect_error(ValueError),
+        pytest.raises(ZeroDivisionError),
         repeated(function, pause_seconds=lambda: 0.0, name="repeats"),
     ):
         assert began.wait(60)
         threading.Timer(0.05, goes_on.set).start()
-        raise ValueError("of the block")
+        raise ZeroDivisionError
     assert has_ended.is_set()
     assert "repeats" not in [thread.name for thread in threading.enumerate()]

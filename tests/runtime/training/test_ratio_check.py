@@ -30,7 +30,7 @@ def no_number(*given: jax.Array) -> Ratios:
     return right._replace(total=right.total.at[0, 0].set(jnp.nan))
 
 
-def test_a_run_is_refused_where_a_number_of_the_loss_kernel_is_wrong() -> None:
+def test_a_wrong_number_of_the_loss_kernel_is_an_error() -> None:
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
     check_ratios(mesh, form=ratios_in_xla)
     for wrong in (one_number_off, label_kept, sum_off, no_number):
@@ -38,7 +38,7 @@ def test_a_run_is_refused_where_a_number_of_the_loss_kernel_is_wrong() -> None:
             check_ratios(mesh, form=wrong)
 
 
-def test_a_process_asks_its_devices_once() -> None:
+def test_a_process_checks_its_devices_once() -> None:
     asked = []
 
     def form(*given: jax.Array) -> Ratios:

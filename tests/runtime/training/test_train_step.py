@@ -16,6 +16,7 @@ from runtime.model.rotary import inverse_frequencies
 from runtime.optim.ema import Ema
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
+from runtime.platform.remat import check_remat
 from runtime.training.eval_step import build_eval_step
 from runtime.training.objective import check_batch, next_tokens
 from runtime.training.state import TrainState, initial_state, with_averages
@@ -24,7 +25,6 @@ from runtime.training.train_step import (
     Hyperparameters,
     ProgramOptions,
     TrainStep,
-    _check_remat,
     _train_program,
     build_train_step,
 )
@@ -102,7 +102,7 @@ def test_the_loss_is_the_mean_over_the_predicted_positions_of_the_logits(mesh: M
     assert not np.any(np.asarray(evaluated.loss)[~np.asarray(evaluated.has_target)])
 
 
-def test_in_bfloat16_an_update_is_near_that_in_float32_and_what_is_kept_stays_float32(mesh: Mesh) -> None:
+def test_a_bfloat16_step_is_near_float32_and_the_state_stays_float32(mesh: Mesh) -> None:
     state = state_of(mesh)
     steps = [
         plain_step(CONFIG, mesh, compute_dtype=dtype, attention_kernel="chunked", donate=False)
@@ -137,7 +137,7 @@ def test_micro_batches_change_rounding_only(mesh: Mesh) -> None:
             np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-7)
 
 
-def test_no_number_of_the_recipe_and_no_rotary_embedding_compiles_anew(mesh: Mesh) -> None:
+def test_no_hyperparameter_and_no_rotary_embedding_recompiles(mesh: Mesh) -> None:
     state = state_of(mesh)
     build(mesh)(state, *batch(), TOLD)
     compiled = sum(program._cache_size() for program in programs_of(mesh))
@@ -155,7 +155,7 @@ def programs_of(mesh: Mesh) -> list:
     return [cell.cell_contents for cell in step.__closure__ or () if hasattr(cell.cell_contents, "_cache_size")]
 
 
-def test_the_rotary_embedding_that_is_asked_for_is_the_one_used(mesh: Mesh) -> None:
+def test_the_rotary_embedding_of_the_phase_is_used(mesh: Mesh) -> None:
     config = dataclasses.replace(CONFIG, initializer_range=0.3)
     state = initial_state(config, 0, mesh)
     losses = set()
@@ -167,7 +167,7 @@ def test_the_rotary_embedding_that_is_asked_for_is_the_one_used(mesh: Mesh) -> N
     assert len(losses) == 2
 
 
-def test_the_same_update_twice_is_bitwise_the_same(mesh: Mesh) -> None:
+def test_the_same_step_twice_is_bitwise_equal(mesh: Mesh) -> None:
     first, second = (build(mesh)(state_of(mesh), *batch(), TOLD) for _ in range(2))
     assert all(map(np.array_equal, jax.tree.leaves(first), jax.tree.leaves(second)))
 
@@ -203,13 +203,13 @@ def test_several_averages_each_follow_by_their_own_decay_and_change_nothing_else
     assert_near(*((tree.params, tree.optimizer, tree.averages["fast"]) for tree in (state, alone)))
 
 
-def test_a_decay_for_an_average_that_is_not_there_is_refused(mesh: Mesh) -> None:
+def test_a_decay_for_a_missing_average_is_an_error(mesh: Mesh) -> None:
     with expect_error(ValueError):
         build(mesh)(state_of(mesh), *batch(), TOLD._replace(average_decays=(0.5, 0.9)))
 
 
 @pytest.mark.parametrize("worst", [np.nan, np.inf])
-def test_an_update_that_is_not_finite_is_left_out_and_nothing_of_it_is_kept(mesh: Mesh, worst: float) -> None:
+def test_a_step_that_is_not_finite_is_skipped_without_a_trace(mesh: Mesh, worst: float) -> None:
     state = initial_state(CONFIG, 0, mesh, averages=("averaged",), skip_window_steps=4)
     told = TOLD._replace(skip_sigma=6.0, skip_warmup_steps=2)
     first, metrics = build(mesh)(state, *batch(), told)
@@ -226,7 +226,7 @@ def test_an_update_that_is_not_finite_is_left_out_and_nothing_of_it_is_kept(mesh
     assert all(map(np.array_equal, jax.tree.leaves(second), jax.tree.leaves(first)))
 
 
-def test_an_average_loses_no_stride_where_the_update_at_its_turn_is_left_out(mesh: Mesh) -> None:
+def test_an_average_keeps_its_stride_over_a_skipped_step(mesh: Mesh) -> None:
     averages = (Ema(0.75, "fast"), Ema(0.9995, "slow"))
     assert [average.every_steps for average in averages] == [1, 2]
     state = initial_state(CONFIG, 0, mesh, averages=("fast", "slow"), skip_window_steps=4)
@@ -250,7 +250,7 @@ def test_an_average_loses_no_stride_where_the_update_at_its_turn_is_left_out(mes
         np.testing.assert_allclose(moved, values - begin, rtol=1e-3, atol=1e-3 * np.max(np.abs(values - begin)))
 
 
-def test_where_the_skip_rule_begins_anew_an_update_far_above_the_level_before_is_taken(mesh: Mesh) -> None:
+def test_a_restarted_skip_rule_accepts_another_level(mesh: Mesh) -> None:
     state = initial_state(CONFIG, 0, mesh, averages=("averaged",), skip_window_steps=4)
     told = TOLD._replace(skip_sigma=6.0, skip_warmup_steps=2)
     for seed in range(3):
@@ -266,7 +266,7 @@ def test_where_the_skip_rule_begins_anew_an_update_far_above_the_level_before_is
     assert int(after.history.num_good) == 1 and float(after.history.losses[0]) == float(metrics.loss)
 
 
-def test_of_an_update_that_is_left_out_the_norms_of_the_gradient_are_those_that_were_measured(mesh: Mesh) -> None:
+def test_a_skipped_step_has_the_measured_norms_of_its_gradient(mesh: Mesh) -> None:
     state = initial_state(CONFIG, 0, mesh, averages=("averaged",), skip_window_steps=4)
     told = TOLD._replace(skip_sigma=6.0, skip_warmup_steps=2)
     for seed in range(3):
@@ -321,14 +321,8 @@ def test_seeds_differ_and_a_seed_repeats(mesh: Mesh) -> None:
     assert float(jnp.std(first.lm_head)) == pytest.approx(CONFIG.initializer_range, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"attention_kernel": "splash"}, "attention_kernel is 'splash', a Mosaic TPU kernel"),
-        ({"num_microbatches": 0}, "num_microbatches is 0; it must be at least 1"),
-    ],
-)
-def test_a_step_that_cannot_be_built_is_refused(mesh: Mesh, changes: dict, message: str) -> None:
+@pytest.mark.parametrize("changes", [{"attention_kernel": "splash"}, {"num_microbatches": 0}])
+def test_a_step_that_cannot_be_built_is_an_error(mesh: Mesh, changes: dict) -> None:
     arguments = {
         "attention_kernel": "reference",
         "loss_kernel": "chunked",
@@ -341,7 +335,7 @@ def test_a_step_that_cannot_be_built_is_refused(mesh: Mesh, changes: dict, messa
 
 def test_an_unknown_remat_policy_is_an_error_that_lists_the_known_ones() -> None:
     with expect_error(ValueError):
-        _check_remat("some")
+        check_remat("some")
 
 
 def test_a_batch_that_does_not_divide_or_is_too_long_is_refused(mesh: Mesh) -> None:
