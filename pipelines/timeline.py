@@ -25,7 +25,7 @@ from steps.phase_timeline import Change, RunPhase, changes, learning_rate_jump, 
 SCHEMA = "marin_dag.timeline/1"
 SAID_OF_EVERY_PHASE = ("rope", "mixture")
 """What a reader holds against the published table phase by phase, and would otherwise look for further up."""
-LISTED_APART = ("mixture", "restore", "global_batch_size", "sequence_length", "seed")
+LISTED_APART = ("mixture", "global_batch_size", "sequence_length", "seed")
 """Settings of a first phase that have lines of their own."""
 VALUE_WIDTH = 120 - 22
 """Characters of a terminal, less those of the name of a field."""

@@ -172,12 +172,12 @@ ACKNOWLEDGED_FIELDS = ("learning_rate", *ABRUPT_FIELDS)
 
 
 def chosen_settings(config: TrainPhaseConfig) -> dict[str, object]:
-    """Return the settings that have no default, or another value than it, without the caches."""
+    """Return the settings without a default or with another value; caches and `restore` belong to its inputs."""
     fields = TrainPhaseConfig.model_fields
     return {
         name: getattr(config, name)
         for name in COMPARED_FIELDS
-        if name != "caches" and (fields[name].is_required() or getattr(config, name) != fields[name].default)
+        if name not in ("caches", "restore") and (fields[name].is_required() or getattr(config, name) != fields[name].default)
     }
 
 

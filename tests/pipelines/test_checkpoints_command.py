@@ -1,4 +1,4 @@
-"""`certified`: which state one can go back to, and the lines that do it."""
+"""The `checkpoints` command: lists checkpoints, and prints commands that start from a good one."""
 
 import json
 import shlex
@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from marin_dag.cli.main import main
+from marin_dag.cli.session import program_words
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import record_path
 from marin_dag.store.prefix import open_store
@@ -14,6 +15,7 @@ from pipelines import tootsie
 from pipelines.scales import LAPTOP
 from runtime.training import checkpoint
 from runtime.training.temporary import TemporaryCheckpoints
+from tests.catalogue import check_message
 from tests.marin_dag.ledger.test_records import a_record
 
 
@@ -30,6 +32,18 @@ def run(prefix, capsys, *words):
     return code, printed.out, printed.err
 
 
+def commands_in(out):
+    """Return label -> words of the command after it, without python and the script."""
+    lines = [line for line in out.splitlines() if line[:12].strip()]
+    return {line[:12].strip(): shlex.split(line[12:])[2:] for line in lines if " --" in line[12:]}
+
+
+def with_short_program(out):
+    """Return the output with the program of the recipe instead of the one that runs the tests."""
+    python, script = program_words()
+    return out.replace(f"{python} {script}", "python pipelines/tootsie.py").replace(python, "python")
+
+
 def save(prefix, digest, step, *, is_good):
     temporary = TemporaryCheckpoints(f"{prefix}/work/{digest}/temporary", lease_epoch=3)
     metadata = {"step": step, "consumed_tokens": step * 1000}
@@ -39,123 +53,88 @@ def save(prefix, digest, step, *, is_good):
     return temporary.folder_of(step)
 
 
-def test_it_lists_the_newest_certified_state_of_each_phase_and_prints_lines_that_go_back_to_it(tmp_path, capsys):
-    prefix = tmp_path / "runs"
-    phases = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
-    phoenix, last = phases.step("phoenix"), phases.step("deeper_starling")
+@pytest.fixture(scope="module")
+def graph():
+    return Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
+
+
+def test_without_a_name_the_newest_checkpoint_of_each_phase_is_listed(tmp_path, capsys, graph):
+    phoenix, last = graph.step("phoenix"), graph.step("deeper_starling")
     for step, is_good in ((1000, True), (1100, True), (1150, False)):
-        folder = save(prefix, phoenix.digest, step, is_good=is_good)
-    last_step = last.until - 60
-    save(prefix, last.digest, last_step, is_good=True)
-    code, out, _ = run(prefix, capsys, "certified")
+        save(tmp_path, phoenix.digest, step, is_good=is_good)
+    save(tmp_path, last.digest, last.until - 60, is_good=True)
+    for words in (("checkpoints",), ("checkpoints", "--good")):
+        code, out, _ = run(tmp_path, capsys, *words)
+        assert code == 0
+        check_message(out)
+
+
+def test_with_a_name_all_its_checkpoints_are_listed_with_commands_to_start_from_the_newest_good_one(
+    tmp_path, capsys, graph
+):
+    phoenix = graph.step("phoenix")
+    for step, is_good in ((1000, True), (1100, True), (1150, False)):
+        folder = save(tmp_path, phoenix.digest, step, is_good=is_good)
+    code, out, _ = run(tmp_path, capsys, "checkpoints", "phoenix")
     assert code == 0
-    listed = [line.split() for line in out.splitlines()]
-    assert " ".join(listed[0]) == "phoenix step 1,100 1,100,000 tokens then 50 good updates"
-    assert listed[1][:3] == ["deeper_starling", "step", f"{last.until - 60:,}"]
-    assert len(listed) == 3 and out.splitlines()[2][12:].endswith(f" certified deeper_starling --prefix {prefix}")
-    code, out, _ = run(prefix, capsys, "certified", "phoenix")
-    older, said_first = out.splitlines()[1], out.splitlines()[2]
-    assert older.split()[1:3] == ["step", "1,000"] and said_first.startswith("the newest first")
-    said = {line[:12].strip(): line[12:] for line in out.splitlines()[3:]}
-    assert said["lies in"] == folder.replace("1150", "1100")
-    publish, fork = (shlex.split(said[what])[2:] for what in ("publish it", "go on from"))
-    assert publish[:4] == ["--set", "phoenix.until_step=1100", "--until", "phoenix"]
-    assert phases.override("phoenix", "until_step", "1100").step("phoenix").digest == phoenix.digest
-    assert run(prefix, capsys, *publish[:4], "--dry-run")[0] == 2
-    assert fork[:4] == ["fork", "starling", "--as", "starling-again"]
-    (note,) = [line.strip() for line in out.splitlines() if line.startswith("            ")]
-    assert note.startswith("its decay begins at step 1,201 and the phase at 1,100: the rate stays at 5.1e-3")
-    assert note.endswith("; instead, with: --set learning_rate.start_step=1100 --set until_step=1200")
-    code, out, err = run(prefix, capsys, *fork[:-2])
+    assert [line.split()[2] for line in out.splitlines()[:3]] == ["1,150", "1,100", "1,000"]
+    assert folder.replace("1150", "1100") in out
+    commands = commands_in(out)
+    assert commands["publish"][:4] == ["--set", "phoenix.until_step=1100", "--until", "phoenix"]
+    assert graph.override("phoenix", "until_step", "1100").step("phoenix").digest == phoenix.digest
+    assert run(tmp_path, capsys, *commands["publish"][:4], "--dry-run")[0] == 2
+    fork = commands["start here"]
+    assert fork[:6] == ["fork", "phoenix", "--as", "phoenix-again", "--set", "start=phoenix@1100"]
+    fork[7] = "z_loss=2e-4"
+    code, _, err = run(tmp_path, capsys, *fork[:-2])
     assert code == 0, err
-    assert "from step 1100, certified by 50 good updates" in run(prefix, capsys, "ls")[1]
-    _, out, _ = run(prefix, capsys, "certified", "phoenix")
-    (another,) = [line for line in out.splitlines() if line.startswith("go on from")]
-    assert "fork starling --as starling-again-2 --set start=phoenix@1100" in another, "the first name is taken"
-    _, out, _ = run(prefix, capsys, "certified", "deeper_starling")
-    (last,) = [shlex.split(line[12:])[2:] for line in out.splitlines() if line.startswith("go on from")]
-    start = ["--set", f"start=deeper_starling@{last_step}"]
-    assert last[:8] == ["fork", "deeper_starling", "--as", "deeper_starling-again", *start, "--set", "FIELD=VALUE"]
-    last[7] = "z_loss=2e-4"
-    code, out, err = run(prefix, capsys, *last[:-2])
-    assert code == 0, err
+    _, out, _ = run(tmp_path, capsys, "checkpoints", "phoenix")
+    assert "phoenix-again-2" in commands_in(out)["start here"], "the first name is in use"
 
 
-def test_where_the_recipe_stops_before_a_certified_state_now_the_state_is_listed_all_the_same(tmp_path, capsys):
+def test_a_published_checkpoint_needs_no_command_to_publish_it(tmp_path, capsys, graph):
+    phoenix, jellyfish = graph.step("phoenix"), graph.step("jellyfish")
+    save(tmp_path, phoenix.digest, 1100, is_good=True)
+    save(tmp_path, jellyfish.digest, 900, is_good=True)
+    record = a_record("phoenix", phoenix.digest, 1100)
+    open_store(str(tmp_path)).write(record_path(record.key), record.model_dump_json().encode())
+    outputs = [run(tmp_path, capsys, "checkpoints", name)[1] for name in ("phoenix", "jellyfish")]
+    assert run(tmp_path, capsys, "checkpoints", "phoenix", "jellyfish") == (0, "\n".join(outputs), "")
+    assert "publish" not in commands_in(outputs[0]) and "publish" in commands_in(outputs[1])
+
+
+def test_without_checkpoints_nothing_is_written_and_other_steps_are_an_error(tmp_path, capsys):
     prefix = tmp_path / "runs"
-    last = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]]).step("deeper_starling")
-    save(prefix, last.digest, last.until - 10, is_good=True)
-    code, out, err = run(
-        prefix, capsys, "certified", "deeper_starling", "--set", f"deeper_starling.until_step={last.until - 60}"
-    )
-    assert (code, err) == (0, "") and f"step {last.until - 10:>11,}" in out
-    assert f"deeper_starling stops at step {last.until - 60:,} now, which is no way on from here" in out
-
-
-def test_where_nothing_is_certified_it_says_so_and_a_step_that_trains_nothing_is_refused(tmp_path, capsys):
-    prefix = tmp_path / "runs"
-    code, out, _ = run(prefix, capsys, "certified")
-    assert (code, out.split(":")[0]) == (0, "nothing of these phases is certified")
-    assert "certified kestrel --prefix" in out.splitlines()[1], "to be pasted as it is"
-    assert "nothing of kestrel is certified" in run(prefix, capsys, "certified", "kestrel")[1]
-    code, _, err = run(prefix, capsys, "certified", "report")
-    assert code == 1 and "certified report: it trains nothing; name a phase" in err
-    code, _, err = run(prefix, capsys, "certified", "--dry-run")
-    assert code == 1 and "--dry-run: `certified` does not take it; it only looks" in err
+    for words in (("checkpoints",), ("checkpoints", "--good"), ("checkpoints", "kestrel")):
+        code, out, _ = run(prefix, capsys, *words)
+        assert code == 0
+        check_message(out)
+    code, _, err = run(prefix, capsys, "checkpoints", "report")
+    assert code == 1
+    check_message(err)
     assert not list(prefix.rglob("*"))
 
 
-def test_of_several_phases_it_says_what_it_says_of_each_and_of_one_that_is_published_where(tmp_path, capsys):
-    prefix = tmp_path / "runs"
-    graph = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
-    phoenix, jellyfish = graph.step("phoenix"), graph.step("jellyfish")
-    save(prefix, phoenix.digest, 1100, is_good=True)
-    save(prefix, jellyfish.digest, 900, is_good=True)
-    record = a_record("phoenix", phoenix.digest, 1100)
-    store = open_store(str(prefix))
-    store.write(record_path(record.key), record.model_dump_json().encode())
-    of_one = [run(prefix, capsys, "certified", name)[1] for name in ("phoenix", "jellyfish")]
-    assert run(prefix, capsys, "certified", "phoenix", "jellyfish") == (0, "\n".join(of_one), "")
-    assert f"\npublished   {prefix}/{record.output_path}\n" in of_one[0] and "publish it" not in of_one[0]
-    assert "\npublish it  " in of_one[1] and "fork phoenix --as phoenix-again" in of_one[1]
-
-
 @pytest.mark.parametrize(
-    ("events", "why"),
+    "events",
     [
-        ([], "it has not trained under this prefix as the recipe stands now"),
-        ([("phase", None)], "it is at step 1,201 and has saved no state on its way"),
-        (
-            [("begin", 1201), ("progress", 1250)],
-            "it is at step 1,250 and has saved no state on its way, of which one is due every 100 updates",
-        ),
-        (
-            [("checkpoint", 1260), ("progress", 1301)],
-            "50 good updates in a row certify a state, and behind its first save, at step 1,260, it has made 41",
-        ),
-        (
-            [("checkpoint", 1210), ("skipped", 1230), ("alarm", 1270), ("end", 1301)],
-            "50 good updates in a row certify a state, and behind its saves a monitor alarmed, the last at step 1,270",
-        ),
-        (
-            [("checkpoint", 1210), ("certified", 1210), ("checkpoint", 1260), ("skipped", 1265), ("end", 1301)],
-            "step 1,210 was, the last of 1, and no such state lies under this prefix: `gc --certified` let it go, or",
-        ),
-        (
-            [("skipped", 1205), ("checkpoint", 1210), ("skipped", 1230), ("skipped", 1270), ("end", 1301)],
-            "50 good updates in a row certify a state, and updates behind its saves were skipped, "
-            "the last at step 1,270",
-        ),
+        [("phase", None)],
+        [("begin", 1201), ("progress", 1250)],
+        [("checkpoint", 1260), ("progress", 1301)],
+        [("checkpoint", 1210), ("skipped", 1230), ("alarm", 1270), ("end", 1301)],
+        [("checkpoint", 1210), ("good_checkpoint", 1210), ("checkpoint", 1260), ("skipped", 1265), ("end", 1301)],
+        [("skipped", 1205), ("checkpoint", 1210), ("skipped", 1230), ("skipped", 1270), ("end", 1301)],
     ],
 )
-def test_where_nothing_of_a_phase_is_certified_its_log_tells_why(tmp_path, capsys, events, why):
-    starling = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]]).step("starling")
-    log = tmp_path / "runs" / "work" / starling.digest / "events" / "20260101-000000-0123abcd.jsonl"
+def test_a_phase_without_good_checkpoints_has_a_reason_from_its_logs(tmp_path, capsys, graph, events):
+    starling = graph.step("starling")
+    log = tmp_path / "work" / starling.digest / "events" / "20260101-000000-0123abcd.jsonl"
     log.parent.mkdir(parents=True)
     log.write_text(
         "".join(
             json.dumps({"event": event} | ({} if step is None else {"step": step})) + "\n" for event, step in events
         )
     )
-    code, out, _ = run(tmp_path / "runs", capsys, "certified", "starling")
-    assert code == 0 and out.startswith(f"nothing of starling is certified: {why}")
+    code, out, _ = run(tmp_path, capsys, "checkpoints", "starling")
+    assert code == 0
+    check_message(out)

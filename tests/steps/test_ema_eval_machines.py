@@ -44,7 +44,7 @@ def evaluation(phase: Step, **changes: object) -> EmaEvalConfig:
         (Tpu("v4-2048"), {"replica_parallel": 3}, "replica_parallel is 3, which divides no axis of a torus of 8x8x16"),
     ],
 )
-def test_what_its_machines_do_not_take_is_refused_while_it_is_planned(
+def test_a_plan_refuses_machines_that_cannot_run_the_evaluation(
     phase: Step, resources: Resources, changes: dict[str, object], reason: str
 ) -> None:
     assert ema_eval.check_on is not None
@@ -63,12 +63,12 @@ def test_what_its_machines_do_not_take_is_refused_while_it_is_planned(
         (Gpu("H200", 8, num_hosts=3), {"replica_parallel": 3}),
     ],
 )
-def test_what_they_take_is_not(phase: Step, resources: Resources, changes: dict[str, object]) -> None:
+def test_suitable_machines_are_planned(phase: Step, resources: Resources, changes: dict[str, object]) -> None:
     assert ema_eval.check_on is not None
     ema_eval.check_on(evaluation(phase, **changes), resources)
 
 
-def test_at_a_length_that_the_default_takes_nothing_needs_to_be_named(phase: Step) -> None:
+def test_the_default_kernel_needs_no_name(phase: Step) -> None:
     assert ema_eval.check_on is not None
     whole = phase.fork("whole", sequence_length=1024, model=dataclasses.replace(WIDE))
     ema_eval.check_on(evaluation(whole), Tpu("v6e-4"))

@@ -42,7 +42,7 @@ def evaluation(of: Step[Any], average: str | None) -> Step[Any]:
         (evaluation(phase(*KEPT), "slo"), "averages called averaged, slow, and 'slo'", "--set ema_eval.average=null"),
     ],
 )
-def test_an_average_that_the_phase_will_not_keep_is_refused_with_what_may_be_said_instead(step, said, cure) -> None:
+def test_an_average_that_the_phase_does_not_have_is_an_error(step, said, cure) -> None:
     with pytest.raises(UserError) as refused:
         check_configs(Graph([step]).steps)
     assert said in str(refused.value) and cure in str(refused.value)
@@ -57,5 +57,5 @@ def test_an_average_that_the_phase_will_not_keep_is_refused_with_what_may_be_sai
         evaluation(phase(*KEPT), "averaged"),
     ],
 )
-def test_what_the_phase_keeps_is_not(step: Step[Any]) -> None:
+def test_an_average_of_the_phase_is_valid(step: Step[Any]) -> None:
     check_configs(Graph([step]).steps)

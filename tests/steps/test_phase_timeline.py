@@ -59,10 +59,10 @@ def test_a_rate_that_meets_the_one_before_needs_no_acknowledgement():
     check_acknowledged("next", BEFORE, then(learning_rate=Linear(1e-3, 1e-4, 100, 100)))
 
 
-def test_a_jump_of_the_learning_rate_is_refused_with_both_values_and_the_line_to_write():
+def test_an_unacknowledged_jump_of_the_learning_rate_is_an_error():
     with expect_error(ValueError) as caught:
         check_acknowledged("next", BEFORE, then(learning_rate=Constant(1.7e-3)))
-    assert "acknowledge=('learning_rate',)" in str(caught.value)
+    assert caught.value.fields == ("learning_rate",)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_each_abrupt_change_is_refused_until_it_is_acknowledged(field, value):
     check_acknowledged("next", BEFORE, then(**{field: value, "acknowledge": (field,)}))
 
 
-def test_a_new_batch_size_average_mixture_and_z_loss_are_listed_and_need_nothing():
+def test_gradual_changes_need_no_acknowledgement():
     after = then(global_batch_size=24, averages=(Ema(0.995),), z_loss=1e-4)
     check_acknowledged("next", BEFORE, after)
     assert [change.field for change in changes(BEFORE, after)] == ["global_batch_size", "averages", "z_loss"]
@@ -100,37 +100,37 @@ def test_a_new_batch_size_average_mixture_and_z_loss_are_listed_and_need_nothing
     ("field", "value"),
     [("averages", (Ema(0.99), Ema(0.999, "slow"))), ("replay", "another phase")],
 )
-def test_averages_and_a_replay_are_listed_and_need_nothing(field, value):
+def test_averages_and_a_replay_need_no_acknowledgement(field, value):
     after = then(**{field: value})
     check_acknowledged("next", BEFORE, after)
     (change,) = changes(BEFORE, after)
     assert (change.field, change.before, change.after) == (field, getattr(BEFORE, field), value)
 
 
-def test_a_source_that_reads_another_cache_from_its_beginning_is_refused_until_it_is_acknowledged():
+def test_another_cache_is_an_error_until_it_is_acknowledged():
     after = then(caches={"web": "another cache"})
     with expect_error(ValueError) as caught:
         check_acknowledged("next", BEFORE, after)
-    assert "acknowledge=('caches',)" in str(caught.value)
+    assert caught.value.fields == ("caches",)
     check_acknowledged("next", BEFORE, dataclasses.replace(after, acknowledge=("caches",)))
 
 
-def test_a_cache_is_no_change_of_its_own_where_the_mixture_adds_or_drops_its_source():
+def test_a_source_that_the_mixture_adds_or_drops_changes_no_cache():
     both = MixtureSchedule.constant({"web": 1.0, "code": 1.0})
     after = then(mixture=both, caches={"web": "a cache", "code": "its cache"})
     assert [change.field for change in changes(BEFORE, after)] == ["mixture"]
     assert [change.field for change in changes(after, then())] == ["mixture"]
 
 
-def test_what_a_phase_restored_is_no_change_of_the_one_after():
+def test_restore_is_no_change_of_the_next_phase():
     before = dataclasses.replace(BEFORE, restore="weights")
     assert changes(before, then()) == ()
 
 
-def test_batches_left_out_are_refused_until_it_is_acknowledged_and_are_no_change_of_the_phase_after():
+def test_skipped_batches_are_an_error_until_acknowledged_and_no_change_of_the_next_phase():
     with expect_error(ValueError) as e:
         check_acknowledged("next", BEFORE, then(skip_batches=300))
-    assert "acknowledge=('skip_batches',)" in str(e.value)
+    assert e.value.fields == ("skip_batches",)
     left_out = then(skip_batches=300, acknowledge=("skip_batches",))
     check_acknowledged("next", BEFORE, left_out)
     (change,) = changes(BEFORE, left_out)
@@ -140,7 +140,7 @@ def test_batches_left_out_are_refused_until_it_is_acknowledged_and_are_no_change
     assert (again.before, again.after) == (0, 300), "as many once more"
 
 
-def test_batches_left_out_are_no_tokens_of_the_run():
+def test_skipped_batches_are_no_tokens_of_the_run():
     phases = {"first": BEFORE, "second": then(skip_batches=300)}
     leg = place_phases(phases, {"second": ("first", 100)})["second"]
     assert (leg.begin_tokens, leg.end_tokens) == (100 * 8 * 32, 200 * 8 * 32)
@@ -160,7 +160,7 @@ def test_an_average_the_wrong_way_round_is_refused():
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 10**4)), min_size=1, max_size=5), st.data())
-def test_tokens_agree_with_counting_every_update(drawn, data):
+def test_tokens_agree_with_counting_every_step(drawn, data):
     phases, starts, end, expected = {}, {}, 0, {0: 0}
     for index, (steps, batch) in enumerate(drawn):
         if index:
@@ -177,7 +177,7 @@ def test_tokens_agree_with_counting_every_update(drawn, data):
         assert leg.end_tokens == leg.tokens_at(leg.settings.until_step)
 
 
-def test_a_leg_knows_where_it_stands_in_its_run_whatever_the_order_it_is_given_in():
+def test_phases_are_placed_in_any_order():
     phases = {
         "branch": then(until_step=170, global_batch_size=1),
         "second": then(until_step=200, global_batch_size=24, learning_rate=Linear(1e-3, 1e-4, 100, 100)),
@@ -191,7 +191,7 @@ def test_a_leg_knows_where_it_stands_in_its_run_whatever_the_order_it_is_given_i
     assert legs["second"].rates == (1e-3, Linear(1e-3, 1e-4, 100, 100)(199))
 
 
-def test_a_leg_that_starts_nowhere_is_refused():
+def test_a_missing_predecessor_is_an_error():
     with expect_error(ValueError):
         place_phases({"first": BEFORE}, {"first": ("lost", 3)})
 

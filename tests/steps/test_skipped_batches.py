@@ -14,6 +14,7 @@ from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.tracking.events import read_events
 from runtime.training import checkpoint, train_step
+from steps import phase_training
 from steps.phase_config import TrainPhaseConfig
 from steps.tokenize import TokenizeResult
 from steps.train_phase import train_phase
@@ -69,12 +70,12 @@ def recorded(folder: Path, *arguments: Any, **keywords: Any) -> Any:
 def batches(monkeypatch: pytest.MonkeyPatch, folder: Path, trajectory: Trajectory, config: TrainPhaseConfig) -> list:
     folder.mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr(train_step, "build_train_step", lambda *a, **k: recorded(folder, *a, **k))
+        patch.setattr(phase_training, "build_train_step", lambda *a, **k: recorded(folder, *a, **k))
         trajectory.run(config)
     return [(folder / f"batch-{number}").read_bytes() for number in range(len(list(folder.iterdir())))]
 
 
-def test_it_trains_on_what_comes_behind_them_and_counts_what_it_trained_on(tmp_path, phase, caches, monkeypatch):
+def test_training_starts_after_the_skipped_batches(tmp_path, phase, caches, monkeypatch):
     one_source = MixtureSchedule.constant({"web": 1.0})
     phase = changed(phase, mixture=one_source)
     first = Trajectory(tmp_path / "first", "e" * 64)
@@ -94,7 +95,7 @@ def test_it_trains_on_what_comes_behind_them_and_counts_what_it_trained_on(tmp_p
     assert sum(losses.num_sequences for losses in second.source_losses(7)) == 7 * 4
 
 
-def test_it_says_once_what_of_each_source_was_left_out(tmp_path, phase, before):
+def test_the_log_has_the_skipped_sequences_of_each_source_once(tmp_path, phase, before):
     trajectory = Trajectory(tmp_path, "f" * 64)
     trajectory.run(changed(phase, start=before.at(4), until_step=8, **SKIPPED))
     (event,) = [event for event in trajectory.events() if event["event"] == "left_out"]
@@ -104,7 +105,7 @@ def test_it_says_once_what_of_each_source_was_left_out(tmp_path, phase, before):
     assert not [event for event in trajectory.events() if event["event"] == "left_out"]
 
 
-def test_a_phase_that_leaves_nothing_out_is_another_and_a_checkpoint_tells_nothing_of_it(tmp_path, phase, before):
+def test_skipped_batches_are_identity_and_not_in_checkpoints(tmp_path, phase, before):
     plain, other = (Trajectory(tmp_path / name, name[0] * 64) for name in ("plain", "other"))
     plain.run(changed(phase, start=before.at(4), until_step=8))
     other.run(changed(phase, start=before.at(4), until_step=8, **SKIPPED))
@@ -115,7 +116,7 @@ def test_a_phase_that_leaves_nothing_out_is_another_and_a_checkpoint_tells_nothi
 
 
 @pytest.mark.parametrize("stop_after", [1, 2, 4])
-def test_stopped_anywhere_or_cut_in_two_or_moved_on_it_leaves_nothing_out_again(tmp_path, phase, before, stop_after):
+def test_a_stopped_cut_or_extended_phase_skips_no_batches_again(tmp_path, phase, before, stop_after):
     whole = Trajectory(tmp_path / "whole", "f" * 64)
     config = changed(phase, start=before.at(4), until_step=9, **SKIPPED)
     whole.run(config)
@@ -135,7 +136,7 @@ def test_stopped_anywhere_or_cut_in_two_or_moved_on_it_leaves_nothing_out_again(
 
 
 @pytest.mark.parametrize("dies_at", [0, 2, 4])
-def test_killed_in_its_first_updates_it_ends_with_the_bytes_of_one_that_was_not(tmp_path, phase, before, dies_at):
+def test_killed_in_its_first_steps_it_ends_with_the_same_bytes(tmp_path, phase, before, dies_at):
     config = changed(phase, start=before.at(4), until_step=9, **SKIPPED)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
@@ -150,7 +151,7 @@ def test_killed_in_its_first_updates_it_ends_with_the_bytes_of_one_that_was_not(
     assert dies_at == 2 or again == (dies_at == 0), "again only where nothing was saved, as perhaps before update 2"
 
 
-def test_where_the_data_begin_anew_they_begin_behind_what_is_left_out(tmp_path, phase, before):
+def test_restarted_data_begin_after_the_skipped_batches(tmp_path, phase, before):
     anew = {"restore": "weights_and_optimizer", "acknowledge": ("restore", "skip_batches")}
     trajectory = Trajectory(tmp_path / "anew", "f" * 64)
     trajectory.run(changed(phase, start=before.at(4), until_step=5, **SKIPPED | anew))
@@ -160,7 +161,7 @@ def test_where_the_data_begin_anew_they_begin_behind_what_is_left_out(tmp_path, 
     assert sum(position(scratch, 1)["consumed"].values()) == (5 + 1) * 4
 
 
-def test_a_source_that_ends_while_batches_are_left_out_is_said_to(tmp_path, phase, before):
+def test_a_source_that_ends_in_the_skipped_batches_is_logged(tmp_path, phase, before):
     policy = LossDrop(max_epochs={"code": 0.08})  # eleven sequences; the phase before took five
     trajectory = Trajectory(tmp_path, "f" * 64)
     acknowledged = {"acknowledge": ("skip_batches", "mixing"), "mixing": policy}
@@ -172,7 +173,7 @@ def test_a_source_that_ends_while_batches_are_left_out_is_said_to(tmp_path, phas
     ]
 
 
-def test_it_is_a_jump_that_the_phase_must_acknowledge(phase):
+def test_skipped_batches_must_be_acknowledged(phase):
     first = train_phase("first", phase)
     config = changed(phase, start=first.as_input(), until_step=12, skip_batches=300)
     with expect_error(RefusedConfigError) as told:
@@ -181,7 +182,7 @@ def test_it_is_a_jump_that_the_phase_must_acknowledge(phase):
     train_phase.check(changed(config, acknowledge=("skip_batches",)))
 
 
-def test_beside_a_replay_it_is_refused_and_so_is_the_replay_of_a_phase_that_left_batches_out(phase):
+def test_skipped_batches_and_replays_exclude_each_other(phase):
     first = train_phase("first", phase)
     skipped = first.then("skipped", until_step=12, **SKIPPED)
     following = changed(phase, start=first.as_input(), until_step=12)
@@ -192,7 +193,7 @@ def test_beside_a_replay_it_is_refused_and_so_is_the_replay_of_a_phase_that_left
         train_phase.check(changed(following, replay=skipped.as_input()))
 
 
-def test_no_digest_of_a_phase_without_it_moves_and_the_next_phase_does_not_inherit_it(phase):
+def test_the_next_phase_does_not_inherit_skipped_batches(phase):
     first = train_phase("first", phase)
     assert "skip_batches" not in dict(first.identity["config"][2:])
     skipped = first.then("skipped", until_step=12, **SKIPPED)
@@ -202,6 +203,6 @@ def test_no_digest_of_a_phase_without_it_moves_and_the_next_phase_does_not_inher
     assert first.then("plain", until_step=12).digest == first.digest != skipped.digest
 
 
-def test_a_negative_number_is_refused(phase):
+def test_a_negative_number_is_an_error(phase):
     with expect_error(ValueError):
         TrainPhaseConfig(**dict(phase) | {"skip_batches": -1})
