@@ -75,12 +75,9 @@ def test_a_phase_that_starts_from_another_with_other_versions_warns(tmp_path, ph
     after = Trajectory(tmp_path / "after", "f" * 64)
     after.run(phase.model_copy(update={"start": before.at(3), "until_step": 4}))
     (said,) = after.remarks
-    assert said.splitlines()[:2] == [
-        "from step 3 on computed otherwise than what it goes on from (a phase at step 3):",
-        f"  jaxlib: recorded: {version('jaxlib')} / now: 0.1",
-    ]
+    assert f"  jaxlib: recorded: {version('jaxlib')} / now: 0.1" in said.splitlines()
     assert after.how["from_step_3"] == f"jaxlib: recorded: {version('jaxlib')} / now: 0.1"
-    # And one that goes on with its own milestone, which has seen nothing else.
+    # An attempt that resumes from its own milestone has no further change.
     own = Trajectory(tmp_path / "after", "f" * 64)
     own.records, own.how_by_record, own.attempts = after.records, after.how_by_record, after.attempts
     own.run(phase.model_copy(update={"start": before.at(3), "until_step": 6}))

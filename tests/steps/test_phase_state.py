@@ -34,7 +34,7 @@ def phase(tmp_path_factory: pytest.TempPathFactory) -> TrainPhaseConfig:
 
 
 def damage_a_chunk(folder: str) -> None:
-    next(Path(folder, "checkpoint/arrays").glob("mu.*/c*")).write_bytes(b"")
+    next(Path(folder, "checkpoint/arrays").glob("*mu.*/c*")).write_bytes(b"")
 
 
 def test_only_a_torn_temporary_checkpoint_may_be_deleted(tmp_path, phase):
@@ -162,7 +162,7 @@ def test_a_cut_phase_counts_the_skipped_steps_of_both_parts(tmp_path, caplog):
         result = cut.run(first.model_copy(update={"start": cut.at(at), "until_step": until_step}))
     assert result == uncut.run(first.model_copy(update={"until_step": 11}))
     assert 0 < before_the_cut <= result.num_skipped
-    assert not caplog.records  # the history continues
+    assert {record.module for record in caplog.records} <= {"phase_training"}  # the history continues: no warning of it
 
 
 def test_a_torn_checkpoint_error_survives_pickling():

@@ -8,7 +8,7 @@ import pytest
 
 from marin_dag.errors import RefusedConfigError
 from marin_dag.graph.inputs import Input
-from marin_dag.graph.resources import Tpu
+from marin_dag.graph.resources import Gpu
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
 from pipelines.tootsie import phases
@@ -167,11 +167,12 @@ def test_a_phase_is_measured_as_it_begins(tmp_path, cache):
 
 def test_a_plan_refuses_a_batch_of_held_out_text_for_a_kernel():
     kestrel = phases(EIGHT_B, eight_b_corpus(EIGHT_B))["kestrel"].config
-    few = {"attention_kernel": "splash", "scatter_kernel": "xla", "sequence_length": 512, "model_parallel": 8}
-    config = kestrel.model_copy(update={**few, "global_batch_size": 64})
+    kernels = {"attention_kernel": "chunked", "loss_kernel": "mosaic_gpu", "scatter_kernel": "xla"}
+    config = kestrel.model_copy(update={**kernels, "sequence_length": 128, "global_batch_size": 64})
+    machines = Gpu("H200", 8, num_hosts=2)
     with expect_error(ValueError):
-        check_resources(config, Tpu("v6e-128"))
-    check_resources(config.model_copy(update={"validate_every_steps": 0}), Tpu("v6e-128"))
+        check_resources(config, machines)
+    check_resources(config.model_copy(update={"validate_every_steps": 0}), machines)
 
 
 def test_a_bad_step_is_an_error_before_its_validation(tmp_path, cache):

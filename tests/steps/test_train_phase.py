@@ -573,37 +573,29 @@ def test_a_save_that_may_not_fit_into_the_notice_is_a_warning(tmp_path, phase, m
 
 
 @pytest.mark.parametrize(
-    ("resources", "changes", "reason"),
+    ("resources", "changes"),
     [
-        (Cpu(2), {"attention_kernel": "splash"}, r"on 2 cpu: attention_kernel is 'splash', a Mosaic TPU kernel, and"),
-        (Gpu("H200", 2), {"loss_kernel": "pallas_tpu"}, r"on 2 x H200: loss_kernel is 'pallas_tpu', a Mosaic TPU"),
-        (Cpu(2), {"loss_kernel": "fused"}, r"loss_kernel is 'fused'; it must be one of .*None takes the default"),
-        (
-            Cpu(2),
-            {"scatter_kernel": "pallas_tpu"},
-            r"on 2 cpu: scatter_kernel is 'pallas_tpu', a Mosaic TPU kernel, and",
-        ),
-        (Cpu(2), {"num_microbatches": 3}, r"num_microbatches is 3, .* takes 2 sequences .*; take one of 1, 2\."),
-        (Tpu("v4-8"), {"num_microbatches": 2}, r"takes 1 sequences of a batch of 4 \(v4-8\); take one of 1\."),
-        (Tpu("v4-8", 2), {}, r"global_batch_size is 4, which does not divide over the 8 parts .* a multiple of 8\."),
-        (
-            Cpu(3),
-            {},
-            r"global_batch_size is 4, which does not divide over the 3 parts .*, or resources=Cpu\(num_cpus=2, ",
-        ),
-        (
-            Tpu("v6e-16"),
-            {"model_parallel": 8, "global_batch_size": 8},
-            "on v6e-16: model_parallel x context_parallel is 8, .* no axis of a torus of 4x4",
-        ),
-        (Cpu(2), {"model_parallel": 2, "global_batch_size": 1, "sequence_length": 15}, "takes 15 tokens at a time"),
-        (Gpu("H200", 2), {"model_parallel": 4}, r"on 2 x H200: model_parallel x context_parallel is 4, .* 2 devices"),
-        (Gpu("H200", 8, 3), {"replica_parallel": 2}, r"on 3 x 8 x H200: replica_parallel is 2, and there are 3 hosts"),
-        (Cpu(2), {"replica_parallel": 2}, r"on 2 cpu: .* Cores of a host hold a copy each already: leave replica_para"),
-        (Tpu("v6e-4"), {"replica_parallel": 4}, r"on v6e-4: replica_parallel is 4, .* no axis of a torus of 2x2 chips"),
+        (Cpu(2), {"attention_kernel": "splash"}),
+        (Gpu("H200", 2), {"loss_kernel": "pallas_tpu"}),
+        (Cpu(2), {"loss_kernel": "fused"}),
+        (Cpu(2), {"scatter_kernel": "pallas_tpu"}),
+        (Cpu(2), {"num_microbatches": 3}),
+        (Tpu("v4-8"), {"num_microbatches": 2}),
+        (Tpu("v4-8", 2), {}),
+        (Cpu(3), {}),
+        (Tpu("v6e-16"), {"model_parallel": 8, "global_batch_size": 8}),
+        (Cpu(2), {"model_parallel": 2, "global_batch_size": 1, "sequence_length": 15}),
+        (Gpu("H200", 2), {"model_parallel": 4}),
+        (Gpu("H200", 8, 3), {"replica_parallel": 2}),
+        (Cpu(2), {"replica_parallel": 2}),
+        (Tpu("v6e-4"), {"replica_parallel": 4}),
     ],
 )
-def test_a_plan_refuses_machines_that_cannot_run_the_phase(phase, resources, changes, reason):
+def test_a_plan_refuses_machines_that_cannot_run_the_phase(
+    phase,
+    resources,
+    changes,
+):
     assert train_phase.check_on is not None
     train_phase.check_on(phase, Cpu(2))
     chunked = {"num_microbatches": 2, "attention_kernel": "chunked"}
@@ -616,61 +608,25 @@ WIDE = LlamaConfig(4096, 512, 1024, 2, 4, 2, 128, 4096)
 
 
 @pytest.mark.parametrize(
-    ("resources", "changes", "reason"),
+    ("resources", "changes"),
     [
-        (
-            Gpu("H200", 2),
-            {"attention_kernel": "cudnn", "compute_dtype": "float32"},
-            r"on 2 x H200: attention kernel 'cudnn': float32 queries, .* None takes the default",
-        ),
-        (
-            Gpu("H200", 2),
-            {"attention_kernel": "tokamax", "compute_dtype": "float32"},
-            r"on 2 x H200: attention kernel 'tokamax': float32 queries, .* None takes the default",
-        ),
-        (
-            Gpu("A100-80G", 2),
-            {"attention_kernel": "tokamax", "compute_dtype": "bfloat16"},
-            "'tokamax': its kernels are taken for H100 and H200, and the device is 'A100-80G'",
-        ),
-        (
-            Gpu("H200", 2),
-            {"attention_kernel": "pallas_gpu", "sequence_length": 100},
-            "'pallas_gpu': 100 tokens of a row",
-        ),
-        (
-            Gpu("H200", 2),
-            {"attention_kernel": "pallas_gpu", "model": dataclasses.replace(WIDE, head_dim=96)},
-            "'pallas_gpu': head_dim 96 is none of 64, 128; use",
-        ),
-        (Tpu("v6e-4"), {"attention_kernel": "splash", "sequence_length": 1000}, "on v6e-4: .*'splash': 1000 tokens of"),
-        (Tpu("v6e-4"), {"sequence_length": 1000}, r"on v6e-4: .*'splash': 1000 tokens .* or context_parallel\.$"),
-        (
-            Tpu("v6e-4"),
-            {"sequence_length": 1000, "loss_kernel": "chunked_wide"},
-            r"on v6e-4: .*'splash': 1000 tokens .* or context_parallel\.$",
-        ),
-        (Tpu("v5litepod-4"), {"sequence_length": 128, "context_parallel": 2}, "'splash': 64 tokens of a row"),
-        (Tpu("v5litepod-4"), {"sequence_length": 1023, "context_parallel": 2}, "1,023, which does not divide into"),
-        (
-            Tpu("v4-8"),
-            {"loss_kernel": "pallas_tpu", "model": dataclasses.replace(WIDE, vocab_size=4099)},
-            "vocab_size 4099",
-        ),
-        (
-            Tpu("v5litepod-4"),
-            {"scatter_kernel": "pallas_tpu", "model": dataclasses.replace(WIDE, hidden_size=384)},
-            r"'pallas_tpu': the gradient \[384, \d+\] over 2 devices: its rows a device are not a whole number of 128",
-        ),
-        (Gpu("H200", 8), {"model_parallel": 8}, "num_attention_heads is 4, which the model axis of 8 devices"),
-        (
-            Tpu("v4-16"),
-            {"model": dataclasses.replace(WIDE, hidden_size=500)},
-            r"hidden_size is 500, .* of 8 devices do not divide; at most 4 of them .* 2 times the replica_parallel",
-        ),
+        (Gpu("H200", 2), {"attention_kernel": "cudnn", "compute_dtype": "float32"}),
+        (Gpu("H200", 2), {"attention_kernel": "tokamax", "compute_dtype": "float32"}),
+        (Gpu("A100-80G", 2), {"attention_kernel": "tokamax", "compute_dtype": "bfloat16"}),
+        (Gpu("H200", 2), {"attention_kernel": "pallas_gpu", "sequence_length": 100}),
+        (Gpu("H200", 2), {"attention_kernel": "pallas_gpu", "model": dataclasses.replace(WIDE, head_dim=96)}),
+        (Tpu("v6e-4"), {"attention_kernel": "splash", "sequence_length": 1000}),
+        (Tpu("v6e-4"), {"sequence_length": 1000}),
+        (Tpu("v6e-4"), {"sequence_length": 1000, "loss_kernel": "chunked_wide"}),
+        (Tpu("v5litepod-4"), {"sequence_length": 128, "context_parallel": 2}),
+        (Tpu("v5litepod-4"), {"sequence_length": 1023, "context_parallel": 2}),
+        (Tpu("v4-8"), {"loss_kernel": "pallas_tpu", "model": dataclasses.replace(WIDE, vocab_size=4099)}),
+        (Tpu("v5litepod-4"), {"scatter_kernel": "pallas_tpu", "model": dataclasses.replace(WIDE, hidden_size=384)}),
+        (Gpu("H200", 8), {"model_parallel": 8}),
+        (Tpu("v4-16"), {"model": dataclasses.replace(WIDE, hidden_size=500)}),
     ],
 )
-def test_a_plan_refuses_a_shape_for_a_kernel_or_the_mesh(phase, resources, changes, reason, monkeypatch):
+def test_a_plan_refuses_a_shape_for_a_kernel_or_the_mesh(phase, resources, changes, monkeypatch):
     monkeypatch.setattr("runtime.kernels.attention_tokamax.missing", lambda: None)  # whatever is installed here
     fits = {"model": WIDE, "sequence_length": 1024, "global_batch_size": 8, "compute_dtype": "bfloat16"}
     assert train_phase.check_on is not None
@@ -694,13 +650,17 @@ def test_kernels_are_chosen_by_the_kind_of_device_that_a_slice_has(phase, monkey
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "message"),
+    ("field", "value"),
     [
-        ("packing", "whole_documents", "packing changes from 'concatenate' to 'whole_documents'"),
-        ("sequence_length", SEQUENCE_LENGTH // 2, "sequence_length changes from 16 to 8"),
+        ("packing", "whole_documents"),
+        ("sequence_length", SEQUENCE_LENGTH // 2),
     ],
 )
-def test_other_rows_cannot_keep_the_data_position(phase, field, value, message):
+def test_other_rows_cannot_keep_the_data_position(
+    phase,
+    field,
+    value,
+):
     start = train_phase("first", phase).as_input()
     other = phase.model_copy(update={"start": start, "until_step": 10, field: value, "acknowledge": (field,)})
     for restore in ("everything", "everything_but_optimizer"):

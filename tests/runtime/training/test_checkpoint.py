@@ -506,16 +506,14 @@ def test_an_error_of_unknown_kind_is_not_told_as_torn_and_bytes_that_are_too_few
 
 
 @pytest.mark.parametrize(
-    ("status", "what", "told", "passes"),
+    ("status", "what", "passes"),
     [
-        (503, "mu.embed", "ABORTED: .*it stays invisible. That may pass: the step is tried again", True),
-        (503, "metadata.json", "ABORTED: .*it stays invisible. That may pass: the step is tried again", True),
-        (403, "mu.embed", "PERMISSION_DENIED: .*The store refused: renew the credentials", False),
+        (503, "mu.embed", True),
+        (503, "metadata.json", True),
+        (403, "mu.embed", False),
     ],
 )
-def test_a_save_that_a_bucket_did_not_take_is_tried_again_if_that_may_pass(
-    bucket, gcs_server, status, what, told, passes
-):
+def test_a_save_that_a_bucket_did_not_take_is_tried_again_if_that_may_pass(bucket, gcs_server, status, what, passes):
     gcs_server.add_fault(Fault("status", where=f"^POST .*{what}", status=status))
     with expect_error(CheckpointError) as caught:
         checkpoint.save(f"{bucket}/checkpoint", state_on(2), {"step": 5}).wait()
