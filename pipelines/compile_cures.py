@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from marin_dag.graph.step import Milestone, Step
-from runtime.cost.chips import slice_of
 from runtime.cost.request import Request
 from steps.machine_checks import check_resources
 
@@ -34,8 +33,6 @@ def cures(request: Request) -> Iterable[Cure]:
     for factor in _factors(request):
         number = request.num_microbatches * factor
         yield Cure("num_microbatches", number, dataclasses.replace(request, num_microbatches=number))
-    if request.loss_kernel != "pallas_tpu" and slice_of(request.slice).generation.platform == "tpu":
-        yield Cure("loss_kernel", "pallas_tpu", dataclasses.replace(request, loss_kernel="pallas_tpu"))
     by_two = dataclasses.replace(request, model_parallel=2)
     if request.parallel == 1 and _can_be_laid(by_two):
         yield Cure("model_parallel", 2, by_two)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from runtime.kernels import cross_entropy_chunked, cross_entropy_gpu, cross_entropy_tpu
+from runtime.kernels import cross_entropy_chunked, cross_entropy_gpu
 from runtime.kernels.shapes import Head, Hidden, Labels, Losses, PerToken, Scalar
 
 
@@ -39,7 +39,6 @@ KERNELS: dict[str, Callable[[Hidden, Head, Labels, PerToken, Scalar], Losses]] =
     "reference": reference,
     "chunked": cross_entropy_chunked.chunked,
     "chunked_wide": cross_entropy_chunked.chunked_wide,
-    "pallas_tpu": cross_entropy_tpu.fused,
     "mosaic_gpu": cross_entropy_gpu.fused,
 }
 

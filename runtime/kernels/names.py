@@ -9,8 +9,6 @@ TRITON = ("mha_forward", "mha_backward")
 """JAX's, of `pallas_gpu`."""
 TOKAMAX = "tokamax:"
 """tokamax's, in the scope of its operations."""
-FUSED = ("cross_entropy_forward", "cross_entropy_hidden_gradient", "cross_entropy_head_gradient")
-"""Ours, of the loss kernel `pallas_tpu`, in the order of `FusedBlocks`."""
 SCATTERED = "scattered_product_"
 """Ours, before the mesh axis that it sends along."""
 RATIOS = "cross_entropy_ratios"

@@ -37,7 +37,6 @@ class KernelChoice(NamedTuple):
 
 _ONLY_ON = {
     "splash": ("tpu", "a Mosaic TPU kernel"),
-    "pallas_tpu": ("tpu", "a Mosaic TPU kernel"),
     "pallas_gpu": ("gpu", "a Triton GPU kernel"),
     "cudnn": ("gpu", "a kernel of cuDNN"),
     "tokamax": ("gpu", "a Mosaic GPU kernel"),
@@ -117,8 +116,8 @@ def default_kernels(shape: KernelShape) -> KernelChoice:
             return KernelChoice(
                 attention="splash",
                 loss="chunked_wide",
-                reason="attention: scores stay in vector memory, documents are kept apart by segment ids; loss: three "
-                "products with the head where pallas_tpu, which needs less memory, takes five",
+                reason="attention: scores stay in vector memory, documents are kept apart by segment ids; "
+                f"{_LOSS_AT_ONCE}",
             )
         case "gpu":
             return _for_gpus(shape)
@@ -177,7 +176,7 @@ def described_blocks(attention_kernel: str, loss_kernel: str, shape: KernelShape
     asks, where those of another generation of TPU are taken.
     """
     taken_as = block_sizes.taken_as(shape.device_kind)
-    if taken_as and {attention_kernel, loss_kernel} & {"splash", "pallas_tpu"}:
+    if taken_as and attention_kernel == "splash":
         logger.warning(
             "%sits block sizes are neither tuned nor known to fit; add rows to runtime/kernels/tuned_blocks.py",
             taken_as,
@@ -223,18 +222,6 @@ def described_attention_blocks(kernel: str, shape: KernelShape) -> str:
 def described_loss_blocks(kernel: str, shape: KernelShape) -> str:
     """The same of the loss kernel."""
     match kernel:
-        case "pallas_tpu":
-            row = block_sizes.fused_blocks(
-                block_sizes.generation_of(shape.device_kind),
-                hidden_size=shape.hidden_size,
-                num_tokens=shape.num_tokens,
-                vocab_size=shape.vocab_size,
-                item_bytes=shape.item_bytes,
-            )
-            *passes, _ = row.blocks
-            named = zip(("forward", "hidden_gradient", "head_gradient"), passes, strict=True)
-            sizes = ", ".join(f"{name} {rows} x {columns}" for name, (rows, columns) in named)
-            return f"{sizes} ({block_sizes.taken_as(shape.device_kind)}{row.reason})"
         case "chunked" | "chunked_wide":
             cut = cross_entropy_chunked.FOR_CPUS if kernel == "chunked" else cross_entropy_chunked.WIDE
             size = cross_entropy_chunked.block_tokens(shape.num_tokens, shape.vocab_size, cut)

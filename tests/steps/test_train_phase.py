@@ -599,7 +599,7 @@ def test_a_save_that_may_not_fit_into_the_scheduler_s_notice_is_told_with_both(
     ("resources", "changes", "reason"),
     [
         (Cpu(2), {"attention_kernel": "splash"}, r"on 2 cpu: attention_kernel is 'splash', a Mosaic TPU kernel, and"),
-        (Gpu("H200", 2), {"loss_kernel": "pallas_tpu"}, r"on 2 x H200: loss_kernel is 'pallas_tpu', a Mosaic TPU"),
+        (Gpu("H200", 2), {"attention_kernel": "splash"}, r"on 2 x H200: attention_kernel is 'splash', a Mosaic TPU"),
         (Cpu(2), {"loss_kernel": "fused"}, r"loss_kernel is 'fused'; it must be one of .*None takes the default"),
         (
             Cpu(2),
@@ -675,11 +675,6 @@ WIDE = LlamaConfig(4096, 512, 1024, 2, 4, 2, 128, 4096)
         ),
         (Tpu("v5litepod-4"), {"sequence_length": 128, "context_parallel": 2}, "'splash': 64 tokens of a row"),
         (Tpu("v5litepod-4"), {"sequence_length": 1023, "context_parallel": 2}, "1,023, which does not divide into"),
-        (
-            Tpu("v4-8"),
-            {"loss_kernel": "pallas_tpu", "model": dataclasses.replace(WIDE, vocab_size=4099)},
-            "vocab_size 4099",
-        ),
         (
             Tpu("v5litepod-4"),
             {"scatter_kernel": "pallas_tpu", "model": dataclasses.replace(WIDE, hidden_size=384)},
