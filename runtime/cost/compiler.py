@@ -103,7 +103,8 @@ def _version(name: str, platform: str) -> str | None:
     versions = {found.version for found in importlib.metadata.distributions(name=name, path=[str(folder)])}
     if len(versions) > 1:
         raise RuntimeError(
-            f"{folder} has metadata of {name} {' and '.join(sorted(versions))}, and can have one of them only. Run `rm -r {folder.name}` and `make {folder.name}/ready`."
+            f"{folder} has metadata of {name} {' and '.join(sorted(versions))}, and can have one of them only. Run "
+            f"`rm -r {folder.name}` and `make {folder.name}/ready`."
         )
     if versions:
         return versions.pop()

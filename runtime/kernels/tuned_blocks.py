@@ -1,7 +1,7 @@
-"""Block sizes of the Pallas kernels: a table by kernel, generation, and head or hidden size, each row with a why.
+"""Tuned block sizes of the kernels: a table by kernel, chip and head size, with a reason for each row.
 
 A block has to be so large that its products take longer than reading it (a chip's FLOPs a byte of memory bandwidth: 224
-on v4, 240 on v5e, 166 on v5p, 560 on v6e), and so small that all that a grid step holds fits in vector memory, with a
+on v4, 240 on v5e, 166 on v5p, 560 on v6e), and so small that everything of a grid step fits in vector memory, with a
 second copy of what is fetched for the next step. The rows are what the compiler accepted; nothing was timed.
 """
 
@@ -11,7 +11,7 @@ MIB = 2**20
 
 
 class SplashBlocks(NamedTuple):
-    """Of the attention kernel: queries and keys of a grid step, and the keys that are multiplied at a time."""
+    """Blocks of `splash`: queries and keys of a grid step, and the keys that are multiplied at a time."""
 
     query: int
     key: int
@@ -22,29 +22,29 @@ class SplashBlocks(NamedTuple):
 
 
 class TritonBlocks(NamedTuple):
-    """Of the GPU attention kernel, in rows of queries and of keys; and how many warps share a block."""
+    """Blocks of `pallas_gpu`, in rows of queries and of keys, and the warps that share a block."""
 
     query: int
     key: int
     query_backward: int
-    """That a block of keys takes at a time; their gradients are kept."""
+    """Queries that a block of keys takes at a time, backward."""
     backward: int
-    """Keys of such a block, and both sides of what the gradient of the queries is computed from."""
+    """Keys of such a block, and both sides of the queries' gradient."""
     num_warps: int
 
 
 class MosaicBlocks(NamedTuple):
-    """Of tokamax's attention kernel, in rows; a program takes two blocks of queries, backward also two of keys."""
+    """Blocks of `tokamax`, in rows; a program takes two blocks of queries, backward also two of keys."""
 
     query: int
     key: int
     num_stages: int
-    """Blocks of keys that are fetched ahead."""
+    """Blocks of keys fetched ahead."""
     query_backward: int
     key_backward: int
-    """Both of the kernel that forms the gradients of keys and values."""
+    """Blocks of the kernel that forms the gradients of keys and values."""
     key_of_query_gradient: int
-    """Of the other one, which takes as many queries."""
+    """Keys of the kernel that forms the queries' gradient; it takes as many queries."""
     num_stages_backward: int
 
 
@@ -55,9 +55,9 @@ class SplashRow(NamedTuple):
 
 class ScatterRow(NamedTuple):
     columns: tuple[int, ...]
-    """Of a gradient, that go one way round at once: the first that fit are taken."""
+    """Columns of a gradient that go one way round at once; the first that fit are used."""
     tokens: int
-    """That are summed over at once, at most."""
+    """Most tokens that are summed over at once."""
     reason: str
 
 
@@ -94,20 +94,20 @@ SPLASH = {
     ),
     ("v6e", 256): SplashRow(_BLOCKS_OF_1024, "fwd 48k, bwd 73k bundles; 15.0 of 32 MiB"),
 }
-"""By generation and head size; bfloat16. Bundles: instructions that the compiler scheduled for a grid step, times the
-grid steps of one head over 4,096 tokens that are not wholly above the diagonal."""
+"""Rows by generation and head size; bfloat16. Bundles: instructions that the compiler scheduled for a grid step, times
+the grid steps of one head over 4,096 tokens that are not wholly above the diagonal."""
 
 VMEM_IN_BYTES = {"v4": 16 * MIB, "v5e": 64 * MIB, "v5p": 48 * MIB, "v6e": 64 * MIB}
-"""That the kernels of the loss and of scattered gradients ask for."""
+"""Vector memory that the kernel of scattered gradients asks for."""
 SCOPED_VMEM_IN_BYTES = {"v4": 16 * MIB, "v5e": 16 * MIB, "v5p": 16 * MIB, "v6e": 32 * MIB}
-"""That a kernel gets if it does not ask."""
+"""Vector memory of a kernel that does not ask."""
 
 SCATTER = {
     "v5e": ScatterRow(
         (512, 256, 128), 2048, "512 columns: 16.3k bundles for 8,192 tokens and 256 rows, which the products alone take"
     ),
 }
-"""By generation; bfloat16. Of those with more vector memory than v4 only v5e has nothing else that hides scatters."""
+"""Rows by generation; bfloat16. Others with enough vector memory have other ways to hide scatters."""
 
 TRITON: dict[tuple[str, int], TritonRow] = {
     ("hopper", 64): TritonRow(TritonBlocks(128, 64, 64, 64, 4), "compiled for an H200: fwd 210, bwd 230 registers"),
@@ -115,8 +115,8 @@ TRITON: dict[tuple[str, int], TritonRow] = {
     ("ampere", 64): TritonRow(TritonBlocks(128, 64, 64, 32, 8), "compiled for an A100: fwd 161, bwd 182 registers"),
     ("ampere", 128): TritonRow(TritonBlocks(64, 64, 32, 64, 8), "compiled for an A100: fwd 165, bwd 235 registers"),
 }
-"""By GPU and head size; bfloat16, jax 0.10.2, ptxas 12.9. Of those that were tried, the largest blocks of which CUDA's
-assembler keeps everything in a thread's 255 registers (docs/gpu.md)."""
+"""Rows by GPU and head size; bfloat16, jax 0.10.2, ptxas 12.9. The largest tried blocks that CUDA's assembler keeps in
+a thread's 255 registers (docs/gpu.md)."""
 
 
 MOSAIC: dict[int, MosaicRow] = {
@@ -128,5 +128,5 @@ MOSAIC: dict[int, MosaicRow] = {
         "of 7 on an H200 none is quicker; of a thread's numbers 56 bytes forward and 72 backward leave the registers",
     ),
 }
-"""By head size, of a Hopper; bfloat16. Timed with jax 0.11.2 and tokamax 0.0.17, registers by ptxas 12.9 of jax 0.10.2
-and tokamax 0.0.12 (docs/gpu.md)."""
+"""Rows of a Hopper by head size; bfloat16. Timed with jax 0.11.2 and tokamax 0.0.17, registers by ptxas 12.9 of jax
+0.10.2 and tokamax 0.0.12 (docs/gpu.md)."""

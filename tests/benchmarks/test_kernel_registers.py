@@ -8,7 +8,7 @@ import pytest
 from benchmarks.kernel_registers import registers_of
 from tests.catalogue import expect_error
 
-BESIDE = Path(__file__).resolve().parents[3] / ".venv-cuda"
+BESIDE = Path(__file__).resolve().parents[2] / ".venv-cuda"
 
 
 def kernel(name: str, num_values: int) -> str:
