@@ -8,7 +8,7 @@ from steps.phase_config import TrainPhaseConfig
 
 
 def phase_cost(config: TrainPhaseConfig, resources: Resources) -> Cost:
-    """Of what is written, what stays: not the temporary checkpoints that training deletes again."""
+    """Return the cost of a phase; bytes written leave out temporary checkpoints, which training deletes."""
     begin, until, every = config.begin_step, config.until_step, config.publish_every_steps
     tokens = (until - begin) * config.global_batch_size * config.sequence_length
     trees = 1 + ADAMW.num_trees + len(config.averages)

@@ -10,7 +10,7 @@ from marin_dag.graph.step import StepContext, step
 from marin_dag.run.context import StepStopped
 from marin_dag.run.interrupts import DriverHandler
 from marin_dag.values.fields import identity_fields
-from steps.compile_remarks import ToldOfCompile
+from steps.compile_remarks import AnnouncedCompile
 from steps.joined_mesh import joined_mesh
 from steps.machine_checks import check_resources, phase_shape
 from steps.phase_checks import check_config
@@ -168,7 +168,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                 run,
                 settings=settings,
                 hyperparameters=functools.partial(hyperparameters, config),
-                train_step=ToldOfCompile(train_step, "its update", context),
+                train_step=AnnouncedCompile(train_step, "its update", context),
                 loader=loader,
                 saving=saving,
                 events=events,
