@@ -13,10 +13,11 @@ import numpy as np
 import safetensors.numpy
 from tokenizers import Tokenizer, processors
 
+from runtime.interop.huggingface_config import read_json
 from runtime.interop.huggingface_weights import CONFIG, INDEX, WEIGHTS, Stored, stored_as, stored_leaves
 from runtime.model.architectures import config_from_huggingface
 from runtime.model.config import ModelConfig, Rope
-from runtime.model.huggingface import InteropError, read_json
+from runtime.model.huggingface import InteropError
 from runtime.model.model import STACKED, Model, Params, abstract_params, leaves_by_name, map_tensors
 
 Dtype = Literal["float32", "bfloat16"]

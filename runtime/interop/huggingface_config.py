@@ -1,13 +1,32 @@
-"""Hugging Face's `config.json` compared with a recipe's model: importable without JAX."""
+"""Hugging Face's `config.json`, read, and compared with a recipe's model: importable without JAX."""
 
 import dataclasses
 import json
 import shlex
 from typing import Any
 
+import fsspec
+
 from runtime.model.architectures import config_from_huggingface
 from runtime.model.config import ModelConfig, Rope
 from runtime.model.huggingface import InteropError, rope_from_json, rope_to_json
+
+
+def read_json(file: str) -> dict[str, Any]:
+    """Return a JSON object.
+
+    Raises:
+        InteropError: the file holds no JSON object.
+    """
+    with fsspec.open(file, "rb") as source:
+        content = source.read()
+    try:
+        document = json.loads(content)
+    except ValueError as error:
+        raise InteropError(f"{file}: torn or not JSON ({error}); fetch or export it again.") from error
+    if not isinstance(document, dict):
+        raise InteropError(f"{file}: holds a {type(document).__name__}, not a JSON object; fetch it again.")
+    return document
 
 
 def check_same_model(document: dict[str, Any], file: str, config: ModelConfig, rope: Rope) -> None:

@@ -14,7 +14,8 @@ import fsspec
 import ml_dtypes
 import numpy as np
 
-from runtime.model.huggingface import InteropError, read_json
+from runtime.interop.huggingface_config import read_json
+from runtime.model.huggingface import InteropError
 from runtime.model.model import STACKED, Model, Tensor, UnknownTensorError, abstract_params, leaves_by_name
 from runtime.text.ranged_reads import read_bytes
 

@@ -4,10 +4,7 @@ Written with the keys that every released reader knows (`rope_theta` and `rope_s
 `transformers` save the same facts under `rope_parameters`; both forms are read.
 """
 
-import json
 from typing import Any
-
-import fsspec
 
 from runtime.model.config import Rope, RopeScaling
 
@@ -17,23 +14,6 @@ SCALING_FIELDS = ("factor", "low_freq_factor", "high_freq_factor", "original_max
 
 class InteropError(ValueError):
     """A folder or a model that Hugging Face's libraries and this project would not read alike."""
-
-
-def read_json(file: str) -> dict[str, Any]:
-    """Return a JSON object.
-
-    Raises:
-        InteropError: the file holds no JSON object.
-    """
-    with fsspec.open(file, "rb") as source:
-        content = source.read()
-    try:
-        document = json.loads(content)
-    except ValueError as error:
-        raise InteropError(f"{file}: torn or not JSON ({error}); fetch or export it again.") from error
-    if not isinstance(document, dict):
-        raise InteropError(f"{file}: holds a {type(document).__name__}, not a JSON object; fetch it again.")
-    return document
 
 
 def rope_to_json(rope: Rope, *, max_length: int) -> dict[str, Any]:

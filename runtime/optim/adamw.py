@@ -40,7 +40,8 @@ def adamw(model: Model) -> optax.GradientTransformationExtraArgs:
         assert params is not None
         clipped = clip_by_norm(gradients, numbers["grad_norm"], numbers["max_norm"])
         adam = optax.scale_by_adam(numbers["b1"], numbers["b2"], numbers["eps"])
-        direction, state = adam.update(clipped, state)
+        with jax.numpy_dtype_promotion("standard"):  # optax takes b1 and b2 to the power of an integer
+            direction, state = adam.update(clipped, state)
         stateless = optax.chain(
             optax.add_decayed_weights(numbers["weight_decay"], decay_mask(model, params)),
             optax.scale_by_learning_rate(numbers["learning_rate"]),

@@ -79,7 +79,7 @@ def _why(error: ValueError) -> str:
 
 
 def _check_mosaic_loss(shape: KernelShape) -> None:
-    cross_entropy_gpu.refuse_shape(
+    cross_entropy_gpu.check_shape(
         shape.device_kind,
         num_tokens=shape.num_tokens,
         hidden_size=shape.hidden_size,
@@ -116,8 +116,8 @@ def default_kernels(shape: KernelShape) -> KernelChoice:
             return KernelChoice(
                 attention="splash",
                 loss="chunked_wide",
-                reason="attention: scores stay in vector memory, documents are separated by segment ids; loss: three "
-                "products with the head",
+                reason="attention: scores stay in vector memory, documents are separated by segment ids; "
+                f"{_LOSS_AT_ONCE}",
             )
         case "gpu":
             return _for_gpus(shape)
@@ -206,11 +206,11 @@ def described_attention_blocks(kernel: str, shape: KernelShape) -> str:
             triton = block_sizes.triton_blocks(family, head_dim=shape.head_dim, num_rows=whole_row)
             return f"{_named(triton.blocks)} ({unknown}{triton.reason})"
         case "cudnn":
-            attention_gpu.refuse_dtype("cudnn", shape.compute_dtype)
+            attention_gpu.check_dtype("cudnn", shape.compute_dtype)
             pairs = shape.stretch * (shape.first_row + shape.stretch)
             return f"chosen by cuDNN (with a mask of {2 * pairs / MIB:.0f} MiB a sequence)"
         case "tokamax":
-            attention_gpu.refuse_dtype("tokamax", shape.compute_dtype)
+            attention_gpu.check_dtype("tokamax", shape.compute_dtype)
             mosaic = block_sizes.mosaic_blocks(
                 shape.device_kind, head_dim=shape.head_dim, num_rows=shape.stretch, first_row=shape.first_row
             )
@@ -256,7 +256,7 @@ def check_kernels(platform: str, *, attention_kernel: str, loss_kernel: str) -> 
                 "for the default kernel."
             )
     if attention_kernel == "tokamax":
-        attention_tokamax.refuse_versions()
+        attention_tokamax.check_versions()
 
 
 def described_scatter(

@@ -69,7 +69,7 @@ def use_devices(monkeypatch: pytest.MonkeyPatch) -> UseDevices:
     where the suite simulates eight."""
     import jax
 
-    monkeypatch.setattr("steps.joined_mesh.refuse_other_platform", lambda resources: None)
+    monkeypatch.setattr("steps.joined_mesh.check_platform", lambda resources: None)
 
     simulated = jax.devices()
 

@@ -576,7 +576,7 @@ def test_a_save_that_may_not_fit_into_the_notice_is_a_warning(tmp_path, phase, m
     ("resources", "changes"),
     [
         (Cpu(2), {"attention_kernel": "splash"}),
-        (Gpu("H200", 2), {"loss_kernel": "pallas_tpu"}),
+        (Gpu("H200", 2), {"attention_kernel": "splash"}),
         (Cpu(2), {"loss_kernel": "fused"}),
         (Cpu(2), {"scatter_kernel": "pallas_tpu"}),
         (Cpu(2), {"num_microbatches": 3}),
@@ -620,7 +620,6 @@ WIDE = LlamaConfig(4096, 512, 1024, 2, 4, 2, 128, 4096)
         (Tpu("v6e-4"), {"sequence_length": 1000, "loss_kernel": "chunked_wide"}),
         (Tpu("v5litepod-4"), {"sequence_length": 128, "context_parallel": 2}),
         (Tpu("v5litepod-4"), {"sequence_length": 1023, "context_parallel": 2}),
-        (Tpu("v4-8"), {"loss_kernel": "pallas_tpu", "model": dataclasses.replace(WIDE, vocab_size=4099)}),
         (Tpu("v5litepod-4"), {"scatter_kernel": "pallas_tpu", "model": dataclasses.replace(WIDE, hidden_size=384)}),
         (Gpu("H200", 8), {"model_parallel": 8}),
         (Tpu("v4-16"), {"model": dataclasses.replace(WIDE, hidden_size=500)}),

@@ -232,7 +232,7 @@ def test_a_score_is_the_plain_sum_of_log_softmax_at_the_targets(monkeypatch):
 def plain_logits(params: LlamaParams, tokens: jax.Array) -> jax.Array:
     frequencies = inverse_frequencies(LLAMA3_ROPE, CONFIG.head_dim)
     segment_ids = jnp.zeros_like(tokens)
-    return logits(Llama(CONFIG), params, tokens, segment_ids, frequencies, computation=whole(jnp.float32))
+    return logits(CONFIG.build(), params, tokens, segment_ids, frequencies, computation=whole(jnp.float32))
 
 
 def plain_score(params: LlamaParams, sequence: Scored) -> tuple[float, bool]:

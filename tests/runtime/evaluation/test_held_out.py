@@ -110,7 +110,7 @@ def plainly(params, windows):
 
     @jax.jit
     def whole_logits(params, windows):
-        return logits(Llama(CONFIG), params, *windows, frequencies, computation=whole(jnp.float32))
+        return logits(CONFIG.build(), params, *windows, frequencies, computation=whole(jnp.float32))
 
     values = whole_logits(params, windows)
     log_shares = np.asarray(jax.nn.log_softmax(values), np.float64)

@@ -28,7 +28,7 @@ MODEL = LlamaConfig(
 KERNELS = {  # of attention and of the loss, and whose they are
     "cpu": ("chunked", "chunked"),
     "gpu": ("pallas_gpu", "chunked_wide"),
-    "tpu": ("splash", "pallas_tpu"),
+    "tpu": ("splash", "chunked_wide"),
     "plain": ("reference", "reference"),
 }
 HIGHEST = (lax.Precision.HIGHEST, lax.Precision.HIGHEST)

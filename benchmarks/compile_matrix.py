@@ -1,9 +1,9 @@
 """Does every kernel and every size of model compile for every generation of TPU and for GPUs, and does it fit?
 
-`python -m runtime.cost.matrix [--kernels | --models]` compiles, on this machine and without an accelerator, each kernel
-for v4, v5e, v5p, v6e and the H200 at the shapes of the 8B model, and the train step of five sizes for suitable slices
-and hosts. It prints the tables of docs/tpu.md and docs/gpu.md; what was compiled before is taken from the cache. Exit
-code 1 if anything failed, does not fit, or has a fault.
+`python -m benchmarks.compile_matrix [--kernels | --models]` compiles, without an accelerator, each kernel for v4, v5e,
+v5p, v6e and the H200 at the shapes of the 8B model, and the train step of five sizes for suitable slices and hosts. It
+prints the tables of docs/tpu.md and docs/gpu.md; what was compiled before is taken from the cache. Exit code 1 if
+anything failed, does not fit, or has a fault.
 """
 
 import argparse
@@ -25,13 +25,12 @@ KERNELS = {
     "splash": GENERATIONS,
     "pallas_gpu": GPUS,
     "chunked_wide": CHIPS,
-    "pallas_tpu": GENERATIONS,
     "mosaic_gpu": ("H200",),
     "scattered_product": GENERATIONS,
 }
-"""And the chips that they are for."""
+"""Kernels, and the chips that they are for."""
 REFUSED = {("scattered_product", "v4"): "no block of 8192 tokens fits in the 16 MiB of vector memory of a v4"}
-"""What a kernel says of the shapes of the 8B on a chip that it does not take them on."""
+"""Error of a kernel on a chip where it does not take the 8B's shapes."""
 VOCAB_SIZE, SEQUENCE_LENGTH = 128_256, 4096
 
 
@@ -62,12 +61,12 @@ TRIALS: tuple[Trial, ...] = (  # model, machines, sequences, remat
 
 
 def _kernel_cell(chip: str, kernel: str) -> str:
-    """Peak memory of a kernel with its gradients on one chip, or why it refuses, as it should, or does not compile."""
+    """Return the peak memory of a kernel with its gradients on one chip, or its expected refusal, or its failure."""
     finished = subprocess.run(
-        [sys.executable, "-m", "runtime.cost.compile_kernel", chip, kernel],
+        [sys.executable, "-m", "benchmarks.compile_kernel", chip, kernel],
         capture_output=True,
         text=True,
-        # Else what JAX says of its own frames comes after the error.
+        # Otherwise JAX's note on its own frames comes after the error.
         env=environment("gpu" if chip in GPUS else "tpu") | {"JAX_TRACEBACK_FILTERING": "off"},
         cwd=ROOT,
     )
@@ -75,9 +74,9 @@ def _kernel_cell(chip: str, kernel: str) -> str:
         error = finished.stderr.strip().splitlines()[-1]
         refusal = REFUSED.get((kernel, chip))
         return f"refuses: {refusal}" if refusal is not None and refusal in error else f"fails: {error[:120]}"
-    told = json.loads(finished.stdout.splitlines()[-1])
-    spilled = sum(row["spilled_bytes"] for row in told.get("registers", {}).values())
-    size = f"{told['peak_memory_in_bytes'] / GIB:.2f} GiB"
+    found = json.loads(finished.stdout.splitlines()[-1])
+    spilled = sum(row["spilled_bytes"] for row in found.get("registers", {}).values())
+    size = f"{found['peak_memory_in_bytes'] / GIB:.2f} GiB"
     return f"fails: {spilled} bytes of registers spilled, {size}" if spilled else size
 
 
@@ -95,7 +94,7 @@ def _print_kernels() -> bool:
 
 
 def _print_models() -> tuple[bool, int]:
-    """Whether all compile and fit, and how many faults their programs have."""
+    """Print the table; return whether all compile and fit, and how many faults their programs have."""
     print("| model | on | sequences | memory a chip | exposed | at most MFU (causal) | compile | faults |")
     print("|---|---|---|---|---|---|---|---|")
     all_good, num_faults = True, 0
@@ -129,7 +128,7 @@ def _print_models() -> tuple[bool, int]:
 
 
 def main() -> int:
-    """Prints both tables and one line of JSON."""
+    """Print both tables and one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kernels", action="store_true", help="only the kernels")
     parser.add_argument("--models", action="store_true", help="only the models")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from runtime.cost.kernel_alone import (
+from benchmarks.kernel_alone import (
     AttentionShape,
     LossShape,
     arguments_of,
@@ -71,7 +71,7 @@ def test_the_loss_is_that_of_its_labels_with_z_loss(mesh):
 
 def test_a_program_is_compiled_as_a_step_is_under_its_mesh_with_its_options(mesh, monkeypatch):
     asked = []
-    monkeypatch.setattr("runtime.cost.kernel_alone.compiler_options", lambda mesh: asked.append(mesh) or {})
+    monkeypatch.setattr("benchmarks.kernel_alone.compiler_options", lambda mesh: asked.append(mesh) or {})
     program = jit_like_a_step(OF_LOSS, mesh)
     assert asked == [mesh]
     assert "shard_map" in str(jax.make_jaxpr(program)(*arguments_of(LOSS_SHAPE, mesh)))

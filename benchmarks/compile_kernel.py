@@ -1,10 +1,10 @@
-"""Run by `matrix` in a process of its own: compiles one kernel with its gradients for one chip, at 8B shapes.
+"""Compile one kernel with its gradients for one chip, at 8B shapes; run by `compile_matrix` in a process of its own.
 
-The one that forms and scatters a gradient is compiled for a ring of 16.
+The kernel that forms and scatters a gradient is compiled for a ring of 16.
 
-`python -m runtime.cost.compile_kernel CHIP KERNEL [SIZE]` prints one line of JSON: the peak memory; of a TPU's Pallas
-kernels the figures that a row of `tuned_blocks` says, and of a GPU's what each thread needs. SIZE is the head size of
-attention, the hidden size of a loss, and of a gradient the columns.
+`python -m benchmarks.compile_kernel CHIP KERNEL [SIZE]` prints one line of JSON: the peak memory, for a
+TPU's attention the figures of a row of `tuned_blocks`, and for a GPU's kernels the registers of a thread. SIZE is the
+head size of attention, the hidden size of a loss, or the columns of a gradient.
 """
 
 import json
@@ -18,14 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from runtime.cost.bundles import (
-    figures_of_fused,
-    figures_of_splash,
-    schedules_of,
-    write_schedules,
-)
-from runtime.cost.described_devices import RING, as_default, mesh_of_16_chips, mesh_of_one_chip
-from runtime.cost.kernel_alone import (
+from benchmarks.kernel_alone import (
+    RING,
     AttentionShape,
     LossShape,
     ScatterShape,
@@ -33,11 +27,15 @@ from runtime.cost.kernel_alone import (
     attention_with_gradients,
     jit_like_a_step,
     loss_with_gradients,
+    mesh_of_16_chips,
+    mesh_of_one_chip,
 )
-from runtime.cost.registers import Registers, registers_of, registers_told, toolkit
+from benchmarks.kernel_bundles import figures_of_splash, schedules_of, write_schedules
+from benchmarks.kernel_registers import Registers, registers_in, registers_of, toolkit
+from runtime.cost.described_devices import as_default
 from runtime.kernels import names
 from runtime.kernels.attention import attend
-from runtime.kernels.block_sizes import fused_blocks, splash_blocks
+from runtime.kernels.block_sizes import splash_blocks
 from runtime.kernels.cross_entropy import linear_cross_entropy
 from runtime.kernels.scattered_product_tpu import scattered_product
 
@@ -46,7 +44,7 @@ LOSS_SHAPE = LossShape(num_tokens=2 * 4096, hidden_size=4096, vocab_size=128_256
 SCATTER_SHAPE = ScatterShape(num_tokens=2 * 4096, scattered=4096, columns=14_336)
 ATTENTION = ("splash", "pallas_gpu", "tokamax")
 OF_TOKAMAX = ("forward", "backward of queries", "backward of keys and values")
-"""What its kernels do, in the order in which they run; all have one name."""
+"""Its kernels in the order in which they run; all have one name."""
 WRITE_ASSEMBLY = {
     "xla_dump_emitter_re": "ptx",
     # Else XLA writes for the assembler that is linked into it, and from jaxlib 0.12 on that one reads a newer language
@@ -56,13 +54,10 @@ WRITE_ASSEMBLY = {
 
 
 def compiled_kernel(chip: str, kernel: str, size: int | None = None) -> dict[str, Any]:
-    """Of the kernel's value and gradients on one chip, at a head size, a hidden size or a number of columns.
-
-    `peak_memory_in_bytes`, and of a TPU's Pallas kernels their `figures`, of a GPU's their `registers` by name.
-    """
-    told: dict[str, Any] = {}
+    """Return `peak_memory_in_bytes`, `figures` of a TPU's attention kernel, and `registers` of a GPU's by name."""
+    found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        if kernel in ("splash", "pallas_tpu"):
+        if kernel == "splash":
             write_schedules(folder)
         mesh = mesh_of_16_chips(chip) if kernel == "scattered_product" else mesh_of_one_chip(chip)
         shape, program = _at_size(kernel, size)
@@ -73,29 +68,22 @@ def compiled_kernel(chip: str, kernel: str, size: int | None = None) -> dict[str
                 compiled = lowered.compile()
                 schedules = schedules_of(Path(folder), compiled.as_text(), names.SPLASH)
                 blocks = splash_blocks(chip, head_dim=head_dim, num_rows=length, item_bytes=2).blocks
-                told["figures"] = figures_of_splash(chip, blocks, length, schedules)
-            case LossShape(num_tokens, hidden_size, vocab_size), "pallas_tpu":
-                compiled = lowered.compile()
-                schedules = schedules_of(Path(folder), compiled.as_text(), names.FUSED)
-                row = fused_blocks(
-                    chip, hidden_size=hidden_size, num_tokens=num_tokens, vocab_size=vocab_size, item_bytes=2
-                )
-                told["figures"] = figures_of_fused(row.blocks, schedules)
-            case _, "tokamax" | "mosaic_gpu":  # Mosaic assembles such kernels, and is told by its environment
+                found["figures"] = figures_of_splash(chip, blocks, length, schedules)
+            case _, "tokamax" | "mosaic_gpu":  # Mosaic assembles such kernels; its environment says where
                 os.environ.update(MOSAIC_GPU_DUMP_PTXAS="1", MOSAIC_GPU_DUMP_TO=folder)
                 compiled = lowered.compile()
                 words = [path.read_text() for path in sorted(Path(folder).glob("*.ptxas"))]
-                of_each = [row for text in words for row in registers_told(text).values()]
+                of_each = [row for text in words for row in registers_in(text).values()]
                 called = OF_TOKAMAX if kernel == "tokamax" else (names.RATIOS,)
-                told["registers"] = _named(dict(zip(called, of_each, strict=True)))
+                found["registers"] = _named(dict(zip(called, of_each, strict=True)))
             case _, "pallas_gpu":
                 # Else XLA writes for the first ptxas in PATH, which may be of another CUDA and read a newer language.
                 options = {**WRITE_ASSEMBLY, "xla_gpu_cuda_data_dir": str(toolkit()), "xla_dump_to": folder}
                 compiled = lowered.compile(compiler_options=options)
-                told["registers"] = _named(registers_of(Path(folder), names.TRITON))
+                found["registers"] = _named(registers_of(Path(folder), names.TRITON))
             case _:
                 compiled = lowered.compile()
-    return {"peak_memory_in_bytes": int(compiled.memory_analysis().peak_memory_in_bytes), **told}
+    return {"peak_memory_in_bytes": int(compiled.memory_analysis().peak_memory_in_bytes), **found}
 
 
 def _at_size(kernel: str, size: int | None) -> tuple[AttentionShape | LossShape | ScatterShape, Callable[..., Any]]:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.cost.registers import registers_of
+from benchmarks.kernel_registers import registers_of
 from tests.catalogue import expect_error
 
-BESIDE = Path(__file__).resolve().parents[3] / ".venv-cuda"
+BESIDE = Path(__file__).resolve().parents[2] / ".venv-cuda"
 
 
 def kernel(name: str, num_values: int) -> str:

@@ -1,8 +1,7 @@
-"""What the TPU compiler says of Pallas kernels: the bundles of its final schedule, and the vector memory it gave them.
+"""Bundles of a TPU kernel's final schedule, and the vector memory that the compiler gave it.
 
-A bundle is what a core issues in one cycle if nothing stalls. libtpu writes the schedule of each kernel to a folder,
-if it was told so before it was loaded; the memory is in the text of the compiled program. The figures are those that
-rows of `tuned_blocks` have as their reason.
+A core issues one bundle a cycle if nothing stalls. libtpu writes the schedule of each kernel to a folder, if an option
+set before it is loaded says so; the memory is in the text of the compiled program. Rows of `tuned_blocks` quote both.
 """
 
 import os
@@ -10,7 +9,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from runtime.kernels.tuned_blocks import MIB, SCOPED_VMEM_IN_BYTES, FusedBlocks, SplashBlocks
+from runtime.kernels.tuned_blocks import MIB, SCOPED_VMEM_IN_BYTES, SplashBlocks
 
 _PASS = "final_bundles"
 _CALL = re.compile(
@@ -22,20 +21,20 @@ _SCHEDULED = re.compile(r"non empty scheduled bundles: (\d+)")
 
 
 class Schedule(NamedTuple):
-    """Of a grid step of one kernel, with what its first and last steps do besides."""
+    """One grid step of a kernel, including what its first and last steps do."""
 
     bundles: int
     vmem_in_bytes: int
 
 
 def write_schedules(folder: str) -> None:
-    """Has libtpu, which this process must not have loaded yet, write there what `schedules_of` reads."""
+    """Make libtpu, which this process must not have loaded yet, write to `folder` what `schedules_of` reads."""
     options = f"--xla_jf_dump_to={folder}", "--xla_jf_dump_llo_text", f"--xla_jf_dump_llo_pass_label_regex={_PASS}"
     os.environ["LIBTPU_INIT_ARGS"] = " ".join([os.environ.get("LIBTPU_INIT_ARGS", ""), *options]).strip()
 
 
 def schedules_of(folder: Path, program: str, passes: tuple[str, ...]) -> list[Schedule]:
-    """Of the kernels of a compiled program, whose names JAX puts into longer ones.
+    """Return the schedules of a compiled program's kernels, whose names JAX puts into longer ones.
 
     Raises:
         LookupError: there is not one kernel of each, or not one schedule of it in `folder`.
@@ -45,18 +44,18 @@ def schedules_of(folder: Path, program: str, passes: tuple[str, ...]) -> list[Sc
     for one in passes:
         mine = [(name, int(size)) for name, size in calls if one in name]
         paths = [path for name, _ in mine for path in folder.glob(f"*-{name}-*-schedule-analysis_{_PASS}.txt")]
-        told = [_SCHEDULED.search(path.read_text()) for path in paths]
-        if len(mine) != 1 or len(told) != 1 or told[0] is None:
+        lines = [_SCHEDULED.search(path.read_text()) for path in paths]
+        if len(mine) != 1 or len(lines) != 1 or lines[0] is None:
             raise LookupError(
-                f"{len(mine)} kernels {one} in the program, with {len(told)} schedules in {folder}; there must "
+                f"{len(mine)} kernels {one} in the program, with {len(lines)} schedules in {folder}; there must "
                 "be one of each, with a line `non empty scheduled bundles`."
             )
-        found.append(Schedule(int(told[0][1]), mine[0][1]))
+        found.append(Schedule(int(lines[0][1]), mine[0][1]))
     return found
 
 
 def figures_of_splash(generation: str, blocks: SplashBlocks, num_rows: int, schedules: list[Schedule]) -> str:
-    """Bundles of one head over `num_rows` tokens, and the larger of both memories, of what a kernel gets."""
+    """Return the text of a row: bundles of one head over `num_rows` tokens, and the larger memory of both passes."""
     forward, backward = schedules
     bundles = (
         forward.bundles * _steps(num_rows, blocks.query, blocks.key),
@@ -69,20 +68,6 @@ def figures_of_splash(generation: str, blocks: SplashBlocks, num_rows: int, sche
     )
 
 
-def figures_of_fused(blocks: FusedBlocks, schedules: list[Schedule]) -> str:
-    """Bundles of 1,000 logits and memory of each pass, of what the kernel asks for."""
-    *passes, limit = blocks
-    bundles = [
-        f"{1000 * schedule.bundles / (tokens * columns):.0f}"
-        for schedule, (tokens, columns) in zip(schedules, passes, strict=True)
-    ]
-    sizes = [f"{schedule.vmem_in_bytes / MIB:.1f}" for schedule in schedules]
-    return (
-        f"{', '.join(bundles[:2])} and {bundles[2]} bundles for 1,000 logits; "
-        f"{', '.join(sizes[:2])} and {sizes[2]} of {limit // MIB} MiB"
-    )
-
-
 def _steps(num_rows: int, query: int, key: int) -> int:
-    """Of the grid over a head, those that are not wholly above the diagonal."""
+    """Return the grid steps over a head that are not wholly above the diagonal."""
     return sum(-(-end // key) for end in range(query, num_rows + 1, query))

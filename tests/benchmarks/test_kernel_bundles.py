@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from runtime.cost.bundles import Schedule, figures_of_fused, figures_of_splash, schedules_of, write_schedules
-from runtime.kernels.tuned_blocks import MIB, FusedBlocks, SplashBlocks
+from benchmarks.kernel_bundles import Schedule, figures_of_splash, schedules_of, write_schedules
+from runtime.kernels.tuned_blocks import MIB, SplashBlocks
 from tests.catalogue import expect_error
 
 CALL = """
@@ -50,14 +50,6 @@ def test_figures_count_the_grid_steps_of_a_head_that_are_not_above_the_diagonal(
     assert figures_of_splash("v5e", square, 4096, [forward, backward]) == "fwd 60k, bwd 100k bundles; 8.0 of 16 MiB"
     oblong = square._replace(key=2048, query_backward=2048)  # 1 + 1 + 2 + 2 of 8, and 2 + 4 of 8
     assert figures_of_splash("v6e", oblong, 4096, [forward, backward]) == "fwd 36k, bwd 60k bundles; 8.0 of 32 MiB"
-
-
-def test_figures_of_the_loss_are_for_a_thousand_logits_of_each_pass():
-    blocks = FusedBlocks((512, 768), (512, 384), (1024, 256), 64 * MIB)
-    schedules = [Schedule(18_776, 26 * MIB), Schedule(22_122, 37 * MIB), Schedule(29_862, 42 * MIB)]
-    assert figures_of_fused(blocks, schedules) == (
-        "48, 113 and 114 bundles for 1,000 logits; 26.0, 37.0 and 42.0 of 64 MiB"
-    )
 
 
 def test_the_compiler_is_told_to_write_beside_what_it_was_told_already(monkeypatch, tmp_path):

@@ -8,17 +8,22 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from runtime.cost.chips import GENERATIONS, GPUS, Slice
+from runtime.cost.described_devices import described_devices
 from runtime.kernels.cross_entropy import CrossEntropy
 from runtime.kernels.shapes import Head, Hidden, KeyValue, Labels, PerToken, Query, Scalar, SegmentIds
 from runtime.parallel.compiler_options import compiler_options
 
 Z_LOSS = 1e-4
+RING = "ring"
+"""Axis of `mesh_of_16_chips`."""
 
 
 class AttentionShape(NamedTuple):
-    """Of packed sequences, in bfloat16."""
+    """Shape of packed sequences, in bfloat16."""
 
     num_sequences: int
     sequence_length: int
@@ -28,7 +33,7 @@ class AttentionShape(NamedTuple):
 
 
 class LossShape(NamedTuple):
-    """Of hidden states and an output matrix in bfloat16."""
+    """Shape of hidden states and an output matrix in bfloat16."""
 
     num_tokens: int
     hidden_size: int
@@ -36,7 +41,7 @@ class LossShape(NamedTuple):
 
 
 class ScatterShape(NamedTuple):
-    """Of the two sides of a weight's gradient in bfloat16, which is scattered along its first dimension."""
+    """Shape of both sides of a weight's gradient in bfloat16, scattered along its first dimension."""
 
     num_tokens: int
     scattered: int
@@ -44,7 +49,7 @@ class ScatterShape(NamedTuple):
 
 
 def attention_with_gradients(attention: Callable[..., Query]) -> Callable[..., Any]:
-    """Of query, key, value and segment ids: the sum of what attention gives, and its gradients by the first three.
+    """Return a function of query, key, value and segment ids: attention's sum, and its gradients by the first three.
 
     `attention` takes the four, as `attend` with a kernel does.
     """
@@ -56,7 +61,7 @@ def attention_with_gradients(attention: Callable[..., Query]) -> Callable[..., A
 
 
 def loss_with_gradients(loss: Callable[..., CrossEntropy]) -> Callable[..., Any]:
-    """Of hidden states, output matrix, labels and weights: the objective, and its gradients by the first two.
+    """Return a function of hidden states, head, labels and weights: the objective, and its gradients by the first two.
 
     `loss` takes them and `z_loss`, as `linear_cross_entropy` with a kernel does.
     """
@@ -68,14 +73,14 @@ def loss_with_gradients(loss: Callable[..., CrossEntropy]) -> Callable[..., Any]
 
 
 def jit_like_a_step(program: Callable[..., Any], mesh: Mesh) -> Any:
-    """To be compiled with the options of a train step, and under a mesh, by whose chips kernels choose their blocks."""
+    """Return the program with a train step's compiler options, under a mesh, whose chips decide the kernels' blocks."""
     whole = PartitionSpec()
     mapped = jax.shard_map(program, mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False)
     return jax.jit(mapped, compiler_options=compiler_options(mesh))
 
 
 def arguments_of(shape: AttentionShape | LossShape | ScatterShape, mesh: Mesh) -> list[jax.ShapeDtypeStruct]:
-    """What the program of that shape takes, without values, on the devices of `mesh`."""
+    """Return the arguments of the program of that shape, without values, on the devices of `mesh`."""
     place = NamedSharding(mesh, PartitionSpec())
 
     def array(dtype: Any, *sizes: int) -> jax.ShapeDtypeStruct:
@@ -91,3 +96,27 @@ def arguments_of(shape: AttentionShape | LossShape | ScatterShape, mesh: Mesh) -
             return [*sides, array(jnp.int32, num_tokens), array(jnp.float32, num_tokens)]
         case ScatterShape(num_tokens, scattered, columns):
             return [array(jnp.bfloat16, num_tokens, size) for size in (scattered, columns)]
+
+
+def mesh_of_one_chip(name: str) -> Mesh:
+    """Return a mesh of the chip with that name in `chips`, such as "v4" or "H200".
+
+    Raises:
+        KeyError: no chip has that name.
+        RuntimeError: the compiler for it is not installed.
+    """
+    chip = GPUS[name] if name in GPUS else GENERATIONS[name]
+    # A TPU comes as a host of four: the compiler describes no single one of every generation.
+    sizes = (1,) if chip.platform == "gpu" else (2, 2, 1)[: chip.dimensions]
+    return Mesh(np.array(described_devices(Slice(chip, sizes))[:1]), ("one",))
+
+
+def mesh_of_16_chips(name: str) -> Mesh:
+    """Return 16 chips of a TPU generation along one axis, as a kernel that sends needs them.
+
+    Raises:
+        KeyError: no generation has that name.
+        RuntimeError: the compiler for it is not installed.
+    """
+    chip = GENERATIONS[name]
+    return Mesh(np.array(described_devices(Slice(chip, (4, 4) if chip.dimensions == 2 else (2, 2, 4)))), (RING,))

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from runtime.cost import matrix
-from runtime.cost.compile_kernel import SCATTER_SHAPE
+from benchmarks import compile_matrix as matrix
+from benchmarks.compile_kernel import SCATTER_SHAPE
 from runtime.cost.request import Compiled, DoesNotFit, Outcome, Request
 from runtime.kernels.scatter_blocks import scatter_blocks
 

@@ -1,7 +1,7 @@
-"""What CUDA's assembler says of kernels: registers, what did not fit in them, and whether products wait for each other.
+"""Registers of CUDA kernels by its assembler, what did not fit in them, and whether products wait for each other.
 
 The compiler writes the assembly of each kernel to a folder (`xla_dump_to`); `ptxas`, of the package nvidia-cuda-nvcc,
-turns it into machine code and tells. More than what a thread may have (255) goes to memory and back in the inner loop.
+makes machine code of it and reports. More than what a thread may have (255) goes to memory and back in the inner loop.
 """
 
 import importlib.util
@@ -13,7 +13,7 @@ from typing import NamedTuple
 PTXAS = Path("bin", "ptxas")
 _TARGET = re.compile(r"^\.target (\S+)", re.MULTILINE)
 _ENTRY = re.compile(r"\.entry ([\w$]+)")
-_TOLD = re.compile(
+_REPORT = re.compile(
     r"Compiling entry function '([^']+)'.*?(\d+) bytes spill stores, \d+ bytes spill loads.*?Used (\d+) registers",
     re.DOTALL,
 )
@@ -22,7 +22,7 @@ _SERIALIZED = ("C7510", "C7511", "C7512", "C7515")
 
 
 class Registers(NamedTuple):
-    """Of one thread of a kernel."""
+    """Registers of one thread of a kernel."""
 
     used: int
     spilled_bytes: int
@@ -31,7 +31,7 @@ class Registers(NamedTuple):
 
 
 def registers_of(folder: Path, names: tuple[str, ...]) -> dict[str, Registers]:
-    """Of the kernels called so whose assembly the compiler has written to `folder`.
+    """Return those of the kernels `names`, whose assembly the compiler has written to `folder`.
 
     Raises:
         LookupError: one of them is not there.
@@ -47,7 +47,7 @@ def registers_of(folder: Path, names: tuple[str, ...]) -> dict[str, Registers]:
 
 
 def toolkit() -> Path:
-    """The folder of the installed package that holds CUDA's assembler.
+    """Return the folder of the installed package with CUDA's assembler.
 
     Raises:
         RuntimeError: there is none.
@@ -59,10 +59,10 @@ def toolkit() -> Path:
     raise RuntimeError("no ptxas: run `make .venv-cuda/ready`, or install nvidia-cuda-nvcc-cu12.")
 
 
-def registers_told(text: str) -> dict[str, Registers]:
-    """Of every kernel that the assembler speaks of; a warning names none of them, and is taken to be of all."""
+def registers_in(text: str) -> dict[str, Registers]:
+    """Return those of every kernel in the assembler's report; a warning names no kernel, and counts for all."""
     is_serialized = any(warning in text for warning in _SERIALIZED)
-    return {name: Registers(int(used), int(spilled), is_serialized) for name, spilled, used in _TOLD.findall(text)}
+    return {name: Registers(int(used), int(spilled), is_serialized) for name, spilled, used in _REPORT.findall(text)}
 
 
 def _assembled(path: Path, text: str) -> dict[str, Registers]:
@@ -74,7 +74,7 @@ def _assembled(path: Path, text: str) -> dict[str, Registers]:
         capture_output=True,
         text=True,
     )
-    told = registers_told(finished.stderr)
-    if finished.returncode or not told:
+    found = registers_in(finished.stderr)
+    if finished.returncode or not found:
         raise RuntimeError(f"ptxas refused {path}:\n{finished.stderr[-2000:]}")
-    return told
+    return found
