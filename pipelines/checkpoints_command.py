@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
@@ -129,7 +129,7 @@ def _steps_of(events: Iterable[Mapping[str, Any]], name: str) -> set[int]:
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--good", action="store_true", help="(checkpoints) only checkpoints with good steps after them")
+    parser.add_argument("--good", action="store_true", help="only checkpoints with good steps after them")
 
 
 COMMAND = Command(
@@ -141,5 +141,4 @@ COMMAND = Command(
     100,
     add_arguments=_add_arguments,
     options=("--set",),
-    advice=ONLY_LOOKS,
 )

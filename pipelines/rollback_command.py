@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session, program_words
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session, program_words
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
@@ -151,5 +151,4 @@ COMMAND = Command(
     1,
     1,
     options=("--set",),
-    advice=ONLY_LOOKS,
 )

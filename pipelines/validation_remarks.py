@@ -7,14 +7,14 @@ whose value is its length.
 
 from collections.abc import Mapping
 
-from marin_dag.plan.remarks import Remark
+from marin_dag.plan.lint import LintWarning
 from steps.phase_timeline import RunPhase
 
 MEASUREMENTS = 10
 """Measurements of a phase with the proposed value."""
 
 
-def validation_remarks(legs: Mapping[str, RunPhase]) -> dict[str, list[Remark]]:
+def validation_remarks(legs: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:
     """Return the warnings of each phase that has one."""
     return {
         name: [_warning(phase)]
@@ -39,8 +39,8 @@ def _is_inherited(phase: RunPhase, phases: Mapping[str, RunPhase]) -> bool:
     return False
 
 
-def _warning(phase: RunPhase) -> Remark:
-    return Remark(
+def _warning(phase: RunPhase) -> LintWarning:
+    return LintWarning(
         f"validate_every_steps is {phase.settings.validate_every_steps:,}, and the phase goes from step "
         f"{phase.begin_step:,} to {phase.settings.until_step:,}, so held-out text is measured only at both ends",
         {"validate_every_steps": str(max(phase.steps // MEASUREMENTS, 1))},

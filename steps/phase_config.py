@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from marin_dag.graph.step import Added, Input, Once, Runtime, StopAt
 from marin_dag.values.changes import nearest
@@ -17,7 +17,7 @@ from runtime.kernels.scatter_blocks import ScatterKernel
 from runtime.model.architectures import AnyModelConfig
 from runtime.model.config import Rope
 from runtime.optim.ema import Ema
-from runtime.optim.schedule import Schedule, WsdS
+from runtime.optim.schedule import Schedule, WsdS, placed
 from runtime.optim.skip_rule import SkipRule
 from runtime.training.restore import Restore
 from steps.phase_result import TrainPhaseResult
@@ -139,6 +139,13 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
         """Finished training steps of the state that the phase starts from; 0 for imported weights."""
         return 0 if self.start is None else self.start.milestone or 0
 
+    @field_validator("learning_rate")
+    @classmethod
+    def _place(cls, schedule: Schedule, info: ValidationInfo) -> Schedule:
+        """A schedule without a beginning begins where the phase does."""
+        start = info.data.get("start")
+        return placed(schedule, 0 if start is None else start.milestone or 0)
+
     @field_validator("acknowledge")
     @classmethod
     def _check_acknowledged_fields(cls, fields: tuple[str, ...]) -> tuple[str, ...]:
@@ -177,7 +184,8 @@ def chosen_settings(config: TrainPhaseConfig) -> dict[str, object]:
     return {
         name: getattr(config, name)
         for name in COMPARED_FIELDS
-        if name not in ("caches", "restore") and (fields[name].is_required() or getattr(config, name) != fields[name].default)
+        if name not in ("caches", "restore")
+        and (fields[name].is_required() or getattr(config, name) != fields[name].default)
     }
 
 

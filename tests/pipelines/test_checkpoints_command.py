@@ -6,7 +6,6 @@ import shlex
 import jax.numpy as jnp
 import pytest
 
-from marin_dag.cli.main import main
 from marin_dag.cli.session import program_words
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import record_path
@@ -20,14 +19,7 @@ from tests.marin_dag.ledger.test_records import a_record
 
 
 def run(prefix, capsys, *words):
-    code = main(
-        tootsie.build,
-        add_arguments=tootsie.add_arguments,
-        name="tootsie",
-        commands=tootsie.OWN_COMMANDS,
-        remarks=tootsie.remarks,
-        argv=[*words, "--prefix", str(prefix)],
-    )
+    code = tootsie.main([*words, "--prefix", str(prefix)])
     printed = capsys.readouterr()
     return code, printed.out, printed.err
 
