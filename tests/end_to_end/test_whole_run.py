@@ -14,7 +14,7 @@ from marin_dag.ledger.records import Record, Records
 from marin_dag.store.local import LocalStore
 from pipelines.timeline import legs_in, phases_in
 from pipelines.tootsie import RESULTS
-from runtime.training.timeline import Leg
+from steps.phase_timeline import RunPhase
 from tests.end_to_end.conftest import Reference
 from tests.end_to_end.driver import Driver, committed, differing, tree
 
@@ -80,7 +80,7 @@ def test_steps_and_tokens_in_the_records_are_those_of_the_timeline(reference: Re
     assert len(phases) == 17
     legs = legs_in(phases_in(phases))
 
-    def tokens_at(leg: Leg, step: int) -> int:
+    def tokens_at(leg: RunPhase, step: int) -> int:
         return leg.tokens_at(step) if step > leg.begin_step else tokens_at(legs[str(leg.parent)], step)
 
     for phase in phases:

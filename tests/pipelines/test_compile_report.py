@@ -184,7 +184,7 @@ def test_a_phase_on_gpus_is_compiled_for_them_with_their_kernels(main_line, monk
     seconds = kestrel.config.until_step * roofline_of(train, slow).step_seconds
     assert float(row.split()[-2]) == pytest.approx(seconds / 0.55 / 86_400, abs=0.1)
     tried = [cure.field for cure in cures(train)]
-    assert "num_microbatches" in tried and "loss_kernel" not in tried  # pallas_tpu is no kernel of a GPU
+    assert "num_microbatches" in tried
 
 
 def test_a_program_is_told_with_memory_flops_collectives_faults_and_the_roofline(main_line):
@@ -245,14 +245,14 @@ def test_a_selection_without_a_phase_is_told_that_there_is_nothing_to_compile(tm
 
 
 def test_a_phase_s_own_kernels_micro_batches_and_remat_are_those_of_its_program(main_line):
-    own = {"loss_kernel": "pallas_tpu", "num_microbatches": 3, "remat": "dots"}
+    own = {"loss_kernel": "reference", "num_microbatches": 3, "remat": "dots"}
     phoenix = dataclasses.replace(main_line["phoenix"], config=main_line["phoenix"].config.model_copy(update=own))
     train, evaluation = request_of(phoenix, "train"), request_of(phoenix, "eval")
-    assert (train.attention_kernel, train.loss_kernel) == ("splash", "pallas_tpu")
+    assert (train.attention_kernel, train.loss_kernel) == ("splash", "reference")
     assert (train.num_microbatches, train.remat) == (3, "dots")
     assert evaluation == request_of(main_line["phoenix"], "eval")
     said = compile_report._program(train, COMPILED, ["phoenix"])[1]
-    assert said == "  kernels         attention splash, loss pallas_tpu; remat dots; 3 micro-batches"
+    assert said == "  kernels         attention splash, loss reference; remat dots; 3 micro-batches"
 
 
 def dry_run(capsys, tmp_path, *arguments, code=2):
@@ -322,12 +322,6 @@ def test_a_run_compiles_nothing_ahead_and_does_not_pass_over_the_wish(tmp_path, 
     [
         # Of the 3 sequences a chip, 2 are no part; starling's are in the recipe.
         (lambda asked: asked.num_microbatches == 3, "--set ocelot.num_microbatches=3"),
-        (
-            lambda asked: asked.loss_kernel == "pallas_tpu",
-            # In float32 no block of it fits in a v4's vector memory.
-            "--set ocelot.loss_kernel=pallas_tpu --set starling.loss_kernel=null "
-            "--set spoonbill_focused_fp32.loss_kernel=null",
-        ),
         (lambda asked: asked.model_parallel == 2, "--set ocelot.model_parallel=2 --set starling.model_parallel=1"),
     ],
 )

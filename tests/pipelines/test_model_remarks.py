@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.compile_matrix import MODELS
 from marin_dag.graph.graph import Graph
 from pipelines.corpus import eight_b_corpus, laptop_corpus
 from pipelines.model_remarks import model_remarks
 from pipelines.scales import EIGHT_B, LAPTOP
 from pipelines.timeline import legs_in, lint, phases_in
 from pipelines.tootsie import branches, phases
-from runtime.cost.matrix import MODELS
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.model.llama.config import LlamaConfig
 from runtime.optim.schedule import Constant, Cosine

@@ -32,6 +32,7 @@ from runtime.data.cache import TokenCache
 from runtime.optim.ema import Ema
 from runtime.optim.skip_rule import SkipRule
 from runtime.training import train_step
+from steps import phase_training
 from steps.ema_eval import EmaEvalConfig, EmaEvalResult, ema_eval
 from steps.phase_config import TrainPhaseConfig
 from steps.phase_result import TrainPhaseResult
@@ -110,7 +111,7 @@ def recorded_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhase
     recorded = functools.partial(build_recorded, train_step.build_train_step, log, orders, context)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hearing, "TOLD_POLL_SECONDS", 0.05)
-        patch.setattr(train_step, "build_train_step", recorded)
+        patch.setattr(phase_training, "build_train_step", recorded)
         patch.setattr(TokenCache, "read_spans", counted)
         result = train_phase.function(config, context)
     log.with_suffix(f".host{host}-read").write_text(str(sum(counts)))

@@ -77,7 +77,7 @@ def test_a_program_is_compiled_once_in_a_process_that_sees_no_tpu_and_no_flags_t
         ("num_averages", 2),
         ("remat", "dots"),
         ("num_microbatches", 2),
-        ("loss_kernel", "pallas_tpu"),
+        ("loss_kernel", "mosaic_gpu"),
         ("reduce_dtype", "bfloat16"),
         ("scatter_kernel", "pallas_tpu"),
         ("replica_parallel", 2),

@@ -19,9 +19,9 @@ from runtime.kernels.cross_entropy_gpu import (
     LARGEST_LOSS,
     TOKENS,
     by_ratios,
+    check_shape,
     ratios_in_xla,
     ratios_to_labels,
-    refuse_shape,
 )
 from tests.catalogue import expect_error
 
@@ -233,10 +233,10 @@ def test_the_kernel_on_simulated_processors_gives_its_definition_and_nothing_rac
     ],
 )
 def test_what_the_kernel_does_not_take_is_refused_with_the_reason(kind: str, changed: dict, why: str) -> None:
-    refuse_shape("NVIDIA H200", **SHAPE)
-    refuse_shape("", **SHAPE)
+    check_shape("NVIDIA H200", **SHAPE)
+    check_shape("", **SHAPE)
     with expect_error(ValueError):
-        refuse_shape(kind, **SHAPE | changed)
+        check_shape(kind, **SHAPE | changed)
 
 
 def test_the_kernel_itself_refuses_what_it_does_not_take() -> None:
