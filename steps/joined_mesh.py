@@ -52,6 +52,6 @@ def check_platform(resources: Resources) -> None:
         if isinstance(resources, kind) and found != platform:
             raise ValueError(
                 f"the step asks for {resources}, and JAX sees no {platform.upper()} here, but {found}: install JAX's "
-                f"{build} in this environment (and leave JAX_PLATFORMS unset), run it on another machine, or give the step "
-                "resources of this one, such as Cpu(2)."
+                f"{build} in this environment (and leave JAX_PLATFORMS unset), run it on another machine, or give the "
+                "step resources of this one, such as Cpu(2)."
             )
