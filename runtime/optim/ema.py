@@ -77,6 +77,7 @@ def average_named(averages: Iterable[Ema], name: str | None, *, owner: str) -> E
         if not kept:
             raise ValueError(f"{owner} keeps no average; add Ema(...) to its averages.")
         raise ValueError(
-            f"{owner} keeps the averages {', '.join(kept)}, not {name!r}; use one of them, or add Ema(...) to its averages."
+            f"{owner} keeps the averages {', '.join(kept)}, not {name!r}; use one of them, or add "
+            "Ema(...) to its averages."
         )
     return kept[name]

@@ -104,7 +104,10 @@ def test_the_recipe_says_what_changes_and_nothing_else():
 
 
 def test_settings_are_described_in_words():
-    decay, rewarm = Linear(1.7e-3, 1.7e-4, 740_500, 79_500), Rewarm(1.7e-4, 1.7e-3, 0, 2_000)
+    decay, rewarm = (
+        Linear(1.7e-3, 1.7e-4, start_step=740_500, decay_steps=79_500),
+        Rewarm(1.7e-4, 1.7e-3, start_step=0, warmup_steps=2_000),
+    )
     assert described(decay) == "linear 1.7e-3 → 1.7e-4 over 79,500 steps from step 740,500"
     assert described(rewarm) == "rewarm 1.7e-4 → 1.7e-3 over 2,000 steps from step 0, then constant"
     assert described(LLAMA2_ROPE) == "theta 10,000, no scaling"

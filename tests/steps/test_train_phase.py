@@ -877,7 +877,13 @@ def test_a_replay_draws_what_the_log_says_and_not_what_its_own_losses_would(tmp_
     original, replayed = Trajectory(tmp_path / "one", "e" * 64), Trajectory(tmp_path / "two", "f" * 64)
     original.run(mixed)
     use_devices(4)
-    other = until(mixed, 30, replay=original.at(30), learning_rate=Linear(1e-4, 1e-5, 0, 20), mixing=LossDrop())
+    other = until(
+        mixed,
+        30,
+        replay=original.at(30),
+        learning_rate=Linear(1e-4, 1e-5, start_step=0, decay_steps=20),
+        mixing=LossDrop(),
+    )
     replayed.run(other)
     assert draws(replayed, 30) == draws(original, 30)
     assert replayed.metrics(30)[29].loss != original.metrics(30)[29].loss
