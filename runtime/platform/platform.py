@@ -63,4 +63,4 @@ PLATFORMS = {
         weight_gradient="transposed", gate_gradient="recomputed", most_unrolled_layers=4, orders_collectives=True
     ),
 }
-"""By the name that `mesh.platform` gives."""
+"""Platforms by the name that `mesh.platform` returns."""
