@@ -11,7 +11,7 @@ from steps.machine_checks import check_resources
 
 
 class Cure(NamedTuple):
-    """One field of the compiled step, and the request with its new value."""
+    """A field of the compiled step, and the request with its new value."""
 
     field: str
     value: object
