@@ -188,9 +188,9 @@ def test_without_a_network_nobody_looks_for_credentials(monkeypatch: pytest.Monk
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("marin_dag.store.cloud.socket.getaddrinfo", unknown)
     monkeypatch.setattr("marin_dag.store.cloud.NO_NETWORK_PAUSES_SECONDS", (0.0,))
-    monkeypatch.setattr("gcsfs.core.GoogleCredentials", lambda *given: pytest.fail("credentials were looked for"))
+    monkeypatch.setattr("google.auth.default", lambda *args, **kwargs: pytest.fail("the client looks for credentials"))
     with expect_error(StoreError) as caught:
-        open_store("gs://b/runs")
+        open_store("gs://b/runs").list("commits")
     assert caught.value.is_transient and asked == ["storage.googleapis.com"] * 2
 
 

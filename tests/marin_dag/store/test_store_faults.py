@@ -11,7 +11,9 @@ from typing import Any
 import google_crc32c
 import pytest
 
-from marin_dag.store import gcs_requests
+from google.api_core.retry import Retry
+
+from marin_dag.store import gcs as gcs_module
 from marin_dag.store.prefix import open_store
 from marin_dag.store.retry import Backoff, is_transient
 from marin_dag.store.store import Store, StoreError
@@ -21,7 +23,7 @@ from tests.gcs_server.faults import Fault
 from tests.s3_server.server import S3Server
 
 DATA = bytes(range(256)) * 1000
-FAST = Backoff(first_seconds=0.02, longest_seconds=0.1, num_pauses=5)
+FAST = Retry(predicate=gcs_module._may_pass, initial=0.02, maximum=0.1, multiplier=2.0, timeout=1.0)
 
 
 @dataclasses.dataclass
@@ -39,7 +41,7 @@ class Cloud:
 @pytest.fixture(params=["gcs", "s3"])
 def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     if request.param == "gcs":
-        monkeypatch.setattr(gcs_requests, "BACKOFF", FAST)
+        monkeypatch.setattr(gcs_module, "RETRY", FAST)
         yield from _gcs_cloud(request.getfixturevalue("gcs_server"), request.getfixturevalue("gcs_bucket"))
     else:
         yield from _s3_cloud(request.getfixturevalue("s3_server"), request.getfixturevalue("s3_bucket"), monkeypatch)
@@ -47,7 +49,7 @@ def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 @pytest.fixture
 def gcs(gcs_server: GcsServerProcess, gcs_bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
-    monkeypatch.setattr(gcs_requests, "BACKOFF", FAST)
+    monkeypatch.setattr(gcs_module, "RETRY", FAST)
     yield from _gcs_cloud(gcs_server, gcs_bucket)
 
 
