@@ -109,7 +109,9 @@ class Watched:
             "looked": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "verdicts": {str(verdict): verdicts[verdict] for verdict in Verdict if verdicts[verdict]},
             "at_work": [self._worked_on(steps[digest], at_work[digest]) for digest in steps if digest in at_work],
-            "at_work_of_other_settings": [{"name": held.holder.name, "holder": held.holder.said} for held in of_others],
+            "at_work_of_other_settings": [
+                {"name": held.holder.name, "holder": held.holder.description} for held in of_others
+            ],
             "waiting": [
                 {"name": each.name, "verdict": str(each.verdict), "reasons": list(render_all(each.reasons))}
                 for each in waiting[:SHOWN_WAITING]
@@ -127,7 +129,7 @@ class Watched:
         return {
             "name": name if is_of_graph else step.name,  # its buttons tell the step of that name
             "is_queued": held.is_queued,
-            "holder": held.holder.said,
+            "holder": held.holder.description,
             "share": None if progress is None else progress.share,
             "how_far": "" if progress is None else figures_of(progress, seconds_left),
             "words": list(words_of(step)),

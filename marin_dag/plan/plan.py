@@ -14,7 +14,7 @@ from marin_dag.ledger.acceptances import Acceptances
 from marin_dag.ledger.lease import Held, Leases
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import Tellings
-from marin_dag.ledger.work_code import codes_left
+from marin_dag.ledger.work_code import work_codes
 from marin_dag.paused_collection import collection_paused
 from marin_dag.plan.causes import Cause, Causes
 from marin_dag.plan.config_checks import check_configs, refuse_long_names, said, settings, undecided
@@ -290,7 +290,7 @@ class _Planner:
         if not step.kind.resumes_at(kept):
             return None, ()
         accepted: list[Accepted] = []
-        for identity in codes_left(self.store, step.digest, kept):
+        for identity in work_codes(self.store, step.digest, kept):
             drift, by_persons = self._drift_from(step, identity)
             if drift is not None:
                 return drift, ()

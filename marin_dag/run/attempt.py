@@ -12,14 +12,14 @@ from pydantic import BaseModel
 
 from marin_dag.code.audit import refuse_another_config, refuse_other_packages, watch_of
 from marin_dag.errors import UserError, listed
-from marin_dag.graph.inputs import Input
-from marin_dag.ledger.damage import DamagedInputError, refuse_damaged_inputs, repair
+from marin_dag.graph.inputs import Input, inputs_in
+from marin_dag.ledger.damage import DamagedInputError, check_input_files, repair
 from marin_dag.ledger.epoch import Epoch
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.provenance import now
 from marin_dag.ledger.records import Failure, FileEntry, Record, Records, attempt_path, first_lines, make_manifest
 from marin_dag.ledger.requests import PUBLISH, Telling, Tellings
-from marin_dag.ledger.work_code import leave_code
+from marin_dag.ledger.work_code import write_work_code
 from marin_dag.run.attempt_log import AttemptLog
 from marin_dag.run.context import ALONE, Host, Parts, StepStopped
 from marin_dag.run.hearing import Hearing
@@ -84,7 +84,7 @@ class AttemptContext:
     def work_path(self) -> str:
         """See StepContext. Made when it is first asked for: many steps have nothing to resume from."""
         if self._task.identity["code"]["policy"] == "versioned" and not self._task.is_forced:
-            leave_code(self._store, self._work, self._task.identity, self._kind.resumes_at)
+            write_work_code(self._store, self._work, self._task.identity, self._kind.resumes_at)
         return self._store.make_folder(self._work, is_durable=True)
 
     def map(
@@ -223,7 +223,8 @@ class AttemptContext:
         config = self._task.config
         if self._kind.continues is not None and self._has_state():
             config = config.model_copy(update={self._kind.continues: None})
-        refuse_damaged_inputs(self._records, config)
+        inputs = {item.key: item.name for _, item in inputs_in(config) if not item.is_growing}
+        check_input_files(self._records, inputs)
 
     def _has_state(self) -> bool:
         files = [entry.path.removeprefix(f"{self._work}/") for entry in self._store.list(self._work)]

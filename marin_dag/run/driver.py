@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from marin_dag.errors import UserError
 from marin_dag.graph.resources import Resources
 from marin_dag.graph.step import Step
+from marin_dag.graph.step_sources import sources_of
 from marin_dag.ledger.epoch import LeaseLostError
 from marin_dag.ledger.lease import Held, Lease, Leases
 from marin_dag.ledger.progress import Progress
@@ -109,7 +110,7 @@ class Run:
         if self._frontier.is_finished:
             return 0
         self._provenance = collect_provenance(self._store)
-        SourceArchive(self._store).keep([node.step for node in self._unfinished()])
+        SourceArchive(self._store).keep(sources_of(node.step for node in self._unfinished()))
         with heard(self._on_signal) as listen_again:
             with self._display:
                 self._display.begin([node.step.name for node in self._unfinished()])
@@ -219,7 +220,7 @@ class Run:
         if isinstance(got, Held):
             if not node.is_elsewhere:
                 node.is_elsewhere = True
-                self._display.event(node.step.name, "elsewhere", got.holder.said)
+                self._display.event(node.step.name, "elsewhere", got.holder.description)
             if not node.has_told and not got.holder.does:  # a copier publishes nothing new
                 node.has_told = self._hearing.tell(got.holder, node.step, self._orders.milestones(node))
             node.not_before = time.monotonic() + ELSEWHERE_POLL_SECONDS

@@ -23,7 +23,7 @@ from marin_dag.code.closure import Closure
 from marin_dag.identity.canonical import canonical, sha256
 from marin_dag.identity.code_identity import closure_of
 from marin_dag.ledger.records import FileEntry, make_manifest
-from marin_dag.ledger.shard_records import key_and_epoch
+from marin_dag.ledger.work_files import key_and_epoch
 from marin_dag.run.context import StepStopped
 from marin_dag.run.task import FanOut
 from marin_dag.store.prefix import open_store

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.ledger.work_code import codes_left, leave_code
+from marin_dag.ledger.work_code import work_codes, write_work_code
 from marin_dag.store.local import LocalStore
 from marin_dag.store.store import StoreError
 from tests.catalogue import expect_error
@@ -18,9 +18,9 @@ def test_what_does_not_say_which_code_it_was_is_named_and_what_another_attempt_h
 ):
     store = LocalStore(str(tmp_path))
     identity = {"code": {"fingerprint": "f" * 64, "definitions": {"a.b": "c"}, "version": "1"}}
-    leave_code(store, f"work/{DIGEST}", identity, None)
+    write_work_code(store, f"work/{DIGEST}", identity, None)
     left = f"code/{'f' * 64}.json"
-    assert codes_left(store, DIGEST, [left, "saved", "code/gone.json"]) == [identity]
+    assert work_codes(store, DIGEST, [left, "saved", "code/gone.json"]) == [identity]
     store.write(f"work/{DIGEST}/{left}", data)
     with expect_error(StoreError):
-        codes_left(store, DIGEST, [left])
+        work_codes(store, DIGEST, [left])
