@@ -1,10 +1,9 @@
 """--copy-to PREFIX: copy what a run commits while it runs, and say in the plan what is not copied yet."""
 
 import threading
-import time
 from typing import Any, NamedTuple, Protocol
 
-from marin_dag.cli.copy import make_job, target_of
+from marin_dag.cli.copy import copy_job, target_of
 from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Session
 from marin_dag.graph.step import Step
 from marin_dag.keep.copy.job import CopyJob
@@ -16,11 +15,8 @@ from marin_dag.run.interrupts import heard, interrupt
 from marin_dag.store.store import StoreError
 
 INTERVAL_SECONDS = 600.0
-"""Names, pins and the like are copied this often, and outputs that failed are tried again."""
-GOOD_CHECKPOINT_SECONDS = 6 * 3600.0
-"""The newest good checkpoint is copied this often: it is as large as a milestone, and stays at the target."""
-PROGRESS_SECONDS = 15.0
-POLL_SECONDS = 0.2
+"""Good checkpoints, names, pins and the like are copied this often, and failed outputs are tried again."""
+SLOW_SECONDS = 15.0
 MAX_NAMED = 10
 
 
@@ -31,7 +27,7 @@ def check_copy_target(session: Session) -> None:
 
 
 class Outstanding(NamedTuple):
-    """Finished outputs of a plan that a run would copy, beside those that it makes."""
+    """What a run would copy of the finished outputs of its plan."""
 
     prefix: str
     num_outputs: int
@@ -42,8 +38,7 @@ class Outstanding(NamedTuple):
     @property
     def description(self) -> str:
         """The numbers, for the user."""
-        left = f"{self.num_left:,} to copy, of " if self.num_left else ""
-        return f"{self.prefix}; {left}{counted(self.num_outputs, 'finished output')}"
+        return f"{self.prefix}; {self.num_left:,} to copy, {counted(self.num_outputs, 'finished output')}"
 
     @property
     def is_empty(self) -> bool:
@@ -55,10 +50,9 @@ def outstanding(session: Session, plan: Plan) -> Outstanding | None:
     """Return what a run would copy, or None without --copy-to."""
     if session.parsed.copy_to is None:
         return None
-    target = target_of(session, "--copy-to")
-    job = make_job(session, target, _steps(plan), lambda text: None)
-    tasks, num_outputs = job.outputs()
-    return Outstanding(target.prefix, num_outputs, len(tasks) + len(job.good_checkpoints()))
+    job = copy_job(session, "--copy-to", _steps(plan), lambda text: None)
+    tasks, num_outputs = job.tasks()
+    return Outstanding(job.copier.target.prefix, num_outputs, len(tasks))
 
 
 class Display(Protocol):
@@ -77,14 +71,10 @@ class RunCopies:
     def __init__(self, job: CopyJob, display: Display, command: str) -> None:
         self._job, self._display, self._command = job, display, command
         self._fresh: set[str] = set()
-        """Keys committed since the start: their logs grow for some seconds after the copy."""
+        """Keys committed since the start; their logs grow for some seconds after the copy."""
         self._problems: list[str] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._repeat, name="copies", daemon=True)
-
-    def start(self) -> None:
-        """Start with what is finished and not at the target."""
-        self._job.start()
         self._thread.start()
 
     def add(self, key: str) -> None:
@@ -92,18 +82,11 @@ class RunCopies:
         self._fresh.add(key)
         self._job.add_key(key)
 
-    def _add_missing(self) -> None:
-        try:
-            self._job.add(*self._job.outputs()[0])
-        except StoreError as error:
-            self._report([first_lines(error)])
-
     def leave(self) -> None:
         """Drop the copies that are not finished."""
         self._ended.set()
         self._job.cancel()
         self._thread.join()
-        self._job.copier.close()
 
     def finish(self, *, is_interrupted: bool) -> bool:
         """Wait for the copies and print what is missing; return whether nothing is.
@@ -111,82 +94,67 @@ class RunCopies:
         Raises:
             KeyboardInterrupt: the user does not wait; what is missing has been printed.
         """
-        with heard(interrupt):  # SIGTERM and SIGUSR2 like Ctrl-C: print what is missing before the end
+        with heard(interrupt):  # SIGTERM and SIGUSR2 act like Ctrl-C
             try:
                 if not is_interrupted:
                     self._wait()
-            except KeyboardInterrupt:
+            finally:
                 self.leave()
-                self._conclude()
-                raise
-            self.leave()
-            return self._conclude()
-
-    def _wait(self) -> None:
-        self._ended.set()
-        self._add_missing()
-        self._add_good_checkpoints()
-        self._job.end()
-        last = time.monotonic() - PROGRESS_SECONDS + 1.0
-        while not self._job.is_over(POLL_SECONDS):
-            if time.monotonic() - last >= PROGRESS_SECONDS:
-                last = time.monotonic()
-                done = in_bytes(self._job.copier.bytes_done)
-                self._display.say(f"copies: {self._job.num_left:,} left, {done} done; Ctrl-C leaves them")
-        self._thread.join()
-        self._problems.clear()  # an error that has passed is no problem any more
-        records = Records(self._job.copier.source)
-        try:
-            for key in sorted(self._fresh):
-                record = records.find(key)
-                if record is not None:
-                    self._job.copier.copy_beside(record)
-            self._report(self._job.copy_attachments())
-        except StoreError as error:
-            self._report([first_lines(error)])
+                is_whole = self._conclude()
+            return is_whole
 
     def _repeat(self) -> None:
-        good_is_due = time.monotonic()
         while True:
-            self._add_missing()
-            if time.monotonic() >= good_is_due:
-                good_is_due += GOOD_CHECKPOINT_SECONDS
-                self._add_good_checkpoints()
-            try:
-                self._report(self._job.copy_attachments())
-            except StoreError as error:
-                self._report([first_lines(error)])
+            self._copy_once()
             if self._ended.wait(INTERVAL_SECONDS):
                 return
 
-    def _add_good_checkpoints(self) -> None:
+    def _copy_once(self) -> None:
         try:
-            self._job.add(*self._job.good_checkpoints())
+            self._job.add(*self._job.tasks()[0])
         except StoreError as error:
-            self._report([first_lines(error)])
+            self._display.complain(f"copies: {first_lines(error)}")
+        self._copy_attachments()
 
-    def _report(self, problems: list[str]) -> None:
+    def _copy_attachments(self) -> None:
+        try:
+            problems = self._job.copy_attachments()
+        except StoreError as error:
+            problems = [first_lines(error)]
         for problem in problems:
             if problem not in self._problems:
-                self._problems.append(problem)
                 self._display.complain(f"copies: {problem}")
+        self._problems = problems
+
+    def _wait(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._copy_once()
+        self._job.wait()
+        records = Records(self._job.copier.source)
+        try:
+            for record in map(records.find, sorted(self._fresh)):
+                if record is not None:
+                    self._job.copier.copy_beside(record)
+        except StoreError as error:
+            self._display.complain(f"copies: {first_lines(error)}")
+        self._copy_attachments()
 
     def _conclude(self) -> bool:
-        target = self._job.copier.target.prefix
+        job = self._job
         try:
-            tasks, num_outputs = self._job.outputs()
-            tasks += self._job.good_checkpoints()
+            tasks, num_outputs = job.tasks()
         except StoreError as error:
-            self._report([first_lines(error)])
+            self._display.complain(f"copies: {first_lines(error)}")
             return False
         if not tasks and not self._problems:
-            copied = f", {self._job.counts['copied']:,} copied ({in_bytes(self._job.size_in_bytes)})"
-            self._display.say(f"copies: {counted(num_outputs, 'output')} in {target}{copied}")
+            copied = f"{job.counts['copied']:,} copied by this run ({in_bytes(job.size_in_bytes)})"
+            self._display.say(f"copies: {counted(num_outputs, 'output')} in {job.copier.target.prefix}, {copied}")
             return True
         if tasks:
-            self._display.complain(f"copies: {len(tasks):,} not in {target}:")
+            self._display.complain(f"copies: {len(tasks):,} not in {job.copier.target.prefix}:")
         for task in tasks[:MAX_NAMED]:
-            self._display.complain(f"  {task.name}: {self._job.failed.get(task.name, 'not copied yet')}")
+            self._display.complain(f"  {task.name}: {job.failed.get(task.name, 'not copied yet')}")
         if len(tasks) > MAX_NAMED:
             self._display.complain(f"  and {len(tasks) - MAX_NAMED:,} more")
         self._display.complain(f"to continue:  {self._command}")
@@ -197,15 +165,12 @@ def start_copies(session: Session, plan: Plan, display: Display) -> RunCopies | 
     """Start the copies of a run; return None without --copy-to.
 
     Raises:
-        UserError: the target cannot be written to.
+        UserError: there is no place to copy to.
     """
     if session.parsed.copy_to is None:
         return None
-    target = target_of(session, "--copy-to")
-    job = make_job(session, target, _steps(plan), display.say, is_quiet=True)
-    copies = RunCopies(job, display, session.line("copy", "--to", session.parsed.copy_to))
-    copies.start()
-    return copies
+    job = copy_job(session, "--copy-to", _steps(plan), display.say, slow_seconds=SLOW_SECONDS)
+    return RunCopies(job, display, session.line("copy", "--to", session.parsed.copy_to))
 
 
 def finish_copies(copies: RunCopies | None, code: int) -> int:

@@ -92,7 +92,7 @@ def test_what_a_running_step_reads_stays_though_the_clock_of_the_collector_is_ah
     record, leases, now = committed(store), Leases(store), time.time
     assert isinstance(leases.acquire("cd" * 32, "reader", lambda: None, needs=(record.key,)), Lease)
     monkeypatch.setattr(lease_module.time, "time", lambda: now() + 3600)
-    assert collected(store) == ["a step that has just begun reads it, or it was pinned or migrated"]
+    assert collected(store) == ["a step that has just started reads it, or it was pinned"]
     assert Records(store).find(record.key) == record
     leases.close()
 
@@ -175,7 +175,7 @@ def test_under_a_lease_that_was_lost_nothing_more_is_deleted(store: LocalStore, 
             return lease
 
     monkeypatch.setattr(collect, "Leases", LosingLeases)
-    assert set(collected(store)) == {"its lease was lost while others were deleted"}
+    assert set(collected(store)) == {"its lease was lost while other garbage was deleted"}
     assert Records(store).find(record.key) and store.exists(f"work/{DIGEST}/saved")
 
 

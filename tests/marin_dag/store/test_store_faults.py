@@ -10,7 +10,6 @@ from typing import Any
 
 import google_crc32c
 import pytest
-
 from google.api_core.retry import Retry
 
 from marin_dag.store import gcs as gcs_module
