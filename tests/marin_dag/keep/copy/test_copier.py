@@ -21,7 +21,6 @@ from marin_dag.store import retry as transient
 from marin_dag.store.local import LocalStore
 from marin_dag.store.prefix import open_store
 from marin_dag.store.store import Store, StoreError
-from tests.catalogue import expect_error
 from tests.gcs_server.control import GcsServerProcess
 from tests.marin_dag.ledger.test_records import a_record
 from tests.marin_dag.toy_driver import die_before
@@ -120,7 +119,7 @@ def test_damaged_files_of_the_source_are_named_and_not_copied(places: tuple[Stor
     source.write(f"{record.output_path}/short.bin", b"x" * 2 * BLOCK)
     source.write(f"{record.output_path}/other.bin", b"y" * (3 * BLOCK - 1) + b"Y")
     source.delete(f"{record.output_path}/lost")
-    with expect_error(DamagedSourceError) as raised:
+    with pytest.raises(DamagedSourceError) as raised:
         copied(source, target)
     damaged = {finding.path for finding in raised.value.findings}
     assert damaged == {"short.bin", "other.bin", "lost"}
@@ -143,7 +142,7 @@ class Flipping(LocalStore):
 def test_a_file_that_arrives_changed_gets_no_record(tmp_path: Path) -> None:
     source, target = LocalStore(str(tmp_path / "a")), Flipping(str(tmp_path / "b"))
     output(source)
-    with expect_error(StoreError) as raised:
+    with pytest.raises(StoreError) as raised:
         copied(source, target)
     assert raised.value.is_transient
     assert Records(target).committed_keys() == frozenset()
@@ -208,7 +207,7 @@ def test_an_output_that_another_process_makes_at_the_target_is_left_to_it(places
     leases = Leases(target)
     lease = leases.acquire(DIGEST, "tokenize/web", lambda: None)
     assert isinstance(lease, Lease)
-    with expect_error(HeldAtTargetError):
+    with pytest.raises(HeldAtTargetError):
         copied(source, target)
     assert target.list("outputs") == [] and target.list("commits") == []
     lease.release()
