@@ -73,7 +73,7 @@ def main_of_the_campaign() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--kills", type=int, default=0)
-    parser.add_argument("--server", action="store_true", help="over a fake Cloud Storage that fails 5%% of the requests")
+    parser.add_argument("--server", action="store_true", help="over a fake Cloud Storage with 5%% failing requests")
     parser.add_argument("--ray", action="store_true", help="steps are tasks of a Ray cluster on this machine")
     parser.add_argument("--seed", type=int, default=0)
     parsed = parser.parse_args()

@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marin_dag.keep.copy.certified_copies import place_of
 from pydantic import ValidationError
 
 from marin_dag.cli.mistakes import said_of
 from marin_dag.errors import RefusedConfigError
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Cpu, Gpu, Tpu
-from marin_dag.keep.copy.certified_copies import place_of
 from marin_dag.ledger.requests import Telling
 from marin_dag.run.context import StepStopped
 from marin_dag.values.changes import ChangeError
