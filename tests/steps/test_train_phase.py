@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from marin_dag.keep.copy.certified_copies import place_of
 from pydantic import ValidationError
 
 from marin_dag.cli.mistakes import said_of
@@ -23,6 +22,7 @@ from marin_dag.errors import RefusedConfigError
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Cpu, Gpu, Tpu
 from marin_dag.ledger.requests import Telling
+from marin_dag.ledger.work_files import without_lease_epoch
 from marin_dag.run.context import StepStopped
 from marin_dag.values.changes import ChangeError
 from marin_dag.values.fields import RuntimeField, markers
@@ -187,7 +187,7 @@ def test_a_copied_certified_state_is_gone_on_from_at_another_prefix_with_the_sam
     certified = max((tmp_path / "first/work/temporary").glob("*/certified.json")).parent
     at, epoch = (int(number) for number in re.findall(r"\d+", certified.name))
     assert epoch > 1 and 0 < at < 8
-    copy = Path(place_of(f"{tmp_path}/second/work/temporary/{certified.name}"))
+    copy = Path(without_lease_epoch(f"{tmp_path}/second/work/temporary/{certified.name}"))
     shutil.copytree(certified, copy)
     second.run(phase)
     assert [event["step"] for event in second.events() if event["event"] == "resume"] == [at]
