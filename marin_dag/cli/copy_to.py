@@ -27,7 +27,7 @@ def check_copy_target(session: Session) -> None:
 
 
 class Outstanding(NamedTuple):
-    """What a run would copy of the finished outputs of its plan."""
+    """Finished outputs of a plan, and how many of them a run would copy."""
 
     prefix: str
     num_outputs: int

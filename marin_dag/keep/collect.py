@@ -71,7 +71,7 @@ class Garbage(NamedTuple):
 
 
 class Roots(NamedTuple):
-    """What the given pipelines lead to: keys, and the names they decide about."""
+    """Keys that the given pipelines lead to, and names that they decide about."""
 
     keys: frozenset[str]
     names: frozenset[str]

@@ -17,7 +17,7 @@ ACCEPTED = "accepted"
 
 
 class Acceptance(BaseModel, frozen=True, extra="forbid"):
-    """One entry of the log of `digest`: two code fingerprints are equivalent, or are so no longer."""
+    """An entry of the log of `digest`: two code fingerprints are equivalent, or are so no longer."""
 
     event: Literal["accepted", "revoked"]
     digest: str

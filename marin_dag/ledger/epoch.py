@@ -1,8 +1,8 @@
 """Epoch: the write-once log of one holder of a step's lease: the records it commits, then a seal.
 
-Before the holder creates a record, it enters the record in the next slot of its epoch. Whoever ends an epoch (its
-holder, or the successor of a dead holder) puts an empty object, the seal, into the next slot. A slot is created once,
-so when a commit and a seal meet, one wins: a sealed holder that wakes up late publishes nothing. Asking for the newest
+Before the holder creates a record, it enters the record in the next slot of its epoch. The end of an epoch is an empty
+object in its next slot, the seal; its holder creates it, or the successor of a dead holder. A slot is created once, so
+when a commit and a seal meet, one wins: a sealed holder that wakes up late publishes nothing. Asking for the newest
 epoch and then creating the record would leave a gap between the two. Records entered before the seal are committed by
 the sealer, before the next epoch begins.
 """

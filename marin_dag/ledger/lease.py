@@ -36,7 +36,7 @@ CLOCK = "clock"
 """Folder of an object that is written to learn the store's time."""
 
 COPIES, COLLECTS, ADOPTS = "copies", "collects", "adopts"
-"""What a holder may do with a step other than run it."""
+"""Activities of a holder other than running the step."""
 
 
 class Holder(BaseModel, frozen=True, extra="ignore"):

@@ -12,7 +12,7 @@ class Progress:
     unit: str
     figures: dict[str, float]
     begin: float = 0
-    """What was done before the step started: 600 for a phase from step 600 to 841."""
+    """Amount done before the step started: 600 for a phase from step 600 to 841."""
 
     @property
     def share(self) -> float:

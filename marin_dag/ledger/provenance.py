@@ -56,7 +56,7 @@ class Provenance(BaseModel, frozen=True, extra="forbid"):
     resources: str = ""
     """The resources of the attempt as text; "" in older records."""
     computed_with: dict[str, str] = {}
-    """What the step passed to `context.computed_with`."""
+    """Arguments of `context.computed_with` in the step."""
 
 
 def now() -> str:

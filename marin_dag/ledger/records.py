@@ -33,7 +33,7 @@ FILE_PATH_IN_BYTES = 256
 
 
 class FileEntry(BaseModel, frozen=True, extra="forbid"):
-    """One file of an output; `path` is relative to the output, `crc32c` eight hex digits."""
+    """A file of an output; `path` is relative to the output, `crc32c` eight hex digits."""
 
     path: str
     size_in_bytes: int

@@ -19,7 +19,7 @@ SOURCES = "sources"
 TEXTS = TypeAdapter(dict[str, str])
 
 Sources = Mapping[str, Callable[[], Mapping[str, str]]]
-"""By code fingerprint, a function that returns the text of each definition by name."""
+"""Functions by code fingerprint; each returns the text of its definitions by name."""
 
 
 class SourceArchive:

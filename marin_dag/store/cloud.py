@@ -27,7 +27,7 @@ class CloudStore(Store):
     service: ClassVar[str]
     """Name of the service in errors."""
     way_there: ClassVar[str]
-    """What a user checks when the service cannot be reached."""
+    """Things for the user to check when the service cannot be reached."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix.rstrip("/")

@@ -205,7 +205,7 @@ def explain_os_error(error: OSError, path: str) -> str:
         case errno.ENOTDIR | errno.EEXIST | errno.EISDIR:
             fix = "there is a file where a folder is needed, or the reverse; move it away or pass another --prefix"
         case errno.EMFILE | errno.ENFILE:
-            fix = f"too many open files; raise `ulimit -n`, {again}"
+            fix = f"raise `ulimit -n`, {again}"
         case errno.ENAMETOOLONG:
             fix = "the name is too long for this file system; pass a shorter --prefix, or give the step a shorter name"
         case errno.ELOOP:

@@ -57,9 +57,9 @@ class GoodCheckpoint(NamedTuple):
 
     digest: str
     name: str
-    """For the user, such as `phoenix@1100`."""
+    """Name for the user, such as `phoenix@1100`."""
     folder: str
-    """At the source, relative to the prefix."""
+    """Folder at the source, relative to the prefix."""
     files: tuple[Entry, ...]
 
 
