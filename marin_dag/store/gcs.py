@@ -205,7 +205,8 @@ class GcsStore(CloudStore):
         self._check_network(emulator or ADDRESS)
         client = _client_of(emulator, os.getpid())
         try:
-            list(client.list_blobs(self._bucket, max_results=1, timeout=FIRST_CONTACT_TIMEOUT_SECONDS, retry=None))
+            timeout = FIRST_CONTACT_TIMEOUT_SECONDS
+            list(client.list_blobs(self._bucket, max_results=1, timeout=timeout, retry=RETRY.with_timeout(timeout)))
         except google.api_core.exceptions.NotFound as error:
             raise StoreError(
                 f"{self.prefix}: there is no bucket {self._bucket}. Make it (`gcloud storage buckets create "

@@ -177,7 +177,7 @@ def test_a_step_whose_inputs_lost_files_says_how_to_make_each_again(prefix: str,
     code, display = run(prefix, [second])
     assert code == 1 and "second" not in executions(marks)
     for name, path in paths.items():
-        assert f"the input {name}: 1 of its 1 files are missing or cut, such as {store.url(path)}" in display.text
+        assert f"the input {name}: 1 of its 1 files are missing or cut short, such as {store.url(path)}" in display.text
         assert f"To make them again, run the same command with  --force {name} --until {name}" in display.text
     assert display.text.endswith(
         "first:     python pipelines/toy.py --force first --until first\n"
@@ -218,7 +218,7 @@ def test_a_trajectory_with_a_state_of_its_own_needs_no_more_of_what_it_began_wit
             store.write(f"work/{other.digest}/saved-{saved:06d}.json", state.encode())
         code, display = run(prefix, [other])
         assert (code == 0) == (saved == 7)
-        assert ("the input first: 1 of its 1 files are missing or cut" in display.text) == (saved != 7)
+        assert ("the input first: 1 of its 1 files are missing or cut short" in display.text) == (saved != 7)
 
 
 def test_a_later_leg_of_a_trajectory_that_has_nothing_yet_asks_for_the_end_of_the_leg_before(prefix: str) -> None:
@@ -230,7 +230,7 @@ def test_a_later_leg_of_a_trajectory_that_has_nothing_yet_asks_for_the_end_of_th
     store.delete(f"{made.output_path}/{made.manifest[0].path}")
     code, display = run(prefix, [second])
     assert code == 1
-    assert "the input first: 1 of its 1 files are missing or cut" in display.text
+    assert "the input first: 1 of its 1 files are missing or cut short" in display.text
     assert "run the same command with  --force first --until first" in display.text
     # From a state behind that end it goes on without it.
     store.write(f"work/{second.digest}/saved-000006.json", Count(step=6, value=6).model_dump_json().encode())

@@ -197,7 +197,7 @@ def descendants(pid: int) -> dict[int, str]:
 def test_a_disk_that_is_full_from_the_start_is_one_message(tmp_path: Path, expected: dict[str, object]):
     code, output = finish(driver(tmp_path, "local", 0, FILE_LIMIT="2500"))
     assert code == 1
-    assert "raise `ulimit -f`, then run the same command again, nothing finished is lost" in output
+    assert "raise `ulimit -f`, then run the same command again; nothing finished is lost" in output
     assert "Traceback" not in output
     assert finish(driver(tmp_path, "local", 0))[0] == 0
     assert committed_bytes(tmp_path / "runs") == expected

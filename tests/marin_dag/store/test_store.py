@@ -216,7 +216,7 @@ def test_a_silent_s3_is_unreachable(no_s3, monkeypatch: pytest.MonkeyPatch):
     assert caught.value.is_transient
 
 
-@pytest.mark.parametrize("address", ["minio:9000", "http://[::1"])
+@pytest.mark.parametrize("address", ["minio:9000", "http://[::1"], ids=["no scheme", "half an address"])
 def test_a_malformed_address_of_s3_is_an_error(no_s3, address: str):
     no_s3(address)
     with expect_error(StoreError):

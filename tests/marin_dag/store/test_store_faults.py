@@ -167,6 +167,11 @@ def test_a_lasting_transient_fault_is_a_transient_error(cloud: Cloud, operation:
     assert 2 <= len(cloud.requests()) <= 400
 
 
+def test_the_first_contact_survives_a_transient_fault(cloud: Cloud):
+    cloud.add_fault(Fault("status", status=503, count=1))
+    assert [entry.path for entry in open_store(cloud.store.prefix).list("folder")] == ["folder/one"]
+
+
 def test_a_missing_object_is_asked_for_once(cloud: Cloud):
     with pytest.raises(FileNotFoundError):
         cloud.store.read("gone")
