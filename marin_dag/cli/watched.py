@@ -110,7 +110,7 @@ class Watched:
             "verdicts": {str(verdict): verdicts[verdict] for verdict in Verdict if verdicts[verdict]},
             "running": [self._running(steps[digest], running[digest]) for digest in steps if digest in running],
             "running_with_other_settings": [
-                {"name": held.holder.name, "holder": held.holder.said} for held in of_others
+                {"name": held.holder.name, "holder": held.holder.description} for held in of_others
             ],
             "waiting": [
                 {"name": each.name, "verdict": str(each.verdict), "reasons": list(render_all(each.reasons))}
@@ -129,7 +129,7 @@ class Watched:
         return {
             "name": name if is_of_graph else step.name,  # its buttons send requests to the step of that name
             "is_queued": held.is_queued,
-            "holder": held.holder.said,
+            "holder": held.holder.description,
             "share": None if progress is None else progress.share,
             "progress": "" if progress is None else figures_of(progress, seconds_left),
             "words": list(actions_of(step)),

@@ -15,7 +15,7 @@ from marin_dag.ledger.lease import Held, Leases
 from marin_dag.ledger.progress_mark import standing_failures
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import Requests
-from marin_dag.ledger.work_code import codes_left
+from marin_dag.ledger.work_code import work_codes
 from marin_dag.paused_collection import collection_paused
 from marin_dag.plan.causes import Cause, Causes
 from marin_dag.plan.config_checks import check_configs, check_name_lengths, settings_to_fix, undecided, with_fix
@@ -289,7 +289,7 @@ class _Planner:
         if not step.kind.resumes_at(kept):
             return None, ()
         accepted: list[Accepted] = []
-        for identity in codes_left(self.store, step.digest, kept):
+        for identity in work_codes(self.store, step.digest, kept):
             drift, acceptances = self._drift_from(step, identity)
             if drift is not None:
                 return drift, ()

@@ -15,13 +15,13 @@ from marin_dag.graph.context import ALONE, Host, Parts, StepStopped
 from marin_dag.graph.inputs import Input
 from marin_dag.identity.code_identity import check_packages
 from marin_dag.identity.identity import check_config
-from marin_dag.ledger.damage import DamagedInputError, refuse_damaged_inputs
+from marin_dag.ledger.damage import DamagedInputError, check_input_files
 from marin_dag.ledger.epoch import Epoch
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.provenance import now
 from marin_dag.ledger.records import Failure, FileEntry, Record, Records, attempt_path, first_lines, make_manifest
 from marin_dag.ledger.requests import PUBLISH, Request, Requests
-from marin_dag.ledger.work_code import leave_code
+from marin_dag.ledger.work_code import write_work_code
 from marin_dag.run.attempt_log import AttemptLog
 from marin_dag.run.forced import repair_first_output
 from marin_dag.run.parts import parts_of
@@ -33,6 +33,7 @@ from marin_dag.store.prefix import open_store
 from marin_dag.store.redact import redact, remember_secrets, without_known_secrets
 from marin_dag.store.retry import is_transient
 from marin_dag.store.store import explain_os_error, limit_met
+from marin_dag.values.walk import references_in
 
 ItemT = TypeVar("ItemT")
 MappedT = TypeVar("MappedT")
@@ -84,7 +85,7 @@ class AttemptContext:
     def work_path(self) -> str:
         """See StepContext. Made at the first use: many steps keep nothing to resume from."""
         if self._task.identity["code"]["policy"] == "versioned" and not self._task.is_forced:
-            leave_code(self._store, self._work, self._task.identity, self._kind.resumes_at)
+            write_work_code(self._store, self._work, self._task.identity, self._kind.resumes_at)
         return self._store.make_folder(self._work, is_durable=True)
 
     def map(
@@ -236,7 +237,8 @@ class AttemptContext:
         config = self._task.config
         if self._kind.continues is not None and self._has_state():
             config = config.model_copy(update={self._kind.continues: None})
-        refuse_damaged_inputs(self._records, config)
+        inputs = {item.key: item.name for _, item in references_in(config) if not item.is_growing}
+        check_input_files(self._records, inputs)
 
     def _has_state(self) -> bool:
         files = [entry.path.removeprefix(f"{self._work}/") for entry in self._store.list(self._work)]

@@ -24,7 +24,7 @@ from marin_dag.code.fingerprint import closure_of
 from marin_dag.graph.context import StepStopped
 from marin_dag.identity.canonical import canonical, sha256
 from marin_dag.ledger.records import FileEntry, make_manifest
-from marin_dag.ledger.shard_records import key_and_epoch
+from marin_dag.ledger.work_files import key_and_epoch
 from marin_dag.run.task import FanOut
 from marin_dag.store.prefix import open_store
 from marin_dag.store.redact import refuse_secrets

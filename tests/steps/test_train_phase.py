@@ -21,8 +21,8 @@ from marin_dag.errors import RefusedConfigError
 from marin_dag.graph.context import StepStopped
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Cpu, Gpu, Tpu
-from marin_dag.keep.copy.certified_copies import place_of
 from marin_dag.ledger.requests import Request
+from marin_dag.ledger.work_files import without_lease_epoch
 from marin_dag.values.changes import ChangeError
 from marin_dag.values.fields import RuntimeField, markers
 from runtime.data.loader import DataPosition
@@ -181,7 +181,7 @@ def test_a_copied_good_checkpoint_resumes_at_another_prefix_with_the_same_bytes(
     certified = max((tmp_path / "first/work/temporary").glob("*/certified.json")).parent
     at, epoch = (int(number) for number in re.findall(r"\d+", certified.name))
     assert epoch > 1 and 0 < at < 8
-    copy = Path(place_of(f"{tmp_path}/second/work/temporary/{certified.name}"))
+    copy = Path(without_lease_epoch(f"{tmp_path}/second/work/temporary/{certified.name}"))
     shutil.copytree(certified, copy)
     second.run(phase)
     assert [event["step"] for event in second.events() if event["event"] == "resume"] == [at]
