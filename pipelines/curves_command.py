@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
+from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import Records, UnreadableRecordError
 from marin_dag.store.store import Store
 from marin_dag.values.changes import nearest
-from pipelines.picture_file import PAGE, refuse_unwritable, write_picture
+from pipelines.picture_file import PAGE, check_writable, write_picture
 from pipelines.reference import Reference, reference_of, refuse_wrong_margin
 from pipelines.timeline import legs_in, main_line_of, phases_in
 from pipelines.trainings import attempts_of, names_of_trainings, shared
@@ -63,10 +63,10 @@ class Export(NamedTuple):
 def _curves(session: Session) -> int:
     picture = session.parsed.validation
     if picture is not None:
-        refuse_unwritable("--validation", picture, (PAGE,))
+        check_writable("--validation", picture, (PAGE,))
     heat = session.parsed.norms
     if heat is not None:
-        refuse_unwritable("--norms", heat, (PAGE,))
+        check_writable("--norms", heat, (PAGE,))
     refuse_wrong_margin(session.parsed.against, session.parsed.margin)
     graph = session.graph()
     trainings = _wanted(session, graph)
@@ -380,5 +380,4 @@ COMMAND = Command(
     100,
     _add_arguments,
     ("--set",),
-    WRITES_WHAT_IS_ASKED_FOR,
 )

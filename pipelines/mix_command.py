@@ -7,13 +7,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from marin_dag.quantities import in_short
 from marin_dag.values.changes import nearest
-from pipelines.picture_file import DRAWING, refuse_unwritable, write_picture
+from pipelines.picture_file import DRAWING, check_writable, write_picture
 from pipelines.timeline import phase_before
 from runtime.data.consumption import Consumption, Leg, consumption
 from runtime.training.timeline import KEEP_THE_DATA_POSITION
@@ -41,7 +41,7 @@ def command(estimate: Estimate = lambda arguments: {}) -> Command:
 
     def run(session: Session) -> int:
         if session.parsed.chart is not None:
-            refuse_unwritable("--chart", session.parsed.chart, (DRAWING,))
+            check_writable("--chart", session.parsed.chart, (DRAWING,))
         mix = mix_to(_phase(session), Records(session.store), estimate(session.parsed))
         print(rendered(mix, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
         if session.parsed.chart is not None:
@@ -49,7 +49,7 @@ def command(estimate: Estimate = lambda arguments: {}) -> Command:
         return NOTHING_WOULD_RUN
 
     said = "tokens and epochs of each source by phase, up to PHASE (by default the last)"
-    return Command("mix", "[PHASE]", said, run, 0, 1, _add_arguments, ("--set",), WRITES_WHAT_IS_ASKED_FOR)
+    return Command("mix", "[PHASE]", said, run, 0, 1, _add_arguments, ("--set",))
 
 
 def _add_arguments(parser: Any) -> None:

@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
+from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.store.store import Store
-from pipelines.picture_file import PAGE, refuse_unwritable, write_picture
+from pipelines.picture_file import PAGE, check_writable, write_picture
 from pipelines.trainings import attempts_of, names_of_trainings, shared
 from runtime.tracking.waits import Waits, waits_of
 
 
 def _waits(session: Session) -> int:
     if session.parsed.page is not None:
-        refuse_unwritable("--page", session.parsed.page, (PAGE,))
+        check_writable("--page", session.parsed.page, (PAGE,))
     phases = names_of_trainings(session.graph().steps)
     if not phases:
         raise UserError(f"waits: the pipeline {session.pipeline!r} trains nothing.")
@@ -82,5 +82,4 @@ COMMAND = Command(
     0,
     _add_arguments,
     ("--set",),
-    WRITES_WHAT_IS_ASKED_FOR,
 )

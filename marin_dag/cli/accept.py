@@ -69,5 +69,4 @@ COMMAND = Command(
     1_000,
     _add_arguments,
     options=("--set",),
-    advice={"--dry-run": "accept writes an acceptance; `why STEP` shows what it would accept"},
 )

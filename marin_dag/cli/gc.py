@@ -133,5 +133,4 @@ COMMAND = Command(
     0,
     _add_arguments,
     options=("--set",),
-    advice={"--dry-run": "without --yes it only prints what would be deleted; leave --dry-run out"},
 )

@@ -14,7 +14,6 @@ from pathlib import Path
 import jax.numpy as jnp
 import pytest
 
-from marin_dag.cli.main import main
 from marin_dag.graph.forks import Forks
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import Records
@@ -37,13 +36,7 @@ from tests.runtime.tracking.test_curves import events_in, records_in
 
 
 def run(prefix, capsys, *words):
-    code = main(
-        tootsie.build,
-        add_arguments=tootsie.add_arguments,
-        name="tootsie",
-        commands=tootsie.OWN_COMMANDS,
-        argv=[*words, "--prefix", str(prefix)],
-    )
+    code = tootsie.main([*words, "--prefix", str(prefix)])
     printed = capsys.readouterr()
     return code, printed.out, printed.err
 
@@ -359,13 +352,6 @@ def test_a_write_that_fails_is_one_line(tmp_path, capsys, phases, monkeypatch):
     code, _, err = run(tmp_path / "runs", capsys, "curves", "--tensorboard", str(folder))
     said = f"--tensorboard {folder}: it could not be written (No space left on device); name another folder."
     assert (code, err) == (1, f"tootsie: {said}\n")
-
-
-@pytest.mark.parametrize("command", ["curves", "mix", "timeline", "waits"])
-def test_what_may_write_a_file_does_not_say_that_it_writes_nothing(tmp_path, capsys, command):
-    code, out, err = run(tmp_path, capsys, command, "--dry-run")
-    said = "it starts nothing, and writes nothing but what an option of its own asks for; leave --dry-run out."
-    assert (code, out, err) == (1, "", f"tootsie: --dry-run: `{command}` does not take it; {said}\n")
 
 
 def test_what_cannot_be_told_or_written_is_refused(tmp_path, capsys):

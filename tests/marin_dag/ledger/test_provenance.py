@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.cli.show import changes_said
+from marin_dag.cli.show import dirty_note
 from marin_dag.ledger import provenance
 from marin_dag.ledger.provenance import NOTHING_TRACKED_CHANGED, Provenance, git_state
 
@@ -80,7 +80,7 @@ def test_sizes_and_numbers_count_for_large_or_many_untracked_files(repository: P
 )
 def test_a_record_is_shown_with_no_digest_of_nothing(is_dirty: bool | None, digest: str | None, text: str):
     made = Provenance(git_commit="c", is_dirty=is_dirty, dirty_diff=digest, argv=(), host="", environment="")
-    assert changes_said(made) == text
+    assert dirty_note(made) == text
 
 
 def test_git_state_writes_nothing_into_the_repository(repository: Path):
