@@ -58,7 +58,7 @@ benchmarks: .venv/test-ready .venv-peers/ready
 # The compilers stay beside the environment: where libtpu is installed, every start of JAX looks for a TPU and takes its
 # lock file.
 compile-matrix: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
-	.venv/bin/python -m runtime.cost.matrix
+	.venv/bin/python -m benchmarks.compile_matrix
 	.venv/bin/python -m pytest -m matrix tests/runtime/cost
 
 .venv-libtpu/ready: requirements-libtpu.lock | .venv/ready

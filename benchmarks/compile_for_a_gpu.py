@@ -23,17 +23,17 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.kernel_alone import (
+    arguments_of,
+    jit_like_a_step,
+    loss_with_gradients,
+    mesh_of_one_chip,
+)
 from benchmarks.train_on_gpu import CASES, LOSS, LOSS_BYTES_BAR
 from benchmarks.verdict import conclude
 from runtime.cost.chips import GIB, slice_of
 from runtime.cost.compiler import NoCompilerError, environment, outcome_of
-from runtime.cost.described_devices import mesh_of_one_chip
 from runtime.cost.faults import faults
-from runtime.cost.kernel_alone import (
-    arguments_of,
-    jit_like_a_step,
-    loss_with_gradients,
-)
 from runtime.cost.request import DoesNotFit, Request
 from runtime.kernels.cross_entropy import linear_cross_entropy
 from runtime.kernels.kernel_shape import Devices, KernelShape

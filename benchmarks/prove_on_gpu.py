@@ -30,11 +30,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pydantic import BaseModel
 
+from benchmarks.kernel_alone import LossShape
 from benchmarks.verdict import conclude
 from marin_dag.cli.main import main as run_pipeline
 from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import Step, StepContext, step
-from runtime.cost.kernel_alone import LossShape
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE
 from runtime.model.llama.config import LlamaConfig
@@ -62,7 +62,7 @@ def loss(shape: LossShape, kernel: str) -> dict[str, Any]:
     import jax.numpy as jnp
     import numpy as np
 
-    from runtime.cost.kernel_alone import jit_like_a_step, loss_with_gradients
+    from benchmarks.kernel_alone import jit_like_a_step, loss_with_gradients
     from runtime.kernels.cross_entropy import linear_cross_entropy
     from runtime.parallel.mesh import make_mesh
     from runtime.parallel.mesh_shape import MeshShape
@@ -100,7 +100,7 @@ def attention(kernel: str, documents: Sequence[int], head_dim: int) -> dict[str,
     import jax.numpy as jnp
     import numpy as np
 
-    from runtime.cost.kernel_alone import jit_like_a_step
+    from benchmarks.kernel_alone import jit_like_a_step
     from runtime.kernels.attention import attend
     from runtime.parallel.mesh import make_mesh
     from runtime.parallel.mesh_shape import MeshShape

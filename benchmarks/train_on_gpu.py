@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.in_turn import InTurn, Measure, wait_for_turn
+from benchmarks.kernel_alone import AttentionShape, LossShape
 from benchmarks.verdict import conclude
-from runtime.cost.kernel_alone import AttentionShape, LossShape
 from runtime.model.config import LLAMA2_ROPE
 from runtime.model.llama.config import LlamaConfig
 
@@ -198,7 +198,7 @@ def fused_loss(shape: LossShape, turns: int) -> Measure:
     import jax
     import jax.numpy as jnp
 
-    from runtime.cost.kernel_alone import arguments_of, jit_like_a_step, loss_with_gradients
+    from benchmarks.kernel_alone import arguments_of, jit_like_a_step, loss_with_gradients
     from runtime.kernels.cross_entropy import linear_cross_entropy
     from runtime.kernels.kernel_shape import KernelShape
     from runtime.parallel.mesh import device_kind, make_mesh, platform
@@ -241,7 +241,7 @@ def attention(kernel: str, shape: AttentionShape, turns: int) -> Measure:
     import jax.numpy as jnp
     import numpy as np
 
-    from runtime.cost.kernel_alone import arguments_of, attention_with_gradients, jit_like_a_step
+    from benchmarks.kernel_alone import arguments_of, attention_with_gradients, jit_like_a_step
     from runtime.kernels.attention import attend
     from runtime.parallel.mesh import make_mesh
     from runtime.parallel.mesh_shape import MeshShape

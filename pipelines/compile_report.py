@@ -1,7 +1,7 @@
-"""--dry-run --compile: each phase's step compiled for its real machines; what it needs and costs, what is exposed.
+"""Report of --dry-run --compile: each phase's step compiled for its real machines, with memory, cost and exposed time.
 
-Of a whole plan the phases of the main line are compiled, of a selection all that are selected. Those whose programs
-are the same (only what is an argument of the program differs) share one compile.
+Of a whole plan it compiles the phases of the main line, of a selection all selected phases. Phases with equal programs
+(they differ only in arguments of the program) share one compile.
 """
 
 import argparse
@@ -27,12 +27,13 @@ from runtime.cost.request import Compiled, DoesNotFit, Outcome, Request
 from runtime.cost.roofline import REACHED_SHARE, Roofline, exposed_seconds_of, flops_of, roofline_of, wire_bytes
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.kernels.kernel_shape import KernelShape
+from runtime.optim.optimizer import ADAMW
 from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.machine_checks import devices_on
 
 DAY_SECONDS = 86_400
 NAME_WIDTH = 23
-"""Of the table of phases; the longest of the recipe."""
+"""Width of the phases' column; the longest name of the recipe."""
 ASSUMPTIONS = (
     "Roofline: products at the published peak, recomputation counted; weights and optimiser state through memory;",
     "exposed collectives one after the other, each at the bandwidth of its wires (both directions of a torus's ring).",
@@ -43,17 +44,17 @@ ASSUMPTIONS = (
 
 
 class Programs(NamedTuple):
-    """Of one phase."""
+    """Programs of one phase."""
 
     train: Request
     evaluation: Request
-    """Of the step that evaluates it, or would with the defaults."""
+    """Program of its evaluation step, or of one with the defaults."""
     validation: Request | None
-    """Of the held-out text that it measures while it trains; None where it measures none."""
+    """Program for held-out text during training; None where the phase measures none."""
 
 
 def add_argument(parser: argparse.ArgumentParser) -> None:
-    """Declares --compile."""
+    """Declare --compile."""
     parser.add_argument(
         "--compile",
         action="store_true",
@@ -62,7 +63,7 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def report(session: Session, plan: Plan) -> None:
-    """Compiles what the phases need and prints what came out; progress goes to the error stream.
+    """Compile the phases' programs and print the report; progress goes to the error stream.
 
     Raises:
         UserError: no phase is selected, or one cannot be compiled.
@@ -76,7 +77,9 @@ def report(session: Session, plan: Plan) -> None:
     candidates = main_line_of(legs, forks) if is_whole else main_line_first(legs, forks)
     names = [name for name in candidates if plan[name].is_selected]
     if not names:
-        raise UserError("--compile: no phase is among the selected steps, and only phases are compiled; select some.")
+        raise UserError(
+            "--compile: the selected steps have no phase to compile; select some, or run without a selection."
+        )
     measured = [planned.step for planned in plan.steps if planned.step.kind is ema_eval]
     evaluations = {step.config.phase.step.name: step for step in measured}
     requests = {
@@ -87,7 +90,7 @@ def report(session: Session, plan: Plan) -> None:
     outcomes: dict[Request, Outcome] = {}
     for index, request in enumerate(wanted):
         outcomes[request] = _with_progress(request, f"{index + 1}/{len(wanted)}")
-    lines = ["", f"Compiled for machines that are not here; kept in {cache_folder(COMPILED)}."]
+    lines = ["", f"Compiled for machines that are not here; cached in {cache_folder(COMPILED)}."]
     for request in wanted:
         users = [name for name in names if request in requests[name]]
         outcome = outcomes[request]
@@ -101,12 +104,12 @@ def report(session: Session, plan: Plan) -> None:
             lines.append(_cure(request, curable, kept, others, phases, evaluations))
     lines += ["", *_phases(phases, requests, outcomes), "", *ASSUMPTIONS]
     if is_whole and len(names) < len(phases):
-        lines.append("Side branches are compiled where they are selected, as by --only.")
+        lines.append("Side branches are compiled where they are selected, for example with --only.")
     print("\n".join(lines))
 
 
 def programs_of(phase: Step, *, evaluation: EmaEvalConfig | None = None) -> Programs:
-    """What a phase and its evaluation compile; the errors are those of `request_of`."""
+    """Return the programs of a phase and its evaluation; the errors are those of `request_of`."""
     return Programs(
         train=request_of(phase, "train"),
         evaluation=request_of(phase, "eval", evaluation=evaluation),
@@ -117,10 +120,10 @@ def programs_of(phase: Step, *, evaluation: EmaEvalConfig | None = None) -> Prog
 def request_of(
     phase: Step, step: Literal["train", "eval", "validation"], *, evaluation: EmaEvalConfig | None = None
 ) -> Request:
-    """The program of a phase's train or evaluation step on the machines that the phase asks for.
+    """Return the program of a phase's train or evaluation step on the phase's machines.
 
-    Without an `evaluation` its step is that of one with the defaults, in the phase's dtype and as many copies. A
-    validation is an evaluation by the run itself, over its own mesh (steps/phase_validation.py).
+    Without an `evaluation`, the step has the defaults, the phase's dtype and as many copies. A validation is an
+    evaluation by the run itself, over its own mesh (steps/phase_validation.py).
 
     Raises:
         UserError: the phase runs on CPUs, or on accelerators that nothing is known of here.
@@ -128,20 +131,10 @@ def request_of(
     """
     from runtime.training.kernel_choice import chosen_kernels
 
-    config, resources = phase.config, phase.resources
-    if isinstance(resources, Cpu):
-        raise UserError(
-            f"--compile: {phase.name} runs on {resources}, and only programs for TPUs and GPUs are compiled ahead of "
-            "time; give it a TPU's or a GPU's (resources=Tpu(...), of the flagship --scale 8b)."
-        )
-    name, num_slices = (str(resources), 1) if isinstance(resources, Gpu) else (resources.slice, resources.num_slices)
-    try:
-        slice_of(name)
-    except ValueError as error:
-        raise UserError(f"--compile: {phase.name} runs on {resources}: {error}") from error
+    config, (name, num_slices) = phase.config, _slice_of_phase(phase)
     # An evaluation splits its batch over all chips, whatever the phase trained on (steps/ema_eval.py).
     model_parallel, context_parallel = (1, 1) if step == "eval" else (config.model_parallel, config.context_parallel)
-    devices = devices_on(resources, context_parallel=context_parallel)
+    devices = devices_on(phase.resources, context_parallel=context_parallel)
     windows = WINDOWS_PER_BATCH if evaluation is None else evaluation.windows_per_batch
     asking = config if step == "train" or evaluation is None else evaluation
     num_parts = devices.num_devices // (model_parallel * context_parallel)
@@ -181,6 +174,22 @@ def request_of(
     )
 
 
+def _slice_of_phase(phase: Step) -> tuple[str, int]:
+    """Return the name of a phase's slice or GPUs, and the number of slices."""
+    resources = phase.resources
+    if isinstance(resources, Cpu):
+        raise UserError(
+            f"--compile: {phase.name} runs on {resources}, and only programs for TPUs and GPUs are compiled ahead of "
+            "time; give it resources=Tpu(...) or Gpu(...) (the flagship: --scale 8b)."
+        )
+    name, num_slices = (str(resources), 1) if isinstance(resources, Gpu) else (resources.slice, resources.num_slices)
+    try:
+        slice_of(name)
+    except ValueError as error:
+        raise UserError(f"--compile: {phase.name} runs on {resources}: {error}") from error
+    return name, num_slices
+
+
 def _with_progress(request: Request, place: str) -> Outcome:
     what = f"{request.step} step, {request.global_batch_size:,} sequences, {_slices(request)}"
     usually = " (minutes)" if slice_of(request.slice).generation.platform == "tpu" else ""
@@ -191,14 +200,14 @@ def _with_progress(request: Request, place: str) -> Outcome:
         raise UserError(str(error)) from error
     except RuntimeError as error:
         cure = "; take attention_kernel=chunked" if "Shared memory size limit exceeded" in str(error) else ""
-        raise UserError(f"compiling the {what} failed: {_what_was_raised(str(error))}{cure}") from error
+        raise UserError(f"compiling the {what} failed: {_last_error(str(error))}{cure}") from error
     took = "does not fit" if isinstance(outcome, DoesNotFit) else f"{outcome.compile_seconds:.0f} s"
     print(f"[{place}] {'known already' if was_known else took}", file=sys.stderr, flush=True)
     return outcome
 
 
-def _what_was_raised(text: str) -> str:
-    """The last error that a traceback names, without the lines around it that say where JAX has left out some."""
+def _last_error(text: str) -> str:
+    """Return the last error of a traceback, without JAX's notes around it."""
     raised = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception): .*$", text, flags=re.MULTILINE)
     return raised[-1] if raised else text
 
@@ -240,9 +249,9 @@ def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[s
 
 
 def _state(train: Request) -> tuple[float, float]:
-    """Bytes a chip of the parameters, and of what else a state holds."""
+    """Return bytes a chip of the parameters, and of the rest of the state."""
     parameters = 4 * train.model.num_parameters / train.layout.shape.copy_size
-    return parameters, (2 + train.num_averages) * parameters
+    return parameters, (ADAMW.num_trees + train.num_averages) * parameters
 
 
 def _rest_of_state(train: Request) -> str:
@@ -251,7 +260,7 @@ def _rest_of_state(train: Request) -> str:
 
 
 def _while_training(request: Request, outcome: Outcome, requests: Mapping[str, Programs]) -> Iterator[str]:
-    """What an evaluation step takes beside the rest of the state of the phases that run it while they train."""
+    """Yield the memory of an evaluation step beside the rest of the state of the phases that run it in training."""
     limit = slice_of(request.slice).generation.hbm_in_bytes
     phases: dict[Request, list[str]] = {}
     for name, programs in requests.items():
@@ -266,7 +275,7 @@ def _while_training(request: Request, outcome: Outcome, requests: Mapping[str, P
             yield f"  while it trains {memory}: {', '.join(names)}"
         if not fits:
             typed = " ".join(setting(name, "validate_every_steps", 0) for name in names)
-            yield f"  while it trains it does not fit; {typed} leaves held-out text to steps of their own"
+            yield f"  while it trains it does not fit; {typed} measures held-out text in steps of their own"
 
 
 def _collectives(request: Request, compiled: Compiled) -> list[str]:
@@ -299,12 +308,12 @@ def _seconds(roofline: Roofline) -> str:
 
 
 def _kernels(request: Request) -> str:
-    said = f"attention {request.attention_kernel}, loss {request.loss_kernel}"
+    text = f"attention {request.attention_kernel}, loss {request.loss_kernel}"
     if request.step == "train":
         parts = request.num_microbatches
-        said += "" if request.scatter_kernel == "xla" else f", scatter {request.scatter_kernel}"
-        said += f"; remat {request.remat}; {parts} micro-batch{'es' if parts > 1 else ''}"
-    return f"  kernels         {said}"
+        text += "" if request.scatter_kernel == "xla" else f", scatter {request.scatter_kernel}"
+        text += f"; remat {request.remat}; {parts} micro-batch{'es' if parts > 1 else ''}"
+    return f"  kernels         {text}"
 
 
 def _cure(
@@ -315,9 +324,9 @@ def _cure(
     phases: Mapping[str, Step],
     evaluations: Mapping[str, Step],
 ) -> str:
-    """Tries what would make it fit, one change after the other, and says what to type."""
-    can_be_said = request.step == "train" or all(name in evaluations for name in users)
-    for cure in cures(request) if can_be_said else ():
+    """Try one change after the other to make it fit; return a line with the options to type."""
+    can_be_typed = request.step == "train" or all(name in evaluations for name in users)
+    for cure in cures(request) if can_be_typed else ():
         outcome = _with_progress(cure.request, f"with {cure.field}={cure.value}")
         if isinstance(outcome, Compiled):
             if request.step == "train":
@@ -325,7 +334,7 @@ def _cure(
             else:
                 typed = " ".join(setting(evaluations[name].name, cure.field, cure.value) for name in users)
             return f"  fits with       {typed}: {outcome.peak_memory_in_bytes / GIB:.2f} GiB"
-    return "  fits with       none of what was tried; use more chips"
+    return "  fits with       no change that was tried; use more chips"
 
 
 def _phases(
@@ -356,7 +365,7 @@ def _phases(
         )
     yield f"{whose:<{NAME_WIDTH + 49}} {'':>8} {total_days:>7.1f} {total_hours:>12,.0f}"
     if any(own[name] < legs[name].steps for name in requests):
-        yield "Updates that several names share, as stops of one training, are counted once in the last line."
+        yield "Updates that several names share, as stops of one run, count once in the last line."
 
 
 def _slices(request: Request) -> str:

@@ -1,7 +1,7 @@
-"""Model remarks: shapes and settings that public runs came to regret, said of the phase that sets them.
+"""Model remarks: warnings for shapes and settings that public runs regretted, at the phase that sets them.
 
-Each limit leaves published models that trained well in peace, and takes in the run that did not: docs/mistakes.md has
-those. A model that is imported is what it is: of its shape there is nothing to say.
+Each limit passes published models that trained well, and catches the run that did not (docs/mistakes.md). The shape of
+an imported model is given, so it gets no warning.
 """
 
 import dataclasses
@@ -16,33 +16,34 @@ from runtime.model.config import LLAMA3_ROPE
 from runtime.model.llama.config import LlamaConfig
 from runtime.optim.schedule import Rewarm, WsdS
 from runtime.report.recipe import rate
-from runtime.training.timeline import Leg
+from steps.phase_timeline import RunPhase
 
 SIZE_IN_A_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", re.IGNORECASE)
 """`tr8-104B`, `llama-3.2-1b`, `125m`."""
 SIZE_TOLERANCE = 0.3
-"""Of the size in a name: Llama 3.2 "1B" has 1.24 billion parameters. The 104B of tr8 had 57."""
+"""Tolerance of the size in a name: Llama 3.2 "1B" has 1.24 billion parameters. The 104B of tr8 had 57."""
 LEAST_MLP_RATIO, MOST_MLP_RATIO, LEAST_MLP_SHARE = 2.0, 8.0, 0.5
-"""intermediate_size over hidden_size, and the share of a layer's weights. Llama 2 to Gemma: 2.7 to 8; tr8: 1.25."""
+"""Limits of intermediate_size over hidden_size, and of the MLP's share of a layer's weights. Llama 2 to Gemma: 2.7 to
+8; tr8: 1.25."""
 MOST_HEAD_DIM = 256
 MOST_WIDTH_OVER_DEPTH = 260
-"""hidden_size over layers: BLOOM has 205, Llama 3 70B 102; tr8 had 512."""
+"""Limit of hidden_size over layers: BLOOM has 205, Llama 3 70B 102; tr8 had 512."""
 MOST_INITIALIZER_FACTOR = 3.0
-"""Over sqrt(2 / (5 hidden_size)): 0.02 is 2.0 times it for an 8B and 2.9 for a 70B, and was 3.4 for tr8."""
+"""Limit over sqrt(2 / (5 hidden_size)): 0.02 is 2.0 times it for an 8B and 2.9 for a 70B, and was 3.4 for tr8."""
 LARGE_NUM_PARAMETERS, HIGH_LEARNING_RATE = 20_000_000_000, 3e-4
-"""Marin's 32B, at 7e-4; Llama 3 70B took 1.5e-4."""
+"""Marin's 32B spiked at 7e-4; Llama 3 70B used 1.5e-4."""
 LLAMA3_VOCAB_SIZE, LLAMA2_ROPE_THETA = 128_256, 10_000.0
 MOST_B2, LARGE_TOKENS_PER_STEP = 0.98, 2**19
-"""An update of few tokens wants a long memory; tr8's had 4 million."""
+"""Updates of few tokens need a long memory; tr8's had 4 million."""
 
 
-def model_remarks(legs: Mapping[str, Leg]) -> dict[str, list[LintWarning]]:
-    """By phase; of those of which there is nothing to say there is no entry."""
+def model_remarks(legs: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:
+    """Return warnings by phase; phases without any have no entry."""
     return {name: found for name, leg in legs.items() if (found := [*_of(leg, legs)])}
 
 
-def _of(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[LintWarning]:
-    if leg.parent is None and leg.settings.restore == "everything":  # of an import it is "weights"
+def _of(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
+    if leg.parent is None and leg.settings.restore == "everything":  # an import restores "weights"
         model = leg.settings.model
         if isinstance(model, LlamaConfig):
             yield from _of_name(leg, model)
@@ -53,18 +54,18 @@ def _of(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[LintWarning]:
     yield from _of_b2(leg, legs)
 
 
-def _of_name(leg: Leg, model: LlamaConfig) -> Iterator[LintWarning]:
+def _of_name(leg: RunPhase, model: LlamaConfig) -> Iterator[LintWarning]:
     found = SIZE_IN_A_NAME.search(leg.name)
     if found is None:
         return
     named = float(found[1]) * (1e9 if found[2] in "bB" else 1e6)
     matrix = model.vocab_size * model.hidden_size
     without_embeddings = model.num_parameters - matrix * (1 if model.tie_word_embeddings else 2)
-    # Some count no embeddings, or those of a smaller vocabulary; and names tell tokens too.
+    # Some names count no embeddings, or those of a smaller vocabulary, or tokens.
     meant = (model.num_parameters, model.num_parameters - matrix, without_embeddings, leg.end_tokens)
     if any(abs(number - named) <= SIZE_TOLERANCE * named for number in meant):
         return
-    text = f"it is called {found[0]}, and its model has {in_short(model.num_parameters)} parameters"
+    text = f"its name has {found[0]}, and its model has {in_short(model.num_parameters)} parameters"
     missing = (named - model.num_parameters) / (3 * model.num_hidden_layers * model.hidden_size)
     intermediate_size = _rounded(model.intermediate_size + missing)
     if LEAST_MLP_RATIO <= intermediate_size / model.hidden_size <= MOST_MLP_RATIO:
@@ -81,15 +82,15 @@ def _of_shape(model: LlamaConfig) -> Iterator[LintWarning]:
     if not LEAST_MLP_RATIO <= ratio <= MOST_MLP_RATIO or share < LEAST_MLP_SHARE:
         yield LintWarning(
             f"model.intermediate_size is {ratio:.3g} times the hidden size, and the MLP {share:.0%} of a layer's "
-            f"weights; of published models it is {LEAST_MLP_RATIO:g} to {MOST_MLP_RATIO:g} times, and most of a layer",
+            f"weights; published models have {LEAST_MLP_RATIO:g} to {MOST_MLP_RATIO:g} times, and most of a layer",
             {"model.intermediate_size": str(_rounded(max(8 * hidden / 3, attention / (3 * hidden))))},
         )
     if model.head_dim > MOST_HEAD_DIM:
         num_heads = max(heads * model.head_dim // 128, 1)
         yield LintWarning(
-            f"model.head_dim is {model.head_dim}, and that of published models {MOST_HEAD_DIM} at most",
+            f"model.head_dim is {model.head_dim}; published models have {MOST_HEAD_DIM} at most",
             {
-                # First, and a divisor of both: each of the three alone has to be a model.
+                # First, and a divisor of both: each setting alone must make a valid model.
                 "model.num_key_value_heads": str(math.gcd(heads, num_heads)),
                 "model.num_attention_heads": str(num_heads),
                 "model.head_dim": "128",
@@ -108,23 +109,23 @@ def _of_initialization(model: LlamaConfig) -> Iterator[LintWarning]:
     if not model.use_qk_norm and model.initializer_range > MOST_INITIALIZER_FACTOR * usual:
         yield LintWarning(
             f"model.initializer_range is {model.initializer_range:g}, {model.initializer_range / usual:.2g} times "
-            f"sqrt(2 / (5 hidden_size)), without QK-norm: tr8-104B diverged of so wide a beginning",
+            f"sqrt(2 / (5 hidden_size)), without QK-norm; tr8-104B diverged from such values",
             {"model.initializer_range": f"{usual:.2g}"},
         )
 
 
-def _of_large_model(leg: Leg, model: LlamaConfig, legs: Mapping[str, Leg]) -> Iterator[LintWarning]:
+def _of_large_model(leg: RunPhase, model: LlamaConfig, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
     highest = max(_highest_rate(other) for other in legs.values() if leg.name in _line_to(other, legs))
     if model.num_parameters >= LARGE_NUM_PARAMETERS and highest > HIGH_LEARNING_RATE and not model.use_qk_norm:
         yield LintWarning(
-            f"{in_short(model.num_parameters)} parameters at a learning rate of {rate(highest)} without QK-norm: so "
-            "Marin's 32B spiked at 7e-4, z-loss and clipping notwithstanding, until it had one",
+            f"{in_short(model.num_parameters)} parameters at a learning rate of {rate(highest)} without QK-norm; "
+            "Marin's 32B spiked so at 7e-4, despite z-loss and clipping, until it had one",
             {"model.use_qk_norm": "true"},
         )
 
 
-def _of_rope(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[LintWarning]:
-    """Of the phase that takes it, unless the recipe goes over to another one: then it is known."""
+def _of_rope(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
+    """Warn at the phase that sets the rotary embedding, unless the recipe changes it later, on purpose."""
     rope, model = leg.settings.rope, leg.settings.model
     if (model.vocab_size, rope.rope_theta) != (LLAMA3_VOCAB_SIZE, LLAMA2_ROPE_THETA):
         return
@@ -134,32 +135,32 @@ def _of_rope(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[LintWarning]:
         return
     yield LintWarning(
         f"rope.rope_theta is {rope.rope_theta:,.0f}, as in Llama 2, and the {model.vocab_size:,} ids are those of "
-        "Llama 3, which has 500,000, scaled",
+        "Llama 3, which uses 500,000 with scaling",
         {"rope": json.dumps(dataclasses.asdict(LLAMA3_ROPE))},
     )
 
 
-def _of_b2(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[LintWarning]:
+def _of_b2(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
     if _has_long_memory(leg) and not (leg.parent is not None and _has_long_memory(legs[leg.parent])):
         b2 = leg.settings.b2
         yield LintWarning(
             f"b2 is {b2:g}, with {in_short(leg.tokens_per_step)} tokens an update: the second moment is a mean over "
-            f"about {1 / (1 - b2):,.0f} updates, and follows late where gradients grow",
+            f"about {1 / (1 - b2):,.0f} updates, and lags where gradients grow",
             {"b2": "0.95"},
         )
 
 
-def _has_long_memory(leg: Leg) -> bool:
+def _has_long_memory(leg: RunPhase) -> bool:
     return leg.settings.b2 > MOST_B2 and leg.tokens_per_step >= LARGE_TOKENS_PER_STEP
 
 
-def _highest_rate(leg: Leg) -> float:
+def _highest_rate(leg: RunPhase) -> float:
     schedule = leg.settings.learning_rate
     return max(*leg.rates, schedule.peak_value if isinstance(schedule, WsdS | Rewarm) else 0.0)
 
 
-def _line_to(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[str]:
-    """The phase and those before it in its run."""
+def _line_to(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[str]:
+    """Yield the phase and those before it in its run."""
     name: str | None = leg.name
     while name is not None:
         yield name
@@ -167,5 +168,5 @@ def _line_to(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[str]:
 
 
 def _rounded(size: float) -> int:
-    """Up to whole tiles: Llama 2's 11,008 of 8/3 times 4,096."""
+    """Return the size rounded up to whole tiles: Llama 2's 11,008 from 8/3 times 4,096."""
     return max(math.ceil(size / 256), 1) * 256

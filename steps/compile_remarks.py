@@ -1,4 +1,4 @@
-"""Compile remarks: the first update of a phase compiles, of a large model for minutes, and people are told of it."""
+"""Compile remarks: warnings that the first update of a phase compiles, for minutes with a large model."""
 
 import threading
 import time
@@ -8,18 +8,18 @@ from typing import Generic, ParamSpec, TypeVar
 from marin_dag.graph.step import StepContext
 
 SILENT_SECONDS = 15.0
-"""A compile that takes no longer is told to the log alone."""
+"""Time after which a compile is announced, and not only logged."""
 
 ArgumentsT = ParamSpec("ArgumentsT")
 ReturnT = TypeVar("ReturnT")
 
 
-class ToldOfCompile(Generic[ArgumentsT, ReturnT]):
-    """A compiled function whose first call, which compiles it, says so and how long that took.
+class AnnouncedCompile(Generic[ArgumentsT, ReturnT]):
+    """A jitted function whose first call announces the compile and its time.
 
     Args:
-        function: as `jax.jit` makes it: it returns when it is compiled, and does not wait for the device.
-        what: it is, for people.
+        function: Made by `jax.jit`; its first call returns when it is compiled, and does not wait for the device.
+        what: Its name in messages.
     """
 
     def __init__(self, function: Callable[ArgumentsT, ReturnT], what: str, context: StepContext) -> None:
@@ -30,8 +30,8 @@ class ToldOfCompile(Generic[ArgumentsT, ReturnT]):
         if self._is_compiled:
             return self._function(*args, **kwargs)
         began = time.monotonic()
-        self._context.log.info("compiling %s: seconds of a small model, minutes of a large one", self._what)
-        still = threading.Timer(SILENT_SECONDS, self._say_that_it_compiles)
+        self._context.log.info("compiling %s: seconds for a small model, minutes for a large one", self._what)
+        still = threading.Timer(SILENT_SECONDS, self._announce)
         still.daemon = True
         still.start()
         try:
@@ -42,8 +42,10 @@ class ToldOfCompile(Generic[ArgumentsT, ReturnT]):
         self._is_compiled = True
         self._context.log.info("compiled %s in %.1f s", self._what, seconds)
         if seconds >= SILENT_SECONDS:
-            self._context.remark(f"{self._what} is compiled: it took {seconds:.0f} s")
+            self._context.warn(f"compiled {self._what} in {seconds:.0f} s")
         return returned
 
-    def _say_that_it_compiles(self) -> None:
-        self._context.remark(f"{self._what} compiles, for {SILENT_SECONDS:.0f} s so far; nothing moves until it has")
+    def _announce(self) -> None:
+        self._context.warn(
+            f"still compiling {self._what} after {SILENT_SECONDS:.0f} s; training starts when it is done"
+        )

@@ -7,20 +7,21 @@ from pydantic import BaseModel
 from marin_dag.graph.step import Input, StepContext, step
 from runtime.optim.ema import HOT, Ema, average_named
 from steps.machine_checks import refuse_several_hosts
-from steps.phase_checks import refuse_several_tokenizers, refuse_unkept_average, tokenizers_of_phase
+from steps.phase_checks import check_average_exists, check_one_tokenizer, tokenizers_of_phase
 from steps.phase_config import TrainPhaseConfig
 from steps.phase_result import TrainPhaseResult
 from steps.tokenizer import TokenizerResult
 
 
 class HfExportConfig(BaseModel, frozen=True, extra="forbid"):
-    """Which weights, in which form."""
+    """Weights and form of an export."""
 
     phase: Input[TrainPhaseResult]
     tokenizer: Input[TokenizerResult]
     weights: str
-    """"hot", or the name of an average that the phase keeps, which is "averaged" unless it says otherwise. Never chosen
-    for you: they differ, and readers of the export must know which they have."""
+    """ "hot" for the weights themselves, or the name of an average that the phase keeps ("averaged" by default). There
+    is no
+    default: they differ, and readers of the export must know which they have."""
     dtype: Literal["float32", "bfloat16"]
     model_name: str
     """Title of the model card."""
@@ -28,13 +29,13 @@ class HfExportConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 class HfExportResult(BaseModel, frozen=True, extra="forbid"):
-    """The folder, relative to the step's output, and what lies in it."""
+    """The folder, relative to the step's output, and its contents."""
 
     folder: str
     files: tuple[str, ...]
     weights: str
     average: Ema | None = None
-    """The average that they are; None for hot weights."""
+    """The average that the weights are; None for "hot"."""
     dtype: Literal["float32", "bfloat16"]
     num_parameters: int
     step: int
@@ -42,16 +43,16 @@ class HfExportResult(BaseModel, frozen=True, extra="forbid"):
 
 
 def check_phase(config: HfExportConfig) -> None:
-    """Raises where the phase is trained under another tokenizer, or keeps no such average."""
+    """Raise ValueError where the phase is trained with another tokenizer, or keeps no such average."""
     phase = config.phase.config_of(TrainPhaseConfig)
-    refuse_several_tokenizers(tokenizers_of_phase("phase", config.phase, phase) | {"tokenizer": config.tokenizer})
+    check_one_tokenizer(tokenizers_of_phase("phase", config.phase, phase) | {"tokenizer": config.tokenizer})
     average = None if config.weights == HOT else config.weights
-    refuse_unkept_average("weights", config.phase, phase, average, instead=HOT)
+    check_average_exists("weights", config.phase, phase, average, instead=HOT)
 
 
 @step(policy="tracked", packages=("safetensors",), check=check_phase, check_on=refuse_several_hosts)
 def hf_export(config: HfExportConfig, context: StepContext) -> HfExportResult:
-    """Weights, configuration, tokenizer and a card that says which weights these are; in the memory of one host."""
+    """Export weights, configuration, tokenizer and a model card, in the memory of one host."""
     from runtime.evaluation.trained_model import TrainedModel
     from runtime.interop.huggingface import SpecialTokens, write_model, write_tokenizer
     from runtime.interop.model_card import ModelCard, write_card

@@ -1,4 +1,4 @@
-"""HF import: a Llama in Hugging Face's format in; weights that a phase starts from out."""
+"""HF import: weights in Hugging Face's format, as a checkpoint that a phase starts from."""
 
 from pathlib import Path
 
@@ -19,28 +19,28 @@ TOKENIZER = "tokenizer.json"
 
 
 class HfImportConfig(BaseModel, frozen=True, extra="forbid"):
-    """The folder, and what it is held against: a plan knows the model before anything is downloaded."""
+    """The folder, and the recipe's model: a plan knows it before anything is downloaded."""
 
     download: Input[DownloadResult]
     """config.json, tokenizer.json and safetensors: `model_in(folder)`, or `HuggingFaceModel`."""
     tokenizer: Input[TokenizerResult]
-    """That of the folder, as the sources are tokenized: an `input_tokenizer`."""
+    """Tokenizer of the folder, with which the sources are tokenized: an `input_tokenizer`."""
     model: AnyModelConfig
-    """As config.json has it, field by field."""
+    """The model of config.json, field by field."""
     rope: Rope
     sequence_length: int = Field(ge=2)
-    """Of the windows in which an evaluation of these very weights reads; a phase has its own."""
+    """Length of the windows in an evaluation of these weights; a phase has its own."""
 
 
 def check_import(config: HfImportConfig) -> None:
-    """Raises where what the recipe says of the model contradicts itself, or a local folder's config.json."""
+    """Raise ValueError where the recipe's model contradicts itself, or a local folder's config.json."""
     if config.sequence_length > config.model.max_position_embeddings:
         raise ValueError(
-            f"sequence_length is {config.sequence_length:,}, and model.max_position_embeddings "
-            f"{config.model.max_position_embeddings:,}; take shorter windows."
+            f"sequence_length is {config.sequence_length:,}, above model.max_position_embeddings "
+            f"({config.model.max_position_embeddings:,}); use shorter windows."
         )
-    fetch = getattr(config.download.step.config, "fetch", None) if config.download.has_step else None
-    if not isinstance(fetch, Files) or "://" in fetch.folder:  # what lies elsewhere is read when it is here
+    fetch = getattr(config.download.config_of(BaseModel), "fetch", None)
+    if not isinstance(fetch, Files) or "://" in fetch.folder:  # a remote folder is read after its download
         return
     from runtime.interop.huggingface_config import check_same_model, read_json
 
@@ -54,11 +54,11 @@ def _cost(config: HfImportConfig, _: Resources) -> Cost:
     return Cost(bytes_written=4 * config.model.num_parameters)
 
 
-# Versioned, and no `packages`: what starts from these weights may have trained for months, and its digest would follow
-# an upgrade, or a change to how fast a checkpoint is written.
+# Versioned, without `packages`: phases that start from these weights may have trained for months, and an upgrade would
+# change their digests.
 @step(policy="versioned", version="1", check=check_import, check_on=refuse_several_hosts, cost=_cost)
 def hf_import(config: HfImportConfig, context: StepContext) -> TrainPhaseResult:
-    """Weights as they are, float32, as a checkpoint before the first update; one tensor at a time is in memory."""
+    """Write the weights, as float32, to a checkpoint before the first update, one tensor in memory at a time."""
     from runtime.interop.huggingface_config import check_same_model, read_json
     from runtime.interop.huggingface_weights import CONFIG, stored_leaves
     from runtime.model.huggingface import InteropError
@@ -68,10 +68,10 @@ def hf_import(config: HfImportConfig, context: StepContext) -> TrainPhaseResult:
     if missing := [name for name in (CONFIG, TOKENIZER) if name not in files]:
         raise InteropError(
             f"{config.download.name}: has no {' and no '.join(missing)}, only {', '.join(sorted(files))}; fetch the "
-            "whole folder, with model_in(folder) or HuggingFaceModel(repo=..., revision=...)."
+            "whole folder with model_in(folder) or HuggingFaceModel(repo=..., revision=...)."
         )
     check_same_model(read_json(files[CONFIG]), files[CONFIG], config.model, config.rope)
-    _refuse_another_tokenizer(config, files[TOKENIZER])
+    _check_same_tokenizer(config, files[TOKENIZER])
     leaves = stored_leaves(files, config.model.build())
     facts = config.model_dump(mode="json", include={"model", "rope", "sequence_length"})
     save_weights(
@@ -83,23 +83,23 @@ def hf_import(config: HfImportConfig, context: StepContext) -> TrainPhaseResult:
     )
 
 
-def _refuse_another_tokenizer(config: HfImportConfig, file: str) -> None:
-    """Of the sources' tokenizer only the ids must be the folder's; what it adds around a text may be another."""
+def _check_same_tokenizer(config: HfImportConfig, file: str) -> None:
+    """Raise InteropError where the sources' tokenizer has other ids than the folder's; its template may differ."""
     from runtime.model.huggingface import InteropError
 
     theirs, ours = (_vocabulary(path) for path in (file, config.tokenizer.join(config.tokenizer.result.tokenizer)))
     if max(ours, default=0) >= config.model.vocab_size:
         raise InteropError(
             f"{config.tokenizer.name}: has {max(ours) + 1:,} ids, and model.vocab_size is "
-            f"{config.model.vocab_size:,}; the embeddings have no rows for the others."
+            f"{config.model.vocab_size:,}; the embeddings have no rows for the others. Use the folder's tokenizer."
         )
     others = [number for number in sorted(theirs | ours) if theirs.get(number) != ours.get(number)]
     if others:
         first = others[0]
         raise InteropError(
-            f"{config.tokenizer.name}: {len(others):,} ids mean other text than in {file}, the first of them {first}: "
-            f"{ours.get(first)!r}, and there {theirs.get(first)!r}. The weights know the ids of that file: make the "
-            "tokenizer with input_tokenizer and local_tokenizer(folder) or HubTokenizer."
+            f"{config.tokenizer.name}: {len(others):,} ids mean other text than in {file}, first {first}: "
+            f"{ours.get(first)!r}, and there {theirs.get(first)!r}. Make the tokenizer from that folder: "
+            "input_tokenizer with local_tokenizer(folder) or HubTokenizer."
         )
 
 

@@ -1,4 +1,4 @@
-"""Joined mesh: the devices of all hosts of a step as one mesh, for the steps that compute on accelerators."""
+"""Joined mesh: the devices of all hosts of a step as one mesh."""
 
 from typing import TYPE_CHECKING
 
@@ -8,16 +8,19 @@ from marin_dag.graph.step import StepContext
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
+LOST_PEER_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")
+"""What JAX raises in a collective when another host is gone."""
+
 
 def joined_mesh(
     context: StepContext, *, replica_parallel: int = 1, model_parallel: int = 1, context_parallel: int = 1
 ) -> "Mesh":
-    """Waits for the other hosts of this step; the mesh is the one that `machine_checks.mesh_on` has checked.
+    """Wait for the other hosts of this step; return the mesh that `machine_checks.mesh_on` has checked.
 
-    Before anything else of JAX: a process that has seen its own devices cannot join others any more.
+    Call it before any use of a device: a process that has seen its own devices cannot join others any more.
 
     Raises:
-        ValueError: the devices of a slice cannot be shared as asked for, or JAX sees none of the kind.
+        ValueError: the devices cannot be laid out so, or JAX sees none of the kind.
     """
     import jax
 
@@ -35,23 +38,23 @@ def joined_mesh(
         num_slices=host.num_slices,
         slice_index=host.slice_index,
     )
-    refuse_other_platform(resources)
-    # In the driver's process (`--backend local`) a step computes on what accelerators there are.
+    check_platform(resources)
+    # In the driver's process (`--backend local`) a step computes on the accelerators that are there.
     if isinstance(resources, Cpu) and jax.default_backend() == "cpu":
         return mesh_of_cores(resources.num_devices, **axes)
     num_slices = resources.num_slices if isinstance(resources, Tpu) else 1
     return whole_mesh(num_slices=num_slices, **axes)
 
 
-def refuse_other_platform(resources: Resources) -> None:
-    """JAX computes on the CPU, and only warns, where it has no build for the accelerator or finds none."""
+def check_platform(resources: Resources) -> None:
+    """Raise ValueError where JAX does not find the accelerator: it would compute on the CPU, and only warn."""
     import jax
 
     found = jax.default_backend()
     for kind, platform, build in ((Gpu, "gpu", "CUDA build"), (Tpu, "tpu", "TPU build")):
         if isinstance(resources, kind) and found != platform:
             raise ValueError(
-                f"it asks for {resources}, and JAX sees no {platform.upper()} here, but {found}: install JAX's {build} "
-                "in this environment (and leave JAX_PLATFORMS unset), run it where there is one, or give the step what "
-                "this machine has, such as Cpu(2)."
+                f"the step asks for {resources}, and JAX sees no {platform.upper()} here, but {found}: install JAX's "
+                f"{build} in this environment (and leave JAX_PLATFORMS unset), run it on another machine, or set "
+                "resources of this machine, such as Cpu(2)."
             )

@@ -1,7 +1,4 @@
-"""Machine checks: what its machines decide of a step, refused while it is planned.
-
-How the batch and the model divide over the devices, and which kernels run there, at which shape.
-"""
+"""Machine checks of a plan: how batch and model divide over a step's devices, and which kernels run there."""
 
 import dataclasses
 import math
@@ -17,11 +14,7 @@ from steps.phase_config import TrainPhaseConfig
 
 
 def check_resources(config: TrainPhaseConfig, resources: Resources) -> None:
-    """What the machines decide: how the batch and the model divide over them, and which kernels run there.
-
-    Raises:
-        ValueError: something does not divide, or a kernel cannot run there, or not at the shape that a device gets.
-    """
+    """Raise ValueError where batch or model do not divide over the machines, or a kernel cannot run there."""
     shares = _mesh_of(config, resources).batch_parts
     if config.global_batch_size % shares:
         fewer = _cores_that_divide(config, resources) if isinstance(resources, Cpu) else None
@@ -29,49 +22,45 @@ def check_resources(config: TrainPhaseConfig, resources: Resources) -> None:
         raise ValueError(
             f"global_batch_size is {config.global_batch_size:,}, which does not divide over the {shares:,} parts of "
             f"the mesh that take sequences ({resources}, model_parallel {config.model_parallel}, context_parallel "
-            f"{config.context_parallel}); take a multiple of {shares:,}{or_less}."
+            f"{config.context_parallel}); use a multiple of {shares:,}{or_less}."
         )
     sequences = config.global_batch_size // shares
     if sequences % config.num_microbatches:
         able = ", ".join(str(number) for number in range(1, sequences + 1) if sequences % number == 0)
         raise ValueError(
             f"num_microbatches is {config.num_microbatches}, and each part of the mesh takes {sequences:,} sequences "
-            f"of a batch of {config.global_batch_size:,} ({resources}); take one of {able}."
+            f"of a batch of {config.global_batch_size:,} ({resources}); use one of {able}."
         )
     if config.sequence_length % config.context_parallel:
         raise ValueError(
             f"sequence_length is {config.sequence_length:,}, which does not divide into context_parallel "
-            f"{config.context_parallel} equal stretches; choose one that does."
+            f"{config.context_parallel} equal parts; use a divisor of it."
         )
     tokens = sequences // config.num_microbatches * (config.sequence_length // config.context_parallel)
     if tokens % config.model_parallel:
         raise ValueError(
             f"each part of the mesh takes {tokens:,} tokens at a time ({resources}, num_microbatches "
             f"{config.num_microbatches}, context_parallel {config.context_parallel}), which do not divide over "
-            f"model_parallel {config.model_parallel}; choose sizes that do."
+            f"model_parallel {config.model_parallel}; use sizes that do."
         )
     devices = devices_on(resources, context_parallel=config.context_parallel)
     try:
         shape = phase_shape(config, devices)
         refuse_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
         if config.scatter_kernel != "xla":
-            _refuse_scatter_kernel(config, resources, shape, tokens)
+            _check_scatter_kernel(config, resources, shape, tokens)
     except ValueError as error:
         raise ValueError(f"on {resources}: {error}") from None
     if config.validate_every_steps:
-        _refuse_kernels_of_validation(config, resources, devices, shares)
+        _check_validation_kernels(config, resources, devices, shares)
 
 
 def refuse_several_hosts(_: object, resources: Resources) -> None:
-    """Of a step that one process does: on a gang each host would do all of it, and write the same files.
-
-    Raises:
-        ValueError: the resources are of more than one host.
-    """
+    """Raise ValueError for more than one host, of a step that one process does: each would write the same files."""
     if resources.num_hosts > 1:
         raise ValueError(
-            f"resources are {resources}, {resources.num_hosts} hosts, and each would do all of it and write the same "
-            'files; give it one machine, as Cpu(2) or Tpu("v6e-8").'
+            f"resources are {resources}, {resources.num_hosts} hosts, and each would do the whole step and write the "
+            'same files; give it one machine, such as Cpu(2) or Tpu("v6e-8").'
         )
 
 
@@ -83,10 +72,10 @@ def mesh_on(
     model_parallel: int = 1,
     context_parallel: int = 1,
 ) -> MeshShape:
-    """How all devices of a step share the model.
+    """Return the mesh of a step's devices.
 
     Raises:
-        ValueError: they cannot.
+        ValueError: they cannot share the model so.
     """
     try:
         layout = machines_of(resources).layout(replica=replica_parallel, model=model_parallel, context=context_parallel)
@@ -97,7 +86,7 @@ def mesh_on(
 
 
 def devices_on(resources: Resources, *, context_parallel: int = 1) -> Devices:
-    """All of a step's machines, of a kind as JAX calls it, or Ray a GPU."""
+    """Return all devices of a step, their kind by JAX's name, or for a GPU by Ray's."""
     match resources:
         case Tpu():
             generation = slice_shape(resources.slice).generation
@@ -111,13 +100,13 @@ def devices_on(resources: Resources, *, context_parallel: int = 1) -> Devices:
 
 
 def expected_flops(resources: Resources, compute_dtype: str) -> float:
-    """FLOPs a second of a model's own products that a chip is planned with; infinite of what nothing is known of."""
+    """Return the FLOPs a second of a model's products that a chip is planned with; infinite for unknown devices."""
     chip = (GENERATIONS | GPUS).get(devices_on(resources).kind.removeprefix("TPU "))
     return math.inf if chip is None else chip.peak_flops(compute_dtype) * REACHED_SHARE_OF_PEAK[chip.platform]
 
 
 def phase_shape(config: TrainPhaseConfig, devices: Devices) -> KernelShape:
-    """What each of the devices gives its kernels while the phase trains: to its plan as to its run."""
+    """Return the kernel shape of a training phase, for its plan and its run."""
     return KernelShape.of(
         devices,
         config.model,
@@ -129,9 +118,9 @@ def phase_shape(config: TrainPhaseConfig, devices: Devices) -> KernelShape:
 
 
 def refuse_kernels(shape: KernelShape, *, attention_kernel: str | None, loss_kernel: str | None) -> None:
-    """Raises for kernels that cannot run on the machines, or not at the shape that a device gets of the rows."""
+    """Raise ValueError for kernels that cannot run on the machines, or not at a device's shape."""
     if attention_kernel is None and loss_kernel is None:
-        if shape.platform == "tpu":  # elsewhere the default is one that takes the shape, and a plan need not load JAX
+        if shape.platform == "tpu":  # elsewhere the default takes every shape, and a plan need not load JAX
             from runtime.kernels.block_sizes import generation_of, splash_blocks
 
             splash_blocks(
@@ -142,7 +131,7 @@ def refuse_kernels(shape: KernelShape, *, attention_kernel: str | None, loss_ker
             )
         return
     from runtime.training.kernel_choice import (
-        LEAVE_IT_OUT,
+        USE_DEFAULT,
         chosen_kernels,
         described_attention_blocks,
         described_loss_blocks,
@@ -156,13 +145,11 @@ def refuse_kernels(shape: KernelShape, *, attention_kernel: str | None, loss_ker
         try:
             described(kernel, shape)
         except ValueError as error:
-            raise ValueError(f"{error}{'' if asked is None else LEAVE_IT_OUT}") from None
+            raise ValueError(f"{error}{'' if asked is None else USE_DEFAULT}") from None
 
 
-def _refuse_kernels_of_validation(
-    config: TrainPhaseConfig, resources: Resources, devices: Devices, num_parts: int
-) -> None:
-    """Held-out text comes in a batch of its own, over the mesh of the run (steps/held_out.py)."""
+def _check_validation_kernels(config: TrainPhaseConfig, resources: Resources, devices: Devices, num_parts: int) -> None:
+    """Check the kernels at the shape of held-out text, a batch of its own over the run's mesh (steps/held_out.py)."""
     shape = KernelShape.of(
         devices,
         config.model,
@@ -174,12 +161,12 @@ def _refuse_kernels_of_validation(
         refuse_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
     except ValueError as error:
         raise ValueError(
-            f"on {resources}, of held-out text while it trains: {error} Or leave that to a step of its own, with "
+            f"on {resources}, for held-out text during training: {error} Or measure it in a step of its own: "
             "validate_every_steps=0."
         ) from None
 
 
-def _refuse_scatter_kernel(config: TrainPhaseConfig, resources: Resources, shape: KernelShape, num_tokens: int) -> None:
+def _check_scatter_kernel(config: TrainPhaseConfig, resources: Resources, shape: KernelShape, num_tokens: int) -> None:
     from runtime.kernels.block_sizes import generation_of
     from runtime.kernels.scatter_blocks import check_scatter_kernel, layer_scatter_blocks
 
@@ -199,7 +186,7 @@ def _refuse_scatter_kernel(config: TrainPhaseConfig, resources: Resources, shape
 
 
 def machines_of(resources: Resources) -> Machines:
-    """What a mesh is laid over, on all machines of a step."""
+    """Return all machines of a step, for a mesh."""
     hosts = resources.num_hosts
     match resources:
         case Tpu():

@@ -1,4 +1,4 @@
-"""Taken kernels: which kernels a step computed with, their block sizes and why; for its log and beside its output."""
+"""Taken kernels: the kernels of a step, their block sizes and why; for its log and beside its output."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -9,16 +9,16 @@ if TYPE_CHECKING:
 
 
 class TakenKernels(NamedTuple):
-    """Those of the attention and of the loss."""
+    """Kernels of attention and loss."""
 
     attention: str
     loss: str
     reason: str
     blocks: dict[str, str]
-    """Block sizes of each, by "attention" and "loss"."""
+    """Block sizes, by "attention" and "loss"."""
 
     def described(self) -> dict[str, str]:
-        """In the words of `StepContext.computed_with`."""
+        """Return the facts for `StepContext.computed_with`."""
         return {
             "attention": f"{self.attention}: {self.blocks['attention']}",
             "loss": f"{self.loss}: {self.blocks['loss']}",
@@ -27,26 +27,26 @@ class TakenKernels(NamedTuple):
 
 
 def take_kernels(shape: "KernelShape", *, attention_kernel: str | None, loss_kernel: str | None) -> TakenKernels:
-    """Those that are asked for, or else the fastest that are known to be right here; each host of a gang must ask.
+    """Return the requested kernels, or the fastest that are known to be right; every host of a gang must call this.
 
     Raises:
-        ValueError: one cannot run here or not at the shape, or this host would take others than the first.
+        ValueError: one cannot run here or not at the shape, or this host would use others than the first.
     """
-    from runtime.training.kernel_choice import chosen_kernels, described_blocks, refuse_unlike_hosts
+    from runtime.training.kernel_choice import check_same_on_hosts, chosen_kernels, described_blocks
 
     kernels = chosen_kernels(shape, attention_kernel=attention_kernel, loss_kernel=loss_kernel)
-    refuse_unlike_hosts(kernels)
+    check_same_on_hosts(kernels)
     blocks = described_blocks(kernels.attention, kernels.loss, shape)
     return TakenKernels(**kernels._asdict(), blocks=blocks)
 
 
 def refuse_wrong_kernels(kernels: TakenKernels, mesh: "Mesh") -> None:
-    """Before anything is computed with them, and behind what tells of them; each host of a gang must ask.
+    """Check the loss kernel against its definition, before its first use; every host of a gang must call this.
 
     Raises:
         RuntimeError: the loss kernel gives wrong numbers on the devices of `mesh`.
     """
-    from runtime.training.ratio_check import refuse_wrong_ratios
+    from runtime.training.ratio_check import check_ratios
 
     if kernels.loss == "mosaic_gpu":
-        refuse_wrong_ratios(mesh)
+        check_ratios(mesh)

@@ -12,7 +12,7 @@ from marin_dag.keep.copy.copier import Copier
 from marin_dag.keep.copy.job import CopyJob
 from marin_dag.ledger.records import COMMITS
 from marin_dag.quantities import counted, in_bytes
-from marin_dag.run.interrupts import heard, interrupt
+from marin_dag.run.interrupts import interrupt, signals_handled
 from marin_dag.store.local import LocalStore
 from marin_dag.store.prefix import open_store
 from marin_dag.store.store import Store, StoreError
@@ -82,7 +82,7 @@ def _copy(session: Session) -> int:
         print(f"{len(tasks):,} to copy, of {counted(num_outputs, 'output')}")
         return SOMETHING_WOULD_RUN if tasks else NOTHING_WOULD_RUN
     again = session.line("copy", *parsed.names)
-    with heard(interrupt):  # SIGTERM acts like Ctrl-C
+    with signals_handled(interrupt):  # SIGTERM acts like Ctrl-C
         try:
             job.add(*tasks)
             job.wait()

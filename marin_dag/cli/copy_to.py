@@ -11,7 +11,7 @@ from marin_dag.ledger.records import Records, first_lines
 from marin_dag.plan.plan import Plan
 from marin_dag.quantities import counted, in_bytes
 from marin_dag.run.early_interrupt import INTERRUPTED
-from marin_dag.run.interrupts import heard, interrupt
+from marin_dag.run.interrupts import interrupt, signals_handled
 from marin_dag.store.store import StoreError
 
 INTERVAL_SECONDS = 600.0
@@ -94,7 +94,7 @@ class RunCopies:
         Raises:
             KeyboardInterrupt: the user does not wait; what is missing has been printed.
         """
-        with heard(interrupt):  # SIGTERM and SIGUSR2 act like Ctrl-C
+        with signals_handled(interrupt):  # SIGTERM and SIGUSR2 act like Ctrl-C
             try:
                 if not is_interrupted:
                     self._wait()

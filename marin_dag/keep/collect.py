@@ -35,7 +35,7 @@ from marin_dag.ledger.epoch import LEASES, parts
 from marin_dag.ledger.lease import COLLECTS, DEAD_SECONDS, Held, Lease, Leases
 from marin_dag.ledger.pins import Pins
 from marin_dag.ledger.records import CODES, COMMITS, FAILURES, LABELS, Record, Records, key_at, record_path
-from marin_dag.ledger.requests import TOLD
+from marin_dag.ledger.requests import REQUESTS
 from marin_dag.ledger.work_code import FOLDER as CODE
 from marin_dag.ledger.work_files import EVENTS, WORK, kept_folders, seal_rank
 from marin_dag.store.store import Entry, Store
@@ -125,7 +125,7 @@ class Collector:
         names = {records[key].digest: records[key].name for key in sorted(kept)}
         step_names = {short: step_name_in(entries) for (short, _), entries in files.items()}
         found += self._work(busy, names, step_names, records.keys())
-        found += self._folders("request", TOLD, busy | names.keys())
+        found += self._folders("request", REQUESTS, busy | names.keys())
         return found + self._folders("failure", FAILURES, busy | names.keys())
 
     def _kept(

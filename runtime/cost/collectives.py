@@ -1,15 +1,14 @@
-"""The collectives of a compiled program, read off its scheduled text: bytes, axis, and how much work hides them.
+"""Collectives of a compiled program, read from its scheduled text: bytes, axis, and how much work hides them.
 
-A collective is hidden for as long as the work takes that the schedule has between its start and its end: the products
-of the compiler's fusions that carry it along or of the kernel that sends it (v5e), what lies between a `-start` and its
-`-done` (v4, GPUs), or between the `async-update` that brings the operand and the `async-done`, where one is handed to
-the chip's sparse cores (v5p, v6e). All others hold the chip up. Loop bodies are counted as often as they run.
+A collective is hidden by the work that the schedule has between its start and its end: the products of the fusions that
+carry it along or of the kernel that sends it (v5e), the work between a `-start` and its `-done` (v4, GPUs), or between
+the `async-update` that brings the operand and the `async-done` on sparse cores (v5p, v6e). All others hold the chip up.
+Loop bodies count as often as they run.
 
-Work is counted by its products alone (`products`); what else a chip does meanwhile would hide more. Collectives that
-are under way at once on different axes have all of the work each. On a common axis they share the wires, and so the
-work, by the bytes that they send; permutes too, which may go opposite ways. A loop hides nothing that goes along an
-axis that the loop itself sends along, and of branches the one with the least work counts. Each of these takes for
-exposed what may not be.
+Work is the products alone (`products`), so other work would hide more. Collectives under way at once on different axes
+each have all of the work. On a common axis they share the wires, and so the work, by the bytes that they send. A loop
+hides nothing along an axis that the loop itself sends along, and of branches the one with the least work counts. Each
+of these rules errs towards exposed.
 """
 
 import dataclasses
@@ -23,27 +22,27 @@ from runtime.cost.program import Instruction, Program
 
 KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 HANDS_OVER = ("async-start", "call-start", "custom-call-start", "fusion-start")
-"""A computation to other cores of the chip. From jaxlib 0.11 on the name is that of what runs there."""
+"""Operations that hand a computation to other cores of the chip; from jaxlib 0.11 on named by what runs there."""
 BETWEEN_SLICES = {"ALL_REDUCE": "all-reduce", "ALL_GATHER": "all-gather", "REDUCE_SCATTER": "reduce-scatter"}
-"""What a send is, by which a chip hands its numbers to the host; what comes of all slices' it gets by a recv."""
+"""Collective by the type of the send with which a chip hands its numbers to the host; a recv returns the result."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """One collective operation of the program."""
+    """A collective operation of the program."""
 
     kind: str
     dtype: str
     shape: tuple[int, ...]
-    """Of the whole array, on either side, whichever is larger."""
+    """Shape of the whole array, on the larger side."""
     array_bytes: int
     axes: tuple[str, ...]
     num_devices: int
-    """That take part in one group."""
+    """Devices of one group."""
     times: int
-    """How often it runs in one step."""
+    """Runs in one step."""
     window_flops: int = 0
-    """Of the work beside it, each time it runs; its share, where others on its axes are under way."""
+    """FLOPs of the work beside it, each time it runs; its share, where others on its axes are under way."""
 
     @property
     def is_hidden(self) -> bool:
@@ -52,14 +51,15 @@ class Collective:
 
     @property
     def wire_bytes(self) -> int:
-        """What each device sends in all, by the ring algorithm."""
+        """Bytes that each device sends in all runs, by the ring algorithm."""
         share = 1.0 if self.kind == "collective-permute" else (self.num_devices - 1) / self.num_devices
         passes = 2 if self.kind == "all-reduce" else 1
         return round(self.array_bytes * share * passes) * self.times
 
 
 def collectives(text: str, axis_sizes: Mapping[str, int]) -> list[Collective]:
-    """Every collective of the scheduled program `text`, whose devices are numbered along `axis_sizes` in order."""
+    """Return every collective of the scheduled program `text`, whose devices are numbered along `axis_sizes` in
+    order."""
     if "is_scheduled=true" not in text.partition("\n")[0]:
         raise ValueError("the program is not scheduled; pass the text of a compiled program.")
     program = Program.read(text)
@@ -67,7 +67,7 @@ def collectives(text: str, axis_sizes: Mapping[str, int]) -> list[Collective]:
     found = walk.through(program.entry, 1)
     for name, instructions in program.computations.items():
         if name not in walk.seen and any(map(_is_collective, instructions.values())):
-            raise ValueError(f"{name}: a collective in it, and what calls it is not known; its runs cannot be counted.")
+            raise ValueError(f"{name}: has a collective, and its caller is unknown, so its runs cannot be counted.")
     return found
 
 
@@ -78,7 +78,7 @@ class _Walk:
         self.seen: set[str] = set()
 
     def through(self, name: str, times: int) -> list[Collective]:
-        """Of `times` runs of a computation."""
+        """Return the collectives of `times` runs of a computation."""
         instructions = self._instructions_of(name)
         inner: dict[int, list[Collective]] = {}
         found: list[tuple[Collective, Sequence[int]]] = []
@@ -111,7 +111,7 @@ class _Walk:
     def _with_windows(
         self, name: str, found: list[tuple[Collective, Sequence[int]]], inner: Mapping[int, list[Collective]]
     ) -> Iterator[Collective]:
-        """Each collective of a computation with its share of the work at the positions beside it."""
+        """Yield each collective of a computation with its share of the work at the positions beside it."""
         instructions = self._instructions_of(name)
         for item, beside in found:
             window = 0.0
@@ -125,7 +125,7 @@ class _Walk:
     def _in_fusion(
         self, instructions: Sequence[Instruction], index: int, times: int
     ) -> Iterator[tuple[Collective, Sequence[int]]]:
-        """Those that start in it or run in it, and the positions of the fusions that carry them on."""
+        """Yield those that start or run in a fusion, and the positions of the fusions that carry them on."""
         called = instructions[index].computation("calls")
         inner = self._instructions_of(called)
         if called.startswith("async_collective_fusion") or any("AsyncCollectiveDone" in item.rest for item in inner):
@@ -146,12 +146,10 @@ class _Walk:
                     yield following
 
     def _handed_to_a_sparse_core(self, start: Instruction) -> Instruction | None:
-        """The collective that runs there; None where it is something else, such as looking up rows of a table."""
+        """Return the collective that runs there; None for other work, such as looking up rows of a table."""
         found = [item for name in start.called for item in self._in_calls(name)]
         if len(found) > 1:
-            raise ValueError(
-                f"{start.name}: {len(found)} collectives in one call; which of them work hides is not known."
-            )
+            raise ValueError(f"{start.name}: has {len(found)} collectives in one call, so their windows are unknown.")
         return found[0] if found else None
 
     def _in_calls(self, computation: str) -> Iterator[Instruction]:
@@ -180,14 +178,15 @@ class _Walk:
         return Collective(kind, dtype, shape, size, self._axes(members), len(members), times)
 
     def _scattered_by_a_kernel(self, kernel: Instruction, axis: str, times: int) -> Collective:
-        """The parts that a kernel sends round a ring beside its own products (`scattered_product_tpu`)."""
+        """Return the collective of a kernel that sends parts round a ring beside its products
+        (`scattered_product_tpu`)."""
         (dtype, (part, columns), size), num_devices = kernel.arrays[0], self._axis_sizes[axis]
         return Collective(
             "reduce-scatter", dtype, (num_devices * part, columns), num_devices * size, (axis,), num_devices, times
         )
 
     def _members(self, instruction: Instruction) -> list[int]:
-        """Devices of the first group."""
+        """Return the devices of the first group."""
         rest = instruction.attributes
         if (pairs := re.search(r"source_target_pairs=\{\{(\d+),(\d+)\}", rest)) is not None:
             return [int(pairs[1]), int(pairs[2])]
@@ -205,7 +204,7 @@ class _Walk:
             return _iota(sizes, others + within)[: math.prod(sizes[index] for index in within)]
         if "replica_groups={}" in rest:
             return list(range(math.prod(self._axis_sizes.values())))
-        raise ValueError(f"{instruction.name}: which devices take part is not known of {rest[:200]!r}.")
+        raise ValueError(f"{instruction.name}: the devices of the group are not in {rest[:200]!r}.")
 
     def _axes(self, members: list[int]) -> tuple[str, ...]:
         places = [_unravel(member, list(self._axis_sizes.values())) for member in members]
@@ -217,7 +216,7 @@ def _is_collective(instruction: Instruction) -> bool:
 
 
 def _until_done(instructions: Sequence[Instruction], start: int) -> range:
-    """Positions of what runs beside a start; one without its operand only loads the program, its update lets it run."""
+    """Return positions beside a start; a start without operand only loads the program, and its update runs it."""
     runs = start
     for index in range(start + 1, len(instructions)):
         if instructions[runs].name in instructions[index].operands:
@@ -225,15 +224,15 @@ def _until_done(instructions: Sequence[Instruction], start: int) -> range:
                 return range(runs + 1, index)
             if instructions[index].operation.endswith("-update"):
                 runs = index
-    raise ValueError(f"{instructions[start].name}: no -done in its computation; whether work hides it cannot be told.")
+    raise ValueError(f"{instructions[start].name}: no -done in its computation, so its window is unknown.")
 
 
 def _between_slices(send: Instruction, times: int) -> Collective:
-    """A collective that the hosts carry out over their network: a send and a recv, however many slices there are."""
+    """Return a collective that the hosts carry out over their network: a send and a recv, for any number of slices."""
     slices = re.search(r'_xla_megascale_target="\{([\d,]+)\}x', send.attributes)
     what = re.search(r'_xla_megascale_transfer_type="(\w+)"', send.attributes)
     if slices is None or what is None or what[1] not in BETWEEN_SLICES:
-        raise ValueError(f"{send.name}: what goes to which slices is not known of {send.attributes[:400]!r}.")
+        raise ValueError(f"{send.name}: the transfer and its slices are not in {send.attributes[:400]!r}.")
     kind, num_slices = BETWEEN_SLICES[what[1]], len(_numbers(slices[1]))
     dtype, shape, size = send.arrays[0]
     parts = num_slices if kind == "all-gather" else 1  # of which a chip sends its own
@@ -242,7 +241,7 @@ def _between_slices(send: Instruction, times: int) -> Collective:
 
 
 def _share_wires(one: Collective, other: Collective) -> bool:
-    """On a common axis; model and context axes lie on the wires of a data axis, which one is not known here."""
+    """Return whether both use a common axis; model and context axes lie on the wires of an unknown data axis."""
     axes = set(one.axes), set(other.axes)
     return bool(axes[0] & axes[1] or {"model", "context"} & (axes[0] | axes[1]))
 
@@ -265,7 +264,7 @@ def _unravel(index: int, sizes: list[int]) -> list[int]:
 
 
 def _iota(sizes: list[int], order: list[int]) -> list[int]:
-    """Numbers 0.. of an array of `sizes`, transposed to `order`, in row-major order."""
+    """Return the numbers 0.. of an array of `sizes`, transposed to `order`, in row-major order."""
     strides = [math.prod(sizes[index + 1 :]) for index in range(len(sizes))]
     moved = [(sizes[axis], strides[axis]) for axis in order]
     found = [0]

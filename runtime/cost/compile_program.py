@@ -1,4 +1,4 @@
-"""Run by `compiler` in a process of its own: compiles one step for machines that are not there, prints what came out.
+"""Compile one step for machines that are not here, and print the outcome; run by `compiler` in a process of its own.
 
 `python -m runtime.cost.compile_program REQUEST` prints one line of JSON. libtpu reads its environment when it is
 loaded, so `compiler.ENVIRONMENT` must be set before.
@@ -30,18 +30,18 @@ from runtime.training.state import placed_shapes
 from runtime.training.train_step import NUMBERS, ProgramOptions, train_program
 
 WRITTEN_BY_THE_COMPILER = ("v5p", "v6e")
-"""Generations whose scheduled program jaxlib 0.10 cannot read back ("async-update instruction should have 1 operands
-but sees 3"): there the compiler writes its text to a folder."""
+"""Generations whose compiler writes the text to a folder: jaxlib 0.10 cannot read the scheduled program back
+("async-update instruction should have 1 operands but sees 3")."""
 
 
 def mesh_of(request: Request) -> Mesh:
-    """The mesh of the real machines, with the compiler's devices in their places."""
+    """Return the mesh of the real machines, with the compiler's devices in their places."""
     devices = described_devices(slice_of(request.slice), num_slices=request.num_slices)
     return make_mesh(request.layout.shape, devices)
 
 
 def arguments_of(request: Request, mesh: Mesh) -> tuple[Any, ...]:
-    """Shapes, dtypes and places of what the program takes."""
+    """Return shapes, dtypes and places of the program's arguments."""
     everywhere = NamedSharding(mesh, PartitionSpec())
     shape = request.global_batch_size, request.sequence_length
     tokens = jax.ShapeDtypeStruct(shape, np.int32, sharding=NamedSharding(mesh, TOKEN_AXES))
@@ -50,12 +50,12 @@ def arguments_of(request: Request, mesh: Mesh) -> tuple[Any, ...]:
     state = placed_shapes(request.model, mesh, averages, request.skip_window_steps)
     if request.step == "eval":
         return state.params, tokens, tokens, frequencies
-    told = jax.ShapeDtypeStruct((len(NUMBERS) + request.num_averages,), np.float32, sharding=everywhere)
-    return state, tokens, tokens, told, frequencies
+    numbers = jax.ShapeDtypeStruct((len(NUMBERS) + request.num_averages,), np.float32, sharding=everywhere)
+    return state, tokens, tokens, numbers, frequencies
 
 
 def compiled_program(request: Request, mesh: Mesh, *, text_folder: str | None = None) -> Any:
-    """The compiled step; its scheduled text is written below `text_folder`, where there is one."""
+    """Return the compiled step; write its scheduled text below `text_folder`, where there is one."""
     program: Any
     if request.step == "eval":
         program = eval_program(
@@ -74,7 +74,7 @@ def compiled_program(request: Request, mesh: Mesh, *, text_folder: str | None = 
 
 
 def compile_(request: Request) -> Compiled:
-    """Compiles, and reads what the compiler says of memory and what its schedule does with the collectives."""
+    """Compile the request's program; return its memory, and its collectives by the schedule."""
     mesh = mesh_of(request)
     is_written = slice_of(request.slice).generation.name in WRITTEN_BY_THE_COMPILER
     with tempfile.TemporaryDirectory() as folder:

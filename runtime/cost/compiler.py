@@ -1,9 +1,7 @@
-"""Compiling for accelerators that are not there: each program once, in a process of its own, the outcome kept here.
+"""Compiler for accelerators that are not here: each program once, in a process of its own, with a cache of outcomes.
 
-What is kept is found again by everything that determines the outcome: the request, the versions of the packages that
-make and compile the program, and the source of the modules that make the step, ask for it and judge it, this one among
-them: it sets the environment. It lies in `$MARIN_DAG_CACHE`, or `~/.cache/marin-dag`,
-never in a prefix.
+The key of an outcome covers the request, the versions of the packages that make and compile the program, and the source
+of the modules that make the step, ask for it and judge it. The cache lies in `cache_folder`, never in a prefix.
 """
 
 import dataclasses
@@ -30,16 +28,15 @@ ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
 NOT_PASSED_ON = ("JAX_", "XLA_", "LIBTPU_", "TPU_", "EQX_")
-"""Beginnings of names in the environment that change what is compiled, or find it in another cache. The key of an
-outcome knows nothing of them, so that a compile must not either."""
+"""Beginnings of environment variables that a compile must not see: they change the program, and no key covers them."""
 COMPILED = "compiled"
-"""The kind of what is kept in the cache folder."""
+"""Name of the outcomes' cache folder."""
 COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-pjrt", "jax-cuda13-pjrt")}
-"""Packages that hold one, by platform; the first that is installed is used."""
+"""Packages with a compiler, by platform; the first that is installed is used."""
 TOOLS = {"tpu": (), "gpu": ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc", "tokamax")}
 """Packages that the compiler calls or that make a part of the program, by platform, where they are installed."""
 SOURCES = (
-    *("kernels", "model", "optim", "parallel", "tracking/parts.py", "training/part_norms.py"),
+    *("kernels", "model", "optim", "parallel", "platform", "tracking/parts.py", "training/part_norms.py"),
     *("training/train_step.py", "training/eval_step.py", "training/checkpoint_leaves.py"),
     *("training/objective.py", "training/state.py", "training/kernel_choice.py", "cache_folder.py"),
     *("cost/compile_program.py", "cost/program.py", "cost/products.py", "cost/collectives.py", "cost/gpu_program.py"),
@@ -47,8 +44,8 @@ SOURCES = (
 )
 ROOT = Path(__file__).resolve().parents[2]
 BESIDE = {"tpu": ROOT / ".venv-libtpu", "gpu": ROOT / ".venv-cuda"}
-"""Where `make` puts the compilers: beside the environment, for the processes that compile only. One that is there goes
-before one in the environment: `make` pins it."""
+"""Folders where `make` puts the compilers, for the processes that compile. They go before packages of the environment,
+since `make` pins their versions."""
 _TOO_LARGE = re.compile(r"E100[01]: (CompileTime(?:Hbm|ScopedVmem)Oom: [^\n]*)")
 
 
@@ -66,7 +63,7 @@ class NoCompilerError(RuntimeError):
 
 
 def outcome_of(request: Request) -> tuple[Outcome, bool]:
-    """What compiling gives, and whether it was known already.
+    """Return the outcome of a compile, and whether it came from the cache.
 
     Raises:
         NoCompilerError: the compiler for its machines is not installed.
@@ -83,7 +80,7 @@ def outcome_of(request: Request) -> tuple[Outcome, bool]:
 
 
 def packages_of(request: Request) -> tuple[str, ...]:
-    """What makes the program of it, by the names of their distributions.
+    """Return the distributions that make and compile the request's program.
 
     Raises:
         NoCompilerError: the compiler for its machines is not installed.
@@ -92,25 +89,25 @@ def packages_of(request: Request) -> tuple[str, ...]:
     tools = [name for name in TOOLS[platform] if _version(name, platform) is not None]
     for name in COMPILERS[platform]:
         if _version(name, platform) is not None:
-            return "jax", "jaxlib", "equinox", name, *tools
+            return "jax", "jaxlib", "equinox", "optax", name, *tools
     raise NoCompilerError(platform)
 
 
 def _version(name: str, platform: str) -> str | None:
-    """Of a package beside the environment, or else in it.
+    """Return the version of a package beside the environment, or else in it.
 
     Raises:
-        RuntimeError: several versions of it are told of there; pip leaves the old one's where it installs over it.
+        RuntimeError: several versions have metadata there; pip leaves those of the old version.
     """
     folder = BESIDE[platform]
-    told = {found.version for found in importlib.metadata.distributions(name=name, path=[str(folder)])}
-    if len(told) > 1:
+    versions = {found.version for found in importlib.metadata.distributions(name=name, path=[str(folder)])}
+    if len(versions) > 1:
         raise RuntimeError(
-            f"{folder} tells of {name} {' and '.join(sorted(told))}, and holds one of them: an outcome would be kept "
-            f"under the other's version. Run `rm -r {folder.name}` and `make {folder.name}/ready`."
+            f"{folder} has metadata of {name} {' and '.join(sorted(versions))}, and can have one of them only. Run "
+            f"`rm -r {folder.name}` and `make {folder.name}/ready`."
         )
-    if told:
-        return told.pop()
+    if versions:
+        return versions.pop()
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -118,7 +115,7 @@ def _version(name: str, platform: str) -> str | None:
 
 
 def key_of(request: Request) -> str:
-    """Name of the outcome: a hash over all that determines it."""
+    """Return the name of the outcome: a hash over all that determines it."""
     digest = hashlib.sha256(request.to_json().encode())
     platform = slice_of(request.slice).generation.platform
     for name in packages_of(request):
@@ -132,11 +129,11 @@ def _source_files() -> Iterator[Path]:
     runtime = Path(__file__).resolve().parents[1]
     for name in SOURCES:
         place = runtime / name
-        yield from [place] if place.is_file() else sorted(place.glob("*.py"))
+        yield from [place] if place.is_file() else sorted(place.rglob("*.py"))
 
 
 def environment(platform: str) -> dict[str, str]:
-    """Of a process that compiles for "tpu" or "gpu"."""
+    """Return the environment of a process that compiles for "tpu" or "gpu"."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(NOT_PASSED_ON)}
     path = os.pathsep.join([str(ROOT), str(BESIDE[platform]), os.environ.get("PYTHONPATH", "")])
     return kept | ENVIRONMENT | {"PYTHONPATH": path}

@@ -1,4 +1,4 @@
-"""What a compiled step must not contain: collectives that move more than they need to, and a GPU's slow operations.
+"""Faults of a compiled step: collectives that move more than they need to, and a GPU's slow operations.
 
 A compiler is free to replace a reduce-scatter by an all-reduce and a slice, to gather a parameter before it is
 cast, and to cast a gradient after it is summed; each is seen only in the compiled program.
@@ -11,16 +11,17 @@ from runtime.cost.request import Compiled, Request
 from runtime.parallel.tiles import padded_to_tiles
 
 SMALL = 2**20
-"""Elements; norms and scalars may be reduced as they like."""
+"""Elements below which a collective is no fault: norms and scalars."""
 SUMS = ("reduce-scatter", "all-reduce", "collective-permute")
-"""What sums gradients; permutes do where a reduce-scatter has become a ring of parts of the product before it."""
+"""Collectives that sum gradients; permutes do where a reduce-scatter became a ring of parts of the product before
+it."""
 FEWEST_ROWS = 8
-"""That a reduce-scatter leaves a chip; of fewer the TPU's compiler makes an all-reduce, which is small then."""
+"""Rows that a reduce-scatter leaves a chip; with fewer, the TPU's compiler makes an all-reduce, which is small."""
 HLO_NAMES = {"bfloat16": "bf16", "float32": "f32"}
 
 
 def faults(request: Request, compiled: Compiled) -> list[str]:
-    """A sentence for each fault; none is what a good program has."""
+    """Return a sentence for each fault; a good program has none."""
     model = request.model
     widths = (*(size // request.model_parallel for size in model.layer_widths), model.vocab_size)
     whole = {model.hidden_size * size for width in widths for size in (width, padded_to_tiles(width))}
@@ -44,6 +45,6 @@ def faults(request: Request, compiled: Compiled) -> list[str]:
 
 
 def _is_scattered_part(item: Collective) -> bool:
-    """Whether it is over a data axis, of what the axes before may have left of a gradient, and could be scattered."""
+    """Return whether it is over a data axis, and of a part of a gradient that could be scattered."""
     is_of_data = any(axis.startswith("data") for axis in item.axes)
     return is_of_data and math.prod(item.shape[:-1]) >= FEWEST_ROWS * item.num_devices

@@ -1,8 +1,8 @@
-"""What a compiled program for a GPU must not contain, read off its text: operations that take many times their share.
+"""Slow operations of a compiled program for a GPU, read from its text.
 
-XLA compiled to be deterministic tries nothing out. It then gives products that it may give to Triton the tiles of its
-first guess, and makes a sort of all numbers of a scatter whose places may coincide. Of layers that are written out, one
-array each, it puts the gradients together anew in each kernel that reads them.
+A deterministic XLA tries no variants. It then gives products that Triton may form the tiles of its first guess, and
+sorts all numbers of a scatter whose places may coincide. With unrolled layers, it puts their gradients together again
+in each kernel that reads them.
 """
 
 import math
@@ -14,13 +14,13 @@ from runtime.cost.program import Instruction, Program
 
 _TRITON_PRODUCT = re.compile(r'"kind":"__triton_(?:nested_)?gemm[a-z_]*"')
 LARGE_SORT = 2**20
-"""Numbers; the tokens of a batch are sorted, which is quick."""
+"""Numbers above which a sort is slow; sorting the tokens of a batch is quick."""
 MANY_PARTS = 8
-"""Arrays that are put together; queries, keys and values are few."""
+"""Arrays put together above which it is slow; queries, keys and values are fewer."""
 
 
 def slow_operations(text: str) -> tuple[str, ...]:
-    """A sentence for each kind; none is what a good program has."""
+    """Return a sentence for each kind; a good program has none."""
     found: Counter[str] = Counter()
     program = Program.read(text)
     kernels = {
@@ -35,7 +35,7 @@ def slow_operations(text: str) -> tuple[str, ...]:
             found["a sum over arrays that it puts together number by number: `materialized` would, once"] += 1
         for instruction in computation.values():
             if _TRITON_PRODUCT.search(instruction.attributes) is not None:
-                found["a product by Triton in tiles that nobody tuned: cuBLAS would choose by shape"] += 1
+                found["a product by Triton in untuned tiles: cuBLAS would choose by shape"] += 1
             elif instruction.operation == "sort":
                 size = math.prod(instruction.arrays[0].shape)
                 if size >= LARGE_SORT:
@@ -44,7 +44,7 @@ def slow_operations(text: str) -> tuple[str, ...]:
 
 
 def _sums_many_parts(fused: Iterable[Instruction]) -> bool:
-    """Whether one kernel puts many large arrays together and sums what it has computed from them."""
+    """Return whether one kernel puts many large arrays together and sums values computed from them."""
     operations = list(fused)
     is_joined = any(
         item.operation == "concatenate"

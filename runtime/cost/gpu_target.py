@@ -1,22 +1,22 @@
-"""What XLA has to be told of a GPU that is not there: a text of its `GpuTargetConfigProto`.
+"""Descriptions of GPUs that are not here, as text of XLA's `GpuTargetConfigProto`.
 
-Figures of the SXM boards by NVIDIA's data sheets and CUDA's occupancy tables (compute capability 8.0 and 9.0). With
-them the compiler makes the machine code of that GPU, and chooses tiles that its shared memory holds.
+Figures of the SXM boards by NVIDIA's data sheets and CUDA's occupancy tables (compute capability 8.0 and 9.0). The
+compiler uses them to make the GPU's machine code, and to choose tiles that fit its shared memory.
 """
 
 from typing import NamedTuple
 
 CUDA_RUNTIME, CUDNN = "major: 12 minor: 9 patch: 0", "major: 9 minor: 10 patch: 0"
-"""Versions that the program is compiled for; kernels that need newer ones are not chosen."""
+"""Versions that the program is compiled for; XLA chooses no kernel that needs newer ones."""
 
 
 class _Board(NamedTuple):
     name: str
-    """As the driver calls it."""
+    """The driver's name."""
     compute_capability: int
     num_processors: int
     shared_memory_in_bytes: int
-    """Of one processor; a block gets 1 KiB less."""
+    """Shared memory of one processor; a block gets 1 KiB less."""
     l2_cache_in_bytes: int
     clock_ghz: float
     memory_in_bytes: int
@@ -31,7 +31,7 @@ BOARDS = {
 
 
 def target_config(kind: str) -> str:
-    """Of a GPU by Ray's name for it, such as "H200"."""
+    """Return the description of a GPU by Ray's name for it, such as "H200"."""
     board = BOARDS[kind]
     return f"""
 gpu_device_info {{

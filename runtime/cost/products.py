@@ -1,8 +1,8 @@
-"""FLOPs of a compiled program's products, read off its text: two for each pair of numbers that is multiplied.
+"""FLOPs of a compiled program's products, read from its text: two for each pair of numbers that is multiplied.
 
-Products are `dot`, `convolution` (as which the TPU's compiler writes them), calls of cuBLAS, and the kernels of
-attention, of the loss and of scattered gradients; attention counts below the diagonal, as in a roofline. All else, any
-other kernel too, counts for nothing: it hides no collective, and the sum falls short of what the request needs.
+Products are `dot`, `convolution` (the TPU compiler's form), calls of cuBLAS, and the kernels of attention, of the loss
+and of scattered gradients; attention counts below the diagonal, as in a roofline. Nothing else counts, no other kernel
+either: it hides no collective, and the sum falls short of the request's products.
 """
 
 import math
@@ -11,29 +11,27 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from runtime.cost.program import ArrayType, Instruction, Program
-from runtime.kernels.names import FUSED, RARELY, RATIOS, SCATTERED, SPLASH, TOKAMAX, TRITON
+from runtime.kernels.names import RARELY, RATIOS, SCATTERED, SPLASH, TOKAMAX, TRITON
 
 ATTENTION = {SPLASH[0]: (2, -2), SPLASH[1]: (5, -2), TRITON[0]: (2, -3), TRITON[1]: (7, -3)}
-"""How many products between queries and keys a kernel forms, and which axis is the sequence."""
-LOSS = {**dict(zip(FUSED, (1, 2, 2), strict=True)), RATIOS: 1}
-"""How many between hidden states and the head."""
+"""Products between queries and keys that a kernel forms, and the axis of the sequence."""
 _RARELY = re.compile(rf'op_name="[^"]*\b{RARELY}\b')
 _SCATTERED = re.compile(rf"{SCATTERED}(data_[xyz])")
 
 
 class Products(NamedTuple):
-    """Of a program; of branches the one that `of_branches` takes counts, for devices may run different ones."""
+    """Products of a program; devices may run different branches, of which `of_branches` chooses one."""
 
     program: Program
     of_branches: Callable[[Iterable[int]], int]
     """`min` or `max`."""
 
     def flops_within(self, computation: str) -> int:
-        """Of one run of a computation."""
+        """Return the FLOPs of one run of a computation."""
         return sum(self.flops_of(computation, item) for item in self.program.computations[computation].values())
 
     def flops_of(self, computation: str, instruction: Instruction) -> int:
-        """Of one run of an instruction of `computation`, with all that it calls; of a loop of all its turns.
+        """Return the FLOPs of one run of an instruction, with all that it calls; of a loop, of all its turns.
 
         Raises:
             ValueError: a product or a loop is written in a way that is not known.
@@ -55,7 +53,7 @@ class Products(NamedTuple):
 
 
 def scattered_axis(instruction: Instruction) -> str | None:
-    """The mesh axis along which a kernel scatters the product that it forms, where the instruction is such a kernel."""
+    """Return the mesh axis along which a kernel scatters the product that it forms; None for other instructions."""
     found = _SCATTERED.match(instruction.name) if instruction.operation == "custom-call" else None
     return None if found is None else found[1]
 
@@ -64,13 +62,13 @@ def _dot(instruction: Instruction, operands: list[ArrayType]) -> int:
     # cuBLAS calls them "lhs_contracting_dimensions":["1"]
     found = re.search(r'lhs_contracting_dim(?:ension)?s"?[=:][{\[]([^}\]]*)', instruction.attributes)
     if found is None:
-        raise ValueError(f"{instruction.name}: what it sums over is not known of {instruction.rest[:200]!r}.")
+        raise ValueError(f"{instruction.name}: the summed axes are not in {instruction.rest[:200]!r}.")
     summed = math.prod(operands[0].shape[int(axis)] for axis in re.findall(r"\d+", found[1]))
     return math.prod(instruction.arrays[0].shape) * summed
 
 
 def _convolution(instruction: Instruction, operands: list[ArrayType]) -> int:
-    """Of a window only what lies on numbers counts: one over mostly padding is how the compiler splits heads apart."""
+    """Count pairs without padding: the compiler splits heads apart by windows over mostly padding."""
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
     if labels is None:
         raise ValueError(f"{instruction.name}: no dim_labels in {instruction.rest[:200]!r}.")
@@ -97,7 +95,7 @@ def _convolution(instruction: Instruction, operands: list[ArrayType]) -> int:
 
 
 def _of_tokamax(instruction: Instruction, operands: list[ArrayType]) -> int:
-    """Its kernels have one name; what they read and write tells them apart."""
+    """Count the pairs of a tokamax kernel: all have one name, and differ in what they read and write."""
     # What is kept of the softmax is in float32; a batch of one sequence has no axis.
     query, key, *others = [array.shape for array in operands if array.dtype in ("bf16", "f16")]
     rows, columns = query[-3], key[-3]
@@ -114,11 +112,11 @@ def _called(instruction: Instruction, operands: list[ArrayType]) -> int:
     if "__cublas$" in instruction.attributes:
         return _dot(instruction, operands)
     scope = re.search(r'op_name="([^"]*)"', instruction.attributes)
-    said = f"{instruction.name} {scope[1] if scope else ''}"
-    if TOKAMAX in said and "mosaic_gpu" in instruction.attributes:
+    name = f"{instruction.name} {scope[1] if scope else ''}"
+    if TOKAMAX in name and "mosaic_gpu" in instruction.attributes:
         return _of_tokamax(instruction, operands)
-    for name, (num_products, axis) in ATTENTION.items():
-        if name in said:
+    for kernel, (num_products, axis) in ATTENTION.items():
+        if kernel in name:
             # Masks are of integers; a batch of one sequence has no axis.
             query, key = [shape for dtype, shape, _ in operands if "f" in dtype and len(shape) >= 3][:2]
             # Queries are the last of the rows that the keys are of.
@@ -127,7 +125,6 @@ def _called(instruction: Instruction, operands: list[ArrayType]) -> int:
     if scattered_axis(instruction) is not None:
         left, right = (shape for shape in shapes if len(shape) == 2)
         return math.prod(left) * right[1]
-    for name, num_products in LOSS.items():
-        if name in said:
-            return num_products * math.prod(shapes[0]) * shapes[1][1]
+    if RATIOS in name:  # of the loss: hidden states and the head
+        return math.prod(shapes[0]) * shapes[1][1]
     return 0

@@ -1,4 +1,4 @@
-"""A compiled program as XLA prints it: computations of instructions, what each takes, calls and gives."""
+"""Program: a compiled program as XLA prints it, computations of instructions."""
 
 import dataclasses
 import math
@@ -17,7 +17,7 @@ _LISTED = re.compile(r"\b(?:branch_computations|called_computations)=\{([^}]*)\}
 
 
 class ArrayType(NamedTuple):
-    """Of an array that an instruction gives, itself or in a tuple."""
+    """Type of an array that an instruction returns, itself or in a tuple."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -26,38 +26,38 @@ class ArrayType(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One line of a computation."""
+    """A line of a computation."""
 
     name: str
     type_: str
     operation: str
     rest: str
-    """Operands and attributes, as printed behind the operation's parenthesis."""
+    """Operands and attributes, as printed after the operation's parenthesis."""
     is_root: bool
 
     @cached_property
     def operands(self) -> list[str]:
-        """Names of what it takes, in order."""
+        """Names of its operands, in order."""
         return _NAME.findall(self.rest[: self._end_of_operands])
 
     @cached_property
     def arrays(self) -> list[ArrayType]:
-        """What it gives: one array, or those of a tuple."""
+        """Its results: one array, or those of a tuple."""
         return list(_arrays(self.type_))
 
     @property
     def size_in_bytes(self) -> int:
-        """Of all its arrays."""
+        """Size of all its results."""
         return sum(array.size_in_bytes for array in self.arrays)
 
     @cached_property
     def attributes(self) -> str:
-        """What stands behind the operands."""
+        """The text after the operands."""
         return self.rest[self._end_of_operands :]
 
     @cached_property
     def called(self) -> list[str]:
-        """Computations that run within it: of a loop, a call, a fusion, branches."""
+        """Computations that run within it: those of a loop, a call, a fusion, or branches."""
         listed = [
             name.strip().removeprefix("%") for names in _LISTED.findall(self.attributes) for name in names.split(",")
         ]
@@ -65,17 +65,17 @@ class Instruction:
 
     @property
     def branches(self) -> list[str]:
-        """Of a conditional, the computations of which one runs.
+        """Computations of a conditional, one of which runs.
 
         Raises:
-            ValueError: it names none in a way that is known.
+            ValueError: it names none in a known way.
         """
         if not self.called:
             raise ValueError(f"{self.name}: no branches in {self.rest[:200]!r}")
         return self.called
 
     def computation(self, word: str) -> str:
-        """The computation that its attribute `word` names, such as "body".
+        """Return the computation that its attribute `word` names, such as "body".
 
         Raises:
             ValueError: it has no such attribute.
@@ -87,13 +87,13 @@ class Instruction:
 
     @property
     def integer(self) -> int | None:
-        """Its value, if it is a constant whole number."""
+        """Value of a constant whole number; None for other instructions."""
         value = self.rest[: self._end_of_operands]
         return int(value) if self.operation == "constant" and _INTEGER.fullmatch(value) else None
 
     @property
     def index(self) -> int | None:
-        """Which element of a tuple it takes, if it takes one."""
+        """Index of the tuple element that it takes; None for other instructions."""
         found = re.search(r"\bindex=(\d+)", self.attributes)
         return int(found[1]) if found is not None and self.operation == "get-tuple-element" else None
 
@@ -108,14 +108,14 @@ class Instruction:
 
 
 class Program(NamedTuple):
-    """By name, in the order of the text, which is that of the schedule where the program has one."""
+    """Computations by name, in the order of the text, which is the schedule's where there is one."""
 
     computations: dict[str, dict[str, Instruction]]
     entry: str
 
     @staticmethod
     def read(text: str) -> "Program":
-        """Of the text of a compiled program.
+        """Read the text of a compiled program.
 
         Raises:
             ValueError: it is not the text of a whole program.
@@ -135,14 +135,13 @@ class Program(NamedTuple):
         return Program(computations, entry)
 
     def operands(self, computation: str, instruction: Instruction) -> list[Instruction]:
-        """What an instruction of `computation` takes, in order."""
+        """Return the operands of an instruction of `computation`, in order."""
         return [self.computations[computation][name] for name in instruction.operands]
 
     def trips(self, loop: Instruction) -> int:
-        """How often it turns: `i < n` with i from 0 and a constant stride.
+        """Return the number of a loop's turns: `i < n` with i from 0 and a constant stride.
 
-        It is 1 in a scan; a ring that goes both ways takes two at a time. For a GPU the compiler says how often a loop
-        turns, and fuses what it tests.
+        The stride is 1 in a scan, and 2 in a ring that goes both ways. The GPU's compiler prints the number of turns.
 
         Raises:
             ValueError: it is another kind of loop.
@@ -166,7 +165,7 @@ class Program(NamedTuple):
         return math.ceil(bound.integer / stride)
 
     def root(self, computation: str) -> Instruction:
-        """The instruction that gives what the computation gives; it need not be the last one.
+        """Return the instruction whose result is the computation's; it need not be the last one.
 
         Raises:
             ValueError: there is none.

@@ -1,4 +1,4 @@
-"""What is compiled, and what came of it: plain values, written as JSON between the processes and in the cache."""
+"""Request and outcome of a compile: plain values, written as JSON between the processes and in the cache."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from runtime.parallel.mesh_shape import Machines, MeshLayout
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """One program on one kind of slice: everything that determines what the compiler sees."""
+    """A program on one kind of slice: everything that determines what the compiler sees."""
 
     step: Literal["train", "eval"]
     slice: str
@@ -42,7 +42,7 @@ class Request:
 
     @property
     def layout(self) -> MeshLayout:
-        """Of the mesh on the machines; ValueError where they cannot be shared like that."""
+        """Layout of the mesh on the machines; ValueError where they cannot be shared like that."""
         one = slice_of(self.slice)
         return Machines(one.sizes, self.num_slices, one.num_hosts).layout(
             replica=self.replica_parallel, model=self.model_parallel, context=self.context_parallel
@@ -59,19 +59,19 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """What the compiler said. Sizes are of one chip, collectives of one chip and one step."""
+    """Figures of a compiled program: sizes of one chip, collectives of one chip and one step."""
 
     peak_memory_in_bytes: int
     argument_size_in_bytes: int
-    """The state (or the parameters) and the batch."""
+    """Size of the state (or the parameters) and the batch."""
     collectives: tuple[Collective, ...]
     flops: int
-    """Of the products in the program's text, as the chip runs them that has the most."""
+    """FLOPs of the products in the program's text, on the chip with the most."""
     compile_seconds: float
     host_memory_in_bytes: int
     versions: dict[str, str]
     slow_operations: tuple[str, ...] = ()
-    """Of a GPU's program: what it should not contain, in words."""
+    """Faults of a GPU's program, in words."""
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), sort_keys=True)

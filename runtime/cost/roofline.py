@@ -2,14 +2,13 @@
 
     step = max(products / peak, weights through memory / bandwidth) + optimiser's state through memory + exposed wires
 
-Products count what the program does: with full rematerialisation each layer's forward pass twice. Attention counts the
-blocks below the diagonal; of a context axis those of its last stretch. Collectives run one after the other, each at the
-bandwidth of the torus axis it goes along, and each costs what it takes longer than the work that the schedule has
-beside it takes at the peak. Model and context axes are neighbours on
-one axis of the torus; the data axis that they were cut from reaches over them, so its rings share wires. GPUs of a host
-have a switch; what leaves a host goes over the network cards of those of its GPUs that share in it. Activations through
-memory are left out, and so are launch and host times. Products of float32 are float32's: six bfloat16 passes of a TPU,
-and of a GPU none of its tensor cores'; weights are then gathered and read in float32.
+Products are those of the program: with full rematerialisation each layer's forward pass counts twice. Attention counts
+the blocks below the diagonal; with a context axis, those of its last part. Collectives run one after the other, each at
+the bandwidth of its torus axis, and each costs its time beyond that of the work beside it in the schedule, at the peak.
+Model and context axes are neighbours on one axis of the torus; rings of the data axis that they were cut from reach
+over them, and so share wires. GPUs of a host have a switch; traffic between hosts goes over the network cards of the
+GPUs that take part. Activations through memory, launch and host times are not counted. Float32 products take six
+bfloat16 passes on a TPU, and no tensor cores on a GPU; weights are then gathered and read in float32.
 """
 
 import dataclasses
@@ -22,40 +21,42 @@ from runtime.model.config import ModelConfig
 from runtime.optim.optimizer import ADAMW
 
 REACHED_SHARE = {"tpu": 0.7, "gpu": 0.55}
-"""Of the roofline's speed, to plan days with. Public dense runs of 16B to 52B on v4 and v5e report 56 to 67 % of peak,
-all of attention counted; 0.7 of the recipe's rooflines is 56 to 57 %, the lower end of it. Llama 3 405B reports 38 to
-43 % on 8,192 and more H100 (arXiv:2407.21783, table 4); 0.55 of these rooflines, which allow 78 and 79 %, is 43 %."""
+"""Share of the roofline's speed that days are planned with. Public dense runs of 16B to 52B on v4 and v5e report 56 to
+67 % of peak, all of attention counted; 0.7 of the recipe's rooflines is 56 to 57 %, the lower end of it. Llama 3 405B
+reports 38 to 43 % on 8,192 and more H100 (arXiv:2407.21783, table 4); 0.55 of these rooflines, which allow 78 and 79 %,
+is 43 %."""
 
 ATTENTION_PRODUCTS = {"pallas_gpu": (2, 7), "tokamax": (2, 7)}
-"""Forward and backward, where they are not two and five: they compute the scores twice in their backward passes."""
-LOSS_PRODUCTS = {"chunked": 3, "chunked_wide": 3, "reference": 3, "pallas_tpu": 5, "mosaic_gpu": 3}
+"""Products of attention, forward and backward, where not two and five: the backward passes compute scores twice."""
+LOSS_PRODUCTS = 3
+"""Products between hidden states and the head, forward and backward."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Flops:
-    """Of one step over the global batch."""
+    """FLOPs of one step over the global batch."""
 
     causal: int
-    """The model's, attention counted below the diagonal: what MFU should be computed with."""
+    """FLOPs of the model, attention counted below the diagonal: the numerator of MFU."""
     full: int
     """The same with the whole square of attention, as most public tables count."""
     executed: int
-    """What the program computes, recomputation included."""
+    """FLOPs of the program, recomputation included."""
     attention: int
-    """Of it, between queries and keys: what a context axis does not split evenly."""
+    """Executed FLOPs between queries and keys, which a context axis does not split evenly."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Roofline:
-    """Seconds of one step, and what follows from them."""
+    """Seconds of one step, and figures that follow from them."""
 
     products_seconds: float
     weights_seconds: float
     optimizer_seconds: float
     exposed_seconds: float
-    """Of each collective, what it takes longer than the work beside it."""
+    """Sum of the collectives' times beyond that of the work beside them."""
     found_share: float
-    """Of the products counted here, in the program's text: 1, unless one of the two counts something else."""
+    """Products in the program's text over those counted here; 1, unless one of the two counts something else."""
     tokens: int
 
     @property
@@ -64,7 +65,7 @@ class Roofline:
 
     @property
     def exposed_share(self) -> float:
-        """Of the step's time, spent on collectives that nothing hides."""
+        """Share of the step's time spent on collectives that nothing hides."""
         return self.exposed_seconds / self.step_seconds
 
     @property
@@ -73,7 +74,7 @@ class Roofline:
 
 
 def flops_of(request: Request) -> Flops:
-    """Of the request's step."""
+    """Return the FLOPs of the request's step."""
     model, sequence = request.model, request.sequence_length
     tokens = request.global_batch_size * sequence
     attention = 2 * model.num_hidden_layers * model.num_attention_heads * model.head_dim * sequence
@@ -84,16 +85,15 @@ def flops_of(request: Request) -> Flops:
         return Flops(forward, full=forward + tokens * attention, executed=forward, attention=tokens * attention)
     causal = tokens * model.flops_per_token(sequence)
     again = 1 if request.remat == "full" else 0
-    # A layer's last product is not computed again: nothing in its backward pass needs what it gave.
     recomputed = again * 2 * model.num_recomputed_parameters
     forward_products, backward_products = ATTENTION_PRODUCTS.get(request.attention_kernel, (2, 5))
     attended = tokens * attention * (forward_products * (1 + again) + backward_products) // 2
-    executed = tokens * (3 * layers + recomputed + head * LOSS_PRODUCTS[request.loss_kernel]) + attended
+    executed = tokens * (3 * layers + recomputed + head * LOSS_PRODUCTS) + attended
     return Flops(causal=causal, full=causal + 3 * tokens * attention, executed=executed, attention=attended)
 
 
 def roofline_of(request: Request, compiled: Compiled) -> Roofline:
-    """The least time of the compiled step on its slices."""
+    """Return the least time of the compiled step on its slices."""
     one = slice_of(request.slice)
     chip = one.generation
     num_chips = one.num_chips * request.num_slices
@@ -102,12 +102,12 @@ def roofline_of(request: Request, compiled: Compiled) -> Roofline:
     multiplied = embeddings + (parameters - embeddings) / request.model_parallel  # by one chip
     is_training = request.step == "train"
     number = 4 if request.compute_dtype == "float32" else 2
-    # Written once a gather, read once a pass; gradients in float32: written, and read to be scattered.
+    # Weights are written once a gather and read once a pass; float32 gradients are written, and read to be scattered.
     passes = (number * (2 + 3) + 4 * 2) if is_training else number * 2
     trees = 1 + ADAMW.num_trees + request.num_averages
     state = 4 * parameters / request.layout.shape.copy_size * (2 * trees + 1) if is_training else 0
     flops = flops_of(request)
-    busiest = flops.executed + flops.attention * (_share_of_the_last_stretch(request) - 1)
+    busiest = flops.executed + flops.attention * (_last_part_share(request) - 1)
     products_seconds = busiest / (num_chips * _peak_flops(request))
     weights_seconds = passes * multiplied * request.num_microbatches / chip.hbm_bytes_per_second
     return Roofline(
@@ -121,12 +121,13 @@ def roofline_of(request: Request, compiled: Compiled) -> Roofline:
 
 
 def _peak_flops(request: Request) -> float:
-    """A second, of one chip, in the request's dtype."""
+    """Return the peak of one chip in the request's dtype, FLOPs a second."""
     return slice_of(request.slice).generation.peak_flops(request.compute_dtype)
 
 
-def _share_of_the_last_stretch(request: Request) -> float:
-    """Its attention by the mean over a context axis: it sees the most keys, and the others wait for it."""
+def _last_part_share(request: Request) -> float:
+    """Return the last part's attention over the mean of a context axis: it sees the most keys; the others wait for
+    it."""
     stretches = request.context_parallel
     if request.attention_kernel == "pallas_gpu":  # computes the rows before its stretch as well
         return stretches
@@ -140,15 +141,15 @@ def _share_of_the_last_stretch(request: Request) -> float:
 
 
 def exposed_seconds_of(item: Collective, request: Request) -> float:
-    """What a collective takes longer than the products beside it take at the peak."""
+    """Return a collective's time beyond that of the products beside it at the peak."""
     window_seconds = item.times * item.window_flops / _peak_flops(request)
     return max(0.0, seconds_of(item, request) - window_seconds)
 
 
 def seconds_of(item: Collective, request: Request) -> float:
-    """A collective alone on its wires; one over several axes is counted on the slowest of them.
+    """Return the time of a collective alone on its wires; one over several axes counts on the slowest of them.
 
-    It uses both directions of a ring, but for a permute, which sends one way.
+    All but a permute use both directions of a ring.
     """
     one, inner, layout = slice_of(request.slice), request.parallel, request.layout
     if one.generation.platform == "gpu":
@@ -174,7 +175,7 @@ def seconds_of(item: Collective, request: Request) -> float:
 
 
 def _switched_bytes_per_second(item: Collective, one: Slice, request: Request) -> float:
-    """Of one GPU: a ring that leaves a host takes the network cards of those of its GPUs that are in the ring."""
+    """Return the bandwidth of one GPU: a ring between hosts uses the network cards of the GPUs in the ring."""
     chip, in_a_host, inner = one.generation, one.num_chips // one.num_hosts, request.parallel
     speeds = [chip.link_bytes_per_second]
     if "replica" in item.axes and one.num_hosts > 1:
@@ -187,7 +188,7 @@ def _switched_bytes_per_second(item: Collective, one: Slice, request: Request) -
 
 
 def wire_bytes(items: Iterable[Collective]) -> int:
-    """Bytes that a chip sends for these."""
+    """Return the bytes that a chip sends for these."""
     return sum(item.wire_bytes for item in items)
 
 

@@ -1,10 +1,10 @@
-"""Causal attention between tokens of one document: the definition, and the one place that chooses a kernel.
+"""Causal attention between tokens of one document: the definition, and the choice of a kernel by name.
 
 All kernels take [batch, sequence, heads, head_dim] with grouped key-value heads, and hold the softmax in float32.
 Queries come scaled by head_dim ** -0.5 (`rotary.rotate`): scaled here, in bfloat16, they would be rounded once more.
-Every token sees at least itself, so no row is empty. The queries may be a stretch of longer rows: `first_row` is the
-position at which it begins, and keys, values and segment ids are those of the rows. The tokens of a document stand
-together: of an id that comes again behind another, kernels may see one document or two.
+Every token sees at least itself, so no row is empty. The queries may be a part of longer rows, from position
+`first_row` on; keys, values and segment ids are those of the whole rows. The tokens of a document are contiguous: where
+an id comes again after another, kernels may see one document or two.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from runtime.kernels.shapes import KeyValue, Query, SegmentIds
 
 
 def reference(query: Query, key: KeyValue, value: KeyValue, segment_ids: SegmentIds, *, first_row: int = 0) -> Query:
-    """The definition. Holds all scores, so it suits short sequences."""
+    """Return attention by its definition. It keeps all scores, so it suits short sequences."""
     batch, num_rows, num_heads, head_dim = query.shape
     num_keys, num_kv_heads = first_row + num_rows, key.shape[2]
     key, value, segment_ids = key[:, :num_keys], value[:, :num_keys], segment_ids[:, :num_keys]
@@ -54,7 +54,7 @@ KERNELS: dict[str, Callable[..., Query]] = {
 def attend(
     query: Query, key: KeyValue, value: KeyValue, segment_ids: SegmentIds, *, kernel: str, first_row: int = 0
 ) -> Query:
-    """Runs the kernel it is told to, or raises; a kernel refuses a shape, never hands it on."""
+    """Run the kernel of that name; a kernel that does not take the shape raises ValueError, and none replaces it."""
     if kernel not in KERNELS:
-        raise ValueError(f"attention kernel {kernel!r} is none of {', '.join(sorted(KERNELS))}.")
+        raise ValueError(f"attention kernel {kernel!r} is unknown; use one of {', '.join(sorted(KERNELS))}.")
     return KERNELS[kernel](query, key, value, segment_ids, first_row=first_row)

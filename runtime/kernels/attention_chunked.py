@@ -1,13 +1,11 @@
-"""Attention by blocks of queries, for any platform; the backward pass asks for the scores of each block again.
+"""Attention by blocks of queries, for any platform; the backward pass computes the scores of each block again.
 
-(Where both passes of a layer are one program without a loop, the compiler may keep the scores instead.)
+The forward pass keeps its output and the log of each row's softmax denominator: with these the shares of a block are
+one exponential of its scores (arXiv:2205.14135). Keys after a block are never touched.
 
-The forward pass keeps its output and, of each row of scores, the log of the softmax's denominator: with these the
-shares of a block are one exponential of its scores (arXiv:2205.14135). Keys that lie after a block are never touched.
-
-XLA's fast library for products on CPUs takes those whose left side is summed over its last axis. With scores held
-transposed, keys before queries, five of the seven products are so, and the others with a transposed copy of the keys or
-values, which are smaller than the scores. A backend that has no such library loses nothing by it.
+XLA's fast library for products on CPUs takes those whose left side is summed over its last axis. With transposed
+scores, keys before queries, five of the seven products are so, and the others with a transposed copy of the keys or
+values, which are smaller than the scores. Other backends lose nothing by it.
 """
 
 from collections.abc import Iterator
@@ -24,30 +22,30 @@ from runtime.kernels.linear import as_it_is
 from runtime.kernels.shapes import KeyValue, Query, SegmentIds
 
 LEAST_QUERY_BLOCK, MOST_QUERY_BLOCK = 128, 512
-BLOCKS_OF_A_ROW = 16  # of a row whose blocks can be of a size between those two; each is compiled by itself
+BLOCKS_OF_A_ROW = 16  # where the size lies between those two; each block is compiled by itself
 KEPT = "attention"
-"""Name of what the backward pass needs, for rematerialisation policies: it takes no more memory than a product."""
+"""Name of the arrays that the backward pass needs, for rematerialisation policies."""
 
 ByPair = Float[Array, "pairs length head_dim"]
 GroupRows = Float[Array, "pairs group_rows head_dim"]
-ByHead = Float32[Array, "batch kv_heads keys group rows"]  # or one key, for what is of a row
+ByHead = Float32[Array, "batch kv_heads keys group rows"]  # one key for figures of a row
 Visible = Bool[Array, "batch 1 keys 1 rows"]
 
 
 class _Block(NamedTuple):
     begin: int
     end: int  # of the queries
-    num_keys: int  # that the last of them sees
+    num_keys: int  # seen by the last of them
 
 
 def query_block(num_rows: int) -> int:
-    """Queries of a block. Small ones touch fewer keys in vain, and stay in a CPU's cache."""
+    """Return the queries of a block. Small blocks touch fewer keys in vain, and stay in a CPU's cache."""
     wanted = -(-num_rows // (BLOCKS_OF_A_ROW * LEAST_QUERY_BLOCK)) * LEAST_QUERY_BLOCK
     return min(num_rows, MOST_QUERY_BLOCK, wanted)
 
 
 def chunked(query: Query, key: KeyValue, value: KeyValue, segment_ids: SegmentIds, *, first_row: int = 0) -> Query:
-    """See `attention`. The last block may be short."""
+    """Return attention (see `attention`). The last block may be short."""
     return _chunked(first_row, query, key, value, segment_ids)
 
 
@@ -64,7 +62,7 @@ def _forward(
 
 
 def _mixed(first_row: int, query: Array, key: Array, value: Array, segment_ids: Array) -> tuple[Array, Array]:
-    """The output, and the log of each row's denominator as float32[pairs, 1, group rows of all blocks]."""
+    """Return the output, and the log of each row's denominator as float32[pairs, 1, group rows of all blocks]."""
     num_kv_heads = key.shape[2]
     keys, values = _by_pair(key), _by_pair(value)
     begins = document_begins(segment_ids)
@@ -75,14 +73,14 @@ def _mixed(first_row: int, query: Array, key: Array, value: Array, segment_ids: 
         largest = jnp.max(scores, axis=2, keepdims=True)
         numerators = jnp.exp(scores - largest)
         denominator = jnp.sum(numerators, axis=2, keepdims=True)
-        of_block = jnp.einsum(
+        mixed_block = jnp.einsum(
             "pdk,pkr->pdr",
             _transposed(values[:, : block.num_keys]),
             _all_heads(numerators, keys).astype(value.dtype),
             preferred_element_type=jnp.float32,
         )
-        of_block = (of_block / _all_heads(denominator, keys)).astype(query.dtype)
-        mixed.append(_ungrouped(of_block.swapaxes(1, 2), query[:, block.begin : block.end]))
+        mixed_block = (mixed_block / _all_heads(denominator, keys)).astype(query.dtype)
+        mixed.append(_ungrouped(mixed_block.swapaxes(1, 2), query[:, block.begin : block.end]))
         normalizers.append(_all_heads(largest + jnp.log(denominator), keys))
     return jnp.concatenate(mixed, axis=1), jnp.concatenate(normalizers, axis=2)
 
@@ -93,28 +91,30 @@ def _backward(first_row: int, kept: tuple[Array, ...], cotangent: Array) -> tupl
     keys, values = _by_pair(key), _by_pair(value)
     expected = _expected(mixed, cotangent, num_kv_heads)
     product = partial(jnp.einsum, preferred_element_type=jnp.float32)
-    begins, of_query = document_begins(segment_ids), []
-    of_keys, of_values = jnp.zeros(keys.shape, jnp.float32), jnp.zeros(values.shape, jnp.float32)
+    begins, query_gradient = document_begins(segment_ids), []
+    key_gradient, value_gradient = jnp.zeros(keys.shape, jnp.float32), jnp.zeros(values.shape, jnp.float32)
     groups = query.shape[2] // num_kv_heads
     for block in _blocks(query.shape[1], first_row):
-        of_rows = slice(block.begin, block.end)
+        own_rows = slice(block.begin, block.end)
         seen = keys[:, : block.num_keys]
-        rows, rows_cotangent = _grouped(query[:, of_rows], num_kv_heads), _grouped(cotangent[:, of_rows], num_kv_heads)
+        rows, rows_cotangent = (_grouped(part[:, own_rows], num_kv_heads) for part in (query, cotangent))
         is_visible = _is_visible(begins, block, first_row)
-        of_group = slice(groups * block.begin, groups * block.end)
-        shares = jnp.exp(_scores(rows, seen, is_visible) - _by_head(normalizer[:, :, of_group], is_visible))
+        own_group = slice(groups * block.begin, groups * block.end)
+        shares = jnp.exp(_scores(rows, seen, is_visible) - _by_head(normalizer[:, :, own_group], is_visible))
         shares = _all_heads(shares, keys)
-        of_shares = product("pkd,prd->pkr", values[:, : block.num_keys], rows_cotangent)
-        of_scores = (shares * (of_shares - expected[:, :, of_group])).astype(query.dtype)
+        share_gradient = product("pkd,prd->pkr", values[:, : block.num_keys], rows_cotangent)
+        score_gradient = (shares * (share_gradient - expected[:, :, own_group])).astype(query.dtype)
         shares = shares.astype(value.dtype)
-        of_values = of_values.at[:, : block.num_keys].add(product("pkr,prd->pkd", shares, rows_cotangent))
-        of_keys = of_keys.at[:, : block.num_keys].add(product("pkr,prd->pkd", of_scores, rows))
-        of_block = product("pdk,pkr->pdr", _transposed(seen), of_scores)
-        of_query.append(_ungrouped(of_block.swapaxes(1, 2), query[:, of_rows]).astype(query.dtype))
+        of_values = product("pkr,prd->pkd", shares, rows_cotangent)
+        value_gradient = value_gradient.at[:, : block.num_keys].add(of_values)
+        key_gradient = key_gradient.at[:, : block.num_keys].add(product("pkr,prd->pkd", score_gradient, rows))
+        block_gradient = product("pdk,pkr->pdr", _transposed(seen), score_gradient)
+        block_gradient = _ungrouped(block_gradient.swapaxes(1, 2), query[:, own_rows])
+        query_gradient.append(block_gradient.astype(query.dtype))
     return (
-        jnp.concatenate(of_query, axis=1),
-        _from_pairs(of_keys, key).astype(key.dtype),
-        _from_pairs(of_values, value).astype(value.dtype),
+        jnp.concatenate(query_gradient, axis=1),
+        _from_pairs(key_gradient, key).astype(key.dtype),
+        _from_pairs(value_gradient, value).astype(value.dtype),
         None,
     )
 
@@ -123,14 +123,14 @@ _chunked.defvjp(_forward, _backward)
 
 
 def _expected(mixed: Query, cotangent: Query, num_kv_heads: int) -> Float32[Array, "pairs 1 group_rows"]:
-    """Of each row, its output times its cotangent: the same as the sum of its shares times their gradients.
+    """Return each row's output times its cotangent, which is the sum of its shares times their gradients.
 
-    In the order of the normalisers, so that each block finds its own as one stretch of memory.
+    The order is that of the normalisers, so that a block's own are contiguous.
     """
     products = mixed.astype(jnp.float32) * cotangent.astype(jnp.float32)
     of_blocks = [_grouped(products[:, block.begin : block.end], num_kv_heads) for block in _blocks(mixed.shape[1], 0)]
     by_pair = jnp.concatenate(of_blocks, axis=1)
-    # Over the last of more than two axes, XLA's library for CPUs would sum row by row.
+    # With more than two axes, XLA's library for CPUs would sum row by row.
     sums = jnp.sum(as_it_is(by_pair.reshape(-1, by_pair.shape[-1])), axis=-1)
     return sums.reshape(by_pair.shape[0], 1, -1)
 
@@ -143,10 +143,10 @@ def _blocks(num_rows: int, first_row: int) -> Iterator[_Block]:
 
 
 def document_begins(segment_ids: SegmentIds) -> Int32[Array, "batch sequence"]:
-    """Of each position, where its document begins.
+    """Return the first position of each position's document.
 
-    A running maximum is an array for itself in the program. Of comparisons of ids XLA makes a part of every loop that
-    asks for the mask, and a loop over exponentials with them takes one score at a time.
+    A running maximum is an array of its own in the program. XLA would put comparisons of ids into every loop that needs
+    the mask, and a loop over exponentials with them takes one score at a time.
     """
     positions = jnp.arange(segment_ids.shape[1], dtype=jnp.int32)
     is_first = jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) != 0
@@ -154,7 +154,7 @@ def document_begins(segment_ids: SegmentIds) -> Int32[Array, "batch sequence"]:
 
 
 def _is_visible(begins: Int32[Array, "batch sequence"], block: _Block, first_row: int) -> Visible:
-    """From where the document of the row begins up to the row."""
+    """Mark the keys from the first of a row's document up to the row."""
     begin, end, num_keys = block
     keys = jnp.arange(num_keys, dtype=jnp.int32)[None, :, None]
     rows = jnp.arange(first_row + begin, first_row + end, dtype=jnp.int32)[None, None]
@@ -168,24 +168,23 @@ def _scores(rows: GroupRows, keys: ByPair, is_visible: Visible) -> ByHead:
 
 
 def _by_head(pairs: Float32[Array, "pairs keys_or_one group_rows"], is_visible: Visible) -> Float32[Array, "..."]:
-    """For what is done score by score: one loop over axes that line up with those of the mask. With heads and rows as
-    one axis, the row is a remainder of the index, and what XLA writes for a CPU takes one score at a time."""
+    """Split heads and rows, for operations on scores: as one axis, XLA's loop for a CPU takes one score at a time."""
     batch, _, _, _, num_rows = is_visible.shape
     return pairs.reshape(batch, -1, pairs.shape[1], pairs.shape[2] // num_rows, num_rows)
 
 
 def _all_heads(heads: ByHead, pairs: ByPair) -> Float32[Array, "pairs keys group_rows"]:
-    """For products: one matrix a pair."""
+    """Join heads and rows, for products: one matrix a pair."""
     return heads.reshape(pairs.shape[0], heads.shape[2], -1)
 
 
 def _transposed(pairs: ByPair) -> Float[Array, "pairs head_dim length"]:
-    """A copy: the library multiplies where the left side is summed over its last axis, and this side is the smaller."""
+    """Copy the smaller side, so that the library for products takes it: summed over its last axis."""
     return as_it_is(pairs.swapaxes(1, 2))
 
 
 def _by_pair(heads: KeyValue) -> ByPair:
-    """One entry a (sequence, key-value head)."""
+    """Return one entry a (sequence, key-value head)."""
     batch, length, num_heads, head_dim = heads.shape
     return heads.swapaxes(1, 2).reshape(batch * num_heads, length, head_dim)
 
@@ -196,7 +195,7 @@ def _from_pairs(pairs: ByPair, like: KeyValue) -> KeyValue:
 
 
 def _grouped(heads: Query, num_kv_heads: int) -> ByPair:
-    """The rows of the query heads that share a key-value head, below each other."""
+    """Return the rows of the query heads that share a key-value head, one below the other."""
     batch, length, num_heads, head_dim = heads.shape
     groups = num_heads // num_kv_heads
     by_head = heads.reshape(batch, length, num_kv_heads, groups, head_dim).transpose(0, 2, 3, 1, 4)

@@ -3,16 +3,12 @@
 On an H200 `pallas_gpu` takes three times as long as `tokamax`.
 
 `pallas_gpu` keeps documents apart by segment ids. It takes as many key-value heads as query heads and whole rows only,
-so key-value heads are repeated and a stretch is computed as the end of its row. Values and gradients are tested in
-interpret mode, and that both passes become machine code of an H200 that keeps all in registers. JAX means to retire its
-Triton backend; from 0.11.1 on importing the kernel warns.
+so key-value heads are repeated and a part of a row is computed as the end of its row. JAX means to retire its Triton
+backend; from 0.11.1 on importing the kernel warns.
 
-`cudnn` is told of documents by a mask of tokens x tokens, because the public function takes lengths of whole rows only:
-2 bytes a pair as cuDNN's bias (32 MiB a sequence of 4,096), read by every head, and as much again for the bias's own
-gradient, which nobody needs. JAX's private `fused_attention_stablehlo` also takes the offsets of packed documents
-(compute capability 9.0), without any mask; their largest number a row has to be known when the program is built.
-Values and gradients are tested with the same mask through JAX's own implementation, and that both passes lower to
-cuDNN's calls.
+`cudnn` keeps documents apart by a mask of tokens x tokens, because the public function takes lengths of whole rows
+only: 2 bytes a pair as cuDNN's bias (32 MiB a sequence of 4,096), read by every head, and as much again for the bias's
+unused gradient.
 """
 
 from typing import Literal
@@ -33,9 +29,8 @@ def pallas_gpu(
     first_row: int = 0,
     interpret: bool = False,
 ) -> Query:
-    """Blocks of scores live in registers only; blocks of keys after a block of queries are never touched."""
-    # Not with the module: it is no business of a CPU or a TPU that the import warns.
-    from jax.experimental.pallas.ops.gpu import attention
+    """Return attention with scores in registers only; blocks of keys after a block of queries are never touched."""
+    from jax.experimental.pallas.ops.gpu import attention  # its import warns, which is noise on a CPU or a TPU
 
     _, num_rows, num_heads, head_dim = query.shape
     end, groups = first_row + num_rows, num_heads // key.shape[2]
@@ -71,9 +66,9 @@ def cudnn(
     first_row: int = 0,
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> Query:
-    """cuDNN's flash attention; `implementation="xla"` computes the same without it, for tests."""
+    """Return cuDNN's flash attention; `implementation="xla"` computes the same without it, for tests."""
     if implementation == "cudnn":
-        refuse_dtype("cudnn", str(query.dtype))
+        check_dtype("cudnn", str(query.dtype))
     num_rows = query.shape[1]
     end = first_row + num_rows
     rows, columns = segment_ids[:, first_row:end, None], segment_ids[:, None, :end]
@@ -91,10 +86,10 @@ def cudnn(
     )
 
 
-def refuse_dtype(kernel: str, dtype: str) -> None:
-    """Raises for queries that `cudnn` and `tokamax` do not take, which would fail in their own words or be rounded."""
+def check_dtype(kernel: str, dtype: str) -> None:
+    """Raise ValueError for queries that `cudnn` and `tokamax` do not take, or would round."""
     if dtype not in ("bfloat16", "float16"):
         raise ValueError(
-            f"attention kernel '{kernel}': {dtype} queries, and it takes bfloat16 and float16 only; use attention "
-            "kernel 'chunked', or compute in bfloat16."
+            f"attention kernel '{kernel}': the queries are {dtype}, and it takes bfloat16 and float16; compute in "
+            "bfloat16, or use attention kernel 'chunked'."
         )

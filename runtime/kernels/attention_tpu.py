@@ -20,7 +20,7 @@ def splash(
     first_row: int = 0,
     interpret: bool = False,
 ) -> Query:
-    """Blocks of scores live in the chip's vector memory only; blocks above the diagonal are never computed."""
+    """Return attention with scores in vector memory only; blocks above the diagonal are never computed."""
     _, num_rows, num_heads, head_dim = query.shape
     end = first_row + num_rows
     key, value, segment_ids = key[:, :end], value[:, :end], segment_ids[:, :end]

@@ -1,8 +1,7 @@
-"""Head matrix product + softmax cross-entropy + z-loss: the definition, and the one place that chooses a kernel.
+"""Head matrix product + softmax cross-entropy + z-loss: the definition, and the choice of a kernel by name.
 
-The kernels take the weight of each token and the z-loss coefficient, because only then can one of them form the
-gradients while it has the logits: the gradient of the head sums over tokens, so weights that came later with the
-cotangents would come too late.
+The kernels take the weight of each token and the z-loss coefficient, so that they can form the gradients while they
+have the logits: the gradient of the head sums over tokens, so weights from the cotangents would come too late.
 """
 
 from collections.abc import Callable
@@ -12,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from runtime.kernels import cross_entropy_chunked, cross_entropy_gpu, cross_entropy_tpu
+from runtime.kernels import cross_entropy_chunked, cross_entropy_gpu
 from runtime.kernels.shapes import Head, Hidden, Labels, Losses, PerToken, Scalar
 
 
@@ -28,7 +27,7 @@ class CrossEntropy(NamedTuple):
 
 
 def reference(hidden: Hidden, head: Head, labels: Labels, weights: PerToken, z_loss: Scalar) -> Losses:
-    """The definition. Holds all logits."""
+    """Return the losses by their definition. It keeps all logits."""
     logits = jnp.einsum("th,hv->tv", hidden, head, preferred_element_type=jnp.float32)
     log_normalizer = jax.nn.logsumexp(logits, axis=-1)
     loss = log_normalizer - jnp.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
@@ -39,7 +38,6 @@ KERNELS: dict[str, Callable[[Hidden, Head, Labels, PerToken, Scalar], Losses]] =
     "reference": reference,
     "chunked": cross_entropy_chunked.chunked,
     "chunked_wide": cross_entropy_chunked.chunked_wide,
-    "pallas_tpu": cross_entropy_tpu.fused,
     "mosaic_gpu": cross_entropy_gpu.fused,
 }
 
@@ -47,12 +45,12 @@ KERNELS: dict[str, Callable[[Hidden, Head, Labels, PerToken, Scalar], Losses]] =
 def linear_cross_entropy(
     hidden: Hidden, head: Head, labels: Labels, *, weights: PerToken, z_loss: Scalar, kernel: str
 ) -> CrossEntropy:
-    """Runs the kernel it is told to, or raises; a kernel refuses a shape, never hands it on.
+    """Run the kernel of that name; a kernel that does not take the shape raises ValueError, and none replaces it.
 
     Give a token without target the weight 0 and any label inside the vocabulary.
     """
     if kernel not in KERNELS:
-        raise ValueError(f"loss kernel {kernel!r} is none of {', '.join(sorted(KERNELS))}.")
+        raise ValueError(f"loss kernel {kernel!r} is unknown; use one of {', '.join(sorted(KERNELS))}.")
     weights, z_loss = lax.stop_gradient((weights, z_loss))
     objective, loss, log_normalizer = KERNELS[kernel](hidden, head, labels, weights, z_loss)
     return CrossEntropy(objective, *lax.stop_gradient((loss, log_normalizer)))

@@ -22,16 +22,16 @@ FoundT = TypeVar("FoundT")
 
 
 class Block(NamedTuple):
-    """What is formed of a block of tokens."""
+    """Losses and gradients of a block of tokens."""
 
     loss: Float32[Array, "tokens"]
     log_normalizer: Float32[Array, "tokens"]
     gradients: Callable[[PerToken, Scalar], tuple[Float32[Array, "tokens hidden_size"], Float32[Array, "..."]]]
-    """Of the objective with respect to the hidden states and to the head, from the weights and the z-loss."""
+    """Gradients of the objective by hidden states and head, from the weights and the z-loss."""
 
 
 def by_logits(way: WeightGradient, rows: Hidden, head: Head, labels: Labels) -> Block:
-    """With the block's float32 logits in memory."""
+    """Form a block with its float32 logits in memory."""
     logits = jnp.einsum("th,hv->tv", rows, head, preferred_element_type=jnp.float32)
     log_normalizer = jax.nn.logsumexp(logits, axis=-1)
 
@@ -39,8 +39,8 @@ def by_logits(way: WeightGradient, rows: Hidden, head: Head, labels: Labels) -> 
         scales = weights * (1 + 2 * z_loss * log_normalizer)
         shares = jnp.exp(logits - log_normalizer[:, None]) * scales[:, None]
         is_label = labels[:, None] == jnp.arange(head.shape[1], dtype=labels.dtype)[None, :]
-        of_logits = (shares - jnp.where(is_label, weights[:, None], 0.0)).astype(rows.dtype)
-        return gradient_products(way, rows, head, of_logits)
+        logit_gradient = (shares - jnp.where(is_label, weights[:, None], 0.0)).astype(rows.dtype)
+        return gradient_products(way, rows, head, logit_gradient)
 
     return Block(
         log_normalizer - jnp.take_along_axis(logits, labels[:, None], axis=-1)[:, 0],
@@ -49,24 +49,24 @@ def by_logits(way: WeightGradient, rows: Hidden, head: Head, labels: Labels) -> 
     )
 
 
-def gradient_products(way: WeightGradient, rows: Hidden, head: Head, of_logits: Array) -> tuple[Array, Array]:
-    """The gradients of rows and head in float32, from that of a block's logits."""
-    of_rows = jnp.einsum("tv,hv->th", of_logits, head, preferred_element_type=jnp.float32)
-    return of_rows, weight_gradient(rows, of_logits, way=way, preferred_element_type=jnp.float32)
+def gradient_products(way: WeightGradient, rows: Hidden, head: Head, logit_gradient: Array) -> tuple[Array, Array]:
+    """Return the gradients of rows and head in float32, from that of a block's logits."""
+    row_gradient = jnp.einsum("tv,hv->th", logit_gradient, head, preferred_element_type=jnp.float32)
+    return row_gradient, weight_gradient(rows, logit_gradient, way=way, preferred_element_type=jnp.float32)
 
 
 class Cut(NamedTuple):
-    """How the tokens are cut, and what is formed of each block."""
+    """How the tokens are cut into blocks, and how a block is formed."""
 
     num_logits: int
-    """Of a block, at most, before its tokens are rounded up to a multiple of `unit`."""
+    """Most logits of a block, before its tokens are rounded up to a multiple of `unit`."""
     form: Callable[[Hidden, Head, Labels], Block]
     unit: int = 8
-    """Tokens of a block are a multiple of it."""
+    """Divisor of a block's tokens."""
     largest_loss: float = math.inf
-    """Up to which `form` can be trusted."""
+    """Largest loss up to which `form` is exact."""
     otherwise: "Cut | None" = None
-    """By which all is computed anew where the loss of a token is larger."""
+    """Cut that computes everything again where a token's loss is larger."""
 
 
 # 8 MiB; more blocks pack the head, and add to its gradient, more often.
@@ -77,24 +77,24 @@ WIDE = Cut(1 << 28, partial(by_logits, "plain"))
 
 
 def block_tokens(num_tokens: int, vocab_size: int, cut: Cut) -> int:
-    """Tokens of a block: as many as have `num_logits`, in equal blocks of a multiple of `unit`."""
+    """Return the tokens of a block: as many as have `num_logits`, in equal blocks of a multiple of `unit`."""
     num_blocks = max(1, -(-num_tokens * vocab_size // cut.num_logits))
     return -(-num_tokens // (cut.unit * num_blocks)) * cut.unit
 
 
 def chunked(hidden: Hidden, head: Head, labels: Labels, weights: PerToken, z_loss: Scalar) -> Losses:
-    """Objective, loss and log-normaliser; `cross_entropy.reference` is the definition."""
+    """Return objective, loss and log-normaliser; `cross_entropy.reference` is the definition."""
     return by_blocks(FOR_CPUS, hidden, head, labels, weights, z_loss)
 
 
 def chunked_wide(hidden: Hidden, head: Head, labels: Labels, weights: PerToken, z_loss: Scalar) -> Losses:
-    """The same in blocks for an accelerator's memory."""
+    """Return the same as `chunked`, in blocks for an accelerator's memory."""
     return by_blocks(WIDE, hidden, head, labels, weights, z_loss)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def by_blocks(cut: Cut, hidden: Hidden, head: Head, labels: Labels, weights: PerToken, z_loss: Scalar) -> Losses:
-    """The same, cut so."""
+    """Return objective, loss and log-normaliser by the blocks of `cut`."""
     blocks, num_tokens = _in_blocks(cut, head.shape[1], hidden, labels, weights)
 
     def block(carry: None, part: tuple[Array, ...]) -> tuple[None, tuple[Array, Array]]:
@@ -125,17 +125,17 @@ def _forward(
     return _trusted(cut, loss, found, lambda otherwise: _forward(otherwise, hidden, head, labels, weights, z_loss))
 
 
-def _trusted(cut: Cut, loss: Array, found: FoundT, anew: Callable[[Cut], FoundT]) -> FoundT:
-    """What was found; where it cannot be trusted, what is found anew."""
+def _trusted(cut: Cut, loss: Array, found: FoundT, again: Callable[[Cut], FoundT]) -> FoundT:
+    """Return `found`, or the result of `cut.otherwise` where a loss is too large for it."""
     otherwise = cut.otherwise
     if otherwise is None:
         return found
     with jax.named_scope(RARELY):
-        return lax.cond(jnp.all(loss <= cut.largest_loss), lambda: found, lambda: anew(otherwise))
+        return lax.cond(jnp.all(loss <= cut.largest_loss), lambda: found, lambda: again(otherwise))
 
 
 def _backward(_: Cut, gradients: tuple, cotangents: tuple[Array, Array, Array]) -> tuple:
-    scale = cotangents[0]  # the per-token outputs are without gradient: linear_cross_entropy says so and enforces it
+    scale = cotangents[0]  # the per-token outputs have no gradient: linear_cross_entropy stops it
     scaled = ((scale * gradient.astype(jnp.float32)).astype(gradient.dtype) for gradient in gradients)
     return *scaled, None, None, None
 
@@ -144,7 +144,7 @@ by_blocks.defvjp(_forward, _backward)
 
 
 def _in_blocks(cut: Cut, vocab_size: int, *arrays: Array) -> tuple[tuple[Array, ...], int]:
-    """Each array as [blocks, block, ...], padded with zeros: a padded token has weight 0."""
+    """Return each array as [blocks, block, ...], padded with zeros: a padded token has weight 0."""
     num_tokens = arrays[0].shape[0]
     size = block_tokens(num_tokens, vocab_size, cut)
     padding = -num_tokens % size

@@ -1,27 +1,22 @@
-"""Cross-entropy for Hopper GPUs: float32 logits never go through memory. A Mosaic GPU kernel and two plain products.
+"""Cross-entropy for Hopper GPUs without float32 logits in memory: a Mosaic GPU kernel and two plain products.
 
-As `cross_entropy_chunked`, by blocks of tokens with the gradients formed in the forward pass. There a block's float32
-logits are written once and read three times; here the kernel that forms them in registers writes, of each, only how
-often likelier than the label its token is, `exp(logit - logit of the label)`, in bfloat16, and the sums of these
-numbers in float32, summed before they are rounded. A loss is `log(1 + sum of the others)`; and a row of these numbers
-is the gradient of its logits but for the number of the label and for a factor of the whole row. The products take the
-rows as they are; the factor goes to the hidden states instead. A ratio in bfloat16 is as good as the gradient in
-bfloat16 that is made of it elsewhere: both keep 8 bits of a probability. A logit in bfloat16 would keep 8 bits of a
-number of 20, which is none of the probability.
+Like `cross_entropy_chunked`, it works by blocks of tokens and forms the gradients in the forward pass. There a block's
+float32 logits are written once and read three times. Here the kernel forms them in registers and writes ratios,
+`exp(logit - logit of the label)`, in bfloat16, and their sums in float32, taken before rounding. A loss is `log(1 + sum
+of the others)`; a row of ratios is the gradient of its logits but for the label's number and a factor of the row, which
+goes to the hidden states. A ratio in bfloat16 keeps 8 bits of a probability, as the gradient in bfloat16 does
+elsewhere; a logit in bfloat16 would keep 8 bits of a number of 20, and none of the probability.
 
-Where a label is less likely than another token by more than `exp(LARGEST_LOSS)`, numbers come near the end of their
-range. Where any token has such a loss, whether or not it counts, all is computed anew by `chunked_wide`: a spike costs
-one slow loss, and no bits.
+Where a label is less likely than another token by more than `exp(LARGEST_LOSS)`, ratios near the end of their range.
+Where any token has such a loss, `chunked_wide` computes everything again: a spike costs one slow loss, and no bits.
 
 A program of the kernel stays on its processor and takes tile after tile. One of its three warpgroups copies the next
-rows and columns to shared memory, while the two others multiply what is there, one above the other: they share the
-columns of the head, and each writes its own rows. Two programs of a cluster are again one above the other, and each
-reads half of the columns for both. Every number is written once, and there is no atomic operation: bits repeat.
+rows and columns to shared memory; the two others multiply, one above the other: they share the columns of the head, and
+each writes its own rows. Two programs of a cluster are again one above the other, and each reads half of the columns
+for both. Every number is written once, without atomic operations, so bits repeat.
 
-Tested are the definition in XLA against float64, the kernel on simulated processors against the definition (JAX 0.11
-and newer), and that it becomes machine code of an H200 that keeps everything in registers. On an H200 and an H100 it
-gave what `chunked_wide` does, and took 98 ms where that takes 116 (docs/gpu.md). Before a step
-computes with it, `ratio_check` holds it against its definition, on whatever card.
+On an H200 and an H100 the results were those of `chunked_wide`, in 98 ms instead of 116 (docs/gpu.md). Before a step
+uses the kernel, `ratio_check` compares it with its definition on the step's card.
 """
 
 from collections.abc import Callable
@@ -48,28 +43,28 @@ NUM_STAGES = 4  # steps that are in shared memory at a time
 STORED_COLUMNS = 64  # of a tile at a time, on its way to memory
 PRODUCER = CONSUMERS  # the index of the warpgroup that only copies
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # of a thread: 128 * (40 + 2 * 232) is what a processor has
-NUM_PROCESSORS = 132  # of an H100 or H200, where nothing tells
+NUM_PROCESSORS = 132  # of an H100 or H200, for devices that do not say
 LOG2_E = 1.4426950408889634
 LARGEST_LOSS = 60.0  # 2^87: with gradients, a weight and a hidden state within the range of bfloat16, 2^-126 to 2^127
-SMALLEST_STRETCH = 1e-6
+SMALLEST_SCALING = 1e-6
 
 
 class Ratios(NamedTuple):
-    """Of a block of logits: probabilities of other tokens over that of the row's label."""
+    """Ratios of a block of logits: probabilities of other tokens over that of the row's label."""
 
     to_label: BFloat16[Array, "tokens vocab_size"]
     """Zero at the label."""
     total: Float32[Array, "tiles tokens"]
-    """Of each tile of `COLUMNS`."""
+    """Sums over each tile of `COLUMNS`."""
 
 
 def fused(hidden: Hidden, head: Head, labels: Labels, weights: PerToken, z_loss: Scalar) -> Losses:
-    """Objective, loss and log-normaliser; `cross_entropy.reference` is the definition.
+    """Return objective, loss and log-normaliser; `cross_entropy.reference` is the definition.
 
     Raises:
-        ValueError: what `refuse_shape` says.
+        ValueError: the kernel does not take the device or the shape.
     """
-    refuse_shape(
+    check_shape(
         device_kind_here(),
         num_tokens=hidden.shape[0],
         hidden_size=hidden.shape[1],
@@ -79,16 +74,15 @@ def fused(hidden: Hidden, head: Head, labels: Labels, weights: PerToken, z_loss:
     return by_blocks(CUT, hidden, head, labels, weights, z_loss)
 
 
-def refuse_shape(device_kind: str, *, num_tokens: int, hidden_size: int, vocab_size: int, compute_dtype: str) -> None:
-    """Raises ValueError, with the reason, where the kernel cannot run on the device or not at the shape.
-
-    Of no device ("") it is taken to be a Hopper.
+def check_shape(device_kind: str, *, num_tokens: int, hidden_size: int, vocab_size: int, compute_dtype: str) -> None:
+    """Raise ValueError where the kernel does not take the device or the shape; an unknown device ("") counts as a
+    Hopper.
     """
     why = None
     if device_kind and family_of(device_kind) != "hopper":
         why = f"its kernel is for H100 and H200, and the device is {device_kind!r}"
     elif compute_dtype != "bfloat16":
-        why = f"it takes bfloat16, and computed is in {compute_dtype}"
+        why = f"it takes bfloat16, and the compute dtype is {compute_dtype}"
     elif vocab_size % COLUMNS:
         why = f"vocab_size {vocab_size} is not a multiple of {COLUMNS}"
     elif hidden_size % STEP:
@@ -100,7 +94,7 @@ def refuse_shape(device_kind: str, *, num_tokens: int, hidden_size: int, vocab_s
 
 
 def by_ratios(rows: Hidden, head: Head, labels: Labels, *, form: Callable[..., Ratios] | None = None) -> Block:
-    """A block's losses and gradients, from its ratios as `form` gives them: by default the kernel."""
+    """Return a block's losses and gradients from the ratios of `form`, by default the kernel."""
     columns = jnp.take(head, labels, axis=1).T.astype(jnp.float32)
     label_logits = jnp.sum(rows.astype(jnp.float32) * columns, axis=1)
     ratios = (form or ratios_to_labels)(rows, head, label_logits, labels)
@@ -109,14 +103,14 @@ def by_ratios(rows: Hidden, head: Head, labels: Labels, *, form: Callable[..., R
     log_normalizer = loss + label_logits
 
     def gradients(weights: Array, z_loss: Array) -> tuple[Array, Array]:
-        stretch = 1 + 2 * z_loss * log_normalizer
-        # Far below zero the z-loss may undo the loss: the number of the label is then large, and not infinite.
-        stretch = jnp.where(jnp.abs(stretch) < SMALLEST_STRETCH, SMALLEST_STRETCH, stretch)
-        of_label = 1 - (1 + others) / stretch
+        scaling = 1 + 2 * z_loss * log_normalizer
+        # Far below zero the z-loss may cancel the loss: the label's number is then large, and not infinite.
+        scaling = jnp.where(jnp.abs(scaling) < SMALLEST_SCALING, SMALLEST_SCALING, scaling)
+        of_label = 1 - (1 + others) / scaling
         of_logits = ratios.to_label.at[jnp.arange(len(labels)), labels].set(
             of_label.astype(jnp.bfloat16), indices_are_sorted=True, unique_indices=True
         )
-        factors = (weights * stretch / (1 + others))[:, None]
+        factors = (weights * scaling / (1 + others))[:, None]
         of_rows = jnp.einsum("tv,hv->th", of_logits, head, preferred_element_type=jnp.float32) * factors
         scaled = (rows.astype(jnp.float32) * factors).astype(rows.dtype)
         return of_rows, weight_gradient(scaled, of_logits, way="plain", preferred_element_type=jnp.float32)
@@ -128,7 +122,7 @@ CUT = Cut(1 << 30, by_ratios, unit=TOKENS, largest_loss=LARGEST_LOSS, otherwise=
 
 
 def ratios_in_xla(hidden: Hidden, head: Head, label_logits: PerToken, labels: Labels) -> Ratios:
-    """The definition of `ratios_to_labels`. Holds all logits."""
+    """Return the ratios by their definition. It keeps all logits."""
     logits = jnp.einsum("th,hv->tv", hidden, head, preferred_element_type=jnp.float32)
     is_label = labels[:, None] == jnp.arange(head.shape[1])[None, :]
     ratios = jnp.where(is_label, 0.0, jnp.exp(logits - label_logits[:, None]))
@@ -139,9 +133,9 @@ def ratios_in_xla(hidden: Hidden, head: Head, label_logits: PerToken, labels: La
 def ratios_to_labels(
     hidden: Hidden, head: Head, label_logits: PerToken, labels: Labels, *, interpret: Any = None
 ) -> Ratios:
-    """`exp(logits - label_logits)`, zero at the labels, and its sums in tiles; of whole tiles only.
+    """Return `exp(logits - label_logits)`, zero at the labels, and its sums in tiles; shapes are of whole tiles.
 
-    `interpret` says how the kernel is simulated, for tests.
+    `interpret` simulates the kernel, for tests.
     """
     from jax.experimental.pallas import mosaic_gpu as plgpu  # what no other platform needs to load
 
@@ -200,7 +194,7 @@ def _ratios_of_tiles(
     loaded: Any,
     consumed: Any,
 ) -> None:
-    """What each warpgroup of each program does: the last one copies, the others multiply and write."""
+    """Run one warpgroup of one program: the last one copies, the others multiply and write."""
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
     (num_tokens, hidden_size), vocab_size = hidden.shape, head.shape[1]
@@ -208,7 +202,7 @@ def _ratios_of_tiles(
     warpgroup = lax.axis_index("warpgroup")
 
     def over_tiles(body: Callable[[Array, Array, Array], None]) -> None:
-        """Calls it with the first row and the index among columns of each tile of this program, and the steps before.
+        """Call a function with the first row and the column index of each tile of this program, and the steps before.
 
         Programs at work at a time have all rows of few columns, so that the head is read from memory once.
         """
@@ -260,7 +254,7 @@ def _ratios_of_tiles(
                 return accumulator[...]
 
             first_row = first_row + warpgroup * ROWS
-            # Asked for before they are needed, so that nobody waits for them.
+            # Fetched before they are needed, so that nothing waits for them.
             label_logit, label = row_of(label_logits, first_row), row_of(labels, first_row) - tile * COLUMNS
             logits = pl.run_scoped(product, plgpu.ACC((ROWS, COLUMNS), jnp.float32))
             write(logits, label_logit, label, first_row, tile)

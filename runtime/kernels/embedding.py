@@ -1,8 +1,8 @@
-"""Looking up rows of the embedding, with a gradient that is summed in float32 and, on each platform, in a fixed order.
+"""Look-up of embedding rows, with a gradient summed in float32 and, on each platform, in a fixed order.
 
-Left to autodiff, the gradient of a row is summed in the dtype of the table: in bfloat16 the 257th equal gradient of a
-frequent token is lost. And on a GPU rows are added in the order in which threads arrive, unless XLA is told to be
-deterministic: then it sorts every number of every row (tokens x hidden_size), once a step.
+Autodiff sums the gradient of a row in the dtype of the table: in bfloat16 the 257th equal gradient of a frequent token
+is lost. On a GPU rows are added in the order in which threads arrive; a deterministic XLA instead sorts every number of
+every row (tokens x hidden_size), once a step.
 """
 
 from functools import partial
@@ -14,8 +14,8 @@ from jax import lax
 from jaxtyping import Array, Float, Float32, Int32
 
 LookUp = Literal["scattered", "sorted"]
-"""How the gradient is summed: rows added where they belong, one after the other; or, for GPUs, tokens sorted by id and
-the rows of each run summed as a tree."""
+"""Sum of the gradient: rows added in place, one after the other; or, for GPUs, tokens sorted by id and the rows of each
+run summed as a tree."""
 
 Table = Float[Array, "vocab_size hidden_size"]
 Ids = Int32[Array, "tokens"]
@@ -23,7 +23,8 @@ Rows = Float[Array, "tokens hidden_size"]
 
 
 def look_up(table: Table, ids: Ids, *, gradient: LookUp) -> Rows:
-    """The row of each id, 0 <= id < vocab_size. The table's gradient is rounded to its dtype once, after the sum."""
+    """Return the row of each id, 0 <= id < vocab_size. The table's gradient is rounded to its dtype once, after the
+    sum."""
     return _look_up(table, ids, table.shape[0], gradient)
 
 
@@ -59,7 +60,7 @@ def _summed_by_runs(ids: Ids, rows: Array, num_rows: int) -> Float32[Array, "voc
         return left[0] | right[0], right[1] + jnp.where(right[0][:, None], 0.0, left[1])
 
     _, sums = lax.associative_scan(add, (begins, rows))
-    # The sum of a run stands at its end; what stands elsewhere goes nowhere, each to a place of its own.
+    # The sum of a run is at its end; every other partial sum gets a place of its own past the table, and is dropped.
     places = jnp.where(ends, ids, num_rows + jnp.arange(ids.shape[0], dtype=ids.dtype))
     zeros = jnp.zeros((num_rows, rows.shape[1]), jnp.float32)
     return zeros.at[places].set(sums, mode="drop", unique_indices=True)

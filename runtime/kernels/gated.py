@@ -1,8 +1,7 @@
-"""The gate of a SwiGLU layer (arXiv:2002.05202), and two ways to its gradient.
+"""Gate of a SwiGLU layer (arXiv:2002.05202), with two forms of its gradient.
 
-Left to autodiff, XLA for CPUs writes sigmoid and silu as arrays of their own, and reads them again for the product and
-for both gradients: each loop gives one array, and an exponential counts as too dear to be asked for twice. At the
-widths of a model the arrays cost more than the exponentials.
+With autodiff, XLA for CPUs writes sigmoid and silu as arrays, and reads them again for the product and for both
+gradients, since it takes an exponential as too expensive to repeat. At a model's widths the arrays cost more.
 """
 
 from typing import Literal
@@ -13,13 +12,13 @@ from jax import lax
 from jaxtyping import Array, Float
 
 GateGradient = Literal["plain", "recomputed"]
-"""As autodiff will; or, for CPUs, one loop for the value and one for each gradient, each with its own exponential."""
+"""Autodiff's; or, for CPUs, one loop for the value and one for each gradient, each with its own exponential."""
 
 Gate = Float[Array, "tokens intermediate_size"]
 
 
 def gated(gate: Gate, up: Gate, *, gradient: GateGradient) -> Gate:
-    """`silu(gate) * up`; the way to the gradient changes nothing but rounding."""
+    """Return `silu(gate) * up`; the form of the gradient changes rounding only."""
     return jax.nn.silu(gate) * up if gradient == "plain" else _gated(gate, up)
 
 
@@ -34,12 +33,12 @@ def _forward(gate: Gate, up: Gate) -> tuple[Gate, tuple[Gate, Gate]]:
 
 def _backward(kept: tuple[Gate, Gate], cotangent: Gate) -> tuple[Gate, Gate]:
     gate, up = kept
-    # Behind a barrier each, or the compiler would find the three sigmoids to be one.
-    wide, of_gated = _apart(gate), cotangent.astype(jnp.float32)
+    # Behind a barrier each, or the compiler would merge the three sigmoids.
+    wide, gated_gradient = _apart(gate), cotangent.astype(jnp.float32)
     sigmoid = 1 / (1 + jnp.exp(-wide))
-    of_gate = of_gated * up.astype(jnp.float32) * (sigmoid * (1 + wide * (1 - sigmoid)))
-    of_up = of_gated * _silu(_apart(gate, of_gate))
-    return of_gate.astype(gate.dtype), of_up.astype(up.dtype)
+    gate_gradient = gated_gradient * up.astype(jnp.float32) * (sigmoid * (1 + wide * (1 - sigmoid)))
+    up_gradient = gated_gradient * _silu(_apart(gate, gate_gradient))
+    return gate_gradient.astype(gate.dtype), up_gradient.astype(up.dtype)
 
 
 def _silu(gate: Gate) -> Gate:

@@ -1,4 +1,4 @@
-"""KernelShape: what a device gives its kernels, which, as block sizes, are chosen by it. It loads no JAX."""
+"""KernelShape: figures of a device's share of a step, by which kernels and block sizes are chosen. No JAX."""
 
 from typing import NamedTuple
 
@@ -6,31 +6,31 @@ from runtime.model.config import ModelConfig
 
 
 class Devices(NamedTuple):
-    """All that compute a step together; they need not be there."""
+    """All devices of a step; they need not be here."""
 
     platform: str
     """ "cpu", "gpu" or "tpu"."""
     kind: str
-    """As JAX calls it; a GPU also as Ray does."""
+    """JAX's name of the kind; for a GPU also Ray's."""
     num_devices: int
     context_parallel: int = 1
-    """How many share each row."""
+    """Devices that share each row."""
 
 
 class KernelShape(NamedTuple):
-    """All that a choice of kernels and block sizes depends on."""
+    """Everything that a choice of kernels and block sizes depends on."""
 
     platform: str
     device_kind: str
     head_dim: int
     stretch: int
-    """Tokens of a row that a device holds."""
+    """Tokens of a row on a device."""
     first_row: int
-    """Position at which the last stretch begins."""
+    """First position of a row's last part."""
     hidden_size: int
     vocab_size: int
     num_tokens: int
-    """Of a micro-batch, whose losses a device computes."""
+    """Tokens of a micro-batch whose losses a device computes."""
     compute_dtype: str
     """ "bfloat16" or "float32"."""
 
@@ -45,7 +45,7 @@ class KernelShape(NamedTuple):
         compute_dtype: str,
         num_microbatches: int = 1,
     ) -> "KernelShape":
-        """Of a step over `num_rows` sequences on all devices together."""
+        """Return the shape of a step over `num_rows` sequences on all devices together."""
         stretch = sequence_length // devices.context_parallel
         return cls(
             platform=devices.platform,
@@ -61,5 +61,5 @@ class KernelShape(NamedTuple):
 
     @property
     def item_bytes(self) -> int:
-        """Of a number that is computed with."""
+        """Bytes of a number in the compute dtype."""
         return 2 if self.compute_dtype == "bfloat16" else 4

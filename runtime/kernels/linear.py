@@ -1,8 +1,8 @@
-"""Rows times a weight, and the two ways to form the weight's gradient.
+"""Rows times a weight, with two forms of the weight's gradient.
 
-XLA has a fast library for products on CPUs, and takes it where the left side is summed over its last axis. A weight's
-gradient, `rows^T x cotangent`, is summed over the first: it goes another way, which packs its left side for each core
-and runs at two thirds of the speed. A transposed copy of the rows, which products of the same rows share, costs less.
+XLA for CPUs uses its fast library for products whose left side is summed over its last axis. A weight's gradient,
+`rows^T x cotangent`, is summed over the first, and runs at two thirds of the speed. A transposed copy of the rows,
+which products of the same rows share, costs less.
 """
 
 import functools
@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from runtime.kernels.scattered_product_tpu import scattered_product
 
 WeightGradient = Literal["plain", "transposed"]
-"""How it is formed: as XLA will; or, for CPUs, from a transposed copy of the rows."""
+"""Form of the gradient: XLA's own; or, for CPUs, from a transposed copy of the rows."""
 
 Rows = Float[Array, "tokens fan_in"]
 Weight = Float[Array, "fan_in fan_out"]
@@ -26,18 +26,18 @@ Cotangent = Float[Array, "tokens fan_out"]
 
 
 class Scattering(eqx.Module):
-    """A weight without a gradient of its own: the product that forms it scatters it over the first axis beside itself,
-    and hands it to `part`, a stand-in for the rows of this device."""
+    """A weight without a gradient: the product that forms it scatters it over the first axis, and passes it to `part`,
+    a stand-in for the rows of this device."""
 
     weight: Weight
     part: Float[Array, "part other"]
     dimension: int = eqx.field(static=True)
-    """Of the weight: the one that is scattered."""
+    """Dimension of the weight that is scattered."""
     axis: str = eqx.field(static=True)
 
 
 def linear(rows: Rows, weight: Weight | Scattering, *, way: WeightGradient) -> Cotangent:
-    """`rows @ weight`; the way to the gradient changes nothing but rounding."""
+    """Return `rows @ weight`; the form of the gradient changes rounding only."""
     if isinstance(weight, Scattering):
         return _scattering(rows, weight.weight, weight.part, weight.dimension, weight.axis)
     return rows @ weight if way == "plain" else _linear(rows, weight)
@@ -50,7 +50,7 @@ def weight_gradient(
     way: WeightGradient,
     preferred_element_type: jax.typing.DTypeLike | None = None,
 ) -> Weight:
-    """`rows^T x cotangent`, of a dtype that the sum is kept in where it is not to be that of the arguments."""
+    """Return `rows^T x cotangent`, in `preferred_element_type` where it is not the arguments' dtype."""
     product = partial(jnp.einsum, preferred_element_type=preferred_element_type)
     if way == "plain":
         return product("ti,to->io", rows, cotangent)
@@ -58,13 +58,13 @@ def weight_gradient(
 
 
 def as_it_is(values: Float[Array, "..."]) -> Float[Array, "..."]:
-    """A barrier for the compiler, which else makes a change of axes a part of what takes the values: slow on a CPU."""
+    """Return values behind a barrier, or the compiler would make a change of axes part of their consumer: slow on a
+    CPU."""
     return lax.optimization_barrier(values)
 
 
 @jax.custom_vjp
 def _linear(rows: Rows, weight: Weight) -> Cotangent:
-    """With the gradient from transposed rows."""
     return rows @ weight
 
 

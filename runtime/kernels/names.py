@@ -1,19 +1,17 @@
-"""What kernels are called in a compiled program, by which its readers in `cost` find them. It loads no JAX.
+"""Names of kernels in a compiled program, by which `cost` finds them. No JAX.
 
-Names that JAX gives its own kernels may change with it: the tests that run the real compilers miss them then.
+JAX may rename its own kernels; the tests that run the real compilers then fail.
 """
 
 SPLASH = ("splash_mha_fwd", "splash_mha_dkv")
-"""JAX's, of `splash`: forward, and all gradients."""
+"""JAX's kernels of `splash`: forward, and all gradients."""
 TRITON = ("mha_forward", "mha_backward")
-"""JAX's, of `pallas_gpu`."""
+"""JAX's kernels of `pallas_gpu`."""
 TOKAMAX = "tokamax:"
-"""tokamax's, in the scope of its operations."""
-FUSED = ("cross_entropy_forward", "cross_entropy_hidden_gradient", "cross_entropy_head_gradient")
-"""Ours, of the loss kernel `pallas_tpu`, in the order of `FusedBlocks`."""
+"""Scope of tokamax's operations."""
 SCATTERED = "scattered_product_"
-"""Ours, before the mesh axis that it sends along."""
+"""Our kernel of scattered gradients, before the mesh axis that it sends along."""
 RATIOS = "cross_entropy_ratios"
-"""Ours, of the loss kernel `mosaic_gpu`."""
+"""Our kernel of the loss kernel `mosaic_gpu`."""
 RARELY = "rarely"
-"""The scope of a conditional of which no branch counts: it is seldom the one that computes."""
+"""Scope of a conditional that seldom computes, so that no branch counts."""

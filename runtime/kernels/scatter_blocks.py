@@ -1,4 +1,4 @@
-"""In what parts the scatter kernel `pallas_tpu` forms a gradient, or why it cannot. No JAX: a plan asks, too."""
+"""Block sizes of the scatter kernel `pallas_tpu`, or why it does not take a gradient. No JAX, for plans."""
 
 from typing import Literal, NamedTuple, get_args
 
@@ -7,21 +7,21 @@ from runtime.kernels.tuned_blocks import MIB, SCATTER, VMEM_IN_BYTES, ScatterRow
 from runtime.model.config import ModelConfig
 
 ScatterKernel = Literal["xla", "pallas_tpu"]
-"""How gradients of a layer's matrices are scattered over the first axis: by the compiler, after the products that form
-them; or inside a kernel, beside these."""
+"""Scatter of gradients of a layer's matrices over the first axis: by the compiler, after the products that form them;
+or by a kernel, beside the products."""
 SCATTER_KERNELS: tuple[str, ...] = get_args(ScatterKernel)
 NUM_SLOTS = 2
-"""Buffers a direction of the ring: one is sent or summed while the other is filled."""
+"""Buffers of each direction of the ring: one is sent or summed while the other is filled."""
 TOKENS_AT_ONCE = SCATTER["v5e"].tokens
 
 
 class ScatterBlocks(NamedTuple):
-    """Of `scattered_product_tpu`."""
+    """Block sizes of `scattered_product_tpu`."""
 
     columns: int
-    """Of the gradient, that go one way round at once; as many go the other way."""
+    """Columns of the gradient that go one way round at once; as many go the other way."""
     tokens: int
-    """That are summed over at once."""
+    """Tokens that are summed over at once."""
     vmem_limit_in_bytes: int
 
 
@@ -35,25 +35,26 @@ def scatter_blocks(
     item_bytes: int,
     sum_bytes: int,
 ) -> ScatterBlocks:
-    """For a gradient [scattered, columns] over `num_devices`, formed from `num_tokens` rows; the largest that fit.
+    """Return the largest blocks that fit, for a gradient [scattered, columns] over `num_devices` from `num_tokens`
+    rows.
 
     Raises:
         ValueError: the kernel does not take the shape.
     """
-    said = f"scatter kernel 'pallas_tpu': the gradient [{scattered}, {columns}] over {num_devices} devices"
+    what_fails = f"scatter kernel 'pallas_tpu': the gradient [{scattered}, {columns}] over {num_devices} devices"
     if num_devices < 2:
-        raise ValueError(f"{said} is not scattered; use scatter kernel 'xla'.")
+        raise ValueError(f"{what_fails} is not scattered; use scatter kernel 'xla'.")
     for size, unit, what in (
         (scattered, num_devices * LANES, "rows a device"),
         (columns, 2 * LANES, "columns each way round"),
         (num_tokens, LANES, f"tokens summed over, of {num_tokens},"),
     ):
         if size % unit:
-            raise ValueError(f"{said}: its {what} are not a whole number of {LANES}; use scatter kernel 'xla'.")
+            raise ValueError(f"{what_fails}: its {what} are not a whole number of {LANES}; use scatter kernel 'xla'.")
     limit, part = VMEM_IN_BYTES[generation or UNKNOWN], scattered // num_devices
     row = scatter_row(generation)
     for half in row.columns:
-        # Twice what is fetched or written; the sum; what is sent and received. An eighth more, as in `fused_bytes`.
+        # Twice what is fetched or written; the sum; messages. The compiler was seen to take up to an eighth more.
         fetched = 2 * num_tokens * (part + 2 * half) * item_bytes + 2 * part * 2 * half * sum_bytes
         needed = fetched + part * half * (4 + 2 * 2 * NUM_SLOTS * sum_bytes)
         if columns % (2 * half) == 0 and needed + needed // 8 <= limit:
@@ -62,13 +63,13 @@ def scatter_blocks(
             )
             return ScatterBlocks(half, tokens, limit)
     raise ValueError(
-        f"{said}: no block of {num_tokens} tokens fits in the {limit // MIB} MiB of vector memory of a "
+        f"{what_fails}: no block of {num_tokens} tokens fits in the {limit // MIB} MiB of vector memory of a "
         f"{generation or UNKNOWN}; use more micro-batches, or scatter kernel 'xla'."
     )
 
 
 def scatter_row(generation: str | None) -> ScatterRow:
-    """Of the table, or v5e's sizes, and that they are no row of this generation."""
+    """Return the row of a generation, or v5e's sizes with a reason that says so."""
     row = SCATTER.get(generation or UNKNOWN)
     return row or SCATTER["v5e"]._replace(reason=f"{NO_ROW} for {generation or UNKNOWN}: v5e's, as far as they fit")
 
@@ -83,7 +84,7 @@ def layer_scatter_blocks(
     item_bytes: int,
     sum_bytes: int,
 ) -> dict[int, ScatterBlocks]:
-    """Of the matrices of a layer, by the columns that a device has of them, for `num_tokens` at a time.
+    """Return the blocks of a layer's matrices by their columns on a device, for `num_tokens` at a time.
 
     Raises:
         ValueError: the kernel does not take one of them.
@@ -103,11 +104,11 @@ def layer_scatter_blocks(
 
 
 def check_scatter_kernel(platform: str, scatter_kernel: str) -> None:
-    """Raises where it is unknown or cannot run on `platform`; `layer_scatter_blocks` knows which shapes it takes."""
+    """Raise ValueError for a kernel that is unknown or cannot run on `platform`; shapes are
+    `layer_scatter_blocks`'s."""
     if scatter_kernel not in SCATTER_KERNELS:
-        raise ValueError(f"scatter_kernel is {scatter_kernel!r}; it must be one of {', '.join(SCATTER_KERNELS)}.")
+        raise ValueError(f"scatter_kernel is {scatter_kernel!r}; use one of {', '.join(SCATTER_KERNELS)}.")
     if scatter_kernel == "pallas_tpu" and platform != "tpu":
         raise ValueError(
-            f"scatter_kernel is 'pallas_tpu', a Mosaic TPU kernel, and the mesh is of platform {platform!r}; "
-            "pass 'xla'."
+            f"scatter_kernel is 'pallas_tpu', a Mosaic TPU kernel, and the mesh is of platform {platform!r}; use 'xla'."
         )

@@ -1,7 +1,7 @@
-"""A weight's gradient formed and scattered over a mesh axis in one Pallas TPU kernel: a ring beside the products.
+"""Pallas TPU kernel that forms a weight's gradient and scatters it over a mesh axis: a ring beside the products.
 
-A device computes `left^T x right` in parts, one for each device of the axis. To a part it adds what its neighbour sent
-of it, and sends the sum on while it computes the next: half of the columns go one way round the ring, half the other.
+A device computes `left^T x right` in parts, one for each device of the axis. It adds its neighbour's sum to a part, and
+sends the new sum on while it computes the next part: half of the columns go one way round the ring, half the other.
 Products are summed in float32, and sums travel in the dtype of the result. The columns of `right` stay in vector memory
 while all parts pass them. Only for use inside `jax.shard_map`.
 """
@@ -20,11 +20,10 @@ from runtime.kernels.block_sizes import generation_here
 from runtime.kernels.names import SCATTERED
 from runtime.kernels.scatter_blocks import NUM_SLOTS, scatter_blocks
 
-# Which barrier neighbours meet at. Any number that no other kernel of a program has: those of attention and of the loss
-# have none. All calls may share it, for they meet the same neighbours along the same axis (JAX's rule, in the
-# documentation of `get_barrier_semaphore`; gradients go through a kernel along the first axis only). And one meeting
-# a call is enough: no device ends a call before sums of every device have reached it, each sent after its device's
-# meeting, so that no signal for the next call comes before all have taken those for this one.
+# Barrier of the neighbours; a number that no other kernel of a program has. All calls share it, for they meet the same
+# neighbours along the same axis (JAX's rule, in the documentation of `get_barrier_semaphore`). One meeting a call is
+# enough: no device ends a call before sums of every device have reached it, each sent after its device's meeting, so no
+# signal for the next call comes before all have taken those for this one.
 COLLECTIVE_ID = 7
 FORTH, BACK = 0, 1
 """Ways round the ring."""
@@ -38,7 +37,7 @@ def scattered_product(
     sum_dtype: np.dtype,
     interpret: Any = False,
 ) -> Float[Array, "part columns"]:
-    """This device's rows of the sum over `axis` of `left^T x right`, in `sum_dtype`.
+    """Return this device's rows of the sum over `axis` of `left^T x right`, in `sum_dtype`.
 
     Raises:
         ValueError: the kernel does not take the shape (`scatter_blocks`).
@@ -58,7 +57,7 @@ def scattered_product(
     num_messages = num_pairs * (num_devices - 1)  # each way
 
     def part_at(step: Array, way: Array, me: Array) -> Array:
-        """A part goes from its owner's neighbour all the way round to its owner."""
+        """Return the part of a step: each goes from its owner's neighbour all the way round to its owner."""
         return lax.rem(me + jnp.where(way == FORTH, -1 - step, 1 + step) + 2 * num_devices, num_devices)
 
     def kernel(  # type: ignore[no-untyped-def]
@@ -106,12 +105,12 @@ def scattered_product(
         incoming = outgoing - 1  # of the step before, which the neighbour sent meanwhile
 
         @pl.when(step > 0)
-        def _add_what_came() -> None:
+        def _add_received() -> None:
             message(incoming).wait_recv()
             total[...] += inbox[way, lax.rem(incoming, NUM_SLOTS)].astype(jnp.float32)
 
             @pl.when(incoming + NUM_SLOTS < num_messages)
-            def _let_the_next_come() -> None:
+            def _free_the_slot() -> None:
                 signal(is_free.at[way], sender)
 
         @pl.when(step < num_devices - 1)
@@ -158,7 +157,7 @@ def scattered_product(
             dimension_semantics=("arbitrary",) * 3,
             collective_id=COLLECTIVE_ID,
             vmem_limit_bytes=blocks.vmem_limit_in_bytes,
-            has_side_effects=True,  # neighbours wait for it: never left out, nor taken for another
+            has_side_effects=True,  # neighbours wait for it: never removed or merged with another
         ),
         interpret=interpret,
         name=f"{SCATTERED}{axis}",

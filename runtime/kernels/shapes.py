@@ -1,11 +1,11 @@
-"""Shapes of what attention and loss take and give: the one legend of the definitions and their kernels."""
+"""Shapes of arguments and results of attention and loss, for the definitions and their kernels."""
 
 from jaxtyping import Array, Float, Float32, Int32
 
 Query = Float[Array, "batch stretch heads head_dim"]
 KeyValue = Float[Array, "batch sequence kv_heads head_dim"]
 SegmentIds = Int32[Array, "batch sequence"]
-"""The tokens of a document stand together; those of its neighbours have other ids."""
+"""Ids of documents: the tokens of one are contiguous, and its neighbours have other ids."""
 
 Hidden = Float[Array, "tokens hidden_size"]
 Head = Float[Array, "hidden_size vocab_size"]

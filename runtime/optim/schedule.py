@@ -1,9 +1,9 @@
-"""Learning-rate segments: pure functions of the absolute step, in float64 on the host.
+"""Learning-rate schedules: pure functions of the absolute step, in float64 on the host.
 
-The train step takes the learning rate as an argument, so a schedule needs no JAX, changes no compiled
-program, and a plan can evaluate it at any step. Lengths are explicit and steps absolute: moving the end
-of a phase never changes what happened before it. `step` counts finished updates, so `schedule(0)` is the
-rate of the first update.
+The train step takes the learning rate as an argument, so a schedule needs no JAX, changes no compiled program, and a
+plan can evaluate it at any step. (optax's schedules are traced functions of float32.) Lengths are explicit and steps
+absolute, so moving the end of a phase never changes what happened before it. `step` counts finished updates:
+`schedule(0)` is the rate of the first update.
 """
 
 import dataclasses
@@ -13,21 +13,21 @@ from typing import Any, Literal
 
 
 def _is_number(owner: str, field: str, value: object) -> None:
-    # Before it is compared: Python's own words for that name no field.
+    # Before the comparison, whose own error names no field.
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{owner}.{field} is {value!r}; it must be a number.")
+        raise ValueError(f"{owner}.{field} is {value!r}; use a number.")
 
 
-def _at_least(owner: str, field: str, value: Any, least: int, cure: str) -> None:
+def _at_least(owner: str, field: str, value: Any, least: int, fix: str) -> None:
     _is_number(owner, field, value)
     if value < least:
-        raise ValueError(f"{owner}.{field} is {value}; it must be at least {least}. {cure}")
+        raise ValueError(f"{owner}.{field} is {value}; use at least {least}. {fix}")
 
 
 def _is_rate(owner: str, field: str, value: Any) -> None:
     _is_number(owner, field, value)
     if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{owner}.{field} is {value}; a learning rate is finite and not negative.")
+        raise ValueError(f"{owner}.{field} is {value}; use a finite learning rate of at least 0.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,13 +45,13 @@ class Constant:
 
 
 class Placed:
-    """A schedule with a beginning. Without a `start_step` it begins where its phase begins, once a phase takes it."""
+    """A schedule with a start. Without a `start_step` it starts where its phase does, once a phase takes it."""
 
     start_step: int | None
 
     @property
     def first_step(self) -> int:
-        """The step at which the schedule begins.
+        """First step of the schedule.
 
         Raises:
             ValueError: no phase has taken the schedule yet.
@@ -83,7 +83,7 @@ class Linear(Placed):
     def __post_init__(self) -> None:
         _is_rate("Linear", "peak_value", self.peak_value)
         _is_rate("Linear", "end_value", self.end_value)
-        _at_least("Linear", "decay_steps", self.decay_steps, 1, "For a jump, begin the next phase at the new value.")
+        _at_least("Linear", "decay_steps", self.decay_steps, 1, "For a jump, start the next phase at the new value.")
 
     def __call__(self, step: int) -> float:
         fraction = self.elapsed(step, self.decay_steps)
@@ -130,8 +130,8 @@ class Cosine(Placed):
     def __post_init__(self) -> None:
         _is_rate("Cosine", "peak_value", self.peak_value)
         _is_rate("Cosine", "end_value", self.end_value)
-        _at_least("Cosine", "decay_steps", self.decay_steps, 1, "For a jump, begin the next phase at the new value.")
-        _at_least("Cosine", "warmup_steps", self.warmup_steps, 0, "Without a warm-up it is 0.")
+        _at_least("Cosine", "decay_steps", self.decay_steps, 1, "For a jump, start the next phase at the new value.")
+        _at_least("Cosine", "warmup_steps", self.warmup_steps, 0, "Without a warm-up, use 0.")
 
     def __call__(self, step: int) -> float:
         since_start = step - self.first_step
@@ -144,24 +144,24 @@ class Cosine(Placed):
 
 @dataclasses.dataclass(frozen=True)
 class Cycles:
-    """From `start_step` on, cycles of `cycle_steps` whose last `decay_steps` decay; see `WsdS`."""
+    """Cycles of `cycle_steps`, from `start_step` on, whose last `decay_steps` decay; see `WsdS`."""
 
     start_step: int
     cycle_steps: int
     decay_steps: int
 
     def __post_init__(self) -> None:
-        _at_least("Cycles", "decay_steps", self.decay_steps, 1, "A cycle without decay is a Constant.")
+        _at_least("Cycles", "decay_steps", self.decay_steps, 1, "For a cycle without decay, use Constant.")
         if self.decay_steps > self.cycle_steps:
             raise ValueError(
-                f"Cycles.decay_steps is {self.decay_steps}, longer than cycle_steps = {self.cycle_steps}; "
-                "the decay is the end of its cycle."
+                f"Cycles.decay_steps is {self.decay_steps}, longer than cycle_steps ({self.cycle_steps}); "
+                "use a decay within its cycle."
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class WsdS:
-    """Warmup, then stable-decay cycles with inverse decay (WSD-S, arXiv:2410.05192), each back to the peak at once.
+    """Warm-up, then stable-decay cycles with inverse decay (WSD-S, arXiv:2410.05192), each back to the peak at once.
 
     Inside a decay of D steps, k steps in: `peak / (1 + (peak / end - 1) * k / D)`, so 1/rate is linear in k.
     `cycles` may change by step (kestrel: 10,000 with 1,000, then 20,000 with 2,000 from step 200,000);
@@ -177,20 +177,22 @@ class WsdS:
     def __post_init__(self) -> None:
         _is_rate("WsdS", "peak_value", self.peak_value)
         if not 0 < self.end_value <= self.peak_value:
-            raise ValueError(f"WsdS.end_value is {self.end_value}; inverse decay needs 0 < end_value <= peak_value.")
+            raise ValueError(
+                f"WsdS.end_value is {self.end_value}; use 0 < end_value <= peak_value, which inverse decay needs."
+            )
         if not self.cycles or self.cycles[0].start_step != 0:
-            raise ValueError("WsdS.cycles must begin with a Cycles whose start_step is 0.")
+            raise ValueError("WsdS.cycles has no Cycles from step 0; start the tuple with Cycles(start_step=0, ...).")
         first_decay = self.cycles[0].cycle_steps - self.cycles[0].decay_steps
         if not 0 <= self.warmup_steps <= first_decay:
             raise ValueError(
-                f"WsdS.warmup_steps is {self.warmup_steps}; the first decay begins at step {first_decay}, so it lies "
-                f"between 0 and {first_decay}."
+                f"WsdS.warmup_steps is {self.warmup_steps}; the first decay starts at step {first_decay}; use 0 "
+                f"to {first_decay}."
             )
         for earlier, later in itertools.pairwise(self.cycles):
             if (later.start_step - earlier.start_step) % earlier.cycle_steps or later.start_step <= earlier.start_step:
                 raise ValueError(
-                    f"WsdS.cycles: start_step {later.start_step} is inside a cycle of {earlier.cycle_steps} steps that "
-                    f"began at {earlier.start_step}; change the cycle where one ends, or the decay is cut short."
+                    f"WsdS.cycles: start_step {later.start_step} is inside a cycle of {earlier.cycle_steps} steps from "
+                    f"{earlier.start_step} on; change the cycle where one ends, or the decay is cut short."
                 )
 
     def __call__(self, step: int) -> float:
@@ -201,11 +203,11 @@ class WsdS:
         return self.peak_value / (1 + (self.peak_value / self.end_value - 1) * decay_elapsed / cycles.decay_steps)
 
     def jumps_at(self, step: int) -> bool:
-        """Whether a cycle begins there that is not the first: the rate is back at the peak at once, and losses rise."""
+        """Return whether a cycle after the first starts there: the rate jumps back to the peak, and losses rise."""
         return step > 0 and self._cycle_at(step)[1] == 0
 
     def _cycle_at(self, step: int) -> tuple[Cycles, int]:
-        """The cycles in force, and the steps since one of them began."""
+        """Return the cycles in force, and the steps since the start of the current one."""
         cycles = next(cycles for cycles in reversed(self.cycles) if step >= cycles.start_step)
         return cycles, (step - cycles.start_step) % cycles.cycle_steps
 

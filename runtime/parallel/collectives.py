@@ -1,8 +1,7 @@
-"""Gathering a split parameter with a backward pass that scatters its gradient: one mesh axis after the other.
+"""Gather of a split parameter, with a backward pass that scatters its gradient: one mesh axis after the other.
 
-Only for use inside `jax.shard_map`. Both dtypes are chosen on purpose. Left to autodiff, the transpose of a
-bfloat16 gather sums gradients in bfloat16 over all devices; and over several axes at once, the TPU compiler makes
-a full all-reduce out of a reduce-scatter.
+Only for use inside `jax.shard_map`. By autodiff, the transpose of a bfloat16 gather would sum gradients in bfloat16
+over all devices; and over several axes at once, the TPU compiler makes a full all-reduce of a reduce-scatter.
 """
 
 import functools
@@ -25,7 +24,7 @@ Splits = tuple[tuple[int, str], ...]
 
 
 def splits(spec: PartitionSpec, axis_sizes: dict[str, int]) -> Splits:
-    """The splits that `spec` describes."""
+    """Return the splits of a partition spec."""
     found = []
     for dimension, entry in enumerate(spec):
         axes = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
@@ -41,10 +40,10 @@ def gather(
     compute_dtype: np.dtype,
     reduce_dtype: np.dtype,
 ) -> Float[Array, "..."]:
-    """The whole parameter in `compute_dtype`.
+    """Return the whole parameter in `compute_dtype`.
 
-    Its gradient is summed in `reduce_dtype`: scattered along `split`, and summed over those of `sum_axes` along
-    which the parameter is not split but the batch is.
+    Its gradient is summed in `reduce_dtype`: scattered along `split`, and summed over `sum_axes`, which split the batch
+    and not the parameter.
     """
     whole = shard.astype(compute_dtype)
     for dimension, axis in reversed(split):  # the minor axis first, so that shards end up in order
@@ -66,7 +65,7 @@ def _gather_backward(
     _: None,
     cotangent: Array,
 ) -> tuple[Array]:
-    # Of a product that is cast before it is summed, v4's compiler cuts nothing.
+    # v4's compiler cuts no product that is cast before it is summed.
     is_product = cotangent.dtype == reduce_dtype == jnp.bfloat16
     rows_as_they_are = is_product and hides_scatters(device_kind_here())
     gradient = scatter(cotangent.astype(reduce_dtype), split, rows_as_they_are=rows_as_they_are)
@@ -80,9 +79,9 @@ gather.defvjp(_gather_forward, _gather_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def stand_in(shard: Float[Array, "rows columns"], split: Splits, reduce_dtype: np.dtype) -> Float[Array, "part other"]:
-    """Zeros, to whose gradient a kernel that scatters over the first axis of `split` gives this device's rows.
+    """Return zeros whose gradient is this device's rows, from a kernel that scatters over the first axis of `split`.
 
-    They are scattered here over the other axes. The rows are of the dimension that is split, whichever it is.
+    The backward pass scatters them over the other axes. Rows are those of the split dimension.
     """
     (dimension, _), *others = split
     rows = shard.shape[dimension]
@@ -104,19 +103,16 @@ stand_in.defvjp(_stand_in_forward, _stand_in_backward)
 
 
 def scatter(gradient: Float[Array, "..."], split: Splits, *, rows_as_they_are: bool = False) -> Float[Array, "..."]:
-    """The shard of this device of the sum over the axes of `split`, in a form that stays a reduce-scatter on TPU.
+    """Return this device's shard of the sum over the axes of `split`, in a form that stays a reduce-scatter on TPU.
 
-    Rows are scattered as the leading axis of [devices, rows a device, columns] and the columns padded to
-    whole tiles: as [rows, columns], on v5e a matrix of 4096 x 4096 over 4 or 16 devices, though not over 8, becomes an
-    all-reduce and a slice. Columns are scattered as they are over the first axis, and over the others, where they
-    are few, as rows.
+    Rows are scattered as the leading axis of [devices, rows a device, columns], with columns padded to whole tiles: as
+    [rows, columns], a 4096 x 4096 matrix over 4 or 16 v5e devices becomes an all-reduce and a slice. Columns are
+    scattered as they are over the first axis, and as rows over the others, where they are few.
 
     Args:
-        rows_as_they_are: Over the first axis rows are scattered as [rows, columns] too, for a compiler that hides
-            scatters: in this form v4's cuts every product of a layer into a ring, in the other not those of the MLP's
-            first two matrices, and what v5p's sparse cores run holds the chip up for less. Of a step of the 8B 4.3 %
-            are exposed on v4-2048 instead of 6.8, and 3.9 on v5p-256 instead of 4.9. What v4's does not cut may become
-            the all-reduce of above.
+        rows_as_they_are: Over the first axis, scatter rows as [rows, columns] too, for a compiler that hides scatters.
+            v4's then cuts every product of a layer into a ring. Of the 8B's step 4.3 % are exposed on v4-2048 instead
+            of 6.8 %, and 3.9 % on v5p-256 instead of 4.9 %.
     """
     scattered = {dimension for dimension, _ in split}
     padded = _padded(gradient, scattered)

@@ -1,22 +1,20 @@
-"""Options of the compiler, by device: each is here because the compiled program showed its effect."""
+"""Compiler options by device; the compiled programs showed the effect of each."""
 
 from jax.sharding import Mesh
 
 from runtime.parallel.mesh import device_kind, platform
 
 _BESIDE_PRODUCTS: dict[str, str | bool | int] = {
-    # Without it every gather of a layer holds the chip up. v5e carries gathers inside its products by itself; for every
-    # other generation the compiler refuses to ("not supported/recommended on platforms other than TPU v5e ... incorrect
-    # results, hang").
+    # Without it every gather of a layer holds the chip up. v5e hides gathers in its products by itself; for other
+    # generations the compiler refuses to ("not supported/recommended on platforms other than TPU v5e").
     "xla_enable_async_all_gather": "true",
-    # Of the gradients that are summed in bfloat16, the product is cut into parts, which go round the ring while the
-    # next is computed. On v5e the same holds the chip up longer: its permutes are not asynchronous.
+    # Cuts products whose gradients are summed in bfloat16 into parts, which go round the ring while the next is
+    # computed. On v5e it holds the chip up longer: its permutes are not asynchronous.
     "xla_tpu_reduce_scatter_collective_matmul_mode": "POST_SPMD",
 }
 _ON_SPARSE_CORES: dict[str, str | bool | int] = {
-    # Without them every collective holds the chip up. Sparse cores, which a dense model leaves idle, run them beside
-    # the products: more than half of the wires' time is hidden then, scatters included (docs/tpu.md). On v4 they take
-    # the asynchronous gathers away and hide nothing.
+    # Sparse cores, which a dense model leaves idle, run collectives beside the products and hide more than half of the
+    # wires' time (docs/tpu.md). On v4 they hide nothing and replace the asynchronous gathers.
     "xla_tpu_enable_sparse_core_collective_offload_all_gather": "true",
     "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": "true",
 }
@@ -28,26 +26,26 @@ _BY_TPU = {
     "TPU v6e": _ON_SPARSE_CORES,
 }
 _ON_GPU: dict[str, str | bool | int] = {
-    # Else cuDNN's attention is summed in whatever order threads arrive, and products by whichever kernel was fastest
-    # when this process tried them: a resumed run would not be the undisturbed one.
+    # Otherwise cuDNN's attention adds in the order in which threads arrive, and products use the kernel that was
+    # fastest in this process: a resumed run would differ from the undisturbed one.
     "xla_gpu_deterministic_ops": True,
-    # XLA then tries no tiles for the products that it gives to Triton, and takes 16 x 8 for most. cuBLAS's own choice
-    # depends on shapes and device only.
+    # A deterministic XLA tries no tiles for products by Triton, and takes 16 x 8 for most. cuBLAS's choice depends on
+    # shapes and device only.
     "xla_gpu_enable_triton_gemm": False,
-    # Else XLA of JAX 0.11 computes twice what a loop keeps and goes on with: gate and up of each layer,
-    # 8 % of a 1.5B's step.
+    # XLA of JAX 0.11 would compute twice what a loop both saves and uses: gate and up of each layer, 8 % of a 1.5B's
+    # step.
     "xla_gpu_enable_dynamic_slice_fusion": False,
 }
 
 _ON_CPU: dict[str, str | bool | int] = {
-    # Else what XLA writes itself, which is half of a laptop's step, uses half of a register where it has 512 bits. On a
-    # processor without such registers the option changes nothing.
+    # XLA's own loops, half of a laptop's step, would use half of a 512-bit register. Without such registers the option
+    # changes nothing.
     "xla_cpu_prefer_vector_width": 512,
 }
 
 
 def compiler_options(mesh: Mesh) -> dict[str, str | bool | int] | None:
-    """What to compile the programs of `mesh` with, beyond the defaults."""
+    """Return the options for the programs of `mesh`, beyond the defaults."""
     match platform(mesh):
         case "gpu":
             return _ON_GPU
@@ -57,5 +55,5 @@ def compiler_options(mesh: Mesh) -> dict[str, str | bool | int] | None:
 
 
 def hides_scatters(kind: str) -> bool:
-    """Whether programs for devices of that kind (JAX's name) are compiled with an option that hides reduce-scatters."""
+    """Return whether programs for that kind of device (JAX's name) have an option that hides reduce-scatters."""
     return kind in _BY_TPU

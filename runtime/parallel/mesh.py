@@ -1,10 +1,10 @@
-"""The device mesh: named axes that lie on the machine's own wires, each of which may be 1.
+"""Device mesh: named axes along the machine's own wires, each of which may be 1.
 
 replica: whole copies of the parameters, one a slice unless a phase asks for more (`mesh_shape`). data_x, data_y,
 data_z: parameters, moments and batch are split over all three (FSDP); on a TPU they are the axes of its torus, because
-a collective over one physical axis runs on the ring of that axis, and one over a flattened torus becomes something
-slower. model: heads and columns of the products are split over it (tensor parallelism). context: each row's tokens are.
-Both also hold parts of the parameters, and lie on neighbouring devices.
+a collective over one physical axis runs on the ring of that axis, and over a flattened torus it is slower. model:
+splits heads and columns of the products (tensor parallelism). context: splits each row's tokens. Both also split the
+parameters, and are neighbouring devices.
 """
 
 import math
@@ -22,15 +22,15 @@ DATA_AXES = ("data_x", "data_y", "data_z")
 AXES = ("replica", *DATA_AXES, "model", "context")
 BATCH_AXES = ("replica", *DATA_AXES)
 TOKEN_AXES = PartitionSpec(BATCH_AXES, "context")
-"""How [batch, sequence] lies on a mesh."""
+"""Placement of [batch, sequence]."""
 COPY_AXES = (*DATA_AXES, "context", "model")
-"""Over these, one copy of the parameters is split."""
+"""Axes that split one copy of the parameters."""
 
 Torus = tuple[int, int, int]
 
 
 def make_mesh(shape: MeshShape, devices: Sequence[jax.Device] | None = None, *, torus: Torus | None = None) -> Mesh:
-    """A mesh over `devices` (all of this run by default), which must be as many as `shape` asks for.
+    """Return a mesh over `devices` (by default all of this run), as many as `shape` has.
 
     Args:
         torus: Sizes of the three data axes. By default those of the machine where its devices have coordinates
@@ -39,7 +39,7 @@ def make_mesh(shape: MeshShape, devices: Sequence[jax.Device] | None = None, *, 
     devices = jax.devices() if devices is None else list(devices)
     for axis, size in zip(MeshShape._fields, shape, strict=True):
         if size < 1:
-            raise ValueError(f"MeshShape.{axis} is {size}; every axis has at least one device.")
+            raise ValueError(f"MeshShape.{axis} is {size}; use at least 1.")
     if math.prod(shape) != len(devices):
         raise ValueError(
             f"MeshShape {tuple(shape)} needs {math.prod(shape)} devices and there are {len(devices)}; "
@@ -55,14 +55,14 @@ def make_mesh(shape: MeshShape, devices: Sequence[jax.Device] | None = None, *, 
 
 
 def first_data_axis(mesh: Mesh) -> str:
-    """The first axis that gradients are scattered along."""
+    """Return the first axis that gradients are scattered along."""
     return next((axis for axis in DATA_AXES if mesh.shape[axis] > 1), DATA_AXES[0])
 
 
 def whole_mesh(*, num_slices: int = 1, replica: int = 1, model: int = 1, context: int = 1) -> Mesh:
-    """A mesh over all devices of this run: `replica` copies a slice, and to data what the others leave.
+    """Return a mesh over all devices of this run: `replica` copies a slice; data gets the rest.
 
-    Without slices the copies lie over the hosts: what is summed over them goes through the network once an update.
+    Without slices the copies lie over the hosts, since gradients are summed over copies once an update.
     """
     devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
     if devices[0].platform == "tpu":
@@ -74,11 +74,10 @@ def whole_mesh(*, num_slices: int = 1, replica: int = 1, model: int = 1, context
 
 
 def mesh_of_cores(num_cores: int, *, replica: int = 1, model: int = 1, context: int = 1) -> Mesh:
-    """A mesh over the first `num_cores` CPU devices of each process; `hosts.open_cores` makes a core a device.
+    """Return a mesh over the first `num_cores` CPU devices of each process; `hosts.open_cores` makes a core a device.
 
-    Cores of one process have one memory, so that each computes with whole parameters (the replica axis): gathering them
-    from one another would cost more than it saves. Over processes they are split (data), unless `replica` gives each of
-    so many groups of processes copies of its own.
+    Cores of one process share a memory, so each computes with whole parameters (the replica axis): gathering them would
+    cost more than it saves. Processes split the parameters (data), within each of `replica` groups.
     """
     by_process: dict[int, list[jax.Device]] = {}
     for device in jax.devices():
@@ -86,8 +85,8 @@ def mesh_of_cores(num_cores: int, *, replica: int = 1, model: int = 1, context: 
     fewest = min(by_process.values(), key=len)
     if len(fewest) < num_cores:
         raise ValueError(
-            f"{num_cores} cores are asked for, and this process computes on {len(fewest)} x {fewest[0].device_kind}; "
-            "ask for what is there, or keep JAX to the cores (JAX_PLATFORMS=cpu)."
+            f"the step asks for {num_cores} cores, and this process has {len(fewest)} x {fewest[0].device_kind}; ask "
+            "for fewer, or set JAX_PLATFORMS=cpu."
         )
     cores = np.array([devices[:num_cores] for _, devices in sorted(by_process.items())])
     machines = Machines((cores.size,), num_hosts=len(cores), cores_hold_copies=True)
@@ -96,33 +95,33 @@ def mesh_of_cores(num_cores: int, *, replica: int = 1, model: int = 1, context: 
 
 
 def data_size(mesh: Mesh) -> int:
-    """Devices of the three data axes."""
+    """Return the number of devices of the three data axes."""
     return math.prod(mesh.shape[axis] for axis in DATA_AXES)
 
 
 def copy_size(mesh: Mesh) -> int:
-    """Devices that share one copy of the parameters."""
+    """Return the number of devices that share one copy of the parameters."""
     return math.prod(mesh.shape[axis] for axis in COPY_AXES)
 
 
 def num_batch_parts(mesh: Mesh) -> int:
-    """Devices that the batch is split over."""
+    """Return the number of devices that the batch is split over."""
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
 
 def platform(mesh: Mesh) -> str:
-    """ "cpu", "gpu" or "tpu": what the mesh's devices are, present or only compiled for."""
+    """Return "cpu", "gpu" or "tpu", for devices that are present or only compiled for."""
     name = str(mesh.devices.flat[0].platform)
     return "gpu" if name in ("cuda", "rocm") else name
 
 
 def device_kind(mesh: Mesh) -> str:
-    """What JAX calls the mesh's devices, such as "TPU v4" or "NVIDIA H200"."""
+    """Return JAX's name of the mesh's devices, such as "TPU v4" or "NVIDIA H200"."""
     return str(mesh.devices.flat[0].device_kind)
 
 
 def devices_of(mesh: Mesh) -> Devices:
-    """What a choice of kernels asks of the mesh."""
+    """Return the figures of the mesh that a choice of kernels depends on."""
     return Devices(
         platform=platform(mesh),
         kind=device_kind(mesh),
@@ -132,13 +131,13 @@ def devices_of(mesh: Mesh) -> Devices:
 
 
 def _in_copies(cores: np.ndarray, num_copies: int, num_groups: int) -> np.ndarray:
-    """[process, core] as [group of processes, copy, process of the group, part]."""
+    """Order [process, core] as [group of processes, copy, process of the group, part]."""
     num_processes = len(cores)
     return cores.reshape(num_groups, num_processes // num_groups, num_copies // num_groups, -1).swapaxes(1, 2)
 
 
 def _on_the_torus(devices: Sequence[Any], shape: MeshShape) -> tuple[np.ndarray, Torus]:
-    """Devices in the order of (replica, x, y, z, model, context), slice by slice, and the sizes of the data axes."""
+    """Return devices in the order of (replica, x, y, z, model, context), slice by slice, and the data axes' sizes."""
     if devices[0].platform != "tpu" or len(devices) == 1:
         return np.array(devices), (shape.data, 1, 1)
     places, sizes = _places(devices)
@@ -163,7 +162,7 @@ def _on_the_torus(devices: Sequence[Any], shape: MeshShape) -> tuple[np.ndarray,
 
 
 def _places(devices: Sequence[Any]) -> tuple[dict[Any, tuple[int, ...]], tuple[int, ...]]:
-    """Slice and coordinates of each chip, and the sizes of a slice's torus."""
+    """Return slice and coordinates of each chip, and the sizes of a slice's torus."""
     places = {device: (getattr(device, "slice_index", None) or 0, *device.coords) for device in devices}
     if len(set(places.values())) != len(devices):
         raise ValueError(

@@ -1,7 +1,6 @@
-"""Mesh shape: devices along each axis of a mesh, from plain figures of the machines. No JAX: a plan asks, too.
+"""Mesh shape: devices along each axis of a mesh, from plain figures of the machines. No JAX, for plans.
 
-What a plan refuses, what a compiler is given, what a roofline counts and what a run builds come from
-`Machines.layout`, so that no two of them can disagree.
+Plan, compiler, roofline and run all use `Machines.layout`, so that they cannot disagree.
 """
 
 import dataclasses
@@ -24,41 +23,41 @@ class MeshShape(NamedTuple):
 
     @property
     def batch_parts(self) -> int:
-        """Parts that the batch is split into."""
+        """Parts of the batch."""
         return self.replica * self.data
 
 
 class MeshLayout(NamedTuple):
-    """A mesh on its machines. Along an axis of the torus a device is numbered (replica, data, model and context)."""
+    """A mesh on its machines. Along a torus axis, devices are numbered by (replica, data, model and context)."""
 
     shape: MeshShape
     data: tuple[int, ...]
-    """What each axis of the torus has left for data."""
+    """Data devices along each axis of the torus."""
     inner_cut: int
-    """The axis that model and context, neighbours, are cut from."""
+    """Axis that model and context, neighbours, are cut from."""
     replica_cut: int
-    """The axis that the replicas within a slice are cut from: each has an unbroken stretch of it."""
+    """Axis that the replicas within a slice are cut from: each has a contiguous part of it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Machines:
-    """Slices that each have a torus of their own; all GPUs or cores of a gang count as one slice, in a row."""
+    """Slices, each with a torus of its own; all GPUs or cores of a gang count as one slice, in a row."""
 
     sizes: tuple[int, ...]
     """Devices along each axis of a slice's torus, or in the row, host by host."""
     num_slices: int = 1
     num_hosts: int = 1
-    """Of a row: what has a network between its parts. Hosts of a TPU slice share its torus, and are not told."""
+    """Hosts of a row, with a network between them. Hosts of a TPU slice share its torus, and count as 1."""
     cores_hold_copies: bool = False
-    """CPUs: cores of one host have one memory, so that each computes with whole parameters."""
+    """Whether cores of one host share a memory (CPUs), so that each computes with whole parameters."""
 
     @property
     def num_devices(self) -> int:
-        """Of all slices."""
+        """Devices of all slices."""
         return math.prod(self.sizes) * self.num_slices
 
     def layout(self, *, replica: int = 1, model: int = 1, context: int = 1) -> MeshLayout:
-        """`replica` copies of the parameters in each slice or gang, and to data what all the others leave.
+        """Return the layout with `replica` copies of the parameters in each slice or gang; data gets the rest.
 
         Raises:
             ValueError: the devices cannot be shared like that.
@@ -71,12 +70,12 @@ class Machines:
             if self.num_hosts % replica:
                 raise ValueError(
                     f"replica_parallel is {replica}, which does not divide the number of hosts, {self.num_hosts}. "
-                    "Cores of a host hold a copy each already: leave replica_parallel out, or ask for as many hosts."
+                    "Each core of a host has a copy already: omit replica_parallel, or ask for as many hosts."
                 )
         elif self.num_hosts % replica and replica % self.num_hosts:
             raise ValueError(
-                f"replica_parallel is {replica}, and there are {self.num_hosts} hosts: a copy of the parameters would "
-                "begin in the middle of one. Take a divisor of the hosts, or a multiple."
+                f"replica_parallel is {replica}, and there are {self.num_hosts} hosts, so a copy of the parameters "
+                "would start inside a host. Use a divisor of the hosts, or a multiple."
             )
         laid = [
             (inner_cut, replica_cut, left)
@@ -91,9 +90,9 @@ class Machines:
 
 
 def _cuts(sizes: tuple[int, ...], number: int) -> list[tuple[int, tuple[int, ...]]]:
-    """The axes that `number` divides, the last first, each with what is then left of all.
+    """Return the axes that `number` divides, the last first, each with the sizes that are then left.
 
-    The last, because what is summed over the first is largest: data keeps the whole ring of it.
+    The last comes first, so that data keeps the whole ring of the first axis, where the largest sums go.
     """
     return [
         (cut, tuple(size // number if axis == cut else size for axis, size in enumerate(sizes)))
@@ -103,17 +102,14 @@ def _cuts(sizes: tuple[int, ...], number: int) -> list[tuple[int, tuple[int, ...
 
 
 def _no_cut(sizes: tuple[int, ...], inner: int, copies: int) -> str:
-    """Which of the two is to blame: that of model and context, or replicas of what any axis leaves of these."""
+    """Return the error for the cut that fails: model and context, or the replicas of what they leave."""
     name, number, of, left = "replica_parallel", copies, "", [left for _, left in _cuts(sizes, inner)]
     if not left:
         name, number, left = "model_parallel x context_parallel", inner, [sizes]
     elif inner > 1:
         of = f" beside model_parallel x context_parallel = {inner}"
     if len(sizes) == 1:
-        return f"{name} is {number}, which does not divide the {sizes[0]} devices{of}; choose sizes that do."
+        return f"{name} is {number}, which does not divide the {sizes[0]} devices{of}; use sizes that do."
     able = [str(size) for size in range(1, max(sizes) + 1) if any(_cuts(each, size) for each in left)]
     torus = "x".join(map(str, sizes))
-    return (
-        f"{name} is {number}, which divides no axis of a torus of {torus} chips{of}; it is cut from one axis alone, "
-        f"not from several: take one of {', '.join(able)}."
-    )
+    return f"{name} is {number}, which divides no axis of a torus of {torus} chips{of}; use one of {', '.join(able)}."

@@ -30,7 +30,7 @@ from marin_dag.ledger.epoch import CLAIM, LEASES, EpochState, parts
 from marin_dag.ledger.lease import Held, Holder, Lease, Leases
 from marin_dag.ledger.provenance import Provenance
 from marin_dag.ledger.records import COMMITS, LABELS, Record
-from marin_dag.run import attempt, orders, setbacks
+from marin_dag.run import attempt, retries, task
 from marin_dag.run import driver as run
 from marin_dag.run.attempt import run_attempt
 from marin_dag.run.driver import Run
@@ -138,23 +138,23 @@ class _Silent:
 class _Deaf:
     def report(self, key: str, progress: object) -> None: ...
     def published(self, key: str) -> None: ...
-    def remark(self, text: str) -> None: ...
+    def warn(self, text: str) -> None: ...
     def stop_requested(self) -> bool:
         return False
 
 
 class _NoRequests:
     old: frozenset[str] = frozenset()
-    is_told_to_end = False
+    is_asked_to_end = False
 
     def __init__(self, *arguments: object, **keywords: object) -> None: ...
-    def begin(self) -> None: ...
-    def heed_new_stops(self, *arguments: object, **keywords: object) -> None: ...
+    def start(self) -> None: ...
+    def stop_waiting_steps(self, *arguments: object, **keywords: object) -> None: ...
 
-    def to_publish(self, digest: str) -> frozenset[int]:
+    def wanted_milestones(self, digest: str) -> frozenset[int]:
         return frozenset()
 
-    def tell(self, *arguments: object) -> bool:
+    def request_milestones(self, *arguments: object) -> bool:
         return True
 
     def stop_of(self, digest: str) -> None: ...
@@ -249,8 +249,8 @@ def replaced_machine() -> Iterator[None]:
     replacements: list[tuple[Any, str, Any]] = [
         (attempt, "open_store", lambda prefix: current.store),
         (attempt, "AttemptLog", _NoLog),
-        (attempt, "Hearing", _NoRequests),
-        (attempt, "Tellings", _NoRequests),
+        (attempt, "AttemptRequests", _NoRequests),
+        (attempt, "Requests", _NoRequests),
         (attempt, "now", lambda: ""),
         (lease, "now", lambda: ""),
         (collect, "Leases", _WorldLeases),
@@ -262,12 +262,12 @@ def replaced_machine() -> Iterator[None]:
         (local_backend, "time", clock),
         (records, "ThreadPoolExecutor", _OneByOne),
         (run, "Leases", _WorldLeases),
-        (run, "RunHearing", _NoRequests),
+        (run, "DriverRequests", _NoRequests),
         (run, "SourceArchive", lambda store: SimpleNamespace(keep=lambda steps: None)),
         (run, "collect_provenance", lambda store: PROVENANCE),
-        (orders, "new_attempt", lambda: f"20200101-000000-{zlib.crc32(current.new_name().encode()):08x}"),
+        (task, "new_attempt", lambda: f"20200101-000000-{zlib.crc32(current.new_name().encode()):08x}"),
         (run, "time", clock),
-        (setbacks, "time", clock),
+        (retries, "time", clock),
         (transient, "PAUSES_SECONDS", (0.0,)),
     ]
     with contextlib.ExitStack() as stack:

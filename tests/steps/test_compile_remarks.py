@@ -6,7 +6,7 @@ import time
 import pytest
 
 from steps import compile_remarks
-from steps.compile_remarks import ToldOfCompile
+from steps.compile_remarks import AnnouncedCompile
 from tests.catalogue import expect_error
 
 
@@ -17,7 +17,7 @@ class Told:
         self.log = logging.getLogger("compile remarks")
         self.remarks: list[tuple[float, str]] = []
 
-    def remark(self, text: str) -> None:
+    def warn(self, text: str) -> None:
         self.remarks.append((time.monotonic(), text))
 
 
@@ -37,7 +37,7 @@ def test_a_long_compile_is_told_while_it_goes_on_and_when_it_has_ended(context, 
         returned.append(time.monotonic())
         return number + more
 
-    update = ToldOfCompile(compiling, "its update", context)
+    update = AnnouncedCompile(compiling, "its update", context)
     assert [update(number, more=1) for number in range(3)] == [1, 2, 3]
     (during, first), (after, second) = context.remarks
     assert first.startswith("its update compiles, for 0 s so far") and during < returned[0]
@@ -48,16 +48,16 @@ def test_a_long_compile_is_told_while_it_goes_on_and_when_it_has_ended(context, 
     assert len(caplog.messages) == 2, "of the first call alone"
 
 
-def test_a_short_compile_and_one_that_fails_are_no_remark(context, monkeypatch, caplog) -> None:
+def test_a_short_compile_and_one_that_fails_are_no_warning(context, monkeypatch, caplog) -> None:
     monkeypatch.setattr(compile_remarks, "SILENT_SECONDS", 0.2)
     caplog.set_level(logging.INFO)
-    assert ToldOfCompile(abs, "its update", context)(-3) == 3
+    assert AnnouncedCompile(abs, "its update", context)(-3) == 3
     assert len(caplog.messages) == 2
 
     def refused() -> None:
         raise ValueError("out of memory")
 
     with expect_error(ValueError):
-        ToldOfCompile(refused, "its update", context)()
+        AnnouncedCompile(refused, "its update", context)()
     time.sleep(0.4)
     assert context.remarks == [] and len(caplog.messages) == 3

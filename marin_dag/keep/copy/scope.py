@@ -14,7 +14,7 @@ from marin_dag.keep.copy.copier import Copied, Copier
 from marin_dag.ledger.acceptances import ACCEPTED
 from marin_dag.ledger.pins import PINS
 from marin_dag.ledger.records import CHECKSUM_THREADS, LABELS, FileEntry
-from marin_dag.ledger.requests import TOLD
+from marin_dag.ledger.requests import REQUESTS
 from marin_dag.ledger.work_code import FOLDER as CODE
 from marin_dag.ledger.work_files import WORK, kept_folders, seal_rank, without_lease_epoch
 from marin_dag.store.retry import patiently
@@ -145,8 +145,8 @@ def copy_attachments(source: Store, target: Store, keys: Collection[str], forks_
     digests = frozenset(key.partition("@")[0] for key in keys)
     labels = (path for path in _paths(source, LABELS) if path.rpartition("/")[2] in keys)
     pins = (path for path in _paths(source, PINS) if path.removeprefix(f"{PINS}/").removesuffix(".json") in keys)
-    requests = (path for path in _paths(source, TOLD) if path.split("/")[1] in digests)
-    there = {path for folder in (LABELS, PINS, TOLD) for path in _paths(target, folder)}
+    requests = (path for path in _paths(source, REQUESTS) if path.split("/")[1] in digests)
+    there = {path for folder in (LABELS, PINS, REQUESTS) for path in _paths(target, folder)}
     for path in itertools.chain(labels, pins, requests):
         if path not in there:
             _create(source, target, path)

@@ -199,7 +199,7 @@ def _layer(
     query = rotate(query, *angles, scale=config.head_dim**-0.5)
     key, value = (spread.gather_sequence(part) for part in (rotate(key, *angles), value))
     attention = partial(attend, query, key, value, row_segments, kernel=computation.attention_kernel)
-    mixed = spread.by_stretch(shape[1], lambda first_row: attention(first_row=first_row))
+    mixed = spread.by_part(shape[1], lambda first_row: attention(first_row=first_row))
     hidden = hidden + spread.scatter_tokens(platform.linear(mixed.reshape(normed.shape[0], -1), weights.o_proj))
     normed = spread.gather_tokens(rms_norm(hidden, weights.post_attention_layernorm, config.rms_norm_eps))
     gate, up = platform.linear(normed, weights.gate_proj), platform.linear(normed, weights.up_proj)

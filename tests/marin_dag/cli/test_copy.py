@@ -21,7 +21,7 @@ from marin_dag.keep.copy.copier import Copier
 from marin_dag.ledger.acceptances import Acceptances
 from marin_dag.ledger.pins import Pins
 from marin_dag.ledger.records import Records
-from marin_dag.ledger.requests import Tellings
+from marin_dag.ledger.requests import Requests
 from marin_dag.store.local import LocalStore
 from marin_dag.store.prefix import open_store
 from marin_dag.store.store import StoreError, explain_os_error
@@ -203,15 +203,15 @@ def test_objects_that_belong_to_outputs_are_copied(bench: Workbench, tmp_path: P
     records.label("another-name", key)
     code = CodeChanged(("count",), (), (), "old", "new")
     accepted = Acceptances(store).accept(key, "count", code, "the first")
-    Tellings(store).tell(key, "count", "publish", milestone=7)
+    Requests(store).send(key, "count", "publish", milestone=7)
     store.write(f"work/{key}/events/one.jsonl", b"1")
     store.write(f"work/{key}/shards/x/0.json", b"not an event")
-    store.write(f"told/{'ef' * 32}/x.json", b"of another step")
+    store.write(f"requests/{'ef' * 32}/x.json", b"of another step")
     assert bench("copy", "--to", target.prefix)[0] == 0
     assert Pins(target).all() == Pins(store).all() != []
     assert Records(target).labels()["another-name"] == [key] and Records(target).codes() == records.codes()
     assert Acceptances(target).log(key) == [accepted]
-    assert len(target.list("told")) == 1
+    assert len(target.list("requests")) == 1
     assert [entry.path for entry in target.list("work")] == [f"work/{key}/events/one.jsonl"]
     assert set(bench.files("sources")) == {entry.path for entry in target.list("sources")}
     Acceptances(store).revoke(accepted, "a mistake")

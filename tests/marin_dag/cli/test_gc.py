@@ -19,7 +19,7 @@ from marin_dag.ledger.lease import COPIES, Lease, Leases
 from marin_dag.ledger.pins import Pins
 from marin_dag.ledger.provenance import user_name
 from marin_dag.ledger.records import Records
-from marin_dag.ledger.requests import Tellings
+from marin_dag.ledger.requests import Requests
 from marin_dag.store.local import LocalStore
 from marin_dag.store.prefix import open_store
 from marin_dag.store.store import Entry
@@ -92,9 +92,9 @@ def test_a_fork_and_a_pipeline_of_also_keep_their_outputs(edited: Toy, tmp_path:
     other.write_text(
         "import sys\nfrom marin_dag.cli.main import main\nfrom tests.marin_dag import toy\n"
         "def build(arguments):\n"
-        "    steps = toy.build(arguments)\n"
+        "    from marin_dag.graph.assignments import build_graph\n"
         "    from marin_dag.graph.graph import Graph\n"
-        "    return Graph(steps).override('text/web', 'text', 'webb').targets\n"
+        "    return build_graph(lambda: Graph(toy.build(arguments)), ['text/web.text=webb']).targets\n"
         "sys.exit(main(build, name='other'))\n"
     )
     assert edited("gc", "--also", str(other), *NOW)[0] == 0
@@ -412,19 +412,19 @@ def test_twice_the_garbage_takes_twice_the_requests(tmp_path: Path, monkeypatch:
 
 def test_requests_are_kept_as_long_as_the_output(edited: Toy) -> None:
     store = open_store(str(edited.prefix))
-    labels, tellings = Records(store).labels(), Tellings(store)
+    labels, requests = Records(store).labels(), Requests(store)
     (webb, web), (kestrel, *_) = labels["text/web"], labels["kestrel"][::-1]
     unmade = "f" * 64
     digests = [webb, web, kestrel.partition("@")[0], unmade, "toy-20260101-000000-abcd"]
-    requests = [tellings.tell(digest, "a step", "save") for digest in digests]
-    tellings.answer(requests[0], "", "saved")
+    sent = [requests.send(digest, "a step", "save") for digest in digests]
+    requests.reply(sent[0], "", "saved")
     at_work = Leases(store)
     lease = at_work.acquire(unmade, "a step", lambda: None)
     assert isinstance(lease, Lease)
     lease.beat()
     assert "request" not in {kind for kind, _ in garbage_of(edited, "7")}
     assert edited("gc", "--yes", *NOW)[0] == 0
-    assert {telling.digest for telling in tellings.of_all()} == set(digests[1:4])
-    assert store.list("told", f"{webb}/") == []
+    assert {request.digest for request in requests.of_all()} == set(digests[1:4])
+    assert store.list("requests", f"{webb}/") == []
     lease.release()
     at_work.close()

@@ -11,7 +11,7 @@ import pytest
 import ray.exceptions
 import requests
 
-from marin_dag.run.node import PreemptedError
+from marin_dag.run.retries import PreemptedError
 from marin_dag.store.retry import is_transient
 
 

@@ -1,6 +1,5 @@
 """Each loss kernel passes one battery: values and gradients of float64 NumPy, per token, z-loss included."""
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -10,11 +9,9 @@ import numpy as np
 import pytest
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from runtime.kernels import cross_entropy, cross_entropy_chunked, cross_entropy_tpu
-from runtime.kernels.block_sizes import fused_blocks
-from tests.catalogue import expect_error
+from runtime.kernels import cross_entropy, cross_entropy_chunked
 
-KERNELS = ("reference", "chunked", "chunked_wide", "pallas_tpu")
+KERNELS = ("reference", "chunked", "chunked_wide")
 Z_LOSS = 0.02
 
 
@@ -49,9 +46,7 @@ def exact(*arrays: jax.Array | np.ndarray) -> Exact:
 
 
 @pytest.fixture(autouse=True)
-def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    fused = functools.partial(cross_entropy_tpu.fused, interpret=True)
-    monkeypatch.setitem(cross_entropy.KERNELS, "pallas_tpu", fused)
+def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FOR_CPUS", "WIDE"):  # several blocks, the last one padded
         cut = getattr(cross_entropy_chunked, name)
         monkeypatch.setattr(cross_entropy_chunked, name, cut._replace(num_logits=1 << 14))
@@ -70,11 +65,10 @@ def differentiated(kernel: str) -> Callable:
 
 
 def run(kernel: str) -> Callable:
-    """With every rounding that is written: XLA may leave one out that another cast follows, and hide it from a test."""
+    """Compile with every rounding: XLA may skip one that another cast follows, and hide it from a test."""
     return jax.jit(differentiated(kernel), compiler_options={"xla_allow_excess_precision": False})
 
 
-# The second takes `pallas_tpu` several blocks of tokens and of the vocabulary in each of its three passes.
 @pytest.mark.parametrize(("tokens", "vocab_size"), [(256, 128), (1536, 768)])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_values_and_gradients_are_those_of_float64(kernel: str, tokens: int, vocab_size: int) -> None:
@@ -86,12 +80,6 @@ def test_values_and_gradients_are_those_of_float64(kernel: str, tokens: int, voc
     np.testing.assert_allclose(result.log_normalizer, expected.log_normalizer, rtol=1e-5)
     np.testing.assert_allclose(gradients[0], 3 * expected.hidden_gradient, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(gradients[1], 3 * expected.head_gradient, rtol=1e-4, atol=1e-4)
-
-
-def test_the_battery_takes_the_tpu_kernel_several_blocks_either_way_in_every_pass() -> None:
-    row = fused_blocks(None, hidden_size=24, num_tokens=1536, vocab_size=768, item_bytes=4)
-    for tokens, columns in row.blocks[:3]:
-        assert 1536 // tokens > 1 and 768 // columns > 1
 
 
 @pytest.mark.parametrize("kernel", ["reference", "chunked"])
@@ -128,7 +116,8 @@ def test_bfloat16_products_are_summed_in_float32(kernel: str, tokens: int, vocab
 
 
 def sizes_of_results(program: Jaxpr) -> Iterator[int]:
-    """Of what each operation gives, also in loops and calls; what a Pallas kernel holds inside is of one block."""
+    """Yield the sizes of each operation's results, also in loops and calls; a Pallas kernel works on one block
+    inside."""
     for equation in program.eqns:
         yield from (result.aval.size for result in equation.outvars)
         if equation.primitive.name != "pallas_call":
@@ -160,13 +149,3 @@ def test_the_per_token_outputs_have_no_gradient(kernel: str) -> None:
         return jnp.sum(result.loss + result.log_normalizer)
 
     assert not np.any(jax.grad(of_figures)(hidden))
-
-
-@pytest.mark.parametrize(
-    ("tokens", "vocab_size", "message"),
-    [(100, 128, "100 tokens on a device are not a whole number"), (128, 100, "vocab_size 100 is not a multiple")],
-)
-def test_the_tpu_kernel_refuses_shapes_it_cannot_run(tokens: int, vocab_size: int, message: str) -> None:
-    hidden, head, labels, weights = inputs(tokens, vocab_size)
-    with expect_error(ValueError):
-        cross_entropy_tpu.fused(hidden, head, labels, weights, jnp.float32(0))
