@@ -17,7 +17,7 @@ class HubTokenizer(BaseModel, frozen=True, extra="forbid"):
 
 
 class LocalTokenizer(BaseModel, frozen=True, extra="forbid"):
-    """`tokenizer.json` in a folder of the user's; the content is the identity, the place is not."""
+    """`tokenizer.json` in a local folder; its content is identity, its place is not."""
 
     folder: Runtime[str]
     sha256: Sha256
@@ -26,13 +26,13 @@ class LocalTokenizer(BaseModel, frozen=True, extra="forbid"):
 class InputTokenizerConfig(BaseModel, frozen=True, extra="forbid"):
     tokenizer: HubTokenizer | LocalTokenizer
     eos_token: str = "<|end_of_text|>"
-    """Ends every document. Instruct versions of Llama 3 name <|eot_id|> in their config; pre-training wants this."""
+    """Token that ends every document; not the <|eot_id|> that instruct versions of Llama 3 name."""
     bos_token: str | None = "<|begin_of_text|>"
-    """Opens every document; None, which must be said, for a tokenizer whose documents open with nothing."""
+    """Token that opens every document; None for a tokenizer without one."""
 
 
 def local_tokenizer(folder: str) -> LocalTokenizer:
-    """A folder that holds `tokenizer.json`, as a config."""
+    """Return the config of a folder that holds `tokenizer.json`."""
     from marin_dag.errors import UserError
     from runtime.text.fetch.errors import FetchError
     from runtime.text.fetch.local_files import content_of, find_files
@@ -40,7 +40,7 @@ def local_tokenizer(folder: str) -> LocalTokenizer:
     root = folder.rstrip("/")
     try:
         (name,) = find_files(root, ("tokenizer.json",))
-    except FetchError as error:  # a graph is being built for somebody, who named this folder
+    except FetchError as error:  # the user named this folder
         raise UserError(str(error)) from error
     return LocalTokenizer(folder=root, sha256=content_of(f"{root}/{name}")["sha256"])
 

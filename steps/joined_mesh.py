@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh
 
 LOST_PEER_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")
-"""What JAX raises in a collective when another host is gone."""
+"""Exceptions that JAX raises in a collective when another host is gone."""
 
 
 def joined_mesh(

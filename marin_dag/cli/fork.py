@@ -58,7 +58,7 @@ def _milestones(session: Session, graph: Graph, fork: Fork) -> Iterator[str]:
         yield f"it starts from step {lost.wanted:,}, which an earlier attempt saved but did not publish"
         stop = ("--set", f"{lost.stop}={lost.wanted}", "--until", lost.stop.rpartition(".")[0])
         yield f"first      {session.line(*stop, without=OWN_OPTIONS)}"
-    requested, passed = session.forks.tell_what_it_needs(graph, fork)
+    requested, passed = session.forks.request_inputs(graph, fork)
     for each in requested:
         yield f"requested  {each.step}, running on {each.where}, is to publish step {each.wanted:,}"
     for reason in passed:

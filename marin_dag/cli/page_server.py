@@ -96,8 +96,8 @@ class _Handler(BaseHTTPRequestHandler):
             raise UserError("page: a request is JSON with name, word, at and reason.") from None
         if not all(isinstance(text, str) for text in (name, word, reason)) or not (at is None or type(at) is int):
             raise UserError("page: name, word and reason are strings, and at is an integer or null.")
-        said = self._watched.tell(name, word, at=at, reason=reason)
-        return {"reply": f"{name}: {said.to}"}
+        sent = self._watched.tell(name, word, at=at, reason=reason)
+        return {"reply": f"{name}: {sent.to}"}
 
     def _answer(self, make: Callable[[], dict[str, Any]]) -> None:
         try:

@@ -67,7 +67,7 @@ class Finished:
 
 
 class Command(NamedTuple):
-    """One word of the command line. A module of `marin_dag.cli` declares it as `COMMAND`."""
+    """A command of the command line. A module of `marin_dag.cli` declares it as `COMMAND`."""
 
     name: str
     usage: str
@@ -99,7 +99,7 @@ def _no_variant(parsed: argparse.Namespace) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PipelineOptions:
-    """What a recipe gives `main`."""
+    """Options that a recipe gives `main`."""
 
     build: Build
     """Makes the targets from the parsed arguments."""
@@ -144,7 +144,7 @@ class PipelineOptions:
 
 
 class Session:
-    """One call of the command line. Each request for the graph or the plan makes it again."""
+    """A call of the command line. The graph and the plan are made again each time they are asked for."""
 
     def __init__(
         self,

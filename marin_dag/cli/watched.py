@@ -72,9 +72,9 @@ class Watched:
 
     def tell(self, name: str, word: str, *, at: int | None, reason: str) -> Sent:
         """Send a request, as the command `tell` does; raise its errors."""
-        said = send_request(self._store, self._graph, self._graph.step(name), word, at=at, reason=reason)
+        sent = send_request(self._store, self._graph, self._graph.step(name), word, at=at, reason=reason)
         self._is_outdated = True  # without the lock: a look that hangs would delay the reply
-        return said
+        return sent
 
     def log(self, name: str) -> str:
         """Return the end of the log of the newest attempt; "" where there is none yet.

@@ -120,7 +120,7 @@ def _values(old: Any, new: Any, path: str) -> Iterator[Difference]:
             yield from _items(before, after, f"{path}.{index}")
     else:
         before, after = shown(old), shown(new)
-        # What tells the two apart is never noise.
+        # A difference between the two values is never noise.
         texts = (before, after) if before != after else (json.dumps(old), json.dumps(new))
         yield FieldChanged(path or "config", *texts)
 

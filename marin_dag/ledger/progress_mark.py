@@ -1,4 +1,4 @@
-"""Progress marks: whether an attempt got further than the one before it, which tells a crash loop from a long step."""
+"""Progress marks: whether an attempt got further than the one before it, to detect crash loops."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence

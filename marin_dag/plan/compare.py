@@ -20,7 +20,7 @@ MAX_SHOWN = 6
 
 
 class Side(NamedTuple):
-    """One identity of a comparison."""
+    """A side of a comparison."""
 
     name: str
     what: str

@@ -1,4 +1,4 @@
-"""Forks made on the command line: kept in the store with author and reason, and added to the graph each time."""
+"""Forks made on the command line: stored with author and reason, and added to the graph of each command."""
 
 import contextlib
 import datetime
@@ -28,7 +28,7 @@ from marin_dag.values.changes import nearest, value_at
 
 NAMES = "names"
 MAX_NAME_LENGTH = 100
-"""With "/attempt/file" and the like around it, a name of this length is a path on every file system and store."""
+"""Longest name whose paths every file system and store takes, "/attempt/file" included."""
 
 WithForks = Callable[[Graph, Sequence[Fork], Sequence[Fork]], Sequence[Step[Any]]]
 """Returns further targets, given the graph with all forks in it, the forks that can be made, and those that would hold
@@ -36,11 +36,11 @@ the others up."""
 
 
 class DamagedForkError(ForkError):
-    """A kept fork that cannot be read."""
+    """A stored fork that cannot be read."""
 
 
 class Forks:
-    """The command-line forks of one variant of a pipeline (the recipe at one scale, say) in one store."""
+    """The forks of one variant of a recipe, such as one scale, in one store."""
 
     def __init__(
         self,
@@ -54,32 +54,32 @@ class Forks:
         self._store = store
         self._follow = follow or {}
         self._with_forks = with_forks
-        # A fork of one scale names steps and step numbers that another has not.
+        # A fork of one scale names steps and milestones that another scale lacks.
         self._folder = f"{NAMES}/{pipeline}@{variant}" if variant else f"{NAMES}/{pipeline}"
 
     def all(self) -> tuple[Fork, ...]:
-        """Every fork, oldest first."""
+        """Return every fork, oldest first."""
         return tuple(sorted(self._kept(self._paths()), key=lambda fork: (fork.created, fork.name)))
 
     def add(self, graph: Graph, *, base: str, name: str, assignments: Sequence[str], reason: str) -> Fork:
-        """Keeps a fork, after making sure that it can be built."""
+        """Store a fork after building it once."""
         trajectory, at, _ = base.partition("@")
         start = graph.step(trajectory).kind.continues if at and trajectory in graph and base not in graph else None
         if start is not None:
             raise ForkError(
-                f"{base!r} is a state of {trajectory!r}, and a step is named here; to start there, set {start}={base}"
+                f"{base!r} is a milestone of {trajectory!r}. Use a step; to start there, add --set {start}={base}"
             )
         changes = parse_fork_settings(assignments, graph, base=base, name=name)
         if name in graph:
             is_fork = any(fork.name == name for fork in self.all())
             cure = f"choose another, or `drop {name}` first" if is_fork else "choose another"
-            raise ForkError(f"--as {name}: there is a step of that name already; {cure}.")
+            raise ForkError(f"--as {name}: a step of this name exists; {cure}.")
         if len(name) > MAX_NAME_LENGTH:
             raise ForkError(f"--as {name[:20]}…: {len(name)} characters; use at most {MAX_NAME_LENGTH}.")
         if not NAME.fullmatch(name):
             raise ForkError(f"--as {name!r}: use letters, digits, '_', '-', '.' and '/' between parts.")
         if not changes:
-            raise ForkError(f"fork {base} --as {name}: nothing changes; add --set FIELD=VALUE.")
+            raise ForkError(f"fork {base} --as {name}: no setting changes. Add --set FIELD=VALUE.")
         for field, text in changes.items():
             # Hidden, it could not be built again.
             refuse_secrets({field.rpartition(".")[2]: text}, f"fork {base} --as {name}")
@@ -90,44 +90,44 @@ class Forks:
             field for field in changes if value_at(step.config, field) == value_at(graph.step(base).config, field)
         ]
         if unchanged:
-            said = ", ".join(f"{field} is {changes[field]} there" for field in unchanged)
-            raise ForkError(f"fork {base} --as {name}: {said} already; leave it out or set it to something else.")
+            equal = ", ".join(f"{field} is {changes[field]} there" for field in unchanged)
+            raise ForkError(f"fork {base} --as {name}: {equal} already. Remove the option, or set another value.")
         following = followers(graph, step, self._follow)
         try:
             check_configs([step, *following])
-        except RefusedStepsError as error:  # said for the command at hand, in which fields are the fork's own
+        except RefusedStepsError as error:  # reworded for this command, whose fields are the fork's own
             own = str(error).replace(f"--set '{name}.", "--set '").replace(f"--set {name}.", "--set ")
             after = listed([follower.name for follower in following if follower.name in error.names], MAX_NAMED)
-            own += f"\n{after} would follow {name}; nothing is kept of the fork." if after else ""
+            own += f"\n{after} would follow {name}, so the fork is not stored." if after else ""
             raise ForkError(own) from None
         for lost in self.lost_by(graph, fork):
             if not lost.is_saved:
                 raise ForkError(f"fork {base} --as {name}: {render(lost)}.")
         taken = [follower.name for follower in following if follower.name in graph]
         if taken:
-            raise ForkError(f"--as {name}: there is a step {taken[0]} already, which would follow it; choose another.")
+            raise ForkError(f"--as {name}: a step {taken[0]} exists, which would follow the fork. Choose another name.")
         _refuse_without_identity([step, *following])
         if not self._store.create(self._path(name), fork.model_dump_json(indent=1).encode()):
-            raise ForkError(f"--as {name}: somebody made a fork of that name just now; choose another.")
+            raise ForkError(f"--as {name}: another command has just made a fork of this name. Choose another.")
         return fork
 
     def drop(self, name: str) -> Fork:
-        """Forgets a fork; what it made stays in the store, since the same identity may be wanted again."""
+        """Forget a fork; its outputs stay in the store."""
         paths = {path.removeprefix(f"{self._folder}/").removesuffix(".json"): path for path in self._paths()}
         if name not in paths:
             kept = ", ".join(paths) or "none"
-            raise ForkError(f"drop {name}: there is no such fork.{nearest(name, paths)} Forks: {kept}.")
+            raise ForkError(f"drop {name}: no fork has this name.{nearest(name, paths)} Forks: {kept}.")
         try:
             fork = self._read(paths[name])
-        except DamagedForkError:  # which is why it is dropped
-            fork = Fork(name=name, base="nobody knows what", changes={}, author="", reason="", created="")
+        except DamagedForkError:  # unreadable, which is why it is dropped
+            fork = Fork(name=name, base="an unreadable record", changes={}, author="", reason="", created="")
         others = self._kept(path for other, path in paths.items() if other != name)
         based = [other.name for other in others if other.base == name]
         if based:
             are = (
-                f"{based[0]} is a fork of it; drop that"
+                f"{based[0]} is a fork of it. Drop that"
                 if len(based) == 1
-                else f"{', '.join(based)} are forks of it; drop them"
+                else f"{', '.join(based)} are forks of it. Drop them"
             )
             raise ForkError(f"drop {name}: {are} first.")
         self._store.delete(paths[name])
@@ -136,7 +136,7 @@ class Forks:
         return fork
 
     def added_to(self, graph: Graph) -> Graph:
-        """`graph` with all forks, and what the pipeline adds for them, as further targets."""
+        """Return `graph` with all forks, and the steps that the recipe adds for them, as further targets."""
         forks = self.all()
         for fork in forks:
             step = kept_fork(graph, fork)
@@ -151,21 +151,21 @@ class Forks:
         return graph
 
     def _stuck(self, graph: Graph, forks: Sequence[Fork]) -> frozenset[str]:
-        """Names of those that would hold up what is of them all, and of the forks of these.
+        """Return the forks that would block a step over all forks, and the forks of these.
 
-        They wait for somebody to publish what they start from; or they, what they need or what follows them failed, and
-        no attempt has got further since.
+        They wait for an unpublished milestone; or they, their inputs or their followers failed, and no attempt has made
+        progress since.
         """
         lost = lost_in(graph, [graph.step(fork.name) for fork in forks], self._store)
         below = frozenset().union(*(graph.descendants(name) for name in (*lost, *self._failed(graph, forks))))
         stuck: set[str] = set()
-        for fork in forks:  # the oldest first, and so a fork before those of it
+        for fork in forks:  # oldest first, so that a fork comes before its own forks
             if fork.base in stuck or not below.isdisjoint(self._names_of(graph, fork)):
                 stuck.add(fork.name)
         return frozenset(stuck)
 
     def _failed(self, graph: Graph, forks: Sequence[Fork]) -> list[str]:
-        """Of the forks, what they need and what follows them."""
+        """Return the forks whose inputs, followers or selves failed without progress since."""
         records = Records(self._store)
         failed = records.failed_keys()
         if not failed:
@@ -180,31 +180,31 @@ class Forks:
         ]
 
     def lost_by(self, graph: Graph, fork: Fork, *, alone: bool = False) -> tuple[Lost, ...]:
-        """What is lost of the inputs of a fork that is not in `graph` yet; for `alone` see `lost_in`."""
+        """Return the lost inputs of a fork that is not in `graph` yet; for `alone` see `lost_in`."""
         step = kept_fork(graph, fork)
         return lost_in(graph.with_targets([step]), [step], self._store, alone=alone).get(step.name, ())
 
-    def tell_what_it_needs(
+    def request_inputs(
         self, graph: Graph, fork: Fork
     ) -> tuple[list[MilestoneNotRequested], list[MilestoneNotRequested | MilestoneMissing]]:
-        """Tells attempts, at work or to come, to publish what a fork which is not in `graph` yet needs of a trajectory.
+        """Request the milestones that a fork needs from running and later attempts.
 
-        A run that has read its graph hears of the fork in no other way. What was told of a fork goes with it.
+        A driver that has built its graph learns of the fork in no other way. `drop` withdraws the requests.
 
         Returns:
-            What attempts at work were not told when they began: what they are told now, and what they cannot be,
-            without what `lost_by` says of it alone.
+            The milestones that running attempts were not asked for when they started: those that are requested now, and
+            those that cannot be, without the ones that `lost_by` returns.
         """
         step = kept_fork(graph, fork)
         running, committed = Leases(self._store).at_work(), Records(self._store).committed_keys()
-        said = self.lost_by(graph, fork, alone=True)
+        lost = self.lost_by(graph, fork, alone=True)
         requests = Requests(self._store)
         lost_milestones = LostMilestones(graph.with_targets([step]), committed, LeftBehind(self._store), requests)
-        # The fork's own end may lie on the way of an attempt at work, too.
+        # A running attempt may also pass the fork's own stop.
         passed = [*lost_milestones.passed_by(step, running), *end_not_requested(step, running, committed)]
-        told = [each for each in passed if isinstance(each, MilestoneNotRequested) and each.can_request]
-        wanted = {(each.digest, each.step, each.wanted) for each in told}
-        if not said:
+        requested = [each for each in passed if isinstance(each, MilestoneNotRequested) and each.can_request]
+        wanted = {(each.digest, each.step, each.wanted) for each in requested}
+        if not lost:
             wanted |= {
                 (item.digest, item.step.name, item.milestone)
                 for _, item in step.inputs
@@ -213,36 +213,35 @@ class Forks:
         for digest, name, milestone in sorted(wanted):
             why = fork.reason or f"for {fork.name}"
             requests.send(digest, name, PUBLISH, milestone=milestone, reason=why, fork=self._named(fork.name))
-        return told, [each for each in passed if each not in told and each not in said]
+        return requested, [each for each in passed if each not in requested and each not in lost]
 
     @property
     def folder(self) -> str:
-        """Where these are kept."""
+        """The folder of these forks in the store."""
         return self._folder
 
     def _named(self, name: str) -> str:
-        """A fork among those of all pipelines and variants."""
+        """Return a fork's name among those of all recipes and variants."""
         return f"{self._folder.removeprefix(f'{NAMES}/')}/{name}"
 
     def names_in(self, graph: Graph) -> tuple[str, ...]:
-        """The names of the forks in `graph`, each with the steps that follow it."""
+        """Return the names of the forks in `graph`, each with the steps that follow it."""
         found = [name for fork in self.all() if fork.name in graph for name in self._names_of(graph, fork)]
         return tuple(dict.fromkeys(found))
 
     def refused_in(self, graph: Graph, names: Collection[str]) -> tuple[Fork, ...]:
-        """The forks in `graph` that are among these steps, or that a step which follows them is; not those whose base
-        is too, which is where the mistake was made."""
+        """Return the forks in `graph` that are, or whose followers are, among `names`; not those whose base is too."""
         forks = (fork for fork in self.all() if fork.name in graph and fork.base not in names)
         return tuple(fork for fork in forks if any(name in names for name in self._names_of(graph, fork)))
 
     def _names_of(self, graph: Graph, fork: Fork) -> list[str]:
-        # In `graph` a follower stands already: it is what reads the fork and has a kind that follows.
+        # Followers are in `graph` already: steps of a following kind that read the fork.
         kinds = self._follow.get(graph.step(fork.name).kind, ())
         readers = (step for step in graph.steps if any(item.step.name == fork.name for _, item in step.inputs))
         return [fork.name, *(step.name for step in readers if step.kind in kinds)]
 
     def names_with(self, graph: Graph, fork: Fork) -> tuple[str, ...]:
-        """The names of a fork and of the steps that follow it."""
+        """Return the names of a fork and of the steps that follow it."""
         step = kept_fork(graph, fork)
         return (step.name, *(follower.name for follower in followers(graph, step, self._follow)))
 
@@ -254,7 +253,7 @@ class Forks:
 
     def _kept(self, paths: Iterable[str]) -> Iterator[Fork]:
         for path in paths:
-            with contextlib.suppress(FileNotFoundError):  # somebody has dropped it since the listing
+            with contextlib.suppress(FileNotFoundError):  # dropped since the listing
                 yield self._read(path)
 
     def _read(self, path: str) -> Fork:

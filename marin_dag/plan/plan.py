@@ -48,7 +48,7 @@ from marin_dag.store.store import Store
 
 
 class Root(NamedTuple):
-    """One change, the steps where it was made, and the stale steps that follow from it."""
+    """A change, the steps where it was made, and the stale steps that follow from it."""
 
     made_at: tuple[str, ...]
     difference: Difference

@@ -34,7 +34,7 @@ class Compared(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class PlannedStep:
-    """One step of a plan."""
+    """A step of a plan."""
 
     step: Step[Any]
     verdict: Verdict

@@ -34,7 +34,7 @@ COLORS = {
 
 
 class Row(NamedTuple):
-    """One line of the table: a step, or several that differ only in their names."""
+    """A line of the table: a step, or several that differ only in their names."""
 
     name: str
     verdict: Verdict
