@@ -109,7 +109,7 @@ def why_none(events: Sequence[Mapping[str, Any]], phase: Step[TrainPhaseConfig])
     if not events:
         return "it has not trained under this prefix with these settings"
     if good := _steps_of(events, "good_checkpoint"):
-        return f"step {max(good):,} was the last of {len(good):,}, and `gc --good` deleted it, or this is a copy"
+        return f"step {max(good):,} was the last of {len(good):,}, and `gc --good-of` deleted it, or this is a copy"
     saved = _steps_of(events, "checkpoint")
     reached = max((event["step"] for event in events if "step" in event), default=phase.config.begin_step)
     if not saved:

@@ -33,11 +33,11 @@ def _gc(session: Session) -> int:
     for name, digest in named.items():
         if not any(garbage.kind == "good" and garbage.digest == digest for garbage in found):
             raise UserError(
-                f"--good {name}: no good checkpoint of it can be deleted: it has none, or it is unfinished. `gc` lists "
-                "what there is; nothing was deleted."
+                f"--good-of {name}: no good checkpoint of it can be deleted: it has none, or it is unfinished. "
+                "`gc` lists what there is; nothing was deleted."
             )
     for garbage in collector.kept_good:
-        _print_line("kept", garbage, "a good checkpoint of a finished step; --good deletes it")
+        _print_line("kept", garbage, "a good checkpoint of a finished step; --good-of deletes it")
     if not found:
         print(f"no garbage that is older than {session.parsed.older_than_days:g} days")
         return NOTHING_WOULD_RUN
@@ -61,23 +61,23 @@ def _print_line(what: str, garbage: Garbage, remark: str) -> None:
 
 
 def _named(session: Session, roots: Roots) -> dict[str, str]:
-    """Return the digest of each step of --good by name; raise UserError if it is pinned or a step is to start there."""
+    """Return the digest of each step of --good-of by name; raise UserError if it is pinned or a step starts there."""
     graph, pins = session.graph(), Pins(session.store).all()
-    named = {name: graph.step(name).digest for name in session.parsed.good}
+    named = {name: graph.step(name).digest for name in session.parsed.good_of}
     for name, digest in named.items():
         for key in roots.wanted:
             if key.partition("@")[0] == digest:
                 readers = [step.name for step in graph.steps if any(item.key == key for _, item in step.inputs)]
                 who = ", ".join(readers) or "a step of another pipeline"
                 raise UserError(
-                    f"--good {name}: {who} starts from its step {int(key.partition('@')[2]):,}, which was saved but "
-                    "not published. Run or drop that step first."
+                    f"--good-of {name}: {who} starts from its step {int(key.partition('@')[2]):,}, which was saved "
+                    "but not published. Run or drop that step first."
                 )
         for pin in pins:
             if pin.key.partition("@")[0] == digest:
                 raise UserError(
-                    f"--good {name}: it is pinned by {pin.author} ({pin.because or 'no reason given'}), and a pinned "
-                    f"step keeps its good checkpoints. First: `pin {pin.name} --unpin`."
+                    f"--good-of {name}: it is pinned by {pin.author} ({pin.because or 'no reason given'}), and a "
+                    f"pinned step keeps its good checkpoints. First: `pin {pin.name} --unpin`."
                 )
     return named
 
@@ -119,7 +119,11 @@ def _add_arguments(parser: Any) -> None:
         "--also", action="append", default=[], metavar="SCRIPT", help="(gc) keep what this pipeline leads to, too"
     )
     parser.add_argument(
-        "--good", action="append", default=[], metavar="STEP", help="(gc) delete good checkpoints of this finished step"
+        "--good-of",
+        action="append",
+        default=[],
+        metavar="STEP",
+        help="(gc) delete good checkpoints of a finished step",
     )
     parser.add_argument("--roots", action="store_true", help="(gc) print what this pipeline leads to, for --also")
 

@@ -106,7 +106,7 @@ def test_a_fork_that_waits_for_a_person_holds_up_neither_the_page_of_forks_nor_w
     assert call(finished, "gc") == 0
     listed = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
     assert listed.count(["kept", "phoenix:"]) == 2
-    certified = ("gc", "--good", "phoenix", "--older-than-days", "0")
+    certified = ("gc", "--good-of", "phoenix", "--older-than-days", "0")
     assert call(finished, *certified, "--yes") == 1
     assert len(list(finished.rglob(KEEP_MARKER))) == 2
     assert call(finished, "drop", "x") == 0

@@ -208,13 +208,13 @@ def test_good_checkpoints_of_a_finished_step_are_deleted_only_by_its_name(run: T
     check_message(text)
     assert run("gc", "--yes", *NOW)[0] == 0 and work() == kept
     assert run("pin", "kestrel", "--because", "cited")[0] == 0
-    code, text = run("gc", "--yes", "--good", "kestrel")
+    code, text = run("gc", "--yes", "--good-of", "kestrel")
     assert (code, work()) == (1, kept)
     check_message(text.replace(user_name(), "USER"))
     assert run("pin", "kestrel", "--unpin")[0] == 0
-    assert run("gc", "--good", "kestrel")[0] == 2 and work() == kept
-    assert run("gc", "--yes", "--good", "kestrel")[0] == 0 and work() == set()
-    code, text = run("gc", "--yes", "--good", "kestrel")
+    assert run("gc", "--good-of", "kestrel")[0] == 2 and work() == kept
+    assert run("gc", "--yes", "--good-of", "kestrel")[0] == 0 and work() == set()
+    code, text = run("gc", "--yes", "--good-of", "kestrel")
     assert code == 1
     check_message(text)
     assert run.verdicts()["kestrel"] == "done"

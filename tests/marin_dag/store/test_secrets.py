@@ -56,7 +56,7 @@ def test_no_secret_reaches_a_record_a_log_an_error_or_the_terminal(tmp_path: Pat
     shown = calls[1].stdout + calls[1].stderr
     for path in ("with-a-result: its result.text", "with-a-field-of-its-result: its result.password", ".where"):
         assert path in shown
-    assert "'***" in calls[3].stdout
+    assert "***" in calls[3].stdout
     (record,) = [Records(LocalStore(str(prefix))).get(key) for key in Records(LocalStore(str(prefix))).committed_keys()]
     assert "https://***@host/data.bin" in json.dumps(record.identity)
 
@@ -149,7 +149,7 @@ def test_a_pickle_in_the_place_of_a_record_is_an_error_and_does_nothing(store: S
     store.create("commits/abc.json", poison)
     with expect_error(StoreError):
         Records(store).get("abc")
-    with expect_error(ValueError):
+    with pytest.raises(ValueError):
         Shard.model_validate_json(poison)
     assert not (tmp_path / "sprung").exists()
 
@@ -162,7 +162,7 @@ def test_a_pickle_in_the_place_of_an_array_is_an_error_and_does_nothing(tmp_path
     array = np.empty(1, dtype=object)
     array[0] = Trap(tmp_path / "sprung")
     np.save(tmp_path / "hashes.npy", array, allow_pickle=True)
-    with expect_error(ValueError):
+    with pytest.raises(ValueError):
         read_array(str(tmp_path / "hashes.npy"))
     assert not (tmp_path / "sprung").exists()
 
@@ -174,6 +174,6 @@ def test_a_pickle_in_the_place_of_a_checkpoint_is_an_error_and_does_nothing(tmp_
     files.write("a/c.0", pickle.dumps(Trap(tmp_path / "sprung")))
     files.write("a/zarr.json", pickle.dumps(Trap(tmp_path / "sprung")))
     array = files.array("a", (4,), (4,), "float32")
-    with expect_error(ValueError):
+    with pytest.raises(ValueError):
         array._array.read().result()
     assert not (tmp_path / "sprung").exists()

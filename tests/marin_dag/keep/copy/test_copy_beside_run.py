@@ -201,9 +201,9 @@ def test_objects_that_belong_to_an_output_follow_it_while_the_run_goes_on(
     copies = copies_of(stores, [main_step], Lines())
     record = output(source, milestone=5, digest=main_step.digest)
     source.write(f"work/{main_step.digest}/events/one.jsonl", b"1")
-    source.write(f"told/{main_step.digest}/x.json", b"{}")
+    source.write(f"requests/{main_step.digest}/x.json", b"{}")
     copies.add(record.key)
-    eventually(lambda: bool(target.list("work") and target.list("told")))
+    eventually(lambda: bool(target.list("work") and target.list("requests")))
     source.write(f"{record.output_path}.log", b"a line, and the last line")
     assert copies.finish(is_interrupted=False)
     assert target.read(f"{record.output_path}.log") == b"a line, and the last line"
