@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from marin_dag.graph.graph import Graph
-from marin_dag.graph.inputs import Input
+from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.step import Step
 from marin_dag.plan.lint import LintWarning
 from marin_dag.quantities import counted
@@ -32,7 +32,7 @@ VALUE_WIDTH = 120 - 22
 HEADINGS = ("phase", "until step", "steps", "tokens at its end", "batch", "learning rate", "decay", "EMA", "z-loss")
 
 
-def phase_before(phase: Step) -> Input[Any] | None:
+def phase_before(phase: Step) -> OutputRef[Step] | None:
     """Return the phase that this one starts from; None for a start from scratch or from imported weights."""
     start = phase.predecessor
     return start if start is not None and start.step.kind.continues is not None else None

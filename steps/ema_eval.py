@@ -12,7 +12,7 @@ from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.kernels.kernel_shape import KernelShape
 from runtime.optim.ema import HOT, Ema, average_named
 from steps.held_out import EvaluationProgram, open_held_out
-from steps.joined_mesh import joined_mesh
+from steps.joined_mesh import LOST_PEER_ERRORS, joined_mesh
 from steps.machine_checks import devices_on, mesh_on, refuse_kernels
 from steps.phase_checks import (
     check_average_exists,
@@ -120,7 +120,9 @@ def check_machines(config: EmaEvalConfig, resources: Resources) -> None:
         raise ValueError(f"on {resources}: {error} Or use another kernel: attention_kernel='chunked'.") from None
 
 
-@step(policy="tracked", packages=("jax",), check=check_phase, check_on=check_machines)
+@step(
+    policy="tracked", packages=("jax",), check=check_phase, check_on=check_machines, lost_peer_errors=LOST_PEER_ERRORS
+)
 def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     """Score all sets of weights on the same windows with one compiled program, on all devices of all hosts."""
     from runtime.evaluation.trained_model import TrainedModel

@@ -10,6 +10,7 @@ from typing import Any
 
 from marin_dag.errors import RefusedConfigError
 from marin_dag.graph.inputs import Input
+from marin_dag.graph.output_ref import OutputRef
 from runtime.data.consumption import NoCache
 from runtime.optim.ema import average_named
 from runtime.training.restore import RESTORES_POSITION
@@ -105,7 +106,7 @@ def tokenizers_of_phase(field: str, phase: Input[Any] | None, config: "TrainPhas
 
 def check_one_tokenizer(tokenizers: Tokenizers) -> None:
     """Raise ValueError where tokenizers come from different steps, even if their files are equal."""
-    known = {owner: tokenizer for owner, tokenizer in tokenizers.items() if tokenizer.has_step}
+    known = {owner: tokenizer for owner, tokenizer in tokenizers.items() if isinstance(tokenizer, OutputRef)}
     for owner, tokenizer in known.items():
         first, its = next(iter(known.items()))
         if tokenizer.digest != its.digest:

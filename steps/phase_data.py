@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from marin_dag.graph.context import StepStopped
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.step import StepContext
 from marin_dag.ledger.lease import STALE_SECONDS
-from marin_dag.run.context import StepStopped
 from marin_dag.store.retry import is_transient
 from marin_dag.store.store import StoreError
 from runtime.data.activity import Activity

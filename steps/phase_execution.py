@@ -98,7 +98,7 @@ def warn_of_other_execution(
     if changed := differences(recorded, now, is_resumed=start.is_own):
         learns = config.replay is None and bool(config.mixing.lag_steps)
         data = "the mixing policy learns from these losses" if learns else "the data stay the same"
-        context.remark(
+        context.warn(
             "\n".join(
                 [
                     f"from step {step:,} on, the phase computes with other devices, kernels or versions than the state "

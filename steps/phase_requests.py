@@ -19,12 +19,12 @@ def requests_of(context: StepContext) -> "list[Request]":
     return [
         Request(
             told.id,
-            Action[told.word.upper()],
+            Action[told.action.upper()],
             told.milestone,
-            told.said,
-            functools.partial(context.answer, told),
-            functools.partial(context.refuse, told),
+            told.text,
+            functools.partial(context.reply, told),
+            functools.partial(context.decline, told),
         )
-        for told in context.told()
-        if told.word in ACTIONS
+        for told in context.requests()
+        if told.action in ACTIONS
     ]

@@ -7,9 +7,10 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from marin_dag.graph.context import StepStopped
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.step import StepContext
-from marin_dag.run.context import StepStopped
+from marin_dag.ledger.work_files import KEEP_MARKER
 from marin_dag.run.interrupts import DriverHandler
 from marin_dag.values.fields import identity_fields
 from runtime.data.loader import Loader
@@ -106,7 +107,7 @@ class _PhaseObserver(Observer):
         self._context.publish(run.step, folder, result_of(run, self._config.averages, begin_step=self._begin_step))
 
     def on_warning(self, text: str) -> None:
-        self._context.remark(text)
+        self._context.warn(text)
 
 
 class _Attempt:
@@ -182,7 +183,7 @@ class _Attempt:
 
 def _saving_plan(config: TrainPhaseConfig, context: StepContext, published: Milestones) -> SavingPlan:
     return SavingPlan(
-        temporary=TemporaryCheckpoints(f"{context.work_path}/temporary", context.lease_epoch),
+        temporary=TemporaryCheckpoints(f"{context.work_path}/temporary", context.lease_epoch, KEEP_MARKER),
         checkpoint_every_steps=config.checkpoint_every_steps,
         checkpoint_every_seconds=config.checkpoint_every_seconds,
         keep_good_every_steps=config.keep_good_every_steps,

@@ -21,7 +21,7 @@ more H100 (arXiv:2407.21783, table 4)."""
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """One kind of chip."""
+    """A kind of chip."""
 
     name: str
     """Name in topologies: "v4" in "v4:2x2x1"."""
@@ -32,7 +32,7 @@ class Generation:
     hbm_in_bytes: int
     hbm_bytes_per_second: float
     link_bytes_per_second: float
-    """One direction of one wire between neighbours; an axis of a torus has two wires a chip."""
+    """Bandwidth of one direction of one wire between neighbours; an axis of a torus has two wires a chip."""
     dcn_bytes_per_second: float
     """A chip's share of its host's network, between slices or hosts of GPUs."""
     cores_in_the_name: int

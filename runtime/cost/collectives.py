@@ -29,7 +29,7 @@ BETWEEN_SLICES = {"ALL_REDUCE": "all-reduce", "ALL_GATHER": "all-gather", "REDUC
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """One collective operation of the program."""
+    """A collective operation of the program."""
 
     kind: str
     dtype: str

@@ -35,7 +35,7 @@ def slow_operations(text: str) -> tuple[str, ...]:
             found["a sum over arrays that it puts together number by number: `materialized` would, once"] += 1
         for instruction in computation.values():
             if _TRITON_PRODUCT.search(instruction.attributes) is not None:
-                found["a product by Triton in tiles that nobody tuned: cuBLAS would choose by shape"] += 1
+                found["a product by Triton in untuned tiles: cuBLAS would choose by shape"] += 1
             elif instruction.operation == "sort":
                 size = math.prod(instruction.arrays[0].shape)
                 if size >= LARGE_SORT:

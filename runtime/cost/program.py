@@ -26,7 +26,7 @@ class ArrayType(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One line of a computation."""
+    """A line of a computation."""
 
     name: str
     type_: str

@@ -13,7 +13,7 @@ from runtime.parallel.mesh_shape import Machines, MeshLayout
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """One program on one kind of slice: everything that determines what the compiler sees."""
+    """A program on one kind of slice: everything that determines what the compiler sees."""
 
     step: Literal["train", "eval"]
     slice: str

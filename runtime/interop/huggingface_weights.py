@@ -26,7 +26,7 @@ HEAD = "lm_head.weight"
 
 
 class StoredTensor(NamedTuple):
-    """Where the bytes of one tensor lie."""
+    """Place of one tensor's bytes."""
 
     name: str
     file: str
@@ -42,7 +42,7 @@ class StoredTensor(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class StoredLeaf:
-    """One leaf of the parameters: a tensor, or those of all layers stacked."""
+    """Leaf of the parameters: a tensor, or those of all layers stacked."""
 
     tensors: tuple[StoredTensor, ...]
     is_stacked: bool

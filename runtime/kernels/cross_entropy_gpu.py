@@ -194,7 +194,7 @@ def _ratios_of_tiles(
     loaded: Any,
     consumed: Any,
 ) -> None:
-    """What each warpgroup of each program does: the last one copies, the others multiply and write."""
+    """Run one warpgroup of one program: the last one copies, the others multiply and write."""
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
     (num_tokens, hidden_size), vocab_size = hidden.shape, head.shape[1]

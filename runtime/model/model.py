@@ -38,7 +38,7 @@ class UnknownTensorError(ValueError):
 
 
 class Tensor(NamedTuple):
-    """One row of a model's table: how the mesh, the optimizer and Hugging Face's format treat a tensor."""
+    """Row of a model's table: how the mesh, the optimizer and Hugging Face's format treat a tensor."""
 
     spec: PartitionSpec
     """Placement of one layer's tensor, or of the whole where it is not stacked."""
@@ -51,7 +51,7 @@ class Tensor(NamedTuple):
 
 
 class States(NamedTuple):
-    """What a forward pass gives."""
+    """Result of a forward pass."""
 
     hidden: Float[Array, "tokens hidden_size"]
     """Final hidden states after the last norm, of this device's own tokens."""
@@ -62,7 +62,7 @@ class States(NamedTuple):
 
 @runtime_checkable
 class Model(Protocol):
-    """One architecture at one shape: a frozen value that hashes, since compiled programs are cached by it."""
+    """An architecture at one shape: a frozen value that hashes, since compiled programs are cached by it."""
 
     def __hash__(self) -> int: ...
 

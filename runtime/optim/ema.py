@@ -74,7 +74,10 @@ def average_named(averages: Iterable[Ema], name: str | None, *, owner: str) -> E
     if name is None and kept:
         return next(iter(kept.values()))
     if name not in kept:
-        have = f"averages {', '.join(kept)}" if kept else "no average"
-        wanted = "one" if name is None else repr(name)
-        raise ValueError(f"{owner} keeps {have}, not {wanted}; use one that it keeps, or add Ema(...) to its averages.")
+        if not kept:
+            raise ValueError(f"{owner} keeps no average; add Ema(...) to its averages.")
+        raise ValueError(
+            f"{owner} keeps the averages {', '.join(kept)}, not {name!r}; use one of them, or add "
+            "Ema(...) to its averages."
+        )
     return kept[name]

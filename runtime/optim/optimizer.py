@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Optimizer(Protocol):
-    """One algorithm; a frozen value that hashes, since compiled programs are cached by it."""
+    """An algorithm: a frozen value that hashes, since compiled programs are cached by it."""
 
     num_trees: ClassVar[int]
     """Trees of the parameters' size in its state."""

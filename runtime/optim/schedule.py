@@ -45,13 +45,13 @@ class Constant:
 
 
 class Placed:
-    """A schedule with a beginning. Without a `start_step` it begins where its phase begins, once a phase takes it."""
+    """A schedule with a start. Without a `start_step` it starts where its phase does, once a phase takes it."""
 
     start_step: int | None
 
     @property
     def first_step(self) -> int:
-        """The step at which the schedule begins.
+        """First step of the schedule.
 
         Raises:
             ValueError: no phase has taken the schedule yet.
@@ -131,7 +131,7 @@ class Cosine(Placed):
         _is_rate("Cosine", "peak_value", self.peak_value)
         _is_rate("Cosine", "end_value", self.end_value)
         _at_least("Cosine", "decay_steps", self.decay_steps, 1, "For a jump, start the next phase at the new value.")
-        _at_least("Cosine", "warmup_steps", self.warmup_steps, 0, "Without a warm-up it is 0.")
+        _at_least("Cosine", "warmup_steps", self.warmup_steps, 0, "Without a warm-up, use 0.")
 
     def __call__(self, step: int) -> float:
         since_start = step - self.first_step

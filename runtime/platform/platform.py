@@ -24,7 +24,7 @@ class Platform:
     most_unrolled_layers: int = 1
     """Layers of a model, at most, that are written out instead of looped over."""
     materializes_gradients: bool = False
-    """Whether gradients of unrolled layers must be kept from being put together anew wherever they are read."""
+    """Whether gradients of unrolled layers are written to memory once, or put together again wherever they are read."""
     orders_collectives: bool = False
     """Whether the program's order does not order collectives, so that data must (`CollectiveOrder`)."""
 
@@ -63,4 +63,4 @@ PLATFORMS = {
         weight_gradient="transposed", gate_gradient="recomputed", most_unrolled_layers=4, orders_collectives=True
     ),
 }
-"""By the name that `mesh.platform` gives."""
+"""Platforms by the name that `mesh.platform` returns."""

@@ -21,7 +21,7 @@ def say(word):
         file.write(word + " " + name + "\\n")
 def measure():
     say("begins")
-    if name == "a":  # whoever is next gets ready without waiting for its end
+    if name == "a":  # the next one gets ready without waiting for its end
         while "prepared b" not in log.read_text():
             time.sleep(0.01)
     if name == "bad":
@@ -43,10 +43,10 @@ def test_each_has_its_turn_alone_and_the_next_prepare_themselves_meanwhile(tmp_p
     names = ["a", "b", "c", "d"]
     with closing(in_turn_of(tmp_path, *names)) as in_turn:
         assert [in_turn.measured("side", name) for name in names] == [{"name": name} for name in names]
-    told = [tuple(line.split()) for line in (tmp_path / "log").read_text().splitlines()]
-    turns = [item for item in told if item[0] != "prepared"]
+    entries = [tuple(line.split()) for line in (tmp_path / "log").read_text().splitlines()]
+    turns = [item for item in entries if item[0] != "prepared"]
     assert turns == [(word, name) for name in names for word in ("begins", "ends")]
-    assert [word for word, name in told if name == "d"] == ["prepared", "begins", "ends"]
+    assert [word for word, name in entries if name == "d"] == ["prepared", "begins", "ends"]
 
 
 def test_one_that_fails_is_told_and_the_others_have_their_turns(tmp_path: Path) -> None:
@@ -60,14 +60,14 @@ def test_one_that_fails_is_told_and_the_others_have_their_turns(tmp_path: Path) 
 def test_turns_are_taken_in_the_order_that_was_told_and_who_waits_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun = []
+    started = []
 
     class Watched(subprocess.Popen):
         def __init__(self, *given, **named) -> None:
             super().__init__(*given, **named)
-            begun.append(self)
+            started.append(self)
 
     monkeypatch.setattr(subprocess, "Popen", Watched)
     with closing(in_turn_of(tmp_path, "a", "b")) as in_turn, expect_error(ValueError):
         in_turn.measured("side", "b")
-    assert [process.returncode for process in begun] == [-9, -9]
+    assert [process.returncode for process in started] == [-9, -9]

@@ -1,4 +1,4 @@
-"""What the compiler writes down of TPU kernels: each by its name, or an error, and figures as the rows have them."""
+"""Schedules of TPU kernels are found by name, or are an error; figures have the form of the rows."""
 
 import os
 from pathlib import Path
@@ -18,8 +18,8 @@ PROGRAM = """
 """ + "".join(CALL.format(name=name, size=size) for name, size in NAMES.items())
 
 
-def write(folder: Path, name: str, told: str, number: int = 71) -> None:
-    (folder / f"179-{name}-{number}-schedule-analysis_final_bundles.txt").write_text(f"Schedule analysis:\n\t{told}\n")
+def write(folder: Path, name: str, text: str, number: int = 71) -> None:
+    (folder / f"179-{name}-{number}-schedule-analysis_final_bundles.txt").write_text(f"Schedule analysis:\n\t{text}\n")
 
 
 def test_kernels_are_found_by_name_whatever_their_order_and_with_their_own_memory(tmp_path):
@@ -52,7 +52,7 @@ def test_figures_count_the_grid_steps_of_a_head_that_are_not_above_the_diagonal(
     assert figures_of_splash("v6e", oblong, 4096, [forward, backward]) == "fwd 36k, bwd 60k bundles; 8.0 of 32 MiB"
 
 
-def test_the_compiler_is_told_to_write_beside_what_it_was_told_already(monkeypatch, tmp_path):
+def test_options_for_the_schedules_are_added_to_those_that_are_set(monkeypatch, tmp_path):
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--one")
     write_schedules(str(tmp_path))
     assert os.environ["LIBTPU_INIT_ARGS"].startswith(f"--one --xla_jf_dump_to={tmp_path} ")

@@ -1,4 +1,4 @@
-"""What the assembler says of kernels, by the real one: that a kernel of too many registers is seen to spill."""
+"""Registers by the real assembler: a kernel of too many registers is seen to spill."""
 
 import sys
 from pathlib import Path

@@ -47,7 +47,7 @@ def test_all_benchmarks_are_run_and_those_that_did_not_hold_are_named_in_the_end
     ready = (".venv/test-ready", ".venv-peers/ready")
     for path in ready:
         (tmp_path / path).touch()
-    # As from a shell: a make that runs the tests tells its own makes to talk.
+    # As from a shell: a make that runs the tests makes its own makes verbose.
     shell = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     command = ["make", *(word for path in ready for word in ("-o", path)), "benchmarks"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=shell)

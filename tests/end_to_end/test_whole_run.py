@@ -1,5 +1,6 @@
 """The whole graph in the local backend: what runs, what does not, and what is in the records."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -158,7 +159,7 @@ def test_a_later_stop_trains_only_the_added_steps_and_moving_it_back_is_done_at_
     assert extended.started == ["deeper_starling"]
 
     short = graph.step("deeper_starling")
-    long = graph.override("deeper_starling", "until_step", "29").step("deeper_starling")
+    long = dataclasses.replace(short, config=short.config.model_copy(update={"until_step": 29}))
     assert long.digest == short.digest
     events = events_of(finished.prefix, long, record_of(finished.prefix, long).attempt)
     assert [event["step"] for event in events if event["event"] == "resume"] == [27]

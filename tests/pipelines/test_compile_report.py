@@ -1,4 +1,4 @@
-"""--dry-run --compile: which programs are compiled, what is said of them, and what is said of one that does not fit."""
+"""--dry-run --compile: which programs are compiled, their report, and the cure of one that does not fit."""
 
 import dataclasses
 
@@ -25,7 +25,7 @@ from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.training.train_step import ProgramOptions
 from steps.ema_eval import EmaEvalConfig
-from tests.catalogue import expect_error
+from tests.catalogue import check_message, expect_error
 
 GATHER = Collective("all-gather", "bf16", (1, 4096, 14_336), 2 * 4096 * 14_336, ("data_x",), 8, 64, 10**12)
 SCATTER = Collective("reduce-scatter", "f32", (1, 512, 14_336), 4 * 4096 * 14_336, ("data_x",), 8, 32)
@@ -51,7 +51,7 @@ def test_phases_that_differ_only_in_arguments_of_the_program_share_one(main_line
 def test_model_and_context_axes_of_a_phase_are_those_of_its_program(main_line):
     kestrel = main_line["kestrel"]
     axes = {"replica_parallel": 2, "model_parallel": 4, "context_parallel": 2}
-    spread = kestrel.with_config(kestrel.config.model_copy(update=axes))
+    spread = dataclasses.replace(kestrel, config=kestrel.config.model_copy(update=axes))
     train, evaluation = request_of(spread, "train"), request_of(spread, "eval")
     assert (train.replica_parallel, train.model_parallel, train.context_parallel) == (2, 4, 2)
     assert train != request_of(kestrel, "train")
@@ -65,7 +65,7 @@ def test_model_and_context_axes_of_a_phase_are_those_of_its_program(main_line):
         _ = dataclasses.replace(train, model_parallel=12).layout
 
 
-def test_of_several_copies_fewer_are_tried_where_memory_is_short_and_each_chip_is_told_what_it_holds(main_line):
+def test_of_several_copies_fewer_are_tried_where_memory_is_short_and_the_report_has_memory_by_chip(main_line):
     train, evaluation = (
         dataclasses.replace(request_of(main_line["phoenix"], step), replica_parallel=4) for step in ("train", "eval")
     )
@@ -76,8 +76,7 @@ def test_of_several_copies_fewer_are_tried_where_memory_is_short_and_each_chip_i
         assert "replica_parallel" not in [
             cure.field for cure in cures(dataclasses.replace(request, replica_parallel=1))
         ]
-    held = f"parameters {4 * train.model.num_parameters / 256 / 2**20:,.0f} MiB"
-    assert held in "\n".join(compile_report._program(train, COMPILED, ["phoenix"]))
+    check_message("\n".join(compile_report._program(train, COMPILED, ["phoenix"])))
 
 
 def test_a_cure_that_the_torus_cannot_hold_is_not_tried(main_line):
@@ -108,7 +107,9 @@ def unusual(main_line):
         "model_parallel": 4,
         "context_parallel": 2,
     }
-    return kestrel.with_config(kestrel.config.model_copy(update=changes)).on(Tpu("v4-128", num_slices=4))
+    return dataclasses.replace(kestrel, config=kestrel.config.model_copy(update=changes)).on(
+        Tpu("v4-128", num_slices=4)
+    )
 
 
 def test_every_field_of_a_phase_that_decides_its_program_is_in_what_is_compiled(main_line, unusual):
@@ -141,8 +142,9 @@ def test_the_compiler_is_given_the_program_of_the_request_and_a_state_with_its_h
 
     monkeypatch.setattr(compile_program, "train_program", train_program)
     compile_program.compiled_program(request_of(unusual, "train"), make_mesh(MeshShape(), jax.devices()[:1]))
-    # Donated as in a run: otherwise the memory would be told with the state twice in it.
-    named = (field.name for field in dataclasses.fields(ProgramOptions))
+    # Donated as in a run: otherwise the memory would count the state twice.
+    named = (field.name for field in dataclasses.fields(ProgramOptions) if field.name != "optimizer")
+    asked.pop("optimizer")
     assert asked == {name: getattr(unusual.config, name) for name in named} | {"donate": True}
     assert models == [unusual.config.model]
     (state,) = states
@@ -175,9 +177,7 @@ def test_a_phase_on_gpus_is_compiled_for_them_with_their_kernels(main_line, monk
     assert (evaluation.slice, evaluation.global_batch_size) == ("4 x 8 x H200", 32)
     slow = dataclasses.replace(COMPILED, collectives=(), slow_operations=("a sort of 9 numbers",))
     lines = compile_report._program(train, slow, ["kestrel"])
-    assert lines[0] == "train step, 1,024 x 4,096 tokens, 4 x 8 x H200: kestrel"
-    assert "  fault           a sort of 9 numbers" in lines
-    assert "8.00 GiB at its peak, of 104.85" in lines[2]
+    check_message("\n".join(lines))
     (_, row, _) = compile_report._phases({"kestrel": kestrel}, {"kestrel": programs_of(kestrel)}, {train: slow})
     seconds = kestrel.config.until_step * roofline_of(train, slow).step_seconds
     assert float(row.split()[-2]) == pytest.approx(seconds / 0.55 / 86_400, abs=0.1)
@@ -185,25 +185,10 @@ def test_a_phase_on_gpus_is_compiled_for_them_with_their_kernels(main_line, monk
     assert "num_microbatches" in tried
 
 
-def test_a_program_is_told_with_memory_flops_collectives_faults_and_the_roofline(main_line):
+def test_a_program_is_reported_with_memory_flops_collectives_faults_and_the_roofline(main_line):
     request = request_of(main_line["phoenix"], "train")
     lines = "\n".join(compile_report._program(request, COMPILED, ["ocelot", "phoenix"]))
-    assert lines.startswith("train step, 3,072 x 4,096 tokens, v4-2048 (v4:8x8x16): ocelot, phoenix")
-    assert "8.00 GiB at its peak, of 30.75 (26%)" in lines
-    assert "parameters 30 MiB, moments and average 90 MiB" in lines
-    assert (
-        "6.071e+17 (causal), 6.477e+17 (full attention), 7.558e+17 executed, of which the program holds 98.9%" in lines
-    )
-    assert (
-        "all-gather         bf16  data_x       6,272 MiB in    64, hidden    64 (100% of the bytes), exposed 0.000 s"
-        in lines
-    )
-    assert (
-        "reduce-scatter     f32   data_x       6,272 MiB in    32, hidden     0 (0% of the bytes), exposed 0.073 s"
-        in lines
-    )
-    assert "fault           an all-reduce of a whole gradient, f32 [4096x14336] over data_y" in lines
-    assert "s a step: products 2.684" in lines
+    check_message(lines)
 
 
 def test_the_phases_add_up_to_days_and_chip_hours(main_line):
@@ -221,10 +206,11 @@ def test_of_a_selection_every_phase_is_compiled_and_shared_updates_count_once(tm
     monkeypatch.setattr(compile_report, "outcome_of", lambda request: (asked.append(request), (COMPILED, False))[1])
     whole = dry_run(capsys, tmp_path, "--compile").out
     assert "spoonbill_hypnotic  " not in whole.partition("Compiled for machines")[2]
-    assert "Side branches are compiled where they are selected, as by --only." in whole
+    check_message(report_in(whole))
     asked.clear()
     said = dry_run(capsys, tmp_path, "--compile", "--only", "spoonbill_*", code=1).out
-    assert {request.slice for request in asked} == {"v4-128"} and "Side branches" not in said
+    assert {request.slice for request in asked} == {"v4-128"}
+    check_message(report_in(said))
     assert {request.compute_dtype for request in asked if request.step == "train"} == {"bfloat16", "float32"}
     table = said.partition("\nphase ")[2].splitlines()[1:]
     days = {row.split()[0]: float(row.split()[-2]) for row in table[: table.index("")] if row[-1].isdigit()}
@@ -233,28 +219,26 @@ def test_of_a_selection_every_phase_is_compiled_and_shared_updates_count_once(tm
     # norms_half and norms are stops on the way of hypnotic.
     own = sum(days[f"spoonbill_{name}"] for name in names if not name.startswith("norms"))
     assert days["all"] == pytest.approx(own, abs=0.3)
-    assert "Updates that several names share, as stops of one training, are counted once in the last line." in said
 
 
-def test_a_selection_without_a_phase_is_told_that_there_is_nothing_to_compile(tmp_path, capsys):
+def test_a_selection_without_a_phase_has_nothing_to_compile(tmp_path, capsys):
     argv = ["--scale", "8b", "--dry-run", "--compile", "--prefix", str(tmp_path), "--only", "ema_eval/*"]
     assert main(build, add_arguments=add_arguments, name="tootsie", argv=argv, on_dry_run=compile_report.report) == 1
-    assert "--compile: no phase is among the selected steps" in capsys.readouterr().err
+    check_message(capsys.readouterr().err)
 
 
 def test_a_phase_s_own_kernels_micro_batches_and_remat_are_those_of_its_program(main_line):
     own = {"loss_kernel": "reference", "num_microbatches": 3, "remat": "dots"}
-    phoenix = main_line["phoenix"].with_config(main_line["phoenix"].config.model_copy(update=own))
+    phoenix = dataclasses.replace(main_line["phoenix"], config=main_line["phoenix"].config.model_copy(update=own))
     train, evaluation = request_of(phoenix, "train"), request_of(phoenix, "eval")
     assert (train.attention_kernel, train.loss_kernel) == ("splash", "reference")
     assert (train.num_microbatches, train.remat) == (3, "dots")
     assert evaluation == request_of(main_line["phoenix"], "eval")
-    said = compile_report._program(train, COMPILED, ["phoenix"])[1]
-    assert said == "  kernels         attention splash, loss reference; remat dots; 3 micro-batches"
+    check_message(compile_report._program(train, COMPILED, ["phoenix"])[1])
 
 
 def dry_run(capsys, tmp_path, *arguments, code=2):
-    """What the command line prints, with the compiles answered by `outcome_of`."""
+    """Return what the command line prints, with the compiles answered by `outcome_of`."""
     ended = main(
         build,
         add_arguments=add_arguments,
@@ -268,17 +252,18 @@ def dry_run(capsys, tmp_path, *arguments, code=2):
     return said
 
 
+def report_in(out):
+    """Return the report in a dry run's output, without the line on the cache folder."""
+    return out.partition("Compiled for machines")[2].partition("\n")[2]
+
+
 def test_the_command_line_compiles_each_program_of_the_main_line_once(tmp_path, capsys, monkeypatch):
     asked = []
     monkeypatch.setattr(compile_report, "outcome_of", lambda request: (asked.append(request), (COMPILED, False))[1])
     said = dry_run(capsys, tmp_path, "--compile")
     assert len(asked) == len(set(asked)) == 5
-    assert "train step, 3,072 x 4,096 tokens, v4-2048 (v4:8x8x16): ocelot, jellyfish, phoenix" in said.out
-    kernels = "kernels         attention splash, loss chunked_wide{}; remat full; 1 micro-batch\n"
-    assert said.out.count(kernels.format("")) == 2
-    assert said.out.count(kernels.format(", scatter pallas_tpu")) == 1
-    assert "[5/5] compiling the train step, 4,096 sequences, v4-2048" in said.err
-    assert said.out.count("s a step: products") == 5
+    check_message(report_in(said.out))
+    check_message(said.err)
     assert not list(tmp_path.iterdir())
     assert "Compiled" not in dry_run(capsys, tmp_path).out
     (to_run,) = (line for line in said.out.splitlines() if line.startswith("once decided "))
@@ -296,22 +281,20 @@ def test_what_a_compile_fails_with_is_one_message_without_the_traceback(tmp_path
     monkeypatch.setattr(compile_report, "outcome_of", outcome_of)
     argv = ["--scale", "8b", "--dry-run", "--compile", "--prefix", str(tmp_path)]
     assert main(build, add_arguments=add_arguments, name="tootsie", argv=argv, on_dry_run=compile_report.report) == 1
-    error = capsys.readouterr().err
-    assert "(v5e:16x16) failed: ValueError: attention kernel 'splash': 100 tokens of a row are not a whole" in error
-    assert "Traceback" not in error and "simplicity" not in error
+    check_message(capsys.readouterr().err)
 
 
 def test_a_compile_is_for_people_and_json_for_programs(tmp_path, capsys):
     argv = ["--scale", "8b", "--dry-run", "--compile", "--json", "--prefix", str(tmp_path)]
     assert main(build, add_arguments=add_arguments, name="tootsie", argv=argv) == 1
-    assert "--json says what the plan is, and --compile writes a page for people" in capsys.readouterr().err
+    check_message(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("command", [(), ("why", "kestrel")])
 def test_a_run_compiles_nothing_ahead_and_does_not_pass_over_the_wish(tmp_path, capsys, command):
     argv = [*command, "--scale", "8b", "--compile", "--prefix", str(tmp_path)]
     assert main(build, add_arguments=add_arguments, name="mine", argv=argv, only_dry_run=("--compile",)) == 1
-    assert "--compile needs --dry-run" in capsys.readouterr().err
+    check_message(capsys.readouterr().err)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -351,20 +334,18 @@ def test_an_evaluation_that_does_not_fit_is_cured_by_its_own_batch(tmp_path, cap
     assert "does not fit" not in dry_run(capsys, tmp_path, "--compile", *typed.split()).out
 
 
-def test_where_nothing_helps_it_says_so(tmp_path, capsys, monkeypatch):
+def test_a_report_says_where_no_change_helps(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(compile_report, "outcome_of", lambda asked: (DoesNotFit("too large"), True))
     said = dry_run(capsys, tmp_path, "--compile").out
-    assert said.count("  fits with       none of what was tried; use more chips") == 5
+    check_message(report_in(said))
 
 
 def test_what_the_slice_cannot_run_is_refused_before_anything_is_compiled(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(compile_report, "outcome_of", None)
-    options = {"num_microbatches=2": "take one of 1, 3", "attention_kernel=pallas_gpu": "a Triton GPU kernel"}
-    for option, reason in options.items():
+    for option in ("num_microbatches=2", "attention_kernel=pallas_gpu"):
         argv = ["--scale", "8b", "--dry-run", "--compile", "--prefix", str(tmp_path), "--set", f"ocelot.{option}"]
         assert main(build, add_arguments=add_arguments, name="tootsie", argv=argv) == 1
-        error = capsys.readouterr().err
-        assert "tootsie: ocelot, jellyfish, phoenix and " in error and "v4-2048" in error and reason in error
+        check_message(capsys.readouterr().err)
 
 
 def test_the_evaluation_that_is_compiled_is_the_one_that_runs(main_line):
@@ -380,10 +361,10 @@ def test_held_out_text_is_compiled_over_the_mesh_of_the_run_that_measures_it(mai
     assert programs_of(kestrel).validation == programs_of(kestrel).evaluation, "one program, compiled once"
     own = {"model_parallel": 4, "context_parallel": 2, "loss_kernel": "chunked"}
     changes = {**own, "skip": SkipRule(window_steps=7, sigma=6.0, warmup_steps=2, max_consecutive=3)}
-    spread = programs_of(kestrel.with_config(kestrel.config.model_copy(update=changes)))
+    spread = programs_of(dataclasses.replace(kestrel, config=kestrel.config.model_copy(update=changes)))
     assert spread.validation is not None and spread.validation.layout == spread.train.layout
     assert spread.validation == dataclasses.replace(spread.evaluation, **own, global_batch_size=64)
-    without = kestrel.with_config(kestrel.config.model_copy(update={"validate_every_steps": 0}))
+    without = dataclasses.replace(kestrel, config=kestrel.config.model_copy(update={"validate_every_steps": 0}))
     assert programs_of(without).validation is None
 
 
@@ -399,11 +380,11 @@ def test_held_out_text_is_counted_beside_the_state_of_the_run_that_measures_it(t
 
     outcome[0] = dataclasses.replace(COMPILED, peak_memory_in_bytes=31 * 2**30)  # and 32 are all that a chip has
     said = dry_run(capsys, tmp_path, "--compile").out
-    assert "it does not fit; --set kestrel.validate_every_steps=0 leaves held-out text to steps of their own" in said
+    check_message(report_in(said))
 
     outcome[0] = DoesNotFit("too large")
     said = dry_run(capsys, tmp_path, "--compile", "--set", "kestrel.model_parallel=2").out
-    assert "it does not fit; --set kestrel.validate_every_steps=0 leaves" in said
+    assert "--set kestrel.validate_every_steps=0" in said
 
 
 def test_phases_that_do_not_fit_each_get_their_own_cure_and_none_undoes_another(tmp_path, capsys, monkeypatch):

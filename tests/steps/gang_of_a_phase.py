@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import Step, StepContext, step
-from marin_dag.ledger.requests import Tellings
+from marin_dag.ledger.requests import Requests
 from marin_dag.run import hearing
 from marin_dag.run.driver import Run
 from marin_dag.run.live import display_for
@@ -80,8 +80,8 @@ def build_recorded(
     def recorded(state: Any, tokens: Any, segment_ids: Any, told: Any) -> Any:
         update = next(updates)
         if host == 0 and update == TOLD_AT_STEP - 1 and (orders / "tells").exists():
-            Tellings(open_store(f"{orders}/runs")).tell(context.digest, context.name, "save")
-            while not context.told():  # heard now, it becomes an order before the next update
+            Requests(open_store(f"{orders}/runs")).send(context.digest, context.name, "save")
+            while not context.requests():  # heard now, it becomes an order before the next update
                 time.sleep(0.01)
         if update == dies_at:
             (orders / "dies").rename(orders / "died")

@@ -16,9 +16,9 @@ import pytest
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 
+from marin_dag.graph.context import ALONE
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
-from marin_dag.run.context import ALONE
 from pipelines.sources import evaluation_items_step
 from runtime.data.cache import TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
@@ -74,7 +74,7 @@ class Attempt:
 
 
 def an_input(path: Path | str, result: Any) -> Input[Any]:
-    return Input(None, name="an input", digest="a" * 64, path=str(path), result=result)
+    return Input(name="an input", digest="a" * 64, path=str(path), result=result)
 
 
 def facts(**changes: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.run.context import StepStopped
+from marin_dag.graph.context import StepStopped
 from steps import phase_execution
 from steps.phase_config import TrainPhaseConfig
 from steps.phase_execution import differences

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 
+from marin_dag.graph.context import StepStopped
 from marin_dag.ledger.damage import DamagedInputError
-from marin_dag.run.context import StepStopped
 from runtime.optim.skip_rule import SkipRule
 from runtime.optim.skipping import empty_history
 from runtime.parallel.mesh import make_mesh

@@ -109,7 +109,7 @@ def test_a_growing_source_is_measured_by_a_later_attempt(tmp_path, cache, caplog
 
 def test_a_source_with_few_held_out_tokens_is_logged(tmp_path, cache, caplog):
     larger = cache.result.model_copy(update={"num_validation_tokens": 2**20})
-    code = Input(None, name="tokenize/code", digest="c" * 64, path=cache.path, result=larger)
+    code = Input(name="tokenize/code", digest="c" * 64, path=cache.path, result=larger)
     context = FolderContext("a phase", str(tmp_path), str(tmp_path))
     mesh, phase = mesh_of_cores(1), validated(cache, validation_tokens_per_source=2**20)
     phase = phase.model_copy(update={"caches": {"code": code, "web": cache}})

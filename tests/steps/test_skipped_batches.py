@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from marin_dag.errors import RefusedConfigError
+from marin_dag.graph.context import StepStopped
 from marin_dag.graph.inputs import Input
-from marin_dag.run.context import StepStopped
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.tracking.events import read_events

@@ -18,11 +18,11 @@ import pytest
 from pydantic import ValidationError
 
 from marin_dag.errors import RefusedConfigError
+from marin_dag.graph.context import StepStopped
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Cpu, Gpu, Tpu
-from marin_dag.keep.copy.certified_copies import place_of
-from marin_dag.ledger.requests import Telling
-from marin_dag.run.context import StepStopped
+from marin_dag.ledger.requests import Request
+from marin_dag.ledger.work_files import without_lease_epoch
 from marin_dag.values.changes import ChangeError
 from marin_dag.values.fields import RuntimeField, markers
 from runtime.data.loader import DataPosition
@@ -181,7 +181,7 @@ def test_a_copied_good_checkpoint_resumes_at_another_prefix_with_the_same_bytes(
     certified = max((tmp_path / "first/work/temporary").glob("*/certified.json")).parent
     at, epoch = (int(number) for number in re.findall(r"\d+", certified.name))
     assert epoch > 1 and 0 < at < 8
-    copy = Path(place_of(f"{tmp_path}/second/work/temporary/{certified.name}"))
+    copy = Path(without_lease_epoch(f"{tmp_path}/second/work/temporary/{certified.name}"))
     shutil.copytree(certified, copy)
     second.run(phase)
     assert [event["step"] for event in second.events() if event["event"] == "resume"] == [at]
@@ -221,9 +221,9 @@ def test_wanted_milestones_are_published_despite_a_stop(tmp_path, phase):
 def test_requests_to_a_phase_are_carried_out_and_get_replies(tmp_path, phase):
     told, regular = Trajectory(tmp_path / "told", "d" * 64), Trajectory(tmp_path / "regular", "d" * 64)
     words = {"publish": 5, "save": None, "publish-next": None, "publish-late": 9, "profile": None}
-    told.tellings = [
-        Telling(
-            id=which, digest="d" * 64, name="phase", word=which.split("-")[0], milestone=at, author="anna", told="now"
+    told.requests = [
+        Request(
+            id=which, digest="d" * 64, name="phase", action=which.split("-")[0], milestone=at, author="anna", sent="now"
         )
         for which, at in words.items()
     ]
@@ -343,7 +343,7 @@ def test_a_checkpoint_has_the_configuration_without_execution(tmp_path, phase):
 def test_the_cost_of_a_phase_counts_its_own_steps_only(phase):
     first = train_phase.cost(phase, Cpu(2))
     assert first.tokens == 8 * 4 * SEQUENCE_LENGTH
-    start = Input(None, milestone=8, name="first", digest="e" * 64)
+    start = Input(milestone=8, name="first", digest="e" * 64, path="", result=None)
     assert train_phase.cost(until(phase, 10, start=start), Cpu(2)).tokens == 2 * 4 * SEQUENCE_LENGTH
 
 
@@ -695,9 +695,9 @@ def test_another_cache_is_an_abrupt_change_and_one_of_the_same_identity_is_none(
     start = train_phase("first", phase).as_input()
     following = phase.model_copy(update={"start": start, "until_step": 10})
     same = phase.caches["web"]
-    renamed = Input(None, name="tokenize/renamed", digest=same.digest, path=str(tmp_path), result=same.result)
+    renamed = Input(name="tokenize/renamed", digest=same.digest, path=str(tmp_path), result=same.result)
     train_phase.check(following.model_copy(update={"caches": {"web": renamed}}))
-    made_anew = Input(None, name="tokenize/web", digest="b" * 64, path=str(tmp_path), result=same.result)
+    made_anew = Input(name="tokenize/web", digest="b" * 64, path=str(tmp_path), result=same.result)
     jumping = following.model_copy(update={"caches": {"web": made_anew}})
     with expect_error(RefusedConfigError) as refused:
         train_phase.check(jumping)

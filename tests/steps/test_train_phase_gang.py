@@ -14,7 +14,7 @@ import pytest
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
-from marin_dag.ledger.requests import Tellings
+from marin_dag.ledger.requests import Requests
 from marin_dag.store.prefix import open_store
 from runtime.parallel import mesh
 from runtime.tracking.events import read_events
@@ -130,9 +130,9 @@ def test_one_host_killed_at_a_random_step_the_gang_ends_with_the_leaves_and_batc
 
 
 def test_both_hosts_of_a_gang_carry_out_a_request_at_the_same_step(undisturbed: Path):
-    tellings = Tellings(open_store(str(undisturbed / "runs")))
-    (telling,) = tellings.of(phase_step().digest)
-    answer = tellings.answer_of(telling)
+    requests = Requests(open_store(str(undisturbed / "runs")))
+    (request,) = requests.of(phase_step().digest)
+    answer = requests.reply_to(request)
     assert answer is not None
     first, second = sorted((work_of(undisturbed) / "events").iterdir(), key=lambda path: ".host1." in path.name)
     logs = [read_events(str(path)) for path in (first, second)]
@@ -152,7 +152,6 @@ def text_of(folder: Path, step: Step[TokenizeResult] | None = None) -> Input[Tok
     store = open_store(str(folder / "runs"))
     record = Records(store).get(step.key)
     return Input(
-        None,
         name=step.name,
         digest=step.digest,
         path=store.url(record.output_path),
@@ -243,7 +242,6 @@ def test_two_hosts_evaluate_to_the_figures_of_one_each_reading_its_own_windows_a
     (result_of_phase, _) = phase_of(committed)
     (checkpoint,) = (tmp_path / "runs" / "outputs").glob(f"*/*/step-{UNTIL_STEP}/checkpoint/manifest.json")
     phase = Input(
-        None,
         name="phase",
         digest="d" * 64,
         path=str(checkpoint.parents[1]),

@@ -72,7 +72,9 @@ def from_config_json(document: dict[str, Any], file: str) -> tuple[LlamaConfig, 
     values = {**DEFAULTS, **{name: document[name] for name in SHAPE_FIELDS if document.get(name) is not None}}
     for name, type_ in get_type_hints(LlamaConfig).items():
         if name in values and type(values[name]) not in ((int, float) if type_ is float else (type_,)):
-            raise InteropError(f"{file}: {name} is {values[name]!r}, not a {type_.__name__}; fetch the file again.")
+            raise InteropError(
+                f"{file}: {name} is {values[name]!r}, not of type {type_.__name__}; fetch the file again."
+            )
     layers = document.get("layer_types") or []
     if not isinstance(layers, list) or any(layer != "full_attention" for layer in layers):
         raise InteropError(f"{file}: layer_types is {layers!r}; only 'full_attention' can be read.")

@@ -39,16 +39,16 @@ def test_every_slice_that_a_step_can_ask_for_is_known_as_the_same_torus():
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    "name",
     [
-        ("v9-8", "the generation is none of v4, v5litepod"),
-        ("v4", "the generation is none of"),
-        ("v5litepod-48", "is no torus that this project knows; it knows v5litepod-1, v5litepod-4"),
-        ("v4-9", "is no torus that this project knows; it knows v4-8"),
-        ("8 x RTX", "GPU 'RTX' is none of A100-80G, H100, H200; add what it can do to runtime.cost.chips"),
+        "v9-8",
+        "v4",
+        "v5litepod-48",
+        "v4-9",
+        "8 x RTX",
     ],
 )
-def test_an_unknown_slice_is_refused_with_those_that_are_known(name, message):
+def test_an_unknown_slice_is_refused_with_those_that_are_known(name):
     with expect_error(ValueError):
         slice_of(name)
 

@@ -77,10 +77,10 @@ def test_what_goes_between_slices_is_what_the_send_says_over_as_many_as_it_names
     assert item.wire_bytes == sent
 
 
-@pytest.mark.parametrize("told", ['_xla_megascale_target="{1,2}x{0:7}"', "ALL_REDUCE"])
-def test_a_send_that_does_not_say_what_it_is_is_refused(told):
+@pytest.mark.parametrize("attribute", ['_xla_megascale_target="{1,2}x{0:7}"', "ALL_REDUCE"])
+def test_a_send_that_does_not_say_what_it_is_is_refused(attribute):
     with expect_error(ValueError):
-        collectives(TEXT.replace(told, "LATER"), SIZES)
+        collectives(TEXT.replace(attribute, "LATER"), SIZES)
 
 
 def test_a_program_that_is_not_scheduled_or_cannot_be_counted_is_refused():
@@ -96,7 +96,7 @@ MESH = "replica_groups=mesh['replica'=1,'data_x'=2,'data_y'=2,'data_z'=2] "
 
 
 def test_groups_by_the_names_of_axes_are_those_by_the_numbers_of_devices(found):
-    """As jaxlib prints them from 0.11 on."""
+    """The form that jaxlib prints from 0.11 on."""
     text = TEXT.replace("replica_groups=[4,2]<=[2,2,2]T(1,2,0)", MESH + "{'data_x'}")
     text = text.replace("replica_groups={{0,4},{1,5},{2,6},{3,7}}", MESH + "{'data_x'}")
     text = text.replace("replica_groups={{0,1},{2,3},{4,5},{6,7}}", MESH + "{'data_z'}")
@@ -324,7 +324,7 @@ def test_what_a_sparse_core_gathers_is_hidden_by_work_after_it_has_its_operand(b
 
 
 def shortly(text: str) -> str:
-    """As jaxlib prints it from 0.11 on."""
+    """The form that jaxlib prints from 0.11 on."""
     text = text.replace("async-start(%p), calls=%lookup", "call-start(%p), to_apply=%lookup")
     text = text.replace("async-start(%table), calls=%async", "custom-call-start(), called_computations={%called}")
     text = text.replace("async-update", "custom-call-update").replace("async-done", "custom-call-done")

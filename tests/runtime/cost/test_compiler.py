@@ -1,4 +1,4 @@
-"""What was compiled once is known; what determines the program is in its key; failures say what to do."""
+"""An outcome is compiled once; its key covers everything that determines the program; failures have a fix."""
 
 import dataclasses
 import importlib.metadata
@@ -120,8 +120,8 @@ def test_the_modules_of_the_step_are_among_the_sources_and_the_roofline_is_not()
 
 def test_every_module_that_a_compile_loads_is_a_source():
     program = "import json, sys, runtime.cost.compile_program\nprint(json.dumps(sorted(sys.modules)))"
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
-    loaded = {f"{name.replace('.', '/')}.py" for name in json.loads(told.stdout) if name.startswith("runtime.")}
+    listed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
+    loaded = {f"{name.replace('.', '/')}.py" for name in json.loads(listed.stdout) if name.startswith("runtime.")}
     modules = {path for path in loaded if (ROOT / path).exists()}
     sources = {str(path.relative_to(ROOT)) for path in compiler._source_files()}
     assert len(modules) > 20 and modules <= sources
@@ -167,21 +167,21 @@ def test_a_compiler_beside_the_environment_is_found_there_by_the_version_and_by_
     calls, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "1")  # another libtpu in the environment
-    told = tmp_path / "beside" / "libtpu-7.dist-info" / "METADATA"
-    told.parent.mkdir(parents=True)
-    told.write_text("Name: libtpu\nVersion: 7\n")
+    metadata = tmp_path / "beside" / "libtpu-7.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Name: libtpu\nVersion: 7\n")
     of_seven = key_of(REQUEST)
     assert outcome_of(REQUEST) == (COMPILED, False)
     assert calls[0][1]["env"]["PYTHONPATH"].split(os.pathsep)[1] == str(tmp_path / "beside")
-    told.write_text("Name: libtpu\nVersion: 8\n")
+    metadata.write_text("Name: libtpu\nVersion: 8\n")
     assert key_of(REQUEST) != of_seven
 
 
 def test_a_folder_that_tells_of_two_versions_of_a_compiler_is_refused(calls, tmp_path):
     for version in "78":
-        told = tmp_path / "beside" / f"libtpu-{version}.dist-info" / "METADATA"
-        told.parent.mkdir(parents=True)
-        told.write_text(f"Name: libtpu\nVersion: {version}\n")
+        metadata = tmp_path / "beside" / f"libtpu-{version}.dist-info" / "METADATA"
+        metadata.parent.mkdir(parents=True)
+        metadata.write_text(f"Name: libtpu\nVersion: {version}\n")
     with expect_error(RuntimeError):
         outcome_of(REQUEST)
     assert calls == []

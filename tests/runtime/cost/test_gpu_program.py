@@ -1,4 +1,4 @@
-"""What a GPU's program should not contain is told in words, as often as it stands there."""
+"""Slow operations of a GPU's program are reported in words, with their number."""
 
 from runtime.cost.gpu_program import slow_operations
 
@@ -19,7 +19,7 @@ END = "\n}\n"
 def test_products_left_to_a_guess_and_sorts_of_every_number_are_told():
     text = "\n".join([PRODUCT.format(1), PRODUCT.format(2), SORT.format(size=33_554_432)])
     assert slow_operations(GOOD + text + END) == (
-        "a product by Triton in tiles that nobody tuned: cuBLAS would choose by shape (2 times)",
+        "a product by Triton in untuned tiles: cuBLAS would choose by shape (2 times)",
         "a sort of 33,554,432 numbers: of a scatter whose places may coincide",
     )
 
@@ -37,8 +37,8 @@ def test_a_sum_over_many_arrays_that_it_puts_together_itself_is_told_and_a_kerne
     total = "  ROOT %sum = f32[] reduce(%all, %zero), dimensions={0,1,2}, to_apply=%add"
     header, entry = GOOD.split("\n", 1)
     run = "  ROOT %summed = f32[] fusion(%a), kind=kInput, calls=%fused"
-    told = "a sum over arrays that it puts together number by number: `materialized` would, once"
-    assert slow_operations(f"{header}\n{kernel(20, total)}{entry}{run}{END}") == (told,)
+    sentence = "a sum over arrays that it puts together number by number: `materialized` would, once"
+    assert slow_operations(f"{header}\n{kernel(20, total)}{entry}{run}{END}") == (sentence,)
     assert slow_operations(f"{header}\n{kernel(3, total)}{entry}{run}{END}") == ()
     assert slow_operations(f"{header}\n{kernel(20, '')}{entry}{run}{END}") == ()
     in_a_loop = "  ROOT %steps = f32[] while(%a), condition=%more, body=%fused"  # two kernels, one after the other

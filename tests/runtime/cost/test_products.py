@@ -12,7 +12,7 @@ from tests.catalogue import expect_error
 
 
 def flops(product: str, *operands: str) -> int:
-    """Of one instruction; operands are types."""
+    """Return the FLOPs of one instruction; operands are types."""
     given = "\n".join(f"  %p{index} = {type_} parameter({index})" for index, type_ in enumerate(operands))
     names = ", ".join(f"%p{index}" for index in range(len(operands)))
     text = f"ENTRY %main (p: f32[]) -> f32[] {{\n{given}\n  ROOT %{product.replace('()', f'({names})')}\n}}\n"
@@ -95,7 +95,7 @@ def test_the_products_of_gpus_kernels_are_told_by_their_scopes():
 
 @pytest.mark.parametrize(("scope", "size", "products"), [("seldom", 64, 1), (RARELY, 32, 0)])
 def test_of_branches_the_longest_counts_and_of_what_is_computed_rarely_none(scope, size, products):
-    """Of unlike sizes: programs that differ by a scope alone are one to JAX's cache."""
+    """Sizes differ, since JAX's cache takes programs that differ by a scope alone as one."""
 
     def computed(flag: jax.Array, rows: jax.Array, weight: jax.Array) -> jax.Array:
         with jax.named_scope(scope):
@@ -110,13 +110,13 @@ def test_of_branches_the_longest_counts_and_of_what_is_computed_rarely_none(scop
 
 @pytest.mark.parametrize(("columns", "backward"), [(8, 8 * 8 // 2), (16, 8 * 16)])
 def test_tokamax_s_kernels_are_told_apart_by_what_they_read_and_write(columns, backward):
-    said = 'custom-call(), custom_call_target="mosaic_gpu_v2", metadata={op_name="jit(f)/tokamax:"}'
+    call = 'custom-call(), custom_call_target="mosaic_gpu_v2", metadata={op_name="jit(f)/tokamax:"}'
     query, key, ends = "bf16[2,8,4,16]", f"bf16[2,{columns},2,16]", "s32[2,1,8]"
     heads = 2 * 2 * 4 * 16  # a product and a sum of each number of a pair's
-    forward = flops(f"mpmd_map.0 = ({query}, f32[2,4,8], f32[2,4,8]) {said}", query, key, key, ends)
+    forward = flops(f"mpmd_map.0 = ({query}, f32[2,4,8], f32[2,4,8]) {call}", query, key, key, ends)
     assert forward == heads * 2 * (8 * columns - 8 * 8 // 2)
-    assert flops(f"mpmd_map.1 = {query} {said}", query, key, key, query, "f32[2,4,8]", ends) == heads * 3 * backward
-    both = flops(f"mpmd_map.2 = ({key}, {key}) {said}", query, key, key, query, "f32[2,4,8]", ends)
+    assert flops(f"mpmd_map.1 = {query} {call}", query, key, key, query, "f32[2,4,8]", ends) == heads * 3 * backward
+    both = flops(f"mpmd_map.2 = ({key}, {key}) {call}", query, key, key, query, "f32[2,4,8]", ends)
     assert both == heads * 4 * backward
 
 

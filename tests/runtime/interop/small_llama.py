@@ -27,7 +27,7 @@ def model(config: LlamaConfig = CONFIG) -> LlamaParams:
     def moved(path: tuple[object, ...], leaf: jax.Array) -> jax.Array:
         if "norm" not in str(path[-1]):
             return 5 * leaf
-        # By name: two norms of one shape must differ, or nobody would see them exchanged.
+        # By name: two norms of one shape must differ, or no test would see them exchanged.
         return leaf + 0.1 * jax.random.normal(jax.random.key(zlib.crc32(str(path).encode())), leaf.shape)
 
     return jax.tree_util.tree_map_with_path(moved, Llama(config).init(jax.random.key(0)))

@@ -240,18 +240,18 @@ def test_a_text_is_encoded_whole_and_alone_whatever_the_file_of_the_tokenizer_wa
     write_tokenizer(str(tmp_path / "export"), source, special, vocab_size=CONFIG.vocab_size, max_length=256)
     assert read_model(str(tmp_path / "export")).tokenizer.encode("the quick fox").ids == expected
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "export").encode("the quick fox") == expected
-    # A folder of somebody else's may hold such a file.
+    # A foreign folder may have such a file.
     (tmp_path / "export/tokenizer.json").write_bytes((tmp_path / "padded.json").read_bytes())
     assert read_model(str(tmp_path / "export")).tokenizer.encode("the quick fox").ids == expected
     write_tokenizer(str(tmp_path / "export"), source, special, vocab_size=CONFIG.vocab_size, max_length=256)
-    # Both forget what the file says of it; whoever else reads the file does not.
+    # Both ignore these keys of the file; other readers do not.
     assert Tokenizer.from_file(str(tmp_path / "export/tokenizer.json")).encode("the quick fox").ids == expected
 
 
 def test_what_generates_text_is_told_the_special_tokens_and_pads_with_the_end_of_text(tmp_path):
     write_model(str(tmp_path), model(), CONFIG, LLAMA3_ROPE, SpecialTokens(7, 9), dtype="float32")
-    told = {"bos_token_id": 9, "do_sample": False, "eos_token_id": 7, "pad_token_id": 7}
-    assert json.loads((tmp_path / "generation_config.json").read_text()) == told
+    expected = {"bos_token_id": 9, "do_sample": False, "eos_token_id": 7, "pad_token_id": 7}
+    assert json.loads((tmp_path / "generation_config.json").read_text()) == expected
 
 
 def test_a_model_trained_with_bos_is_given_one_by_both_libraries(tmp_path):
@@ -436,16 +436,16 @@ def torn(content: bytes, change: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        ("cut", "[0-9,]+ bytes, and its header tells of [0-9,]+"),
-        ("longer", "[0-9,]+ bytes, and its header tells of [0-9,]+"),
-        ("a header without an end", "[0-9,]+ bytes, and its header alone would take 1,099,511,627,784"),
-        ("a value less", r"model.norm.weight of shape \(48,\) has 188 bytes"),
-        ("a value more", r"model.norm.weight of shape \(48,\) has 196 bytes"),
+        "cut",
+        "longer",
+        "a header without an end",
+        "a value less",
+        "a value more",
     ],
 )
-def test_torn_weights_are_an_error_that_names_the_file(tmp_path, change, message):
+def test_torn_weights_are_an_error_that_names_the_file(tmp_path, change):
     tokenizer_file(tmp_path / "tokenizer.json")
     write_model(str(tmp_path), model(), CONFIG, LLAMA2_ROPE, SPECIAL, dtype="float32")
     weights = tmp_path / "model.safetensors"

@@ -1,7 +1,7 @@
 """Run by test_scattered_product in a process of its own: the kernel on four simulated devices, as TPUs would run it.
 
 Prints one JSON object: how far its sums and the gradients of a model are from those of `psum_scatter`, whether two
-devices were found to reach for the same memory unordered, and what the simulation said.
+devices were found to reach for the same memory unordered, and the output of the simulation.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ def far(got: Any, expected: Any) -> float:
 
 
 def sums(num_devices: int, columns: int, dtype: str) -> float:
-    """Of random sides: the whole gradient from the parts of all devices, against the product of all rows at once."""
+    """Compare the whole gradient from the parts of all devices with the product of all rows at once."""
     mesh = Mesh(np.array(jax.devices()[:num_devices]), ("data_x",))
     keys, over = jax.random.split(jax.random.key(columns)), PartitionSpec("data_x")
     left, right = (
@@ -76,9 +76,9 @@ def gradients(mesh: Mesh, scatter_kernel: str) -> LlamaParams:
 
 def main() -> None:
     # The simulation has no other way to tell of a semaphore that a kernel leaves up, than to print it.
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
         report = findings()
-    print(json.dumps(report | {"said": said.getvalue()}))
+    print(json.dumps(report | {"output": output.getvalue()}))
 
 
 def findings() -> dict[str, Any]:
@@ -106,7 +106,7 @@ def findings() -> dict[str, Any]:
 
 
 def check(mesh: Mesh) -> str:
-    """What the check before a phase says of the kernel."""
+    """Return the errors of the check before a phase."""
     try:
         scatter_check.check_sums(mesh, "bfloat16", interpret=pltpu.InterpretParams())
     except RuntimeError as error:
@@ -133,7 +133,7 @@ WRONG = {
 
 
 def _races_found() -> bool:
-    # No public name tells.
+    # There is no public name for it.
     from jax._src.pallas.mosaic.interpret import interpret_pallas_call
 
     assert interpret_pallas_call.races is not None

@@ -21,13 +21,13 @@ from tests.catalogue import expect_error
 
 
 def cudnn_without_cudnn(*arrays: jax.Array, first_row: int = 0) -> jax.Array:
-    """With the mask of the kernel through JAX's own implementation, which promotes dtypes inside."""
+    """Apply the kernel's mask through JAX's own implementation, which promotes dtypes inside."""
     with jax.numpy_dtype_promotion("standard"):
         return attention_gpu.cudnn(*arrays, first_row=first_row, implementation="xla")
 
 
 def tokamax_without_a_gpu(*arrays: jax.Array, first_row: int = 0) -> jax.Array:
-    """With the mask of the kernel through tokamax's own definition, which mixes dtypes and ranks."""
+    """Apply the kernel's mask through tokamax's own definition, which mixes dtypes and ranks."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         return attention_tokamax.tokamax(*arrays, first_row=first_row, implementation="xla")
 
@@ -43,7 +43,7 @@ KERNELS: dict[str, Callable] = {
 
 
 def compiled(function: Callable) -> Callable:
-    """Of a new function each time: what was traced with other block sizes is not found again.
+    """Trace a new function each time, so that no trace with other block sizes is reused.
 
     With every rounding that is written: XLA may leave one out that another cast follows, and hide it from a test here.
     """
@@ -51,7 +51,7 @@ def compiled(function: Callable) -> Callable:
 
 
 def promotion(name: str) -> contextlib.AbstractContextManager[None]:
-    """Of dtypes, for a call of the kernel: tokamax's own definition is traced once more while it is lowered."""
+    """Allow dtype promotion in a call: tokamax's own definition is traced again while it is lowered."""
     return jax.numpy_dtype_promotion("standard" if name == "tokamax" else "strict")
 
 
@@ -152,7 +152,7 @@ def test_scores_are_not_rounded_to_bfloat16(name: str) -> None:
 
 
 def narrow_steps(program: Jaxpr) -> set[str]:
-    """Of the exponentials, logarithms and reductions in it, those that take or give what was rounded to bfloat16."""
+    """Return the exponentials, logarithms and reductions that take or give values rounded to bfloat16."""
     found, rounded = set(), set()
     for equation in program.eqns:
         name, (result, *_) = equation.primitive.name, equation.outvars
@@ -257,24 +257,15 @@ def test_tokamax_refuses_numbers_and_rows_that_it_does_not_take() -> None:
 
 
 @pytest.mark.parametrize(
-    ("versions", "why"),
+    "versions",
     [
-        (
-            {"jax": "0.10.2"},
-            r"is not installed, and with JAX 0\.10\.2 0\.0\.12 is needed, .* run `pip install tokamax==0\.0\.12`\.$",
-        ),
-        (
-            {"jax": "0.10.2", "tokamax": "0.0.17"},
-            r"tokamax is 0\.0\.17, and with JAX 0\.10\.2 0\.0\.12 is needed, .* run `pip install tokamax==0\.0\.12`\.$",
-        ),
-        (
-            {"jax": "0.12.0", "tokamax": "0.0.12"},
-            r"tokamax is 0\.0\.12, and with JAX 0\.12\.0 0\.0\.17 is needed, .* run `pip install tokamax==0\.0\.17`\.$",
-        ),
+        {"jax": "0.10.2"},
+        {"jax": "0.10.2", "tokamax": "0.0.17"},
+        {"jax": "0.12.0", "tokamax": "0.0.12"},
     ],
 )
 def test_tokamax_is_refused_for_other_versions_with_what_to_do(
-    versions: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch
+    versions: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def installed(name: str) -> str:
         if name not in versions:

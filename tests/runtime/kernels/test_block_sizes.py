@@ -18,7 +18,7 @@ from tests.catalogue import expect_error
 
 
 def memory_in(reason: str) -> tuple[list[float], float]:
-    """What the compiler said that a row takes, and of how much, in MiB."""
+    """Return the compiler's memory of a row, and its limit, in MiB."""
     taken = re.search(r"([\d., and]+) of (\d+) MiB", reason)
     assert taken is not None, reason
     return [float(size) for size in re.findall(r"\d+\.\d", taken[1])], float(taken[2])

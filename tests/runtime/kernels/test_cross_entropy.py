@@ -65,7 +65,7 @@ def differentiated(kernel: str) -> Callable:
 
 
 def run(kernel: str) -> Callable:
-    """With every rounding that is written: XLA may leave one out that another cast follows, and hide it from a test."""
+    """Compile with every rounding: XLA may skip one that another cast follows, and hide it from a test."""
     return jax.jit(differentiated(kernel), compiler_options={"xla_allow_excess_precision": False})
 
 
@@ -116,7 +116,8 @@ def test_bfloat16_products_are_summed_in_float32(kernel: str, tokens: int, vocab
 
 
 def sizes_of_results(program: Jaxpr) -> Iterator[int]:
-    """Of what each operation gives, also in loops and calls; what a Pallas kernel holds inside is of one block."""
+    """Yield the sizes of each operation's results, also in loops and calls; a Pallas kernel works on one block
+    inside."""
     for equation in program.eqns:
         yield from (result.aval.size for result in equation.outvars)
         if equation.primitive.name != "pallas_call":

@@ -13,7 +13,7 @@ LOOK_UPS: tuple[LookUp, ...] = ("scattered", "sorted")
 
 
 def gradient_of(ids: np.ndarray, rows: np.ndarray, num_rows: int, gradient: LookUp, dtype: str) -> np.ndarray:
-    """Of a table, where `rows` is what comes back for each token."""
+    """Return the gradient of a table, where `rows` is the cotangent of each token."""
 
     @jax.jit
     def pulled(table: jax.Array, ids: jax.Array, rows: jax.Array) -> jax.Array:

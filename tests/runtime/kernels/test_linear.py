@@ -42,7 +42,7 @@ def test_the_sum_can_be_kept_wider_than_its_arguments(way: WeightGradient) -> No
 def test_only_the_plain_way_sums_over_the_first_axis_of_its_left_side(
     way: WeightGradient, is_over_the_first_axis: bool
 ) -> None:
-    """In the compiled program: XLA would make a view of the copy, were it free to."""
+    """The copy is in the compiled program: without the barrier XLA would make a view of it."""
     form = jax.jit(lambda rows, cotangent: weight_gradient(rows, cotangent, way=way))
     program = form.lower(jnp.asarray(ROWS), jnp.asarray(COTANGENT)).compile().as_text()
     assert ("lhs_contracting_dims={0}" in program) == is_over_the_first_axis

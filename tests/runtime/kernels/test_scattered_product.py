@@ -26,7 +26,7 @@ from tests.conftest import OPTIMIZATION
 from tests.simulated_devices import report_of
 
 WITHOUT_A_PASS = "--xla_disable_hlo_passes=while-loop-invariant-code-motion"
-"""With JAX 0.12 it leaves a copy of a loop that calls Python: kernels of the check ran dozens of times."""
+"""Skipped with JAX 0.12, which leaves a copy of a loop that calls Python: kernels of the check ran dozens of times."""
 EIGHT_B = {"num_devices": 16, "num_tokens": 8192, "scattered": 4096, "item_bytes": 2, "sum_bytes": 2}
 
 
@@ -49,7 +49,7 @@ def test_no_device_reaches_for_what_another_is_using(report: dict) -> None:
 
 
 def test_no_call_leaves_a_semaphore_up_for_the_next(report: dict) -> None:
-    assert report["said"] == ""
+    assert report["output"] == ""
 
 
 def test_gradients_of_a_model_on_a_torus_are_those_of_the_compiler_s_scatters(report: dict) -> None:
@@ -59,10 +59,10 @@ def test_gradients_of_a_model_on_a_torus_are_those_of_the_compiler_s_scatters(re
 
 
 def test_a_run_begins_where_the_devices_sum_right_and_is_refused_where_they_do_not(report: dict) -> None:
-    said = report["checks"]
-    assert said.pop("as it is") == ""
-    assert set(said) == {"the part of another, after a right one", "without one device"}
-    for message in said.values():
+    errors = report["checks"]
+    assert errors.pop("as it is") == ""
+    assert set(errors) == {"the part of another, after a right one", "without one device"}
+    for message in errors.values():
         assert "along data_x of the mesh" in message and "sums are not those of the compiler's" in message
 
 
@@ -73,17 +73,17 @@ def test_the_8b_takes_the_largest_blocks_and_more_tokens_smaller_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("generation", "changed", "message"),
+    ("generation", "changed"),
     [
-        ("v4", {}, "no block of 8192 tokens fits in the 16 MiB of vector memory of a v4"),
-        ("v5e", {"num_tokens": 65536}, "no block of 65536 tokens fits .* use more micro-batches"),
-        ("v5e", {"num_devices": 64}, "its rows a device are not a whole number of 128"),
-        ("v5e", {"num_tokens": 100}, "its tokens summed over, of 100, are not a whole number of 128"),
-        ("v5e", {"num_devices": 1}, "is not scattered"),
+        ("v4", {}),
+        ("v5e", {"num_tokens": 65536}),
+        ("v5e", {"num_devices": 64}),
+        ("v5e", {"num_tokens": 100}),
+        ("v5e", {"num_devices": 1}),
     ],
 )
 def test_a_shape_that_the_kernel_does_not_take_is_refused_with_the_reason(
-    generation: str, changed: dict[str, int], message: str
+    generation: str, changed: dict[str, int]
 ) -> None:
     with expect_error(ValueError):
         scatter_blocks(generation, columns=1024, **EIGHT_B | changed)
@@ -137,15 +137,13 @@ def test_where_no_gradient_is_scattered_the_kernel_is_refused(eight_b: LlamaConf
 
 
 @pytest.mark.parametrize(
-    ("platform", "scatter_kernel", "message"),
+    ("platform", "scatter_kernel"),
     [
-        ("cpu", "pallas_tpu", "scatter_kernel is 'pallas_tpu', a Mosaic TPU kernel, .* platform 'cpu'; pass 'xla'"),
-        ("tpu", "ring", "scatter_kernel is 'ring'; it must be one of xla, pallas_tpu"),
+        ("cpu", "pallas_tpu"),
+        ("tpu", "ring"),
     ],
 )
-def test_a_scatter_kernel_that_cannot_run_is_an_error_with_the_reason(
-    platform: str, scatter_kernel: str, message: str
-) -> None:
+def test_a_scatter_kernel_that_cannot_run_is_an_error_with_the_reason(platform: str, scatter_kernel: str) -> None:
     with expect_error(ValueError):
         check_scatter_kernel(platform, scatter_kernel)
     check_scatter_kernel(platform, "xla")

@@ -33,7 +33,7 @@ SEGMENT_IDS = np.repeat([[0, 1, 2], [0, 1, 2]], [5, 4, 7], axis=1).astype(np.int
 
 
 def gradient(forms: Platform, attention_kernel: str, remat: Remat = "none") -> jax.stages.Lowered:
-    """Of a sum over the final hidden states, as a program of the parameters."""
+    """Return the gradient of a sum over the final hidden states, as a program of the parameters."""
     computation = whole("float32", attention_kernel, remat)._replace(platform=forms)
     frequencies = inverse_frequencies(LLAMA2_ROPE, CONFIG.head_dim)
 

@@ -138,20 +138,20 @@ def test_cosine_agrees_with_optax():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    "make",
     [
-        (lambda: Linear(1.0, 0.1, start_step=0, decay_steps=0), r"Linear\.decay_steps is 0"),
-        (lambda: Rewarm(0.1, 1.0, start_step=0, warmup_steps=0), r"Rewarm\.warmup_steps is 0"),
-        (lambda: Constant(math.nan), r"Constant\.value is nan"),
-        (lambda: Constant(-1.0), r"Constant\.value is -1"),
-        (lambda: Cycles(0, 10, 11), r"Cycles\.decay_steps is 11, longer than cycle_steps = 10"),
-        (lambda: WsdS(1e-3, 0.0, 0, (Cycles(0, 10, 1),)), r"WsdS\.end_value is 0"),
-        (lambda: WsdS(1e-3, 1e-4, 0, (Cycles(5, 10, 1),)), r"WsdS\.cycles must begin"),
-        (lambda: WsdS(1e-3, 1e-4, 10, (Cycles(0, 10, 1),)), r"WsdS\.warmup_steps is 10; .* between 0 and 9"),
-        (lambda: WsdS(1e-3, 1e-4, -1, (Cycles(0, 10, 1),)), r"WsdS\.warmup_steps is -1"),
+        lambda: Linear(1.0, 0.1, start_step=0, decay_steps=0),
+        lambda: Rewarm(0.1, 1.0, start_step=0, warmup_steps=0),
+        lambda: Constant(math.nan),
+        lambda: Constant(-1.0),
+        lambda: Cycles(0, 10, 11),
+        lambda: WsdS(1e-3, 0.0, 0, (Cycles(0, 10, 1),)),
+        lambda: WsdS(1e-3, 1e-4, 0, (Cycles(5, 10, 1),)),
+        lambda: WsdS(1e-3, 1e-4, 10, (Cycles(0, 10, 1),)),
+        lambda: WsdS(1e-3, 1e-4, -1, (Cycles(0, 10, 1),)),
     ],
 )
-def test_nonsense_is_refused_at_construction(make, message):
+def test_nonsense_is_refused_at_construction(make):
     with expect_error(ValueError):
         make()
 

@@ -22,8 +22,8 @@ NOT_FINITE = (math.nan, math.inf, -math.inf)
 def _after(
     history: SkipHistory, loss: jax.Array, norm: jax.Array, num_targets: jax.Array
 ) -> tuple[SkipHistory, jax.Array]:
-    told = {"sigma": jnp.float32(RULE.sigma), "warmup_steps": jnp.float32(RULE.warmup_steps)}
-    verdict = judged(history, loss, norm, num_targets, **told)
+    numbers = {"sigma": jnp.float32(RULE.sigma), "warmup_steps": jnp.float32(RULE.warmup_steps)}
+    verdict = judged(history, loss, norm, num_targets, **numbers)
     return remembered(history, verdict, loss, norm), verdict.is_bad
 
 
@@ -145,16 +145,16 @@ def test_selecting_survives_what_multiplying_would_not(worst):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes",
     [
-        ({"sigma": math.nan}, "SkipRule.sigma is nan; public runs take 6"),
-        ({"sigma": 0.0}, "SkipRule.sigma is 0.0"),
-        ({"warmup_steps": 9}, "SkipRule.warmup_steps is 9 and window_steps 8; .* 2 <= warmup_steps <= window_steps"),
-        ({"warmup_steps": 1}, "SkipRule.warmup_steps is 1"),
-        ({"max_consecutive": 0}, "max_consecutive is 0; write None for no rule at all"),
+        {"sigma": math.nan},
+        {"sigma": 0.0},
+        {"warmup_steps": 9},
+        {"warmup_steps": 1},
+        {"max_consecutive": 0},
     ],
 )
-def test_a_rule_that_cannot_work_is_refused(changes, message):
+def test_a_rule_that_cannot_work_is_refused(changes):
     arguments = {"window_steps": 8, "sigma": 3.0, "warmup_steps": 4, "max_consecutive": 5} | changes
     with expect_error(ValueError):
         SkipRule(**arguments)

@@ -65,7 +65,7 @@ def leaves(state: TrainState) -> list[np.ndarray]:
 
 
 def plain_norms(tree: LlamaParams) -> dict[str, float]:
-    """Of each tensor, and of each layer of those that hold all layers, in NumPy."""
+    """Return the norm of each tensor, and of each layer of stacked ones, in NumPy."""
     found = {name: getattr(tree, name) for name in ("embed_tokens", "norm", "lm_head")}
     for name, stacked in vars(tree.layers).items():
         found |= {f"layers.{layer}.{name}": values for layer, values in enumerate(stacked)}
@@ -73,7 +73,7 @@ def plain_norms(tree: LlamaParams) -> dict[str, float]:
 
 
 def norms_by_part(before: LlamaParams, after: TrainState, figures: StepMetrics) -> dict[str, list[dict[str, float]]]:
-    """Of the first update, as it was told and in NumPy from the state behind it: (gradient, update, parameters)."""
+    """Return the reported norms of the first update and those in NumPy: (gradient, update, parameters)."""
     # The first moment is then a share of the clipped gradient.
     unclipped = float(figures.grad_norm) / min(HYPERPARAMETERS.max_norm, float(figures.grad_norm))
     gradients = jax.tree.map(
@@ -81,8 +81,11 @@ def norms_by_part(before: LlamaParams, after: TrainState, figures: StepMetrics) 
     )
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), after.params)
     names = part_names(tensors_of(after.params))
-    told = [dict(zip(names, norms, strict=True)) for norms in np.asarray(figures.part_norms).tolist()]
-    return {"told": told, "plain": [*map(plain_norms, (gradients, jax.tree.map(np.subtract, params, before), params))]}
+    reported = [dict(zip(names, norms, strict=True)) for norms in np.asarray(figures.part_norms).tolist()]
+    return {
+        "reported": reported,
+        "plain": [*map(plain_norms, (gradients, jax.tree.map(np.subtract, params, before), params))],
+    }
 
 
 def run(mesh: Mesh, remat: str, num_microbatches: int) -> tuple[list, list[np.ndarray], list, np.ndarray, dict]:
@@ -162,8 +165,8 @@ def lowered(
         reduce_dtype=reduce_dtype,
     )  # fmt: skip
     program = train_program(CONFIG, mesh, options, donate=True)
-    told = HYPERPARAMETERS._replace(average_decays=())
-    return program.lower(state, *batch(), told.packed(), inverse_frequencies(LLAMA3_ROPE, CONFIG.head_dim))
+    numbers = HYPERPARAMETERS._replace(average_decays=())
+    return program.lower(state, *batch(), numbers.packed(), inverse_frequencies(LLAMA3_ROPE, CONFIG.head_dim))
 
 
 def collectives(text: str) -> list[str]:

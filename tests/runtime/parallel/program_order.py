@@ -1,4 +1,4 @@
-"""Which collectives of a compiled program may run beside a loop that holds others: those that no data puts in order."""
+"""Collectives of a compiled program that may run beside a loop with others, since no data orders them."""
 
 from collections.abc import Iterator
 
@@ -32,7 +32,7 @@ class _Order:
         )
 
     def _before(self, computation: str) -> dict[str, set[str]]:
-        """What each instruction takes something from, over however many steps."""
+        """Return the instructions that each one depends on, over any number of steps."""
         instructions = self._computations[computation]
         before: dict[str, set[str]] = {}
 

@@ -85,7 +85,7 @@ def test_an_array_of_parts_is_waited_for_as_a_whole() -> None:
 
 @pytest.mark.parametrize("dtype", [jnp.uint16, jnp.uint32, jnp.int16])
 def test_ids_of_another_type_are_refused(dtype: jnp.dtype) -> None:
-    """Of an unsigned one the compiler knows that it is never negative, and takes the dependence out."""
+    """The compiler knows that no unsigned number is negative, and removes the dependence."""
     with expect_error(TypeError):
         BY_DATA.after(jnp.ones(2), jnp.ones(2), TOKENS.astype(dtype))
 

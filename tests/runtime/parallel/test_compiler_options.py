@@ -1,4 +1,4 @@
-"""What a program is compiled with follows from the devices, and the compiler knows every name."""
+"""Compiler options follow from the devices, and the compiler knows every name."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""One program on any mesh: eight simulated devices give the losses, gradients and states of one."""
+"""A program is the same on any mesh: eight simulated devices give the losses, gradients and states of one."""
 
 import math
 import pathlib
@@ -29,14 +29,14 @@ def test_losses_and_norms_are_those_of_one_device(report: dict, variant: str) ->
 
 @pytest.mark.parametrize("variant", ("one", *VARIANTS))
 def test_norms_of_each_tensor_and_layer_are_those_of_numpy(report: dict, variant: str) -> None:
-    told, plain = (report[variant]["part_norms"][which] for which in ("told", "plain"))
+    reported, plain = (report[variant]["part_norms"][which] for which in ("reported", "plain"))
     # In NumPy what was added is a difference of float32 parameters: of RMSNorms they are 1, and it is a ten-thousandth.
-    for of_told, of_plain, tolerance in zip(told, plain, (1e-5, 5e-3, 1e-5), strict=True):
+    for of_reported, of_plain, tolerance in zip(reported, plain, (1e-5, 5e-3, 1e-5), strict=True):
         assert len(of_plain) == 3 * 11 + 3, "QK-norms, which are copied and not split, among them"
-        assert of_told == pytest.approx(of_plain, rel=tolerance)
+        assert of_reported == pytest.approx(of_plain, rel=tolerance)
         assert len(set(of_plain.values())) > 30, "no two parts are alike, so that none can stand for another"
     grad_norm, update_norm, param_norm = report[variant]["metrics"][0][2:5]
-    totals = [math.sqrt(sum(norm**2 for norm in norms.values())) for norms in told]
+    totals = [math.sqrt(sum(norm**2 for norm in norms.values())) for norms in reported]
     assert totals == pytest.approx([grad_norm, update_norm, param_norm], rel=1e-5)
 
 

@@ -109,10 +109,10 @@ def test_hosts_agree_on_the_largest_word_of_each_round_while_their_devices_are_b
         for index in range(2)
     ]
     try:
-        told = [json.loads(host.stdout.readline()) for host in hosts if host.stdout]
+        words = [json.loads(host.stdout.readline()) for host in hosts if host.stdout]
     finally:
         for host in hosts:
             host.kill()
             host.communicate()
     expected = [[max(words)] * 2 for words in WORDS]
-    assert told == [[[*expected, [1, 0]], False]] * 2
+    assert words == [[[*expected, [1, 0]], False]] * 2

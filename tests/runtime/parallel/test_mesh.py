@@ -47,14 +47,14 @@ def test_one_device_is_a_mesh_with_all_axes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "message"),
+    "shape",
     [
-        (MeshShape(data=3), r"needs 3 devices and there are 1; .* MeshShape\(data=1\)"),
-        (MeshShape(data=0), "MeshShape.data is 0; every axis has at least one device"),
-        (MeshShape(model=2, context=0), "MeshShape.context is 0; every axis has at least one device"),
+        MeshShape(data=3),
+        MeshShape(data=0),
+        MeshShape(model=2, context=0),
     ],
 )
-def test_a_shape_that_does_not_fit_is_refused(shape: MeshShape, message: str) -> None:
+def test_a_shape_that_does_not_fit_is_refused(shape: MeshShape) -> None:
     with expect_error(ValueError):
         make_mesh(shape, jax.devices()[:1])
 
@@ -82,7 +82,7 @@ def test_replicas_of_a_row_of_devices_are_neighbours_each() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Accelerator:
-    """What a mesh reads of a GPU."""
+    """The attributes of a GPU that a mesh reads."""
 
     id: int
     process_index: int
@@ -124,7 +124,7 @@ def test_heads_and_columns_that_the_model_axis_does_not_divide_are_refused(chang
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """What a mesh reads of a TPU device."""
+    """The attributes of a TPU device that a mesh reads."""
 
     slice_index: int
     coords: tuple[int, int, int]

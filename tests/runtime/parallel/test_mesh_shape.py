@@ -34,33 +34,29 @@ def test_what_is_asked_for_is_cut_off_and_the_rest_is_data(
 
 
 @pytest.mark.parametrize(
-    ("machines", "axes", "message"),
+    ("machines", "axes"),
     [
         (
             Machines((2, 4)),
             {"model": 4, "replica": 4},
-            "4, which divides no axis of a torus of 2x4 chips beside .* = 4; .* take one of 1, 2\\.$",
         ),
         (
             Machines((2, 4)),
             {"model": 8},
-            "model_parallel x context_parallel is 8, which divides no axis of a torus of 2x4 .* take one of 1, 2, 4",
         ),
-        (V4_4096, {"replica": 32}, "32, which divides .* cut from one axis alone, .*: take one of 1, 2, 4, 8, 16"),
-        (Machines((8,)), {"replica": 3}, "replica_parallel is 3, which does not divide the 8 devices; choose"),
+        (V4_4096, {"replica": 32}),
+        (Machines((8,)), {"replica": 3}),
         (
             Machines((24,), num_hosts=3),
             {"replica": 2},
-            "2, and there are 3 hosts: .* a divisor of the hosts, or a multiple",
         ),
         (
             Machines((4,), num_hosts=2, cores_hold_copies=True),
             {"replica": 4},
-            "4, which does not divide the number of hosts, 2",
         ),
     ],
 )
-def test_what_cannot_be_shared_is_refused_with_the_cure(machines: Machines, axes: dict, message: str) -> None:
+def test_what_cannot_be_shared_is_refused_with_the_cure(machines: Machines, axes: dict) -> None:
     with expect_error(ValueError):
         machines.layout(**axes)
 
