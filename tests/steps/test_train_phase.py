@@ -29,9 +29,9 @@ from runtime.data.loader import DataPosition
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm_paper import OdmPaper
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
-from runtime.model import llama
 from runtime.model.computation import whole
 from runtime.model.config import LLAMA2_ROPE
+from runtime.model.llama import model as llama_model
 from runtime.model.llama.config import LlamaConfig
 from runtime.model.model import logits
 from runtime.model.rotary import inverse_frequencies
@@ -114,8 +114,8 @@ def test_norms_by_part_in_the_event_log_make_up_the_global_norms(tmp_path, phase
 
 @pytest.mark.parametrize("factor", [1, 100])
 def test_wrong_initial_weights_raise_one_first_loss_alarm(tmp_path, phase, monkeypatch, factor):
-    normal = llama.normal
-    monkeypatch.setattr(llama, "normal", lambda *drawn: factor * normal(*drawn))
+    normal = llama_model.normal
+    monkeypatch.setattr(llama_model, "normal", lambda *drawn: factor * normal(*drawn))
     unseen = dataclasses.replace(phase.model, initializer_range=0.02 + factor / 10_000)  # nothing is compiled of it yet
     phase = phase.model_copy(update={"model": unseen})
     first, second = Trajectory(tmp_path / "first", "e" * 64), Trajectory(tmp_path / "second", "f" * 64)
@@ -178,17 +178,17 @@ def test_a_copied_good_checkpoint_resumes_at_another_prefix_with_the_same_bytes(
     with pytest.raises(StepStopped):  # under an epoch that no attempt at the other prefix has reached
         first.run(phase, stop_after=1)
     first.run(phase)
-    certified = max((tmp_path / "first/work/temporary").glob("*/certified.json")).parent
-    at, epoch = (int(number) for number in re.findall(r"\d+", certified.name))
+    good = max((tmp_path / "first/work/temporary").glob("*/good.json")).parent
+    at, epoch = (int(number) for number in re.findall(r"\d+", good.name))
     assert epoch > 1 and 0 < at < 8
-    copy = Path(without_lease_epoch(f"{tmp_path}/second/work/temporary/{certified.name}"))
-    shutil.copytree(certified, copy)
+    copy = Path(without_lease_epoch(f"{tmp_path}/second/work/temporary/{good.name}"))
+    shutil.copytree(good, copy)
     second.run(phase)
     assert [event["step"] for event in second.events() if event["event"] == "resume"] == [at]
     assert second.files(8) == first.files(8)
     second.run(until(phase, at))
     first.run(until(phase, at))
-    assert second.files(at) == first.files(at) and (copy / "certified.json").exists()
+    assert second.files(at) == first.files(at) and (copy / "good.json").exists()
 
 
 def test_milestones_are_published_on_the_way(tmp_path, phase):
@@ -323,9 +323,9 @@ def test_a_phase_can_restart_the_data_or_the_optimizer(tmp_path, phase, restore,
     metadata = checkpoint.read_metadata(f"{second.at(10).path}/checkpoint")
     assert (metadata["step"], metadata["data_position"]["consumed"]) == (10, {"w" * 64: consumed})
     saved, _ = checkpoint.load(
-        f"{second.at(10).path}/checkpoint", {"count": jax.ShapeDtypeStruct((), np.int32)}, partial=True
+        f"{second.at(10).path}/checkpoint", {"optimizer": {"count": jax.ShapeDtypeStruct((), np.int32)}}, partial=True
     )
-    assert int(saved["count"]) == count
+    assert int(saved["optimizer"]["count"]) == count
 
 
 def test_a_checkpoint_has_the_configuration_without_execution(tmp_path, phase):
@@ -367,13 +367,13 @@ GANG = Gpu("H200", 4, num_hosts=2)
 
 
 def gradients(trajectory: Trajectory) -> dict[str, np.ndarray]:
-    """First moments: sums of gradients."""
+    """Return the first moments, which are sums of gradients."""
     path = f"{trajectory.at(8).path}/checkpoint"
     leaves = json.loads(Path(f"{path}/manifest.json").read_text())["leaves"]
     wanted = {
         name: jax.ShapeDtypeStruct(tuple(leaf["shape"]), leaf["dtype"])
         for name, leaf in leaves.items()
-        if name.startswith("mu.")
+        if name.startswith("optimizer.mu.")
     }
     return {name: np.asarray(leaf) for name, leaf in checkpoint.load(path, wanted, partial=True)[0].items()}
 
