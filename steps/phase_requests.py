@@ -18,13 +18,13 @@ def requests_of(context: StepContext) -> "list[Request]":
 
     return [
         Request(
-            told.id,
-            Action[told.action.upper()],
-            told.milestone,
-            told.text,
-            functools.partial(context.reply, told),
-            functools.partial(context.decline, told),
+            request.id,
+            Action[request.action.upper()],
+            request.milestone,
+            request.text,
+            functools.partial(context.reply, request),
+            functools.partial(context.decline, request),
         )
-        for told in context.requests()
-        if told.action in ACTIONS
+        for request in context.requests()
+        if request.action in ACTIONS
     ]

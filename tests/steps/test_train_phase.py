@@ -219,24 +219,25 @@ def test_wanted_milestones_are_published_despite_a_stop(tmp_path, phase):
 
 
 def test_requests_to_a_phase_are_carried_out_and_get_replies(tmp_path, phase):
-    told, regular = Trajectory(tmp_path / "told", "d" * 64), Trajectory(tmp_path / "regular", "d" * 64)
-    words = {"publish": 5, "save": None, "publish-next": None, "publish-late": 9, "profile": None}
-    told.requests = [
+    asked, regular = Trajectory(tmp_path / "asked", "d" * 64), Trajectory(tmp_path / "regular", "d" * 64)
+    actions = {"publish": 5, "save": None, "publish-next": None, "publish-late": 9, "profile": None}
+    asked.requests = [
         Request(
             id=which, digest="d" * 64, name="phase", action=which.split("-")[0], milestone=at, author="anna", sent="now"
         )
-        for which, at in words.items()
+        for which, at in actions.items()
     ]
-    told.run(phase)
+    asked.run(phase)
     regular.wanted_milestones = (2, 5)
     regular.run(phase)
-    assert sorted(told.records) == [2, 5, 8]
-    assert [told.files(step) for step in (2, 5)] == [regular.files(step) for step in (2, 5)]
-    for name in words:
-        check_message(f"{name}: {told.answers[name]}")
-    events = [(event["step"], event["origin"]) for event in told.events() if event["event"] == "request"]
-    said = [f"anna told it to {what}" for what in ("publish step 5", "publish", "save", "profile")]
-    assert events == list(enumerate(said))
+    assert sorted(asked.records) == [2, 5, 8]
+    assert [asked.files(step) for step in (2, 5)] == [regular.files(step) for step in (2, 5)]
+    for name in actions:
+        check_message(f"{name}: {asked.answers[name]}")
+    events = [(event["step"], event["origin"]) for event in asked.events() if event["event"] == "request"]
+    assert events == list(
+        enumerate(f"anna asked it to {what}" for what in ("publish step 5", "publish", "save", "profile"))
+    )
 
 
 def test_wanted_milestones_are_published_behind_a_later_state(tmp_path, phase):
@@ -721,7 +722,8 @@ def test_a_plan_refuses_an_unacknowledged_change(phase):
 def test_a_source_over_its_limit_of_epochs_is_a_warning(tmp_path, phase, cache, caplog):
     Trajectory(tmp_path / "fine", "e" * 64).run(until(phase, 2))
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-    small = cache.bound(path=cache.path, result=cache.result.model_copy(update={"num_train_tokens": 100}))
+    few = cache.result.model_copy(update={"num_train_tokens": 100})
+    small = Input(name=cache.name, digest=cache.digest, path=cache.path, result=few)
     trajectory = Trajectory(tmp_path / "small", "e" * 64)
     trajectory.run(until(phase, 2, caches={"web": small}))
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING], "8 of 6 sequences"
