@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from marin_dag.cli.session import program_words
+from marin_dag.graph.assignments import build_graph
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import record_path
 from marin_dag.store.prefix import open_store
@@ -45,9 +46,14 @@ def save(prefix, digest, step, *, is_good):
     return temporary.folder_of(step)
 
 
+def recipe(*assignments):
+    """Return the graph of the laptop recipe with assignments as `--set` takes them."""
+    return build_graph(lambda: Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]]), assignments)
+
+
 @pytest.fixture(scope="module")
 def graph():
-    return Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
+    return recipe()
 
 
 def test_without_a_name_the_newest_checkpoint_of_each_phase_is_listed(tmp_path, capsys, graph):
@@ -73,7 +79,7 @@ def test_with_a_name_all_its_checkpoints_are_listed_with_commands_to_start_from_
     assert folder.replace("1150", "1100") in out
     commands = commands_in(out)
     assert commands["publish"][:4] == ["--set", "phoenix.until_step=1100", "--until", "phoenix"]
-    assert graph.override("phoenix", "until_step", "1100").step("phoenix").digest == phoenix.digest
+    assert recipe("phoenix.until_step=1100").step("phoenix").digest == phoenix.digest
     assert run(tmp_path, capsys, *commands["publish"][:4], "--dry-run")[0] == 2
     fork = commands["start here"]
     assert fork[:6] == ["fork", "phoenix", "--as", "phoenix-again", "--set", "start=phoenix@1100"]

@@ -4,17 +4,14 @@ import json
 
 import pytest
 
-from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import record_path
 from marin_dag.store.prefix import open_store
-from pipelines import tootsie
 from pipelines.rollback_command import Finding, findings_in
-from pipelines.scales import LAPTOP
 from tests.catalogue import check_message
 from tests.marin_dag.ledger.test_records import a_record
-from tests.pipelines.test_checkpoints_command import commands_in, run, save, with_short_program
+from tests.pipelines.test_checkpoints_command import commands_in, recipe, run, save, with_short_program
 
-GRAPH = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
+GRAPH = recipe()
 PHOENIX = GRAPH.step("phoenix")
 
 
@@ -103,7 +100,7 @@ def test_without_an_old_enough_checkpoint_the_start_of_the_phase_serves(tmp_path
 def test_a_phase_that_skips_batches_at_its_start_skips_them_again(tmp_path, capsys):
     sets = ("--set", "starling.skip_batches=7")
     acknowledged = ("--set", 'starling.acknowledge=["skip_batches"]')
-    starling = GRAPH.override("starling", "skip_batches", "7").step("starling")
+    starling = recipe("starling.skip_batches=7").step("starling")
     log(tmp_path, starling.digest, alarm("loss_spike", starling.config.begin_step + 150))
     _, out, _ = run(tmp_path, capsys, "rollback", "starling", *sets, *acknowledged)
     assert settings_in(out)["skip_batches"] == str(150 + 100 + 7)
@@ -112,7 +109,7 @@ def test_a_phase_that_skips_batches_at_its_start_skips_them_again(tmp_path, caps
 def test_many_skipped_batches_and_a_changing_mixture_have_notes(tmp_path, capsys):
     segments = {"segments": [{"start_step": 0, "weights": {"web": 1}}, {"start_step": 300, "weights": {"web": 1}}]}
     text = json.dumps(segments)
-    kestrel = GRAPH.override("kestrel", "mixture", text).step("kestrel")
+    kestrel = recipe(f"kestrel.mixture={text}").step("kestrel")
     save(tmp_path, kestrel.digest, 100, is_good=True)
     log(tmp_path, kestrel.digest, alarm("update_norm", 550))
     _, out, _ = run(tmp_path, capsys, "rollback", "kestrel", "--set", f"kestrel.mixture={text}")
@@ -122,7 +119,7 @@ def test_many_skipped_batches_and_a_changing_mixture_have_notes(tmp_path, capsys
 
 def test_a_fork_of_a_phase_that_restored_less_restores_everything(tmp_path, capsys):
     sets = ("--set", "starling.restore=weights", "--set", 'starling.acknowledge=["restore"]')
-    starling = GRAPH.override("starling", "restore", "weights").step("starling")
+    starling = recipe("starling.restore=weights").step("starling")
     begin = starling.config.begin_step
     save(tmp_path, starling.digest, begin + 10, is_good=True)
     log(tmp_path, starling.digest, alarm("loss_spike", begin + 110))

@@ -29,9 +29,9 @@ from runtime.data.loader import DataPosition
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm_paper import OdmPaper
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
-from runtime.model import llama
 from runtime.model.computation import whole
 from runtime.model.config import LLAMA2_ROPE
+from runtime.model.llama import model as llama_model
 from runtime.model.llama.config import LlamaConfig
 from runtime.model.model import logits
 from runtime.model.rotary import inverse_frequencies
@@ -114,8 +114,8 @@ def test_norms_by_part_in_the_event_log_make_up_the_global_norms(tmp_path, phase
 
 @pytest.mark.parametrize("factor", [1, 100])
 def test_wrong_initial_weights_raise_one_first_loss_alarm(tmp_path, phase, monkeypatch, factor):
-    normal = llama.normal
-    monkeypatch.setattr(llama, "normal", lambda *drawn: factor * normal(*drawn))
+    normal = llama_model.normal
+    monkeypatch.setattr(llama_model, "normal", lambda *drawn: factor * normal(*drawn))
     unseen = dataclasses.replace(phase.model, initializer_range=0.02 + factor / 10_000)  # nothing is compiled of it yet
     phase = phase.model_copy(update={"model": unseen})
     first, second = Trajectory(tmp_path / "first", "e" * 64), Trajectory(tmp_path / "second", "f" * 64)
@@ -178,17 +178,17 @@ def test_a_copied_good_checkpoint_resumes_at_another_prefix_with_the_same_bytes(
     with pytest.raises(StepStopped):  # under an epoch that no attempt at the other prefix has reached
         first.run(phase, stop_after=1)
     first.run(phase)
-    certified = max((tmp_path / "first/work/temporary").glob("*/certified.json")).parent
-    at, epoch = (int(number) for number in re.findall(r"\d+", certified.name))
+    good = max((tmp_path / "first/work/temporary").glob("*/good.json")).parent
+    at, epoch = (int(number) for number in re.findall(r"\d+", good.name))
     assert epoch > 1 and 0 < at < 8
-    copy = Path(without_lease_epoch(f"{tmp_path}/second/work/temporary/{certified.name}"))
-    shutil.copytree(certified, copy)
+    copy = Path(without_lease_epoch(f"{tmp_path}/second/work/temporary/{good.name}"))
+    shutil.copytree(good, copy)
     second.run(phase)
     assert [event["step"] for event in second.events() if event["event"] == "resume"] == [at]
     assert second.files(8) == first.files(8)
     second.run(until(phase, at))
     first.run(until(phase, at))
-    assert second.files(at) == first.files(at) and (copy / "certified.json").exists()
+    assert second.files(at) == first.files(at) and (copy / "good.json").exists()
 
 
 def test_milestones_are_published_on_the_way(tmp_path, phase):
@@ -219,24 +219,25 @@ def test_wanted_milestones_are_published_despite_a_stop(tmp_path, phase):
 
 
 def test_requests_to_a_phase_are_carried_out_and_get_replies(tmp_path, phase):
-    told, regular = Trajectory(tmp_path / "told", "d" * 64), Trajectory(tmp_path / "regular", "d" * 64)
-    words = {"publish": 5, "save": None, "publish-next": None, "publish-late": 9, "profile": None}
-    told.requests = [
+    asked, regular = Trajectory(tmp_path / "asked", "d" * 64), Trajectory(tmp_path / "regular", "d" * 64)
+    actions = {"publish": 5, "save": None, "publish-next": None, "publish-late": 9, "profile": None}
+    asked.requests = [
         Request(
             id=which, digest="d" * 64, name="phase", action=which.split("-")[0], milestone=at, author="anna", sent="now"
         )
-        for which, at in words.items()
+        for which, at in actions.items()
     ]
-    told.run(phase)
+    asked.run(phase)
     regular.wanted_milestones = (2, 5)
     regular.run(phase)
-    assert sorted(told.records) == [2, 5, 8]
-    assert [told.files(step) for step in (2, 5)] == [regular.files(step) for step in (2, 5)]
-    for name in words:
-        check_message(f"{name}: {told.answers[name]}")
-    events = [(event["step"], event["origin"]) for event in told.events() if event["event"] == "request"]
-    said = [f"anna told it to {what}" for what in ("publish step 5", "publish", "save", "profile")]
-    assert events == list(enumerate(said))
+    assert sorted(asked.records) == [2, 5, 8]
+    assert [asked.files(step) for step in (2, 5)] == [regular.files(step) for step in (2, 5)]
+    for name in actions:
+        check_message(f"{name}: {asked.answers[name]}")
+    events = [(event["step"], event["origin"]) for event in asked.events() if event["event"] == "request"]
+    assert events == list(
+        enumerate(f"anna asked it to {what}" for what in ("publish step 5", "publish", "save", "profile"))
+    )
 
 
 def test_wanted_milestones_are_published_behind_a_later_state(tmp_path, phase):
@@ -323,9 +324,9 @@ def test_a_phase_can_restart_the_data_or_the_optimizer(tmp_path, phase, restore,
     metadata = checkpoint.read_metadata(f"{second.at(10).path}/checkpoint")
     assert (metadata["step"], metadata["data_position"]["consumed"]) == (10, {"w" * 64: consumed})
     saved, _ = checkpoint.load(
-        f"{second.at(10).path}/checkpoint", {"count": jax.ShapeDtypeStruct((), np.int32)}, partial=True
+        f"{second.at(10).path}/checkpoint", {"optimizer": {"count": jax.ShapeDtypeStruct((), np.int32)}}, partial=True
     )
-    assert int(saved["count"]) == count
+    assert int(saved["optimizer"]["count"]) == count
 
 
 def test_a_checkpoint_has_the_configuration_without_execution(tmp_path, phase):
@@ -367,13 +368,13 @@ GANG = Gpu("H200", 4, num_hosts=2)
 
 
 def gradients(trajectory: Trajectory) -> dict[str, np.ndarray]:
-    """First moments: sums of gradients."""
+    """Return the first moments, which are sums of gradients."""
     path = f"{trajectory.at(8).path}/checkpoint"
     leaves = json.loads(Path(f"{path}/manifest.json").read_text())["leaves"]
     wanted = {
         name: jax.ShapeDtypeStruct(tuple(leaf["shape"]), leaf["dtype"])
         for name, leaf in leaves.items()
-        if name.startswith("mu.")
+        if name.startswith("optimizer.mu.")
     }
     return {name: np.asarray(leaf) for name, leaf in checkpoint.load(path, wanted, partial=True)[0].items()}
 
@@ -721,7 +722,8 @@ def test_a_plan_refuses_an_unacknowledged_change(phase):
 def test_a_source_over_its_limit_of_epochs_is_a_warning(tmp_path, phase, cache, caplog):
     Trajectory(tmp_path / "fine", "e" * 64).run(until(phase, 2))
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-    small = cache.bound(path=cache.path, result=cache.result.model_copy(update={"num_train_tokens": 100}))
+    few = cache.result.model_copy(update={"num_train_tokens": 100})
+    small = Input(name=cache.name, digest=cache.digest, path=cache.path, result=few)
     trajectory = Trajectory(tmp_path / "small", "e" * 64)
     trajectory.run(until(phase, 2, caches={"web": small}))
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING], "8 of 6 sequences"
