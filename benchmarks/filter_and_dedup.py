@@ -46,8 +46,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from benchmarks.verdict import conclude
+from marin_dag.graph.context import StepContext
 from marin_dag.graph.inputs import Input
-from marin_dag.run.context import StepContext
 from runtime.text.documents import Document, write_documents
 from runtime.text.filter_rules import FineWebQuality, GopherQuality, GopherRepetition
 from steps.dedup import DedupConfig, dedup
@@ -212,7 +212,7 @@ def _taken(documents: Iterator[Document]) -> Iterator[Document]:
 def _ours(folder: Path, workers: int) -> dict[str, float]:
     shards = tuple(sorted(path.name for path in (folder / "input").iterdir()))
     result = DocumentsResult(shards=shards, num_documents=0, num_bytes=0, dropped={})
-    given = Input(None, name="input", digest="0" * 64, path=str(folder / "input"), result=result)
+    given = Input(name="input", digest="0" * 64, path=str(folder / "input"), result=result)
     in_line: dict[int, float] = {}
     ran_before = time.process_time()
     began = time.perf_counter()
@@ -221,7 +221,7 @@ def _ours(folder: Path, workers: int) -> dict[str, float]:
         config = FilterConfig(documents=given, rules=RULES)
         filtered = filter_documents.function(config, _context(executor, "filter", folder / "filtered", in_line))
         filtered_at = time.perf_counter()
-        kept_by_rules = Input(None, name="filter", digest="1" * 64, path=str(folder / "filtered"), result=filtered)
+        kept_by_rules = Input(name="filter", digest="1" * 64, path=str(folder / "filtered"), result=filtered)
         deduplicate = DedupConfig(documents=kept_by_rules, keys_per_task=KEYS_PER_TASK)
         kept = dedup.function(deduplicate, _context(executor, "dedup", folder / "deduplicated", in_line))
     seconds = time.perf_counter() - began

@@ -52,8 +52,8 @@ from runtime.parallel.mesh import mesh_of_cores
 from runtime.tracking.events import EventLog
 from runtime.training import run_state
 from runtime.training.control import Control
-from runtime.training.figures import METRICS_LATE_STEPS
-from runtime.training.loop import TrainingStopped, train
+from runtime.training.figures import LATE_STEPS
+from runtime.training.loop import LoopParts, TrainingStopped, train
 from runtime.training.profiling import Profiler
 from runtime.training.saving import SavingPlan
 from runtime.training.settings import TrainSettings
@@ -138,7 +138,7 @@ def cost_of_loop(
         temporary=TemporaryCheckpoints(str(folder / "work"), 1),
         checkpoint_every_steps=checkpoint_every_steps,
         checkpoint_every_seconds=math.inf,
-        certify_every_steps=1_000,
+        keep_good_every_steps=1_000,
         output_folder=str(folder / "output"),
         publish_every_steps=0,
         facts={},
@@ -147,19 +147,20 @@ def cost_of_loop(
         try:
             train(
                 run_state.from_scratch(state),
-                settings=SETTINGS,
-                hyperparameters=lambda index: told,
-                train_step=timed,
-                loader=loader,
-                saving=saving,
-                events=events,
-                control=Control(
-                    lambda: "measured" if len(watch) > SETTLING_UPDATES + updates else "",
-                    agree=Agreement(folder.name),
+                SETTINGS,
+                LoopParts(
+                    hyperparameters=lambda index: told,
+                    train_step=timed,
+                    loader=loader,
+                    saving=saving,
+                    events=events,
+                    control=Control(
+                        lambda: "measured" if len(watch) > SETTLING_UPDATES + updates else "",
+                        agree=Agreement(folder.name),
+                    ),
+                    profiler=Profiler(str(folder / "profiles"), events),
+                    rows=rows,
                 ),
-                profiler=Profiler(str(folder / "profiles"), events),
-                on_milestone=lambda run, milestone: None,
-                rows=rows,
             )
         except TrainingStopped:
             assert len(watch) == SETTLING_UPDATES + updates + 1, "stopped by something else than the benchmark"
@@ -195,7 +196,7 @@ def cost_of_steps(
             tokens, segment_ids = rows.placed(tokens), rows.placed(segment_ids)
         state, metrics = step(state, tokens, segment_ids, TOLD)
         pending.append(metrics)
-        if len(pending) > METRICS_LATE_STEPS:
+        if len(pending) > LATE_STEPS:
             jax.device_get(pending.pop(0))
     return watch.cost()
 

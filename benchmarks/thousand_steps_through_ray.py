@@ -81,10 +81,10 @@ def ours(num_steps: int, *, deep: bool) -> float:
 
 def start_cluster() -> None:
     """As the backend starts it; a run that finds one joins it."""
-    from marin_dag.run.ray.cluster import OF_ONE_OF_ITS_OWN, require_a_token
+    from marin_dag.run.ray.cluster import PRIVATE_CLUSTER_VARIABLES, ensure_token
 
-    require_a_token()
-    os.environ.update(OF_ONE_OF_ITS_OWN)
+    ensure_token()
+    os.environ.update(PRIVATE_CLUSTER_VARIABLES)
     os.environ["PYTHONPATH"] = str(ROOT)
     import ray
 

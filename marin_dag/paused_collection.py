@@ -1,8 +1,6 @@
-"""Collection: Python's own garbage collector, made to wait.
+"""Pauses of Python's garbage collector.
 
-A plan makes some million objects (syntax trees, identities) and keeps nearly all of them; looking among them for
-circles again and again took a third of its time. A command that looks imports and reads as much, and what it has made
-goes with its process: to look for circles among it all once more at the end took as long as the command.
+A plan makes about a million objects and keeps nearly all of them; searching them for cycles took a third of its time.
 """
 
 import contextlib
@@ -10,13 +8,12 @@ import gc
 from collections.abc import Iterator
 
 SELDOM = 50_000, 20, 100
-"""Objects made before the young ones are looked through, and how often that is before those that stayed are: Python
-looks at every 700th."""
+"""Thresholds of `gc.set_threshold`; Python's own first one is 700 objects."""
 
 
 @contextlib.contextmanager
 def collection_paused() -> Iterator[None]:
-    """No circles are looked for inside; what was on before is on again after it."""
+    """Pause the collector inside; restore it afterwards."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -28,9 +25,9 @@ def collection_paused() -> Iterator[None]:
 
 @contextlib.contextmanager
 def collection_of_a_command(*, is_run: bool) -> Iterator[None]:
-    """Of a process that carries out one command and ends: in the end no circles are looked for.
+    """Collect seldom while one command runs, and not at its end, as the process ends too.
 
-    While it goes on they are, seldom; and as often as ever by a run, whose steps may hold much memory in few objects.
+    A run collects as often as ever: its steps may hold much memory in few objects.
     """
     before = gc.get_threshold()
     if not is_run:

@@ -1,21 +1,21 @@
-"""Quantities as a person reads them, in one style wherever they are printed: four figures, a space, the unit."""
+"""Quantities as text, in one style: four figures, a space, the unit."""
 
 COUNT_UNITS = ("", " k", " M", " B", " T")
 BYTE_UNITS = (" B", " kB", " MB", " GB", " TB", " PB")
 
 
 def counted(count: int, noun: str) -> str:
-    """A count of things: 1 step, 98 steps, 2,048 files."""
+    """Return a count of things: 1 step, 98 steps, 2,048 files."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def in_short(count: float) -> str:
-    """A count, such as one of tokens: 512, 4.169 M, 14.82 T."""
+    """Return a large count: 512, 4.169 M, 14.82 T."""
     return _scaled(count, COUNT_UNITS)
 
 
 def in_bytes(size: float) -> str:
-    """A size in decimal units, as disks and buckets are sold."""
+    """Return a size in decimal units, as disks and buckets are sold."""
     return _scaled(size, BYTE_UNITS)
 
 

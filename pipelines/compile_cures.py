@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from marin_dag.graph.step import Milestone, Step
+from marin_dag.graph.step import Step
 from runtime.cost.request import Request
 from steps.machine_checks import check_resources
 
@@ -81,7 +81,7 @@ def options(
             return wanted[name]
         step = phases[name]
         own = getattr(step.config, cure.field)
-        base = step.base.step if isinstance(step.base, Milestone) else step.base
+        base = step.base
         inherits = base is not None and base.name in phases and cure.field not in step.changes
         inherited = value_of(base.name) if base is not None and inherits else own
         if name in users:

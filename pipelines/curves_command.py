@@ -19,9 +19,9 @@ from pipelines.picture_file import PAGE, check_writable, write_picture
 from pipelines.reference import Reference, reference_of, refuse_wrong_margin
 from pipelines.timeline import legs_in, main_line_of, phases_in
 from pipelines.trainings import attempts_of, names_of_trainings, shared
-from runtime.training.timeline import Leg
 from steps.phase_config import TrainPhaseConfig
 from steps.phase_result import FINAL_LOSS_STEPS
+from steps.phase_timeline import RunPhase
 
 if TYPE_CHECKING:
     from runtime.report.norms_page import LayerNorms
@@ -164,7 +164,7 @@ def _reference(session: Session, graph: Graph) -> Reference | None:
         raise UserError(f"--against {against}: {error}") from error
 
 
-def _places(session: Session, graph: Graph) -> tuple[dict[str, Leg], list[str]]:
+def _places(session: Session, graph: Graph) -> tuple[dict[str, RunPhase], list[str]]:
     """Where each phase stands in its run, and the phases of the main line."""
     legs = legs_in(phases_in(graph.steps))
     return legs, main_line_of(legs, {fork.name for fork in session.forks.all()})

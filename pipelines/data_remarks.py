@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from marin_dag.plan.lint import LintWarning
 from marin_dag.quantities import in_short
-from runtime.training.timeline import Leg
+from steps.phase_timeline import RunPhase
 
 
-def data_remarks(legs: Mapping[str, Leg]) -> dict[str, list[LintWarning]]:
+def data_remarks(legs: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:
     """Return, by phase, a warning for each phase that skips batches."""
     return {
         name: [

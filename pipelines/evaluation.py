@@ -1,4 +1,4 @@
-"""What is measured, exported and shown: evaluations of every phase, exports and scores of three, one report."""
+"""The evaluations of every phase, the exports and scores of three, and one report."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,9 +14,9 @@ EXPORTED = ("jellyfish", "starling", "deeper_starling")
 
 
 def evaluated(scale: Scale, corpus: Corpus, phases: Mapping[str, Step]) -> dict[str, Step]:
-    """After each phase: hot and averaged weights, in bits per byte of each source's held-out documents.
+    """Return an evaluation of each phase: bits per byte of weights and EMA weights on each source's held-out text.
 
-    On the machines of the phase and in as many copies, for its hidden size may divide over them in no other way.
+    It has the machines and the copies of the phase, since the hidden size may divide in no other way.
     """
     return {
         name: ema_eval(
@@ -32,7 +32,7 @@ def evaluated(scale: Scale, corpus: Corpus, phases: Mapping[str, Step]) -> dict[
 
 
 def exported(scale: Scale, corpus: Corpus, phases: Mapping[str, Step]) -> dict[str, Step]:
-    """The averaged weights of three phases, as Hugging Face folders."""
+    """Return exports of the EMA weights of three phases, as Hugging Face folders."""
     return {
         name: hf_export(
             f"hf_export/{name}",
@@ -46,7 +46,7 @@ def exported(scale: Scale, corpus: Corpus, phases: Mapping[str, Step]) -> dict[s
 
 
 def scored(scale: Scale, corpus: Corpus, exports: Mapping[str, Step]) -> dict[str, Step]:
-    """The exported folders, as published, through lm-eval's own tasks."""
+    """Return scores of the exported folders on lm-eval's tasks."""
     return {
         name: lm_eval(
             f"lm_eval/{name}",
@@ -73,14 +73,14 @@ def reported(scale: Scale, corpus: Corpus, results: Sequence[Step]) -> Step:
 
 
 def _opening(scale: Scale, corpus: Corpus) -> tuple[str, str]:
-    """Title and first words, which say what the run was trained on where that is not the recipe's."""
-    told = "what it read, how it was trained, what it changed, and what came of it."
+    """Return title and first sentence, which name the corpus where it is not the recipe's."""
+    contents = "its data, its training, its changes and its results."
     if not corpus.is_own:
-        return f"Tootsie ({scale.name})", f"Every phase and side branch of the Tootsie 8B recipe: {told}"
+        return f"Tootsie ({scale.name})", f"Every phase and side branch of the Tootsie 8B recipe: {contents}"
     names = sorted(corpus.labels.get(key, key) for key in corpus.documents)
     sources = f"{len(names)} sources" if len(names) > 1 else "one source"
     return (
         f"Tootsie on an own corpus ({scale.name})",
-        f"Every phase and side branch of the Tootsie 8B recipe, over {sources} of its own ({', '.join(names)}): {told} "
-        "Each source takes the part of the recipe's mixture that the first word of its name tells.",
+        f"Every phase and side branch of the Tootsie 8B recipe, over {sources} of its own ({', '.join(names)}): "
+        f"{contents} The first word of a source's name chooses its part of the recipe's mixture.",
     )

@@ -6,7 +6,7 @@ The page is a step of its own: a fork that fails or is dropped does not touch th
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from marin_dag.graph.forks import Fork
+from marin_dag.graph.fork import Fork
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from pipelines.reporting import RESULT_KINDS, report_on

@@ -16,7 +16,7 @@ from marin_dag.values.changes import nearest
 from pipelines.picture_file import DRAWING, check_writable, write_picture
 from pipelines.timeline import phase_before
 from runtime.data.consumption import Consumption, Leg, consumption
-from runtime.training.timeline import KEEP_THE_DATA_POSITION
+from runtime.training.restore import RESTORES_POSITION
 from steps.phase_config import TrainPhaseConfig
 
 Estimate = Callable[[Any], Mapping[str, float]]
@@ -72,7 +72,7 @@ def _phase(session: Session) -> Step[Any]:
 def mix_to(phase: Step[Any], records: Records, estimated_tokens: Mapping[str, float]) -> Mix:
     """What a run to the end of `phase` takes since its data began."""
     way, ends = [phase], [phase.config.until_step]
-    while (start := phase_before(way[0])) is not None and way[0].config.restore in KEEP_THE_DATA_POSITION:
+    while (start := phase_before(way[0])) is not None and way[0].config.restore in RESTORES_POSITION:
         way.insert(0, start.step)
         ends.insert(0, way[1].config.begin_step)
     begin = way[0].config.begin_step

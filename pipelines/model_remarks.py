@@ -16,7 +16,7 @@ from runtime.model.config import LLAMA3_ROPE
 from runtime.model.llama.config import LlamaConfig
 from runtime.optim.schedule import Rewarm, WsdS
 from runtime.report.recipe import rate
-from runtime.training.timeline import Leg
+from steps.phase_timeline import RunPhase
 
 SIZE_IN_A_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", re.IGNORECASE)
 """`tr8-104B`, `llama-3.2-1b`, `125m`."""
@@ -37,12 +37,12 @@ MOST_B2, LARGE_TOKENS_PER_STEP = 0.98, 2**19
 """Updates of few tokens need a long memory; tr8's had 4 million."""
 
 
-def model_remarks(legs: Mapping[str, Leg]) -> dict[str, list[LintWarning]]:
+def model_remarks(legs: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:
     """Return warnings by phase; phases without any have no entry."""
     return {name: found for name, leg in legs.items() if (found := [*_of(leg, legs)])}
 
 
-def _of(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[LintWarning]:
+def _of(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
     if leg.parent is None and leg.settings.restore == "everything":  # an import restores "weights"
         model = leg.settings.model
         if isinstance(model, LlamaConfig):
@@ -54,7 +54,7 @@ def _of(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[LintWarning]:
     yield from _of_b2(leg, legs)
 
 
-def _of_name(leg: Leg, model: LlamaConfig) -> Iterator[LintWarning]:
+def _of_name(leg: RunPhase, model: LlamaConfig) -> Iterator[LintWarning]:
     found = SIZE_IN_A_NAME.search(leg.name)
     if found is None:
         return
@@ -114,7 +114,7 @@ def _of_initialization(model: LlamaConfig) -> Iterator[LintWarning]:
         )
 
 
-def _of_large_model(leg: Leg, model: LlamaConfig, legs: Mapping[str, Leg]) -> Iterator[LintWarning]:
+def _of_large_model(leg: RunPhase, model: LlamaConfig, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
     highest = max(_highest_rate(other) for other in legs.values() if leg.name in _line_to(other, legs))
     if model.num_parameters >= LARGE_NUM_PARAMETERS and highest > HIGH_LEARNING_RATE and not model.use_qk_norm:
         yield LintWarning(
@@ -124,7 +124,7 @@ def _of_large_model(leg: Leg, model: LlamaConfig, legs: Mapping[str, Leg]) -> It
         )
 
 
-def _of_rope(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[LintWarning]:
+def _of_rope(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
     """Warn at the phase that sets the rotary embedding, unless the recipe changes it later, on purpose."""
     rope, model = leg.settings.rope, leg.settings.model
     if (model.vocab_size, rope.rope_theta) != (LLAMA3_VOCAB_SIZE, LLAMA2_ROPE_THETA):
@@ -140,7 +140,7 @@ def _of_rope(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[LintWarning]:
     )
 
 
-def _of_b2(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[LintWarning]:
+def _of_b2(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
     if _has_long_memory(leg) and not (leg.parent is not None and _has_long_memory(legs[leg.parent])):
         b2 = leg.settings.b2
         yield LintWarning(
@@ -150,16 +150,16 @@ def _of_b2(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[LintWarning]:
         )
 
 
-def _has_long_memory(leg: Leg) -> bool:
+def _has_long_memory(leg: RunPhase) -> bool:
     return leg.settings.b2 > MOST_B2 and leg.tokens_per_step >= LARGE_TOKENS_PER_STEP
 
 
-def _highest_rate(leg: Leg) -> float:
+def _highest_rate(leg: RunPhase) -> float:
     schedule = leg.settings.learning_rate
     return max(*leg.rates, schedule.peak_value if isinstance(schedule, WsdS | Rewarm) else 0.0)
 
 
-def _line_to(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[str]:
+def _line_to(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[str]:
     """Yield the phase and those before it in its run."""
     name: str | None = leg.name
     while name is not None:

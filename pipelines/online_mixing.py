@@ -7,9 +7,9 @@ sources. The page with the results of one run is docs/online-mixing.md.
 """
 
 if __name__ == "__main__":  # first: the other imports take half a second
-    from marin_dag.run.early_interrupt import say_it_in_one_line
+    from marin_dag.run.early_interrupt import install_interrupt_handler
 
-    say_it_in_one_line()
+    install_interrupt_handler()
 
 import argparse
 import sys

@@ -10,15 +10,15 @@ from marin_dag.plan.lint import LintWarning
 from marin_dag.quantities import counted
 from runtime.optim.schedule import Cosine, Linear, Rewarm
 from runtime.report.recipe import rate
-from runtime.training.timeline import Leg
+from steps.phase_timeline import RunPhase
 
 
-def rate_remarks(legs: Mapping[str, Leg]) -> dict[str, list[LintWarning]]:
+def rate_remarks(legs: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:
     """Return warnings by phase; phases that start and end with their schedules have no entry."""
     return {name: found for name, leg in legs.items() if (found := [*_of(leg, legs)])}
 
 
-def _of(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[LintWarning]:
+def _of(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
     schedule = leg.settings.learning_rate
     if isinstance(schedule, Linear | Cosine):
         warmup_steps = schedule.warmup_steps if isinstance(schedule, Cosine) else 0
@@ -64,6 +64,6 @@ def _of(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[LintWarning]:
         )
 
 
-def _continues_schedule(leg: Leg, legs: Mapping[str, Leg]) -> bool:
+def _continues_schedule(leg: RunPhase, legs: Mapping[str, RunPhase]) -> bool:
     """Return whether the phase before has the same schedule: one decay over two phases."""
     return leg.parent is not None and legs[leg.parent].settings.learning_rate == leg.settings.learning_rate

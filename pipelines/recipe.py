@@ -14,7 +14,15 @@ from typing import Any, Literal
 from marin_dag.cli import main as command_line
 from marin_dag.graph.resources import Cpu, Gpu, Tpu
 from marin_dag.graph.step import Step
-from pipelines import certified_command, compile_report, curves_command, mix_command, timeline_command, waits_command
+from pipelines import (
+    checkpoints_command,
+    compile_report,
+    curves_command,
+    mix_command,
+    rollback_command,
+    timeline_command,
+    waits_command,
+)
 from pipelines.fork_report import fork_report
 from pipelines.headline import headline
 from pipelines.reporting import report_on
@@ -83,7 +91,8 @@ FOLLOW = {train_phase: (ema_eval,)}
 COMMANDS = (
     timeline_command.COMMAND,
     waits_command.COMMAND,
-    certified_command.COMMAND,
+    checkpoints_command.COMMAND,
+    rollback_command.COMMAND,
     curves_command.COMMAND,
 )
 """Commands of every recipe that trains; `main` adds `mix`."""

@@ -9,23 +9,14 @@ from marin_dag.graph.step import Step
 from pipelines.timeline import legs_in, main_line_of, phase_before, phases_in
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.report.recipe import described
-from runtime.training.timeline import changes
 from steps.ema_eval import ema_eval
 from steps.hf_export import hf_export
 from steps.lm_eval import lm_eval
-from steps.phase_config import TrainPhaseConfig
+from steps.phase_config import TrainPhaseConfig, chosen_settings
+from steps.phase_timeline import changes
 from steps.report import report
 from steps.report_config import GraphNode, RecipeChange, ReportConfig
 
-FIELDS_OF_A_FIRST_PHASE = (
-    "global_batch_size",
-    "learning_rate",
-    "weight_decay",
-    "rope",
-    "averages",
-    "z_loss",
-    "mixture",
-)
 STAGE_OF_KIND = {
     "extract": "extract",
     "filter_documents": "filter",
@@ -183,7 +174,7 @@ def _settings(phase: Step, parent: Step | None) -> list[tuple[str, Any, Any]]:
     if parent is not None:
         return [(item.field, item.before, item.after) for item in changes(parent.config, phase.config)]
     settings: list[tuple[str, Any, Any]] = [
-        (name, None, getattr(phase.config, name)) for name in FIELDS_OF_A_FIRST_PHASE
+        (name, None, value) for name, value in chosen_settings(phase.config).items()
     ]
     if phase.predecessor is not None:
         settings.insert(0, ("start", None, f"{phase.predecessor.step.name} ({phase.config.restore})"))

@@ -73,7 +73,7 @@ class Scale:
     """Bytes of each source that a tokenizer is trained on, where the recipe trains one."""
     validation_share: float
     checkpoint_every_steps: int
-    certify_every_steps: int
+    keep_good_every_steps: int
     validate_every_steps: int
     validation_tokens_per_source: int
     """Fewer than `evaluation_tokens`, since a run validates many times."""
@@ -141,7 +141,7 @@ EIGHT_B = Scale(
     tokenizer_bytes_per_source=256 << 20,
     validation_share=0.001,
     checkpoint_every_steps=600,
-    certify_every_steps=2_000,
+    keep_good_every_steps=2_000,
     # As in the public run.
     validate_every_steps=1_000,
     validation_tokens_per_source=2**19,
@@ -208,7 +208,7 @@ LAPTOP = Scale(
     tokenizer_bytes_per_source=2 << 20,
     validation_share=0.02,
     checkpoint_every_steps=100,
-    certify_every_steps=100,
+    keep_good_every_steps=100,
     validate_every_steps=120,
     validation_tokens_per_source=4_096,
     publish_every_steps=0,

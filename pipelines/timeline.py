@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from marin_dag.graph.graph import Graph
-from marin_dag.graph.inputs import Input
+from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.step import Step
 from marin_dag.plan.lint import LintWarning
 from marin_dag.quantities import counted
@@ -19,17 +19,20 @@ from pipelines.validation_remarks import validation_remarks
 from runtime.data.mixture import MixtureSchedule
 from runtime.optim.schedule import WsdS
 from runtime.report.recipe import described, rate, shares, side_branches
-from runtime.training.timeline import Change, Leg, PhaseSettings, changes, learning_rate_jump, legs_of
+from steps.phase_config import TrainPhaseConfig, chosen_settings
+from steps.phase_timeline import Change, RunPhase, changes, learning_rate_jump, place_phases
 
 SCHEMA = "marin_dag.timeline/1"
 SHOWN_IN_EVERY_PHASE = ("rope", "mixture")
 """Fields that each phase shows although it inherits them, as the published table does."""
+LISTED_APART = ("mixture", "global_batch_size", "sequence_length", "seed")
+"""Settings of a first phase that have lines of their own."""
 VALUE_WIDTH = 120 - 22
 """Characters of a line behind the name of a field."""
 HEADINGS = ("phase", "until step", "steps", "tokens at its end", "batch", "learning rate", "decay", "EMA", "z-loss")
 
 
-def phase_before(phase: Step) -> Input[Any] | None:
+def phase_before(phase: Step) -> OutputRef[Step] | None:
     """Return the phase that this one starts from; None for a start from scratch or from imported weights."""
     start = phase.predecessor
     return start if start is not None and start.step.kind.continues is not None else None
@@ -52,14 +55,14 @@ def phases_in(steps: Iterable[Step]) -> dict[str, Step]:
     return found
 
 
-def legs_in(phases: Mapping[str, Step]) -> dict[str, Leg]:
+def legs_in(phases: Mapping[str, Step]) -> dict[str, RunPhase]:
     """Return the position of each phase in its run."""
     starts = {
         name: (start.step.name, phase.config.begin_step)
         for name, phase in phases.items()
         if (start := phase_before(phase)) is not None
     }
-    return legs_of({name: phase.config for name, phase in phases.items()}, starts)
+    return place_phases({name: phase.config for name, phase in phases.items()}, starts)
 
 
 def lint(graph: Graph) -> dict[str, list[LintWarning]]:
@@ -67,13 +70,13 @@ def lint(graph: Graph) -> dict[str, list[LintWarning]]:
     return lint_on(legs_in(phases_in(graph.steps)))
 
 
-def lint_on(legs: Mapping[str, Leg]) -> dict[str, list[LintWarning]]:
+def lint_on(legs: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:
     """Return the lint warnings about phases, by phase; phases without a warning have no entry."""
     kinds = data_remarks(legs), model_remarks(legs), rate_remarks(legs), validation_remarks(legs)
     return {name: found for name in legs if (found := [warning for kind in kinds for warning in kind.get(name, ())])}
 
 
-def main_line_of(legs: Mapping[str, Leg], forks: Collection[str] = ()) -> list[str]:
+def main_line_of(legs: Mapping[str, RunPhase], forks: Collection[str] = ()) -> list[str]:
     """Return the phases that lead to the phase with the most tokens: the run without branches and `forks`."""
     written = [name for name in legs if name not in forks]
     last: str | None = max(written or legs, key=lambda name: legs[name].end_tokens)
@@ -84,7 +87,7 @@ def main_line_of(legs: Mapping[str, Leg], forks: Collection[str] = ()) -> list[s
     return line[::-1]
 
 
-def main_line_first(legs: Mapping[str, Leg], forks: Collection[str] = ()) -> list[str]:
+def main_line_first(legs: Mapping[str, RunPhase], forks: Collection[str] = ()) -> list[str]:
     """Return the names of all phases: the main line, then its branches."""
     main_line = main_line_of(legs, forks)
     return [*main_line, *(name for name in legs if name not in main_line)]
@@ -161,7 +164,7 @@ def document(
     return {"schema": SCHEMA, "phases": json.loads(json.dumps(phases_as_json), parse_constant=str)}
 
 
-def _as_json(leg: Leg, phases: Mapping[str, Step], is_main: bool, refused: str | None) -> dict[str, Any]:
+def _as_json(leg: RunPhase, phases: Mapping[str, Step], is_main: bool, refused: str | None) -> dict[str, Any]:
     first, last = leg.rates
     start = phases[leg.name].predecessor
     found = changes(_left(leg, phases), leg.settings) if leg.parent is not None else ()
@@ -196,12 +199,12 @@ def _refused(problem: str | None) -> list[str]:
     return [f"  {'' if index else 'REFUSED by the plan: '}{line}" for index, line in enumerate(lines)]
 
 
-def _left(leg: Leg, phases: Mapping[str, Step]) -> Any:
+def _left(leg: RunPhase, phases: Mapping[str, Step]) -> Any:
     """Return the parent's settings at the step where the phase leaves it, which may be before the parent's end."""
     return phases[str(leg.parent)].config.model_copy(update={"until_step": leg.begin_step})
 
 
-def _row(leg: Leg, *, is_branch: bool) -> tuple[str, ...]:
+def _row(leg: RunPhase, *, is_branch: bool) -> tuple[str, ...]:
     settings = leg.settings
     first, last = leg.rates
     return (
@@ -230,7 +233,9 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def _in_full(leg: Leg, legs: Mapping[str, Leg], phases: Mapping[str, Step], shown: Collection[str]) -> list[str]:
+def _in_full(
+    leg: RunPhase, legs: Mapping[str, RunPhase], phases: Mapping[str, Step], shown: Collection[str]
+) -> list[str]:
     settings, phase = leg.settings, phases[leg.name]
     before = None if leg.parent is None else legs[leg.parent]
     start = phase.predecessor
@@ -249,12 +254,10 @@ def _in_full(leg: Leg, legs: Mapping[str, Leg], phases: Mapping[str, Step], show
     lines += _cycles(leg)
     if before is None:
         lines.append(f"  model          {settings.model.num_parameters:,} parameters, seed {settings.seed}")
-        always = ("learning_rate", "weight_decay", "b1", "b2", "eps", "max_norm", "averages", "z_loss", "rope")
-        shown_fields = {field: described(getattr(settings, field)) for field in always}
-        shown_fields |= {field: described(value) for field in ("skip", "replay") if (value := getattr(settings, field))}
-        if settings.packing != "concatenate":
-            shown_fields["packing"] = settings.packing
-        lines += [f"  = {field:<17} {line}" for field, value in shown_fields.items() for line in _filled("", value)]
+        listed = {name: value for name, value in chosen_settings(settings).items() if name not in LISTED_APART}
+        lines += [
+            f"  = {field:<17} {line}" for field, value in listed.items() for line in _filled("", described(value))
+        ]
         lines += [f"  = {'mixture':<17} {line}" for line in _mixture(settings.mixture, leg.begin_step)]
         return lines
     left = _left(leg, phases)
@@ -269,7 +272,7 @@ def _in_full(leg: Leg, legs: Mapping[str, Leg], phases: Mapping[str, Step], show
     return lines
 
 
-def _unchanged(leg: Leg, field: str, legs: Mapping[str, Leg], shown: Collection[str]) -> list[str]:
+def _unchanged(leg: RunPhase, field: str, legs: Mapping[str, RunPhase], shown: Collection[str]) -> list[str]:
     """Return an inherited setting and the phase that set it; a mixture in full only where that phase is not shown."""
     origin, value = leg.name, getattr(leg.settings, field)
     while (parent := legs[origin].parent) is not None and getattr(legs[parent].settings, field) == value:
@@ -280,7 +283,7 @@ def _unchanged(leg: Leg, field: str, legs: Mapping[str, Leg], shown: Collection[
     return [f"  = {field:<17} {line}" for line in lines]
 
 
-def _cycles(leg: Leg) -> list[str]:
+def _cycles(leg: RunPhase) -> list[str]:
     """Return a line for each kind of WSD-S cycle that ends within the phase."""
     schedule = leg.settings.learning_rate
     if not isinstance(schedule, WsdS):
@@ -299,7 +302,7 @@ def _cycles(leg: Leg) -> list[str]:
     return lines
 
 
-def _change(leg: Leg, before: PhaseSettings, change: Change) -> list[str]:
+def _change(leg: RunPhase, before: TrainPhaseConfig, change: Change) -> list[str]:
     if change.field == "mixture":
         drawn = before.mixture.shares_at(max(leg.begin_step - 1, 0))
         lines = _mixture(leg.settings.mixture, leg.begin_step, drawn)

@@ -9,7 +9,7 @@ from pipelines.timeline import legs_in, main_line_first, main_line_of, render, t
 from runtime.optim.schedule import Cosine, Linear, Rewarm, WsdS
 from runtime.report.contents import Average, Curve, MixtureSpan, Phase
 from runtime.report.timeline_page import page, svg
-from runtime.training.timeline import Leg
+from steps.phase_timeline import RunPhase
 
 POINTS_OF_A_CURVE = 200
 """Steps of each segment that is not straight."""
@@ -27,7 +27,7 @@ def draw(
     return page(title, drawn, render(phases, refused, forks)) if is_page else svg(title, drawn)
 
 
-def _phase(leg: Leg, *, is_main: bool, same_as: str | None) -> Phase:
+def _phase(leg: RunPhase, *, is_main: bool, same_as: str | None) -> Phase:
     settings = leg.settings
     # A row is a finished update, whose rate is that of the step before it.
     steps = np.array(sorted(set(_steps_to_show(leg))), dtype=np.int64) + 1
@@ -54,7 +54,7 @@ def _phase(leg: Leg, *, is_main: bool, same_as: str | None) -> Phase:
     )
 
 
-def _steps_to_show(leg: Leg) -> Iterator[int]:
+def _steps_to_show(leg: RunPhase) -> Iterator[int]:
     """Finished updates before each drawn one: both ends, each corner of the schedule, and points along its bends."""
     first, last = leg.begin_step, leg.settings.until_step - 1
     yield from (first, last)
@@ -64,7 +64,7 @@ def _steps_to_show(leg: Leg) -> Iterator[int]:
             yield from (int(step) for step in np.linspace(low, high, min(POINTS_OF_A_CURVE, high - low + 1)))
 
 
-def _segments(leg: Leg) -> Iterator[tuple[int, int]]:
+def _segments(leg: RunPhase) -> Iterator[tuple[int, int]]:
     schedule = leg.settings.learning_rate
     match schedule:
         case Linear() | Cosine():

@@ -94,7 +94,7 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
             reduce_dtype=scale.reduce_dtype,
             scatter_kernel=scale.kestrel_scatter_kernel,
             checkpoint_every_steps=scale.checkpoint_every_steps,
-            certify_every_steps=scale.certify_every_steps,
+            keep_good_every_steps=scale.keep_good_every_steps,
             validate_every_steps=scale.validate_every_steps,
             validation_tokens_per_source=scale.validation_tokens_per_source,
             publish_every_steps=scale.publish_every_steps,

@@ -7,10 +7,10 @@ import numpy as np
 from runtime.optim.ema import HOT
 from runtime.report.validation_page import ValidationCurve
 from runtime.tracking.curves import Curves
-from runtime.training.timeline import Leg
+from steps.phase_timeline import RunPhase
 
 
-def validation_curves(legs: Sequence[Leg], curves: Curves, main_line: Collection[str]) -> list[ValidationCurve]:
+def validation_curves(legs: Sequence[RunPhase], curves: Curves, main_line: Collection[str]) -> list[ValidationCurve]:
     """What phases that are stops of one training measured, each behind the stops that come before it.
 
     One has the updates up to its own stop alone, however far the training has gone on; those of the main line have

@@ -31,7 +31,7 @@ def write_waits(session: Session, plan: Plan) -> Iterator[str]:
         config = planned.step.config
         if not isinstance(config, ReportConfig):
             continue
-        names = {item.step.name for item in config.phases.values()}
+        names = {item.name for item in config.phases.values()}
         phases = names_of_trainings(step for step in plan.graph.steps if step.name in names)
         path = _path_beside(session.store, planned.step)
         if path is None:

@@ -9,9 +9,9 @@ repeated spans, evaluation sets. `drops.md` shows what each step dropped and why
 """
 
 if __name__ == "__main__":  # before the other imports, which take half a second
-    from marin_dag.run.early_interrupt import say_it_in_one_line
+    from marin_dag.run.early_interrupt import install_interrupt_handler
 
-    say_it_in_one_line()
+    install_interrupt_handler()
 
 import argparse
 import fnmatch

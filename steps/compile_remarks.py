@@ -42,10 +42,10 @@ class AnnouncedCompile(Generic[ArgumentsT, ReturnT]):
         self._is_compiled = True
         self._context.log.info("compiled %s in %.1f s", self._what, seconds)
         if seconds >= SILENT_SECONDS:
-            self._context.remark(f"compiled {self._what} in {seconds:.0f} s")
+            self._context.warn(f"compiled {self._what} in {seconds:.0f} s")
         return returned
 
     def _announce(self) -> None:
-        self._context.remark(
+        self._context.warn(
             f"still compiling {self._what} after {SILENT_SECONDS:.0f} s; training starts when it is done"
         )

@@ -1,7 +1,7 @@
-"""EMA eval: bits per byte of a phase's weights, hot and averaged, on held-out text of each domain."""
+"""EMA eval: bits per byte of a phase's weights and EMA weights on held-out text of each domain."""
 
-import functools
-from typing import Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, Field
 
@@ -11,13 +11,13 @@ from marin_dag.graph.step import Input, Runtime, StepContext, step
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.kernels.kernel_shape import KernelShape
 from runtime.optim.ema import HOT, Ema, average_named
-from steps.held_out import held_out
-from steps.joined_mesh import joined_mesh
+from steps.held_out import EvaluationProgram, open_held_out
+from steps.joined_mesh import LOST_PEER_ERRORS, joined_mesh
 from steps.machine_checks import devices_on, mesh_on, refuse_kernels
 from steps.phase_checks import (
+    check_average_exists,
+    check_one_tokenizer,
     imported_by,
-    refuse_several_tokenizers,
-    refuse_unkept_average,
     tokenizers_of,
     tokenizers_of_phase,
 )
@@ -25,30 +25,33 @@ from steps.phase_config import TrainPhaseConfig
 from steps.phase_result import TrainPhaseResult
 from steps.tokenize import TokenizeResult
 
+if TYPE_CHECKING:
+    from runtime.evaluation.bits_per_byte import BitsPerByte
+
 
 class EmaEvalConfig(BaseModel, frozen=True, extra="forbid"):
-    """What is measured, on what."""
+    """The weights and the text to measure."""
 
     phase: Input[TrainPhaseResult]
     caches: dict[str, Input[TokenizeResult]]
-    """Domain -> tokenized source, of which the held-out documents are read."""
+    """Domain -> tokenized source, whose held-out documents are read."""
     max_tokens_per_domain: int = Field(ge=1)
-    """Enough of them are spread evenly over the domain's held-out text."""
+    """Most tokens, spread evenly over the domain's held-out text."""
     average: str | None = None
-    """Name of the average to measure beside the hot weights; None measures every one that the phase keeps."""
+    """Name of the EMA weights to measure besides the trained weights; None measures all of the phase."""
     compute_dtype: Literal["bfloat16", "float32"] = "float32"
     windows_per_batch: Runtime[int] = Field(default=WINDOWS_PER_BATCH, ge=1)
-    """At least so many; as many as there are devices where that is more."""
+    """Fewest windows of a batch; with more devices, one for each."""
     replica_parallel: Runtime[int] = Field(default=1, ge=1)
     """Copies of the parameters in each TPU slice, or over all hosts, as `TrainPhaseConfig.replica_parallel`."""
     attention_kernel: Runtime[str | None] = None
-    """None takes the fastest that is known to be right where it runs; a name is taken or refused."""
+    """None is the fastest kernel that is known to be right on the devices; an unsuitable name is an error."""
     loss_kernel: Runtime[str | None] = None
-    """As `attention_kernel`."""
+    """See `attention_kernel`."""
 
 
 class AverageResult(BaseModel, frozen=True, extra="forbid"):
-    """Bits per byte by domain of one average, and their mean."""
+    """Bits per byte of one set of EMA weights by domain, and their mean."""
 
     average: Ema
     by_domain: dict[str, float]
@@ -56,46 +59,49 @@ class AverageResult(BaseModel, frozen=True, extra="forbid"):
 
 
 class EmaEvalResult(BaseModel, frozen=True, extra="forbid"):
-    """Bits per byte by domain, and means over domains, each counting the same."""
+    """Bits per byte by domain, and means over domains with equal weights."""
 
     step: int
     consumed_tokens: int
     hot: dict[str, float]
     hot_mean: float
     averages: tuple[AverageResult, ...]
-    """Those of the phase in their order, or the one asked for by name; none where the phase keeps none."""
+    """The EMA weights of the phase in their order, or the one that the config names."""
     num_bytes: dict[str, int]
-    """UTF-8 bytes of held-out text that were predicted."""
+    """Predicted UTF-8 bytes of held-out text."""
     num_tokens: dict[str, int]
 
 
 def check_phase(config: EmaEvalConfig) -> None:
-    """Raises where the phase is trained under another tokenizer than that of the text, or keeps no such average, or
-    its windows are longer than the text may be."""
+    """Check tokenizer, average and window length against the phase.
+
+    Raises:
+        ValueError: the phase has another tokenizer than the text.
+        RefusedConfigError: the phase has no such average, or `max_tokens_per_domain` is less than a window.
+    """
     phase = config.phase.config_of(TrainPhaseConfig)
     if config.average == HOT:
         raise RefusedConfigError(
-            "average: 'hot' are the weights as last trained, which are measured in any case; leave it out, or name an "
-            "average to measure beside them.",
+            "average: 'hot' names the trained weights, which are always measured; remove it, or use the name of EMA "
+            "weights.",
             {"average": "null"},
         )
-    refuse_several_tokenizers(tokenizers_of_phase("phase", config.phase, phase) | tokenizers_of(config.caches))
-    refuse_unkept_average("average", config.phase, phase, config.average, instead="null")
+    check_one_tokenizer(tokenizers_of_phase("phase", config.phase, phase) | tokenizers_of(config.caches))
+    check_average_exists("average", config.phase, phase, config.average, instead="null")
     scored = phase or imported_by(config.phase)
     if scored is not None and config.max_tokens_per_domain < scored.sequence_length:
         raise RefusedConfigError(
-            f"max_tokens_per_domain is {config.max_tokens_per_domain:,}, and held-out text is measured in windows of "
-            f"the sequence_length of {config.phase.name!r}, which is {scored.sequence_length:,}; take at least one.",
+            f"max_tokens_per_domain is {config.max_tokens_per_domain:,}, less than one window of the sequence_length "
+            f"of {config.phase.name!r} ({scored.sequence_length:,} tokens); use at least that.",
             {"max_tokens_per_domain": str(scored.sequence_length)},
         )
 
 
 def check_machines(config: EmaEvalConfig, resources: Resources) -> None:
-    """What can be known before the phase is trained.
+    """Check the machines before the phase is trained.
 
     Raises:
-        ValueError: the machines cannot share the model, or a kernel cannot run on them, or not at the lengths and
-            sizes.
+        ValueError: the model cannot be sharded over the machines, or a kernel cannot run on them with its shapes.
     """
     phase = config.phase.config_of(TrainPhaseConfig) or imported_by(config.phase)
     if phase is None:
@@ -111,49 +117,56 @@ def check_machines(config: EmaEvalConfig, resources: Resources) -> None:
         )
         refuse_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
     except ValueError as error:
-        raise ValueError(f"on {resources}: {error} Or name another one: attention_kernel='chunked'.") from None
+        raise ValueError(f"on {resources}: {error} Or use another kernel: attention_kernel='chunked'.") from None
 
 
-@step(policy="tracked", packages=("jax",), check=check_phase, check_on=check_machines)
+@step(
+    policy="tracked", packages=("jax",), check=check_phase, check_on=check_machines, lost_peer_errors=LOST_PEER_ERRORS
+)
 def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
-    """All sets of weights see the same windows through the same compiled program, over all devices of all hosts."""
-    from runtime.evaluation.bits_per_byte import BitsPerByte, macro_average
+    """Score all sets of weights on the same windows with one compiled program, on all devices of all hosts."""
     from runtime.evaluation.trained_model import TrainedModel
     from runtime.training.watchdog import Watchdog
 
     mesh = joined_mesh(context, replica_parallel=config.replica_parallel)
     phase = config.phase.result
     model = TrainedModel.open(config.phase.join(phase.checkpoint))
-    texts, kernels = held_out(
-        config.caches,
-        context,
-        mesh,
-        model.description.config,
-        model.description.rope,
+    program = EvaluationProgram(
+        model=model.description.config,
+        rope=model.description.rope,
         sequence_length=model.description.sequence_length,
-        max_tokens_per_domain=config.max_tokens_per_domain,
         windows_per_batch=config.windows_per_batch,
         compute_dtype=config.compute_dtype,
         attention_kernel=config.attention_kernel,
         loss_kernel=config.loss_kernel,
     )
+    texts, kernels = open_held_out(
+        config.caches, context, mesh, program, max_tokens_per_domain=config.max_tokens_per_domain
+    )
     context.computed_with(**kernels.described())
     averages = phase.averages
     if config.average is not None:
         averages = (average_named(phase.averages, config.average, owner=f"average: {config.phase.name}"),)
-    kinds = [HOT, *(average.name for average in averages)]
-
-    def tell(before: int, done: int) -> None:
-        context.progress(before + done, len(kinds) * texts.num_batches, "batches")
-
+    names = [HOT, *(average.name for average in averages)]
     scores: dict[str, dict[str, BitsPerByte]] = {}
     watchdog = Watchdog("batch")
     with watchdog.watching():
-        for place, which in enumerate(kinds):
-            told = functools.partial(tell, place * texts.num_batches)
-            scores[which] = texts.scores(model.params(which, mesh), on_batch=told, watchdog=watchdog)
+        for index, which in enumerate(names):
+
+            def on_batch(done: int, before: int = index * texts.num_batches) -> None:
+                context.progress(before + done, len(names) * texts.num_batches, "batches")
+
+            scores[which] = texts.scores(model.params(which, mesh), on_batch=on_batch, watchdog=watchdog)
             for domain, score in scores[which].items():
                 context.log.info("%s weights, %s: %.4f bits per byte", which, domain, score.bits_per_byte)
+    return _result(phase, averages, scores)
+
+
+def _result(
+    phase: TrainPhaseResult, averages: "tuple[Ema, ...]", scores: "Mapping[str, Mapping[str, BitsPerByte]]"
+) -> EmaEvalResult:
+    from runtime.evaluation.bits_per_byte import macro_average
+
     values = {
         which: {domain: score.bits_per_byte for domain, score in by_domain.items()}
         for which, by_domain in scores.items()

@@ -1,4 +1,4 @@
-"""Evaluation items: the pinned evaluation package or own sets in, a file a task and the index of their n-grams out."""
+"""Evaluation items: a file for each task and an index of n-grams, from the pinned package or own sets."""
 
 from pydantic import BaseModel, Field
 
@@ -8,51 +8,50 @@ from steps.download import DownloadResult
 
 NGRAM_INDEX = "ngrams"
 MOST_NGRAM_WORDS = 127
-"""What an index can tell of a run's length, in one byte."""
+"""Largest length that an index stores in one byte."""
 
 
 class EvaluationItemsConfig(BaseModel, frozen=True, extra="forbid"):
     package: Input[DownloadResult]
     ngram_words: int = Field(default=13, ge=1)
-    """A document that shares this many words in a row with an item is contaminated; 13: GPT-3 (arXiv:2005.14165,
+    """A document that shares this many consecutive words with an item is contaminated; 13 in GPT-3 (arXiv:2005.14165,
     appendix C)."""
     min_field_words: int = Field(default=8, ge=1)
-    """A field of an item shorter than an n-gram is matched whole, from this many words on."""
+    """Fewest words of a field that is shorter than an n-gram; it is matched whole."""
 
 
 class EvaluationItemsResult(BaseModel, frozen=True, extra="forbid"):
-    """Rows have the columns that lm-eval's own task definitions read; paths are relative to the step's output."""
+    """Files of rows with the columns of lm-eval's task definitions; paths are relative to the step's output."""
 
     files: dict[str, str]
-    """By lm-eval's name of the task; MMLU is one a subject (`mmlu_anatomy`)."""
+    """lm-eval's task -> file; MMLU has one for each subject (`mmlu_anatomy`)."""
     fewshot_files: dict[str, str]
-    """Examples for few-shot prompts, for the tasks that have their own (MMLU's "dev" split)."""
+    """Examples for few-shot prompts, for tasks with separate ones (MMLU's "dev" split)."""
     num_items: dict[str, int]
     ngram_index: str
-    """Folder for `runtime.text.decontamination.ItemIndex`: built once here, read by every decontamination."""
+    """Folder for `runtime.text.decontamination.ItemIndex`, which every decontamination reads."""
     num_ngrams: int
 
 
 class OwnItemsConfig(BaseModel, frozen=True, extra="forbid"):
-    """Evaluation sets of any kind: JSON lines, of which every string of every row is looked for."""
+    """Own evaluation sets as JSON lines; every string of every row is an item."""
 
     download: Input[DownloadResult]
-    """Each of its files that ends in .jsonl is a task, named by the file and its folder."""
+    """Each .jsonl file is a task, named by the file and its folder."""
     ngram_words: int = Field(default=13, ge=1)
-    """As of the package's items."""
+    """See `EvaluationItemsConfig.min_field_words`."""
     min_field_words: int = Field(default=8, ge=1)
 
 
 def _check(config: EvaluationItemsConfig | OwnItemsConfig) -> None:
     if config.ngram_words > MOST_NGRAM_WORDS:
         raise ValueError(
-            f"ngram_words is {config.ngram_words}; an index holds runs of at most {MOST_NGRAM_WORDS} words, and a "
-            "document that shares so many with an item is as surely a copy. Lower it."
+            f"ngram_words is {config.ngram_words}, and an index holds at most {MOST_NGRAM_WORDS}-grams; lower it."
         )
     if config.min_field_words > config.ngram_words:
         raise ValueError(
-            f"min_field_words is {config.min_field_words}, more than ngram_words ({config.ngram_words}); a field is "
-            "matched whole only if it is shorter than an n-gram. Lower it, or raise ngram_words."
+            f"min_field_words is {config.min_field_words}, above ngram_words ({config.ngram_words}), but only fields "
+            "shorter than an n-gram are matched whole; lower it, or raise ngram_words."
         )
 
 
@@ -62,14 +61,14 @@ def evaluation_items(config: EvaluationItemsConfig, context: StepContext) -> Eva
 
     files = config.package.result.files
     if len(files) != 1:
-        raise UserError(f"{context.name}: package is {len(files)} files; the evaluation package is one wheel.")
+        raise UserError(f"{context.name}: package has {len(files)} files; it must be one wheel.")
     written, fewshot, num_items = write_items(config.package.join(files[0].path), context.output_path)
     return _with_index(config, context, written, fewshot, num_items)
 
 
 @step(policy="tracked", packages=("numpy", "pyarrow"), check=_check)
 def own_evaluation_items(config: OwnItemsConfig, context: StepContext) -> EvaluationItemsResult:
-    """The files as they are, and the index of their n-grams."""
+    """Copy the files, and index their n-grams."""
     from runtime.text.decontamination import copy_item_files
 
     found = [file for file in config.download.result.files if file.name.endswith(".jsonl")]
@@ -77,12 +76,11 @@ def own_evaluation_items(config: OwnItemsConfig, context: StepContext) -> Evalua
     if not given or len(given) < len(found):
         wrong = "two files would be one task" if given else "no file ends in .jsonl"
         names = [file.name for file in config.download.result.files]
-        raise UserError(f"{context.name}: {wrong} among {names}; name a folder of evaluation sets, a file a task.")
+        raise UserError(f"{context.name}: {wrong} among {names}; use a folder of evaluation sets with one file a task.")
     num_items = copy_item_files(given, f"{context.output_path}/items")
     if empty := [f"{task}.jsonl" for task, number in num_items.items() if number == 0]:
         raise UserError(
-            f"{context.name}: {', '.join(empty)} of {config.download.name} has no items, and nothing of it would be "
-            "looked for; write them, or take the file away."
+            f"{context.name}: {', '.join(empty)} of {config.download.name} has no items; add them, or remove the file."
         )
     files = {task: f"items/{task}.jsonl" for task in sorted(given)}
     return _with_index(config, context, files, {}, num_items)
@@ -95,7 +93,7 @@ def _with_index(
     fewshot_files: dict[str, str],
     num_items: dict[str, int],
 ) -> EvaluationItemsResult:
-    """Of the files that are written; the index is written beside them."""
+    """Write the index of the written files, and return the result."""
     from runtime.text.decontamination import build_index, read_item_fields
 
     num_ngrams = build_index(

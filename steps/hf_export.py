@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from marin_dag.graph.step import Input, StepContext, step
 from runtime.optim.ema import HOT, Ema, average_named
 from steps.machine_checks import refuse_several_hosts
-from steps.phase_checks import refuse_several_tokenizers, refuse_unkept_average, tokenizers_of_phase
+from steps.phase_checks import check_average_exists, check_one_tokenizer, tokenizers_of_phase
 from steps.phase_config import TrainPhaseConfig
 from steps.phase_result import TrainPhaseResult
 from steps.tokenizer import TokenizerResult
@@ -45,9 +45,9 @@ class HfExportResult(BaseModel, frozen=True, extra="forbid"):
 def check_phase(config: HfExportConfig) -> None:
     """Raise ValueError where the phase is trained with another tokenizer, or keeps no such average."""
     phase = config.phase.config_of(TrainPhaseConfig)
-    refuse_several_tokenizers(tokenizers_of_phase("phase", config.phase, phase) | {"tokenizer": config.tokenizer})
+    check_one_tokenizer(tokenizers_of_phase("phase", config.phase, phase) | {"tokenizer": config.tokenizer})
     average = None if config.weights == HOT else config.weights
-    refuse_unkept_average("weights", config.phase, phase, average, instead=HOT)
+    check_average_exists("weights", config.phase, phase, average, instead=HOT)
 
 
 @step(policy="tracked", packages=("safetensors",), check=check_phase, check_on=refuse_several_hosts)

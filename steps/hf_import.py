@@ -39,7 +39,7 @@ def check_import(config: HfImportConfig) -> None:
             f"sequence_length is {config.sequence_length:,}, above model.max_position_embeddings "
             f"({config.model.max_position_embeddings:,}); use shorter windows."
         )
-    fetch = getattr(config.download.step.config, "fetch", None) if config.download.has_step else None
+    fetch = getattr(config.download.config_of(BaseModel), "fetch", None)
     if not isinstance(fetch, Files) or "://" in fetch.folder:  # a remote folder is read after its download
         return
     from runtime.interop.huggingface_config import check_same_model, read_json

@@ -8,6 +8,9 @@ from marin_dag.graph.step import StepContext
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
+LOST_PEER_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")
+"""What JAX raises in a collective when another host is gone."""
+
 
 def joined_mesh(
     context: StepContext, *, replica_parallel: int = 1, model_parallel: int = 1, context_parallel: int = 1
@@ -52,6 +55,6 @@ def check_platform(resources: Resources) -> None:
         if isinstance(resources, kind) and found != platform:
             raise ValueError(
                 f"the step asks for {resources}, and JAX sees no {platform.upper()} here, but {found}: install JAX's "
-                f"{build} in this environment (and leave JAX_PLATFORMS unset), run it on another machine, or give the "
-                "step resources of this one, such as Cpu(2)."
+                f"{build} in this environment (and leave JAX_PLATFORMS unset), run it on another machine, or set "
+                "resources of this machine, such as Cpu(2)."
             )

@@ -131,7 +131,7 @@ def refuse_kernels(shape: KernelShape, *, attention_kernel: str | None, loss_ker
             )
         return
     from runtime.training.kernel_choice import (
-        LEAVE_IT_OUT,
+        USE_DEFAULT,
         chosen_kernels,
         described_attention_blocks,
         described_loss_blocks,
@@ -145,7 +145,7 @@ def refuse_kernels(shape: KernelShape, *, attention_kernel: str | None, loss_ker
         try:
             described(kernel, shape)
         except ValueError as error:
-            raise ValueError(f"{error}{'' if asked is None else LEAVE_IT_OUT}") from None
+            raise ValueError(f"{error}{'' if asked is None else USE_DEFAULT}") from None
 
 
 def _check_validation_kernels(config: TrainPhaseConfig, resources: Resources, devices: Devices, num_parts: int) -> None:

@@ -1,5 +1,6 @@
-"""Phase config: all that is told of one leg of a run, and what each of its updates is told of that."""
+"""Phase config: the settings of one phase of a run, and the hyperparameters of each of its training steps."""
 
+import dataclasses
 import math
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -7,6 +8,7 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from marin_dag.graph.step import Added, Input, Once, Runtime, StopAt
 from marin_dag.values.changes import nearest
+from marin_dag.values.fields import markers
 from runtime.data.mixing.fixed import Static
 from runtime.data.mixing.policies import MixingPolicy
 from runtime.data.mixture import MixtureSchedule
@@ -17,7 +19,7 @@ from runtime.model.config import Rope
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Schedule, WsdS, placed
 from runtime.optim.skip_rule import SkipRule
-from runtime.training.timeline import JUMPS
+from runtime.training.restore import Restore
 from steps.phase_result import TrainPhaseResult
 from steps.tokenize import TokenizeResult
 
@@ -25,100 +27,116 @@ if TYPE_CHECKING:
     from runtime.training.train_step import Hyperparameters
 
 
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """Marks a field that changes the numbers of a run, so that timelines and reports list its changes."""
+
+    is_abrupt: bool = False
+    """A change takes effect at once, so the phase has to acknowledge it."""
+
+
+GRADUAL, ABRUPT = Setting(), Setting(is_abrupt=True)
+
+
 class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
-    """The whole truth about one phase: what a recipe does not write is inherited, but stands here resolved."""
+    """All settings of one phase; what a recipe inherits stands here resolved."""
 
     start: Input[TrainPhaseResult] | None
-    """The phase, at a step of it, whose state this one continues, or an `hf_import`; None starts from scratch."""
-    restore: Once[Literal["everything", "everything_but_optimizer", "weights_and_optimizer", "weights"]] = "everything"
-    """What to take from `start`, of an import the weights; data position and averages restart where it does not begin
-    with "everything". Without the optimiser, moments and count begin at zero."""
-    skip_batches: Once[Annotated[int, Added(without=0)]] = Field(default=0, ge=0)
-    """Batches of the data left out as the phase begins, after which it draws as if it had taken them: to go around what
-    a run spiked on (PaLM, arXiv:2204.02311, section 5.1). They are of the size and mixture of its first update."""
+    """The phase, at one of its steps, whose state this phase continues, or an `hf_import`; None starts from scratch."""
+    restore: Once[Annotated[Restore, ABRUPT]] = "everything"
+    """State to restore from `start`; only the weights of an import. Unless the value begins with "everything", data
+    position and averages restart. Without the optimizer, moments and count start at zero."""
+    skip_batches: Once[Annotated[int, Added(without=0), ABRUPT]] = Field(default=0, ge=0)
+    """Batches to skip as the phase begins, with the size and mixture of its first step: the rollback from a spike of
+    PaLM (arXiv:2204.02311, section 5.1)."""
     until_step: StopAt[int] = Field(ge=1)
-    """Finished updates since the start of the run at which the phase ends. Moving it later continues the run."""
+    """Finished training steps since the start of the run at which the phase ends. A later value continues the run."""
     model: AnyModelConfig
-    rope: Rope
-    sequence_length: int = Field(ge=2)
-    global_batch_size: int = Field(ge=1)
-    """Sequences an update, over all devices."""
-    learning_rate: Schedule
-    weight_decay: float = Field(ge=0)
+    rope: Annotated[Rope, ABRUPT]
+    sequence_length: Annotated[int, ABRUPT] = Field(ge=2)
+    """Tokens. Rows of another length are other rows, which the data position does not count."""
+    global_batch_size: Annotated[int, GRADUAL] = Field(ge=1)
+    """Sequences a step, over all devices."""
+    learning_rate: Annotated[Schedule, GRADUAL]
+    """Abrupt where two phases do not meet in one rate."""
+    weight_decay: Annotated[float, ABRUPT] = Field(ge=0)
     """Decoupled; not applied to embeddings, norms and biases."""
-    b1: float = Field(ge=0, lt=1)
-    b2: float = Field(ge=0, lt=1)
-    eps: float = Field(gt=0)
-    max_norm: float = Field(gt=0)
+    b1: Annotated[float, ABRUPT] = Field(ge=0, lt=1)
+    b2: Annotated[float, ABRUPT] = Field(ge=0, lt=1)
+    eps: Annotated[float, ABRUPT] = Field(gt=0)
+    max_norm: Annotated[float, ABRUPT] = Field(gt=0)
     """Gradients are scaled down to this global norm."""
-    averages: tuple[Ema, ...] = ()
-    """Kept beside the weights, each under a name of its own: `(Ema(0.995), Ema(0.9999, name="slow"))`. By the first one
-    the report compares phases."""
-    z_loss: float = Field(ge=0)
+    averages: Annotated[tuple[Ema, ...], GRADUAL] = ()
+    """EMA weights, each with its own name: `(Ema(0.995), Ema(0.9999, name="slow"))`. Reports compare phases by the
+    first."""
+    z_loss: Annotated[float, GRADUAL] = Field(ge=0)
     """Weight of log_normalizer**2 (PaLM, arXiv:2204.02311, section 5)."""
-    mixture: MixtureSchedule
-    mixing: MixingPolicy = Static()
-    """What makes shares of the mixture: the mixture itself, or a policy that learns from the losses by source."""
-    replay: Input[TrainPhaseResult] | None = None
-    """Draw from each source what this phase, at a step of it, drew in the same updates; `mixing` is then not asked."""
-    caches: dict[str, Input[TokenizeResult]]
-    """Token cache of each source that the mixture names; one that is `growing()` is read while it is being built."""
-    packing: Packing = "concatenate"
-    """What a sequence is made of."""
-    seed: int = Field(ge=0, lt=2**32)
-    """Of the first weights and of the data's order. The key of the weights holds 32 bits of it, and drops the rest."""
-    compute_dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    reduce_dtype: Literal["bfloat16", "float32"] = "float32"
-    """What gradients are summed in over all devices."""
-    skip: SkipRule | None = Field(
+    mixture: Annotated[MixtureSchedule, GRADUAL]
+    mixing: Annotated[MixingPolicy, ABRUPT] = Static()
+    """How to make shares of the mixture: as written, or by a policy that learns from the loss of each source. A change
+    loses what the policy has learned."""
+    replay: Annotated[Input[TrainPhaseResult] | None, GRADUAL] = None
+    """Draw from each source what this phase, at one of its steps, drew in the same steps; `mixing` has no effect."""
+    caches: Annotated[dict[str, Input[TokenizeResult]], ABRUPT]
+    """Token cache of each source of the mixture; a `growing()` one is read while it is built. What a source has given
+    is counted by its cache, so another cache is read from its beginning."""
+    packing: Annotated[Packing, ABRUPT] = "concatenate"
+    """How documents become sequences. Rows of another packing are other rows, which the data position does not
+    count."""
+    seed: Annotated[int, ABRUPT] = Field(ge=0, lt=2**32)
+    """Seed of the first weights and of the order of the data; the key of the weights holds 32 bits."""
+    compute_dtype: Annotated[Literal["bfloat16", "float32"], ABRUPT] = "bfloat16"
+    reduce_dtype: Annotated[Literal["bfloat16", "float32"], ABRUPT] = "float32"
+    """Dtype in which gradients are summed over all devices."""
+    skip: Annotated[SkipRule | None, GRADUAL] = Field(
         default=None, examples=[{"window_steps": 128, "sigma": 6.0, "warmup_steps": 64, "max_consecutive": 8}]
     )
-    """Which updates are left out; None takes every one, and one that is not finite stops the run."""
+    """The rule that skips steps; None skips none, and a step that is not finite stops the run."""
     acknowledge: Once[Runtime[tuple[str, ...]]] = ()
-    """Discontinuities against `start` that are meant: field names such as "learning_rate" or "weight_decay"."""
+    """Intended abrupt changes against `start`: names of fields such as "learning_rate" or "weight_decay"."""
     checkpoint_every_steps: Runtime[int] = Field(default=200, ge=1)
     """Distance of temporary checkpoints, which a killed phase resumes from."""
     checkpoint_every_seconds: Runtime[float] = Field(default=600.0, gt=0)
-    """Time between two of them, whichever comes first: what a killed phase may lose."""
-    certify_every_steps: Runtime[int] = Field(default=1000, ge=1)
-    """Distance of those among them that stay for good, once enough good updates have followed: to go back to."""
+    """Longest time between two of them: what a killed phase may lose."""
+    keep_good_every_steps: Runtime[int] = Field(default=1000, ge=1)
+    """Distance of good checkpoints: temporary ones that enough good steps follow, and that are kept."""
     publish_every_steps: Runtime[int] = Field(default=0, ge=0)
-    """Distance of permanent milestones, which a branch can start from; 0 publishes the last step only."""
+    """Distance of permanent milestones, which a branch can start from; 0 publishes only the last step."""
     give_up_seconds: Runtime[float] = Field(default=900.0, ge=0)
-    """How long to wait for a block of a growing cache while nobody is building it."""
+    """How long to wait for a block of a growing cache that no step builds."""
     replica_parallel: Runtime[int] = Field(default=1, ge=1)
-    """Copies of the parameters, moments and averages in each TPU slice, or over all hosts of GPUs or CPUs: what a copy
-    sends then stays within a part of them, and each device holds more. As many as hosts keeps FSDP within a host."""
+    """Copies of parameters, moments and averages in each TPU slice, or over all hosts of GPUs or CPUs: FSDP then stays
+    within a part of them, and each device holds more. The number of hosts keeps FSDP within a host."""
     model_parallel: Runtime[int] = Field(default=1, ge=1)
-    """Devices that share the heads and columns of each layer; neighbours."""
+    """Neighbouring devices that share the heads and columns of each layer."""
     context_parallel: Runtime[int] = Field(default=1, ge=1)
-    """Devices that share the tokens of each row: for rows too long for one device."""
+    """Devices that share the tokens of each row, for rows too long for one device."""
     num_microbatches: Runtime[int] = Field(default=1, ge=1)
-    """Parts of each device's share of the batch, one after the other, whose gradients are summed: for less memory."""
+    """Sequential parts of each device's share of the batch, whose gradients are summed, for less memory."""
     attention_kernel: Runtime[str | None] = None
-    """None takes the fastest that is known to be right where the phase runs; a name is taken or refused."""
+    """None is the fastest kernel that is known to be right on the devices; an unsuitable name is an error."""
     loss_kernel: Runtime[str | None] = None
-    """As `attention_kernel`."""
+    """See `attention_kernel`."""
     scatter_kernel: Runtime[ScatterKernel] = "xla"
-    """How gradients of layers are scattered: "pallas_tpu" hides that where the compiler cannot (v5e), or is refused."""
-    # On a CPU too recomputing a layer costs less than the fresh pages that its activations would take, unless
-    # micro-batches make them few.
+    """How gradients of layers are scattered; "pallas_tpu" overlaps it where the compiler cannot (v5e)."""
+    # On a CPU too, recomputing a layer costs less than fresh memory pages for its activations, unless micro-batches
+    # make them few.
     remat: Runtime[Literal["none", "dots", "full"]] = "full"
-    """What the backward pass finds saved: "none" is everything, "full" the input of each layer only."""
+    """Recomputation in the backward pass: "none" nothing, "full" all but the input of each layer."""
     digest_every_steps: Runtime[int] = Field(default=100, ge=0)
-    """Distance of the digests of the parameters in the event log, by which a replay proves itself; 0 writes none."""
+    """Distance of digests of the parameters in the event log, which replays are compared by; 0 writes none."""
     norms_every_steps: Runtime[int] = Field(default=100, ge=0)
-    """Distance of the norms of gradient, update and parameters by tensor and layer in the event log, for `curves`; 0
-    writes none. An alarm says where in the model it is from all the same."""
+    """Distance of norms of gradient, update and parameters of each tensor and layer in the event log, for `curves`; 0
+    writes none. Alarms name the part of the model in any case."""
     validate_every_steps: Runtime[int] = Field(default=0, ge=0)
-    """Distance of measurements of held-out text, of weights and averages; one at the last step too. 0: none. They
-    change nothing of the run, and stand in its event log."""
+    """Distance of measurements of weights and averages on held-out text, besides one at the last step; 0 makes none.
+    They are in the event log and change nothing of the run."""
     validation_tokens_per_source: Runtime[int] = Field(default=2**17, ge=1)
-    """Of the held-out text of each cache, spread evenly."""
+    """Tokens of held-out text from each cache, spread evenly."""
 
     @property
     def begin_step(self) -> int:
-        """Finished updates of the state that it starts from; 0 of weights that were not trained here."""
+        """Finished training steps of the state that the phase starts from; 0 for imported weights."""
         return 0 if self.start is None else self.start.milestone or 0
 
     @field_validator("learning_rate")
@@ -130,31 +148,52 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
 
     @field_validator("acknowledge")
     @classmethod
-    def _refuse_what_is_never_a_jump(cls, fields: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_acknowledged_fields(cls, fields: tuple[str, ...]) -> tuple[str, ...]:
         for field in fields:
-            if field not in JUMPS:
+            if field not in ACKNOWLEDGED_FIELDS:
                 raise ValueError(
-                    f"{field!r} is no field whose change a run feels at once; those are {', '.join(JUMPS)}."
-                    f"{nearest(field, JUMPS)}"
+                    f"{field!r} needs no acknowledgement; these fields do: {', '.join(ACKNOWLEDGED_FIELDS)}."
+                    f"{nearest(field, ACKNOWLEDGED_FIELDS)}"
                 )
         return fields
 
     @field_validator("averages")
     @classmethod
-    def _refuse_averages_that_cannot_be_told_apart(cls, averages: tuple[Ema, ...]) -> tuple[Ema, ...]:
+    def _check_names_of_averages(cls, averages: tuple[Ema, ...]) -> tuple[Ema, ...]:
         names = [average.name for average in averages]
         if len(set(names)) < len(names):
             raise ValueError(
-                f'they are called {", ".join(names)}; each needs a name of its own, such as Ema(0.9999, name="slow").'
+                f'their names are {", ".join(names)}; give each its own, such as Ema(0.9999, name="slow").'
             )
         return averages
 
 
-def begins_anew_at(config: TrainPhaseConfig, step: int) -> bool:
-    """Whether the skip rule and the monitors begin anew with the update that follows `step` finished ones.
+_SETTINGS = {
+    name: mark for name, marks in markers(TrainPhaseConfig).items() for mark in marks if isinstance(mark, Setting)
+}
+COMPARED_FIELDS = tuple(sorted(_SETTINGS, key=lambda name: _SETTINGS[name].is_abrupt))
+"""Settings that change the numbers of a run, gradual ones first. The model is not among them: it cannot change."""
+ABRUPT_FIELDS = tuple(name for name in COMPARED_FIELDS if _SETTINGS[name].is_abrupt)
+ACKNOWLEDGED_FIELDS = ("learning_rate", *ABRUPT_FIELDS)
+"""Fields that `acknowledge` takes."""
 
-    Another segment of the mixture has another loss, and a learning rate back at its peak raises it: a level that is
-    meant is nothing to be left out.
+
+def chosen_settings(config: TrainPhaseConfig) -> dict[str, object]:
+    """Return the settings without a default or with another value; caches and `restore` belong to its inputs."""
+    fields = TrainPhaseConfig.model_fields
+    return {
+        name: getattr(config, name)
+        for name in COMPARED_FIELDS
+        if name not in ("caches", "restore")
+        and (fields[name].is_required() or getattr(config, name) != fields[name].default)
+    }
+
+
+def resets_level_at(config: TrainPhaseConfig, step: int) -> bool:
+    """Return whether skip rule and monitors reset with the training step after `step` finished ones.
+
+    Another segment of the mixture has another loss, and a learning rate back at its peak raises the loss, both as
+    intended.
     """
     rate = config.learning_rate
     has_jumped = isinstance(rate, WsdS) and rate.jumps_at(step)
@@ -162,7 +201,7 @@ def begins_anew_at(config: TrainPhaseConfig, step: int) -> bool:
 
 
 def hyperparameters(config: TrainPhaseConfig, step: int) -> "Hyperparameters":
-    """What the update that follows `step` finished ones is told of the phase: here a schedule becomes a number."""
+    """Return the hyperparameters of the training step after `step` finished ones, with schedules as numbers."""
     from runtime.training.train_step import Hyperparameters
 
     rule = config.skip
@@ -176,6 +215,6 @@ def hyperparameters(config: TrainPhaseConfig, step: int) -> "Hyperparameters":
         z_loss=config.z_loss,
         skip_sigma=math.inf if rule is None else rule.sigma,
         skip_warmup_steps=0 if rule is None else rule.warmup_steps,
-        skip_begins_anew=begins_anew_at(config, step),
+        skip_restarts=resets_level_at(config, step),
         average_decays=tuple(each.kept_by(step) for each in sorted(config.averages, key=lambda each: each.name)),
     )

@@ -8,16 +8,16 @@ from steps.phase_config import TrainPhaseConfig
 
 
 def phase_cost(config: TrainPhaseConfig, resources: Resources) -> Cost:
-    """Return the cost of a phase; bytes written leave out temporary checkpoints, which training deletes."""
+    """Return the cost of a phase; bytes written exclude temporary checkpoints that training deletes."""
     begin, until, every = config.begin_step, config.until_step, config.publish_every_steps
     tokens = (until - begin) * config.global_batch_size * config.sequence_length
     trees = 1 + ADAMW.num_trees + len(config.averages)
     num_published = 1 + (max(until - 1, 0) // every - begin // every if every else 0)
-    num_certified = max(until - begin - 1, 0) // config.certify_every_steps
+    num_good = max(until - begin - 1, 0) // config.keep_good_every_steps
     flops = tokens * config.model.flops_per_token(config.sequence_length)
     return Cost(
         tokens=tokens,
         flops=flops,
         chip_hours=flops / expected_flops(resources, config.compute_dtype) / 3_600,
-        bytes_written=4 * trees * config.model.num_parameters * (num_published + num_certified),
+        bytes_written=4 * trees * config.model.num_parameters * (num_published + num_good),
     )

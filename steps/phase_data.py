@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from marin_dag.graph.context import StepStopped
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.step import StepContext
 from marin_dag.ledger.lease import STALE_SECONDS
-from marin_dag.run.context import StepStopped
 from marin_dag.store.retry import is_transient
 from marin_dag.store.store import StoreError
 from runtime.data.activity import Activity
@@ -22,8 +22,8 @@ from runtime.tracking.events import EventLog
 from runtime.tracking.source_losses import SourceLossesTable
 from runtime.training import checkpoint
 from runtime.training.run_state import RunState
-from steps.phase_checks import refuse_larger_vocabulary
-from steps.phase_config import TrainPhaseConfig, begins_anew_at
+from steps.phase_checks import check_vocabulary
+from steps.phase_config import TrainPhaseConfig, resets_level_at
 from steps.tokenize import TokenizeResult
 
 
@@ -80,7 +80,7 @@ def _cache(name: str, cache: Input[TokenizeResult], config: TrainPhaseConfig, co
     """The finished cache, or what there is of one that is being built; which of the two does not change a batch."""
     if not cache.is_growing:
         whole = TokenCache.open(cache.join(cache.result.train))
-        refuse_larger_vocabulary(name, whole.vocab_size, config.model.vocab_size)
+        check_vocabulary(name, whole.vocab_size, config.model.vocab_size)
         return whole
 
     beat: str | None = None
@@ -104,7 +104,7 @@ def _cache(name: str, cache: Input[TokenizeResult], config: TrainPhaseConfig, co
 
     context.log.info("%s: its token cache is still being built; starting on what there is of it", name)
     growing = GrowingCache(name, watch, give_up_seconds=config.give_up_seconds, log=context.log)
-    refuse_larger_vocabulary(name, growing.vocab_size, config.model.vocab_size)
+    check_vocabulary(name, growing.vocab_size, config.model.vocab_size)
     return growing
 
 
@@ -125,7 +125,7 @@ def warn_of_the_skip_rule(config: TrainPhaseConfig, context: StepContext, *, beg
         longest = max(longest, step - began)
         if longest > config.skip.warmup_steps:  # as soon as one is, seldom a hundred steps on
             return
-        if begins_anew_at(config, step):
+        if resets_level_at(config, step):
             began = step
     context.log.warning(
         "the skip rule judges no finite update: it begins anew with the phase, each segment of its mixture and "

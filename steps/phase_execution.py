@@ -1,9 +1,9 @@
-"""Phase execution: on and with what a phase computes, and what of that is other than what it goes on from was.
+"""Phase execution: the devices, kernels and versions that a phase computes with, and what has changed of them.
 
-Other devices, another mesh, other kernels or versions round otherwise. No digest knows of them, so an attempt that goes
-on with others says so: what was recorded, and what is now. (BigScience's tr8b had one seed and two runs, on V100 and
-A100.) The records are those that there are: of a checkpoint that was published `computed_with` beside it, of a
-temporary one the event log of the attempt that saved it.
+Other devices, meshes, kernels or versions round differently, and no digest contains them. An attempt that continues a
+state therefore warns of each change, as recorded and as now. (BigScience's tr8b had two runs of one seed, on V100 and
+A100.) The record of a milestone is its `computed_with`; that of a temporary checkpoint is the event log of the attempt
+that saved it.
 """
 
 import importlib.metadata
@@ -19,26 +19,26 @@ from marin_dag.graph.step import StepContext
 from runtime.tracking.events import EventLog, read_beginning
 from runtime.tracking.log_names import is_of_first_host
 from steps.phase_config import TrainPhaseConfig
-from steps.phase_state import Begun
+from steps.phase_state import StartState
 from steps.taken_kernels import TakenKernels
 
 EXECUTION, OTHER_EXECUTION = "execution", "other_execution"
-"""Events: how an attempt computes, and that what it goes on from was computed otherwise."""
+"""Events: what an attempt computes with, and what has changed against the state it continues."""
 KERNELS = ("attention", "loss", "scatter")
 SHAPE = ("batch", "memory")
-"""What a recipe sets from phase to phase, and the blocks of the kernels follow."""
+"""Entries that a recipe sets for each phase; the blocks of the kernels depend on them."""
 FROM_STEP = "from_step_"
-"""Names in `computed_with` begin so, of what the attempts at this trajectory have gone on with otherwise since."""
+"""Prefix of names in `computed_with` for changes during the phase."""
 PACKAGES = {
     "cpu": ("jax", "jaxlib"),
     "tpu": ("jax", "jaxlib", "libtpu"),
     "gpu": ("jax", "jaxlib", "jax-cuda12-pjrt", "jax-cuda13-pjrt", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
 }
-"""Those that decide the last bits of an update, by platform, where they are installed."""
+"""Packages that decide the last bits of a training step, by platform, where they are installed."""
 
 
 class Difference(NamedTuple):
-    """One thing that is other than it was."""
+    """A change against the record."""
 
     name: str
     recorded: str
@@ -49,7 +49,7 @@ class Difference(NamedTuple):
 
 
 def execution(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, taken: TakenKernels) -> dict[str, str]:
-    """On and with what this attempt computes, in the words of `StepContext.computed_with`."""
+    """Return what this attempt computes with, for `StepContext.computed_with`."""
     first = mesh.devices.flat[0]
     axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1)
     num_hosts = context.host.num_hosts
@@ -65,92 +65,91 @@ def execution(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, taken:
 
 
 def differences(recorded: Mapping[str, str], now: Mapping[str, str], *, is_resumed: bool) -> list[Difference]:
-    """What of both records is not the same; older records tell less.
+    """Return the changes between two records, of the names that both have.
 
-    A phase that starts from another may be of another shape: batch, what is kept and the blocks of kernels are then the
-    recipe's, and nothing that happened to the run. The attempts at one trajectory have one shape.
+    A phase that starts from another may have another batch or memory plan, and kernel blocks to match. The recipe
+    intends those changes, so they count only between attempts at one phase (`is_resumed`).
     """
     names = [name for name in now if name in recorded and name not in ("reason", *SHAPE)]
     if is_resumed:
         names += [name for name in SHAPE if name in recorded]
-    is_of_one_shape = is_resumed or all(recorded.get(name) == now[name] for name in SHAPE)
+    has_same_shape = is_resumed or all(recorded.get(name) == now[name] for name in SHAPE)
     found = []
     for name in names:
         before, after = recorded[name], now[name]
-        if name in KERNELS and not is_of_one_shape:
+        if name in KERNELS and not has_same_shape:
             before, after = before.partition(":")[0], after.partition(":")[0]
         if before != after:
             found.append(Difference(name, before, after))
     return found
 
 
-def tell_of_other_execution(
-    config: TrainPhaseConfig, context: StepContext, begun: Begun, now: Mapping[str, str], events: EventLog
+def warn_of_other_execution(
+    config: TrainPhaseConfig, context: StepContext, start: StartState, now: Mapping[str, str], events: EventLog
 ) -> None:
-    """Says in log, terminal, event log and beside the output what is other than where the run begins; stops nothing.
+    """Warn of what has changed since `start` was computed: in log, terminal, event log and record.
 
-    Silent where all is the same, and where nothing was recorded. On several hosts the first one says it.
+    Does nothing where nothing changed or nothing was recorded, and on all hosts but the first.
     """
     if context.host.index > 0:
         return
-    recorded, saved_by, others = _record_of(context, begun)
-    step = begun.run.step
-    if other := differences(recorded, now, is_resumed=begun.is_own):
+    recorded, saved_by, others = _record_of(context, start)
+    step = start.run.step
+    if changed := differences(recorded, now, is_resumed=start.is_own):
         learns = config.replay is None and bool(config.mixing.lag_steps)
-        data = "data as the mixing policy learns from these losses" if learns else "the same data"
-        context.remark(
+        data = "the mixing policy learns from these losses" if learns else "the data stay the same"
+        context.warn(
             "\n".join(
                 [
-                    f"from step {step:,} on computed otherwise than what it goes on from ({saved_by}):",
-                    *(f"  {difference}" for difference in other),
-                    f"  {data}, and losses equal to rounding only; the bitwise promise starts anew at step {step:,}",
+                    f"from step {step:,} on, the phase computes with other devices, kernels or versions than the state "
+                    f"it continues ({saved_by}):",
+                    *(f"  {difference}" for difference in changed),
+                    f"  losses are equal up to rounding, {data}, and bitwise equality holds from step {step:,} on",
                 ]
             )
         )
-        events.write(OTHER_EXECUTION, step=step, saved_by=saved_by, differences=[each._asdict() for each in other])
-        others = others | {f"{FROM_STEP}{step}": "; ".join(map(str, other))}
+        events.write(OTHER_EXECUTION, step=step, saved_by=saved_by, differences=[each._asdict() for each in changed])
+        others = others | {f"{FROM_STEP}{step}": "; ".join(map(str, changed))}
     events.write(EXECUTION, computed_with=dict(now), others=others)
     context.computed_with(**others)
 
 
-def tell_what_a_kill_loses(config: TrainPhaseConfig, context: StepContext) -> None:
-    """In the log of a phase that begins."""
+def log_unsaved_time(config: TrainPhaseConfig, context: StepContext) -> None:
+    """Log how much time of training a kill may lose."""
     notice = context.notice_seconds
     context.log.info(
-        "killed without saving, it loses what is younger than its last save: at most %g s "
-        "(checkpoint_every_seconds) and what a save takes; notice before a kill: %s",
-        *(config.checkpoint_every_seconds, "not known (--notice SECONDS)" if notice is None else f"{notice:g} s"),
+        "a kill without a save loses the steps after the last save: at most %g s (checkpoint_every_seconds) plus the "
+        "duration of a save; notice before a kill: %s",
+        *(config.checkpoint_every_seconds, "unknown (--notice SECONDS)" if notice is None else f"{notice:g} s"),
     )
 
 
-def _record_of(context: StepContext, begun: Begun) -> tuple[Mapping[str, str], str, dict[str, str]]:
-    """How the state was computed and who saved it, and what its trajectory was told before; nothing of what is not
-    known."""
-    if begun.lease_epoch is not None:
+def _record_of(context: StepContext, start: StartState) -> tuple[Mapping[str, str], str, dict[str, str]]:
+    """Return what a state was computed with, who saved it, and earlier changes; empty where unknown."""
+    if start.lease_epoch is not None:
         try:
-            return _record_in_log(context, begun.lease_epoch)
-        # Of any bucket's client, or of a damaged line. It is not worth a run.
-        except Exception as error:
-            context.log.warning("how the attempt before computed is not known (%s: %s)", type(error).__name__, error)
-    elif begun.source is not None:
-        made = begun.source.computed_with
-        others = {name: said for name, said in made.items() if name.startswith(FROM_STEP)}
-        return made, f"{begun.source.name} at step {begun.run.step:,}", others if begun.is_own else {}
+            return _record_in_log(context, start.lease_epoch)
+        except Exception as error:  # a bucket's client, a damaged line: not worth a run
+            context.log.warning("the record of the last attempt cannot be read (%s: %s)", type(error).__name__, error)
+    elif start.source is not None:
+        made = start.source.computed_with
+        others = {name: change for name, change in made.items() if name.startswith(FROM_STEP)}
+        return made, f"{start.source.name} at step {start.run.step:,}", others if start.is_own else {}
     return {}, "", {}
 
 
 def _record_in_log(context: StepContext, lease_epoch: int) -> tuple[Mapping[str, str], str, dict[str, str]]:
-    """The same, of the attempt at this trajectory with that lease epoch."""
+    """Return the same for the attempt at this phase with that lease epoch."""
     files, folder = fsspec.core.url_to_fs(f"{context.work_path}/events")
     for path in sorted(filter(is_of_first_host, files.glob(f"{folder}/*.jsonl")), reverse=True):  # the newest first
-        said = {event["event"]: event for event in read_beginning(str(files.unstrip_protocol(path)))}
-        if said.get("phase", {}).get("lease_epoch") == lease_epoch and EXECUTION in said:
-            return said[EXECUTION]["computed_with"], f"attempt {Path(path).stem}", said[EXECUTION]["others"]
+        logged = {event["event"]: event for event in read_beginning(str(files.unstrip_protocol(path)))}
+        if logged.get("phase", {}).get("lease_epoch") == lease_epoch and EXECUTION in logged:
+            return logged[EXECUTION]["computed_with"], f"attempt {Path(path).stem}", logged[EXECUTION]["others"]
     return {}, "", {}
 
 
 def _processor() -> str:
-    """Its model as the system names it: of CPUs JAX knows none, and XLA compiles for the one that is there."""
+    """Return the model of the CPU, which JAX does not know and XLA compiles for."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:  # not Linux

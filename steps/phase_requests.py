@@ -1,4 +1,4 @@
-"""Phase requests: what people tell a training phase while it runs (`tell PHASE WORD`), as its loop takes it."""
+"""Phase requests: the requests of users to a training phase (`tell PHASE save`), as its loop reads them."""
 
 import functools
 from typing import TYPE_CHECKING
@@ -8,23 +8,23 @@ from marin_dag.graph.step import StepContext
 if TYPE_CHECKING:
     from runtime.training.control import Request
 
-WORDS = ("save", "publish", "profile")
-"""That a phase hears, beside "stop"."""
+ACTIONS = ("save", "publish", "profile")
+"""Requests that a phase takes, besides "stop"."""
 
 
 def requests_of(context: StepContext) -> "list[Request]":
-    """What people have told the phase and it has not answered, the oldest first."""
-    from runtime.training.control import Request, Word
+    """Return the requests without a reply, the oldest first."""
+    from runtime.training.control import Action, Request
 
     return [
         Request(
             told.id,
-            Word[told.word.upper()],
+            Action[told.action.upper()],
             told.milestone,
-            told.said,
-            functools.partial(context.answer, told),
-            functools.partial(context.refuse, told),
+            told.text,
+            functools.partial(context.reply, told),
+            functools.partial(context.decline, told),
         )
-        for told in context.told()
-        if told.word in WORDS
+        for told in context.requests()
+        if told.action in ACTIONS
     ]

@@ -1,4 +1,4 @@
-"""What a training phase leaves behind; a `hf_import` leaves the same, so that a phase can start from either."""
+"""Phase result: the result of a training phase, and of an `hf_import`, so that a phase can start from either."""
 
 from typing import TYPE_CHECKING
 
@@ -10,33 +10,33 @@ if TYPE_CHECKING:
     from runtime.training.run_state import RunState
 
 FINAL_LOSS_STEPS = 20
-"""`TrainPhaseResult.final_loss` is the mean over as many updates: one batch alone is too noisy to compare."""
+"""Steps that `TrainPhaseResult.final_loss` is the mean over: one batch alone is too noisy."""
 
 
 class TrainPhaseResult(BaseModel, frozen=True, extra="forbid"):
-    """What a phase leaves behind; paths are relative to its output."""
+    """The result of a phase; paths are relative to its output."""
 
     begin_step: int = 0
-    """Finished updates when its trajectory began, of which it is a part where the phase was cut."""
+    """Finished training steps when the phase began; for a phase that was cut in two, when its first part began."""
     step: int
-    """Finished updates since the start of the run."""
+    """Finished training steps since the start of the run."""
     consumed_tokens: int
-    """Tokens trained on since the start of the run, exact under every batch schedule."""
+    """Exact number of tokens trained on since the start of the run."""
     checkpoint: str
     metrics: str
-    """Parquet, one row a finished update of this trajectory."""
+    """Parquet with a row for each finished step since the start of the run."""
     source_losses: str = "source_losses.parquet"
-    """Parquet, one row a finished update and source: what was drawn, by which share, and its loss."""
+    """Parquet with a row for each finished step and source: its share, its sequences and its loss."""
     final_loss: float | None
-    """Mean cross-entropy (nats a token) over the last updates."""
+    """Mean cross-entropy (nats a token) over the last steps."""
     averages: tuple[Ema, ...] = ()
-    """What is kept beside the weights; the first is what evaluations take unless they name another."""
+    """The EMA weights; evaluations use the first unless they name another."""
     num_skipped: int = 0
-    """Finished steps of this phase whose update the skip rule left out; not those of the phases that it starts from."""
+    """Skipped steps of this phase, without the phases before it."""
 
 
 def result_of(run: "RunState", averages: tuple[Ema, ...], *, begin_step: int) -> TrainPhaseResult:
-    """Of a phase whose trajectory began at `begin_step`, at the step that `run` has reached."""
+    """Return the result of a phase that began at `begin_step`, at the step of `run`."""
     from runtime.training.run_state import CHECKPOINT, METRICS, SOURCE_LOSSES
 
     return TrainPhaseResult(
@@ -53,5 +53,5 @@ def result_of(run: "RunState", averages: tuple[Ema, ...], *, begin_step: int) ->
 
 
 def skipped_steps(run: "RunState", begin_step: int) -> list[int]:
-    """Those behind `begin_step` whose update the skip rule left out."""
+    """Return the skipped steps after `begin_step`."""
     return [step for step in run.metrics.skipped_steps if step > begin_step]

@@ -1,4 +1,4 @@
-"""Phase state: where an attempt at a training phase begins."""
+"""Phase state: the state that an attempt at a training phase begins with."""
 
 import errno
 import functools
@@ -23,48 +23,50 @@ NONE = -1
 """No step, or the lease epoch of a milestone, which has none."""
 
 
-class Begun(NamedTuple):
-    """The state that an attempt begins with, and where it is from."""
+class StartState(NamedTuple):
+    """The state that an attempt begins with, and its source."""
 
     run: RunState
     source: Input[Any] | None
-    """The milestone that it lies in, of whatever trajectory; None from scratch, and of a temporary checkpoint."""
+    """The milestone that holds the state; None from scratch and for a temporary checkpoint."""
     lease_epoch: int | None = None
-    """Of the attempt that saved it, where it is a temporary checkpoint."""
+    """Epoch of the attempt that saved it, for a temporary checkpoint."""
     is_own: bool = False
-    """Whether it is of this trajectory."""
+    """An attempt at this phase made the state."""
 
 
-class Newest(NamedTuple):
-    """The newest state that an attempt at a trajectory left; both are NONE where there is none."""
+class NewestState(NamedTuple):
+    """The newest state of a phase; both fields are NONE where there is none."""
 
     step: int
     lease_epoch: int
-    """NONE of a milestone."""
+    """NONE for a milestone."""
 
 
-def newest_state(config: TrainPhaseConfig, published: Iterable[int], temporary: TemporaryCheckpoints) -> Newest:
-    """Up to `until_step`. It is looked for once, by host 0 for all: an attempt that has lost its lease may complete
-    another one meanwhile."""
+def newest_state(config: TrainPhaseConfig, published: Iterable[int], temporary: TemporaryCheckpoints) -> NewestState:
+    """Return the newest state up to `until_step`.
+
+    Host 0 looks once for all hosts: an attempt that has lost its lease may complete another state meanwhile.
+    """
     milestone = max((step for step in published if step <= config.until_step), default=NONE)
     saved = temporary.newest(config.until_step)
     found = (milestone, NONE) if saved is None or saved.step <= milestone else (saved.step, saved.lease_epoch)
-    return Newest(*of_first_host(*found))
+    return NewestState(*of_first_host(*found))
 
 
 def own_state(
     config: TrainPhaseConfig,
-    newest: Newest,
+    newest: NewestState,
     published: Mapping[int, Input[Any]],
     mesh: Mesh,
     temporary: TemporaryCheckpoints,
     events: EventLog,
-) -> Begun | None:
-    """The newest state; `published` are the milestones of the trajectory.
+) -> StartState | None:
+    """Load the newest state of this phase, if it has one; `published` are its milestones.
 
     Raises:
-        DamagedInputError: a file of it is damaged or gone, and it is where `start` begins.
-        TornCheckpointError: as much, of any other.
+        DamagedInputError: a file is damaged or missing, in the milestone that is also `start`.
+        TornCheckpointError: a file is damaged or missing, elsewhere.
     """
     step, lease_epoch = newest
     if step == NONE:
@@ -79,29 +81,28 @@ def own_state(
             raise
     else:
         folder = temporary.folder_of(step, lease_epoch)
-        run = _of_temporary(config, mesh, folder, "go on from the one before")
+        run = _temporary_state(config, mesh, folder, "resume from the one before")
     events.write("resume", step=run.step, consumed_tokens=run.consumed_tokens, folder=folder)
     if lease_epoch == NONE:
-        return Begun(run, published[step], is_own=True)
-    return Begun(run, None, lease_epoch, is_own=True)
+        return StartState(run, published[step], is_own=True)
+    return StartState(run, None, lease_epoch, is_own=True)
 
 
 def publish_passed(
     config: TrainPhaseConfig,
-    newest: Newest,
+    newest: NewestState,
     mesh: Mesh,
     temporary: TemporaryCheckpoints,
     *,
     wanted: Collection[int],
     publish: Callable[[RunState], None],
 ) -> None:
-    """Gives `publish` the states of `wanted` steps that attempts have saved, in order, but for the newest state of all,
-    which `own_state` takes.
+    """Call `publish` with each saved state of the `wanted` steps, in order, except the newest state.
 
-    A phase that goes on comes by none of them any more, and deletes them as it saves newer ones.
+    A resumed phase no longer passes these steps, and deletes their states as it saves newer ones.
 
     Raises:
-        TornCheckpointError: a file of one is damaged or gone.
+        TornCheckpointError: a file is damaged or missing.
     """
     steps = sorted(step for step in wanted if step <= config.until_step)
     if not steps:
@@ -110,18 +111,20 @@ def publish_passed(
     epochs = of_first_host(*(saved.get(step, NONE) for step in steps))
     for step, lease_epoch in zip(steps, epochs, strict=True):
         if lease_epoch != NONE:  # one state in memory at a time
-            publish(_of_temporary(config, mesh, temporary.folder_of(step, lease_epoch), "go on without it"))
+            publish(_temporary_state(config, mesh, temporary.folder_of(step, lease_epoch), "continue without it"))
 
 
-def first_state(config: TrainPhaseConfig, mesh: Mesh, events: EventLog) -> Begun:
-    """Of a trajectory without a state of its own: what `start` says.
+def first_state(config: TrainPhaseConfig, mesh: Mesh, events: EventLog) -> StartState:
+    """Load the state of `start`, or make one from scratch.
 
     Raises:
-        DamagedInputError: a file of that is damaged or gone.
+        DamagedInputError: a file of `start` is damaged or missing.
     """
     if config.start is None:
         events.write("scratch", step=0, consumed_tokens=0, seed=config.seed)
-        return Begun(run_state.from_scratch(initial_state(config.model, config.seed, mesh, **_extras(config))), None)
+        return StartState(
+            run_state.from_scratch(initial_state(config.model, config.seed, mesh, **_extras(config))), None
+        )
     state_like = functools.partial(placed_shapes, config.model, mesh)
     try:
         run = run_state.continued(config.start.path, config.restore, state_like, seed=config.seed, **_extras(config))
@@ -134,18 +137,19 @@ def first_state(config: TrainPhaseConfig, mesh: Mesh, events: EventLog) -> Begun
         folder=config.start.path,
         restore=config.restore,
     )
-    return Begun(run, config.start)
+    return StartState(run, config.start)
 
 
-def _of_temporary(config: TrainPhaseConfig, mesh: Mesh, folder: str, cure: str) -> RunState:
+def _temporary_state(config: TrainPhaseConfig, mesh: Mesh, folder: str, purpose: str) -> RunState:
     try:
         return _resumed(config, mesh, folder)
     except TornCheckpointError as error:
-        raise TornCheckpointError(error.damage, f"delete {folder}/{MANIFEST} to {cure}.") from error
+        raise TornCheckpointError(error.damage, f"delete {folder}/{MANIFEST} to {purpose}.") from error
     except OSError as error:
-        if error.errno != errno.EIO:  # what a block of a disk that is gone gives, each time it is read
+        if error.errno != errno.EIO:  # a lost block of a disk gives EIO at each read
             raise
-        raise OSError(error.errno, f"{error.strerror} If it stays so, delete {folder}/{MANIFEST} to {cure}.") from error
+        fix = f"If this repeats, delete {folder}/{MANIFEST} to {purpose}."
+        raise OSError(error.errno, f"{error.strerror} {fix}") from error
 
 
 def _resumed(config: TrainPhaseConfig, mesh: Mesh, folder: str) -> RunState:
@@ -153,7 +157,7 @@ def _resumed(config: TrainPhaseConfig, mesh: Mesh, folder: str) -> RunState:
 
 
 def _extras(config: TrainPhaseConfig) -> dict[str, Any]:
-    """What a state holds beside parameters and moments."""
+    """Return what a state holds besides parameters and moments."""
     return {
         "averages": tuple(average.name for average in config.averages),
         "skip_window_steps": 0 if config.skip is None else config.skip.window_steps,

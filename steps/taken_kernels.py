@@ -32,10 +32,10 @@ def take_kernels(shape: "KernelShape", *, attention_kernel: str | None, loss_ker
     Raises:
         ValueError: one cannot run here or not at the shape, or this host would use others than the first.
     """
-    from runtime.training.kernel_choice import chosen_kernels, described_blocks, refuse_unlike_hosts
+    from runtime.training.kernel_choice import check_same_on_hosts, chosen_kernels, described_blocks
 
     kernels = chosen_kernels(shape, attention_kernel=attention_kernel, loss_kernel=loss_kernel)
-    refuse_unlike_hosts(kernels)
+    check_same_on_hosts(kernels)
     blocks = described_blocks(kernels.attention, kernels.loss, shape)
     return TakenKernels(**kernels._asdict(), blocks=blocks)
 
@@ -46,7 +46,7 @@ def refuse_wrong_kernels(kernels: TakenKernels, mesh: "Mesh") -> None:
     Raises:
         RuntimeError: the loss kernel gives wrong numbers on the devices of `mesh`.
     """
-    from runtime.training.ratio_check import refuse_wrong_ratios
+    from runtime.training.ratio_check import check_ratios
 
     if kernels.loss == "mosaic_gpu":
-        refuse_wrong_ratios(mesh)
+        check_ratios(mesh)

@@ -30,7 +30,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from marin_dag.run.ray.cluster import require_a_token
+from marin_dag.run.ray.cluster import ensure_token
 from tests import catalogue
 from tests.gcs_server.control import GcsServerProcess
 from tests.s3_server.server import S3Server
@@ -65,7 +65,7 @@ LONGEST_FILES = (
 TOGETHER = {
     # On the cluster of `ray_cluster`: which takes seconds of processor time to start, and more while it is there.
     "a Ray cluster": (
-        "tests/marin_dag/run/ray/test_switchboard.py",
+        "tests/marin_dag/run/ray/test_control_actor.py",
         "tests/marin_dag/code/test_audit.py",
         "tests/marin_dag/ledger/test_fencing.py",
         "tests/marin_dag/run/test_force.py",
@@ -180,7 +180,7 @@ def ray_cluster(gcs_bucket: str, importable: Path) -> Iterator[None]:
     """A small Ray cluster without dashboard; its workers reach the fake Cloud Storage too."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("RAY_AUTH_TOKEN", "only-for-this-test-session-0123456789")
-        require_a_token()
+        ensure_token()
         environment.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
         environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
         environment.setenv("PYTHONPATH", os.pathsep.join([str(Path.cwd()), *sys.path]))

@@ -1,6 +1,6 @@
-"""A Ray cluster of several nodes on one machine, in a process of its own, whose nodes a test may kill and add.
+"""Ray cluster of several nodes on one machine, in a process of its own, whose nodes a test may kill and add.
 
-As a script it reads one JSON command a line and answers with one JSON line: python ray_nodes.py.
+As a script it reads one JSON command a line and writes one JSON line for each: python ray_nodes.py.
 """
 
 import json
@@ -16,14 +16,14 @@ ROOT = Path(__file__).parents[1]
 TOKEN = "only-for-tests-of-clusters-" + "0123456789abcdef"
 # A dead node is noticed after two seconds instead of half a minute; a slow one is still waited for.
 HEALTH = {"period_ms": 200, "initial_delay_ms": 0, "failure_threshold": 10, "timeout_ms": 20_000}
-# A process a node that sends what workers print to drivers, which ours do not ask for.
+# One process less for each node: it would send the output of workers to drivers, which do not ask for it.
 WITHOUT_LOGS = {"include_log_monitor": False}
 
 
 class RayNodes:
-    """A context: a head without cores, and `nodes` with what each declares; all gone when it is left.
+    """Context manager that starts a head without CPUs and `nodes`, each with its options, and ends them.
 
-    Without a dashboard, which takes as long to start as three nodes, nobody can submit a job.
+    Submitting a job needs a dashboard, which takes as long to start as three nodes.
     """
 
     def __init__(self, *nodes: dict[str, Any], with_dashboard: bool = True, **environment: str) -> None:
@@ -37,14 +37,14 @@ class RayNodes:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of the nodes, and of a driver that is to join them."""
+        """Environment of the nodes, and of a driver that joins them."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         kept |= {f"RAY_health_check_{name}": str(value) for name, value in HEALTH.items()}
         kept |= {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "JAX_PLATFORMS": "cpu"}
         kept |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-        # Workers that a node starts before it is asked are of no use to a driver that brings an environment.
+        # A driver with an environment of its own cannot use workers that a node starts in advance.
         kept |= {"RAY_prestart_worker_first_driver": "0", "RAY_worker_niceness": "0", **self._own}
-        # Where "auto" is asked, and where a job starts, Ray finds the address of the cluster in this folder.
+        # For "auto" and for jobs Ray finds the address of the cluster in this folder.
         kept |= {"RAY_TMPDIR": self._folder.name}
         return kept | ({"RAY_ADDRESS": self.address} if self.address else {})
 
@@ -69,12 +69,12 @@ class RayNodes:
         self._folder.cleanup()
 
     def add(self, node: dict[str, Any]) -> str:
-        """Starts a node; its id."""
+        """Start a node; return its id."""
         self.ids.append(self._ask(add=node)["id"])
         return self.ids[-1]
 
     def kill(self, node_id: str) -> None:
-        """Kills all processes of a node, -9."""
+        """Kill all processes of a node with SIGKILL."""
         self._ask(kill=node_id)
         self.ids.remove(node_id)
 
@@ -97,7 +97,7 @@ def _serve() -> None:
     for line in sys.stdin:
         command = json.loads(line)
         if "start" in command:
-            # A port of its own choice: another cluster's agent may hold the usual one, and this one's would give up.
+            # Free ports: another cluster's agent may hold the usual one.
             ports = {"dashboard_port": 0, "dashboard_agent_listen_port": None}
             head = cluster.add_node(num_cpus=0, no_monitor=True, **command["start"], **ports, **WITHOUT_LOGS)
             answer = {"address": cluster.address, "dashboard": f"http://{head.webui_url}"}

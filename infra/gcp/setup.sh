@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes, once, what a project needs besides machines: bucket, account, image. Running it again changes nothing.
+# Make the bucket, the account and the image of a project. Running it again changes nothing.
 #   PROJECT=... BUCKET=... REGION=europe-west4 infra/gcp/setup.sh
 set -euo pipefail
 : "${PROJECT:?the Google Cloud project}" "${BUCKET:?the name of the bucket, without gs://}" "${REGION:?such as europe-west4}"
@@ -12,7 +12,7 @@ gcloud services enable --project "$PROJECT" \
   compute.googleapis.com tpu.googleapis.com storage.googleapis.com artifactregistry.googleapis.com \
   cloudbuild.googleapis.com cloudresourcemanager.googleapis.com iam.googleapis.com
 
-# The machines' account: starts machines and slices, pulls the image, reads and writes one bucket, and nothing else.
+# The account of the machines starts machines and slices, pulls the image, and reads and writes one bucket.
 gcloud iam service-accounts describe "$account" --project "$PROJECT" >/dev/null 2>&1 ||
   gcloud iam service-accounts create marin-dag --project "$PROJECT"
 for role in roles/compute.admin roles/tpu.admin roles/iam.serviceAccountUser roles/artifactregistry.reader; do
@@ -20,7 +20,7 @@ for role in roles/compute.admin roles/tpu.admin roles/iam.serviceAccountUser rol
     --member "serviceAccount:$account" --role "$role" --condition None --quiet >/dev/null
 done
 
-# In the slices' region: a byte that crosses regions costs more than it costs to store for a year.
+# The bucket is in the region of the slices: a byte that crosses regions costs more than storing it for a year.
 gcloud storage buckets describe "gs://$BUCKET" >/dev/null 2>&1 ||
   gcloud storage buckets create "gs://$BUCKET" --project "$PROJECT" --location "$REGION" \
     --uniform-bucket-level-access --public-access-prevention --soft-delete-duration 7d

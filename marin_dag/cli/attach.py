@@ -1,4 +1,4 @@
-"""attach: follow a detached run from any terminal; leaving it leaves the run alone."""
+"""attach: follow a detached run from any terminal; Ctrl-C leaves the run alone."""
 
 from typing import Any
 
@@ -14,20 +14,20 @@ def _attach(session: Session) -> int:
 
 
 def follow(session: Session, runs: Any, name: str) -> int:
-    """Prints what the job says; the exit code is that of the run, or says that this terminal left it."""
+    """Print the job's log; return the exit code of the run, or INTERRUPTED after Ctrl-C."""
     print(f"{name}: following; Ctrl-C leaves it running")
     try:
         job = runs.follow(name)
     except KeyboardInterrupt:
-        print(f"\n{name} goes on without this terminal")
-        print("\n".join(how_to_go_on(session)))
+        print(f"\n{name} continues without this terminal")
+        print("\n".join(next_commands(session)))
         return INTERRUPTED
     print(f"{name}: {job.status.lower()}{': ' if job.message else ''}{job.message}")
     return {"SUCCEEDED": NOTHING_WOULD_RUN, "STOPPED": INTERRUPTED}.get(job.status, FAILED)
 
 
-def how_to_go_on(session: Session) -> list[str]:
-    """The lines that follow and stop the run."""
+def next_commands(session: Session) -> list[str]:
+    """Return the lines that follow and stop the run."""
     return [
         f"follow it  {session.line('attach', without=['--detach'])}",
         f"stop it    {session.line('stop', without=['--detach'])}",

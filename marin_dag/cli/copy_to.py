@@ -1,83 +1,180 @@
-"""--copy-to PREFIX: a run that copies what it commits; and what a plan says of it."""
+"""--copy-to PREFIX: copy what a run commits while it runs, and say in the plan what is not copied yet."""
 
-from typing import Any, NamedTuple
+import threading
+from typing import Any, NamedTuple, Protocol
 
-from marin_dag.cli.copy import begun, still_to_copy, target_of
-from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, SELECTION, Session
+from marin_dag.cli.copy import copy_job, target_of
+from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Session
 from marin_dag.graph.step import Step
-from marin_dag.keep.copy.certified_copies import CertifiedStates
-from marin_dag.keep.copy.copying import Copier
-from marin_dag.keep.copy.run_copying import RunCopying, Voice
+from marin_dag.keep.copy.job import CopyJob
+from marin_dag.ledger.records import Records, first_lines
 from marin_dag.plan.plan import Plan
 from marin_dag.quantities import counted, in_bytes
 from marin_dag.run.early_interrupt import INTERRUPTED
+from marin_dag.run.interrupts import interrupt, signals_handled
+from marin_dag.store.store import StoreError
+
+INTERVAL_SECONDS = 600.0
+"""Good checkpoints, names, pins and the like are copied this often, and failed outputs are tried again."""
+SLOW_SECONDS = 15.0
+MAX_NAMED = 10
 
 
-def refuse_no_second_place(session: Session) -> None:
-    """Before anything starts; raises UserError."""
+def check_copy_target(session: Session) -> None:
+    """Raise UserError if --copy-to names no place to copy to."""
     if session.parsed.copy_to is not None:
         target_of(session, "--copy-to")
 
 
 class Outstanding(NamedTuple):
-    """What of a plan's finished outputs a run would copy, beside those that it makes."""
+    """Finished outputs of a plan, and how many of them a run would copy."""
 
     prefix: str
     num_outputs: int
-    """That are finished."""
+    """Finished outputs."""
     num_left: int
-    """Of them, not at the target."""
-    size_in_bytes: int
-    """Of those."""
-    num_certified_left: int
-    """Trajectories whose newest certified state is not there."""
+    """Outputs and good checkpoints that the target lacks."""
 
     @property
-    def said(self) -> str:
-        """For a person."""
-        there = f"{self.num_outputs - self.num_left:,} of {counted(self.num_outputs, 'finished output')} there"
-        there = there if self.num_outputs else "nothing is finished yet"
-        left = f", {in_bytes(self.size_in_bytes)} to copy" if self.num_left else ""
-        states = f", {counted(self.num_certified_left, 'certified state')} to copy" if self.num_certified_left else ""
-        return f"{self.prefix}; {there}{left}{states}"
+    def description(self) -> str:
+        """The numbers, for the user."""
+        return f"{self.prefix}; {self.num_left:,} to copy, {counted(self.num_outputs, 'finished output')}"
 
     @property
     def is_empty(self) -> bool:
-        """Whether a run would copy nothing of it."""
-        return not self.num_left and not self.num_certified_left
+        """Whether nothing is left to copy."""
+        return not self.num_left
 
 
 def outstanding(session: Session, plan: Plan) -> Outstanding | None:
-    """None where no copies are asked for."""
+    """Return what a run would copy, or None without --copy-to."""
     if session.parsed.copy_to is None:
         return None
-    target = target_of(session, "--copy-to")
-    left, num_outputs, size = still_to_copy(session.store, target, _steps(plan))
-    states = CertifiedStates(session.store, target, _steps(plan)).left()
-    return Outstanding(target.prefix, num_outputs, len(left), size, len(states))
+    job = copy_job(session, "--copy-to", _steps(plan), lambda text: None)
+    tasks, num_outputs = job.tasks()
+    return Outstanding(job.copier.target.prefix, num_outputs, len(tasks))
 
 
-def copies_of(session: Session, plan: Plan, voice: Voice) -> RunCopying | None:
-    """The copies of a run, begun; None where there are to be none."""
+class Display(Protocol):
+    """The terminal of a run; any thread may print."""
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+
+    def complain(self, text: str) -> None:
+        """Print a line about an error."""
+
+
+class RunCopies:
+    """The copies beside one run. No step waits for a copy, or fails because of one."""
+
+    def __init__(self, job: CopyJob, display: Display, command: str) -> None:
+        self._job, self._display, self._command = job, display, command
+        self._fresh: set[str] = set()
+        """Keys committed since the start; their logs grow for some seconds after the copy."""
+        self._problems: list[str] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._repeat, name="copies", daemon=True)
+        self._thread.start()
+
+    def add(self, key: str) -> None:
+        """Copy an output that was just committed, or a milestone that was just published."""
+        self._fresh.add(key)
+        self._job.add_key(key)
+
+    def leave(self) -> None:
+        """Drop the copies that are not finished."""
+        self._ended.set()
+        self._job.cancel()
+        self._thread.join()
+
+    def finish(self, *, is_interrupted: bool) -> bool:
+        """Wait for the copies and print what is missing; return whether nothing is.
+
+        Raises:
+            KeyboardInterrupt: the user does not wait; what is missing has been printed.
+        """
+        with signals_handled(interrupt):  # SIGTERM and SIGUSR2 act like Ctrl-C
+            try:
+                if not is_interrupted:
+                    self._wait()
+            finally:
+                self.leave()
+                is_whole = self._conclude()
+            return is_whole
+
+    def _repeat(self) -> None:
+        while True:
+            self._copy_once()
+            if self._ended.wait(INTERVAL_SECONDS):
+                return
+
+    def _copy_once(self) -> None:
+        try:
+            self._job.add(*self._job.tasks()[0])
+        except StoreError as error:
+            self._display.complain(f"copies: {first_lines(error)}")
+        self._copy_attachments()
+
+    def _copy_attachments(self) -> None:
+        try:
+            problems = self._job.copy_attachments()
+        except StoreError as error:
+            problems = [first_lines(error)]
+        for problem in problems:
+            if problem not in self._problems:
+                self._display.complain(f"copies: {problem}")
+        self._problems = problems
+
+    def _wait(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._copy_once()
+        self._job.wait()
+        records = Records(self._job.copier.source)
+        try:
+            for record in map(records.find, sorted(self._fresh)):
+                if record is not None:
+                    self._job.copier.copy_beside(record)
+        except StoreError as error:
+            self._display.complain(f"copies: {first_lines(error)}")
+        self._copy_attachments()
+
+    def _conclude(self) -> bool:
+        job = self._job
+        try:
+            tasks, num_outputs = job.tasks()
+        except StoreError as error:
+            self._display.complain(f"copies: {first_lines(error)}")
+            return False
+        if not tasks and not self._problems:
+            copied = f"{job.counts['copied']:,} copied by this run ({in_bytes(job.size_in_bytes)})"
+            self._display.say(f"copies: {counted(num_outputs, 'output')} in {job.copier.target.prefix}, {copied}")
+            return True
+        if tasks:
+            self._display.complain(f"copies: {len(tasks):,} not in {job.copier.target.prefix}:")
+        for task in tasks[:MAX_NAMED]:
+            self._display.complain(f"  {task.name}: {job.failed.get(task.name, 'not copied yet')}")
+        if len(tasks) > MAX_NAMED:
+            self._display.complain(f"  and {len(tasks) - MAX_NAMED:,} more")
+        self._display.complain(f"to continue:  {self._command}")
+        return False
+
+
+def start_copies(session: Session, plan: Plan, display: Display) -> RunCopies | None:
+    """Start the copies of a run; return None without --copy-to.
+
+    Raises:
+        UserError: there is no place to copy to.
+    """
     if session.parsed.copy_to is None:
         return None
-    target = target_of(session, "--copy-to")
-    copier = Copier(session.store, target, say=voice.say, option="--copy-to")
-    copies = RunCopying(
-        copier,
-        begun(copier, session),
-        CertifiedStates(session.store, target, _steps(plan)),
-        _steps(plan),
-        voice,
-        command=session.line("copy", "--to", session.parsed.copy_to),
-        command_to_force=lambda name: session.line("--force", name, "--until", name, without=SELECTION),
-    )
-    copies.start()
-    return copies
+    job = copy_job(session, "--copy-to", _steps(plan), display.say, slow_seconds=SLOW_SECONDS)
+    return RunCopies(job, display, session.line("copy", "--to", session.parsed.copy_to))
 
 
-def concluded(copies: RunCopying | None, code: int) -> int:
-    """The exit code of a run that ended with `code`, when its copies have ended too."""
+def finish_copies(copies: RunCopies | None, code: int) -> int:
+    """Wait for the copies of a run that ended with `code`; return the exit code of both."""
     if copies is None:
         return code
     try:

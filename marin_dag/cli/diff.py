@@ -1,4 +1,4 @@
-"""diff A [B]: config fields, inputs down to the root, and the source of what changed, from A to B."""
+"""diff A [B]: changed config fields, inputs down to the root, and source, from A to B."""
 
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
@@ -28,7 +28,7 @@ def _side(text: str, graph: Graph, records: Records) -> Side:
 def _last_commit(name: str, records: Records) -> Side:
     made = newest_made(records, name)
     if made is None:
-        raise UserError(f"diff {name}: nothing was ever made under this name; name a second step to compare with.")
+        raise UserError(f"diff {name}: no output was made under this name; name a second step to compare with.")
     return of_record(records.get(made))
 
 

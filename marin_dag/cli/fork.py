@@ -6,9 +6,10 @@ from typing import Any
 
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
-from marin_dag.graph.forks import Fork, changes_of_execution, forked, made_by
+from marin_dag.graph.fork import Fork, changes_of_execution, made_by
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
+from marin_dag.plan.forks import kept_fork
 from marin_dag.plan.reasons import render
 
 OWN_OPTIONS = ("--as", "--set", "--reason")
@@ -36,7 +37,7 @@ def _fork(session: Session) -> int:
 
 def _warnings(session: Session, graph: Graph, fork: Fork) -> Iterator[str]:
     """Yield that another step makes the same output, or else the lint warnings about the fork."""
-    step = forked(graph, fork)
+    step = kept_fork(graph, fork)
     maker = made_by(graph, step, base=fork.base)
     if maker is None:
         for warning in session.options.lint(session.recipe()).get(fork.name, ()):

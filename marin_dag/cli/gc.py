@@ -1,4 +1,4 @@
-"""gc: what nothing leads to any more, with its size; --yes deletes it."""
+"""gc: print what nothing leads to any more, with its size; with --yes delete it."""
 
 import argparse
 import json
@@ -12,7 +12,7 @@ from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, SOMETHING_WOULD_RUN
 from marin_dag.errors import UserError
 from marin_dag.keep.collect import Collector, Garbage, Roots
 from marin_dag.ledger.pins import Pins
-from marin_dag.plan.lost_milestones import lost_in
+from marin_dag.plan.wanted_milestones import lost_in
 from marin_dag.quantities import in_bytes
 
 OLDER_THAN_DAYS = 7.0
@@ -26,56 +26,58 @@ def _gc(session: Session) -> int:
         return NOTHING_WOULD_RUN
     others = [_roots_of(session, text) for text in session.parsed.also]
     roots = Roots(*(frozenset().union(*found) for found in zip(own, *others, strict=True)))
-    seconds = session.parsed.older_than_days * SECONDS_OF_A_DAY
     named = _named(session, roots)
-    certified_of = frozenset(named.values())
-    collector = Collector(session.store, roots, older_than_seconds=seconds, certified_of=certified_of)
+    seconds = session.parsed.older_than_days * SECONDS_OF_A_DAY
+    collector = Collector(session.store, roots, older_than_seconds=seconds, good_of=frozenset(named.values()))
     found = collector.find()
     for name, digest in named.items():
-        if not any(garbage.kind == "certified" and garbage.digest == digest for garbage in found):
+        if not any(garbage.kind == "good" and garbage.digest == digest for garbage in found):
             raise UserError(
-                f"--certified {name}: there is nothing certified of it that can go: it has left nothing, or it is "
-                "running, or is still to be finished. `gc` lists what there is; nothing was deleted."
+                f"--good {name}: no good checkpoint of it can be deleted: it has none, or it is unfinished. `gc` lists "
+                "what there is; nothing was deleted."
             )
-    for garbage in collector.staying:
-        print(f"{'stays':<12} {garbage.name:<48} {in_bytes(garbage.size_in_bytes):>10}  certified, to go back to")
+    for garbage in collector.kept_good:
+        _print_line("kept", garbage, "a good checkpoint of a finished step; --good deletes it")
     if not found:
-        print(f"nothing to collect that is older than {session.parsed.older_than_days:g} days")
+        print(f"no garbage that is older than {session.parsed.older_than_days:g} days")
         return NOTHING_WOULD_RUN
     for garbage in found:
-        print(f"{garbage.kind:<12} {garbage.name:<48} {in_bytes(garbage.size_in_bytes):>10}{_dependents(garbage)}")
-    total = sum(garbage.size_in_bytes for garbage in found)
-    print(f"{len(found)} in all, {in_bytes(total)}")
+        made = f"used to make {', '.join(garbage.needed_by)}" if garbage.needed_by else ""
+        _print_line(garbage.kind, garbage, made)
+    print(f"{len(found)} in all, {in_bytes(sum(garbage.size_in_bytes for garbage in found))}")
     if not session.parsed.yes:
         print(f"delete it  {session.line('gc', '--yes')}")
         return SOMETHING_WOULD_RUN
-    said = collector.delete(found)
-    left = [(garbage, why) for garbage, why in zip(found, said, strict=True) if why]
-    for garbage, why in left:
-        print(f"left {garbage.name}: {why}")
+    reasons = collector.delete(found)
+    left = [(garbage, reason) for garbage, reason in zip(found, reasons, strict=True) if reason]
+    for garbage, reason in left:
+        print(f"left {garbage.name}: {reason}")
     print(f"deleted {len(found) - len(left)}")
     return FAILED if left else NOTHING_WOULD_RUN
 
 
+def _print_line(what: str, garbage: Garbage, remark: str) -> None:
+    print(f"{what:<12} {garbage.name:<48} {in_bytes(garbage.size_in_bytes):>10}  {remark}".rstrip())
+
+
 def _named(session: Session, roots: Roots) -> dict[str, str]:
-    """Digest of each step of --certified, by its name; refused is what is pinned, or what others are to start from."""
+    """Return the digest of each step of --good by name; raise UserError if it is pinned or a step is to start there."""
     graph, pins = session.graph(), Pins(session.store).all()
-    named = {name: graph.step(name).digest for name in session.parsed.certified}
+    named = {name: graph.step(name).digest for name in session.parsed.good}
     for name, digest in named.items():
         for key in roots.wanted:
             if key.partition("@")[0] == digest:
                 readers = [step.name for step in graph.steps if any(item.key == key for _, item in step.inputs)]
                 who = ", ".join(readers) or "a step of another pipeline"
                 raise UserError(
-                    f"--certified {name}: {who} is to start from step "
-                    f"{int(key.partition('@')[2]):,} of it, which was saved and not published; publish that, or "
-                    "drop the fork."
+                    f"--good {name}: {who} starts from its step {int(key.partition('@')[2]):,}, which was saved but "
+                    "not published. Run or drop that step first."
                 )
         for pin in pins:
             if pin.key.partition("@")[0] == digest:
                 raise UserError(
-                    f"--certified {name}: it is pinned by {pin.author} ({pin.because or 'no reason given'}), and a "
-                    f"pinned step keeps what it has certified; `pin {pin.name} --unpin` first."
+                    f"--good {name}: it is pinned by {pin.author} ({pin.because or 'no reason given'}), and a pinned "
+                    f"step keeps its good checkpoints. First: `pin {pin.name} --unpin`."
                 )
     return named
 
@@ -89,17 +91,13 @@ def _roots(session: Session) -> Roots:
 
 
 def _roots_of(session: Session, text: str) -> Roots:
-    """What another pipeline leads to, as it says itself."""
+    """Return the roots of another pipeline, which prints them itself."""
     command = [sys.executable, *shlex.split(text), "gc", "--roots", "--prefix", session.parsed.prefix]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != NOTHING_WOULD_RUN:
-        raise UserError(f"--also {text!r}: it does not say what it leads to, so that nothing can go:\n{done.stderr}")
-    said = json.loads(done.stdout.splitlines()[-1])
-    return Roots(**{name: frozenset(found) for name, found in said.items()})
-
-
-def _dependents(garbage: Garbage) -> str:
-    return f"  {', '.join(garbage.needed_by)} were made from it" if garbage.needed_by else ""
+        raise UserError(f"--also {text!r}: it failed, so nothing was deleted:\n{done.stderr}")
+    printed = json.loads(done.stdout.splitlines()[-1])
+    return Roots(**{name: frozenset(found) for name, found in printed.items()})
 
 
 def _days(text: str) -> float:
@@ -108,24 +106,20 @@ def _days(text: str) -> float:
     except ValueError:
         days = math.nan
     if not 0 <= days < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of days; write one of 0 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days; use one of 0 or more")
     return days
 
 
 def _add_arguments(parser: Any) -> None:
     parser.add_argument("--yes", action="store_true", help="(gc) delete it")
     parser.add_argument(
-        "--older-than-days", type=_days, default=OLDER_THAN_DAYS, metavar="DAYS", help="(gc) what is younger stays"
+        "--older-than-days", type=_days, default=OLDER_THAN_DAYS, metavar="DAYS", help="(gc) keep what is younger"
     )
     parser.add_argument(
         "--also", action="append", default=[], metavar="SCRIPT", help="(gc) keep what this pipeline leads to, too"
     )
     parser.add_argument(
-        "--certified",
-        action="append",
-        default=[],
-        metavar="STEP",
-        help="(gc) of this finished step also what it has certified, to go back to",
+        "--good", action="append", default=[], metavar="STEP", help="(gc) delete good checkpoints of this finished step"
     )
     parser.add_argument("--roots", action="store_true", help="(gc) print what this pipeline leads to, for --also")
 
@@ -133,7 +127,7 @@ def _add_arguments(parser: Any) -> None:
 COMMAND = Command(
     "gc",
     "[--yes]",
-    "what nothing leads to any more, and its deletion",
+    "delete what nothing leads to any more",
     _gc,
     0,
     0,

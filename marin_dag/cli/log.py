@@ -1,4 +1,4 @@
-"""log STEP: the log of the attempt that made it, or of the newest one that tried."""
+"""log STEP: print the log of the attempt that made the output, or of the newest attempt."""
 
 import sys
 
@@ -24,21 +24,21 @@ def _log(session: Session) -> int:
     except FileNotFoundError:
         data = None
     if path is None or data is None:
-        said = f"; {session.store.url(path)} is gone" if path else ""
+        gone = f"; {session.store.url(path)} is gone" if path else ""
         before = newest_hint(records, session.step, "log") if session.step in graph else ""
-        raise UserError(f"log {session.step}: no attempt has left a log here{said}.{before}")
+        raise UserError(f"log {session.step}: no attempt has left a log here{gone}.{before}")
     print(session.store.url(path), file=sys.stderr)
     print(data.decode(errors="replace"), end="")
     return NOTHING_WOULD_RUN
 
 
 def _log_of(record: Record) -> str:
-    # Where its output is: the digest in that folder is the one of then.
+    # The folder of the output has the digest of the attempt, which may differ from today's.
     return f"{record.output_path.partition(record.attempt)[0]}{record.attempt}.log"
 
 
 def newest_log(store: Store, name: str, digest: str) -> str | None:
-    """The path of the log of the newest attempt at a step; None where none has left one."""
+    """Return the path of the log of a step's newest attempt; None if there is none."""
     folder = attempt_path(name, digest, "")
     entries = store.list(folder.rstrip("/"))
     logs = [entry for entry in entries if entry.path.endswith(".log") and "/" not in entry.path.removeprefix(folder)]
@@ -48,7 +48,7 @@ def newest_log(store: Store, name: str, digest: str) -> str | None:
 COMMAND = Command(
     "log",
     "STEP",
-    "the log of the attempt that made it, or of the newest that tried",
+    "print the log of the attempt that made the output, or of the newest attempt",
     _log,
     1,
     1,

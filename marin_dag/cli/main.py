@@ -35,7 +35,7 @@ from marin_dag.cli import (
     why,
 )
 from marin_dag.cli.ascii_terminal import replace_unprintable
-from marin_dag.cli.mistakes import said_of, said_of_call
+from marin_dag.cli.mistakes import config_mistakes
 from marin_dag.cli.parser import make_parsers, parse
 from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Build, PipelineOptions, Session, program
 from marin_dag.errors import UserError
@@ -138,17 +138,13 @@ def _exit_code(run: Callable[[], int], name: str, *, with_traceback: bool) -> in
         if with_traceback:
             traceback.print_exc()
         else:
-            print(f"{name}: {said_of(error) if isinstance(error, ValidationError) else error}", file=sys.stderr)
+            print(f"{name}: {config_mistakes(error) if isinstance(error, ValidationError) else error}", file=sys.stderr)
         return FAILED
     except Exception as error:
         if is_interrupt(error):
             print("interrupted", file=sys.stderr)
             return INTERRUPTED
-        message = said_of_call(error) if isinstance(error, TypeError) and not with_traceback else ""
-        if message:
-            print(f"{name}: {message}", file=sys.stderr)
-        else:
-            traceback.print_exc()
+        traceback.print_exc()
         return FAILED
 
 

@@ -97,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not all(isinstance(text, str) for text in (name, word, reason)) or not (at is None or type(at) is int):
             raise UserError("page: name, word and reason are strings, and at is an integer or null.")
         said = self._watched.tell(name, word, at=at, reason=reason)
-        return {"reply": f"{name}: {said.whom}"}
+        return {"reply": f"{name}: {said.to}"}
 
     def _answer(self, make: Callable[[], dict[str, Any]]) -> None:
         try:

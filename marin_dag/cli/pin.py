@@ -1,4 +1,4 @@
-"""pin STEP: keep its output whatever becomes of the pipeline. Without a step: what is pinned."""
+"""pin STEP: keep its output even when no pipeline names it any more. Without a step: list the pins."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def _pin(session: Session) -> int:
         print(f"{step.name}: no longer pinned")
         return NOTHING_WOULD_RUN
     if Records(session.store).find(step.key) is None:
-        raise UserError(f"pin {step.name}: it is not committed; run it first.")
+        raise UserError(f"pin {step.name}: it is not committed. Run it first.")
     is_new = pins.pin(step.key, step.name, session.parsed.because)
     print(f"{step.name}: {'pinned' if is_new else 'was pinned already'}; `gc` keeps it")
     print(f"  take it back  {session.line('pin', step.name, '--unpin', without=['--because'])}")
@@ -32,13 +32,13 @@ def _pin(session: Session) -> int:
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--unpin", action="store_true", help="(pin) keep it no longer")
+    parser.add_argument("--unpin", action="store_true", help="(pin) remove the pin")
 
 
 COMMAND = Command(
     "pin",
     "[STEP] [--unpin]",
-    "keep an output whatever becomes of the pipeline",
+    "keep an output even when no pipeline names it",
     _pin,
     0,
     1,

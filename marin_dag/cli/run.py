@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from marin_dag.cli.copy_to import concluded, copies_of, outstanding, refuse_no_second_place
+from marin_dag.cli.copy_to import check_copy_target, finish_copies, outstanding, start_copies
 from marin_dag.cli.detach import detach
 from marin_dag.cli.session import (
     FAILED,
@@ -40,7 +40,7 @@ def plan_and_run(session: Session) -> int:
     plan = session.plan()
     if session.parsed.json and not session.parsed.dry_run:
         raise UserError("--json: only a plan is printed as JSON; use --dry-run --json, or the command `plan --json`.")
-    refuse_no_second_place(session)
+    check_copy_target(session)
     if session.parsed.dry_run:
         return dry_run(session, plan)
     if plan.drifted or (plan.blocked and not plan.will_run):
@@ -91,7 +91,7 @@ def show_plan(session: Session, plan: Plan) -> int:
     width = max(shutil.get_terminal_size().columns, 60) if is_terminal else None
     print(render_plan(plan, width=width, color=is_terminal and not is_dumb, every_step=session.parsed.every_step))
     print("\n".join(_rendered(warnings)), end="")
-    copied = [] if copies is None else [("copies in", copies.said)]
+    copied = [] if copies is None else [("copies in", copies.description)]
     is_detached = session.parsed.dry_run and session.parsed.detach and plan.will_run
     detached = [("--detach", _detach_note())] if is_detached else []
     lines = [("outputs in", _outputs(session, plan)), *copied, *detached, *commands]
@@ -160,21 +160,21 @@ def commands_to_continue(session: Session, plan: Plan) -> list[tuple[str, str]]:
 def _only_copy(session: Session, plan: Plan) -> int:
     from marin_dag.run.live import display_for
 
-    return concluded(copies_of(session, plan, display_for()), NOTHING_WOULD_RUN)
+    return finish_copies(start_copies(session, plan, display_for()), NOTHING_WOULD_RUN)
 
 
 def _run_and_copy(session: Session, plan: Plan) -> int:
     from marin_dag.run.live import display_for  # a dry run must not wait for imports that only a run needs
 
     display = display_for()
-    copies = copies_of(session, plan, display)
+    copies = start_copies(session, plan, display)
     try:
         code = _run(session, plan, display, (lambda key: None) if copies is None else copies.add)
     except BaseException:
         if copies is not None:
             copies.leave()
         raise
-    return concluded(copies, code)
+    return finish_copies(copies, code)
 
 
 def _run(session: Session, plan: Plan, display: Any, on_committed: Callable[[str], None]) -> int:

@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from marin_dag.errors import UserError
-from marin_dag.graph.assignments import with_settings
-from marin_dag.graph.forks import Follow, Forks, WithForks
+from marin_dag.graph.assignments import build_graph
+from marin_dag.graph.fork import Follow
 from marin_dag.graph.graph import Graph, Selection
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH
 from marin_dag.paused_collection import collection_paused
 from marin_dag.plan.config_checks import RefusedStepsError
+from marin_dag.plan.forks import Forks, WithForks
 from marin_dag.plan.lint import Lint, no_lint
-from marin_dag.plan.milestone_reasons import NotTold
+from marin_dag.plan.milestone_reasons import MilestoneNotRequested
 from marin_dag.plan.plan import Plan, make_plan
 from marin_dag.plan.planned import PlannedStep
 from marin_dag.store.prefix import open_store
@@ -183,7 +184,7 @@ class Session:
 
     def graph(self) -> Graph:
         """Return the graph with the forks and the --set overrides."""
-        return with_settings(self.recipe(), self.parsed.set)
+        return build_graph(self.recipe, self.parsed.set)
 
     def selection(self) -> Selection:
         """Return what --only, --until, --from and --force select."""
@@ -217,7 +218,7 @@ class Session:
         for each in planned:
             inputs = dict(each.step.inputs)
             for reason in each.reasons:
-                if isinstance(reason, NotTold) and reason.hears and not reason.is_past and reason.field:
+                if isinstance(reason, MilestoneNotRequested) and reason.can_request and reason.field:
                     # The attempt may run under a name that this graph does not have.
                     words = ("tell", inputs[reason.field].name, PUBLISH, "--at", str(reason.wanted))
                     found[self.line(*words, without=["--every-step"])] = f"keep {reason.wanted}"

@@ -54,8 +54,6 @@ def _lines(record: Record, store: Store) -> Iterator[str]:
     yield f"  finished     {made.finished}"
     yield f"  host         {made.host}"
     yield from (f"  {name.replace('_', ' '):<12} {how}" for name, how in made.computed_with.items())
-    if record.migrated_from is not None:
-        yield f"  migrated     from {record.migrated_from}, of an earlier scheme of digests"
     yield f"  attempt      {record.attempt}, lease epoch {made.lease_epoch}"
     yield f"  git commit   {made.git_commit or 'none: the script lies in no repository'}{dirty_note(made)}"
     yield f"  lock file    {made.lock or 'none'}"

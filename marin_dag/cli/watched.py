@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from marin_dag.cli.log import newest_log
-from marin_dag.cli.tell import Said, tell_step, words_of
+from marin_dag.cli.tell import Sent, actions_of, send_request
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.ledger.lease import Held, Leases
-from marin_dag.ledger.requests import PUBLISH, Telling, Tellings
+from marin_dag.ledger.requests import PUBLISH, Request, Requests
 from marin_dag.plan.plan import Plan, make_plan
 from marin_dag.plan.planned import Verdict
 from marin_dag.plan.reasons import render_all
@@ -47,7 +47,7 @@ class Watched:
         """The leases of running steps, by digest."""
         self._paces: dict[tuple[str, int], Pace] = {}
         """Paces by digest and epoch: each attempt has its own."""
-        self._requests: dict[str, Telling] = {}
+        self._requests: dict[str, Request] = {}
         """The requests shown, by id: a request never changes."""
         self._answers: dict[str, dict[str, Any]] = {}
         """The replies shown, by the id of the request."""
@@ -70,9 +70,9 @@ class Watched:
                 raise self._failure
             return self._document
 
-    def tell(self, name: str, word: str, *, at: int | None, reason: str) -> Said:
+    def tell(self, name: str, word: str, *, at: int | None, reason: str) -> Sent:
         """Send a request, as the command `tell` does; raise its errors."""
-        said = tell_step(self._store, self._graph, self._graph.step(name), word, at=at, reason=reason)
+        said = send_request(self._store, self._graph, self._graph.step(name), word, at=at, reason=reason)
         self._is_outdated = True  # without the lock: a look that hangs would delay the reply
         return said
 
@@ -96,8 +96,8 @@ class Watched:
         self._leases = running
         epochs = [(digest, held.epoch) for digest, held in running.items()]
         self._paces = {epoch: self._paces.get(epoch) or Pace() for epoch in epochs}
-        tellings = Tellings(self._store)
-        requests = self._newest_requests(tellings)
+        store_requests = Requests(self._store)
+        requests = self._newest_requests(store_requests)
         steps = {step.digest: step for step in self._graph.steps}
         of_others = [held for digest, held in running.items() if digest not in steps]
         verdicts = Counter(planned.verdict for planned in self._plan.steps)
@@ -110,7 +110,7 @@ class Watched:
             "verdicts": {str(verdict): verdicts[verdict] for verdict in Verdict if verdicts[verdict]},
             "running": [self._running(steps[digest], running[digest]) for digest in steps if digest in running],
             "running_with_other_settings": [
-                {"name": held.holder.name, "holder": held.holder.said} for held in of_others
+                {"name": held.holder.name, "holder": held.holder.description} for held in of_others
             ],
             "waiting": [
                 {"name": each.name, "verdict": str(each.verdict), "reasons": list(render_all(each.reasons))}
@@ -118,7 +118,7 @@ class Watched:
             ],
             "num_waiting": len(waiting),
             "requests": requests,
-            "damaged": sorted(tellings.damaged.values()),
+            "damaged": sorted(store_requests.damaged.values()),
         }
 
     def _running(self, step: Step[Any], held: Held) -> dict[str, Any]:
@@ -129,27 +129,27 @@ class Watched:
         return {
             "name": name if is_of_graph else step.name,  # its buttons send requests to the step of that name
             "is_queued": held.is_queued,
-            "holder": held.holder.said,
+            "holder": held.holder.description,
             "share": None if progress is None else progress.share,
             "progress": "" if progress is None else figures_of(progress, seconds_left),
-            "words": list(words_of(step)),
-            "takes_milestone": PUBLISH in step.kind.hears,
+            "words": list(actions_of(step)),
+            "takes_milestone": PUBLISH in step.kind.requests,
         }
 
-    def _newest_requests(self, tellings: Tellings) -> list[dict[str, Any]]:
-        newest = tellings.newest(SHOWN_REQUESTS, known=self._requests)
-        self._requests = {telling.id: telling for telling in newest}
+    def _newest_requests(self, store_requests: Requests) -> list[dict[str, Any]]:
+        newest = store_requests.newest(SHOWN_REQUESTS, known=self._requests)
+        self._requests = {request.id: request for request in newest}
         self._answers = {id_: answer for id_, answer in self._answers.items() if id_ in self._requests}
-        for telling in newest:
-            answer = None if telling.id in self._answers else tellings.answer_of(telling)
+        for request in newest:
+            answer = None if request.id in self._answers else store_requests.reply_to(request)
             if answer is not None:
-                self._answers[telling.id] = {"text": answer.said, "is_refused": answer.is_refused}
+                self._answers[request.id] = {"text": answer.text, "is_refused": answer.is_declined}
         return [
             {
-                "name": telling.name,
-                "requested": telling.told,
-                "text": telling.said,
-                "reply": self._answers.get(telling.id),
+                "name": request.name,
+                "requested": request.sent,
+                "text": request.text,
+                "reply": self._answers.get(request.id),
             }
-            for telling in newest
+            for request in newest
         ]

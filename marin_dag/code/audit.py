@@ -1,33 +1,26 @@
-"""CodeWatch: whether what a process runs is what the plan fingerprinted.
+"""Code audit: whether the code that a process runs is the code that the plan fingerprinted.
 
-Between a plan and the import of a module by a worker lie minutes or days in which somebody edits the file. A worker
-reads the fingerprint again where it runs, before it runs and before it commits. It does not refuse for an edit that
-came too late to matter: of a module that was imported while the source still was what the plan saw, the process runs
-that, and what it never imported it did not run.
+Minutes or days lie between a plan and the import of a module by a worker, and a user may edit the file meanwhile. So a
+worker reads the fingerprint again, before it runs and before it commits. An edit that came too late to matter is no
+error: a module that was imported while its source was as planned runs as planned, and a module that was never imported
+did not run.
 """
 
-import importlib.metadata
 import logging
-import socket
 import sys
 import time
 from typing import Any
 
-from pydantic import BaseModel
-
 from marin_dag.code.closure import Closure
+from marin_dag.code.fingerprint import closure_now, module_name
 from marin_dag.errors import UserError, listed
-from marin_dag.graph.inputs import Input
-from marin_dag.graph.step import StepKind
-from marin_dag.identity.canonical import canonical
-from marin_dag.identity.code_identity import closure_now, module_name
 
 MAX_NAMED = 8
 GLANCE_SECONDS = 5.0
 
 
 class CodeChangedError(UserError):
-    """What runs here is not what the plan saw; an output of it must not go by the plan's digest."""
+    """The code that runs here is not the code that was planned, so its output must not get the planned digest."""
 
 
 class CodeWatch:
@@ -35,11 +28,11 @@ class CodeWatch:
 
     Args:
         owner: name of the step, for errors.
-        function: what is called.
-        values: what it is called with, whose classes' methods count.
+        function: the function that runs.
+        values: its arguments, whose classes' methods count.
         fingerprint: as planned.
         definitions: as planned, to name what changed.
-        log: told of edits that came too late to matter.
+        log: gets a line for edits that came too late to matter.
     """
 
     def __init__(
@@ -59,72 +52,40 @@ class CodeWatch:
         self._log = log
         # A function that travels by value is the planner's own.
         self._as_planned = {module_name(function)} if function.__module__ == "__main__" else set[str]()
-        self._has_begun = False
+        self._has_started = False
         self._next_glance = 0.0
-        self._told: list[str] = []
+        self._logged: list[str] = []
 
     def glance(self) -> None:
-        """As `check`, no more than once in GLANCE_SECONDS: an attempt that cannot be committed ends early, and of a
-        module that was imported on the way it is known soon that it was the planned one."""
+        """Call `check`, at most once in GLANCE_SECONDS.
+
+        An attempt that cannot be committed ends early, and a module imported on the way is soon known to be as planned.
+        """
         if time.monotonic() >= self._next_glance:
             self._next_glance = time.monotonic() + GLANCE_SECONDS
             self.check()
 
     def check(self) -> None:
-        """Raises CodeChangedError if something that runs here, or may, is not what was planned."""
+        """Raise CodeChangedError if something that runs here, or may run, is not what was planned."""
         loaded = set(sys.modules)  # before the source is read: a later import may read a later source
         found = closure_now(self._function, *self._values)
         if found.fingerprint == self._fingerprint:
             self._as_planned |= loaded
-            self._has_begun = True
+            self._has_started = True
             return
         changed = self._changed(found)
-        if self._has_begun:
+        if self._has_started:
             touched = {name.rpartition(".")[0] for name in changed}
             if all(module in self._as_planned or module not in sys.modules for module in touched):
-                if changed != self._told:
-                    self._log.info("edited meanwhile, and not what runs here: %s", listed(changed, MAX_NAMED))
-                self._told = changed
+                if changed != self._logged:
+                    self._log.info("edited during the run, and not used by it: %s", listed(changed, MAX_NAMED))
+                self._logged = changed
                 return
         raise CodeChangedError(
-            f"the code of {self._owner} changed while the run was going: {listed(changed, MAX_NAMED)}. Nothing is "
-            "committed under a digest whose code did not run; start the run again."
+            f"{self._owner}: its code changed during the run: {listed(changed, MAX_NAMED)}. The output is not "
+            "committed, since its digest stands for the planned code. Start the run again."
         )
 
     def _changed(self, found: Closure) -> list[str]:
         names = sorted({*self._definitions, *found.definitions})
         return [name for name in names if self._definitions.get(name) != found.definitions.get(name)]
-
-
-def watch_of(
-    name: str, kind: StepKind[Any, Any], config: BaseModel, identity: dict[str, Any], log: logging.Logger
-) -> CodeWatch:
-    """The watch over one attempt."""
-    code = identity["code"]
-    return CodeWatch(name, kind.function, (config,), code["fingerprint"], code["definitions"], log)
-
-
-def refuse_other_packages(name: str, identity: dict[str, Any]) -> None:
-    """Raises CodeChangedError if a package that the step names has another version here than where it was planned."""
-    for package, planned in identity["code"]["packages"].items():
-        try:
-            here = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            here = "not installed"
-        if here != planned:
-            raise CodeChangedError(
-                f"{name}: package {package} is {here} on {socket.gethostname()}, and {planned} where the run was "
-                "planned; the version is part of the step's identity. Install the same on every machine."
-            )
-
-
-def refuse_another_config(name: str, kind: StepKind[Any, Any], config: BaseModel, identity: dict[str, Any]) -> None:
-    """Raises CodeChangedError if the config is no longer what was planned: somebody changed a list inside it."""
-    start = None if kind.continues is None else getattr(config, kind.continues)
-    if kind.function.__module__ == "__main__" or isinstance(start, Input):
-        return  # classes of a script have another name here; what goes on unchanged goes by where it began
-    if canonical(config, name) != identity["config"]:
-        raise CodeChangedError(
-            f"{name}: its config is not what it was when its digest was computed; a list or mapping inside it was "
-            "changed after that. Build the step again instead of changing what it holds."
-        )

@@ -1,4 +1,4 @@
-"""Sources: the first-party modules read so far, and the closure of definitions that a step function reaches in them."""
+"""Closure of the definitions that a step function reaches, over the first-party modules read so far."""
 
 import ast
 import hashlib
@@ -15,11 +15,11 @@ SHOWN_DIGITS = 16
 
 
 class CodeError(UserError):
-    """Source that a fingerprint needs and cannot have."""
+    """Source that a fingerprint needs and that is not there."""
 
 
 class Place(NamedTuple):
-    """A definition and how much of it counts."""
+    """A definition, and how much of it counts."""
 
     module: str
     name: str
@@ -27,13 +27,13 @@ class Place(NamedTuple):
 
 
 class Closure(NamedTuple):
-    """All that some definitions reach."""
+    """Everything that some definitions reach."""
 
     fingerprint: str
     definitions: dict[str, str]
     """Qualified name to hash, of every definition reached."""
     opaque: tuple[str, ...]
-    """What the reading could not follow: a change behind it goes unseen."""
+    """Code that the reading could not follow: a change behind it goes unseen."""
 
 
 class Sources:
@@ -55,20 +55,20 @@ class Sources:
         self._signatures: dict[Path, tuple[int, ...] | None] = {}
 
     def is_first_party(self, module: str) -> bool:
-        """Whether the code of `module` counts."""
+        """Return whether the code of `module` counts."""
         return module.partition(".")[0] in self._first_party
 
     def is_current(self) -> bool:
-        """Whether every file looked at, and every one looked for in vain, is still as it was."""
+        """Return whether every file that was read, or found missing, is still as it was."""
         return all(_signature(path) == signature for path, signature in list(self._signatures.items()))
 
     def add_file(self, name: str, path: Path) -> None:
-        """Reads `path` as module `name`, wherever an import would look for it."""
+        """Read `path` as module `name`, wherever an import would look for it."""
         if name not in self._modules:
             self._modules[name] = self._parsed(name, path)
 
     def module(self, name: str) -> Module | None:
-        """The parsed module, or None where there is no such source file (a folder without `__init__` included)."""
+        """Return the parsed module; None where there is no such source file, as for a folder without `__init__`."""
         if name not in self._modules:
             # Set once, when it is known: another thread may ask meanwhile.
             self._modules[name] = self._found(name)
@@ -89,7 +89,7 @@ class Sources:
         return None if self._signatures[path] is None else parse_module(name, path)
 
     def closure(self, start: Iterable[Place]) -> Closure:
-        """What `start` reaches, and what importing its modules does."""
+        """Return what `start` reaches, and what importing its modules runs."""
         seen, opaque = self._reached(start)
         digests = {name: self._scanned[place].digest for name, place in _widest(seen).items()}
         text = "\n".join(f"{name} {digest}" for name, digest in digests.items())
@@ -100,7 +100,7 @@ class Sources:
         )
 
     def texts(self, start: Iterable[Place]) -> dict[str, str]:
-        """Name to readable source of each definition of the closure."""
+        """Return name and readable source of each definition of the closure."""
         return {name: self._text(place) for name, place in _widest(self._reached(start)[0]).items()}
 
     def _text(self, place: Place) -> str:
@@ -130,7 +130,7 @@ class Sources:
         return seen, opaque
 
     def _load(self, module: str, loaded: set[str]) -> Iterator[Place]:
-        """What importing a module does: it runs the module, its packages, and all that these import in turn."""
+        """Yield what importing a module runs: the module, its packages, and all that these import in turn."""
         pending = [module]
         while pending:
             name = pending.pop()
@@ -144,7 +144,7 @@ class Sources:
                 pending.extend(parsed.loads)
 
     def _acts(self, module: Module) -> tuple[Place, ...]:
-        """Statements that define nothing, and definitions that are put somewhere as they are made."""
+        """Return what acts on import: statements that define nothing, and definitions that register themselves."""
         if module.name not in self._acting:
             names = [name for name, statements in module.definitions.items() if self._is_acting(module, statements)]
             names += [EFFECTS] if module.effects else []
@@ -165,7 +165,7 @@ class Sources:
         return False
 
     def _registers(self, module: Module, definition: ast.ClassDef, above: frozenset[str]) -> bool:
-        """Whether making the class runs first-party code: `__init_subclass__` or a metaclass of it or of a base."""
+        """Return whether making the class runs first-party code: `__init_subclass__` or a metaclass, also a base's."""
         qualified = f"{module.name}.{definition.name}"
         if qualified in above:
             return False
@@ -185,7 +185,7 @@ class Sources:
         return False
 
     def _calls_a_function(self, module: Module, call: ast.Call) -> bool:
-        """Whether a top-level `name = call(...)` runs first-party code that is more than making an instance."""
+        """Return whether a top-level `name = call(...)` runs first-party code beyond making an instance."""
         for place in self._named_places(module, call.func):
             parsed = self.module(place.module)
             assert parsed is not None
@@ -213,7 +213,7 @@ class Sources:
             missing: list[str] = []
             places = tuple(self._places(reference, missing, set()))
             opaque.update(missing)
-            if missing:  # Not remembered: every closure that meets it must say so.
+            if missing:  # not remembered: every closure that meets it reports it
                 return places
             self._resolved[reference] = places
         return self._resolved[reference]
@@ -258,7 +258,7 @@ class Sources:
     def _whole(
         self, name: str, module: Module | None, aspect: Aspect, missing: list[str], visited: set[Reference]
     ) -> Iterator[Place]:
-        """A module used as a value: all of it counts, and what it passes on."""
+        """Yield all of a module that is used as a value, and what it passes on."""
         if module is None:
             return
         for attribute in dict.fromkeys([*module.definitions, *module.imports]):
@@ -272,7 +272,7 @@ class Sources:
 
 
 def _widest(places: Iterable[Place]) -> dict[str, Place]:
-    """Definition to the place that counts most of it, by name."""
+    """Return by name the place that counts most of each definition."""
     widest: dict[str, Place] = {}
     for place in sorted(places):  # by aspect last, so that the widest of a name wins
         widest[f"{place.module}.{place.name}"] = place

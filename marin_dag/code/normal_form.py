@@ -1,8 +1,8 @@
-"""Normal form: the text of a syntax tree that stays the same whatever a run cannot see.
+"""Normal form: the text of a syntax tree without what a run cannot see.
 
-Comments, docstrings, layout, names of local variables and of import aliases, `@overload` and `if TYPE_CHECKING` are not
-in it; nor is the Python version, which `ast.dump` and `repr` of a string depend on. Names of parameters, functions and
-classes are: a caller or `__name__` may read them.
+It leaves out comments, docstrings, layout, names of local variables and of import aliases, `@overload` and
+`if TYPE_CHECKING`, and does not depend on the Python version, as `ast.dump` and `repr` of a string do. Names of
+parameters, functions and classes stay: a caller or `__name__` may read them.
 """
 
 import ast
@@ -21,7 +21,7 @@ _WITH_NAMES = frozenset(
         *(ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping),
     }
 )
-"""Kinds of nodes that have a form of their own here."""
+"""Kinds of nodes with a form of their own here."""
 NodeT = TypeVar("NodeT", bound=ast.AST)
 _HOLDS_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
 _READS_LOCAL_NAMES = frozenset({"locals", "vars", "dir", "eval", "exec", "globals"})
@@ -35,12 +35,12 @@ def dump(
     defined: Container[str] = (),
     star_imports: Sequence[str] = (),
 ) -> str:
-    """Normal form of some statements of one module.
+    """Return the normal form of some statements of one module.
 
     Args:
-        statements: what to write.
+        statements: the statements.
         imports: what the module's imports bind each name to; a name is written as what it stands for.
-        package: what a relative import inside the statements counts from.
+        package: the package that a relative import inside the statements counts from.
         defined: names that the module defines itself.
         star_imports: modules that an unknown name may come from.
     """
@@ -51,7 +51,7 @@ def dump(
 
 
 def readable(statements: Iterable[ast.stmt], imports: Mapping[str, Sequence[Target]]) -> str:
-    """The same statements as source, for people to compare: no comments or docstrings, imports spelt out."""
+    """Return the statements as source for people to compare: no comments or docstrings, imports spelt out."""
     kept = [_without_docstrings(statement) for statement in statements]
     used = {node.id for statement in kept for node in ast.walk(statement) if isinstance(node, ast.Name)}
     meant = [f"# {name} is {target}\n" for name in sorted(used & imports.keys()) for target in imports[name]]
@@ -59,7 +59,7 @@ def readable(statements: Iterable[ast.stmt], imports: Mapping[str, Sequence[Targ
 
 
 def _without_docstrings(node: NodeT) -> NodeT:
-    """A copy as far as it differs: expressions, which hold no statements, are those of `node`."""
+    """Return `node` without docstrings; expressions, which hold no statements, are not copied."""
     copied = copy.copy(node)
     for field, value in ast.iter_fields(node):
         if isinstance(value, list) and any(isinstance(item, _HOLDS_STATEMENTS) for item in value):
@@ -75,7 +75,7 @@ def _is_text(node: object) -> bool:
 @dataclasses.dataclass
 class _Scope:
     names: dict[str, str | None]
-    """Name to its text; None until it is first written, where it gets a number."""
+    """Name to its text; None until it is first written, when it gets a number."""
     is_class: bool = False
 
 
@@ -98,7 +98,7 @@ class _Writer:
         self._reads_locals = False
 
     def top(self, statement: ast.stmt) -> None:
-        """Writes one statement of the module's top level."""
+        """Write one statement of the module's top level."""
         already = len(self.parts)
         self._keeps_locals = self._reads_locals = False
         self._write_top(statement)
@@ -117,7 +117,7 @@ class _Writer:
         if type(node) is list:
             self._body(node)
             return
-        if isinstance(node, ast.AST) and type(node) not in _WITH_NAMES:  # most: to try each case for each took long
+        if isinstance(node, ast.AST) and type(node) not in _WITH_NAMES:  # most of them, so that `match` tries few
             self._fields(node)
             return
         match node:
@@ -144,7 +144,7 @@ class _Writer:
                 self._fields(node, skipped=("rest",))
             case ast.Nonlocal():
                 self.parts.append(f"Nonlocal({','.join(map(self._name, node.names))})")
-            case ast.AST():  # of those that may have a name, one without
+            case ast.AST():  # one that may have a name and has none
                 self._fields(node)
             case _:
                 self.parts.append(_literal(node))
@@ -192,7 +192,7 @@ class _Writer:
         for statement in found.imports:
             for name, target in imported(statement, self._package):
                 scope[name] = f"{scope[name]}|{target}" if scope.get(name) else f"={target}"
-        # What a run can see of a local function is its name, and of a parameter the caller's keyword.
+        # A run can see the name of a local function, and a parameter as the caller's keyword.
         scope.update({name: name for name in (*found.definitions, *parameters(node.args))})
         self._scopes.append(_Scope(scope))
         self._body([node.body] if isinstance(node, ast.Lambda) else node.body)
@@ -235,7 +235,7 @@ _WRITTEN_FIELDS = {
 
 
 def _kept(items: Iterable[object]) -> Iterator[object]:
-    """Without what does nothing. An import binds a name, and what a name is bound to stands where it is used."""
+    """Yield what is not without effect. An import is: what it binds a name to stands where the name is used."""
     for item in items:
         match item:
             case ast.Expr(value=ast.Constant()) | ast.Import() | ast.ImportFrom() | ast.Pass():
@@ -256,7 +256,7 @@ def _is_overload(decorator: ast.expr) -> bool:
 
 
 def _merged(values: Sequence[ast.expr]) -> Iterator[ast.expr]:
-    """Parts of an f-string with neighbouring texts joined: Python versions cut them differently."""
+    """Yield the parts of an f-string with neighbouring texts joined: Python versions cut them differently."""
     text = ""
     for value in values:
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
@@ -273,4 +273,4 @@ def _merged(values: Sequence[ast.expr]) -> Iterator[ast.expr]:
 def _literal(value: object) -> str:
     if type(value) is int:
         return hex(value)  # `repr` refuses above 4,300 digits
-    return ascii(value)  # `repr` leaves in what this Python's Unicode tables call printable
+    return ascii(value)  # `repr` depends on this Python's Unicode tables

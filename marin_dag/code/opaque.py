@@ -1,4 +1,4 @@
-"""Opaque: what leads where no reading of the source can follow, for it depends on values; each with what to call it."""
+"""Opaque code: names whose effect depends on values, so that no reading of the source can follow them."""
 
 from collections.abc import Iterator
 
@@ -34,12 +34,12 @@ OPAQUE_ATTRIBUTES = {
 
 
 def is_opaque_builtin(name: str) -> bool:
-    """Whether a name that no module defines and nobody imported is opaque."""
+    """Return whether a name that is neither defined nor imported is opaque."""
     return name in _OPAQUE_NAMES or name in _OPAQUE_VALUES
 
 
 def opaque_in(name: str) -> Iterator[str]:
-    """What is opaque about a dotted name, imports resolved."""
+    """Yield what is opaque about a dotted name, imports resolved."""
     if name in _OPAQUE_NAMES:
         yield f"{name}(...)"
     for value, what in _OPAQUE_VALUES.items():

@@ -1,4 +1,4 @@
-"""References: what a definition reaches, name by name, with Python's own scoping."""
+"""References of a definition: what it reaches, name by name, with Python's own scoping."""
 
 import ast
 import contextlib
@@ -23,23 +23,23 @@ _FOLLOWED = frozenset(
         *(ast.AnnAssign, ast.Attribute, ast.Name, ast.Call),
     }
 )
-"""Kinds of nodes that mean more than what is in them."""
+"""Kinds of nodes that mean more than their children."""
 
 
 class Aspect(enum.IntEnum):
     """How much of a class counts where it is reached."""
 
     VALUE = 0
-    """A config holds an instance: its fields are in the config's document, its methods are code. For a step function:
-    its config is known by value, so that nothing follows from the annotation."""
+    """A config holds an instance: fields are in the config's document, and methods are code. In a step function nothing
+    follows from the annotation of its config, which is known by value."""
     INTERFACE = 1
-    """An annotation names it: methods are code, here and in the classes of its fields."""
+    """An annotation names the class: methods are code, here and in the classes of its fields."""
     FULL = 2
-    """Code names it: fields, defaults and types count as well."""
+    """Code names the class: fields, defaults and types count as well."""
 
 
 class Reference(NamedTuple):
-    """A name as one definition uses it: module-level in `module`, or whatever the import `target` leads to."""
+    """A name as one definition uses it, with the attributes behind it."""
 
     target: Target
     chain: tuple[str, ...]
@@ -47,7 +47,7 @@ class Reference(NamedTuple):
 
 
 class Scanned(NamedTuple):
-    """One definition: its hash without what it reaches, and what it reaches."""
+    """A definition: its own hash, and what it reaches."""
 
     digest: str
     references: tuple[Reference, ...]
@@ -57,7 +57,7 @@ class Scanned(NamedTuple):
 
 
 def scan(module: Module, name: str, statements: list[ast.stmt], aspect: Aspect) -> Scanned:
-    """What `name` of `module` is and reaches."""
+    """Return what `name` of `module` is and reaches."""
     scanner = _Scanner(module, aspect)
     prepared = [scanner.prepared(statement) for statement in statements]
     if alias_of(module, name) is None:  # what an alias stands for depends on what is asked of it
@@ -79,13 +79,13 @@ def scan(module: Module, name: str, statements: list[ast.stmt], aspect: Aspect) 
 
 
 def source_text(module: Module, statements: list[ast.stmt], aspect: Aspect) -> str:
-    """What `scan` hashes, as source that a person can compare."""
+    """Return what `scan` hashes, as source that people can compare."""
     scanner = _Scanner(module, aspect)
     return readable([scanner.prepared(statement) for statement in statements], module.imports)
 
 
 def alias_of(module: Module, name: str) -> list[tuple[Target, tuple[str, ...]]] | None:
-    """What `name` stands for where the module says no more than `name = other.thing`; else None."""
+    """Return what `name` stands for where the module has only `name = other.thing`; else None."""
     found: list[tuple[Target, tuple[str, ...]]] = []
     for statement in module.definitions.get(name, ()):
         match statement:
@@ -100,7 +100,7 @@ def alias_of(module: Module, name: str) -> list[tuple[Target, tuple[str, ...]]] 
 
 
 def decorated_by(module: Module, statement: ast.stmt) -> list[tuple[Target, tuple[str, ...]]]:
-    """What decorates a definition, the engine's own decorators left out."""
+    """Return what decorates a definition, without the engine's own decorators."""
     found: list[tuple[Target, tuple[str, ...]]] = []
     for decorator in getattr(statement, "decorator_list", ()):
         found.extend(named(module, decorator.func if isinstance(decorator, ast.Call) else decorator))
@@ -108,7 +108,7 @@ def decorated_by(module: Module, statement: ast.stmt) -> list[tuple[Target, tupl
 
 
 def named(module: Module, expression: ast.expr) -> list[tuple[Target, tuple[str, ...]]]:
-    """What a dotted name at the top level of a module may mean; nothing for another expression or a builtin."""
+    """Return what a dotted name at the top level of a module may mean; [] for another expression or a builtin."""
     base, chain = _dotted(expression)
     return [] if base is None else [(target, chain) for target in _Scanner(module, Aspect.FULL).targets(base)]
 
@@ -131,7 +131,7 @@ class _Scanner:
         self.scopes: list[dict[str, list[Target]]] = []
 
     def prepared(self, statement: ast.stmt) -> ast.stmt:
-        """The statement without what is the engine's, or is data: its `@step`, the fields of a value's class."""
+        """Return the statement without what is the engine's or data: its `@step`, the fields of a value's class."""
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
             kept = [item for item in statement.decorator_list if not self._is_engine(item)]
             return _with(statement, decorator_list=kept)
@@ -144,7 +144,7 @@ class _Scanner:
         return any(target.module.partition(".")[0] == _ENGINE for target in self.module.imports.get(base or "", ()))
 
     def statement(self, statement: ast.stmt) -> None:
-        """Follows one top-level statement, as far as the aspect asks."""
+        """Follow one top-level statement, as far as the aspect asks."""
         if isinstance(statement, ast.ClassDef):
             self._class(statement, self.aspect)
             if self.aspect is Aspect.INTERFACE:
@@ -174,7 +174,7 @@ class _Scanner:
     def _visit(self, node: ast.AST | None, aspect: Aspect) -> None:
         if node is None:
             return
-        if type(node) not in _FOLLOWED:  # most of them: to try each case for each took a tenth of a plan's time
+        if type(node) not in _FOLLOWED:  # most of them, so that `match` tries few
             self._children(node, aspect)
             return
         match node:
@@ -193,13 +193,13 @@ class _Scanner:
                 self._class(node, Aspect.FULL)
             case ast.AnnAssign():
                 self._visit(node.target, Aspect.FULL)
-                # That of a local variable is never evaluated.
+                # The annotation of a local variable is never evaluated.
                 self._annotation(node.annotation, Aspect.INTERFACE if self.scopes else aspect)
                 self._visit(node.value, Aspect.FULL)
             case ast.Attribute() | ast.Name():
                 self._chain(node, aspect)
             case ast.Call():
-                self._refuse_to_guess(node)
+                self._note_opaque_call(node)
                 self._children(node, aspect)
 
     def _children(self, node: ast.AST, aspect: Aspect) -> None:
@@ -207,15 +207,17 @@ class _Scanner:
             self._visit(child, aspect)
 
     def _annotation(self, node: ast.expr | None, aspect: Aspect = Aspect.INTERFACE) -> None:
-        """A type, whose quoted parts a model or `get_type_hints` evaluates like the others.
+        """Follow a type, whose quoted parts a model or `get_type_hints` evaluates like the others.
 
-        The strings of `Literal` are values, those behind the type in `Annotated` texts, and those behind the array in
-        jaxtyping's names of axes: no code, whatever they spell.
+        The strings of `Literal` are values, and those behind the type in `Annotated` are texts: no code, whatever they
+        spell. Nor is a string that spells a function, as the name of an axis of an array may.
         """
         match node:
             case ast.Constant(value=str(text)):
                 with contextlib.suppress(SyntaxError, ValueError):  # a text that is no type
-                    self._annotation(ast.parse(text, mode="eval").body, aspect)
+                    quoted = ast.parse(text, mode="eval").body
+                    if not self._is_function(quoted):
+                        self._annotation(quoted, aspect)
             case ast.Subscript(value=generic, slice=inner):
                 self._annotation(generic, aspect)
                 base, chain = _dotted(generic)
@@ -223,7 +225,7 @@ class _Scanner:
                 if any(name in _LITERAL for name in names):
                     return
                 items = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-                first_alone = any(name in _ANNOTATED or name.startswith("jaxtyping.") for name in names)
+                first_alone = any(name in _ANNOTATED for name in names)
                 for index, item in enumerate(items):
                     if index and first_alone:
                         self._visit(item, aspect)
@@ -244,6 +246,12 @@ class _Scanner:
                 self._annotation(quoted, aspect)
             case _:
                 self._visit(node, aspect)
+
+    def _is_function(self, node: ast.expr) -> bool:
+        if not isinstance(node, ast.Name) or node.id in self.module.imports:
+            return False
+        found = self.module.definitions.get(node.id, ())
+        return bool(found) and all(isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) for item in found)
 
     def _signature(self, arguments: ast.arguments) -> None:
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
@@ -312,7 +320,7 @@ class _Scanner:
             self.opaque.append(f"{ast.unparse(node)}: {OPAQUE_ATTRIBUTES[chain[-1]]}")
 
     def targets(self, name: str) -> list[Target]:
-        """What a name may mean here: nothing for a local variable."""
+        """Return what a name may mean here; [] for a local variable."""
         for scope in reversed(self.scopes):
             if name in scope:
                 return scope[name]
@@ -327,14 +335,14 @@ class _Scanner:
         return any(target.attribute is None for target in targets)
 
     def _full_names(self, base: str, chain: tuple[str, ...]) -> list[str]:
-        """Dotted names with imports resolved; a builtin stays as it is, a local variable has none."""
+        """Return the dotted names with imports resolved; a builtin stays as it is, a local variable has none."""
         if any(base in scope and not scope[base] for scope in self.scopes):
             return []
         certain = [target for target in self.targets(base) if target.is_certain]
         roots = [str(target).replace(":", ".") for target in certain] or [base]
         return [".".join([root, *chain]) for root in roots]
 
-    def _refuse_to_guess(self, call: ast.Call) -> None:
+    def _note_opaque_call(self, call: ast.Call) -> None:
         base, chain = _dotted(call.func)
         names = [] if base is None else self._full_names(base, chain)
         if any(name in OPAQUE_CALLS for name in names):
@@ -364,7 +372,7 @@ class _Scanner:
 
 
 def _without_config_type(function: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.stmt:
-    """A step function without the annotation of its first parameter: the config is known by value."""
+    """Return a step function without the annotation of its first parameter: the config is known by value."""
     arguments = ast.arguments(**vars(function.args))
     where = "posonlyargs" if arguments.posonlyargs else "args"
     first, *others = getattr(arguments, where)
@@ -373,7 +381,7 @@ def _without_config_type(function: ast.FunctionDef | ast.AsyncFunctionDef) -> as
 
 
 def _is_field(item: ast.stmt) -> bool:
-    """Whether a statement of a class body declares data. A `ClassVar` or a private attribute is in no document."""
+    """Return whether a statement of a class body declares data. A `ClassVar` or private attribute is in no document."""
     if not (isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)):
         return False
     return not item.target.id.startswith("_") and "ClassVar" not in ast.unparse(item.annotation)

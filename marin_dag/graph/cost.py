@@ -1,11 +1,11 @@
-"""Cost: what a step is expected to take, from its config and resources, so that a plan adds it up before it runs."""
+"""Cost of a step: estimates from its config and resources, which a plan adds up before it runs."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Estimates; what a kind cannot know stays 0."""
+    """Estimates; 0 where a kind cannot know."""
 
     tokens: float = 0
     flops: float = 0
@@ -13,7 +13,7 @@ class Cost:
     bytes_read: float = 0
     bytes_written: float = 0
     seconds: float = 0
-    """Of work, not of waiting: steps may run side by side. From past attempts; 0 where there are none."""
+    """Seconds of work, without waiting: steps may run side by side. From past attempts; 0 where there are none."""
 
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))

@@ -1,4 +1,4 @@
-"""Resources: what a step asks the cluster for. Never identity: the same step on other chips is the same step."""
+"""Resources that a step asks the cluster for. Never identity: the same step on other chips is the same step."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ RAYS_GPUS = (
     *("V100", "P100", "T4", "P4", "K80", "A10G", "L4", "L40S", "A100", "A100-40G", "A100-80G", "H100", "H200", "H20"),
     *("B200", "B300", "GB200", "GB300", "RTX-PRO-6000"),
 )
-"""What Ray calls NVIDIA's GPUs (ray.util.accelerators). It takes any other name too, if a machine declares it."""
+"""Ray's names of NVIDIA's GPUs (ray.util.accelerators). It takes any other name that a machine declares."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,14 +21,14 @@ class Cpu:
     def __post_init__(self) -> None:
         if self.num_cpus < 0:
             raise ValueError(f"Cpu.num_cpus is {self.num_cpus}; ask for 0 cores or more.")
-        _refuse_no_host("Cpu", self.num_hosts)
+        _check_hosts("Cpu", self.num_hosts)
 
     def __str__(self) -> str:
         return f"{_times(self.num_hosts)}{self.num_cpus} cpu"
 
     @property
     def num_devices(self) -> int:
-        """Of each machine, for a step that computes on a mesh: a core is a device."""
+        """Devices of each machine, for a step that computes on a mesh: a core is a device."""
         return max(1, self.num_cpus)
 
 
@@ -43,7 +43,7 @@ class Gpu:
     def __post_init__(self) -> None:
         if self.count < 1:
             raise ValueError(f"Gpu.count is {self.count}; ask for 1 or more, or use Cpu.")
-        _refuse_no_host("Gpu", self.num_hosts)
+        _check_hosts("Gpu", self.num_hosts)
 
     def __str__(self) -> str:
         return f"{_times(self.num_hosts)}{self.count} x {self.kind}"
@@ -57,7 +57,7 @@ class Tpu:
     num_slices: int = 1
 
     def __post_init__(self) -> None:
-        slice_shape(self.slice)  # refuses what there is not
+        slice_shape(self.slice)  # raises ValueError for an unknown name
         if self.num_slices < 1:
             raise ValueError(f"Tpu.num_slices is {self.num_slices}; ask for 1 or more.")
 
@@ -74,11 +74,11 @@ Resources = Cpu | Gpu | Tpu
 
 
 def is_gang(resources: Resources) -> bool:
-    """Whether the step runs as one process on each of several hosts; a slice is reserved whole even if it is one."""
+    """Return whether the step runs as one process on each of several hosts; a slice counts even if it is one host."""
     return isinstance(resources, Tpu) or resources.num_hosts > 1
 
 
-def _refuse_no_host(name: str, num_hosts: int) -> None:
+def _check_hosts(name: str, num_hosts: int) -> None:
     if num_hosts < 1:
         raise ValueError(f"{name}.num_hosts is {num_hosts}; ask for 1 or more.")
 

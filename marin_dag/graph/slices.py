@@ -1,7 +1,7 @@
-"""TPU slices by their public names: how many hosts a slice has, and how its chips are wired.
+"""TPU slices by their public names: hosts, chips and topology of each.
 
-A name counts TensorCores on v4 and v5p (two a chip), chips on v5e and v6e. Each size has one topology here, the one
-that Google Cloud gives by default. A v4 larger than v4-2048 is left out: Ray cannot reserve it.
+A name counts TensorCores on v4 and v5p (two per chip), and chips on v5e and v6e. Each size has the topology that Google
+Cloud gives by default. A v4 larger than v4-2048 is left out, since Ray cannot reserve it.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ TOPOLOGIES = {
 
 
 class SliceShape(NamedTuple):
-    """What a slice is made of."""
+    """Chips and hosts of a slice."""
 
     generation: str
     topology: str
@@ -31,7 +31,7 @@ class SliceShape(NamedTuple):
 
 
 def slice_shape(name: str) -> SliceShape:
-    """The shape of the slice called `name`; ValueError if there is none."""
+    """Return the shape of the slice called `name`; raise ValueError if there is none."""
     generation, _, size = name.rpartition("-")
     if generation not in TOPOLOGIES or not size.isdigit():
         raise ValueError(
@@ -41,7 +41,7 @@ def slice_shape(name: str) -> SliceShape:
     by_size = {cores * _num_chips(topology): topology for topology in TOPOLOGIES[generation]}
     if int(size) not in by_size:
         sizes = ", ".join(f"{generation}-{known}" for known in by_size)
-        raise ValueError(f"Tpu.slice is {name!r}, and there is no slice of that size; there are {sizes}.")
+        raise ValueError(f"Tpu.slice is {name!r}; there is no slice of that size. Sizes: {sizes}.")
     topology = by_size[int(size)]
     num_chips = _num_chips(topology)
     chips_per_host = num_chips if num_chips <= SINGLE_HOST_CHIPS[generation] else CHIPS_PER_HOST

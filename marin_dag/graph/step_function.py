@@ -1,4 +1,4 @@
-"""What the signature of a step function declares."""
+"""Step function: what its signature declares."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -7,11 +7,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from marin_dag.values.fields import added_fields
-from marin_dag.values.structures import fields_of, structures_in
+from marin_dag.values.walk import Form, fields_of, form_of, structures_in
 
 
 def types_of(function: Callable[..., Any]) -> tuple[type[Any], type[Any]]:
-    """Config and result type of a step function.
+    """Return the config and result type of a step function.
 
     Raises:
         TypeError: it does not take (config, context), or a type is no frozen pydantic model.
@@ -25,16 +25,17 @@ def types_of(function: Callable[..., Any]) -> tuple[type[Any], type[Any]]:
     return types[0], types[1]
 
 
-def refuse_wrong_markers(config_type: type[BaseModel]) -> None:
-    """Raises TypeError where a config type, or a class that its fields take, has a wrong `Added` field."""
+def check_markers(config_type: type[BaseModel]) -> None:
+    """Raise TypeError if a config type, or a class that its fields take, has a wrong `Added` field."""
     pending: list[type] = [config_type]
     seen: set[type] = set()
     while pending:
         owner = pending.pop()
         if owner not in seen:
             seen.add(owner)
-            added_fields(owner)
-            pending.extend(inner for _, hint in fields_of(owner) for inner in structures_in(hint))
+            if form_of(owner) is not Form.NAMEDTUPLE:
+                added_fields(owner)
+            pending.extend(inner for hint in fields_of(owner).values() for inner in structures_in(hint))
 
 
 def _models(where: str, function: Callable[..., Any], annotations: tuple[Any, ...]) -> Iterator[type[Any]]:
@@ -46,9 +47,9 @@ def _models(where: str, function: Callable[..., Any], annotations: tuple[Any, ..
             except NameError as error:
                 raise TypeError(f"{where}: the {role} type {annotation!r} is not defined above it ({error}).") from None
         if not (isinstance(found, type) and issubclass(found, BaseModel)):
-            said = "not given" if found is inspect.Parameter.empty else repr(found)
+            shown = "not given" if found is inspect.Parameter.empty else repr(found)
             raise TypeError(
-                f"{where}: the {role} type is {said}; a step function is written (config: MyConfig, context: "
+                f"{where}: the {role} type is {shown}; a step function is written (config: MyConfig, context: "
                 "StepContext) -> MyResult, with frozen pydantic models."
             )
         if not found.model_config.get("frozen") or found.model_config.get("extra") != "forbid":

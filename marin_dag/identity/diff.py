@@ -1,4 +1,4 @@
-"""Differences between two identity documents, down to the config field, the input, the function or the package."""
+"""Differences between two identity documents: config fields, inputs, definitions, packages."""
 
 import dataclasses
 import json
@@ -31,24 +31,24 @@ class InputChanged:
     new_key: str
     old_name: str = ""
     new_name: str = ""
-    """Of the steps, where it is known that they are two."""
+    """Names of the steps, where they are known to be two."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CodeChanged:
-    """Definitions that the step function reaches."""
+    """Definitions that the step function reaches changed."""
 
     changed: tuple[str, ...]
     added: tuple[str, ...]
     removed: tuple[str, ...]
     old_fingerprint: str = dataclasses.field(default="", compare=False)
     new_fingerprint: str = dataclasses.field(default="", compare=False)
-    """Under which both sources are kept. Not compared: one edit that two kinds of step share is one reason."""
+    """Keys of both sources in the archive. Not compared: one edit that two kinds of step share is one reason."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DeclarationChanged:
-    """Kind, policy, version or a package of the step."""
+    """Kind, policy, version or a package of the step changed."""
 
     what: str
     old: str
@@ -59,7 +59,7 @@ Difference = FieldChanged | InputChanged | CodeChanged | DeclarationChanged
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> tuple[Difference, ...]:
-    """What makes `new` another identity than `old`, config first; of two schemas or two kinds, that they are two."""
+    """Return what makes `new` another identity than `old`, config first; only the schemas or kinds if those differ."""
     if old["schema"] != new["schema"]:
         return (DeclarationChanged("identity schema", str(old["schema"]), str(new["schema"])),)
     if old["kind"] != new["kind"]:
@@ -72,7 +72,7 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> tuple[Difference, .
 
 
 def code_difference(old: dict[str, Any], new: dict[str, Any]) -> CodeChanged | None:
-    """Definitions that differ, whether or not they count under the step's policy."""
+    """Return the definitions that differ, whether or not they count under the step's policy; None if none do."""
     before, after = old["code"]["definitions"], new["code"]["definitions"]
     if old["code"]["fingerprint"] == new["code"]["fingerprint"]:
         return None
@@ -111,7 +111,7 @@ def _values(old: Any, new: Any, path: str) -> Iterator[Difference]:
     elif tags[0] == tags[1] and tags[0] in ("model", "dataclass", "namedtuple") and old[1] == new[1]:
         yield from _mappings(dict(old[2:]), dict(new[2:]), path, _shown_without(old[1]))
     elif tags == ("dict", "dict"):
-        # Of 1 and "1" one would hide the other, or the change from one to the other.
+        # As JSON where a key is no text: 1 and "1" are two keys.
         are_words = all(isinstance(key, str) for key, _ in (*old[1:], *new[1:]))
         mine, others = ({key if are_words else json.dumps(key): item for key, item in node[1:]} for node in (old, new))
         yield from _mappings(mine, others, path, {})
@@ -126,7 +126,7 @@ def _values(old: Any, new: Any, path: str) -> Iterator[Difference]:
 
 
 def _items(old: Any, new: Any, path: str) -> Iterator[Difference]:
-    """Of two items of lists; a changed field of one that has a name is told with it, for nobody counts items."""
+    """Yield the differences of two items of lists; a field of an item that has a name comes with that name."""
     name, new_name = _name(old), _name(new)
     for each in _values(old, new, path):
         if name and name == new_name and isinstance(each, FieldChanged) and ABSENT not in (each.old, each.new):
@@ -135,13 +135,12 @@ def _items(old: Any, new: Any, path: str) -> Iterator[Difference]:
 
 
 def _name(node: Any) -> str:
-    """What an item is called; empty if it has no name."""
     name = dict(node[2:]).get("name") if _tag(node) in ("model", "dataclass", "namedtuple") else None
     return name if isinstance(name, str) else ""
 
 
 def _shown_without(class_name: str) -> dict[str, str]:
-    """What a class means where its document lacks a field, by field; nothing of one that this process does not know."""
+    """Return what a class means where its document lacks a field, by field; {} for a class not imported here."""
     owner = class_named(class_name)
     has_fields = owner is not None and (issubclass(owner, BaseModel) or dataclasses.is_dataclass(owner))
     return (
@@ -152,7 +151,7 @@ def _shown_without(class_name: str) -> dict[str, str]:
 
 
 def _mappings(old: dict[str, Any], new: dict[str, Any], path: str, absent: dict[str, str]) -> Iterator[Difference]:
-    """`absent` says, by key, what is meant where there is none."""
+    """Yield the differences of two mappings; `absent` has by key what is meant where the key is missing."""
     for key in sorted(old.keys() | new.keys()):
         inner = f"{path}.{key}" if path else key
         if key not in old:
@@ -173,7 +172,7 @@ def _input_key(node: Any) -> str:
 
 
 def input_keys(document: dict[str, Any]) -> dict[str, str]:
-    """Field of each input of a document, and the key of the record it reads."""
+    """Return the field of each input of a document, and the key of the record that it reads."""
     return dict(_inputs(document["config"], ""))
 
 
@@ -193,13 +192,13 @@ def _inputs(node: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def config_fields(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Top-level fields of the config of a document, and their values as a person would write them."""
+    """Yield the top-level fields of the config of a document, and their values as a user writes them."""
     _, _, *fields = document["config"]
     return ((name, shown(value)) for name, value in fields)
 
 
 def shown(node: Any) -> str:
-    """A canonical value as a person would write it."""
+    """Return a canonical value as a user writes it."""
     match node:
         case ["model" | "dataclass" | "namedtuple", str(name), *fields]:
             return f"{name.rpartition('.')[2]}({', '.join(f'{key}={shown(item)}' for key, item in fields)})"
@@ -223,7 +222,7 @@ def shown(node: Any) -> str:
 
 
 def _short(value: float) -> str:
-    """Without the noise of binary arithmetic: 0.0050999999999999995 is 0.0051 to whoever wrote 1.7e-3 * 3."""
+    """Return a number without the noise of binary arithmetic: 1.7e-3 * 3 is 0.0051, not 0.0050999999999999995."""
     text = f"{value:.12g}"
     if not math.isclose(float(text), value, rel_tol=1e-14, abs_tol=0.0):
         return repr(value)

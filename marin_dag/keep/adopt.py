@@ -1,7 +1,7 @@
-"""Adopt: foreign data becomes a committed output, hashed on the way in, that steps take as an input.
+"""Adopt: data from elsewhere becomes a committed output, hashed on the way in, that steps take as an input.
 
-The identity of an adopted output is its content: the SHA-256 over the path, size and SHA-256 of each file. So the same
-data under another name, from another place or on another day is the same output, and other data never is.
+The identity of an adopted output is its content: the SHA-256 over path, size and SHA-256 of each file. So the same data
+under another name, from another place or on another day are the same output.
 """
 
 import hashlib
@@ -23,14 +23,14 @@ BLOCK_IN_BYTES = 1 << 20
 
 
 class AdoptedConfig(BaseModel, frozen=True, extra="forbid"):
-    """What `adopt` printed; it names one content for ever."""
+    """The config that `adopt` prints, which names one content for ever."""
 
     content: str
-    """SHA-256 over the files, in hexadecimal digits."""
+    """SHA-256 over the files, in hexadecimal."""
 
 
 class AdoptedFile(BaseModel, frozen=True, extra="forbid"):
-    """One file; `path` is relative to the output."""
+    """A file; `path` is relative to the output."""
 
     path: str
     size_in_bytes: int
@@ -38,29 +38,29 @@ class AdoptedFile(BaseModel, frozen=True, extra="forbid"):
 
 
 class AdoptedResult(BaseModel, frozen=True, extra="forbid"):
-    """What a step that takes `Input[AdoptedResult]` reads."""
+    """The files, for steps that take `Input[AdoptedResult]`."""
 
     files: tuple[AdoptedFile, ...]
 
 
 @step(policy="versioned", version="1")
 def adopted(config: AdoptedConfig, context: StepContext) -> AdoptedResult:
-    """Data from elsewhere. It is never run: `adopt` commits it."""
+    """Stand for data from elsewhere; never runs, since `adopt` commits the output."""
     raise UserError(
-        f"{context.name}: nothing makes this data; bring it in with `adopt PATH --as {context.name}`, or use the "
-        f"prefix that has it. Wanted: content {config.content}"
+        f"{context.name}: no step makes these data. Bring them in with `adopt PATH --as {context.name}`, or use the "
+        f"prefix that has them. Wanted: content {config.content}"
     )
 
 
 class Source(NamedTuple):
-    """One file to be adopted."""
+    """A file to be adopted."""
 
     url: str
     path: str
 
 
 class Adoption(NamedTuple):
-    """What became of it: the content to write into a recipe, its record, and whether it was there before."""
+    """An adopted output: the content to write into a recipe, and the record."""
 
     content: str
     record: Record
@@ -68,35 +68,35 @@ class Adoption(NamedTuple):
 
 
 def sources_at(path: str) -> tuple[Any, list[Source]]:
-    """The file system, and every file at `path` in the order of their relative paths."""
-    import fsspec  # not above: a plan does without it
+    """Return the file system, and every file at `path` in the order of their relative paths."""
+    import fsspec  # not above: a plan does not need it
 
     files, root = fsspec.core.url_to_fs(path)
     if not files.exists(root):
-        raise UserError(f"adopt {path}: there is nothing at that path.")
+        raise UserError(f"adopt {path}: there is no such file or folder.")
     if files.isfile(root):
         return files, [Source(root, root.rstrip("/").rpartition("/")[2])]
     found = [Source(name, name.removeprefix(root.rstrip("/")).lstrip("/")) for name in files.find(root)]
     if not found:
-        raise UserError(f"adopt {path}: the folder holds no file.")
+        raise UserError(f"adopt {path}: the folder is empty.")
     return files, sorted(found, key=lambda source: source.path)
 
 
 def adopt(store: Store, path: str, name: str, *, wanted: str | None = None) -> Adoption:
-    """Copies what is at `path` into the store and commits it as the output of an `adopted` step.
+    """Copy the files at `path` into the store and commit them as the output of an `adopted` step.
 
     Args:
-        store: where it goes.
+        store: the store of the output.
         path: a file, a folder, or a URL that fsspec opens.
         name: label of the step.
-        wanted: the content that a recipe names already; anything else is refused before a byte is kept.
+        wanted: the content in the recipe, if it has one; other content is refused before a byte is written.
     """
     system, sources = sources_at(path)
     content, files = _content(system, sources)
     if wanted is not None and wanted != content:
         raise UserError(
-            f"adopt {path} --as {name}: its content is {content}, and the recipe wants {wanted}. Find the data that "
-            "the recipe means, or write the new content into it."
+            f"adopt {path} --as {name}: its content is {content}, and the recipe wants {wanted}. Find the data of the "
+            "recipe, or write the new content into it."
         )
     item = adopted(name, AdoptedConfig(content=content))
     records = Records(store)
@@ -107,7 +107,9 @@ def adopt(store: Store, path: str, name: str, *, wanted: str | None = None) -> A
     leases = Leases(store)
     lease = leases.acquire(item.digest, name, lambda: None, does=ADOPTS)
     if isinstance(lease, Held):
-        raise UserError(f"adopt {path}: somebody is at work on the same, {lease.holder.said}; wait for that.")
+        raise UserError(
+            f"adopt {path}: another process works on the same data ({lease.holder.description}). Wait for it."
+        )
     try:
         record = _copied(store, system, sources, item, files, lease.epoch)
     finally:
@@ -131,7 +133,7 @@ def _copied(
                 size += len(block)
                 target.write(block)
         if (hasher.hexdigest(), size) != (file.sha256, file.size_in_bytes):
-            raise UserError(f"adopt: {source.url} changed while it was read; adopt data that nobody writes to.")
+            raise UserError(f"adopt: {source.url} changed while it was read. Adopt it when it no longer changes.")
         entries.append(FileEntry(path=file.path, size_in_bytes=size, crc32c=checksum.digest().hex()))
     manifest = make_manifest(store, folder, entries)
     provenance = collect_provenance(store).model_copy(
@@ -160,7 +162,7 @@ def _content(system: Any, sources: list[Source]) -> tuple[str, list[AdoptedFile]
             hasher.update(block)
             size += len(block)
         files.append(AdoptedFile(path=source.path, size_in_bytes=size, sha256=hasher.hexdigest()))
-        # The length first: no two lists of files give the same bytes.
+        # With the length of the name, no two lists of files give the same bytes.
         name = source.path.encode()
         whole.update(f"{len(name)}:".encode() + name + f":{size}:{hasher.hexdigest()}\n".encode())
     return whole.hexdigest(), files
@@ -173,6 +175,6 @@ def _blocks(system: Any, source: Source) -> Iterator[bytes]:
                 yield block
     except OSError as error:
         raise UserError(
-            f"adopt: {source.url} cannot be read: {error.strerror or error}; make it readable, or adopt a folder "
-            "without it (a link to a folder is no file)."
+            f"adopt: {source.url} cannot be read: {error.strerror or error}. Make it readable, or adopt a folder "
+            "without it (a link to a folder is not a file)."
         ) from error

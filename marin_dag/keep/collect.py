@@ -1,29 +1,26 @@
-"""Collect: what nothing leads to any more, and its deletion under the lease of each step.
+"""Collect: garbage, which is what nothing leads to any more, and its deletion under the lease of each step.
 
-An output is kept if a given pipeline, a pin, an acceptance, a fork (which is part of its pipeline) or a running step
-leads to it, or if it is young: whoever made it may be about to use it. What attempts left that committed nothing, what
-steps resume from, and how attempts failed and what people told them where the output is not kept, is kept for as long.
-Leases stay: their seals are what a zombie meets, however late it wakes up, that would commit what is left of its files.
+An output is kept if a given pipeline, a pin, an acceptance, a fork (a part of its pipeline) or a running step leads to
+it, or if it is young. Files of attempts that committed nothing, resumable state, failures and requests of steps without
+an output are kept as long as they are young. Leases are kept for ever: a zombie must meet its seal, however late.
 
-What an unfinished step of these pipelines resumes from is kept however old it is, and of a finished one the event logs
-and what it has certified, to go back to, as long as its output. What a finished step has certified goes by itself only
-where somebody names the step, and of a pinned one never.
+The resumable state of unfinished steps of the given pipelines is kept, however old. Of a finished step its event logs
+and good checkpoints are kept as long as its output; good checkpoints go alone only by name, never those of a pinned
+step.
 
-Deletion needs no luck. Whoever deletes holds the lease of the step, so that its older attempts are sealed and cannot
-commit what is gone. And a record is deleted before it is asked who is running with it, while a step says what it reads
-before it looks for the record: one of the two sees the other. It is asked once for many records, since each answer
-takes a listing of all leases.
+Deletion is safe beside runs. The collector holds the lease of each step, so older attempts are sealed and cannot commit
+files that are gone. It deletes records and then asks which steps run, while a step publishes the keys it needs and then
+looks for the records: one of the two sees the other. One question serves many records, as it lists all leases.
 """
 
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple
 
 from marin_dag.identity.diff import input_keys
-from marin_dag.keep.verify import VERIFICATIONS
 from marin_dag.ledger.acceptances import ACCEPTED
 from marin_dag.ledger.attempt_files import (
     Attempt,
@@ -32,70 +29,64 @@ from marin_dag.ledger.attempt_files import (
     by_attempt,
     files_of,
     folder_of,
-    name_in,
+    step_name_in,
 )
 from marin_dag.ledger.epoch import LEASES, parts
 from marin_dag.ledger.lease import COLLECTS, DEAD_SECONDS, Held, Lease, Leases
-from marin_dag.ledger.migrations import MIGRATIONS
 from marin_dag.ledger.pins import Pins
 from marin_dag.ledger.records import CODES, COMMITS, FAILURES, LABELS, Record, Records, key_at, record_path
-from marin_dag.ledger.requests import TOLD
+from marin_dag.ledger.requests import REQUESTS
 from marin_dag.ledger.work_code import FOLDER as CODE
+from marin_dag.ledger.work_files import EVENTS, WORK, kept_folders, seal_rank
 from marin_dag.store.store import Entry, Store
 
-OUTPUTS, WORK = "outputs", "work"
-EVENTS = "events"
-"""Folder below a step's work that tells how its output came about: on what it ran, how, and what went wrong."""
-CERTIFIED = "certified.json"
-"""Marks a folder below a step's work as one to go back to; the step writes it (runtime/training/temporary.py)."""
-SEALS = (CERTIFIED, "manifest.json")
-"""What says of the files around it that they are all there, such as the manifest of a checkpoint: deleted first, so
-that a kill leaves nothing behind that looks complete and is not."""
+OUTPUTS = "outputs"
 READ_THREADS = 16
 BATCH = 100
-"""Records that are gone while it is asked who runs; a step that begins meanwhile and needs one says so and ends."""
+"""Records that are deleted before the collector asks which steps run; a step that starts meanwhile and needs one fails
+and says so."""
 
-Kind = Literal["output", "attempt", "work", "certified", "telling", "failure", "verification"]
+Kind = Literal["output", "attempt", "work", "good", "request", "failure"]
 
 
 class Garbage(NamedTuple):
-    """Something that can go, all at once."""
+    """Files that can be deleted together."""
 
     kind: Kind
     name: str
     """Label of the step, or the folder."""
     digest: str
     key: str
-    """Of the record, for an output."""
+    """Key of the record, for an output."""
     files: tuple[Entry, ...]
     labels: tuple[str, ...] = ()
     """Names that lead to the record."""
     needed_by: tuple[str, ...] = ()
-    """Names of committed outputs that were made from it; they stay, and can no longer be made again from it."""
+    """Names of committed outputs that were made from it; they stay, but cannot be made again from it."""
 
     @property
     def size_in_bytes(self) -> int:
-        """What deleting it frees, at most: files on a disk may be linked."""
+        """Bytes that deleting frees, at most: files on a disk may be linked."""
         return sum(entry.size_in_bytes for entry in self.files)
 
 
 class Roots(NamedTuple):
-    """What is reachable by name: keys, and the labels that these pipelines speak for."""
+    """Keys that the given pipelines lead to, and names that they decide about."""
 
     keys: frozenset[str]
     names: frozenset[str]
     wanted: frozenset[str] = frozenset()
-    """Keys that steps start from and that were saved and not published: what their trajectories have saved stays."""
+    """Keys of saved but unpublished states that steps start from; the whole state of their steps is kept."""
 
 
 class Collector:
     """Finds garbage in one prefix, and deletes it.
 
     Args:
-        store: where.
-        roots: what the given pipelines lead to. Outputs under names that they do not know are left alone.
-        older_than_seconds: what is younger stays.
-        certified_of: digests of finished steps whose certified folders shall go, however young; the output stays.
+        store: the store of the prefix.
+        roots: what the given pipelines lead to. Outputs under names that they do not know are kept.
+        older_than_seconds: younger files are kept.
+        good_of: digests of finished steps whose good checkpoints are garbage at any age.
         clock: the time in seconds since 1970.
     """
 
@@ -105,21 +96,20 @@ class Collector:
         roots: Roots,
         *,
         older_than_seconds: float,
-        certified_of: frozenset[str] = frozenset(),
+        good_of: frozenset[str] = frozenset(),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._records = Records(store)
         self._roots = roots
         self._older_than_seconds = older_than_seconds
-        self._certified_of = certified_of
+        self._good_of = good_of
         self._clock = clock
-        self.staying: tuple[Garbage, ...] = ()
-        """Certified folders of finished steps that stay; known once `find` has looked."""
-        self._carried: frozenset[str] = frozenset()
+        self.kept_good: tuple[Garbage, ...] = ()
+        """Good checkpoints of finished steps that are kept; set by `find`."""
 
     def find(self) -> list[Garbage]:
-        """All that can go, outputs first; reads every record, writes nothing."""
+        """Return all garbage, outputs first; read every record, write nothing."""
         committed = {entry.path: entry for entry in self._store.list(COMMITS)}
         with ThreadPoolExecutor(READ_THREADS) as pool:
             read = pool.map(lambda path: self._records.find(key_at(path)), committed)
@@ -129,23 +119,14 @@ class Collector:
         labels = self._records.names()
         kept = self._kept(records, running, committed, labels)
         listed = self._store.list(OUTPUTS)
-        files = by_attempt(listed)
-        staying: list[Garbage] = []
-        beside = beside_attempts(listed)
+        files, beside = by_attempt(listed), beside_attempts(listed)
         found = list(self._outputs(records, kept, files, labels, beside))
         found += self._attempts(files, records.values(), busy, beside)
         names = {records[key].digest: records[key].name for key in sorted(kept)}
-        of_short = {short: name_in(entries) for (short, _), entries in files.items()}
-        wanted = {key.partition("@")[0] for key in self._roots.wanted - records.keys()}
-        for garbage in self._work(busy, names, of_short):
-            if garbage.kind == "work" and garbage.digest in wanted:
-                continue
-            stays = garbage.kind == "certified" and garbage.digest in names.keys() - (self._certified_of - wanted)
-            (staying if stays else found).append(garbage)
-        self.staying = tuple(staying)
-        found += self._folders("telling", TOLD, busy | names.keys())
-        found += self._folders("failure", FAILURES, busy | names.keys())
-        return found + self._folders("verification", VERIFICATIONS, frozenset())
+        step_names = {short: step_name_in(entries) for (short, _), entries in files.items()}
+        found += self._work(busy, names, step_names, records.keys())
+        found += self._folders("request", REQUESTS, busy | names.keys())
+        return found + self._folders("failure", FAILURES, busy | names.keys())
 
     def _kept(
         self,
@@ -183,11 +164,8 @@ class Collector:
         labels: Mapping[str, set[str]],
         beside: Mapping[str, list[Entry]],
     ) -> Iterator[Garbage]:
-        milestones = Counter(record.attempt for record in records.values())
-        # Two records may share an output: of the scheme of digests before, and of the one now.
-        shared = {records[key].output_path for key in kept}
-        staying = {folder_of(path) for path in shared}
-        self._carried = self._carried_over()
+        num_records = Counter(record.attempt for record in records.values())
+        kept_folders_of_outputs = {folder_of(records[key].output_path) for key in kept}
         made_from: dict[str, set[str]] = {}
         for record in records.values():
             for key in input_keys(record.identity).values():
@@ -195,16 +173,16 @@ class Collector:
         for record in records.values():
             if record.key in kept:
                 continue
-            theirs = files_of(record, files) if record.output_path not in shared else []
-            if milestones[record.attempt] > 1:
-                # Another milestone of its attempt: what lies beside, such as the log, goes with the last of them.
+            own_files = files_of(record, files)
+            if num_records[record.attempt] > 1:
+                # Other milestones of this attempt exist; files beside them, such as the log, go with the last one.
                 own = {f"{record.output_path}/{entry.path}" for entry in record.manifest}
-                theirs = [entry for entry in theirs if entry.path in own]
-            elif folder_of(record.output_path) not in staying:
-                theirs = [*theirs, *beside.get(folder_of(record.output_path), ())]
+                own_files = [entry for entry in own_files if entry.path in own]
+            elif folder_of(record.output_path) not in kept_folders_of_outputs:
+                own_files = [*own_files, *beside.get(folder_of(record.output_path), ())]
             names = tuple(sorted({record.name} | labels.get(record.key, set())))
             needed_by = tuple(sorted(made_from.get(record.digest, ())))
-            yield Garbage("output", record.name, record.digest, record.key, tuple(theirs), names, needed_by)
+            yield Garbage("output", record.name, record.digest, record.key, tuple(own_files), names, needed_by)
 
     def _attempts(
         self,
@@ -212,67 +190,80 @@ class Collector:
         records: Collection[Record],
         busy: frozenset[str],
         beside: Mapping[str, list[Entry]],
-    ) -> list[Garbage]:
-        # What lies beside attempts none of which committed goes with the first of them.
-        left = {folder: beside[folder] for folder in beside.keys() - {folder_of(made.output_path) for made in records}}
+    ) -> Iterator[Garbage]:
+        # Files beside attempts none of which committed go with the first of them.
+        rest = {folder: beside[folder] for folder in beside.keys() - {folder_of(made.output_path) for made in records}}
         committed = {attempt_at(record.output_path) for record in records}
-        held = {digest[:8] for digest in busy}
+        busy_shorts = {digest[:8] for digest in busy}
         youngest: dict[str, float] = {}
         for (short, _), entries in files.items():
             youngest[short] = max(youngest.get(short, 0.0), *(entry.updated for entry in entries))
-        digests = _digests_by_short(self._store)
-        found = []
+        digests: dict[str, set[str]] = {}
+        for entry in self._store.list(LEASES):
+            digest = parts(entry.path)[0]
+            digests.setdefault(digest[:8], set()).add(digest)
         for made, entries in files.items():
             short = made.short
             is_old = self._clock() - youngest[short] >= self._older_than_seconds
-            # Of two digests that begin alike neither is told from the other: both are left alone.
-            if is_old and made not in committed and short not in held and len(digests.get(short, ())) == 1:
+            # Two digests that begin alike cannot be distinguished here; both are kept.
+            if is_old and made not in committed and short not in busy_shorts and len(digests.get(short, ())) == 1:
                 (digest,) = digests[short]
-                name = name_in(entries)
-                theirs = (*entries, *left.pop(f"{OUTPUTS}/{name}-{short}", ()))
-                found.append(Garbage("attempt", f"{name} ({made.attempt})", digest, "", theirs))
-        return found
+                name = step_name_in(entries)
+                own_files = (*entries, *rest.pop(f"{OUTPUTS}/{name}-{short}", ()))
+                yield Garbage("attempt", f"{name} ({made.attempt})", digest, "", own_files)
 
-    def _work(self, busy: frozenset[str], kept: Mapping[str, str], of_short: Mapping[str, str]) -> Iterator[Garbage]:
-        """`kept` names the digests whose output stays, and with it the events of its work and what is certified.
+    def _work(
+        self, busy: frozenset[str], kept: Mapping[str, str], names: Mapping[str, str], committed: Collection[str]
+    ) -> list[Garbage]:
+        """Return garbage below `work/`, and set `kept_good`.
 
-        `of_short` names those that have left an attempt, by the beginning of the digest.
+        Args:
+            busy: digests whose work is kept.
+            kept: names by the digests whose output is kept, and with it events and good checkpoints.
+            names: names of steps by the beginning of their digest.
+            committed: keys of all records.
         """
+        wanted = {key.partition("@")[0] for key in self._roots.wanted - set(committed)}
         by_digest: dict[str, list[Entry]] = {}
         for entry in self._store.list(WORK):
             digest, _, rest = entry.path.removeprefix(f"{WORK}/").partition("/")
             if rest and digest not in busy and (digest not in kept or not rest.startswith((f"{EVENTS}/", f"{CODE}/"))):
                 by_digest.setdefault(digest, []).append(entry)
+        found, kept_good = [], []
         for digest, entries in by_digest.items():
-            certified = certified_in(entries)
-            others = set(entries).difference(*certified.values())
+            good, short = kept_folders(entries), digest[:8]
+            others = set(entries).difference(*good.values())
             is_young = any(self._is_young(entry) for entry in entries)
-            short = digest[:8]
-            named = kept.get(digest) or of_short.get(short)
-            if others and not is_young:
-                yield Garbage("work", f"{named} ({short})" if named else short, digest, "", tuple(sorted(others)))
-            for folder, theirs in certified.items():
-                if digest in kept or not is_young:
-                    name = f"{named or short}: {folder.split('/', 2)[2]}"
-                    yield Garbage("certified", name, digest, "", tuple(theirs))
+            name = kept.get(digest) or names.get(short)
+            if others and not is_young and digest not in wanted:
+                label = f"{name} ({short})" if name else short
+                found.append(Garbage("work", label, digest, "", tuple(sorted(others))))
+            for folder, files in good.items():
+                garbage = Garbage("good", f"{name or short}: {folder.split('/', 2)[2]}", digest, "", tuple(files))
+                if digest in kept and digest not in self._good_of - wanted:
+                    kept_good.append(garbage)
+                elif digest in kept or not is_young:
+                    found.append(garbage)
+        self.kept_good = tuple(kept_good)
+        return found
 
-    def _folders(self, kind: Kind, top: str, staying: Collection[str]) -> list[Garbage]:
-        """The folders in `top` whose name or digest is none of `staying`, and of which no file is young."""
+    def _folders(self, kind: Kind, top: str, kept: Collection[str]) -> list[Garbage]:
+        """Return the folders in `top` without a young file whose name or digest is not in `kept`."""
         by_name: dict[str, list[Entry]] = {}
         for entry in self._store.list(top):
             by_name.setdefault(entry.path.split("/")[1], []).append(entry)
         return [
             Garbage(kind, f"{top}/{name}", "", "", tuple(entries))
             for name, entries in by_name.items()
-            if name.partition("@")[0] not in staying and not any(self._is_young(entry) for entry in entries)
+            if name.partition("@")[0] not in kept and not any(self._is_young(entry) for entry in entries)
         ]
 
     def delete(self, garbage: Sequence[Garbage]) -> list[str]:
-        """Deletes all of it; returns for each "" or, where that is not safe any more, why it was left."""
-        said: list[str] = []
+        """Delete all of it; return for each "", or the reason why it was left."""
+        reasons: list[str] = []
         for start in range(0, len(garbage), BATCH):
-            said += self._delete_batch(garbage[start : start + BATCH])
-        return said
+            reasons += self._delete_batch(garbage[start : start + BATCH])
+        return reasons
 
     def _delete_batch(self, batch: Sequence[Garbage]) -> list[str]:
         leases = Leases(self._store)
@@ -282,13 +273,14 @@ class Collector:
                 if garbage.digest and garbage.digest not in held:
                     got = leases.acquire(garbage.digest, f"gc of {garbage.name}", lambda: None, does=COLLECTS)
                     held[garbage.digest] = got
-            said = {number: _is_held(held.get(garbage.digest)) for number, garbage in enumerate(batch)}
-            free = {number: garbage for number, garbage in enumerate(batch) if not said[number]}
-            said |= self._delete_outputs({n: garbage for n, garbage in free.items() if garbage.kind == "output"}, held)
+            reasons = {number: _holder_of(held.get(garbage.digest)) for number, garbage in enumerate(batch)}
+            free = {number: garbage for number, garbage in enumerate(batch) if not reasons[number]}
+            outputs = {number: garbage for number, garbage in free.items() if garbage.kind == "output"}
+            reasons |= self._delete_outputs(outputs, held)
             for number, garbage in free.items():
                 if garbage.kind != "output":
-                    said[number] = _lost(held.get(garbage.digest)) or self._delete_files(garbage)
-            return [said[number] for number in range(len(batch))]
+                    reasons[number] = _lost(held.get(garbage.digest)) or self._delete_files(garbage)
+            return [reasons[number] for number in range(len(batch))]
         finally:
             for lease in held.values():
                 if isinstance(lease, Lease):
@@ -303,40 +295,33 @@ class Collector:
             with contextlib.suppress(FileNotFoundError):
                 deleted[number] = self._store.read(record_path(garbage.key))
                 self._store.delete(record_path(garbage.key))
-        carried = self._carried_over() - self._carried
         needs, pinned = frozenset[str](), frozenset[str]()
         if deleted:
             needs, pinned = self._running(writes=True).needs, Pins(self._store).pinned()
-        needs |= carried
         return lost | {n: self._finish(garbage, deleted.get(n), needs, pinned) for n, garbage in outputs.items()}
-
-    def _carried_over(self) -> frozenset[str]:
-        """Digests whose outputs have a second record under a newer scheme."""
-        paths = (entry.path for entry in self._store.list(MIGRATIONS))
-        return frozenset(path.rpartition("/")[2].removesuffix(".json") for path in paths)
 
     def _finish(self, garbage: Garbage, record: bytes | None, needs: frozenset[str], pinned: frozenset[str]) -> str:
         if record is not None and (garbage.digest in needs or garbage.key in pinned):
             self._store.create(record_path(garbage.key), record)
-            return "a step that has just begun reads it, or it was pinned or migrated"
+            return "a step that has just started reads it, or it was pinned"
         labels = (f"{LABELS}/{name}/{garbage.key}" for name in garbage.labels)
         codes = (entry.path for entry in self._store.list(CODES, f"{garbage.key}/"))
         self._delete_all((*labels, *codes, *(entry.path for entry in garbage.files)))
         return ""
 
     def _delete_files(self, garbage: Garbage) -> str:
-        # Under the lease nothing of this digest is committed any more, but it may have been since it was found.
-        commits = self._store.list(COMMITS, garbage.digest) if garbage.digest else []  # of no step
+        # Under the lease this digest commits nothing any more, but it may have since the garbage was found.
+        commits = self._store.list(COMMITS, garbage.digest) if garbage.digest else []
         keys = [key_at(entry.path) for entry in commits]
-        if garbage.kind == "certified" and keys:
+        if garbage.kind == "good" and keys:
             if garbage.digest in {key.partition("@")[0] for key in Pins(self._store).pinned()}:
                 return "its step is pinned"
-            if garbage.digest not in self._certified_of:
+            if garbage.digest not in self._good_of:
                 return "its step has an output"
         kept = {f"{r.output_path}/{e.path}" for r in map(self._records.find, keys) if r for e in r.manifest}
         if any(entry.path in kept for entry in garbage.files):
             return "it has been committed since"
-        self._delete_all(sorted((entry.path for entry in garbage.files), key=_place))
+        self._delete_all(sorted((entry.path for entry in garbage.files), key=seal_rank))
         return ""
 
     def _delete_all(self, paths: Sequence[str]) -> None:
@@ -346,44 +331,17 @@ class Collector:
             self._store.tidy(path)
 
 
-def _place(path: str) -> int:
-    """Among what is deleted together."""
-    name = path.rpartition("/")[2]
-    return SEALS.index(name) if name in SEALS else len(SEALS)
+class _Running(NamedTuple):
+    digests: frozenset[str]
+    """Steps that may be running."""
+    needs: frozenset[str]
+    """Digests of their inputs; a step may read further milestones of them as it goes on."""
 
 
 def _lost(lease: Lease | Held | None) -> str:
-    """Why nothing may be deleted under a lease any more, or ""."""
-    return "its lease was lost while others were deleted" if isinstance(lease, Lease) and lease.is_lost else ""
+    is_lost = isinstance(lease, Lease) and lease.is_lost
+    return "its lease was lost while other garbage was deleted" if is_lost else ""
 
 
-def _is_held(lease: Lease | Held | None) -> str:
-    return lease.holder.said if isinstance(lease, Held) else ""
-
-
-class _Running(NamedTuple):
-    digests: frozenset[str]
-    """Steps that somebody works on, as far as can be told."""
-    needs: frozenset[str]
-    """Digests of what they read: of a growing output or a trajectory they may read more as they go on."""
-
-
-def certified_in(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    """Files of a work folder by the marked folder that they lie in."""
-    marked = (entry.path.removesuffix(f"/{CERTIFIED}") for entry in entries if entry.path.endswith(f"/{CERTIFIED}"))
-    marks = {folder for folder in marked if folder.count("/") >= 2}  # below work/DIGEST, not all of it
-    found: dict[str, list[Entry]] = {folder: [] for folder in sorted(marks)}
-    for entry in entries:
-        folders = entry.path.split("/")
-        inside = next((f for n in range(len(folders)) if (f := "/".join(folders[:n])) in marks), None)
-        if inside is not None:
-            found[inside].append(entry)
-    return found
-
-
-def _digests_by_short(store: Store) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for entry in store.list(LEASES):
-        digest = parts(entry.path)[0]
-        found.setdefault(digest[:8], set()).add(digest)
-    return found
+def _holder_of(lease: Lease | Held | None) -> str:
+    return lease.holder.description if isinstance(lease, Held) else ""

@@ -1,7 +1,7 @@
-"""Acceptances: a person says that other code, under one declared version, makes the same output.
+"""Acceptances: the user's statements that changed code, under one declared version, makes the same output.
 
-Each is an entry of a log below `accepted/<digest>/`, created once and never changed; a revocation is a further entry.
-An acceptance makes two code fingerprints equivalent for one identity. The record that it speaks about stays as it is.
+Each is an entry of a log below `accepted/<digest>/`, created once and never changed; a revocation is another entry. An
+acceptance makes two code fingerprints equivalent for one identity and leaves the record of the output as it is.
 """
 
 from typing import Literal
@@ -17,31 +17,31 @@ ACCEPTED = "accepted"
 
 
 class Acceptance(BaseModel, frozen=True, extra="forbid"):
-    """One entry of the log of `digest`: two code fingerprints made equivalent, or no longer."""
+    """An entry of the log of `digest`: two code fingerprints are equivalent, or are so no longer."""
 
     event: Literal["accepted", "revoked"]
     digest: str
-    """Identity of the step (of the trajectory, where there is one)."""
+    """Identity of the step."""
     name: str
-    """Label of the step when it was accepted, for people."""
+    """Label of the step when it was accepted."""
     old_code: str
     new_code: str
     definitions: tuple[str, ...]
-    """What differed between the two."""
+    """Definitions that differ between the two."""
     author: str
     because: str
     created: str
 
 
 class Acceptances:
-    """The acceptances of one prefix, by one listing when first asked."""
+    """The acceptances of one prefix, listed once when first needed."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._paths: dict[str, list[str]] | None = None
 
     def log(self, digest: str) -> list[Acceptance]:
-        """Everything ever said about `digest`, oldest first."""
+        """Return all entries of `digest`, oldest first."""
         if self._paths is None:
             self._paths = {}
             for entry in self._store.list(ACCEPTED):
@@ -49,7 +49,7 @@ class Acceptances:
         return [self.read(path) for path in self._paths.get(digest, ())]
 
     def in_force(self, digest: str) -> list[Acceptance]:
-        """Acceptances of `digest` that nobody has revoked."""
+        """Return the acceptances of `digest` that are not revoked."""
         found: dict[frozenset[str], Acceptance] = {}
         for entry in self.log(digest):
             found.pop(_pair(entry), None)
@@ -58,7 +58,7 @@ class Acceptances:
         return list(found.values())
 
     def path(self, digest: str, old_code: str, new_code: str) -> tuple[Acceptance, ...]:
-        """The acceptances that lead from one fingerprint to the other; none where the two are not equivalent."""
+        """Return acceptances that lead from one fingerprint to the other; none if the two are not equivalent."""
         in_force = self.in_force(digest)
         ways: dict[str, tuple[Acceptance, ...]] = {old_code: ()}
         pending = [old_code]
@@ -72,7 +72,7 @@ class Acceptances:
         return ways.get(new_code, ())
 
     def accept(self, digest: str, name: str, difference: CodeChanged, because: str) -> Acceptance:
-        """Makes the two fingerprints of `difference` equivalent."""
+        """Make the two fingerprints of `difference` equivalent."""
         definitions = (*difference.changed, *difference.added, *difference.removed)
         return self._append(
             Acceptance(
@@ -89,38 +89,38 @@ class Acceptances:
         )
 
     def revoke(self, acceptance: Acceptance, because: str) -> Acceptance:
-        """Takes an acceptance back."""
-        said = {"event": "revoked", "author": user_name(), "because": because, "created": now()}
-        return self._append(acceptance.model_copy(update=said))
+        """Revoke an acceptance."""
+        changes = {"event": "revoked", "author": user_name(), "because": because, "created": now()}
+        return self._append(acceptance.model_copy(update=changes))
 
     def _append(self, entry: Acceptance) -> Acceptance:
         data = entry.model_dump_json(indent=1).encode()
         number = len(self._store.list(ACCEPTED, f"{entry.digest}/"))
-        # Nothing of the log is ever deleted, so that the next free number is never below the count.
+        # Entries are never deleted, so the next free number is never below their count.
         while not self._store.create(f"{ACCEPTED}/{entry.digest}/{number:06d}.json", data):
             number += 1
         self._paths = None
         return entry
 
     def read(self, path: str) -> Acceptance:
-        """The entry of a log that lies at `path`.
+        """Return the entry at `path`.
 
         Raises:
-            StoreError: it is none.
+            StoreError: the file is not an entry.
         """
         try:
             return Acceptance.model_validate_json(self._store.read(path))
         except ValidationError as error:
             raise StoreError(
-                f"{self._store.url(path)}: not an acceptance ({error.error_count()} errors); it was edited, or written "
-                "by another version of this program. Use that version, or move the file away."
+                f"{self._store.url(path)}: not an acceptance ({error.error_count()} errors); edited, or written by "
+                "another version. Use that version, or move the file away."
             ) from None
 
 
-def refuse_empty(command: str, because: str) -> None:
-    """A decision that a later reader cannot follow is none."""
+def require_reason(command: str, because: str) -> None:
+    """Raise UserError if the reason is empty."""
     if not because.strip():
-        raise UserError(f'{command}: say why, for those who find it later: --because "…".')
+        raise UserError(f'{command}: give the reason, for later readers: --because "…".')
 
 
 def _pair(entry: Acceptance) -> frozenset[str]:

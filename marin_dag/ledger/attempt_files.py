@@ -1,4 +1,4 @@
-"""Files of attempts: whose an entry below `outputs/` is, by its path alone."""
+"""Attempt files: the attempt of each entry below `outputs/`, by its path alone."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,27 +13,27 @@ ATTEMPT = re.compile(
 
 
 class Attempt(NamedTuple):
-    """At an output: the beginning of its digest, and the attempt's own name."""
+    """An attempt: the beginning of its step's digest, and its own name."""
 
     short: str
     attempt: str
 
 
 def attempt_at(output_path: str) -> Attempt | None:
-    """The attempt that this output is of; None where it lies elsewhere, as what was adopted does."""
+    """Return the attempt of an output, or None if the path is not that of an attempt."""
     match = ATTEMPT.fullmatch(f"{output_path}/")
     return None if match is None else Attempt(match["short"], match["attempt"])
 
 
-def name_in(entries: Sequence[Entry]) -> str:
-    """The name that the step had which left these files of an attempt."""
+def step_name_in(entries: Sequence[Entry]) -> str:
+    """Return the name that the step of these files of an attempt had."""
     match = ATTEMPT.fullmatch(entries[0].path)
     assert match is not None
     return match["name"]
 
 
 def by_attempt(entries: Iterable[Entry]) -> dict[Attempt, list[Entry]]:
-    """The files of each attempt."""
+    """Return the files of each attempt."""
     found: dict[Attempt, list[Entry]] = {}
     for entry in entries:
         match = ATTEMPT.fullmatch(entry.path)
@@ -43,7 +43,7 @@ def by_attempt(entries: Iterable[Entry]) -> dict[Attempt, list[Entry]]:
 
 
 def beside_attempts(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    """By the folder of all attempts at an output: what a pipeline has written there, beside them."""
+    """Return the files that a pipeline has written beside attempts, by the folder of the attempts."""
     found: dict[str, list[Entry]] = {}
     for entry in entries:
         if ATTEMPT.fullmatch(entry.path) is None:
@@ -52,12 +52,19 @@ def beside_attempts(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
 
 
 def folder_of(path: str) -> str:
-    """The folder of all attempts at an output, of what is in one, milestones too; of anything else what that is in."""
+    """Return the folder of all attempts at the output that `path` is or lies in; otherwise the parent of `path`."""
     match = ATTEMPT.fullmatch(f"{path}/")
     return path.rpartition("/")[0] if match is None else path[: match.start("attempt") - 1]
 
 
 def files_of(record: Record, files: Mapping[Attempt, list[Entry]]) -> list[Entry]:
-    """Those of the attempt that made it; by the folder, which has the digest that the step had then."""
+    """Return the files of the attempt that made an output."""
     attempt = attempt_at(record.output_path)
     return [] if attempt is None else files.get(attempt, [])
+
+
+def logs_of(record: Record) -> tuple[str, str]:
+    """Return where the logs of the attempt are, one a host: a folder, and the beginning of their paths in it."""
+    beside, _, _ = record.output_path.partition(record.attempt)
+    folder, _, inside = beside.partition("/")
+    return folder, f"{inside}{record.attempt}."

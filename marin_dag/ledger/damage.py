@@ -1,22 +1,19 @@
-"""Damage: what of an output is not as its record says, and the same bytes in its place."""
+"""Damage: files of an output that differ from its record, and their repair from equal bytes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel
-
 from marin_dag.errors import UserError
-from marin_dag.graph.inputs import inputs_in
 from marin_dag.ledger.records import CHECKSUM_THREADS, FileEntry, Record, Records
 from marin_dag.store.retry import patiently
 from marin_dag.store.store import Store
 
-NOT_OURS = "is not in the manifest"
+EXTRA = "is not in the manifest"
 
 
 class Finding(NamedTuple):
-    """One file that is not as its record says."""
+    """A file that differs from its record."""
 
     path: str
     """Relative to the output."""
@@ -24,12 +21,12 @@ class Finding(NamedTuple):
 
 
 def findings_of(store: Store, record: Record, others: Iterable[Record] = ()) -> list[Finding]:
-    """Every file of an output that is missing, too many, or holds other bytes.
+    """Return every file of an output that is missing, extra, or has other bytes.
 
     Args:
-        store: where.
-        record: of the output.
-        others: records whose outputs may lie inside this one: the milestones of its trajectory.
+        store: the store of the output.
+        record: the record of the output.
+        others: records whose outputs may lie inside this one, such as milestones.
     """
     inner = tuple(f"{other.output_path}/" for other in others if other.output_path.startswith(f"{record.output_path}/"))
     there = {
@@ -38,16 +35,19 @@ def findings_of(store: Store, record: Record, others: Iterable[Record] = ()) -> 
         if not entry.path.startswith(inner)
     }
     wanted = {entry.path: entry for entry in record.manifest}
+
+    def compared(path: str) -> Finding | None:
+        return compare(wanted[path], *patiently(lambda: store.settle(f"{record.output_path}/{path}")))
+
     with ThreadPoolExecutor(CHECKSUM_THREADS) as pool:
-        compared = pool.map(lambda path: _compared(store, record, wanted[path]), wanted.keys() & there)
-        found = [finding for finding in compared if finding is not None]
+        found = [finding for finding in pool.map(compared, wanted.keys() & there) if finding is not None]
     found += [Finding(path, "is missing") for path in wanted.keys() - there]
-    found += [Finding(path, NOT_OURS) for path in there - wanted.keys()]
+    found += [Finding(path, EXTRA) for path in there - wanted.keys()]
     return sorted(found)
 
 
-def _compared(store: Store, record: Record, entry: FileEntry) -> Finding | None:
-    size, checksum = patiently(lambda: store.settle(f"{record.output_path}/{entry.path}"))
+def compare(entry: FileEntry, size: int, checksum: str) -> Finding | None:
+    """Return how a file differs from its manifest entry, or None."""
     if size != entry.size_in_bytes:
         return Finding(entry.path, f"has {size} bytes, recorded {entry.size_in_bytes}")
     if checksum != entry.crc32c:
@@ -56,7 +56,7 @@ def _compared(store: Store, record: Record, entry: FileEntry) -> Finding | None:
 
 
 class DamagedInputError(UserError):
-    """Inputs that were committed whole are not whole any more; `steps_to_force` make them again."""
+    """Committed inputs of a step are damaged; running `steps_to_force` with --force repairs them."""
 
     def __init__(self, message: str, steps_to_force: Sequence[str]) -> None:
         super().__init__(message)
@@ -66,31 +66,34 @@ class DamagedInputError(UserError):
         return type(self), (str(self), self.steps_to_force)
 
 
-def refuse_damaged_inputs(records: Records, config: BaseModel) -> None:
-    """Before a step computes: are the files of its inputs there, with the sizes that were recorded?
+def check_input_files(records: Records, inputs: Mapping[str, str]) -> None:
+    """Check that the files of the inputs of a step exist with their recorded sizes, by a listing an input.
 
-    Costs a listing an input. What files of that size hold is checked by those who read them, and by `verify`.
+    Their contents are checked by the steps that read them, and by `verify`.
+
+    Args:
+        records: the records of the prefix.
+        inputs: step names by the keys of their records.
 
     Raises:
-        DamagedInputError: they are not.
+        DamagedInputError: files are missing or have another size.
     """
-    inputs = {item.key: item.name for _, item in inputs_in(config) if not item.is_growing}
     with ThreadPoolExecutor(CHECKSUM_THREADS) as pool:
         damaged = [found for found in pool.map(lambda key: _lost(records, key), inputs) if found is not None]
     if damaged:
         names = [inputs[record.key] for _, record in damaged]
-        said = (
-            f"the input {name}: {len(lost)} of its {len(record.manifest)} files are missing or cut, such as "
-            f"{records.store.url(record.output_path)}/{lost[0]}. To make them again, run the same command "
-            f"with  --force {name} --until {name}"
+        lines = (
+            f"the input {name}: {len(lost)} of its {len(record.manifest)} files are missing or cut short, such as "
+            f"{records.store.url(record.output_path)}/{lost[0]}. To make them again, run the same command with  "
+            f"--force {name} --until {name}"
             for name, (lost, record) in zip(names, damaged, strict=True)
         )
-        raise DamagedInputError("\n".join(said), steps_to_force=names)
+        raise DamagedInputError("\n".join(lines), steps_to_force=names)
 
 
 def _lost(records: Records, key: str) -> tuple[list[str], Record] | None:
     record = records.find(key)
-    if record is None:  # of another prefix, as where `verify --rerun` works
+    if record is None:
         return None
     listed = patiently(lambda: records.store.list(record.output_path))
     there = {entry.path: entry.size_in_bytes for entry in listed}
@@ -103,14 +106,14 @@ def _lost(records: Records, key: str) -> tuple[list[str], Record] | None:
 
 
 def repair(store: Store, record: Record, folder: str, others: Iterable[Record] = ()) -> tuple[str, ...]:
-    """Puts the files of `folder`, which holds what `record` says, in the place of those of its output that do not.
+    """Replace the damaged files of an output by those of `folder`, which has the files of the record.
 
-    What is not in the manifest stays. A kill in the midst leaves a file missing, which the next repair finds.
+    Extra files stay. A kill meanwhile leaves a file missing, which the next repair finds.
 
     Returns:
-        The paths of the files that were replaced, relative to the output.
+        The paths of the replaced files, relative to the output.
     """
-    damaged = [found.path for found in findings_of(store, record, others) if found.what != NOT_OURS]
+    damaged = [found.path for found in findings_of(store, record, others) if found.what != EXTRA]
     for path in damaged:
         target = f"{record.output_path}/{path}"
         store.delete(target)

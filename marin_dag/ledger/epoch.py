@@ -1,10 +1,10 @@
-"""Epoch: the write-once log of one holder of a step's lease: what it commits, and then a seal.
+"""Epoch: the write-once log of one holder of a step's lease: the records it commits, then a seal.
 
-Before its holder creates a record it enters it in the next slot of its epoch; whoever ends an epoch, its holder or the
-successor of a dead one, puts an empty object there. A slot is created once, so of a commit and a seal that meet in one,
-one wins: a sealed holder that wakes up however late publishes nothing. To ask for the newest epoch and then create the
-record would leave a gap between the two. What was entered before the seal is carried out by whoever sealed, before the
-next epoch begins.
+Before the holder creates a record, it enters the record in the next slot of its epoch. The end of an epoch is an empty
+object in its next slot, the seal; its holder creates it, or the successor of a dead holder. A slot is created once, so
+when a commit and a seal meet, one wins: a sealed holder that wakes up late publishes nothing. Asking for the newest
+epoch and then creating the record would leave a gap between the two. Records entered before the seal are committed by
+the sealer, before the next epoch begins.
 """
 
 import contextlib
@@ -17,12 +17,10 @@ from marin_dag.store.store import Entry, Store, StoreError
 LEASES = "leases"
 CLAIM, BEAT = "claim", "beat"
 PATH = re.compile(rf"{LEASES}/(?P<digest>[^/]+)/(?P<number>\d+)\.(?P<what>[^/]+)")
-RELEASED = "released"
-"""How an epoch was sealed before there were slots."""
 
 
 class LeaseLostError(Exception):
-    """Somebody else has taken this step over; what this attempt makes must not be published."""
+    """Another attempt has taken over this step; the output of this attempt must not be published."""
 
 
 class EpochState(NamedTuple):
@@ -31,13 +29,13 @@ class EpochState(NamedTuple):
     number: int
     is_sealed: bool
     next_slot: int
-    """Behind the last one: those before it may have been tidied."""
+    """The slot after the last one in the listing; earlier slots may have been deleted."""
     has_entries: bool
     updated: float
 
 
 class Epoch:
-    """The epoch of a running attempt. One attempt an epoch: a slot that is taken was taken by it, or is the seal."""
+    """The epoch of a running attempt; only this attempt and the seal fill its slots."""
 
     def __init__(self, store: Store, digest: str, number: int) -> None:
         self.digest = digest
@@ -46,7 +44,7 @@ class Epoch:
         self._num_entries = 0
 
     def commit(self, record: Record) -> Record:
-        """Makes the output exist; returns the record that does, which another attempt may have created first.
+        """Create the record; return the record in force, which another attempt may have created first.
 
         Raises:
             LeaseLostError: the epoch is sealed.
@@ -55,81 +53,81 @@ class Epoch:
         path = epoch_path(self.digest, self.number, slot(self._num_entries))
         try:
             there = decide(self._store, path, entry)
-        except FileNotFoundError:  # an entry of ours that was carried out and tidied while its reply was on the way
+        except FileNotFoundError:  # our own entry, committed and deleted while its reply was on the way
             there = b""
         if there != entry:
             raise LeaseLostError(
-                f"{record.name}: epoch {self.number} of its lease is over; what this attempt made is not published. "
-                "Whoever has taken the step over goes on."
+                f"{record.name}: epoch {self.number} of its lease is over, so the output of this attempt is not "
+                "published. The attempt that took the step over continues."
             )
         self._num_entries += 1
         return Records(self._store).commit(record)
 
 
 def seal(store: Store, digest: str, number: int) -> None:
-    """Ends an epoch: nothing that is not entered by now will ever be committed in it."""
+    """End an epoch: records that are not entered by now are never committed in it."""
     while True:
         state = states(store.list(LEASES, f"{digest}/{number:08d}.")).get(digest)
         if state is not None and state.is_sealed:
             return
         path = epoch_path(digest, number, slot(0 if state is None else state.next_slot))
-        # An entry came in between, or entry and seal did and the entry is tidied: look again.
+        # If another object took the slot, or took it and was deleted, list again.
         with contextlib.suppress(FileNotFoundError):
             if decide(store, path, b"") == b"":
                 return
 
 
 def carry_out(store: Store, digest: str, number: int) -> None:
-    """Creates the records that were entered in a sealed epoch and may not exist yet; before the next one begins."""
+    """Create the records that were entered in a sealed epoch and may not exist yet; call before the next epoch."""
     records = Records(store)
     for entry in store.list(LEASES, f"{digest}/{number:08d}."):
         if _is_slot(entry) and entry.size_in_bytes:
             data = b""
             with contextlib.suppress(FileNotFoundError):
                 data = store.read(entry.path)
-            # Gone, or the seal of somebody who came late and found the slot free: tidied, so it was carried out.
+            # Gone, or a late seal in a slot that was free again: the entry was committed and deleted.
             if not data:
                 continue
             try:
                 record = records.parsed(entry.path, data)
             except UnreadableRecordError as error:
-                # Not to be deleted: who has been cut off would find the slot free, and publish.
+                # If the file were deleted, a holder that was cut off would find the slot free and publish.
                 raise StoreError(
-                    f"{store.url(entry.path)}: neither a record nor the end of an epoch of a lease, so it was damaged. "
-                    "Empty the file, and leave it there: its step is run again."
+                    f"{store.url(entry.path)}: this file of a lease is damaged. Make it empty, but leave it in place; "
+                    "then its step runs again."
                 ) from error
             records.commit(record)
 
 
 def epoch_path(digest: str, number: int, what: str) -> str:
-    """Where an object of an epoch lies."""
+    """Return the path of an object of an epoch."""
     return f"{LEASES}/{digest}/{number:08d}.{what}"
 
 
 def slot(index: int) -> str:
-    """Name of a slot: a record in it is a commit, nothing in it the seal."""
+    """Return the name of a slot. A slot with a record is a commit; an empty slot is the seal."""
     return f"{index:04d}"
 
 
 def parts(path: str) -> tuple[str, int, str]:
-    """Digest, number of the epoch, and what it is.
+    """Return digest, number of the epoch and name of an object in it.
 
     Raises:
-        StoreError: it is nothing of a lease.
+        StoreError: the path is not that of a lease.
     """
     found = PATH.fullmatch(path)
     if found is None:
-        raise StoreError(f"{path}, below the prefix: no object of a lease, so that none can be told; move it away.")
+        raise StoreError(f"{path}, below the prefix: not an object of a lease. Move it away; then run again.")
     return found["digest"], int(found["number"]), found["what"]
 
 
 def is_seal(entry: Entry) -> bool:
-    """Whether it ends an epoch."""
-    return parts(entry.path)[2] == RELEASED or (_is_slot(entry) and not entry.size_in_bytes)
+    """Return whether an object ends its epoch."""
+    return _is_slot(entry) and not entry.size_in_bytes
 
 
 def states(entries: list[Entry]) -> dict[str, EpochState]:
-    """The newest epoch of each digest in a listing."""
+    """Return the newest epoch of each digest in a listing."""
     found: dict[str, EpochState] = {}
     for entry in entries:
         digest, number, what = parts(entry.path)

@@ -1,8 +1,9 @@
-"""Lease: who is working on a step. It saves money; that results are right rests on records and epochs alone.
+"""Lease: which process works on a step. Leases save money; correct results rest on records and epochs alone.
 
-A lease is won by creating the next epoch's claim, so it needs no compare-and-swap. Its holder renews a heartbeat; one
-that could not be renewed for a while counts as lost, and a lost lease cancels the step. Before the next epoch begins
-the last one is sealed (see `epoch`), so that the store itself refuses what a woken zombie wants to publish.
+A process wins a lease by creating the claim of the next epoch, so no compare-and-swap is needed. The holder renews a
+heartbeat. A heartbeat that could not be renewed for a while counts as a lost lease, and a lost lease cancels the step.
+The previous epoch is sealed before the next one begins (see `epoch`), so the store itself refuses what a zombie, a
+process that wakes up after its lease was lost, tries to publish.
 """
 
 import math
@@ -25,66 +26,64 @@ from marin_dag.store.retry import is_transient
 from marin_dag.store.store import Store, StoreError
 
 HEARTBEAT_SECONDS = 10.0
-# Others wait longer than the holder hopes: it has stopped before they begin.
+# Other processes wait longer than the holder, so it has stopped before they start.
 LOST_SECONDS = 2 * HEARTBEAT_SECONDS
 STALE_SECONDS = 3 * HEARTBEAT_SECONDS
 CLOCK_SKEW_SECONDS = 60.0
 DEAD_SECONDS = STALE_SECONDS + CLOCK_SKEW_SECONDS
-"""A heartbeat this old is dead whatever the clocks of two machines disagree by; younger ones are watched first."""
+"""An older heartbeat is dead even if the clocks of two machines disagree; a younger one is watched first."""
 CLOCK = "clock"
-"""Folder of an object that is written to learn the time of the store."""
+"""Folder of an object that is written to learn the store's time."""
 
-COPIES, COLLECTS, ADOPTS, VERIFIES, MIGRATES = "copies", "collects", "adopts", "verifies", "migrates"
-"""What a holder may do with a step other than to run it."""
+COPIES, COLLECTS, ADOPTS = "copies", "collects", "adopts"
+"""Activities of a holder other than running the step."""
 
 
 class Holder(BaseModel, frozen=True, extra="ignore"):
-    """Who holds a lease; enough to see, on the same machine, that the process is gone. Claims of other versions may say
-    more."""
+    """The process that holds a lease, described well enough to see on the same machine that it is gone."""
 
     name: str
     host: str
     pid: int
     process: str
-    """Boot, PID namespace and start time: two processes with one pid differ in it."""
+    """Boot, PID namespace and start time, which distinguish two processes with one pid."""
     since: str
     nonce: str = ""
-    """Tells apart what two drivers of one process claim, and a lost reply from another's claim."""
+    """Distinguishes the claims of two drivers in one process, and a lost reply from the claim of another."""
     needs: tuple[str, ...] = ()
-    """Keys of the records that the step reads: they stay as long as it runs."""
+    """Keys of the records that the step reads; `gc` keeps them while it runs."""
     milestones: tuple[int, ...] | None = None
-    """Steps of the trajectory that the attempt is to publish, its own stop among them; None in claims of versions that
-    did not write it."""
+    """Milestones that the attempt is to publish, the end of its own phase included; None in older claims."""
     does: str = ""
-    """`COPIES` and the like; "" of an attempt, and in claims of versions that did not write it."""
+    """`COPIES`, `COLLECTS` or `ADOPTS`; "" for an attempt."""
 
     @property
-    def said(self) -> str:
-        """For a person: where it is, what it does with the step, and since when."""
+    def description(self) -> str:
+        """The process, its activity and the time since when, for the user."""
         if not self.host:
-            return "somebody whose claim cannot be read holds it"
+            return "a process whose claim cannot be read holds it"
         return f"{self.host} pid {self.pid} {self.does or 'runs'} it since {self.since}"
 
 
 class Beat(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="constants"):
-    """What a heartbeat says. No two of one lease are equal."""
+    """The content of a heartbeat; no two heartbeats of one lease are equal."""
 
     number: int
     progress: Progress | None
     is_queued: bool = False
-    """Handed over, and waiting for its resources."""
+    """Whether the step waits for its resources."""
 
 
 class Held(NamedTuple):
-    """Somebody else's lease, alive as far as can be told."""
+    """A lease that another process holds and seems to renew."""
 
     holder: Holder
     epoch: int
     updated: float
     progress: Progress | None = None
-    """As of its last heartbeat; None where the step has told none by then, or nobody asked."""
+    """Progress at the last heartbeat, if it was read and had one."""
     is_queued: bool = False
-    """Whether, as of its last heartbeat, the step waited for its resources; False before the first."""
+    """Whether the step waited for its resources at the last heartbeat."""
 
 
 class Lease:
@@ -95,7 +94,7 @@ class Lease:
         self.epoch = epoch
         self.is_lost = False
         self.has_started = False
-        """Whether the step has its resources; the next heartbeat tells those who look on, and how far it is."""
+        """Whether the step has its resources; the next heartbeat publishes this and `progress`."""
         self.progress: Progress | None = None
         self._leases = leases
         self._on_lost = on_lost
@@ -104,34 +103,37 @@ class Lease:
         self._renewed = leases.clock()
 
     def beat(self) -> None:
-        """Renews the lease, or finds it lost. An error that passes is waited for as long as nobody else may begin; any
-        other counts as a loss at once: two holders cost more than none."""
+        """Renew the lease, or mark it as lost.
+
+        A transient error is tolerated as long as no other process may take over. Any other error counts as a loss at
+        once, since two holders cost more than none.
+        """
         if self.is_lost:
             return
-        begun = self._leases.clock()
+        started = self._leases.clock()
         try:
             self._num_beats += 1
             beat = Beat(number=self._num_beats, progress=self.progress, is_queued=not self.has_started)
             self._leases.store.write(epoch_path(self.digest, self.epoch, BEAT), beat.model_dump_json().encode())
             state = self._leases.state(self.digest)
             taken = state is None or state.number > self.epoch or state.is_sealed
-        except Exception as error:  # whatever it is, the lease may be lost, and the holder is told
-            if is_transient(error) and begun - self._renewed < LOST_SECONDS:
+        except Exception as error:  # after any error the lease may be lost, and the holder must know
+            if is_transient(error) and started - self._renewed < LOST_SECONDS:
                 return
             taken = True
-        if self._is_given_back:  # meanwhile: the seal is its own, and another attempt may be at work
+        if self._is_given_back:  # meanwhile; the seal is our own
             return
         if taken:
             self.is_lost = True
             self._on_lost()
         else:
-            self._renewed = begun
+            self._renewed = started
 
     def release(self, *, has_committed: bool = False) -> None:
-        """Ends the epoch and lets the next one in at once; what was lost is somebody else's to end.
+        """End the epoch, so that the next one can begin at once; do nothing if the lease is lost.
 
         Args:
-            has_committed: the attempt is known to have carried out all that it entered.
+            has_committed: all records that the attempt entered are known to exist.
         """
         self._is_given_back = True
         if not self.is_lost:
@@ -139,7 +141,7 @@ class Lease:
 
 
 class Leases:
-    """The leases of one prefix, and one thread that renews those held here."""
+    """The leases of one prefix, with a thread that renews those held by this object."""
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.store = store
@@ -148,7 +150,7 @@ class Leases:
         self._held: list[Lease] = []
         self._seen: dict[tuple[str, int], tuple[float, float]] = {}
         self._store_is_ahead: float | None = None
-        """Seconds that the store's clock is ahead of `clock`, at most."""
+        """Upper bound of the seconds that the store's clock is ahead of `clock`."""
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -162,15 +164,15 @@ class Leases:
         milestones: tuple[int, ...] = (),
         does: str = "",
     ) -> Lease | Held:
-        """The lease of `digest`, or who has it; ask again later, since a dead holder shows only with time.
+        """Return the lease of `digest`, or its present holder; a dead holder shows only when asked again later.
 
         Args:
-            digest: of the step, or of its trajectory.
-            name: under which the holder works on it.
-            on_lost: called when the lease is lost, in the thread of the heartbeats.
+            digest: digest of the step.
+            name: name under which the holder works on it.
+            on_lost: called in the thread of the heartbeats when the lease is lost.
             needs: keys of the records that the holder reads.
-            milestones: what the holder is to publish of a trajectory, its own stop among them.
-            does: what it does other than to make the step.
+            milestones: milestones that the holder is to publish, the end of its own phase included.
+            does: the holder's activity, if it is not to run the step.
         """
         state = self.state(digest)
         if state is not None and not state.is_sealed:
@@ -180,14 +182,14 @@ class Leases:
             seal(self.store, digest, state.number)
             carry_out(self.store, digest, state.number)
         elif state is not None and state.has_entries:
-            carry_out(self.store, digest, state.number)  # whoever sealed it was killed over it
+            carry_out(self.store, digest, state.number)  # the sealer was killed before it did
         epoch = 1 if state is None else state.number + 1
-        told = {"needs": needs, "milestones": milestones, "does": does}
-        holder = this_process(name).model_copy(update={"nonce": self._nonce, **told})
+        details = {"nonce": self._nonce, "needs": needs, "milestones": milestones, "does": does}
+        holder = this_process(name).model_copy(update=details)
         claim = holder.model_dump_json().encode()
         there = decide(self.store, epoch_path(digest, epoch, CLAIM), claim)
         if there != claim:
-            return Held(_holder_of(there) or _nobody(), epoch, time.time())
+            return Held(_holder_of(there) or _unknown_holder(), epoch, time.time())
         lease = Lease(self, digest, epoch, on_lost)
         lease.has_started = bool(does)  # only a step waits for resources
         self._held.append(lease)
@@ -200,12 +202,14 @@ class Leases:
             self._thread.start()
 
     def running(self) -> dict[str, Held]:
-        """Digests whose lease looks alive by the clock of the store as well as ours, so that it may write."""
+        """Return the leases that look alive by our clock or by the store's, so that their holders may still write."""
         return self._with_beats(self.unsealed(DEAD_SECONDS, writes=True))
 
     def running_and_silent(self) -> tuple[dict[str, Held], dict[str, Held]]:
-        """For a plan, which writes nothing: by our own clock, whose lease looks alive, and who has not ended but was
-        last heard of too long ago."""
+        """Return the leases that look alive by our clock, and those without an end whose heartbeat is too old.
+
+        Writes nothing, so that a plan can call it.
+        """
         unsealed, now = self.unsealed(math.inf), time.time()
         alive = {digest: each for digest, each in unsealed.items() if now - each[1].updated < DEAD_SECONDS}
         silent = {
@@ -216,7 +220,7 @@ class Leases:
         return self._with_beats(alive), silent
 
     def at_work(self) -> dict[str, Held]:
-        """Those of `running` that run their step: a copier or `gc` hears nothing, and publishes nothing new."""
+        """Return the leases of `running` whose holders run the step, not copies or `gc`."""
         return {digest: each for digest, each in self.running().items() if not each.holder.does}
 
     def _with_beats(self, unsealed: dict[str, tuple[Holder, EpochState]]) -> dict[str, Held]:
@@ -229,12 +233,15 @@ class Leases:
     def unsealed(
         self, within_seconds: float, *, writes: bool = False, must_know_needs: bool = False
     ) -> dict[str, tuple[Holder, EpochState]]:
-        """Digests that somebody may still work on, who, and in which epoch; who beat last so long ago is dead.
+        """Return holder and epoch of each lease that was not sealed and was renewed recently.
 
-        For whoever `writes` by the clock of the store as well: our own may be wrong.
+        Args:
+            within_seconds: age of the last heartbeat from which on a holder counts as dead.
+            writes: the caller writes by the answer, so the store's clock counts too; ours may be wrong.
+            must_know_needs: raise if a claim cannot be read.
 
         Raises:
-            StoreError: for whoever `must_know_needs`, a claim that cannot be read.
+            StoreError: a claim cannot be read.
         """
         open_states = {d: state for d, state in states(self.store.list(LEASES)).items() if not state.is_sealed}
         now = time.time()
@@ -248,14 +255,14 @@ class Leases:
         return {digest: (holder, state) for digest, (holder, state) in found.items() if not _is_gone(holder)}
 
     def state(self, digest: str) -> EpochState | None:
-        """The newest epoch of a lease, or None if nobody ever held it."""
+        """Return the newest epoch of a lease, or None if there was none."""
         return states(self.store.list(LEASES, f"{digest}/")).get(digest)
 
     def release(self, digest: str, epoch: int, *, has_committed: bool) -> None:
-        """Seals the epoch, and tidies what only its holder needed.
+        """Seal the epoch and delete what only its holder needed.
 
-        Seals stay: a zombie of any age meets its own. Claims stay: whoever looked before the epoch began would claim it
-        once more, and publish in it once more.
+        Seals stay, so that a zombie of any age meets its own. Claims stay, since a process that listed before the epoch
+        began would otherwise claim the same epoch again and publish in it.
         """
         self._held = [lease for lease in self._held if (lease.digest, lease.epoch) != (digest, epoch)]
         seal(self.store, digest, epoch)
@@ -267,22 +274,22 @@ class Leases:
                 self.store.delete(entry.path)
 
     def close(self) -> None:
-        """Stops the heartbeats."""
+        """Stop the heartbeats."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
 
     def _beat_all(self) -> None:
-        # Side by side: one after the other, those of many steps on a far store come later than others wait for them.
-        # Nor does one wait for another: a request may hang for longer than a lease lives.
-        under_way: dict[int, threading.Thread] = {}
+        # One thread a heartbeat: in turn, those of many steps on a slow store would come too late, and one request may
+        # hang for longer than a lease lives.
+        pending: dict[int, threading.Thread] = {}
         while not self._stopped.wait(HEARTBEAT_SECONDS):
-            under_way = {lease: beat for lease, beat in under_way.items() if beat.is_alive()}
+            pending = {lease: beat for lease, beat in pending.items() if beat.is_alive()}
             for lease in list(self._held):
-                if id(lease) not in under_way:
-                    under_way[id(lease)] = beat = threading.Thread(target=lease.beat, daemon=True)
+                if id(lease) not in pending:
+                    pending[id(lease)] = beat = threading.Thread(target=lease.beat, daemon=True)
                     beat.start()
-        for beat in under_way.values():
+        for beat in pending.values():
             beat.join()
 
     def _holder(self, digest: str, epoch: int, *, must_be_known: bool = False) -> Holder:
@@ -290,28 +297,28 @@ class Leases:
         try:
             holder = _holder_of(self.store.read(path))
         except FileNotFoundError:  # released between the listing and this read
-            return _nobody()
+            return _unknown_holder()
         if holder is None and must_be_known:
             raise StoreError(
-                f"{self.store.url(path)}: not a claim, so that what its holder reads is not known; it was edited, "
-                "damaged, or written by another version. When no run is at work, delete it."
+                f"{self.store.url(path)}: not a claim (edited, damaged, or written by another version), so it is not "
+                "known which outputs its holder reads. When no run is active, delete the file."
             )
-        return holder or _nobody()
+        return holder or _unknown_holder()
 
     def _last_beat(self, digest: str, epoch: int) -> Beat:
         try:
             return Beat.model_validate_json(self.store.read(epoch_path(digest, epoch, BEAT)))
-        except (FileNotFoundError, ValidationError):  # none yet, or that of a driver which told a number alone
+        except (FileNotFoundError, ValidationError):  # none yet, or one of another version
             return Beat(number=0, progress=None)
 
     def _alive(self, digest: str, state: EpochState) -> Held | None:
-        # Our own clock may be wrong: nobody is taken for dead by it alone. That of the store wrote both times.
+        # Our own clock may be wrong, so it alone declares no holder dead; the store's clock wrote both times.
         if time.time() - state.updated > DEAD_SECONDS and self._store_time() - state.updated > DEAD_SECONDS:
             return None
         holder = self._holder(digest, state.number)
         if _is_gone(holder) or self._is_given_up(holder, digest, state.number):
             return None
-        # The writer's clock is not ours: what counts is whether the heartbeat moves while we watch.
+        # Clocks differ, so what counts is whether the heartbeat moves while we watch.
         updated, since = self._seen.get((digest, state.number), (None, 0.0))
         if updated != state.updated:
             self._seen[digest, state.number] = (state.updated, self.clock())
@@ -320,7 +327,7 @@ class Leases:
         return Held(holder, state.number, state.updated)
 
     def _store_time(self) -> float:
-        """What the store's clock says now, or a moment ago; asked once."""
+        """Return the time of the store's clock, which is read once."""
         if self._store_is_ahead is None:
             self.store.write(f"{CLOCK}/now", b"")
             (written,) = (entry.updated for entry in self.store.list(CLOCK) if entry.path == f"{CLOCK}/now")
@@ -328,30 +335,30 @@ class Leases:
         return self.clock() + self._store_is_ahead
 
     def _is_given_up(self, holder: Holder, digest: str, epoch: int) -> bool:
-        """Whether it is a claim of ours that nobody here acts on any more: there is nobody to wait for."""
+        """Return whether the claim is our own and no lease here acts on it any more."""
         mine = any((lease.digest, lease.epoch) == (digest, epoch) and not lease.is_lost for lease in self._held)
         return holder.nonce == self._nonce and not mine
 
 
 def this_process(name: str) -> Holder:
-    """The holder that this process would be."""
+    """Return this process as a holder."""
     return Holder(name=name, host=socket.gethostname(), pid=os.getpid(), process=_process(os.getpid()), since=now())
 
 
 def _holder_of(claim: bytes) -> Holder | None:
-    """Who wrote a claim; None where it cannot be read: its epoch counts all the same, by its heartbeats."""
+    """Return the holder of a claim; None if it cannot be read, though its epoch counts by its heartbeats."""
     try:
         return Holder.model_validate_json(claim)
     except ValidationError:
         return None
 
 
-def _nobody() -> Holder:
+def _unknown_holder() -> Holder:
     return Holder(name="", host="", pid=0, process="", since=now())
 
 
 def _process(pid: int) -> str:
-    """What tells one life of a pid from another; "" where the system does not say, or no such process runs."""
+    """Return text that distinguishes two processes with one pid; "" if unknown, or if no such process runs."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = Path("/proc/self/ns/pid").readlink()
@@ -364,16 +371,16 @@ def _process(pid: int) -> str:
 
 
 def _is_gone(holder: Holder) -> bool:
-    """Whether the holder surely runs no more: it ran on this machine, where its process is not to be found."""
+    """Return whether the holder ran on this machine and its process has ended."""
     if holder.host != socket.gethostname() or not holder.process:
         return False
     here = _process(os.getpid())
     same_machine = here.split()[:2] == holder.process.split()[:2]
-    return same_machine and _process(holder.pid) != holder.process and not _is_anothers(holder.pid)
+    return same_machine and _process(holder.pid) != holder.process and not _is_of_another_user(holder.pid)
 
 
-def _is_anothers(pid: int) -> bool:
-    """Whether a process of that number runs for another user, of which /proc need not tell (`hidepid`)."""
+def _is_of_another_user(pid: int) -> bool:
+    """Return whether the process runs for another user, whose processes /proc may hide (`hidepid`)."""
     try:
         os.kill(pid, 0)
     except PermissionError:

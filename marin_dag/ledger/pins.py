@@ -1,4 +1,4 @@
-"""Pins: outputs that are kept although no pipeline names them any more."""
+"""Pins: outputs that `gc` keeps although no pipeline names them any more."""
 
 from pydantic import BaseModel, ValidationError
 
@@ -10,7 +10,7 @@ PINS = "pins"
 
 
 class Pin(BaseModel, frozen=True, extra="forbid"):
-    """Keeps the record `key` and its files; not what it was made from."""
+    """Keeps the record `key` and its files, but not the inputs they were made from."""
 
     key: str
     name: str
@@ -26,35 +26,31 @@ class Pins:
         self._store = store
 
     def pinned(self) -> frozenset[str]:
-        """Every pinned key, by one listing."""
+        """Return every pinned key, by one listing."""
         return frozenset(entry.path.removeprefix(f"{PINS}/").removesuffix(".json") for entry in self._store.list(PINS))
 
     def all(self) -> list[Pin]:
-        """Every pin, oldest first."""
+        """Return every pin, oldest first."""
         found = []
         for entry in self._store.list(PINS):
             try:
                 found.append(Pin.model_validate_json(self._store.read(entry.path)))
             except ValidationError as error:
                 raise StoreError(
-                    f"{self._store.url(entry.path)}: not a pin ({error.error_count()} errors); it was edited. Repair "
-                    "it; as long as it is there its output is kept."
+                    f"{self._store.url(entry.path)}: not a pin ({error.error_count()} errors). Repair or delete "
+                    "it; `gc` keeps the output as long as the file exists."
                 ) from None
         return sorted(found, key=lambda pin: (pin.created, pin.key))
 
     def pin(self, key: str, name: str, because: str) -> bool:
-        """Keeps `key`; False if it was kept already."""
+        """Pin `key`; return False if it was pinned already."""
         pin = Pin(key=key, name=name, author=user_name(), because=because, created=now())
         return self._store.create(_path(key), pin.model_dump_json(indent=1).encode())
 
-    def carry(self, pin: Pin, key: str) -> None:
-        """Keeps `key` for the reason for which `pin` keeps its own."""
-        self._store.create(_path(key), pin.model_copy(update={"key": key}).model_dump_json(indent=1).encode())
-
     def unpin(self, key: str, name: str) -> None:
-        """Keeps it no longer."""
+        """Remove the pin of `key`."""
         if key not in self.pinned():
-            raise UserError(f"pin {name} --unpin: it is not pinned; `pin` without a step lists what is.")
+            raise UserError(f"pin {name} --unpin: it is not pinned. `pin` without a step lists the pins.")
         self._store.delete(_path(key))
 
 

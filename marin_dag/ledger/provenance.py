@@ -1,4 +1,4 @@
-"""Provenance: where and with what an output was made. Recorded once with the output, never part of an identity."""
+"""Provenance: where and with what software an output was made. Recorded with the output, never part of an identity."""
 
 import datetime
 import getpass
@@ -19,19 +19,19 @@ from marin_dag.store.redact import redact
 from marin_dag.store.store import Store
 
 DETACHED_FROM = "MARIN_DAG_DETACHED_FROM"
-"""Environment variable of a detached driver, whose copy of the project has no repository: the `git_state` it left."""
+"""Environment variable of a detached driver: the `git_state` of the project, whose copy there has no repository."""
 RUN_NAME = "MARIN_DAG_RUN"
 """Environment variable of a detached driver: the name of its run."""
 NOTHING_TRACKED_CHANGED = hashlib.sha256(b"").hexdigest()
-"""The `dirty_diff` of older records whose only changes were untracked files, which they do not tell of."""
+"""The `dirty_diff` of older records whose only changes were untracked files, which those records do not cover."""
 UNTRACKED_FILES, UNTRACKED_BYTES = 1000, 64 * 2**20
-"""How many untracked files are read, and how much of them: a recipe is small, and outputs may lie beside it."""
+"""Limits on the untracked files that are read: a recipe is small, and outputs may lie beside it."""
 ENVIRONMENTS = "environments"
 LOCK_FILES = ("requirements.lock", "uv.lock", "pylock.toml", "poetry.lock")
 
 
 class Environment(BaseModel, frozen=True, extra="forbid"):
-    """Interpreter and every installed package; kept once under its own digest, since most steps share one."""
+    """Interpreter and installed packages; stored once under its own digest, since most steps share one."""
 
     python: str
     platform: str
@@ -44,9 +44,9 @@ class Provenance(BaseModel, frozen=True, extra="forbid"):
     git_commit: str | None
     is_dirty: bool | None
     dirty_diff: str | None = None
-    """SHA-256 of `git diff HEAD` and of what is untracked and not ignored; None for a clean tree, or without git."""
+    """SHA-256 of `git diff HEAD` and of the untracked files; None for a clean tree, or without git."""
     lock: str | None = None
-    """SHA-256 of the lock file of the environment, where the repository has one."""
+    """SHA-256 of the environment's lock file, if the repository has one."""
     argv: tuple[str, ...]
     host: str
     environment: str
@@ -54,18 +54,18 @@ class Provenance(BaseModel, frozen=True, extra="forbid"):
     finished: str = ""
     lease_epoch: int = 0
     resources: str = ""
-    """What the attempt ran on, by the resources' own words; "" in records from before it was kept."""
+    """The resources of the attempt as text; "" in older records."""
     computed_with: dict[str, str] = {}
-    """What the step itself told by `context.computed_with`; empty in records from before it was kept."""
+    """Arguments of `context.computed_with` in the step."""
 
 
 def now() -> str:
-    """The time in UTC, for people."""
+    """Return the time in UTC as text."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def user_name() -> str:
-    """Who is at the keyboard."""
+    """Return the name of the user."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container without an entry for its user
@@ -73,7 +73,7 @@ def user_name() -> str:
 
 
 def collect_provenance(store: Store) -> Provenance:
-    """What is true of this driver for all the steps it runs. Writes the environment if the store has not got it."""
+    """Return the provenance that all steps of this driver share. Write the environment if the store lacks it."""
     folder = Path(sys.argv[0]).absolute().parent if sys.argv and sys.argv[0] else Path.cwd()
     git = GitState(*json.loads(os.environ[DETACHED_FROM])) if DETACHED_FROM in os.environ else git_state(folder)
     return Provenance(
@@ -88,7 +88,7 @@ def collect_provenance(store: Store) -> Provenance:
 
 
 class GitState(NamedTuple):
-    """Of the repository of the code; all None where there is none. See Provenance."""
+    """State of the repository of the code, as in Provenance; all None without a repository."""
 
     commit: str | None
     is_dirty: bool | None
@@ -96,7 +96,7 @@ class GitState(NamedTuple):
 
 
 def git_state(folder: Path) -> GitState:
-    """The commit, whether anything differs from it, and the digest of what does."""
+    """Return the commit, whether files differ from it, and the digest of the difference."""
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return GitState(None, None, None)
@@ -105,8 +105,10 @@ def git_state(folder: Path) -> GitState:
 
 
 def _digest_of_changes(folder: Path) -> str | None:
-    """Of the diff, which is all where no file is untracked; of the first `UNTRACKED_FILES` untracked ones path and
-    contents, beyond `UNTRACKED_BYTES` path and size."""
+    """Return the digest of the diff and of the first `UNTRACKED_FILES` untracked files.
+
+    Of untracked files it covers paths and contents, beyond `UNTRACKED_BYTES` paths and sizes.
+    """
     diff = _git(folder, "diff", "HEAD", "--binary")
     root = _git(folder, "rev-parse", "--show-toplevel")
     untracked = _git(Path(root), "ls-files", "--others", "--exclude-standard", "-z") if root is not None else None
@@ -121,7 +123,7 @@ def _digest_of_changes(folder: Path) -> str | None:
             is_read = path.is_file() and path.stat().st_size <= left
             data = path.read_bytes() if is_read else b""
             size = path.lstat().st_size
-        except OSError:  # it goes while this looks, or may not be read
+        except OSError:  # deleted meanwhile, or not readable
             is_read, data, size = False, b"", 0
         left -= len(data)
         contents = hashlib.sha256(data).hexdigest() if is_read else f"{size} bytes"
@@ -132,7 +134,7 @@ def _digest_of_changes(folder: Path) -> str | None:
 
 
 def _lock_of(folder: Path) -> str | None:
-    """The digest of the nearest lock file at or above `folder`."""
+    """Return the digest of the nearest lock file at or above `folder`."""
     for parent in (folder, *folder.parents):
         for name in LOCK_FILES:
             if (parent / name).is_file():
@@ -143,8 +145,8 @@ def _lock_of(folder: Path) -> str | None:
 
 
 def installed_packages() -> dict[str, str]:
-    """Every distribution that this interpreter sees, and its version."""
-    # Parsed once each: a distribution's own `name` and `version` parse its file anew, and a run would wait for it.
+    """Return name and version of every distribution that this interpreter sees."""
+    # The metadata are parsed once: `distribution.name` and `.version` would each parse the file again.
     read = (distribution.metadata for distribution in importlib.metadata.distributions())
     # A half-removed package has no metadata left.
     return dict(sorted((metadata["Name"], metadata["Version"]) for metadata in read if metadata["Name"]))
@@ -161,13 +163,13 @@ def _keep_environment(store: Store) -> str:
 
 
 def environment_path(data: bytes) -> str:
-    """Where an Environment of these bytes is kept: two that say the same share one file."""
+    """Return the path of an Environment with these bytes."""
     return f"{ENVIRONMENTS}/{hashlib.sha256(data).hexdigest()[:16]}.json"
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Git's answer, or None where there is no git or no repository: an installed recipe has neither."""
-    # `status` would write down what it found, under a lock that stays behind where it is killed or the disk is full.
+    """Return the output of git, or None without git or a repository, as for an installed recipe."""
+    # Without locks: `status` writes its findings to the index, and its lock stays if it is killed.
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="surrogateescape", timeout=20)

@@ -1,8 +1,8 @@
 """Record: the one immutable object that makes an output exist.
 
-An output is there if and only if `commits/<key>.json` is. The record is created last, create-only, when every file of
-its manifest is durable; so nobody ever reads half an output, the first of two racing attempts wins, and what a killed
-attempt left is garbage that nothing refers to.
+An output exists if and only if `commits/<key>.json` exists. The record is created last, create-only, when every file of
+its manifest is durable. So no reader sees half an output, the first of two racing attempts wins, and the files of a
+killed attempt are garbage that nothing refers to.
 """
 
 import datetime
@@ -22,19 +22,18 @@ from marin_dag.store.store import Entry, Store, StoreError
 SCHEMA_VERSION = 1
 COMMITS, LABELS, FAILURES = "commits", "labels", "failures"
 CODES = "codes"
-"""Below it `<key>/<fingerprint>`: with which code a versioned output was made, for a plan that reads no record."""
+"""Folder of empty objects `<key>/<fingerprint>`: the code of versioned outputs, for plans, which read no records."""
 ERROR_LINES = 12
-ERROR_LINE = 2_000
-"""Characters."""
+ERROR_LINE_CHARACTERS = 2_000
 ERROR_CHARACTERS = 200_000
-"""More than `ERROR_LINES` of `ERROR_LINE`, so that nothing that is shown was cut before it was redacted."""
+"""More than is shown, so that a secret is not cut in two before redaction."""
 CHECKSUM_THREADS = 8
-ROOM_OF_A_FILE_IN_BYTES = 256
-"""Kept for the path of a file inside an output; the longest are of arrays in checkpoints."""
+FILE_PATH_IN_BYTES = 256
+"""Longest path of a file inside an output that a step name must leave room for."""
 
 
 class FileEntry(BaseModel, frozen=True, extra="forbid"):
-    """One file of an output; `path` is relative to the output, `crc32c` eight hex digits."""
+    """A file of an output; `path` is relative to the output, `crc32c` eight hex digits."""
 
     path: str
     size_in_bytes: int
@@ -42,7 +41,7 @@ class FileEntry(BaseModel, frozen=True, extra="forbid"):
 
 
 class Record(BaseModel, frozen=True, extra="forbid"):
-    """A finished step, or one milestone of it. `key` is the digest, and `@milestone` for a trajectory."""
+    """A finished step, or one milestone of it. `key` is the digest, followed by `@milestone` for a milestone."""
 
     schema_version: int = SCHEMA_VERSION
     key: str
@@ -57,12 +56,10 @@ class Record(BaseModel, frozen=True, extra="forbid"):
     attempt: str
     manifest: tuple[FileEntry, ...]
     provenance: Provenance
-    migrated_from: str | None = None
-    """Key of the record of an earlier digest scheme that this one carries on; the output is that one's."""
 
 
 class Failure(BaseModel, frozen=True, extra="forbid"):
-    """How an attempt ended that committed nothing. `error` is its first lines, without secrets."""
+    """The end of an attempt that committed nothing; `error` is its first lines, without secrets."""
 
     key: str
     name: str
@@ -73,18 +70,17 @@ class Failure(BaseModel, frozen=True, extra="forbid"):
     is_transient: bool
     finished: str
     progress: str = ""
-    """What the attempt left to resume from; two failures with the same mark got nowhere between them."""
+    """Mark of the state that the attempt left to resume from; equal marks mean no progress between two failures."""
     steps_to_force: tuple[str, ...] = Field(default=(), exclude=True)
-    """Steps whose outputs are to be made again first: without that the same command fails in the same way. Not of the
-    record: what a person is to do may be done by the time it is read."""
+    """Steps to run again with --force before this one can succeed. Not stored: it may be outdated when it is read."""
 
 
 class OutputChangedError(Exception):
-    """An output was still being written when its step had returned, or no longer holds what a shard wrote."""
+    """An output was written to after its step had returned, or a finished shard was changed."""
 
 
 class UnreadableRecordError(StoreError):
-    """What lies where a record does is none."""
+    """A file at the path of a record is not a record."""
 
 
 class Records:
@@ -94,11 +90,11 @@ class Records:
         self.store = store
 
     def committed_keys(self) -> frozenset[str]:
-        """Every key with a record, by one listing."""
+        """Return every key with a record, by one listing."""
         return frozenset(key_at(entry.path) for entry in self.store.list(COMMITS))
 
     def find(self, key: str) -> Record | None:
-        """The record of `key`, or None."""
+        """Return the record of `key`, or None."""
         try:
             data = self.store.read(record_path(key))
         except FileNotFoundError:
@@ -106,31 +102,31 @@ class Records:
         return self.parsed(record_path(key), data)
 
     def parsed(self, path: str, data: bytes) -> Record:
-        """The record that `path` holds.
+        """Return the record in `data`, which was read from `path`.
 
         Raises:
-            UnreadableRecordError: it holds none.
+            UnreadableRecordError: the data are not a record.
         """
         try:
             return Record.model_validate_json(data)
         except ValidationError as error:
             raise UnreadableRecordError(
-                f"{self.store.url(path)}: not a record of this program ({error.error_count()} errors, "
-                f"first: {error.errors()[0]['msg']}); it was written by another version, edited or damaged. Use the "
-                "version that wrote it, or another --prefix; or delete the file, and its step is run again."
+                f"{self.store.url(path)}: not a record of this version ({error.error_count()} errors, first: "
+                f"{error.errors()[0]['msg']}); edited, damaged, or written by another version. Use that version or "
+                "another --prefix, or delete the file, and its step runs again."
             ) from error
 
     def get(self, key: str) -> Record:
-        """The record of `key`; raises StoreError where there is none."""
+        """Return the record of `key`; raise StoreError if there is none."""
         record = self.find(key)
         if record is None:
-            raise StoreError(f"{self.store.url(record_path(key))}: no such record; run the step that makes it.")
+            raise StoreError(f"{self.store.url(record_path(key))}: no such record. Run the step that makes it.")
         return record
 
     def commit(self, record: Record) -> Record:
-        """Makes the output exist; returns the record that does, which another attempt may have created first."""
-        # The label first: a kill between the two leaves a label to nothing, which readers skip. The other way round
-        # it would leave a finished step that no later plan finds by its name.
+        """Create the record; return the record in force, which another attempt may have created first."""
+        # The label first: a kill between the two then leaves a label without a record, which readers skip, and not a
+        # finished step that no plan finds by its name.
         self.label(record.name, record.key)
         code = record.identity.get("code", {})
         if code.get("policy") == "versioned":
@@ -139,9 +135,9 @@ class Records:
         return record if decide(self.store, record_path(record.key), data) == data else self.get(record.key)
 
     def codes(self) -> dict[str, str]:
-        """Keys of versioned outputs to the fingerprint of the code that made them, by one listing.
+        """Return the code fingerprint of each versioned output by key, by one listing.
 
-        A key is left out where two attempts with different code tried: only the record says which of them won.
+        Keys with attempts of different code are absent: only the record says which of them won.
         """
         found: dict[str, str] = {}
         ambiguous = set()
@@ -153,11 +149,11 @@ class Records:
         return {key: fingerprint for key, fingerprint in found.items() if key not in ambiguous}
 
     def label(self, name: str, key: str) -> None:
-        """Lets `name` lead to `key`."""
+        """Label `key` with `name`."""
         patiently(lambda: self.store.create(f"{LABELS}/{name}/{key}", b""))
 
     def labels(self) -> dict[str, list[str]]:
-        """Names to the keys that were made under them, oldest first, by one listing. May hold keys without record."""
+        """Return the keys of each name, oldest first, by one listing; some may have no record."""
         found: dict[str, list[str]] = {}
         for entry in sorted(self.store.list(LABELS), key=lambda entry: entry.updated):
             name, _, key = entry.path.removeprefix(f"{LABELS}/").rpartition("/")
@@ -165,7 +161,7 @@ class Records:
         return found
 
     def names(self) -> dict[str, set[str]]:
-        """Keys to the names that lead to them, by one listing."""
+        """Return the names of each key, by one listing."""
         found: dict[str, set[str]] = {}
         for name, keys in self.labels().items():
             for key in keys:
@@ -173,24 +169,24 @@ class Records:
         return found
 
     def milestone_steps(self, digest: str) -> list[int]:
-        """Where a trajectory has committed milestones, in order, by one listing."""
+        """Return the steps of the committed milestones of a digest, in order, by one listing."""
         return sorted(int(key_at(entry.path).rpartition("@")[2]) for entry in self.store.list(COMMITS, f"{digest}@"))
 
     def milestones(self, digest: str) -> dict[int, Record]:
-        """Committed milestones of a trajectory, by step."""
+        """Return the committed milestones of a digest by step."""
         return {at: self.get(f"{digest}@{at}") for at in self.milestone_steps(digest)}
 
     def record_failure(self, failure: Failure) -> None:
-        """Keeps how an attempt ended."""
+        """Write the failure of an attempt."""
         path = f"{FAILURES}/{failure.key}/{failure.attempt}.json"
         self.store.create(path, failure.model_dump_json(indent=1).encode())
 
     def failed_keys(self) -> frozenset[str]:
-        """Keys with at least one failed attempt, by one listing; a key may have been committed since."""
+        """Return the keys with a failed attempt, by one listing; they may have been committed since."""
         return frozenset(entry.path.split("/")[1] for entry in self.store.list(FAILURES))
 
     def failures(self, key: str) -> list[Failure]:
-        """Failed attempts of `key`, oldest first; one that cannot be read says so in place of its error."""
+        """Return the failures of `key`, oldest first; an unreadable one says so in place of its error."""
         entries = sorted(self.store.list(FAILURES, f"{key}/"), key=lambda entry: (entry.updated, entry.path))
         found = (self._failure(key, entry) for entry in entries)
         return [failure for failure in found if failure is not None]
@@ -198,7 +194,7 @@ class Records:
     def _failure(self, key: str, entry: Entry) -> Failure | None:
         try:
             return Failure.model_validate_json(self.store.read(entry.path))
-        except FileNotFoundError:  # `gc` has taken it away since the listing
+        except FileNotFoundError:  # `gc` has deleted it since the listing
             return None
         except ValidationError as error:
             return Failure(
@@ -206,8 +202,8 @@ class Records:
                 name="",
                 attempt=entry.path.rpartition("/")[2].removesuffix(".json"),
                 error_type=UnreadableRecordError.__name__,
-                error=f"how it failed cannot be read ({error.error_count()} errors): {self.store.url(entry.path)} was "
-                "edited, damaged, or written by another version. No step needs it: delete it.",
+                error=f"the failure cannot be read ({error.error_count()} errors): {self.store.url(entry.path)} was "
+                "edited, damaged, or written by another version. Delete it; no step needs it.",
                 log_path=entry.path,
                 is_transient=False,
                 finished=datetime.datetime.fromtimestamp(entry.updated, datetime.UTC).isoformat(timespec="seconds"),
@@ -215,11 +211,12 @@ class Records:
 
 
 def decide(store: Store, path: str, proposal: bytes) -> bytes:
-    """What `path` holds from now on: `proposal`, or what somebody wrote before. A lost reply does no harm, if no other
-    proposes the same bytes.
+    """Create `path` with `proposal` or read what is there; return the bytes in force.
+
+    A lost reply does no harm as long as no other process proposes the same bytes.
 
     Raises:
-        FileNotFoundError: somebody wrote it before and it has been deleted since.
+        FileNotFoundError: another process wrote `path` and it has been deleted since.
     """
 
     def propose() -> bytes:
@@ -229,43 +226,43 @@ def decide(store: Store, path: str, proposal: bytes) -> bytes:
 
 
 def record_path(key: str) -> str:
-    """Where the record of `key` lies."""
+    """Return the path of the record of `key`."""
     return f"{COMMITS}/{key}.json"
 
 
 def key_at(path: str) -> str:
-    """The inverse of `record_path`."""
+    """Return the key of the record at `path`."""
     return path.removeprefix(f"{COMMITS}/").removesuffix(".json")
 
 
 def new_attempt() -> str:
-    """A name for an attempt: sorts by time for people, and never repeats."""
+    """Return a new name for an attempt; names sort by time."""
     return f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:8]}"
 
 
 def attempt_path(name: str, digest: str, attempt: str) -> str:
-    """Folder of an attempt, relative to the prefix; its log is this path with `.log`."""
+    """Return the folder of an attempt, relative to the prefix; its log is this path with `.log`."""
     return f"outputs/{name}-{digest[:8]}/{attempt}"
 
 
 def max_name_length(store: Store) -> int:
-    """Of a step: with more characters, `store` would refuse paths of its output."""
-    return store.max_path_in_bytes - len(attempt_path("", "d" * 64, new_attempt())) - ROOM_OF_A_FILE_IN_BYTES
+    """Return the most characters that a step name may have, so that `store` accepts the paths of its output."""
+    return store.max_path_in_bytes - len(attempt_path("", "d" * 64, new_attempt())) - FILE_PATH_IN_BYTES
 
 
 def make_manifest(
     store: Store, folder: str, expected: Sequence[FileEntry] = (), *, excluded: frozenset[str] = frozenset()
 ) -> tuple[FileEntry, ...]:
-    """Every file below `folder`, made durable and checksummed as the store holds it.
+    """Make every file below `folder` durable; return each with size and checksum as the store has them.
 
     Args:
-        store: where.
+        store: the store of the output.
         folder: relative to the prefix.
-        expected: files whose size and checksum are known already; they must be there unchanged.
-        excluded: folders inside it that are outputs of their own.
+        expected: files that must be there with this size and checksum.
+        excluded: folders inside `folder` that are outputs of their own.
 
     Raises:
-        OutputChangedError: a file changed meanwhile, or is not what was expected.
+        OutputChangedError: a file changed meanwhile, or differs from what was expected.
     """
     beginnings = tuple(f"{folder}/{inner}/" for inner in excluded)
     before = [entry for entry in store.list(folder) if not entry.path.startswith(beginnings)]
@@ -280,7 +277,7 @@ def make_manifest(
     changed |= {entry for entry, (size, _) in zip(before, settled, strict=True) if size != entry.size_in_bytes}
     if changed:
         raise OutputChangedError(
-            f"{store.url(min(changed).path)}: written after the step function had returned; close every file and join "
+            f"{store.url(min(changed).path)}: written after the step function had returned. Close every file and join "
             "every thread before returning."
         )
     found = {entry.path: entry for entry in manifest}
@@ -288,17 +285,18 @@ def make_manifest(
         if found.get(entry.path) != entry:
             raise OutputChangedError(
                 f"{store.url(folder)}/{entry.path}: changed after its shard was finished (then {entry.size_in_bytes} "
-                f"bytes, now {found.get(entry.path) or 'gone'}); a step may add files to a shard's folder's siblings, "
-                "never change a finished shard."
+                f"bytes, now {found.get(entry.path) or 'missing'}). Write other files beside the folder of the shard, "
+                "and leave finished shards as they are."
             )
     return manifest
 
 
 def first_lines(error: BaseException) -> str:
-    """The part of an error that a person reads first, without secrets."""
+    """Return the first lines of an error, without secrets."""
     text = (str(error).strip() or type(error).__name__)[:ERROR_CHARACTERS]
     lines = redact(re.sub(r"\x1b\[[0-9;]*m", "", text)).splitlines()
-    lines = [line if len(line) <= ERROR_LINE else f"{line[:ERROR_LINE]} ..." for line in lines]
+    most = ERROR_LINE_CHARACTERS
+    lines = [line if len(line) <= most else f"{line[:most]} ..." for line in lines]
     if len(lines) > ERROR_LINES:
         lines = [*lines[:ERROR_LINES], f"... ({len(lines) - ERROR_LINES} more lines in the log)"]
     return "\n".join(lines)

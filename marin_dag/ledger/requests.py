@@ -1,9 +1,10 @@
-"""Tellings: what people tell a step while it runs, and what it answers. They stay, for they shaped a run.
+"""Requests: what people ask of a step while it runs, and its replies. They stay, because they shaped a run.
 
-Two objects a telling, both create-only: `told/<digest>/<when>-<random>.json`, and the answer of the attempt that heard
-it, `….answer.json`. They are advice: whether an output exists, and which bytes it has, never rests on them.
+A request and its reply are two objects, both create-only: `requests/<digest>/<time>-<random>.json` and
+`….reply.json`, written by the attempt that handled it. Requests are advice: whether an output exists, and which bytes
+it has, never depends on them.
 
-What is told to a whole detached run (`stop`) lies under its name in place of a digest; Ray passes on the first of it.
+Requests to a whole detached run (`stop`) lie under the run's name in place of a digest; Ray itself passes on the first.
 """
 
 import datetime
@@ -17,160 +18,164 @@ from marin_dag.ledger.provenance import now, user_name
 from marin_dag.store.redact import redact
 from marin_dag.store.store import Store
 
-TOLD = "told"
-ANSWER = ".answer.json"
+REQUESTS = "requests"
+"""Folder of the requests below a prefix."""
+REPLY = ".reply.json"
 MAX_REASON_LENGTH = 1000
 STOP, PUBLISH, END = "stop", "publish", "end"
-"""The words that the engine itself knows: every step hears the first, those of a trajectory may hear the second, and a
-detached run that was told to stop before the third."""
+"""The actions that the engine knows: every step takes STOP, a step with milestones may declare PUBLISH, and a detached
+run that is stopping already takes END."""
 
 
-class Telling(BaseModel, frozen=True, extra="ignore"):
-    """One word of one person to one step."""
+class Request(BaseModel, frozen=True, extra="ignore"):
+    """A request of a person to one step."""
 
     id: str
-    """Unique within the step, and in the order of time."""
+    """Unique within the step; sorts by time."""
     digest: str
     name: str
-    """What the step was called by whoever told it."""
-    word: str
+    """Name of the step in the sender's graph."""
+    action: str
     milestone: int | None = None
-    """The step of the trajectory that the word is about."""
+    """The training step that the action is about."""
     author: str
     reason: str = ""
-    told: str
+    sent: str
     fork: str = ""
-    """The fork that starts from the milestone, where it was the making of one that told the step."""
+    """The fork that starts from the milestone, if making a fork sent the request."""
 
     @property
-    def said(self) -> str:
-        """Who told what and why, as a person says it."""
+    def text(self) -> str:
+        """Who asked for what, and why."""
         at = "" if self.milestone is None else f" step {self.milestone:,}"
         because = f": {self.reason}" if self.reason else ""
-        return f"{self.author} told it to {self.word}{at}{because}"
+        return f"{self.author} asked it to {self.action}{at}{because}"
 
 
-class Answer(BaseModel, frozen=True, extra="ignore"):
-    """What became of a telling."""
+class Reply(BaseModel, frozen=True, extra="ignore"):
+    """The reply of an attempt to a request."""
 
     attempt: str
-    said: str
-    answered: str
-    is_refused: bool = False
-    """Whether what was asked will not be; else it is done, or promised."""
+    text: str
+    sent: str
+    is_declined: bool = False
+    """Whether the step will not do it; otherwise it has done it or will."""
 
 
-class Tellings:
-    """Those of one prefix."""
+class Requests:
+    """The requests below one prefix."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.damaged: dict[str, str] = {}
-        """What was found and is no telling, with what to do, by its path: it hides no other."""
+        """Messages about unreadable requests, by path; an unreadable request hides no other."""
 
-    def tell(
-        self, digest: str, name: str, word: str, *, milestone: int | None = None, reason: str = "", fork: str = ""
-    ) -> Telling:
-        """Tells whoever is at work on `digest`, now or, of a milestone to publish, later.
+    def send(
+        self, digest: str, name: str, action: str, *, milestone: int | None = None, reason: str = "", fork: str = ""
+    ) -> Request:
+        """Leave a request for the attempt that runs `digest`; for a milestone, also for later attempts.
 
         Raises:
-            UserError: the reason is too long to be read.
+            UserError: the reason is too long.
         """
-        reason = "".join(
-            letter for letter in " ".join(reason.split()) if letter.isprintable()
-        )  # it is shown in one line
+        # One printable line: terminals and pages show it as it is.
+        reason = "".join(letter for letter in " ".join(reason.split()) if letter.isprintable())
         if len(reason) > MAX_REASON_LENGTH:
-            raise UserError(f"--reason: {len(reason):,} characters; use at most {MAX_REASON_LENGTH:,}.")
+            raise UserError(
+                f"--reason: {len(reason):,} characters is too long. Use at most {MAX_REASON_LENGTH:,} characters."
+            )
         when = datetime.datetime.now(datetime.UTC)
-        telling = Telling(
+        request = Request(
             id=f"{when:%Y%m%dT%H%M%S.%f}-{uuid.uuid4().hex[:8]}",
             digest=digest,
             name=name,
-            word=word,
+            action=action,
             milestone=milestone,
             author=user_name(),
             reason=redact(reason),
-            told=when.isoformat(timespec="seconds"),
+            sent=when.isoformat(timespec="seconds"),
             fork=fork,
         )
-        self._store.create(_path(telling), telling.model_dump_json(indent=1).encode())
-        return telling
+        self._store.create(_path(request), request.model_dump_json(indent=1).encode())
+        return request
 
-    def of(self, digest: str, *, known: Collection[str] = ()) -> list[Telling]:
-        """All that the step was ever told, oldest first, but those whose ids are `known`."""
-        paths = (entry.path for entry in self._store.list(TOLD, f"{digest}/") if not entry.path.endswith(ANSWER))
-        return self._all(path for path in paths if _id(path) not in known)
+    def of(self, digest: str, *, known: Collection[str] = ()) -> list[Request]:
+        """Return all requests to one step, oldest first, except those whose ids are `known`."""
+        return self._read_all(f"{digest}/", known)
 
-    def of_all(self, *, known: Collection[str] = ()) -> list[Telling]:
-        """The same of all steps."""
-        paths = (entry.path for entry in self._store.list(TOLD) if not entry.path.endswith(ANSWER))
-        return self._all(path for path in paths if _id(path) not in known)
+    def of_all(self, *, known: Collection[str] = ()) -> list[Request]:
+        """Return all requests to all steps, except those whose ids are `known`."""
+        return self._read_all("", known)
 
-    def newest(self, most: int, *, known: Mapping[str, Telling]) -> list[Telling]:
-        """The last ones told to any step, newest first; only what is not `known` by its id is read."""
-        paths = {_id(entry.path): entry.path for entry in self._store.list(TOLD) if not entry.path.endswith(ANSWER)}
+    def newest(self, most: int, *, known: Mapping[str, Request]) -> list[Request]:
+        """Return the newest `most` requests to any step, newest first; read only those not in `known` (by id)."""
+        paths = {_id(path): path for path in self._paths()}
         found = (known.get(id_) or self._read(paths[id_]) for id_ in sorted(paths, reverse=True)[:most])
-        return [telling for telling in found if telling is not None]
+        return [request for request in found if request is not None]
 
     def digests(self) -> frozenset[str]:
-        """Of the steps that were ever told anything."""
-        return frozenset(entry.path.split("/")[1] for entry in self._store.list(TOLD))
+        """Return the digests of all steps that ever got a request."""
+        return frozenset(entry.path.split("/")[1] for entry in self._store.list(REQUESTS))
 
     def ids(self) -> frozenset[str]:
-        """Of all that any step was ever told."""
-        return frozenset(_id(entry.path) for entry in self._store.list(TOLD) if not entry.path.endswith(ANSWER))
+        """Return the ids of all requests to all steps."""
+        return frozenset(_id(path) for path in self._paths())
 
-    def answered(self, digest: str) -> frozenset[str]:
-        """The ids of those that have an answer."""
-        paths = (entry.path for entry in self._store.list(TOLD, f"{digest}/") if entry.path.endswith(ANSWER))
-        return frozenset(_id(path) for path in paths)
+    def replied(self, digest: str) -> frozenset[str]:
+        """Return the ids of the step's requests that have a reply."""
+        entries = self._store.list(REQUESTS, f"{digest}/")
+        return frozenset(_id(entry.path) for entry in entries if entry.path.endswith(REPLY))
 
-    def answer_of(self, telling: Telling) -> Answer | None:
-        """None while there is none that can be read."""
-        path = _path(telling, ANSWER)
+    def reply_to(self, request: Request) -> Reply | None:
+        """Return the reply; None if there is none or it cannot be read."""
+        path = _path(request, REPLY)
         try:
-            return Answer.model_validate_json(self._store.read(path))
+            return Reply.model_validate_json(self._store.read(path))
         except FileNotFoundError:
             return None
         except ValidationError as error:
-            self.damaged[path] = f"{self._store.url(path)}: no answer ({error.error_count()} errors); delete it"
+            self.damaged[path] = f"{self._store.url(path)}: not a reply ({error.error_count()} errors). Delete it."
             return None
 
-    def answer(self, telling: Telling, attempt: str, said: str, *, is_refused: bool = False) -> None:
-        """Keeps what became of it; the first answer stands."""
-        answer = Answer(attempt=attempt, said=said, answered=now(), is_refused=is_refused)
-        self._store.create(_path(telling, ANSWER), answer.model_dump_json(indent=1).encode())
+    def reply(self, request: Request, attempt: str, text: str, *, is_declined: bool = False) -> None:
+        """Write the reply to a request; the first reply stands."""
+        reply = Reply(attempt=attempt, text=text, sent=now(), is_declined=is_declined)
+        self._store.create(_path(request, REPLY), reply.model_dump_json(indent=1).encode())
 
-    def to_publish(self, digest: str) -> frozenset[int]:
-        """The milestones that any attempt at the trajectory is to publish when it comes by."""
-        told = (telling.milestone for telling in self.of(digest) if telling.word == PUBLISH)
-        return frozenset(milestone for milestone in told if milestone is not None)
+    def wanted_milestones(self, digest: str) -> frozenset[int]:
+        """Return the milestones that people asked the run `digest` to publish."""
+        asked = (request.milestone for request in self.of(digest) if request.action == PUBLISH)
+        return frozenset(milestone for milestone in asked if milestone is not None)
 
-    def forget(self, fork: str) -> None:
-        """Takes back what the making of a fork told and nobody has answered."""
-        for telling in self.of_all():
-            if telling.fork == fork and self.answer_of(telling) is None:
-                self._store.delete(_path(telling))
+    def withdraw(self, fork: str) -> None:
+        """Delete the requests that making `fork` sent and that have no reply."""
+        for request in self.of_all():
+            if request.fork == fork and self.reply_to(request) is None:
+                self._store.delete(_path(request))
 
-    def _all(self, paths: Iterable[str]) -> list[Telling]:
-        found = (self._read(path) for path in paths)
-        return [telling for telling in found if telling is not None]
+    def _paths(self, starting_with: str = "") -> Iterable[str]:
+        entries = self._store.list(REQUESTS, starting_with)
+        return (entry.path for entry in entries if not entry.path.endswith(REPLY))
 
-    def _read(self, path: str) -> Telling | None:
+    def _read_all(self, starting_with: str, known: Collection[str]) -> list[Request]:
+        found = (self._read(path) for path in self._paths(starting_with) if _id(path) not in known)
+        return [request for request in found if request is not None]
+
+    def _read(self, path: str) -> Request | None:
         try:
-            return Telling.model_validate_json(self._store.read(path))
-        except FileNotFoundError:  # taken back since the listing
+            return Request.model_validate_json(self._store.read(path))
+        except FileNotFoundError:  # withdrawn since the listing
             return None
         except ValidationError as error:
             self.damaged[path] = (
-                f"{self._store.url(path)}: no telling ({error.error_count()} errors); delete it, and `tell` again"
+                f"{self._store.url(path)}: not a request ({error.error_count()} errors). Delete it, and `tell` again."
             )
             return None
 
 
-def _path(telling: Telling, ending: str = ".json") -> str:
-    return f"{TOLD}/{telling.digest}/{telling.id}{ending}"
+def _path(request: Request, ending: str = ".json") -> str:
+    return f"{REQUESTS}/{request.digest}/{request.id}{ending}"
 
 
 def _id(path: str) -> str:
-    return path.rpartition("/")[2].removesuffix(ANSWER).removesuffix(".json")
+    return path.rpartition("/")[2].removesuffix(REPLY).removesuffix(".json")

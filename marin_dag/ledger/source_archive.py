@@ -1,66 +1,65 @@
-"""Sources: the normalised source behind each code fingerprint, kept once in the store, so that a later plan can show
-what changed without the code of that day. They explain a record and are never part of one."""
+"""Source archive: the normalized source of each code fingerprint, stored once.
+
+A later plan shows from it which lines changed, without the old code. It explains a record and is never part of one.
+"""
 
 import difflib
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 from pydantic import TypeAdapter, ValidationError
 
-from marin_dag.graph.step import Step
-from marin_dag.identity.code_identity import source_of
 from marin_dag.identity.diff import CodeChanged
 from marin_dag.store.redact import redact
 from marin_dag.store.store import Store, StoreError
 
 SOURCES = "sources"
 TEXTS = TypeAdapter(dict[str, str])
-"""Name of a definition to its text."""
+
+Sources = Mapping[str, Callable[[], Mapping[str, str]]]
+"""Functions by code fingerprint; each returns the text of its definitions by name."""
 
 
 class SourceArchive:
-    """The sources of one prefix: `sources/<fingerprint>.json.gz`, name of a definition to its text."""
+    """The sources of one prefix, as `sources/<fingerprint>.json.gz`: the text of each definition by name."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def keep(self, steps: Iterable[Step[Any]]) -> None:
-        """Keeps the sources of these steps, each fingerprint once; reads and writes nothing for those known."""
-        by_fingerprint = {step.identity["code"]["fingerprint"]: step for step in steps}
-        known = {entry.path for entry in self._store.list(SOURCES)} if by_fingerprint else set()
-        for fingerprint, step in by_fingerprint.items():
-            if _path(fingerprint) not in known:
-                text = json.dumps(texts_of(step), sort_keys=True, indent=0)
-                self._store.create(_path(fingerprint), gzip.compress(text.encode(), mtime=0))
+    def keep(self, sources: Sources) -> None:
+        """Write the sources whose fingerprints are not in the archive yet, without what looks like a secret."""
+        known = {entry.path for entry in self._store.list(SOURCES)} if sources else set()
+        for fingerprint, texts in sources.items():
+            if source_path(fingerprint) not in known:
+                text = json.dumps(_redacted(texts()), sort_keys=True, indent=0)
+                self._store.create(source_path(fingerprint), gzip.compress(text.encode(), mtime=0))
 
     def find(self, fingerprint: str) -> dict[str, str] | None:
-        """Definitions and their texts, or None where nobody kept them."""
+        """Return the text of each definition, or None if they were not kept."""
         try:
-            data = self._store.read(_path(fingerprint))
+            data = self._store.read(source_path(fingerprint))
         except FileNotFoundError:
             return None
         try:
             return TEXTS.validate_json(gzip.decompress(data))
         except (OSError, EOFError, zlib.error, ValidationError) as error:
-            said = f"{error.error_count()} errors" if isinstance(error, ValidationError) else error
-            raise StoreError(
-                f"{self._store.url(_path(fingerprint))}: not an archive of sources ({said}); delete it."
-            ) from None
+            reason = f"{error.error_count()} errors" if isinstance(error, ValidationError) else error
+            url = self._store.url(source_path(fingerprint))
+            raise StoreError(f"{url}: not an archive of sources ({reason}). Delete it.") from None
 
 
 class SourceDiffs:
-    """Unified diffs of changed code: from the store where it was kept, from the steps at hand where it is in use."""
+    """Unified diffs of changed code; `current` holds the sources at hand, the archive those of earlier code."""
 
-    def __init__(self, store: Store, steps: Iterable[Step[Any]]) -> None:
+    def __init__(self, store: Store, current: Sources) -> None:
         self._archive = SourceArchive(store)
-        self._steps = {step.identity["code"]["fingerprint"]: step for step in steps}
+        self._current = current
         self._known: dict[str, dict[str, str] | None] = {}
 
     def of(self, code: CodeChanged) -> Iterator[str]:
-        """Lines of the diff; a line that says so where a side was not kept."""
+        """Yield the lines of the diff, or one line that names the source that was not kept."""
         old, new = self._texts(code.old_fingerprint), self._texts(code.new_fingerprint)
         if old is None or new is None:
             missing = code.old_fingerprint if old is None else code.new_fingerprint
@@ -72,15 +71,15 @@ class SourceDiffs:
 
     def _texts(self, fingerprint: str) -> dict[str, str] | None:
         if fingerprint not in self._known:
-            step = self._steps.get(fingerprint)
-            self._known[fingerprint] = self._archive.find(fingerprint) if step is None else texts_of(step)
+            texts = self._current.get(fingerprint)
+            self._known[fingerprint] = self._archive.find(fingerprint) if texts is None else _redacted(texts())
         return self._known[fingerprint]
 
 
-def texts_of(step: Step[Any]) -> dict[str, str]:
-    """The sources of `step` as they are kept: without what looks like a secret."""
-    return {name: redact(text) for name, text in source_of(step).items()}
+def _redacted(texts: Mapping[str, str]) -> dict[str, str]:
+    return {name: redact(text) for name, text in texts.items()}
 
 
-def _path(fingerprint: str) -> str:
+def source_path(fingerprint: str) -> str:
+    """Return the path of the sources of a code fingerprint."""
     return f"{SOURCES}/{fingerprint}.json.gz"

@@ -1,8 +1,8 @@
-"""Work code: by which code the work that waits to be gone on with was left.
+"""Work code: which code version wrote a step's resumable state.
 
-Of a versioned step the code is not in the identity, so an edit between two attempts changes no digest, and what one
-code had saved another would go on from: one trajectory of two codes, and a record that names the last. Attempts
-therefore leave beside what they save by which code they ran, and a plan compares.
+The code of a versioned step is not in its identity, so an edit between two attempts changes no digest, and the second
+attempt would resume from a state that other code has written. Attempts therefore leave a mark of their code beside the
+state, and a plan compares it with the code at hand.
 """
 
 import json
@@ -17,24 +17,21 @@ FOLDER = "code"
 
 
 class _Code(BaseModel, frozen=True, extra="allow"):
-    """What a plan compares of the part of an identity that is the code."""
-
     fingerprint: str
     definitions: dict[str, str]
 
 
 class _Mark(BaseModel, frozen=True, extra="ignore"):
-    """What an attempt leaves."""
-
     code: _Code
 
 
-def leave_code(
+def write_work_code(
     store: Store, work: str, identity: dict[str, Any], resumes_at: Callable[[Sequence[str]], Iterable[int]] | None
 ) -> None:
-    """Before anything is saved in the folder `work`; where nothing of it can be gone on with, nobody else has left any.
+    """Mark the folder `work` with the code of this attempt, before the attempt saves anything there.
 
-    An attempt that ended before it saved, often for the very error that its code was then changed for, left its code.
+    The marks of other code are deleted if there is no state to resume from: such attempts ended before they saved,
+    often by the error for which the code was then changed.
     """
     path = f"{work}/{FOLDER}/{identity['code']['fingerprint']}.json"
     files = [entry.path.removeprefix(f"{work}/") for entry in store.list(work)]
@@ -46,19 +43,19 @@ def leave_code(
         store.write(path, json.dumps({"code": identity["code"]}, sort_keys=True).encode())
 
 
-def codes_left(store: Store, digest: str, paths: Iterable[str]) -> list[dict[str, Any]]:
-    """The part of an identity that is the code, of each that has left something; `paths` are those in the work."""
+def work_codes(store: Store, digest: str, paths: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the code part of the identity of each attempt that left a mark; `paths` are those of the work folder."""
     marks = sorted(path for path in paths if path.startswith(f"{FOLDER}/"))
     found = []
     for path in marks:
         try:
             found.append(_Mark.model_validate_json(store.read(f"work/{digest}/{path}")).model_dump())
-        except FileNotFoundError:  # another attempt has begun since the listing, and nothing was saved under it
+        except FileNotFoundError:  # an attempt has started since the listing and deleted the mark
             continue
         except ValidationError as error:
             raise StoreError(
-                f"{store.url(f'work/{digest}/{path}')}: does not say by which code the work beside it was left "
-                f"({error.error_count()} errors). Delete it, if that was the code of today; else delete the folder "
-                f"{digest} with all of it."
+                f"{store.url(f'work/{digest}/{path}')}: not readable ({error.error_count()} errors), so it is not "
+                f"known which code wrote the state beside it. If it was today's code, delete the file; otherwise "
+                f"delete the folder {digest}."
             ) from None
     return found

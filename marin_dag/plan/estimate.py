@@ -110,7 +110,7 @@ def cost_from(step: Step[Any], reached: int) -> Cost:
     if start is not None and start.milestone is not None and start.milestone >= reached:
         return whole_cost(step)
     # Computed as if the phase started at `reached`: what a phase writes once, such as a checkpoint, is written again.
-    moved = step.at(step=reached).as_input()
+    moved = step.at(step=reached)
     return step.kind.cost(step.config.model_copy(update={step.kind.continues: moved}), step.resources)
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from marin_dag.graph.graph import Graph
-from marin_dag.graph.step import Milestone, Step
+from marin_dag.graph.step import OutputRef, Step
+from marin_dag.graph.step_sources import sources_of
 from marin_dag.identity.canonical import canonical
 from marin_dag.identity.diff import CodeChanged, shown
 from marin_dag.ledger.records import Records
@@ -31,7 +32,7 @@ def _lines(plan: Plan, planned: PlannedStep, store: Store) -> Iterator[str]:
         compared = planned.compared
         others = f", the nearest of {compared.num_compared}" if compared.num_compared > 1 else ""
         yield f"  compared with the output made {compared.finished} under this name ({short_key(compared.key)}{others})"
-    sources = SourceDiffs(store, plan.graph.steps)
+    sources = SourceDiffs(store, sources_of(plan.graph.steps))
     for reason in planned.reasons:
         yield from (f"  {line}" for line in _reason(plan.graph, step.name, reason, sources))
     yield ""
@@ -57,8 +58,7 @@ def _identity(plan: Plan, step: Step[Any]) -> Iterator[str]:
     yield f"  code      {policy}; {definitions}, fingerprint {code['fingerprint'][:12]}"
     if step.base is not None:
         changes = ", ".join(f"{field}={_value(value)}" for field, value in step.changes.items())
-        base = step.base.step.name if isinstance(step.base, Milestone) else step.base.name
-        yield f"  derived   {base}.{step.derivation}({changes})"
+        yield f"  derived   {step.base.name}.{step.derivation}({changes})"
     for field, item in step.inputs:
         milestone = "" if item.milestone is None else f" at step {item.milestone:,}"
         yield f"  input     {field} = {item.step.name}{milestone} ({item.digest[:8]}, {plan[item.step.name].verdict})"
@@ -66,8 +66,8 @@ def _identity(plan: Plan, step: Step[Any]) -> Iterator[str]:
 
 def _value(value: object) -> str:
     """Return a changed field as the recipe writes it; a step by its name."""
-    if isinstance(value, Step | Milestone):
-        return value.name if isinstance(value, Step) else f"{value.step.name}@{value.as_input().milestone}"
+    if isinstance(value, OutputRef):
+        return value.typed
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(key)}: {_value(item)}" for key, item in value.items()) + "}"
     return shown(canonical(value, "changes"))

@@ -1,136 +1,133 @@
-"""Milestone reasons: what is wrong with a step of a trajectory that is not published; `reasons.render` says them."""
+"""Milestone reasons: why a milestone that a step needs is not published, with the options that publish it."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class MilestoneMissing:
-    """The trajectory is there and went past this step without keeping it."""
+    """The run has passed this step without publishing it."""
 
     wanted: int
     nearest: int | None
-    """The nearest that is published."""
+    """The nearest published milestone."""
     field: str = ""
-    """The input that wants it; "" where it is the step's own stop."""
+    """The input that needs the milestone; "" for the step's own end."""
     saved: int | None = None
-    """A nearer step, or this one, that attempts have saved and not published."""
+    """The nearest saved and unpublished step, if it is nearer than `nearest`."""
     stop: str = ""
-    """The field that stops the step whose trajectory it is, as STEP.FIELD; "" as above."""
+    """STEP.FIELD that sets where the run ends; "" for the step's own end."""
 
     @property
     def is_saved(self) -> bool:
-        """Whether publishing what lies there is all that is to be done."""
+        """Whether an attempt saved exactly the wanted step, so that it only has to be published."""
         return self.saved == self.wanted
 
 
 @dataclasses.dataclass(frozen=True)
-class OutsideTrajectory:
-    """An input at a step that its trajectory does not come by: it begins later, or stops before."""
+class MilestoneOutsideRun:
+    """The run never reaches this step: it begins later or ends before."""
 
     wanted: int
     begin: int
     end: int
     field: str
     stop: str
-    """The field that says where it stops, as STEP.FIELD."""
+    """STEP.FIELD that sets where the run ends."""
 
-    @property
-    def is_saved(self) -> bool:
-        """As of `MilestoneMissing`: there is nothing of it."""
-        return False
+    is_saved = False
 
 
 @dataclasses.dataclass(frozen=True)
-class NotTold:
-    """An input at a step of a trajectory that an attempt is at work on, which began before anybody wanted that step."""
+class MilestoneNotRequested:
+    """A running attempt will pass, or has passed, a step that it was not asked to publish when it started."""
 
     wanted: int
     field: str
-    """The input that wants it; "" where it is the step's own stop."""
+    """The input that needs the milestone; "" for the step's own end."""
     digest: str
-    """Of the trajectory."""
     step: str
-    """The name under which the attempt runs."""
+    """Name of the step in the graph of the attempt's driver."""
     host: str
     pid: int
     since: str
     done: int | None
-    """How far it is, as of its last heartbeat; None where it has not said."""
-    hears: bool
-    """Whether it can be told now."""
+    """The attempt's progress at its last heartbeat, in training steps."""
+    takes_requests: bool
+    """Whether a running step of this kind can be asked to publish."""
 
     @property
     def is_past(self) -> bool:
-        """Whether it has been there, as far as is known."""
+        """Whether the attempt has passed the step, as far as its heartbeats show."""
         return self.done is not None and self.done >= self.wanted
 
     @property
+    def can_request(self) -> bool:
+        """Whether a request now still comes in time."""
+        return self.takes_requests and not self.is_past
+
+    @property
     def where(self) -> str:
-        """Of the attempt."""
+        """Host, process and start of the attempt."""
         return f"{self.host or 'another machine'} (pid {self.pid}) since {self.since}"
 
 
-MilestoneReason = MilestoneMissing | OutsideTrajectory | NotTold
+MilestoneReason = MilestoneMissing | MilestoneOutsideRun | MilestoneNotRequested
 
 
-def said_of_milestone(reason: MilestoneReason) -> str:
-    """One line; an input is named where it is the input of a step that wants the milestone."""
+def render_milestone_reason(reason: MilestoneReason) -> str:
+    """Return one line for a reason, beginning with the input that needs the milestone."""
     match reason:
         case MilestoneMissing():
-            said = _lost(reason)
-        case OutsideTrajectory():
-            said = _outside(reason)
-        case NotTold():
-            said = _untold(reason)
-    return f"input {reason.field}: {said}" if reason.field else said
+            text = _missing(reason)
+        case MilestoneOutsideRun():
+            text = _outside(reason)
+        case MilestoneNotRequested():
+            text = _not_requested(reason)
+    return f"input {reason.field}: {text}" if reason.field else text
 
 
-def _lost(reason: MilestoneMissing) -> str:
-    if not reason.field:
-        return f"step {reason.wanted:,} was not kept; the nearest is {reason.nearest:,}"
-    if reason.saved is not None and reason.is_saved:
-        publish = _stopped(reason, reason.saved)
-        return f"step {reason.wanted:,} was saved and not published; {publish} publishes it as it is"
-    again = f"{_stopped(reason, reason.wanted)} trains it again up to {reason.wanted:,}"
-    lost = f"step {reason.wanted:,} was not kept; the nearest is"
+def _missing(reason: MilestoneMissing) -> str:
+    wanted, nearest = reason.wanted, reason.nearest
+    if not reason.stop:
+        return f"step {wanted:,} was not published; the nearest published step is {nearest:,}"
+    if reason.is_saved:
+        return f"step {wanted:,} was saved but not published. To publish it: {_options(reason, wanted)}"
+    again = f"or run up to {wanted:,} again: {_options(reason, wanted)}"
     if reason.saved is None:
-        start = f"{reason.stop.rpartition('.')[0]}@{reason.nearest}"
-        return f"{lost} {reason.nearest:,}: start from {start} instead, or {again}"
-    published = "" if reason.nearest is None else f" (the nearest published is {reason.nearest:,})"
-    return (
-        f"{lost} {reason.saved:,}, which was saved and not published: {_stopped(reason, reason.saved)} publishes it as "
-        f"it is{published}, or {again}"
-    )
-
-
-def _outside(reason: OutsideTrajectory) -> str:
-    name = reason.stop.rpartition(".")[0]
-    if reason.wanted <= reason.begin:
+        start = f"{reason.stop.rpartition('.')[0]}@{nearest}"
         return (
-            f"{name} has no step {reason.wanted:,}, for it begins at {reason.begin:,}; start from what it starts from"
+            f"step {wanted:,} was not published; the nearest published step is {nearest:,}. Start from {start}, {again}"
         )
+    published = "" if nearest is None else f" (the nearest published step is {nearest:,})"
     return (
-        f"{name} has no step {reason.wanted:,}, for it stops at {reason.end:,}; start from {name}@{reason.end} or "
-        f"before, or let it go on: `--set {reason.stop}={reason.wanted}`"
+        f"step {wanted:,} was not published; the nearest step, {reason.saved:,}, was saved but not published"
+        f"{published}. Publish that one: {_options(reason, reason.saved)}, {again}"
     )
 
 
-def _stopped(reason: MilestoneMissing, at: int) -> str:
-    """The options that have the trajectory stop there."""
+def _outside(reason: MilestoneOutsideRun) -> str:
+    name, wanted = reason.stop.rpartition(".")[0], reason.wanted
+    if wanted <= reason.begin:
+        return f"{name} has no step {wanted:,}: it begins at {reason.begin:,}. Start from what {name} starts from"
+    return (
+        f"{name} has no step {wanted:,}: it ends at {reason.end:,}. Start from {name}@{reason.end} or an earlier step, "
+        f"or extend it: `--set {reason.stop}={wanted}`"
+    )
+
+
+def _options(reason: MilestoneMissing, at: int) -> str:
     return f"`--set {reason.stop}={at} --until {reason.stop.rpartition('.')[0]}`"
 
 
-def _untold(reason: NotTold) -> str:
-    """What becomes of the step that an attempt at work was not told of, and what a person can do."""
-    untold = f"{reason.step}, running on {reason.where}, was not told to keep step {reason.wanted:,}"
+def _not_requested(reason: MilestoneNotRequested) -> str:
+    text = f"{reason.step}, running on {reason.where}, was not asked to publish step {reason.wanted:,}"
     if reason.is_past:
         return (
-            f"{untold} and is past it, at {reason.done:,}: unless it has saved or published that very step by itself, "
-            "it is lost; ask `why` once it has ended, or start from a later one"
+            f"{text} and is past it, at {reason.done:,}. Unless it saved that step, the step is lost: ask `why` when "
+            "it has ended, or start from a later step"
         )
-    if not reason.hears:
-        return (
-            f"{untold} and goes past it: stop it before; the next run, or one that waits for it, goes on from there "
-            "and keeps it"
-        )
-    return f"{untold}: the run that waits for it tells it, or `tell {reason.step} publish --at {reason.wanted}` does"
+    if not reason.takes_requests:
+        return f"{text} and takes no requests. Stop it before that step: the next attempt publishes the step"
+    return f"{text}; the driver that needs the step asks it, or ask it now: " + (
+        f"`tell {reason.step} publish --at {reason.wanted}`"
+    )

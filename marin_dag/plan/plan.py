@@ -14,13 +14,12 @@ from marin_dag.ledger.acceptances import Acceptances
 from marin_dag.ledger.lease import Held, Leases
 from marin_dag.ledger.progress_mark import standing_failures
 from marin_dag.ledger.records import Records
-from marin_dag.ledger.requests import Tellings
-from marin_dag.ledger.work_code import codes_left
+from marin_dag.ledger.requests import Requests
+from marin_dag.ledger.work_code import work_codes
 from marin_dag.paused_collection import collection_paused
 from marin_dag.plan.causes import Cause, Causes
 from marin_dag.plan.config_checks import check_configs, check_name_lengths, settings_to_fix, undecided, with_fix
 from marin_dag.plan.estimate import with_seconds
-from marin_dag.plan.lost_milestones import LostMilestones, kept_milestones
 from marin_dag.plan.milestone_reasons import MilestoneMissing
 from marin_dag.plan.planned import Compared, PlannedStep, Verdict
 from marin_dag.plan.reasons import (
@@ -43,8 +42,8 @@ from marin_dag.plan.reasons import (
 )
 from marin_dag.plan.remainder import LeftBehind, with_remainders
 from marin_dag.plan.siblings import Siblings
-from marin_dag.plan.stops import Stops
-from marin_dag.plan.wanted_milestones import WantedMilestones, wanted_milestones
+from marin_dag.plan.stops import StopRequests
+from marin_dag.plan.wanted_milestones import LostMilestones, WantedMilestones, kept_milestones, wanted_milestones
 from marin_dag.store.store import Store
 
 
@@ -162,9 +161,9 @@ class _Planner:
         self.causes = Causes(graph, self.records)
         self.compared: dict[str, Compared] = {}
         self.left_behind = LeftBehind(store)
-        tellings = Tellings(store)
-        self.stops = Stops(store, tellings)
-        self.lost_milestones = LostMilestones(graph, self.committed, self.left_behind, tellings)
+        requests = Requests(store)
+        self.stops = StopRequests(store, requests)
+        self.lost_milestones = LostMilestones(graph, self.committed, self.left_behind, requests)
         self.unable: frozenset[str] = frozenset()
         """Selected steps that cannot run."""
         self.able = selected
@@ -290,7 +289,7 @@ class _Planner:
         if not step.kind.resumes_at(kept):
             return None, ()
         accepted: list[Accepted] = []
-        for identity in codes_left(self.store, step.digest, kept):
+        for identity in work_codes(self.store, step.digest, kept):
             drift, acceptances = self._drift_from(step, identity)
             if drift is not None:
                 return drift, ()

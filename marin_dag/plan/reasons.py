@@ -5,7 +5,12 @@ from collections.abc import Iterable
 
 from marin_dag.errors import listed
 from marin_dag.identity.diff import CodeChanged, DeclarationChanged, Difference, FieldChanged, InputChanged
-from marin_dag.plan.milestone_reasons import MilestoneMissing, NotTold, OutsideTrajectory, said_of_milestone
+from marin_dag.plan.milestone_reasons import (
+    MilestoneMissing,
+    MilestoneNotRequested,
+    MilestoneOutsideRun,
+    render_milestone_reason,
+)
 from marin_dag.quantities import counted
 
 MAX_NAMES = 3
@@ -170,12 +175,12 @@ Reason = (
     | Follows
     | KeptParts
     | MilestoneMissing
-    | OutsideTrajectory
+    | MilestoneOutsideRun
     | Changed
     | Drifted
     | Accepted
     | Running
-    | NotTold
+    | MilestoneNotRequested
     | Failed
     | Stopped
     | Silent
@@ -215,8 +220,8 @@ def render(reason: Reason) -> str:
             return f"continues from {reason.step} at step {reason.milestone:,}, in the same run"
         case KeptParts():
             return f"reuses {counted(reason.count, 'finished shard')} of an earlier attempt"
-        case MilestoneMissing() | OutsideTrajectory() | NotTold():
-            return said_of_milestone(reason)
+        case MilestoneMissing() | MilestoneOutsideRun() | MilestoneNotRequested():
+            return render_milestone_reason(reason)
         case Changed(is_here=True):
             return render_difference(reason.difference)
         case Changed():

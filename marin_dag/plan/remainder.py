@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from marin_dag.ledger.lease import LEASES
-from marin_dag.ledger.shard_records import num_kept
+from marin_dag.ledger.work_files import num_finished_shards
 from marin_dag.plan.estimate import cost_from, whole_cost
 from marin_dag.plan.milestone_reasons import MilestoneMissing
 from marin_dag.plan.planned import PlannedStep
@@ -84,7 +84,7 @@ def _reached(planned: PlannedStep, reached: int, kept: Sequence[str]) -> tuple[i
     saved: int | None = None
     if step.until is not None and step.kind.resumes_at is not None:
         saved = max((at for at in step.kind.resumes_at(kept) if reached < at <= step.until), default=None)
-    parts = num_kept(kept)
+    parts = num_finished_shards(kept)
     running = next((reason for reason in reasons if isinstance(reason, Running)), None)
     if running is not None:  # the files belong to a running attempt, not to an interrupted one
         reached = saved or reached

@@ -1,25 +1,32 @@
-"""Wanted milestones: the steps that trajectories are to publish on their way, and attempts at work that were not told.
+"""Wanted milestones: the training steps that a run must publish for others, and those that it will not publish.
 
-They are those of the whole graph, whatever part of it a run is about: a trajectory that has passed a step does not come
-back to it, and another run may be the one that starts there.
+Wanted are the milestones of the whole graph, whatever part of it is selected: a run that has passed a step never
+returns to it, and another driver may start from there.
 """
 
+import functools
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from marin_dag.graph.graph import Graph
+from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.step import Step
 from marin_dag.ledger.lease import Held, Holder
 from marin_dag.ledger.progress import Progress
-from marin_dag.ledger.requests import PUBLISH
-from marin_dag.plan.milestone_reasons import NotTold
+from marin_dag.ledger.records import Records
+from marin_dag.ledger.requests import PUBLISH, Requests
+from marin_dag.plan.milestone_reasons import MilestoneMissing, MilestoneNotRequested, MilestoneOutsideRun
+from marin_dag.plan.remainder import LeftBehind
+from marin_dag.store.store import Store
 
 WantedMilestones = Mapping[str, frozenset[int]]
-"""By the digest of the trajectory, of which several steps may be stops."""
+"""Milestones by the digest of the run, which several steps may share."""
+Lost = MilestoneMissing | MilestoneOutsideRun
 
 
 def wanted_milestones(steps: Iterable[Step[Any]]) -> WantedMilestones:
-    """Where `steps` start from a trajectory, and where those that are one stop."""
+    """Return where `steps` start from a run and where they end."""
     wanted: dict[str, set[int]] = defaultdict(set)
     for step in steps:
         if step.until is not None:
@@ -31,95 +38,189 @@ def wanted_milestones(steps: Iterable[Step[Any]]) -> WantedMilestones:
 
 
 def still_wanted(
-    wanted: WantedMilestones, step: Step[Any], committed: Collection[str], *, told: frozenset[int] = frozenset()
+    wanted: WantedMilestones, step: Step[Any], committed: Collection[str], *, requested: frozenset[int] = frozenset()
 ) -> tuple[int, ...]:
-    """What an attempt at `step` is to publish on its way, short of its own stop: what `wanted` and `told` say."""
-    stop = step.until or 0
-    milestones = sorted(wanted.get(step.digest, frozenset()) | told)
-    return tuple(at for at in milestones if at < stop and f"{step.digest}@{at}" not in committed)
+    """Return the wanted or requested milestones before the end of `step` that are not committed yet."""
+    end = step.until or 0
+    milestones = sorted(wanted.get(step.digest, frozenset()) | requested)
+    return tuple(at for at in milestones if at < end and f"{step.digest}@{at}" not in committed)
 
 
 def earlier_milestones(step: Step[Any], committed: Collection[str]) -> tuple[int, ...]:
-    """The committed milestones on the way of `step` to its stop, in order: of a later leg those behind its start."""
+    """Return the committed milestones between the start and the end of `step`, in order."""
     if step.until is None:
         return ()
     start = max((item.milestone or 0 for _, item in step.inputs if item.digest == step.digest), default=0)
-    beginning = f"{step.digest}@"
-    found = (int(key.removeprefix(beginning)) for key in committed if key.startswith(beginning))
-    return tuple(sorted(at for at in found if start < at < step.until))
+    return tuple(at for at in kept_milestones(committed).get(step.digest, ()) if start < at < step.until)
 
 
-def goes_past(holder: Holder, milestone: int, *, is_stop: bool) -> bool:
-    """Whether the attempt of `holder` comes by this step of its trajectory and was not told to publish it.
-
-    Args:
-        holder: of the lease of the trajectory.
-        milestone: a step that is not committed.
-        is_stop: whether the step that is asked for ends there. A claim of an earlier version does not say what its
-            attempt was told; then it is taken to be told of such a step, and of no other.
-    """
-    if holder.milestones is None:
-        return not is_stop
-    return milestone not in holder.milestones and any(milestone < told for told in holder.milestones)
+def kept_milestones(committed: Iterable[str]) -> Mapping[str, list[int]]:
+    """Return the committed milestones of each run by its digest, in order."""
+    kept: dict[str, list[int]] = {}
+    for key in committed:
+        digest, _, milestone = key.partition("@")
+        if milestone:
+            kept.setdefault(digest, []).append(int(milestone))
+    return {digest: sorted(milestones) for digest, milestones in kept.items()}
 
 
-def passed_by(
-    holder: Holder, step: Step[Any], milestones: Iterable[int], *, progress: Progress | None = None
-) -> list[NotTold]:
-    """Of what a run wants of the trajectory of `step`, what the attempt of another run was not told of.
+def not_requested(
+    holder: Holder, step: Step[Any], milestones: Iterable[int], *, field: str = "", progress: Progress | None = None
+) -> list[MilestoneNotRequested]:
+    """Return which uncommitted `milestones` of a run its attempt will pass without publishing them.
 
     Args:
-        progress: how far that is, as of its last heartbeat.
+        holder: holder of the lease of the run.
+        step: a step of the run.
+        milestones: uncommitted milestones of the run.
+        field: the input that needs them; "" for the step's own end.
+        progress: the attempt's progress at its last heartbeat.
     """
-    passed = (at for at in milestones if goes_past(holder, at, is_stop=at == step.until))
-    return [_not_told(holder, at, step, done=_steps_done(progress)) for at in passed]
+    asked = holder.milestones or ()
+    return [
+        MilestoneNotRequested(
+            wanted=milestone,
+            field=field,
+            digest=step.digest,
+            step=holder.name,
+            host=holder.host,
+            pid=holder.pid,
+            since=holder.since,
+            done=progress.done if progress is not None and progress.unit == "steps" else None,
+            takes_requests=PUBLISH in step.kind.requests,
+        )
+        for milestone in milestones
+        if milestone not in asked and any(milestone < later for later in asked)
+    ]
 
 
-def own_stop_not_told(step: Step[Any], running: Mapping[str, Held], committed: Collection[str]) -> tuple[NotTold, ...]:
-    """The stop of `step`, where an attempt at work on its trajectory goes past it."""
+def end_not_requested(
+    step: Step[Any], running: Mapping[str, Held], committed: Collection[str]
+) -> list[MilestoneNotRequested]:
+    """Return the end of `step`, if a running attempt passes it without publishing it."""
     held = running.get(step.digest)
     if held is None or step.until is None or step.key in committed:
-        return ()
-    return tuple(passed_by(held.holder, step, [step.until], progress=held.progress))
+        return []
+    return not_requested(held.holder, step, [step.until], progress=held.progress)
 
 
-def not_told(
-    step: Step[Any],
-    running: Mapping[str, Held],
-    committed: Collection[str],
-    told: Callable[[str], Collection[int]],
-) -> tuple[NotTold, ...]:
-    """Of the inputs of `step`, those at a step of a trajectory whose attempt at work goes past it.
+class LostMilestones:
+    """Milestones that the inputs of a graph's steps need and that no attempt will publish.
+
+    A run that has yet to reach a wanted step publishes it, because each driver asks its attempts for what the graph
+    needs. A run that has passed the step never returns to it.
+    """
+
+    def __init__(self, graph: Graph, committed: frozenset[str], left_behind: LeftBehind, requests: Requests) -> None:
+        self._graph, self._committed, self._left_behind = graph, committed, left_behind
+        self._requested = functools.cache(requests.wanted_milestones)
+        self._kept = kept_milestones(committed)
+        self.makers: set[str] = set()
+        """Names of the steps that the inputs looked at so far count on for a milestone."""
+
+    def of(self, step: Step[Any], selected: Collection[str] | None = None) -> tuple[Lost, ...]:
+        """Return what is lost of the inputs of `step`.
+
+        Args:
+            step: a step of the graph.
+            selected: names of the steps that may run; None for all.
+        """
+        found = (self._lost(field, item, selected) for field, item in step.inputs if item.key not in self._committed)
+        return tuple(lost for lost in found if lost is not None)
+
+    def of_milestone(self, item: OutputRef[Step[Any]]) -> Lost | None:
+        """Return why a milestone will not be published; None if it is or will be."""
+        return None if item.key in self._committed else self._lost("", item, None)
+
+    def passed_by(
+        self, step: Step[Any], running: Mapping[str, Held]
+    ) -> tuple[MilestoneNotRequested | MilestoneMissing, ...]:
+        """Return which milestones of the inputs of `step` running attempts pass without publishing them.
+
+        A milestone that an attempt has saved anyway only has to be published: MilestoneMissing says how.
+        """
+        found: list[MilestoneNotRequested | MilestoneMissing] = []
+        for field, item in step.inputs:
+            held = running.get(item.digest)
+            if held is None or item.milestone is None or item.key in self._committed:
+                continue
+            for reason in not_requested(held.holder, item.step, [item.milestone], field=field, progress=held.progress):
+                if reason.can_request and reason.wanted in self._requested(item.digest):
+                    continue
+                is_saved = reason.wanted in self._saved(item)
+                found.append(self._missing(field, item, reason.wanted) if is_saved else reason)
+        return tuple(found)
+
+    def _lost(self, field: str, item: OutputRef[Step[Any]], selected: Collection[str] | None) -> Lost | None:
+        wanted = item.milestone
+        if wanted is None or wanted == item.step.until:  # its own end, which it can always make
+            return None
+        steps = sorted(self._steps_of_run(item, selected), key=lambda step: step.until or 0)
+        last = steps[-1]
+        begin, end = _begin(last), last.until or 0
+        if not begin < wanted <= end:
+            return MilestoneOutsideRun(wanted, begin, end, field, f"{last.name}.{last.kind.stop_field}")
+        reached = (*self._kept.get(item.digest, ()), *self._saved(item))
+        maker = next((s for s in steps if (s.until or 0) >= wanted and s.key not in self._committed), None)
+        if maker is not None and all(at <= wanted for at in reached if at <= (maker.until or 0)):
+            self.makers.add(maker.name)
+            return None
+        return self._missing(field, item, wanted)
+
+    def _missing(self, field: str, item: OutputRef[Step[Any]], wanted: int) -> MilestoneMissing:
+        kept = self._kept.get(item.digest, [])
+        nearest = _nearest(wanted, kept) if kept else None
+        nearer = _nearest(wanted, [*kept, *self._saved(item)])
+        stop = f"{item.step.name}.{item.step.kind.stop_field}"
+        return MilestoneMissing(wanted, nearest, field, None if nearer == nearest else nearer, stop)
+
+    def _steps_of_run(self, item: OutputRef[Step[Any]], selected: Collection[str] | None) -> list[Step[Any]]:
+        """Return the steps of an input's run that are committed or may run, and the input's own step."""
+        found = self._by_digest.get(item.digest, [])
+        if selected is None:
+            return found or [item.step]
+        others = (step for step in found if step.name != item.step.name)
+        return [item.step, *(step for step in others if step.name in selected or step.key in self._committed)]
+
+    @functools.cached_property
+    def _by_digest(self) -> Mapping[str, list[Step[Any]]]:
+        found: dict[str, list[Step[Any]]] = defaultdict(list)
+        for step in self._graph.steps:
+            found[step.digest].append(step)
+        return found
+
+    def _saved(self, item: OutputRef[Step[Any]]) -> Sequence[int]:
+        """Return the steps that attempts saved and did not publish."""
+        resumes_at = item.step.kind.resumes_at
+        return () if resumes_at is None else list(resumes_at(self._left_behind.of(item.digest)))
+
+
+def lost_in(
+    graph: Graph, steps: Iterable[Step[Any]], store: Store, *, alone: bool = False
+) -> dict[str, tuple[Lost, ...]]:
+    """Return what is lost of the inputs of these steps, by name, without steps that lose nothing.
 
     Args:
-        told: what attempts at a trajectory, by its digest, were told to publish since they began.
+        graph: the graph that holds `steps`.
+        steps: the steps to look at.
+        store: the store of their records and saved states.
+        alone: whether each step runs with its ancestors only, and not the whole graph.
     """
-    found = []
-    for field, item in step.inputs:
-        held = running.get(item.digest)
-        if held is None or item.milestone is None or item.key in committed:
-            continue
-        if goes_past(held.holder, item.milestone, is_stop=item.milestone == item.step.until):
-            done = _steps_done(held.progress)
-            reason = _not_told(held.holder, item.milestone, item.step, field=field, done=done)
-            if not (reason.hears and not reason.is_past and item.milestone in told(item.digest)):
-                found.append(reason)
-    return tuple(found)
+    asked = [step for step in steps if any(item.milestone not in (None, item.step.until) for _, item in step.inputs)]
+    if not asked:
+        return {}
+    lost = LostMilestones(graph, Records(store).committed_keys(), LeftBehind(store), Requests(store))
+    of_each = {step.name: lost.of(step, graph.ancestors(step.name) if alone else None) for step in asked}
+    return {name: found for name, found in of_each.items() if found}
 
 
-def _steps_done(progress: Progress | None) -> int | None:
-    return progress.done if progress is not None and progress.unit == "steps" else None
+def _begin(step: Step[Any]) -> int:
+    """Return where the run of `step` begins."""
+    start = step.predecessor
+    while start is not None and start.digest == step.digest:
+        start = start.step.predecessor
+    return 0 if start is None else start.milestone or 0
 
 
-def _not_told(holder: Holder, milestone: int, step: Step[Any], *, field: str = "", done: int | None = None) -> NotTold:
-    return NotTold(
-        wanted=milestone,
-        field=field,
-        digest=step.digest,
-        step=holder.name,
-        host=holder.host,
-        pid=holder.pid,
-        since=holder.since,
-        done=done,
-        hears=PUBLISH in step.kind.hears,
-    )
+def _nearest(wanted: int, at_steps: Sequence[int]) -> int:
+    return min(at_steps, key=lambda at: abs(at - wanted))

@@ -1,4 +1,4 @@
-"""Attempt: runs one step function, makes its output durable and commits it; the same code under every backend."""
+"""Attempt: runs one step function, makes its output durable and commits it, under every backend."""
 
 import contextlib
 import functools
@@ -10,20 +10,22 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from marin_dag.code.audit import refuse_another_config, refuse_other_packages, watch_of
-from marin_dag.errors import UserError, listed
+from marin_dag.code.audit import CodeWatch
+from marin_dag.graph.context import ALONE, Host, Parts, StepStopped
 from marin_dag.graph.inputs import Input
-from marin_dag.ledger.damage import DamagedInputError, refuse_damaged_inputs, repair
+from marin_dag.identity.code_identity import check_packages
+from marin_dag.identity.identity import check_config
+from marin_dag.ledger.damage import DamagedInputError, check_input_files
 from marin_dag.ledger.epoch import Epoch
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.provenance import now
 from marin_dag.ledger.records import Failure, FileEntry, Record, Records, attempt_path, first_lines, make_manifest
-from marin_dag.ledger.requests import PUBLISH, Telling, Tellings
-from marin_dag.ledger.work_code import leave_code
+from marin_dag.ledger.requests import PUBLISH, Request, Requests
+from marin_dag.ledger.work_code import write_work_code
 from marin_dag.run.attempt_log import AttemptLog
-from marin_dag.run.context import ALONE, Host, Parts, StepStopped
-from marin_dag.run.hearing import Hearing
+from marin_dag.run.forced import repair_first_output
 from marin_dag.run.parts import parts_of
+from marin_dag.run.request_polling import AttemptRequests
 from marin_dag.run.result_document import result_document
 from marin_dag.run.shards import ShardMap
 from marin_dag.run.task import Channel, FanOut, Meeting, Outcome, Task
@@ -31,16 +33,10 @@ from marin_dag.store.prefix import open_store
 from marin_dag.store.redact import redact, remember_secrets, without_known_secrets
 from marin_dag.store.retry import is_transient
 from marin_dag.store.store import explain_os_error, limit_met
+from marin_dag.values.walk import references_in
 
 ItemT = TypeVar("ItemT")
 MappedT = TypeVar("MappedT")
-
-
-class NotReproducedError(UserError):
-    """A step that was run again gave something else than the first time."""
-
-
-SHOWN_FILES = 5
 
 
 class AttemptContext:
@@ -69,22 +65,27 @@ class AttemptContext:
         self._output = attempt_path(task.name, task.digest, task.attempt)
         self._published: set[int] = set()
         self._computed_with: dict[str, str] = {}
-        self.hearing = Hearing(Tellings(self._store), task.digest, task.attempt, self.log, old=task.old_tellings)
+        self._requests = AttemptRequests(
+            Requests(self._store), task.digest, task.attempt, self.log, old=task.old_requests
+        )
         self.repaired: tuple[str, ...] = ()
-        """Of the first output, where this attempt is forced."""
+        """Files of the first output that this attempt, a forced one, has replaced."""
         self._kind = kind = task.kind.load()
-        self._code = watch_of(task.name, kind, task.config, task.identity, self.log)
+        code = task.identity["code"]
+        self._code = CodeWatch(
+            task.name, kind.function, (task.config,), code["fingerprint"], code["definitions"], self.log
+        )
         self.log_path = f"{self._output}.log" if host.index == 0 else f"{self._output}.host{host.index}.log"
         """Relative to the prefix."""
         self.output_path = self._store.make_folder(self._output)
-        # What is forced proves nothing if it takes over the work of the first time.
+        # A forced attempt proves nothing if it takes over the work of the first one.
         self._work = f"{self._output}.work" if task.is_forced else f"work/{task.digest}"
 
     @functools.cached_property
     def work_path(self) -> str:
-        """See StepContext. Made when it is first asked for: many steps have nothing to resume from."""
+        """See StepContext. Made at the first use: many steps keep nothing to resume from."""
         if self._task.identity["code"]["policy"] == "versioned" and not self._task.is_forced:
-            leave_code(self._store, self._work, self._task.identity, self._kind.resumes_at)
+            write_work_code(self._store, self._work, self._task.identity, self._kind.resumes_at)
         return self._store.make_folder(self._work, is_durable=True)
 
     def map(
@@ -100,8 +101,8 @@ class AttemptContext:
         """See StepContext."""
         if name in self._mapped:
             raise ValueError(
-                f"{self.name}: context.map(name={name!r}) twice; the second would be given the shards of the first. "
-                "Give each its own name=."
+                f"{self.name}: context.map(name={name!r}) is called twice, and the second call would take over the "
+                "shards of the first. Give each call its own name."
             )
         self._mapped.add(name)
         shards = ShardMap(
@@ -128,7 +129,7 @@ class AttemptContext:
         """See StepContext."""
         self._code.glance()
         if self.host.index == 0:
-            # Plain numbers: the driver has not loaded what an array is of, and shows and writes whatever comes.
+            # Plain numbers: the driver has not imported the library of an array.
             plain = {name: float(value) for name, value in figures.items()}
             self._channel.report(self._task.key, Progress(int(done), int(total), unit, plain, float(begin)))
 
@@ -136,18 +137,18 @@ class AttemptContext:
         """See StepContext."""
         self._computed_with |= how
 
-    def remark(self, text: str) -> None:
+    def warn(self, text: str) -> None:
         """See StepContext."""
         self.log.warning("%s", text)
         if self.host.index == 0:
-            self._channel.remark(f"{self.name}: {text}")
+            self._channel.warn(f"{self.name}: {text}")
 
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
         """See StepContext."""
         if self._task.milestone is None and not self._kind.parts:
             raise TypeError(
-                f"{self.name}: only a kind with a StopAt field has milestones, and one with parts=True parts; return "
-                "the result instead."
+                f"{self.name}: publish() needs a StopAt field in the config, for milestones, or @step(parts=True), for "
+                "parts. Return the result instead."
             )
         self._published_folders.add(folder)
         self._published.add(milestone)
@@ -162,7 +163,6 @@ class AttemptContext:
         """See StepContext."""
         return {
             milestone: Input(
-                None,
                 milestone=milestone,
                 name=self.name,
                 digest=self.digest,
@@ -179,7 +179,7 @@ class AttemptContext:
         return parts_of(growing, self._store, after=after)
 
     def _may_see(self, milestone: int) -> bool:
-        if self._task.is_forced:  # else it would find its own end, and have nothing to do
+        if self._task.is_forced:  # its own end is committed: with it there would be nothing to do
             start = None if self._kind.continues is None else getattr(self._task.config, self._kind.continues)
             return isinstance(start, Input) and start.digest == self.digest and milestone <= (start.milestone or 0)
         known = self._task.known_milestones
@@ -193,53 +193,68 @@ class AttemptContext:
         """See StepContext."""
         if self._channel.stop_requested():
             return "the driver asked to stop"
-        # The other hosts of a gang hear it from host 0, as they agree on where to stop.
-        told = self.hearing.stop() if self.host.index == 0 else None
-        return "" if told is None else told.said
+        # The other hosts of a gang learn of it from host 0, when they agree on where to stop.
+        request = self._stop_request()
+        return "" if request is None else request.text
 
-    def told(self) -> Sequence[Telling]:
+    def requests(self) -> Sequence[Request]:
         """See StepContext."""
-        told = self.hearing.others() if self.host.index == 0 else ()
+        requests = self._requests.others() if self.host.index == 0 else ()
         if not self._task.is_forced:
-            return told
-        for telling in told:
-            if telling.word == PUBLISH:
-                self.refuse(telling, "it is run again to see whether it gives the same, and publishes nothing new")
-        return [telling for telling in told if telling.word != PUBLISH]
+            return requests
+        for request in requests:
+            if request.action == PUBLISH:
+                self.decline(request, "a forced step only compares its output, and publishes nothing new")
+        return [request for request in requests if request.action != PUBLISH]
 
-    def answer(self, telling: Telling, said: str) -> None:
+    def reply(self, request: Request, text: str) -> None:
         """See StepContext."""
-        self.hearing.answer(telling, said)
+        self._requests.reply(request, text)
 
-    def refuse(self, telling: Telling, said: str) -> None:
+    def decline(self, request: Request, text: str) -> None:
         """See StepContext."""
-        self.hearing.answer(telling, said, is_refused=True)
+        self._requests.reply(request, text, is_declined=True)
+
+    def close_requests(self, *, to_stop: str = "", to_others: str = "") -> None:
+        """See `AttemptRequests.close`."""
+        self._requests.close(to_stop=to_stop, to_others=to_others)
+
+    def stopped(self, stop: StepStopped) -> Outcome:
+        """Reply to pending requests and return the outcome of an attempt that stopped as asked."""
+        at = first_lines(stop).partition("\n")[0] if str(stop).strip() else ""
+        is_requested = self._stop_request() is not None
+        self.close_requests(to_stop=f"stopped {at}".strip(), to_others="it stopped before that")
+        return Outcome(self._task, "stopped", stopped_at=at, is_requested_stop=is_requested)
+
+    def _stop_request(self) -> Request | None:
+        return self._requests.stop() if self.host.index == 0 else None
 
     def check_inputs(self) -> None:
-        """Raises DamagedInputError if files are missing of what this attempt reads.
+        """Raise DamagedInputError if files of the inputs are missing.
 
-        One that goes on from a state behind where its input ends reads nothing of that input.
+        An attempt that resumes from a later state does not read the input that its run started from.
         """
         config = self._task.config
         if self._kind.continues is not None and self._has_state():
             config = config.model_copy(update={self._kind.continues: None})
-        refuse_damaged_inputs(self._records, config)
+        inputs = {item.key: item.name for _, item in references_in(config) if not item.is_growing}
+        check_input_files(self._records, inputs)
 
     def _has_state(self) -> bool:
         files = [entry.path.removeprefix(f"{self._work}/") for entry in self._store.list(self._work)]
         saved = self._kind.resumes_at(files) if self._kind.resumes_at is not None else ()
         until = getattr(self._task.config, self._kind.stop_field) if self._kind.stop_field is not None else 0
         start = getattr(self._task.config, self._kind.continues) if self._kind.continues is not None else None
-        # The input of a later leg is a state of its own trajectory, and the one that it reads unless there is a newer.
-        begun = start.milestone or 0 if isinstance(start, Input) and start.digest == self.digest else -1
-        return any(begun < at <= until for at in (*saved, *self.milestones()))
+        # The input of a later leg is a state of its own run, which the leg reads unless there is a newer state.
+        begin = start.milestone or 0 if isinstance(start, Input) and start.digest == self.digest else -1
+        return any(begin < at <= until for at in (*saved, *self.milestones()))
 
     def check_code(self) -> None:
-        """Raises CodeChangedError if this process may run another code than the one that was planned."""
+        """Raise CodeChangedError if this process may run other code than what was planned."""
         self._code.check()
 
     def finish(self, result: BaseModel) -> Record:
-        """Commits what the step function left, unless it published its last milestone itself."""
+        """Commit the output, unless the function published its last milestone itself, and return the record."""
         if self._task.milestone is not None and (not self._task.is_forced or self._task.milestone in self._published):
             published = self._records.find(self._task.key)
             if published is not None:
@@ -249,13 +264,16 @@ class AttemptContext:
     def _commit(self, milestone: int | None, folder: str, result: BaseModel, expected: Iterable[FileEntry]) -> Record:
         task = self._task
         data = result_document(self.name, self._kind.result_type, result, self._store.prefix)
-        # A milestone is an output of its own. An attempt that resumed has not got the earlier ones in its folder, and
-        # must still leave the same bytes as one that was never disturbed.
+        # A milestone is an output of its own. A resumed attempt has no earlier milestones in its folder, and must leave
+        # the same bytes as an undisturbed one.
         excluded = frozenset(self._published_folders) if folder == self._output else frozenset[str]()
         manifest = make_manifest(self._store, folder, tuple(expected), excluded=excluded)
         key = task.digest if milestone is None else f"{task.digest}@{milestone}"
         if task.is_forced:
-            return self._compared(self._records.get(key), folder, manifest, data)
+            first = self._records.get(key)
+            others = self._records.milestones(self.digest).values()
+            self.repaired += repair_first_output(self._store, first, folder, manifest, data, others, self.log)
+            return first
         record = Record(
             key=key,
             digest=task.digest,
@@ -285,33 +303,9 @@ class AttemptContext:
                 logging.INFO if same else logging.WARNING,
                 "attempt %s committed first; its output %s",
                 winner.attempt,
-                "is the same, byte for byte" if same else "differs: this step is not deterministic",
+                "has the same bytes" if same else "differs: this step is not deterministic",
             )
         return winner
-
-    def _compared(self, first: Record, folder: str, manifest: tuple[FileEntry, ...], result: Any) -> Record:
-        """The record of the first time, which stays in force; raises NotReproducedError if this time differs.
-
-        If it does not, what has been damaged of the first output since is replaced.
-        """
-        where = "" if first.milestone is None else f" at {first.milestone}"
-        differing = sorted({entry.path for entry in set(manifest) ^ set(first.manifest)})
-        found = []
-        if differing:
-            found.append(f"other files{where}: {listed(differing, SHOWN_FILES)}")
-        if first.result != result:
-            found.append(f"another result{where}: {result}, and the first time {first.result}")
-        if found:
-            raise NotReproducedError(
-                f"run again, it gave {'; and '.join(found)}. It is not deterministic: something that shapes the output "
-                f"is not in the step's identity. The first output stays in force: {self._store.url(first.output_path)} "
-                f"(this one is {self._store.url(self._output)})."
-            )
-        repaired = repair(self._store, first, folder, self._records.milestones(self.digest).values())
-        for path in repaired:
-            self.log.warning("%s: was not as recorded, and is replaced", self._store.url(f"{first.output_path}/{path}"))
-        self.repaired += repaired
-        return first
 
 
 def run_attempt(
@@ -323,9 +317,15 @@ def run_attempt(
     host: Host = ALONE,
     meeting: Meeting | None = None,
 ) -> Outcome:
-    """Runs the step function and commits its output. Every ending but a kill or an interrupt is an Outcome.
+    """Run the step function and commit its output. Every ending but a kill or an interrupt is an Outcome.
 
-    On one of several hosts, host 0 commits when the function has returned on all that meet at `meeting`.
+    Args:
+        task: the attempt.
+        channel: messages to and from the driver.
+        fan_out: runs the shards of `context.map`.
+        capture_prints: whether standard output and error go to the log of the attempt.
+        host: the host, among several.
+        meeting: where the hosts wait for each other before host 0 commits.
     """
     remember_secrets(task.config)
     context = AttemptContext(task, channel, fan_out, host)
@@ -334,15 +334,16 @@ def run_attempt(
         if capture_prints:
             prints.enter_context(contextlib.redirect_stdout(log))
             prints.enter_context(contextlib.redirect_stderr(log))
-        prints.callback(context.hearing.close)
+        prints.callback(context.close_requests)
         context.log.info("attempt %s on %s pid %d, %s", task.attempt, socket.gethostname(), os.getpid(), task.resources)
         try:
-            refuse_other_packages(task.name, task.identity)
-            refuse_another_config(task.name, task.kind.load(), task.config, task.identity)
+            check_packages(task.name, task.identity)
+            kind = task.kind.load()
+            check_config(task.name, kind.function, task.config, kind.continues, task.identity)
             context.check_code()
             if host.index == 0:
                 context.check_inputs()
-            if host.num_hosts == 1 and channel.stop_requested():  # while this waited for its resources
+            if host.num_hosts == 1 and channel.stop_requested():  # while the task waited for its resources
                 return Outcome(task, "stopped")
             result = task.kind.load().function(task.config, context)
             context.check_code()
@@ -351,15 +352,12 @@ def run_attempt(
             if host.index > 0:
                 return Outcome(task, "done")
             record = context.finish(result)
-            context.hearing.close(stopped="it had done all", unheard="it had done all before it came to that")
+            context.close_requests(to_stop="it was finished", to_others="it was finished before that")
         except StepStopped as stop:
             context.log.info("stopped as asked: %s", stop)
-            said = first_lines(stop).partition("\n")[0] if str(stop).strip() else ""
-            told = context.hearing.stop() if host.index == 0 else None
-            context.hearing.close(stopped=f"stopped {said}".strip(), unheard="it stopped before it came to that")
-            return Outcome(task, "stopped", stopped_at=said, is_told_to_stop=told is not None)
-        except BaseException as error:  # `sys.exit` in a step, too: it would end the driver, or a worker without a word
-            if _is_of_the_worker(error):
+            return context.stopped(stop)
+        except BaseException as error:  # also `sys.exit` in a step, which would end the driver or the worker
+            if _is_from_ray(error):
                 raise
             context.log.exception("failed")
             failure = failure_of(task, error).model_copy(update={"log_path": context.log_path})
@@ -368,13 +366,13 @@ def run_attempt(
         return Outcome(task, "done", record=record, repaired=context.repaired)
 
 
-def _is_of_the_worker(error: BaseException) -> bool:
-    """Whether it is not of the step: Ray cancels by the one, and ends a worker that was sent SIGTERM by the other."""
+def _is_from_ray(error: BaseException) -> bool:
+    """Return whether Ray raised it: to cancel the task, or to end a worker that got SIGTERM."""
     return isinstance(error, KeyboardInterrupt) or hasattr(error, "ray_terminate_msg")
 
 
 def failure_of(task: Task, error: BaseException) -> Failure:
-    """`error` as the record of a failed attempt."""
+    """Return `error` as the record of a failed attempt."""
     explained, limit = None, limit_met(error)
     if limit is not None:
         explained = explain_os_error(limit, str(limit.filename or attempt_path(task.name, task.digest, task.attempt)))

@@ -1,4 +1,4 @@
-"""AttemptLog: the log file beside an attempt, without secrets; readable while the step runs."""
+"""AttemptLog: the log file beside an attempt, without secrets, readable while the step runs."""
 
 import contextlib
 import io
@@ -20,10 +20,10 @@ FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class AttemptLog(io.TextIOBase):
-    """A context: while it is entered, what this process logs goes to `{path}` in the store.
+    """Context manager that writes what this process logs to `{path}` in the store.
 
-    On a disk the file grows line by line. An object cannot grow, so on Cloud Storage the whole file is written again
-    every few seconds and at the end.
+    On a disk the file grows line by line. An object cannot grow, so on Cloud Storage the whole file is written every
+    UPLOAD_SECONDS and at the end.
     """
 
     def __init__(self, store: Store, path: str, logger: logging.Logger) -> None:
@@ -34,17 +34,17 @@ class AttemptLog(io.TextIOBase):
         self._uploader: threading.Thread | None = None
         self._is_open = False
         self._lost: OSError | None = None
-        """What kept a part of the log from its file."""
+        """The error that lost some of the log."""
 
     def __enter__(self) -> "AttemptLog":
         self._file: IO[str]
         if isinstance(self._store, LocalStore):
             target = Path(self._store.url(self._path))
-            self._store.open(self._path, "wb").close()  # makes the folder, and refuses in words where it cannot
+            self._store.open(self._path, "wb").close()  # makes the folder, with a readable error if it cannot
             self._file = target.open("a", buffering=1, encoding="utf-8", errors="replace")
         else:
             self._file = tempfile.NamedTemporaryFile("w+", buffering=1, suffix=".log", errors="replace")
-            self._uploader = threading.Thread(target=self._upload_now_and_then, name="log upload", daemon=True)
+            self._uploader = threading.Thread(target=self._upload_repeatedly, name="log upload", daemon=True)
             self._uploader.start()
         self._printed = LinesWithoutSecrets(self._file.write)
         self._handler = _RedactingHandler(self._file, self._lose)
@@ -69,23 +69,22 @@ class AttemptLog(io.TextIOBase):
             self._upload()
         with self._full_disk_noted():
             self._file.close()
-        if (
-            self._lost is not None and self._uploader is not None
-        ):  # on one disk, the step tells of it: it fails of the same
-            self._logger.warning("a part of the log %s is lost: %s", self._path, self._lost)
+        # On a local disk the step itself fails with the same error.
+        if self._lost is not None and self._uploader is not None:
+            self._logger.warning("some of the log %s is lost: %s", self._path, self._lost)
 
     def write(self, text: str) -> int:
-        """Takes what a step prints."""
+        """Write what a step prints."""
         self._printed.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """As a stream has it; Python also calls it before it frees one, and from 3.13 on prints what that raises."""
+        """Flush the log if it is open. Python also calls this to free a stream, and 3.13 prints what it raises then."""
         if self._is_open:
             self._printed.flush()
             self._file.flush()
 
-    def _upload_now_and_then(self) -> None:
+    def _upload_repeatedly(self) -> None:
         while not self._ended.wait(UPLOAD_SECONDS):
             self._upload()
 
@@ -94,7 +93,7 @@ class AttemptLog(io.TextIOBase):
             self._file.flush()
         try:
             self._store.write(self._path, Path(self._file.name).read_bytes())
-        except StoreError as error:  # the next time all of it is sent; a log is no reason to fail a step
+        except StoreError as error:  # the next upload has all of it; a log fails no step
             self._logger.warning("the log %s could not be written: %s", self._path, error)
 
     def _lose(self, error: OSError) -> None:
@@ -102,7 +101,7 @@ class AttemptLog(io.TextIOBase):
 
     @contextlib.contextmanager
     def _full_disk_noted(self) -> Iterator[None]:
-        """Of what is still buffered and does not fit on the disk it is said once, at the end: a log fails no step."""
+        """Note an error about a full disk instead of raising it: a log fails no step."""
         try:
             yield
         except OSError as error:
@@ -121,7 +120,7 @@ class _RedactingHandler(logging.StreamHandler[IO[str]]):
         return redact(super().format(record))
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- the name is logging's
-        """A full disk is told once, at the end, and not with a traceback for each line lost."""
+        """Note a full disk, which is reported once at the end, instead of printing a traceback for each line."""
         error = sys.exc_info()[1]
         if isinstance(error, OSError) and error.errno in LIMITS:
             self._lose(error)

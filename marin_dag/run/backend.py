@@ -1,4 +1,4 @@
-"""Backend: where attempts run. The driver decides what runs; a backend runs it and brings back how it ended."""
+"""Backend: where attempts run. The driver decides what runs; a backend runs it and returns the outcomes."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -12,51 +12,51 @@ class Listener(Protocol):
     """The driver, as a backend sees it."""
 
     def on_started(self, key: str) -> None:
-        """A step has got its resources and begun."""
+        """Handle that a step has its resources and has started."""
 
     def on_progress(self, key: str, progress: Progress) -> None:
-        """A step says how far it is."""
+        """Handle the progress of a step."""
 
     def on_published(self, key: str) -> None:
-        """A step has committed a milestone."""
+        """Handle that a milestone is committed."""
 
-    def on_remark(self, text: str) -> None:
-        """The machinery says something, or a step that the text names."""
+    def on_warning(self, text: str) -> None:
+        """Handle a warning of the backend, or of a step that the text names."""
 
 
 class Backend(Protocol):
-    """One driver's means of execution; used from the driver's main thread, except `cancel`."""
+    """Runs the attempts of one driver; used from the driver's main thread, except `cancel`."""
 
     max_running: int
-    """How many tasks it is worth handing over at once."""
+    """How many tasks the driver submits at once."""
     max_alike: int
-    """How many of them that ask for the same machines: what waits for chips keeps nothing from the cores."""
+    """How many tasks with the same resources it submits, so that steps waiting for chips hold up none on CPUs."""
 
     @property
     def announcement(self) -> str:
-        """What to tell the user before `start`, where that takes a while; else ""."""
+        """Text for the user before a `start` that takes long; else ""."""
 
     def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> str:
-        """Gets ready for steps, by name, that ask for such resources; returns what to tell the user about it, or "".
+        """Prepare for steps, by name, with these resources; return text for the user, or "".
 
         Raises:
-            UserError: some ask for what this backend will never have; none of them is to begin then.
+            UserError: the backend can never have some of the resources. No step starts then.
         """
 
     def submit(self, task: Task) -> None:
-        """Hands a task over."""
+        """Submit a task."""
 
     def wait(self, timeout_seconds: float) -> list[Outcome]:
-        """Outcomes since the last call; waits for one, no longer than the timeout (in-process: than a step takes)."""
+        """Return the outcomes since the last call; wait for one up to the timeout. In-process it runs one step."""
 
     def request_stop(self) -> None:
-        """Asks every running step to save and leave."""
+        """Ask every running step to save and leave."""
 
     def withdraw(self, key: str) -> None:
-        """Takes back one task that waits for its resources; one that has begun goes on."""
+        """Take back a task that waits for its resources; a step that has started continues."""
 
     def cancel(self, key: str) -> None:
-        """Stops one task, whose work is lost to another driver; from any thread."""
+        """Stop a task whose lease is lost; called from any thread."""
 
     def close(self) -> None:
-        """Ends whatever still runs."""
+        """End whatever is still running."""

@@ -1,7 +1,7 @@
-"""Early interrupt: Ctrl-C while a pipeline's modules are imported, which takes half a second, ends with one line.
+"""Early interrupt: one line instead of a traceback for Ctrl-C while a pipeline's modules are imported.
 
-A pipeline calls `say_it_in_one_line` above its other imports; nothing heavy may be imported here. Once `cli.main` runs,
-it hears interrupts itself.
+A pipeline calls `install_interrupt_handler` above its other imports, so nothing heavy may be imported here. Once
+`cli.main` runs, it handles interrupts itself.
 """
 
 import sys
@@ -10,8 +10,8 @@ from types import TracebackType
 INTERRUPTED = 130
 
 
-def say_it_in_one_line() -> None:
-    """From now on an interrupt that nobody catches is no traceback, and the process exits with 130."""
+def install_interrupt_handler() -> None:
+    """End the process with one line and exit code 130 on an uncaught interrupt."""
     shown = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -25,7 +25,7 @@ def say_it_in_one_line() -> None:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether it is Ctrl-C, or the error that pydantic makes of one that met it in a model."""
-    # By its name: pydantic may not be loaded yet.
-    is_pydantic_s = type(error).__name__ == "SchemaError" and "KeyboardInterrupt" in str(error)
-    return is_pydantic_s or isinstance(error, KeyboardInterrupt)
+    """Return whether an error is Ctrl-C, or pydantic's error for a Ctrl-C while it built a model."""
+    # By name: pydantic may not be imported yet.
+    is_from_pydantic = type(error).__name__ == "SchemaError" and "KeyboardInterrupt" in str(error)
+    return is_from_pydantic or isinstance(error, KeyboardInterrupt)

@@ -1,6 +1,6 @@
-"""Frontier: which steps of a run may start and which never will, kept up to date so that each change costs its readers.
+"""Frontier: which steps of a driver may start and which never will. Each change updates only its readers.
 
-To look through the whole graph after each step made a chain of n steps cost n squared.
+A search of the whole graph after each step would make a chain of n steps cost n squared.
 """
 
 import bisect
@@ -9,27 +9,27 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from marin_dag.graph.inputs import Input
+from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.resources import Resources
 from marin_dag.graph.step import Step
 from marin_dag.run.node import Node, State
 
 Keys = tuple[str, ...]
-"""Of records, any one of which is enough; the best first."""
+"""Keys of records, any one of which an input can start from; the best first."""
 
 
 class Frontier:
-    """The nodes of one run, in the graph's order, and the keys that are committed.
+    """The nodes of one driver, in the graph's order, and the committed keys.
 
-    States change through `move`, and keys become committed through `commit`.
+    `move` changes states, `commit` adds committed keys.
     """
 
     def __init__(self, nodes: Iterable[Node], max_alike: int = sys.maxsize) -> None:
         self._max_alike = max_alike
         self.committed: set[str] = set()
-        """Keys that have a record, as far as this run has seen."""
+        """Keys that have a record, as far as this driver has seen."""
         self.running: dict[str, Node] = {}
-        """By key, in the order in which they began."""
+        """Running nodes by key, in the order in which they were submitted."""
         self._num_running_on: Counter[Resources] = Counter()
         self._nodes = list(nodes)
         self._index = {node.step.key: index for index, node in enumerate(self._nodes)}
@@ -43,7 +43,7 @@ class Frontier:
             self._missing[key] = set(wanted)
             for keys, digest in wanted.items():
                 self._readers[digest].append((keys, node))
-        # By what they run on: where as many run as may, the rest of them is not looked at one by one.
+        # By resources: `ready` skips all nodes of resources that are full at once.
         self._complete: dict[Resources, list[int]] = defaultdict(list)
         for index, node in enumerate(self._nodes):
             if not self._missing[node.step.key]:
@@ -57,7 +57,7 @@ class Frontier:
         return not self._num_unfinished
 
     def move(self, node: Node, state: State) -> None:
-        """Gives a node its next state."""
+        """Give a node its next state."""
         before, node.state = node.state, state
         self._num_unfinished += _is_unfinished(state) - _is_unfinished(before)
         key = node.step.key
@@ -72,7 +72,7 @@ class Frontier:
             self._suspects += [reader for keys, reader in readers if keys[0] not in self.committed]
 
     def commit(self, key: str) -> None:
-        """Takes that `key` has a record."""
+        """Note that `key` has a record."""
         if key in self.committed:
             return
         self.committed.add(key)
@@ -81,10 +81,10 @@ class Frontier:
                 self._missing[reader.step.key].discard(keys)
                 self._note_complete(reader)
 
-    def key_there(self, item: Input[Any]) -> str | None:
-        """Key of the best record that `item` can start on; None if there is none yet.
+    def key_there(self, item: OutputRef[Step[Any]]) -> str | None:
+        """Return the key of the best record that `item` can start from; None if there is none yet.
 
-        A part is enough only while somebody makes the rest: who started on it would hold what it runs on, and wait.
+        A part is enough only while another step makes the rest. Otherwise its reader would hold its resources and wait.
         """
         if item.key in self.committed or not item.is_growing:
             return item.key if item.key in self.committed else None
@@ -94,9 +94,11 @@ class Frontier:
         return next((key for key in item.keys if key in self.committed), None)
 
     def ready(self, now: float) -> Iterator[Node]:
-        """Nodes that may start: inputs committed, no pause left, no other leg of the trajectory in the way, and fewer
-        than `max_alike` on the same resources. It goes by what is so when it is asked for the next, not by what was
-        when it was asked for the first."""
+        """Yield the nodes that may start.
+
+        Their inputs are committed, their pause is over, no earlier leg of the same run is in the way, and fewer than
+        `max_alike` nodes run on the same resources. Each is checked when it is yielded, not when iteration begins.
+        """
         index = -1
         while (after := self._complete_after(index)) is not None:
             index = after
@@ -107,12 +109,12 @@ class Frontier:
                 yield node
 
     def take_suspects(self) -> list[Node]:
-        """Nodes that wait and may have been left without a maker of some input since this was last asked."""
+        """Return the waiting nodes that may have lost the maker of an input since the last call."""
         suspects, self._suspects = self._suspects, []
         return [node for node in {node.step.key: node for node in suspects}.values() if node.state == "waiting"]
 
     def obstacle(self, step: Step[Any], *, is_stopping: bool) -> str | None:
-        """Why a step will never have its inputs, as far as this run goes; None if it may."""
+        """Return why a step will never get its inputs in this driver; None if it may get them."""
         for _, item in step.inputs:
             if self.key_there(item) is not None:
                 continue
@@ -124,7 +126,7 @@ class Frontier:
             if any(_is_unfinished(maker.state) for maker in makers):
                 continue
             if is_stopping and any(maker.state == "stopped" for maker in makers):
-                continue  # nothing is wrong with it: the next run goes on with both
+                continue  # the next driver continues both
             for maker in makers:
                 if maker.state != "done":
                     return maker.obstacle or f"by {maker.step.name}"
@@ -134,7 +136,7 @@ class Frontier:
         return None
 
     def _is_in_turn_behind(self, node: Node) -> bool:
-        """Whether another leg of its trajectory comes first: one that runs, or that stops before and needs it not."""
+        """Return whether another leg of its run comes first: a running one, or an earlier one that does not need it."""
         others = [other for other in self._by_digest[node.step.digest] if other is not node]
         if any(other.state == "running" for other in others):
             return True
@@ -143,7 +145,7 @@ class Frontier:
         return bool(earlier) and not self._without(legs).isdisjoint(leg.step.key for leg in earlier)
 
     def _without(self, legs: list[Node]) -> set[str]:
-        """Keys of those legs of one trajectory that can run, one after the other, without a leg that is not listed."""
+        """Return the keys of the legs of one run that can run in turn without a leg that is not listed."""
         able: list[Node] = []
         while True:
             left = [leg for leg in legs if leg not in able]
@@ -152,8 +154,8 @@ class Frontier:
                 return {leg.step.key for leg in able}
             able += found
 
-    def _is_brought(self, item: Input[Any], leg: Node, able: list[Node]) -> bool:
-        """Whether an input of `leg` is there, or made by one of those, or none of its own trajectory."""
+    def _is_brought(self, item: OutputRef[Step[Any]], leg: Node, able: list[Node]) -> bool:
+        """Return whether an input of `leg` is committed, made by a leg in `able`, or not of its own run."""
         is_its_own = item.digest == leg.step.digest and item.key not in self.committed
         return not is_its_own or any(_makes(other.step, item) for other in able)
 
@@ -166,7 +168,7 @@ class Frontier:
         return min(candidates, default=None)
 
     def _note_complete(self, node: Node) -> None:
-        """Keeps the list of those that wait with all inputs committed."""
+        """Update the list of waiting nodes with all inputs committed."""
         index = self._index[node.step.key]
         indices = self._complete[node.step.resources]
         place = bisect.bisect_left(indices, index)
@@ -182,23 +184,22 @@ def _is_unfinished(state: State) -> bool:
     return state in ("waiting", "running")
 
 
-def _unmade(item: Input[Any]) -> str:
-    """What nobody in a run makes; the trajectory of a step on its way may well be done."""
+def _unmade(item: OutputRef[Step[Any]]) -> str:
     if item.milestone in (None, item.step.until):
-        return f"{item.name} is not committed and not part of this run"
-    return f"nothing in this run publishes {item.name}@{item.milestone}{_publishing(item)}"
+        return f"{item.name} is not committed and not selected"
+    return f"no selected step publishes {item.name}@{item.milestone}{_publishing(item)}"
 
 
-def _publishing(item: Input[Any]) -> str:
-    """The options that publish a step of a trajectory."""
+def _publishing(item: OutputRef[Step[Any]]) -> str:
+    """Return the options that publish a milestone."""
     step = item.step
     if item.milestone is None or step.kind.stop_field is None:
         return ""
-    return f"; `--set {step.name}.{step.kind.stop_field}={item.milestone} --until {step.name}` does"
+    return f"; to publish it: `--set {step.name}.{step.kind.stop_field}={item.milestone} --until {step.name}`"
 
 
-def _makes(step: Step[Any], item: Input[Any]) -> bool:
-    """Whether a run of `step` may commit what `item` reads; of a trajectory, a leg makes what lies on it."""
+def _makes(step: Step[Any], item: OutputRef[Step[Any]]) -> bool:
+    """Return whether `step` may commit what `item` reads; a leg commits the milestones between its start and end."""
     if step.digest != item.digest:
         return False
     if item.milestone is None or step.until is None:

@@ -1,4 +1,4 @@
-"""Interrupts: Ctrl-C, SIGTERM and SIGUSR2 (Slurm, ahead of the time limit), heard by the driver while it runs."""
+"""Interrupts: handlers of the driver for Ctrl-C, SIGTERM and SIGUSR2 (which Slurm sends before the time limit)."""
 
 import contextlib
 import dataclasses
@@ -15,7 +15,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 
 @dataclasses.dataclass(frozen=True)
 class DriverHandler:
-    """The handler of a driver, by its class: a step that listens for itself in the driver's process calls it too."""
+    """Handler of a driver. A step in the driver's process that installs its own finds it by this class and calls it."""
 
     on_signal: Callable[[int, FrameType | None], None]
 
@@ -24,13 +24,14 @@ class DriverHandler:
 
 
 @contextlib.contextmanager
-def heard(on_signal: Callable[[int, FrameType | None], None]) -> Iterator[Callable[[], None]]:
-    """Calls `on_signal` for each signal inside the block, if this is the main thread; others cannot hear.
+def signals_handled(on_signal: Callable[[int, FrameType | None], None]) -> Iterator[Callable[[], None]]:
+    """Call `on_signal` for each signal inside the block. Do nothing outside the main thread, which gets no signals.
 
-    Yields what to call when a library may have put a handler of its own in place: Ray's would end the process.
+    Yields:
+        A function that installs the handlers again, for after a library has installed its own.
 
     Raises:
-        UserError: one has a handler that Python does not know, and could not put back.
+        UserError: a signal has a handler that Python did not install and could not restore.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
@@ -38,25 +39,25 @@ def heard(on_signal: Callable[[int, FrameType | None], None]) -> Iterator[Callab
 
     if foreign := [number.name for number in SIGNALS if signal.getsignal(number) is None]:
         raise UserError(
-            f"{', '.join(foreign)}: what handles it in this process was there before Python, which could not put it "
-            "back after the run; start the run from a process without that handler."
+            f"{', '.join(foreign)}: this process has a handler that was installed before Python, which cannot restore "
+            "it after the run. Start the pipeline from a process without that handler."
         )
 
-    def listen() -> dict[signal.Signals, Any]:
+    def install() -> dict[signal.Signals, Any]:
         return {number: signal.signal(number, DriverHandler(on_signal)) for number in SIGNALS}
 
-    previous = listen()
+    previous = install()
 
-    def listen_again() -> None:
-        listen()
+    def install_again() -> None:
+        install()
 
     try:
-        yield listen_again
+        yield install_again
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """For `heard`: each of them as Ctrl-C, which a command ends by."""
+    """Raise KeyboardInterrupt, as Ctrl-C does."""
     raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Displays: a live table on a terminal, one line an event everywhere else."""
+"""Displays: a live table on a terminal, one line for each event elsewhere."""
 
 import sys
 import time
@@ -17,9 +17,9 @@ from marin_dag.ledger.progress import Progress
 
 PROGRESS_LINE_SECONDS = 15.0
 QUEUED_LINE_SECONDS = 600.0
-"""Where ever more steps wait for the same machines, the first of them says so, and again so much later."""
+"""Between two lines about steps that wait for the same resources."""
 MAX_BLOCKED = 8
-"""Names of steps blocked by one and the same, in a log."""
+"""Names in one line of a log about steps that the same step blocks."""
 ENDED_ROWS = 12
 STYLES = {
     "running": "cyan",
@@ -34,7 +34,7 @@ ENDINGS = frozenset({"done", "failed", "blocked", "stopped"})
 
 
 class Display(Protocol):
-    """What a run shows; entered for its length."""
+    """Display of a driver; entered while the driver runs."""
 
     def __enter__(self) -> object: ...
 
@@ -43,23 +43,23 @@ class Display(Protocol):
     ) -> None: ...
 
     def begin(self, names: Sequence[str]) -> None:
-        """The steps that are to run."""
+        """Take the names of the steps that are to run."""
 
     def say(self, text: str) -> None:
-        """A line about the run as a whole."""
+        """Print a line about the driver as a whole."""
 
     def complain(self, text: str) -> None:
-        """A line about what went wrong, for standard error."""
+        """Print a line to standard error."""
 
     def event(self, name: str, what: str, detail: str) -> None:
-        """Something happened to a step."""
+        """Show that something happened to a step."""
 
     def progress(self, name: str, progress: Progress) -> None:
-        """A step is further."""
+        """Show the progress of a step."""
 
 
 def display_for(stream_is_terminal: bool | None = None) -> Display:
-    """The display that suits standard output."""
+    """Return the display that suits standard output."""
     is_terminal = sys.stdout.isatty() if stream_is_terminal is None else stream_is_terminal
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     if is_terminal:
@@ -68,14 +68,14 @@ def display_for(stream_is_terminal: bool | None = None) -> Display:
 
 
 class Pace:
-    """Time left of one step, from how fast it went since it began to say so."""
+    """Estimate of the time that a step still takes, from its speed since its first report."""
 
     def __init__(self) -> None:
         self._first: tuple[float, int] | None = None
         self._unit = ""
 
     def seconds_left(self, progress: Progress, now: float) -> float | None:
-        """None while there is nothing to go by."""
+        """Return the seconds left; None while there is too little to go by."""
         if self._first is None or progress.done < self._first[1] or progress.unit != self._unit:
             self._first, self._unit = (now, progress.done), progress.unit
         elapsed, done = now - self._first[0], progress.done - self._first[1]
@@ -85,7 +85,7 @@ class Pace:
 
 
 class LineDisplay:
-    """For logs and pipes."""
+    """Display for logs and pipes."""
 
     def __init__(self, console: Console, errors: Console) -> None:
         self._console = console
@@ -93,8 +93,8 @@ class LineDisplay:
         self._total = 0
         self._done = 0
         self._obstacles: set[str] = set()
-        self._untold: list[str] = []
-        """Blocked by what a line has said of another step: told together, for there may be thousands."""
+        self._blocked: list[str] = []
+        """Steps blocked by what an earlier line names: shown together, because there may be thousands."""
         self._last_line: dict[str, float] = {}
         self._last_wait: dict[str, float] = {}
         self._paces: dict[str, Pace] = {}
@@ -105,7 +105,7 @@ class LineDisplay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._tell_untold()
+        self._show_blocked()
 
     def begin(self, names: Sequence[str]) -> None:
         """See Display."""
@@ -113,11 +113,11 @@ class LineDisplay:
 
     def say(self, text: str) -> None:
         """See Display."""
-        self._console.print(text, markup=False)
+        _print(self._console, text)
 
     def complain(self, text: str) -> None:
         """See Display."""
-        self._errors.print(text, markup=False)
+        _print(self._errors, text)
 
     def event(self, name: str, what: str, detail: str) -> None:
         """See Display."""
@@ -130,7 +130,7 @@ class LineDisplay:
             self._last_wait[detail] = now
         if what == "blocked":
             if detail in self._obstacles:
-                self._untold.append(name)
+                self._blocked.append(name)
                 return
             self._obstacles.add(detail)
         self._done += what == "done"
@@ -145,25 +145,23 @@ class LineDisplay:
             self._last_line[name] = now
             self._line(name, "running", figures_of(progress, left))
 
-    def _tell_untold(self) -> None:
-        if self._untold:
-            names, self._untold = self._untold, []
+    def _show_blocked(self) -> None:
+        if self._blocked:
+            names, self._blocked = self._blocked, []
             self.say(f"{listed(names, MAX_BLOCKED)} {'is' if len(names) == 1 else 'are'} blocked, too")
 
     def _line(self, name: str, what: str, detail: str) -> None:
-        self._tell_untold()
+        self._show_blocked()
         text = f"{time.strftime('%H:%M:%S')}  {name}  {what}{':  ' if detail else ''}{detail}"
-        # An error belongs where errors are looked for; all else is news.
-        (self._errors if what == "failed" else self._console).print(text, markup=False)
+        _print(self._errors if what == "failed" else self._console, text)
 
 
 class TableDisplay:
-    """For people."""
+    """Display for a terminal."""
 
     def __init__(self, console: Console, errors: Console) -> None:
         self._console = console
         self._errors = errors
-        self._names: list[str] = []
         self._states: dict[str, str] = {}
         self._started: dict[str, float] = {}
         self._waits: dict[str, str] = {}
@@ -183,7 +181,6 @@ class TableDisplay:
 
     def begin(self, names: Sequence[str]) -> None:
         """See Display."""
-        self._names = list(names)
         self._states = dict.fromkeys(names, "waiting")
 
     def say(self, text: str) -> None:
@@ -220,44 +217,51 @@ class TableDisplay:
         self._progress[name] = progress, left
 
     def table(self) -> RenderableType:
-        """What is on the screen: the last steps that ended, all that run, and the count of the rest."""
+        """Return the table: the steps that ended last, all that run or are queued, and the count of the rest."""
         table = Table(box=None, pad_edge=False, show_header=False)
-        width = BAR_CELLS if self._console.width >= ROOMY_COLUMNS else NARROW_BAR_CELLS  # rather than figures that wrap
+        width = BAR_CELLS if self._console.width >= ROOMY_COLUMNS else NARROW_BAR_CELLS
         for name, what, detail in list(self._ended):
             table.add_row(name, Text(what, style=STYLES.get(what, "")), Text(detail))
-        for name in [name for name in self._names if self._states.get(name) == "running"]:
+        states = dict(self._states)  # a copy: rich calls this from its own thread
+        for name in [name for name, state in states.items() if state == "running"]:
             progress, left = self._progress.get(name, (None, None))
             since = duration(time.monotonic() - self._started[name])
             detail = since if progress is None else f"{since}  {bar(progress, width)}  {figures_of(progress, left)}"
             table.add_row(name, Text("running", style=STYLES["running"]), Text(detail))
-        for name in [name for name in self._names if self._states.get(name) == "queued"]:
+        for name in [name for name, state in states.items() if state == "queued"]:
             table.add_row(name, Text("queued", style=STYLES["queued"]), Text(self._waits[name]))
-        states = list(self._states.values())
-        count = {state: states.count(state) for state in ("done", "running", "queued", "waiting")}
-        total = f"{count.pop('done')}/{len(self._names)} done, "
+        values = list(states.values())
+        count = {state: values.count(state) for state in ("done", "running", "queued", "waiting")}
+        total = f"{count.pop('done')}/{len(values)} done, "
         total += ", ".join(f"{number} {state}" for state, number in count.items() if number or state != "queued")
         return Group(table, Text(total, style="dim"))
 
 
+def _print(console: Console, text: str) -> None:
+    # Not `console.print`: it costs a third of a millisecond a line, much of what the driver adds to a trivial step.
+    if not console.quiet:
+        print(text, file=console.file, flush=True)
+
+
 def bar(progress: Progress, width: int) -> str:
-    """A bar of block characters."""
+    """Return a bar of block characters."""
     num_full = round(progress.share * width)
     return "█" * num_full + "░" * (width - num_full)
 
 
 def figures_of(progress: Progress, seconds_left: float | None) -> str:
-    """`120/600 steps  12,300 tokens/s  40 s left`; `files` and `of_files` are one figure, `files 3/90`."""
-    parts = [f"{progress.done:,}/{progress.total:,} {progress.unit}"]
+    """Return `120/600 steps  12,300 tokens/s  40 s left`; `files` and `of_files` are one figure, `files 3/90`."""
+    shown = [f"{progress.done:,}/{progress.total:,} {progress.unit}"]
     figures = progress.figures
     for name, value in figures.items():
         if name.endswith("_per_second"):
-            parts.append(f"{value:,.0f} {name.removesuffix('_per_second').replace('_', ' ')}/s")
+            shown.append(f"{value:,.0f} {name.removesuffix('_per_second').replace('_', ' ')}/s")
         elif name.removeprefix("of_") == name or name.removeprefix("of_") not in figures:
             whole = f"/{_figure(figures[f'of_{name}'])}" if f"of_{name}" in figures else ""
-            parts.append(f"{name.replace('_', ' ')} {_figure(value)}{whole}")
+            shown.append(f"{name.replace('_', ' ')} {_figure(value)}{whole}")
     if seconds_left is not None and progress.done < progress.total:
-        parts.append(f"{duration(seconds_left)} left")
-    return "  ".join(parts)
+        shown.append(f"{duration(seconds_left)} left")
+    return "  ".join(shown)
 
 
 def _figure(value: float) -> str:
@@ -265,7 +269,7 @@ def _figure(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`40 s`, `12 min`, `3.5 h`."""
+    """Return `40 s`, `12 min` or `3.5 h`."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     if seconds < 99.5 * 60:

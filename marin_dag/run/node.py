@@ -1,41 +1,36 @@
-"""Node: one step of a run, and how it is doing."""
+"""Node: the state of one step in one driver."""
 
 import dataclasses
 from typing import Any, Literal
 
 from marin_dag.graph.step import Step
 from marin_dag.ledger.lease import Lease
-from marin_dag.ledger.requests import Telling
+from marin_dag.ledger.requests import Request
 
 State = Literal["waiting", "running", "done", "failed", "blocked", "stopped"]
 
 
-class PreemptedError(Exception):
-    """A step saved its work and left, though this driver had not asked it to: its machine was about to go."""
-
-    is_transient = True
-
-
 @dataclasses.dataclass
 class Node:
-    """One step of this run, and how it is doing."""
+    """A step and its state in this driver."""
 
     step: Step[Any]
     state: State = "waiting"
-    """"running": handed over to the backend, which may still wait for the resources."""
+    """"running": the backend has the task, which may still wait for its resources."""
     has_started: bool = False
-    handed_over: float = 0.0
-    is_told_queued: bool = False
+    submitted: float = 0.0
+    is_shown_queued: bool = False
     not_before: float = 0.0
     is_elsewhere: bool = False
-    told_to_publish: frozenset[int] = frozenset()
-    """Of a trajectory: what people have told it to publish, beside what the graph wants."""
-    told_to_stop: Telling | None = None
-    """Who told it to stop while it waited for its resources."""
-    has_told: bool = False
-    """Whether the attempt of another run has been told what this one wants of it."""
+    """Whether another driver holds the lease."""
+    requested_milestones: frozenset[int] = frozenset()
+    """Milestones that people asked for, besides those that the graph needs."""
+    stop_request: Request | None = None
+    """The request to stop that came while the step waited for its resources."""
+    has_requested: bool = False
+    """Whether this driver has asked the attempt of another driver for the milestones it needs."""
     obstacle: str = ""
-    """Why it is blocked: the reason of the first above it that is."""
+    """Why the step is blocked: the reason of the first blocked step above it."""
     lease: Lease | None = None
     num_attempts: int = 0
     num_postponed: int = 0

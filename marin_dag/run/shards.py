@@ -1,11 +1,11 @@
-"""Shards: the parts of a step that survive a kill of the whole.
+"""Shards: pieces of a step's work that survive a kill of the step.
 
-A finished shard leaves a small record below `work/<digest>/`, which outlives the attempt and says in which attempt's
-folder its files are. The next attempt takes the files over by link or server-side copy, after checking their bytes.
-The record goes by what the shard is (its function, the code of that, its item) and never by its place in the list: a
-list that changed takes over what is still in it, and nobody is given the shard of another item.
-It also goes by the epoch of the attempt's lease: a paused attempt that wakes up leaves its shards under its own, and an
-attempt reads back what it made itself under its own, or takes over what older ones had finished when it began.
+A finished shard leaves a small record below `work/<digest>/`, which outlives the attempt and names the folder of its
+files. The next attempt takes the files over by link or server-side copy, after checking their bytes.
+The record's name holds what the shard is (its function, that function's code, its item) and not its place in the list,
+so a changed list takes over exactly the shards that are still in it.
+The name also holds the epoch of the attempt's lease: a paused attempt that wakes up cannot replace the shards of its
+successor. An attempt reads its own shards, and takes over those that older attempts had finished when it started.
 """
 
 import dataclasses
@@ -20,11 +20,11 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from marin_dag.code.audit import CodeWatch
 from marin_dag.code.closure import Closure
+from marin_dag.code.fingerprint import closure_of
+from marin_dag.graph.context import StepStopped
 from marin_dag.identity.canonical import canonical, sha256
-from marin_dag.identity.code_identity import closure_of
 from marin_dag.ledger.records import FileEntry, make_manifest
-from marin_dag.ledger.shard_records import key_and_epoch
-from marin_dag.run.context import StepStopped
+from marin_dag.ledger.work_files import key_and_epoch
 from marin_dag.run.task import FanOut
 from marin_dag.store.prefix import open_store
 from marin_dag.store.redact import refuse_secrets
@@ -32,7 +32,7 @@ from marin_dag.store.store import Store
 
 
 class Shard(BaseModel, frozen=True, extra="forbid"):
-    """One finished shard: `folder` is relative to the prefix, `manifest` to the folder."""
+    """Record of a finished shard: `folder` is relative to the prefix, `manifest` to the folder."""
 
     folder: str
     manifest: tuple[FileEntry, ...]
@@ -41,7 +41,7 @@ class Shard(BaseModel, frozen=True, extra="forbid"):
 
 @dataclasses.dataclass(frozen=True)
 class ShardCall:
-    """What a worker does for one shard; picklable when its function and item are."""
+    """The call that a worker makes for one shard; picklable if its function and item are."""
 
     prefix: str
     record_path: str
@@ -49,7 +49,7 @@ class ShardCall:
     function: Callable[[Any, str], Any]
     item: Any
     closure: Closure
-    """Of the code, as the attempt saw it; a worker may import a later one."""
+    """The code as the attempt saw it; a worker may import a later version."""
 
     def __call__(self) -> None:
         code, values = _called(self.function, self.item)
@@ -57,8 +57,8 @@ class ShardCall:
         watch = CodeWatch(_name(self.function), code, values, fingerprint, definitions, logging.getLogger("shard"))
         store = open_store(self.prefix)
         if store.exists(self.record_path):
-            return  # finished, and its worker died before it could say so; the files are others' to link by now
-        for left in store.list(self.folder):  # by a worker that was killed over it
+            return  # finished by a worker that died before it reported; others may link the files by now
+        for left in store.list(self.folder):  # left by a killed worker
             store.delete(left.path)
         url = store.make_folder(self.folder)
         watch.check()
@@ -70,7 +70,7 @@ class ShardCall:
 
 @dataclasses.dataclass
 class ShardMap:
-    """One `context.map`: takes over what is finished, runs the rest, returns all results in order."""
+    """A call of `context.map`: takes over finished shards, runs the rest, and returns all results in order."""
 
     store: Store
     records_folder: str
@@ -86,9 +86,9 @@ class ShardMap:
         self._keys = self._shard_keys()
 
     def _shard_keys(self) -> list[str]:
-        """What each shard is; equal items are told apart by their number among them.
+        """Return a key for each shard; equal items differ by their number among the equal ones.
 
-        What a step hands on of its own output has another path in each attempt, and all has where the prefix moves.
+        Paths below the attempt's output or the prefix are replaced: they differ between attempts and prefixes.
         """
         name = _name(self.function)
         called = [name, _bound_arguments(self.function, f"{self.name}: bound by {name}")]
@@ -110,12 +110,12 @@ class ShardMap:
         progress: Callable[[int, int], None],
         on_finished: Callable[[int, Any], None],
     ) -> tuple[list[Any], list[FileEntry]]:
-        """Results in order of the items, and all files relative to the output."""
+        """Return the results in the order of the items, and all files relative to the output."""
         if in_flight < 1:
-            raise ValueError(f"context.map(in_flight={in_flight}): at least one shard must run at once.")
+            raise ValueError(f"context.map(in_flight={in_flight}): use at least 1.")
         shards = self._take_over()
         if shards:
-            self.log.info("%s: %d of %d were finished before", self.name, len(shards), len(self.items))
+            self.log.info("%s: %d of %d were finished by earlier attempts", self.name, len(shards), len(self.items))
         progress(len(shards), len(self.items))
         for index in sorted(shards):
             on_finished(index, from_json(shards[index].result, self.function))
@@ -157,7 +157,7 @@ class ShardMap:
                 try:
                     shard = self._read(path)
                 except ValidationError:
-                    self.log.warning("%s: no record of a finished shard; doing its shard again", self.store.url(path))
+                    self.log.warning("%s: not a record of a shard; running the shard again", self.store.url(path))
                     continue
                 if self._took_over(shard, index):
                     taken[index] = shard
@@ -165,13 +165,13 @@ class ShardMap:
         return taken
 
     def _took_over(self, shard: Shard, index: int) -> bool:
-        """Whether the old files are all there, unchanged, and now in this attempt's folder too."""
+        """Link the files of an older shard into this attempt's folder; return False if a file is missing or changed."""
         if shard.folder == self._folder(index):
             return True
         for file in shard.manifest:
             source = f"{shard.folder}/{file.path}"
             if not self.store.exists(source) or self.store.settle(source) != (file.size_in_bytes, file.crc32c):
-                self.log.warning("%s: missing or changed since it was finished; doing its shard again", source)
+                self.log.warning("%s: missing or changed since the shard finished; running the shard again", source)
                 return False
         self.store.make_folder(self._folder(index))
         for file in shard.manifest:
@@ -189,35 +189,40 @@ class ShardMap:
 
 
 def to_json(value: Any, function: Callable[..., Any]) -> Any:
-    """`value` as JSON data; refused if it would not come back equal."""
+    """Return `value` as JSON data; raise TypeError if JSON does not keep it as it is."""
     if isinstance(value, BaseModel) and _model_of(function) is None:
         raise TypeError(
-            f"{_name(function)} returned a {type(value).__qualname__} but does not say so; annotate its return type, "
-            "so that the result of a finished shard can be read back."
+            f"{_name(function)} returned a {type(value).__qualname__}, which its signature does not say. Annotate its "
+            "return type, so that the result of a finished shard can be read back."
         )
     try:
         data = value.model_dump(mode="json") if isinstance(value, BaseModel) else json.loads(json.dumps(value))
         same = from_json(json.loads(json.dumps(data, allow_nan=False)), function) == value  # no infinity either
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{_name(function)} returned {value!r}, which is not JSON ({error}).") from error
+        raise TypeError(
+            f"{_name(function)} returned {value!r}, which is not JSON ({error}). Return a pydantic model or plain JSON "
+            "values."
+        ) from error
     refuse_secrets(data, f"the result of {_name(function)}")
     if not same:
         raise TypeError(
-            f"{_name(function)} returned {value!r}, which JSON does not keep as it is (NaN, tuple, non-string key?); "
-            "return a pydantic model or plain JSON values."
+            f"{_name(function)} returned {value!r}, which JSON does not keep as it is (NaN, tuple, non-string key?). "
+            "Return a pydantic model or plain JSON values."
         )
     return data
 
 
 def from_json(data: Any, function: Callable[..., Any]) -> Any:
-    """The inverse of `to_json`."""
+    """Return the value of JSON data that `to_json` made."""
     model = _model_of(function)
     if model is None:
         return data
     try:
         return TypeAdapter(model).validate_python(data, strict=False)
     except ValidationError as error:
-        raise TypeError(f"{_name(function)}: a kept result does not fit {model.__qualname__}: {error}") from error
+        raise TypeError(
+            f"{_name(function)}: the result of a finished shard does not fit {model.__qualname__}: {error}"
+        ) from error
 
 
 def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -227,7 +232,7 @@ def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _called(function: Callable[..., Any], item: Any) -> tuple[Any, tuple[Any, ...]]:
-    """The function whose code a shard runs, and the values that it runs on."""
+    """Return the function whose code a shard runs, and the values that it gets."""
     values: list[Any] = [item]
     while isinstance(function, functools.partial):
         values += [*function.args, *function.keywords.values()]
@@ -238,7 +243,7 @@ def _called(function: Callable[..., Any], item: Any) -> tuple[Any, tuple[Any, ..
 
 
 def _bound_arguments(function: Callable[..., Any], path: str) -> list[Any]:
-    """Canonical form of what partials bind, and of an object that is called."""
+    """Return the canonical form of what partials bind, and of a callable object."""
     found: list[Any] = []
     while isinstance(function, functools.partial):
         found.append([canonical(function.args, path), canonical(function.keywords, path)])
@@ -260,5 +265,8 @@ def _model_of(function: Callable[..., Any]) -> type[BaseModel] | None:
         try:
             annotation = eval(annotation, getattr(inner, "__globals__", {}))
         except NameError as error:
-            raise TypeError(f"{_name(function)}: its return type {annotation!r} is not at hand ({error}).") from None
+            raise TypeError(
+                f"{_name(function)}: its return type {annotation!r} cannot be resolved ({error}). Define it in "
+                "the module of the function."
+            ) from None
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None

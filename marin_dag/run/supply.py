@@ -1,6 +1,6 @@
-"""Supply: what steps ask for, held against what machines have, before the first of them begins.
+"""Supply: checks what steps ask for against what the machines have, before the first step starts.
 
-Sums over all machines alone are compared: what they have may still be spread so that no step fits, and Ray waits then.
+Only sums over all machines are compared. A step that fits the sum but no single machine waits in Ray.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ SHOWN = ("CPU", "GPU", "TPU")
 
 
 def needs_of(resources: Resources) -> dict[str, float]:
-    """What a step asks for on all its machines together, by Ray's names."""
+    """Return what a step asks for on all its machines together, by Ray's names."""
     match resources:
         case Cpu(num_cpus, num_hosts):
             return {"CPU": num_cpus * num_hosts}
@@ -23,8 +23,8 @@ def needs_of(resources: Resources) -> dict[str, float]:
             return {f"TPU-{resources.slice}-head": resources.num_slices}
 
 
-def refuse_what_never_fits(wanted: Mapping[str, Resources], has: Mapping[str, float]) -> None:
-    """Refuses steps that a machine alone, which no other will join, can never run.
+def check_one_machine(wanted: Mapping[str, Resources], has: Mapping[str, float]) -> None:
+    """Raise UserError for steps that a single machine can never run.
 
     Args:
         wanted: what each step asks for, by its name.
@@ -33,26 +33,25 @@ def refuse_what_never_fits(wanted: Mapping[str, Resources], has: Mapping[str, fl
     lacking = {name: asked for name, asked in wanted.items() if is_gang(asked) or _lacks(asked, has)}
     if lacking:
         raise UserError(
-            f"{_listed(lacking)}. This machine has {_shown(has)}, and no other will join it. Nothing was started. Set "
-            "RAY_ADDRESS to a cluster that has them, give the steps other resources, or select steps that ask for less "
-            "with --until or --only."
+            f"{_listed(lacking)}, but this machine has {_shown(has)}. Nothing was started. Set RAY_ADDRESS to a "
+            "cluster that has them, give the steps other resources, or select other steps with --until or --only."
         )
 
 
-def what_is_not_there_yet(wanted: Mapping[str, Resources], has: Mapping[str, float]) -> str:
-    """What to tell of steps that wait until more machines join a cluster; "" if it has what all ask for."""
+def missing_resources(wanted: Mapping[str, Resources], has: Mapping[str, float]) -> str:
+    """Return a line about the steps that wait until more machines join the cluster; "" if it has enough for all."""
     lacking = {name: asked for name, asked in wanted.items() if _lacks(asked, has)}
     if not lacking:
         return ""
-    return f"{_listed(lacking)}. The cluster has {_shown(has)} now; these steps wait for more to join it."
+    return f"{_listed(lacking)}, but the cluster has {_shown(has)} now. These steps wait for more machines."
 
 
 def refuse_gangs(wanted: Mapping[str, Resources]) -> None:
-    """Refuses steps that one process cannot run."""
+    """Raise UserError for steps that one process cannot run."""
     gangs = {name: asked for name, asked in wanted.items() if is_gang(asked)}
     if gangs:
         raise UserError(
-            f"{_listed(gangs)}, and --backend local is this process alone. Nothing was started. Run them on Ray, give "
+            f"{_listed(gangs)}, but --backend local is one process. Nothing was started. Run the steps on Ray, give "
             "them the resources of one machine, or select other steps with --until or --only."
         )
 
@@ -62,14 +61,14 @@ def _lacks(resources: Resources, has: Mapping[str, float]) -> bool:
 
 
 def _listed(lacking: Mapping[str, Resources]) -> str:
-    """ "kestrel: asks for 2 x v5litepod-256; ocelot, jellyfish, phoenix and 2 more: ask for v4-2048"."""
+    """Return text like "kestrel asks for 2 x v5litepod-256; ocelot, jellyfish and 2 more ask for v4-2048"."""
     by_resources: dict[Resources, list[str]] = {}
     for name, resources in lacking.items():
         by_resources.setdefault(resources, []).append(name)
-    said = []
-    for resources, names in by_resources.items():
-        said.append(f"{listed(names, MAX_NAMES)}: {'asks' if len(names) == 1 else 'ask'} for {resources}")
-    return "; ".join(said)
+    return "; ".join(
+        f"{listed(names, MAX_NAMES)} {'asks' if len(names) == 1 else 'ask'} for {resources}"
+        for resources, names in by_resources.items()
+    )
 
 
 def _shown(has: Mapping[str, float]) -> str:

@@ -1,4 +1,4 @@
-"""Task: one attempt at one step, as it travels from the driver to whoever runs it, and what comes back."""
+"""Task: one attempt at one step, as the driver sends it to a backend, and its outcome."""
 
 import dataclasses
 import importlib
@@ -7,20 +7,26 @@ from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel
 
-from marin_dag.graph.inputs import Input, replace_inputs
+from marin_dag.graph.inputs import Input
+from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.resources import Resources
-from marin_dag.graph.step import StepKind
+from marin_dag.graph.step import Step, StepKind
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.provenance import Provenance
-from marin_dag.ledger.records import Failure, Record
+from marin_dag.ledger.records import Failure, Record, new_attempt
+from marin_dag.store.store import Store
+from marin_dag.values.walk import replace_references
+
+Keys = tuple[str, ...]
+"""Keys of records, any one of which an input can start from; the best first."""
 
 
 @dataclasses.dataclass(frozen=True)
 class KindReference:
     """A kind of step by the name of its module, which the worker imports.
 
-    A function under a decorator does not pickle by name, and by value it drags the globals of its module along.
-    Kinds that no import finds (of a script, of a test function) do travel by value.
+    A decorated function does not pickle by name, and by value it takes the globals of its module along. Only kinds
+    that no import finds (in a script, in a test function) travel by value.
     """
 
     module: str
@@ -32,26 +38,26 @@ class KindReference:
         module, qualname = kind.function.__module__, kind.function.__qualname__
         if module != "__main__":
             found: Any = importlib.import_module(module)
-            for part in qualname.split("."):
-                found = getattr(found, part, None)
+            for name in qualname.split("."):
+                found = getattr(found, name, None)
             if found is kind:
                 return cls(module, qualname, None)
         return cls(module, qualname, kind)
 
     def load(self) -> StepKind[Any, Any]:
-        """The kind, imported where it has to be."""
+        """Return the kind; import its module if necessary."""
         if self.by_value is not None:
             return self.by_value
         found: Any = importlib.import_module(self.module)
-        for part in self.qualname.split("."):
-            found = getattr(found, part)
+        for name in self.qualname.split("."):
+            found = getattr(found, name)
         assert isinstance(found, StepKind)
         return found
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """`config` has its inputs bound to the records they read."""
+    """An attempt at one step. `config` has its inputs bound to the records they read."""
 
     prefix: str
     name: str
@@ -65,83 +71,124 @@ class Task:
     lease_epoch: int
     provenance: Provenance
     notice_seconds: float | None = None
-    """What the scheduler gives before it kills, where whoever started the run said it."""
+    """Seconds between the scheduler's signal and its kill; None if unknown."""
     wanted_milestones: tuple[int, ...] = ()
     is_forced: bool = False
-    """Done already, and run again to see whether it gives the same: it compares, and commits nothing."""
-    old_tellings: frozenset[str] = frozenset()
-    """Ids of what steps were told before the run began."""
+    """Whether the step is committed already and runs again only to compare its files."""
+    old_requests: frozenset[str] = frozenset()
+    """Ids of the requests that were there before the driver started."""
     known_milestones: tuple[int, ...] | None = None
-    """For a gang, whose hosts must all see the same: the milestones that there were when it was started."""
+    """Milestones that were committed when a gang started: all its hosts must see the same ones."""
 
     @property
     def key(self) -> str:
-        """Key of the record that the attempt is to create."""
+        """Key of the record that the attempt creates."""
         return self.digest if self.milestone is None else f"{self.digest}@{self.milestone}"
+
+
+def new_task(
+    step: Step[Any],
+    store: Store,
+    epoch: int,
+    records: Mapping[Keys, Record] | None,
+    provenance: Provenance,
+    *,
+    wanted_milestones: tuple[int, ...],
+    notice_seconds: float | None = None,
+    old_requests: frozenset[str] = frozenset(),
+    is_forced: bool = False,
+) -> Task:
+    """Return a new attempt at `step`, with its inputs bound to `records` unless that is None."""
+    return Task(
+        prefix=store.prefix,
+        name=step.name,
+        kind=KindReference.to(step.kind),
+        digest=step.digest,
+        milestone=step.until,
+        identity=step.identity,
+        config=step.config if records is None else bound_config(step.config, records, store.url),
+        resources=step.resources,
+        attempt=new_attempt(),
+        lease_epoch=epoch,
+        provenance=provenance,
+        notice_seconds=notice_seconds,
+        wanted_milestones=wanted_milestones,
+        old_requests=old_requests,
+        is_forced=is_forced,
+    )
+
+
+def bound_config(config: BaseModel, records: Mapping[Keys, Record], url: Callable[[str], str]) -> BaseModel:
+    """Return `config` with its inputs bound to `records`; `url` returns the URL of a path in the store."""
+
+    def bound(item: OutputRef[Step[Any]]) -> Input[Any]:
+        record = records[item.keys]
+        result = item.step.kind.result_type.model_validate(record.result)
+        return Input(
+            item.name,
+            item.digest,
+            path=f"{url(record.output_path).rstrip('/')}/{item.subpath}".rstrip("/"),
+            result=result,
+            milestone=item.milestone,
+            subpath=item.subpath,
+            is_growing=record.key != item.key,
+            computed_with=record.provenance.computed_with,
+        )
+
+    return replace_references(config, bound)
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended. `record` is the one that now exists, whoever created it."""
+    """How an attempt ended. `record` is the one that exists now, even if another attempt created it."""
 
     task: Task
     status: Literal["done", "stopped", "failed", "cancelled"]
     record: Record | None = None
     failure: Failure | None = None
     stopped_at: str = ""
-    """How far an attempt came that was stopped and saved its state, in the words of its `StepStopped`."""
-    is_told_to_stop: bool = False
-    """Whether a person told this step to stop, whatever becomes of the others."""
+    """Text of the attempt's `StepStopped`: how far it came."""
+    is_requested_stop: bool = False
+    """Whether a request asked this step to stop, whatever the others do."""
     repaired: tuple[str, ...] = ()
-    """Files of the first output that were damaged, and are replaced by those of a forced attempt."""
+    """Damaged files of the first output that a forced attempt has replaced."""
 
     @property
-    def remark(self) -> str:
-        """What to say of an attempt that is done, beyond that."""
+    def detail(self) -> str:
+        """Text that the display adds for an attempt that is done."""
         if not self.task.is_forced:
             return ""
         same = "again, with the same output"
-        return f"{same}, in place of damaged files: {len(self.repaired)}" if self.repaired else same
+        return f"{same}; damaged files replaced: {len(self.repaired)}" if self.repaired else same
 
-
-def bound_config(config: BaseModel, records: Mapping[tuple[str, ...], Record], url: Callable[[str], str]) -> BaseModel:
-    """`config` with its inputs bound to their records, which lie under the keys any of which would do; `url` says where
-    a path of the store is."""
-
-    def bound(item: Input[Any]) -> Input[Any]:
-        record = records[item.keys]
-        result = item.step.kind.result_type.model_validate(record.result)
-        return item.bound(
-            path=url(record.output_path),
-            result=result,
-            is_growing=record.key != item.key,
-            computed_with=record.provenance.computed_with,
-        )
-
-    return replace_inputs(config, bound)
+    @property
+    def kept(self) -> str:
+        """Text about the work of an attempt that stopped."""
+        kept = "a forced step starts again from the beginning" if self.task.is_forced else "its work is kept"
+        return f"{kept}: {self.stopped_at}" if self.stopped_at else kept
 
 
 class Meeting(Protocol):
-    """Where the hosts of one attempt wait for each other."""
+    """Meeting point of the hosts of one attempt."""
 
     def all_returned(self) -> None:
-        """Says that the function has returned here; on host 0, waits until it has everywhere."""
+        """Note that the function has returned on this host; on host 0, wait until it has on all."""
 
 
 class Channel(Protocol):
-    """What a running step and the driver tell each other."""
+    """Messages between a running step and its driver."""
 
     def report(self, key: str, progress: Progress) -> None:
-        """How far the step is."""
+        """Report how far the step is."""
 
     def published(self, key: str) -> None:
-        """A milestone was committed: what waits for it may start."""
+        """Report that a milestone is committed, so that steps that wait for it may start."""
 
-    def remark(self, text: str) -> None:
-        """A line for people, which says of which step it is."""
+    def warn(self, text: str) -> None:
+        """Show a line, which names its step, in the terminal."""
 
     def stop_requested(self) -> bool:
-        """Whether to save and leave."""
+        """Return whether to save and leave."""
 
 
 class FanOut(Protocol):
@@ -150,8 +197,10 @@ class FanOut(Protocol):
     def run(
         self, calls: Sequence[Callable[[], Any]], in_flight: int, label: str, stop_requested: Callable[[], bool]
     ) -> Iterator[int]:
-        """Runs each call, at most `in_flight` at once; yields the index of each as it ends.
+        """Run each call, at most `in_flight` at once; yield the index of each as it ends.
 
-        Raises the first error of a call that a retry did not cure, when what was in flight has ended. Once a stop is
-        requested nothing new begins.
+        No call starts after `stop_requested` returns True or a call has failed for good.
+
+        Raises:
+            The first error of a call that retries did not fix, when all calls in flight have ended.
         """

@@ -1,193 +1,296 @@
-"""GcsStore: a Store on Google Cloud Storage through gcsfs, whose reads and listings are strongly consistent."""
+"""GcsStore: a Store on Google Cloud Storage, whose reads and listings are strongly consistent."""
 
-import asyncio
 import base64
 import contextlib
 import datetime
-import json
+import functools
+import io
 import logging
 import os
 import uuid
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, cast
 
-import aiohttp.client_exceptions
-import fsspec.asyn
-import fsspec.config
-import gcsfs.core
+import google.api_core.exceptions
 import google.auth.exceptions
-import google_crc32c
-import requests.exceptions
-from gcsfs.retry import ChecksumError, HttpError
+import google.cloud.storage.exceptions
+import requests
+from google.api_core.retry import Retry
+from google.cloud import storage
 
-from marin_dag.store.cloud import FIRST_CONTACT_TIMEOUT_SECONDS, CloudStore, first_line
-from marin_dag.store.gcs_requests import CheckedFileSystem, DownloadError
+from marin_dag.store.cloud import CREATOR, FIRST_CONTACT_TIMEOUT_SECONDS, CloudStore, first_line
 from marin_dag.store.redact import redact
-from marin_dag.store.retry import TRANSIENT_CODES
-from marin_dag.store.store import Entry, Store, StoreError, checked
+from marin_dag.store.retry import TRANSIENT_CODES, is_transient
+from marin_dag.store.store import Entry, ExplainedFile, Store, StoreError, checked
 
-PAGE_SIZE = 1000
-CREATOR = "creator"
-UNREACHABLE = (
-    requests.exceptions.RequestException,
-    aiohttp.client_exceptions.ClientError,
-    fsspec.asyn.FSTimeoutError,
-    asyncio.TimeoutError,
-    ConnectionError,
-    DownloadError,
-    ChecksumError,
-)
+ADDRESS = "https://storage.googleapis.com"
+EMULATOR = "STORAGE_EMULATOR_HOST"
+"""Environment variable of Google's clients: the address of a server that stands in for Cloud Storage."""
+CONNECT_SECONDS, SILENCE_SECONDS = 10.0, 60.0
+SLOWEST_BYTES_PER_SECOND = 100_000
+"""A large upload may be silent for as long as it takes at this rate."""
+BLOCK_IN_BYTES = 8 << 20
+"""Size of the requests of an open file."""
+NO_BUCKET_REQUESTS = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
+"""Environment variable: Google's client asks for the bucket after each 404, for traces that nothing here collects."""
+LOG_IN = "Log in with `gcloud auth application-default login`, or ask for the role Storage Object User on the bucket"
+
+
+class DownloadError(Exception):
+    """A download that has another size than the store announced."""
+
+    is_transient = True
+
+
+def _may_pass(error: BaseException) -> bool:
+    if isinstance(error, google.cloud.storage.exceptions.InvalidResponse):
+        return error.response.status_code in TRANSIENT_CODES
+    if isinstance(error, google.auth.exceptions.GoogleAuthError):
+        return error.retryable
+    return isinstance(error, google.cloud.storage.exceptions.DataCorruption) or is_transient(error)
+
+
+RETRY = Retry(predicate=_may_pass, initial=0.25, maximum=15.0, multiplier=2.0, timeout=20.0)
+"""How a request is repeated; the pauses in seconds are drawn at random up to the growing limit."""
 
 
 class GcsStore(CloudStore):
-    """`gs://bucket/folder`."""
+    """A store at `gs://bucket/folder`."""
 
     service = "Cloud Storage"
     way_there = "the network and the proxy"
 
     def __init__(self, prefix: str) -> None:
-        # gcsfs logs a traceback for each error that it also raises; the raised one is explained here.
-        logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
-        # Google's client looks for credentials before it finds out that there is no network.
-        address = fsspec.config.apply_config(CheckedFileSystem, {}).get("endpoint_url") or gcsfs.core._location()
-        self._refuse_no_network(prefix, address)
-        emulator = os.environ.get("STORAGE_EMULATOR_HOST")
-        super().__init__(prefix, CheckedFileSystem(token="anon" if emulator else None, use_listings_cache=False))
+        super().__init__(prefix)
+        self._client: storage.Client | None = None
 
     def list(self, folder: str, starting_with: str = "") -> list[Entry]:
         beginning = f"{self._folder}{checked(folder)}/{starting_with}"
         with self._explained(folder):
-            items = fsspec.asyn.sync(self._fs.loop, _all_pages, self._fs, self._bucket, beginning)
+            pages = self._contacted.list_blobs(
+                self._bucket,
+                prefix=beginning,
+                fields="items(name,size,updated),nextPageToken",
+                timeout=_timeout(),
+                retry=RETRY,
+            ).pages
+            # Raw items: to make a Blob of each takes longer than all the rest.
+            items = [item for page in pages for item in page.raw_page.get("items", ())]
         return self._entries((item["name"], int(item["size"]), _seconds(item["updated"])) for item in items)
 
     def read(self, path: str) -> bytes:
         with self._explained(path):
-            media = f"{self._fs._location}/download/storage/v1/b/{{}}/o/{{}}"
-            _, contents = self._fs.call("GET", media, self._bucket, self._key(path), alt="media")
-            return bytes(contents)
+            return self._download(self._blob(path))
 
     def create(self, path: str, data: bytes) -> bool:
-        # A request is sent again when its reply was lost; the second then meets the object of the first. The random
-        # creator tells this call's own object from another's, even where both hold the same bytes.
+        # A request is repeated when its reply was lost, and the second then meets the object of the first.
         creator = uuid.uuid4().hex
         with self._explained(path):
+            blob = self._blob(path)
+            blob.metadata = {CREATOR: creator}
             try:
-                self._upload(path, data, {CREATOR: creator}, if_generation_match="0")
-            except FileExistsError:
+                _upload(blob, data, if_generation_match=0)
+            except google.api_core.exceptions.PreconditionFailed:
                 try:
-                    return (self._info(path).get("metadata") or {}).get(CREATOR) == creator
-                except FileNotFoundError:  # somebody's, deleted since; not made by this call as far as it knows
+                    blob.reload(timeout=_timeout(), retry=RETRY)
+                except google.api_core.exceptions.NotFound:  # the object of another call, deleted since
                     return False
+                return (blob.metadata or {}).get(CREATOR) == creator
         return True
 
     def write(self, path: str, data: bytes) -> None:
         with self._explained(path):
-            self._upload(path, data, {}, if_generation_match=None)
+            _upload(self._blob(path), data)
 
     def delete(self, path: str) -> None:
-        with self._explained(path), contextlib.suppress(FileNotFoundError):
-            self._fs.call("DELETE", "b/{}/o/{}", self._bucket, self._key(path))
+        with self._explained(path), contextlib.suppress(google.api_core.exceptions.NotFound):
+            self._blob(path).delete(timeout=_timeout(), retry=RETRY)
 
-    def settle(self, path: str) -> tuple[int, str]:
+    def exists(self, path: str) -> bool:
         with self._explained(path):
-            info = self._info(path)
-        return int(info["size"]), base64.b64decode(info["crc32c"]).hex()
+            return bool(self._blob(path).exists(timeout=_timeout(), retry=RETRY))
+
+    def open(self, path: str, mode: str = "rb") -> ExplainedFile:
+        explained = functools.partial(self._explained, path)
+        with explained():
+            blob = self._blob(path)
+            if mode == "wb":
+                return ExplainedFile(_writer(blob), explained)
+            blob.reload(timeout=_timeout(), retry=RETRY)  # from now on requests name this generation of the object
+            reader = _Reader(functools.partial(self._range, blob), blob.size)
+            return ExplainedFile(cast(Any, io.BufferedReader(reader, BLOCK_IN_BYTES)), explained)
+
+    def write_blocks(self, path: str, blocks: Iterable[bytes]) -> None:
+        with self._explained(path), _writer(self._blob(path)) as file:
+            for block in blocks:
+                file.write(block)
+
+    def copy(self, source: str, target: str) -> None:
+        self._rewrite(self, source, target)
 
     def can_copy_from(self, other: Store) -> bool:
         return isinstance(other, GcsStore)
 
     def copy_from(self, other: Store, path: str) -> None:
         assert isinstance(other, GcsStore)
+        self._rewrite(other, path, path)
+
+    def settle(self, path: str) -> tuple[int, str]:
         with self._explained(path):
-            self._fs.cp_file(other._path(path), self._path(path))
+            blob = self._blob(path)
+            blob.reload(timeout=_timeout(), retry=RETRY)
+        return blob.size, base64.b64decode(blob.crc32c).hex()
 
-    def _upload(self, path: str, data: bytes, metadata: dict[str, str], *, if_generation_match: str | None) -> None:
-        """In one request, which carries the checksum: the store keeps all of the bytes, unchanged, or none."""
-        checksum = base64.b64encode(google_crc32c.Checksum(data).digest()).decode()
-        resource = json.dumps({"name": self._key(path), "crc32c": checksum, "metadata": metadata}).encode()
-        boundary = uuid.uuid4().hex.encode()
-        lines = [b"--" + boundary, b"Content-Type: application/json; charset=UTF-8", b"", resource]
-        lines += [b"--" + boundary, b"Content-Type: application/octet-stream", b"", data, b"--" + boundary + b"--"]
-        self._fs.call(
-            "POST",
-            f"{self._fs._location}/upload/storage/v1/b/{self._bucket}/o",
-            uploadType="multipart",
-            headers={"Content-Type": f"multipart/related; boundary={boundary.decode()}"},
-            data=b"\r\n".join(lines),
-            ifGenerationMatch=if_generation_match,
-        )
+    def _rewrite(self, other: "GcsStore", source: str, target: str) -> None:
+        with self._explained(target):
+            blob, token = self._contacted.bucket(other._bucket).blob(other._key(source)), None
+            while True:  # a large object takes several requests
+                token, _, _ = self._blob(target).rewrite(blob, token=token, timeout=_timeout(), retry=RETRY)
+                if token is None:
+                    return
 
-    def _info(self, path: str) -> Any:
-        _, contents = self._fs.call(
-            "GET", "b/{}/o/{}", self._bucket, self._key(path), fields="name,size,crc32c,metadata"
-        )
-        return json.loads(contents)
+    def _range(self, blob: storage.Blob, start: int, length: int) -> bytes:
+        def download() -> bytes:
+            data = self._download(blob, start=start, end=start + length - 1)
+            if len(data) != length:
+                raise DownloadError(f"{blob.name}: {len(data)} bytes came of the {length} from {start} on")
+            return data
+
+        return RETRY(download)() if length else b""
+
+    def _download(self, blob: storage.Blob, **kwargs: Any) -> bytes:
+        checksum = None if kwargs else "crc32c"  # the checksum that the store sends is that of the whole object
+        # The library leaves it to the caller to repeat a download with a wrong checksum.
+        download = functools.partial(blob.download_as_bytes, checksum=checksum, timeout=_timeout(), retry=None)
+        return cast(bytes, RETRY(download)(**kwargs))
+
+    def _blob(self, path: str) -> storage.Blob:
+        return self._contacted.bucket(self._bucket).blob(self._key(path))
+
+    @property
+    def _contacted(self) -> storage.Client:
+        assert self._client is not None
+        return self._client
 
     @contextlib.contextmanager
     def _explained(self, path: str) -> Iterator[None]:
         url = f"{self.prefix}/{path}"
         try:
-            if not self._in_contact:
-                self._make_contact()
+            if self._client is None:
+                self._client = self._make_contact()
             yield
-        except UNREACHABLE as error:
-            raise self._unreachable(url, error) from error
-        except google.auth.exceptions.GoogleAuthError as error:
-            raise StoreError(f"{url}: {first_line(error)}; {LOG_IN}.", is_transient=error.retryable) from error
-        except HttpError as error:
-            raise StoreError(
-                f"{url}: Cloud Storage answered {error.code} ({first_line(error)}); "
-                + (LOG_IN if error.code in (401, 403) else "run the same command again, nothing finished is lost")
-                + ".",
-                is_transient=str(error.code) in {str(code) for code in TRANSIENT_CODES},
-            ) from error
-        except json.JSONDecodeError as error:
-            raise StoreError(f"{url}: half an answer came ({first_line(error)}).", is_transient=True) from error
-        except ValueError as error:
-            if not str(error).startswith("Bad Request"):  # gcsfs's own word for some answers of 400
-                raise
-            raise StoreError(f"{url}: Cloud Storage refused the request ({first_line(error)}).") from error
-        except OSError as error:
-            if str(error).startswith("Forbidden"):
-                raise StoreError(f"{url}: {redact(' '.join(str(error).split()))}; {LOG_IN}.") from error
-            raise
+        except google.api_core.exceptions.RetryError as error:
+            raise self._explanation(url, error.cause) from error
+        except google.api_core.exceptions.NotFound as error:
+            raise FileNotFoundError(url) from error
+        except PASSED_ON as error:
+            raise self._explanation(url, error) from error
 
-    def _make_contact(self) -> None:
-        async def first_page() -> Any:
-            return await self._fs._call("GET", "b/{}/o", self._bucket, maxResults="1", json_out=True)
+    def _explanation(self, url: str, error: BaseException) -> StoreError:
+        if isinstance(error, google.auth.exceptions.GoogleAuthError) and not error.retryable:
+            return StoreError(f"{url}: {first_line(error)}. {LOG_IN}.")
+        code = getattr(error, "code", None)
+        if isinstance(error, google.cloud.storage.exceptions.InvalidResponse):
+            code = error.response.status_code
+        if code is None:  # requests wraps the reason twice
+            return self._unreachable(url, getattr(next(iter(error.args), None), "reason", error))
+        fix = LOG_IN if code in (401, 403) else "Run the same command again; nothing finished is lost"
+        return StoreError(
+            f"{url}: Cloud Storage answered {int(code)} ({_reason(error)}). {fix}.",
+            is_transient=code in TRANSIENT_CODES,
+        )
 
+    def _make_contact(self) -> storage.Client:
+        emulator = os.environ.get(EMULATOR, "")
+        self._check_network(emulator or ADDRESS)
+        client = _client_of(emulator, os.getpid())
         try:
-            fsspec.asyn.sync(self._fs.loop, first_page, timeout=FIRST_CONTACT_TIMEOUT_SECONDS)
-        except FileNotFoundError as error:
+            timeout = FIRST_CONTACT_TIMEOUT_SECONDS
+            list(client.list_blobs(self._bucket, max_results=1, timeout=timeout, retry=RETRY.with_timeout(timeout)))
+        except google.api_core.exceptions.NotFound as error:
             raise StoreError(
-                f"{self.prefix}: there is no bucket {self._bucket}; make it (`gcloud storage buckets create "
+                f"{self.prefix}: there is no bucket {self._bucket}. Make it (`gcloud storage buckets create "
                 f"gs://{self._bucket}`) or name another."
             ) from error
-        self._in_contact = True
+        return client
 
 
-async def _all_pages(filesystem: CheckedFileSystem, bucket: str, beginning: str) -> list[dict[str, str]]:
-    items: list[dict[str, str]] = []
-    token: str | None = None
-    while True:
-        page = await filesystem._call(
-            "GET",
-            "b/{}/o",
-            bucket,
-            prefix=beginning,
-            maxResults=str(PAGE_SIZE),
-            fields="items(name,size,updated),nextPageToken",
-            pageToken=token,
-            json_out=True,
-        )
-        items += page.get("items", [])
-        token = page.get("nextPageToken")
-        if not token:
-            return items
+PASSED_ON = (
+    google.api_core.exceptions.GoogleAPIError,
+    google.auth.exceptions.GoogleAuthError,
+    google.cloud.storage.exceptions.InvalidResponse,
+    google.cloud.storage.exceptions.DataCorruption,
+    requests.exceptions.RequestException,
+    ConnectionError,
+    DownloadError,
+)
+"""Errors of the client that become a StoreError."""
 
 
-LOG_IN = "log in with `gcloud auth application-default login`, or ask for the role Storage Object User on the bucket"
+@functools.cache
+def _client_of(emulator: str, process: int) -> storage.Client:
+    """Return the client of a process: its connections and credentials serve all stores, and no forked process."""
+    os.environ.setdefault(NO_BUCKET_REQUESTS, "true")
+    # More threads than the client's pool holds connections are no reason to warn.
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+    return storage.Client.create_anonymous_client() if emulator else storage.Client(project=None)
+
+
+class _Reader(io.RawIOBase):
+    """An object as a file, read range by range; each range has its announced size."""
+
+    def __init__(self, read_range: Callable[[int, int], bytes], size: int) -> None:
+        self._read_range, self._size, self._position = read_range, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._read_range(self._position, max(0, min(len(buffer), self._size - self._position)))
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def readall(self) -> bytes:
+        data = self._read_range(self._position, max(0, self._size - self._position))
+        self._position += len(data)
+        return data
+
+
+def _writer(blob: storage.Blob) -> Any:
+    """Return a file whose object exists when it is closed, and never if its block ends by an error."""
+    return blob.open("wb", chunk_size=BLOCK_IN_BYTES, checksum="crc32c", timeout=_timeout(BLOCK_IN_BYTES), retry=RETRY)
+
+
+def _upload(blob: storage.Blob, data: bytes, *, if_generation_match: int | None = None) -> None:
+    blob.upload_from_string(
+        data,
+        content_type="application/octet-stream",
+        checksum="crc32c",
+        if_generation_match=if_generation_match,
+        timeout=_timeout(len(data)),
+        retry=RETRY,
+    )
 
 
 def _seconds(updated: str) -> float:
     return datetime.datetime.fromisoformat(updated.replace("Z", "+00:00")).timestamp()
+
+
+def _reason(error: BaseException) -> str:
+    """Return what the store itself says about a refused request."""
+    try:
+        return redact(str(cast(Any, error).response.json()["error"]["message"]))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return first_line(error)
+
+
+def _timeout(size_in_bytes: int = 0) -> tuple[float, float]:
+    return CONNECT_SECONDS, SILENCE_SECONDS + size_in_bytes / SLOWEST_BYTES_PER_SECOND

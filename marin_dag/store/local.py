@@ -1,4 +1,4 @@
-"""LocalStore: a folder, on a disk that may be full, shared or cut off from its power."""
+"""LocalStore: a folder on a disk, safe against full disks, other processes and power cuts."""
 
 import contextlib
 import errno
@@ -15,23 +15,22 @@ import google_crc32c
 from marin_dag.store.retry import TRANSIENT_NUMBERS
 from marin_dag.store.store import CHECKSUM_BLOCK_IN_BYTES, Entry, Store, StoreError, checked, explain_os_error
 
-# What NFS calls a file that was deleted while it was open, and what a desktop leaves, is nobody's either. Nothing else
-# is hidden: a step's own `.tmp-something` is part of its output.
+# Includes files that NFS or a desktop leaves. No other name is hidden: a step's own `.tmp-something` is output.
 TEMPORARY_NAME = re.compile(r"\.tmp-[0-9a-f]{32}|\.nfs[0-9a-f]{8,}|\.DS_Store")
 
 
 class LocalStore(Store):
-    """A folder. Files appear whole, by link or rename of a temporary file that was flushed to the disk first."""
+    """A folder. Files appear whole, by link or rename of a flushed temporary file."""
 
     def __init__(self, prefix: str) -> None:
         self._root = Path(prefix).expanduser().absolute()
         self.prefix = str(self._root)
-        # The system counts the byte that ends a path, too.
+        # The system's limit includes the byte that ends a path.
         self.max_path_in_bytes = os.pathconf("/", "PC_PATH_MAX") - 1 - len(os.fsencode(self._root)) - 1
 
     def list(self, folder: str, starting_with: str = "") -> list[Entry]:
         base = self._root / checked(folder)
-        # Only the deepest folder that `starting_with` names in full needs walking, and there what begins as it ends.
+        # Walk only the deepest folder that `starting_with` names in full.
         inside, _, beginning = starting_with.rpartition("/")
         entries: list[Entry] = []
         with _explained(base):
@@ -51,8 +50,8 @@ class LocalStore(Store):
             except OSError as error:
                 if error.errno in (errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM):
                     raise StoreError(
-                        f"{target}: this file system has no hard links, so that two runs could overwrite each other's "
-                        "records; pass a --prefix on a local disk, on NFS, or gs://."
+                        f"{target}: this file system has no hard links, so two runs could overwrite each other's "
+                        "records. Pass a --prefix on a local disk, on NFS, or gs://."
                     ) from error
                 raise
             _flush_folders(target.parent, *changed)
@@ -68,7 +67,7 @@ class LocalStore(Store):
             target.unlink(missing_ok=True)
 
     def tidy(self, path: str) -> None:
-        with contextlib.suppress(OSError):  # something lies in it, or it is gone
+        with contextlib.suppress(OSError):  # not empty, or gone
             for folder in (self._root / checked(path)).parents:
                 if folder == self._root:
                     return
@@ -115,18 +114,18 @@ class LocalStore(Store):
         target = self._root / checked(path)
         if target.is_symlink():
             raise StoreError(
-                f"{target}: a symbolic link, and an output holds its own bytes, so that a whole prefix can move; write "
-                "the file itself (shutil.copy follows a link, shutil.copytree too)."
+                f"{target}: a symbolic link. An output must contain its own bytes, so that a prefix can move. Write "
+                "the file itself (shutil.copy and shutil.copytree follow links)."
             )
-        if target.exists() and not target.is_file():  # who opens a pipe waits for a writer
-            raise StoreError(f"{target}: a pipe, a socket or a device, and an output holds files; remove it.")
+        if target.exists() and not target.is_file():  # opening a pipe would wait for a writer
+            raise StoreError(f"{target}: a pipe, a socket or a device. An output must contain files only; remove it.")
         checksum, size = google_crc32c.Checksum(), 0
         with _explained(target), target.open("rb") as file:
             while block := file.read(CHECKSUM_BLOCK_IN_BYTES):
                 checksum.update(block)
                 size += len(block)
             os.fsync(file.fileno())
-            # The step made the folders on the way, and a power cut forgets a folder with all that is in it.
+            # Flush the parent folders, which the step made: a power cut would forget them with their contents.
             folder = target.parent
             while folder.is_relative_to(self._root):
                 _flush_folders(folder)
@@ -135,9 +134,9 @@ class LocalStore(Store):
 
     @contextlib.contextmanager
     def _temporary(self, path: str, blocks: Iterable[bytes]) -> Iterator[tuple[Path, Path, tuple[Path, ...]]]:
-        """A flushed file with `blocks` beside `path`; and the folders that are still to be flushed.
+        """Yield a flushed file with `blocks` beside `path`, the target path, and the folders still to be flushed.
 
-        One that a kill leaves behind has a name that no listing shows; see `sweep`.
+        A killed process leaves the file under a name that no listing shows; see `sweep`.
         """
         target = self._root / checked(path)
         temporary = target.parent / f".tmp-{uuid.uuid4().hex}"
@@ -146,12 +145,12 @@ class LocalStore(Store):
             try:
                 try:
                     file = temporary.open("xb")
-                except FileNotFoundError:  # the folder was empty, and somebody tidied it away
+                except FileNotFoundError:  # another process deleted the empty folder
                     changed = _make_folder(target.parent)
                     file = temporary.open("xb")
                 with file:
                     file.writelines(blocks)
-                    if file.tell():  # of an empty file there is only the name, which the folder holds
+                    if file.tell():  # an empty file has only its name, which is in the folder
                         file.flush()
                         os.fsync(file.fileno())
                 yield temporary, target, changed
@@ -172,24 +171,26 @@ def _walk(folder: Path, entries: list[Entry], skip: int, beginning: str = "") ->
                 _walk(Path(child.path), entries, skip)
                 continue
             with contextlib.suppress(FileNotFoundError):  # deleted since the folder was read
-                # A link counts as what it is; `settle` refuses it.
+                # A link is listed as a link; `settle` refuses it.
                 status = child.stat(follow_symlinks=False)
                 entries.append(Entry(child.path[skip:], status.st_size, status.st_mtime))
 
 
 def _make_folder(folder: Path) -> tuple[Path, ...]:
-    """The folders that are changed by it, deepest first: until they are flushed a power cut forgets the new ones, with
-    the record in them. Flushed after the record, they cost one write of the journal with it, not one each."""
+    """Create a folder and its parents; return the changed folders, deepest first, which are still to be flushed.
+
+    Flushed after the file in them, they cost one write of the journal together, not one each.
+    """
     if folder.is_dir():
         return ()
     changed = _make_folder(folder.parent)
     try:
         folder.mkdir(exist_ok=True)
     except FileNotFoundError as error:
-        if not folder.parent.is_dir():  # it was empty, and somebody tidied it away
+        if not folder.parent.is_dir():  # another process deleted the empty folder
             return _make_folder(folder)
-        # A file system such as /proc, in which nothing is made.
-        raise StoreError(f"{folder}: no folder can be made there; pass another --prefix.") from error
+        # A file system such as /proc.
+        raise StoreError(f"{folder}: no folder can be made there. Pass another --prefix.") from error
     return (folder.parent, *changed)
 
 
@@ -209,5 +210,5 @@ def _explained(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        passes = error.errno in TRANSIENT_NUMBERS
-        raise StoreError(explain_os_error(error, str(path)), is_transient=passes) from error
+        is_transient = error.errno in TRANSIENT_NUMBERS
+        raise StoreError(explain_os_error(error, str(path)), is_transient=is_transient) from error

@@ -1,10 +1,9 @@
-"""Redaction: no secret of the environment, of a URL or of a header reaches a record, a log or the terminal.
+"""Redaction: keeps secrets of the environment, of URLs and of headers out of records, logs and the terminal.
 
-Text for people loses its secrets (`redact`). An identity loses them too (`redact_identity`), but stays an identity: it
-takes no notice of the environment, which differs between machines, and where a secret might be more than a permission
-it leaves a fingerprint, so that two values never become one. Of a URL the permission is known for what it is: user and
-password, and the signature with all that belongs to it. They say who may fetch and not what is fetched, so that two
-signed URLs of one object are one identity.
+`redact` removes secrets from text for the user. `redact_identity` removes them from an identity, which must stay the
+same on each machine, so it ignores the environment. It replaces a secret by a fingerprint, so that two values stay
+different. From a URL it removes user, password and signature without a trace: they say who may fetch an object, not
+which, so two signed URLs of one object are one identity.
 """
 
 import dataclasses
@@ -24,19 +23,18 @@ from marin_dag.errors import UserError
 
 HIDDEN = "***"
 OTHER_SECRETS = r"secret|passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|credentials?"
-# A language-model project is full of tokens that are no secret: `num_tokens=12`, `eos_token=2`, `tokenizer: llama`.
+# Many tokens are no secrets: `num_tokens=12`, `eos_token=2`, `tokenizer: llama`.
 TOKENS = r"(?:(?<![\w-])|--|x-[\w-]{1,40}-|(?:auth|access|api|bearer|refresh|security|session|hf)[_-]?)token"
 SECRET_NAME = rf"(?:{TOKENS}|{OTHER_SECRETS}|signature|(?<=[?&])(?:sig|key))"
 SECRET_FIELD = re.compile(rf"^(?:\w+_)?(?:{OTHER_SECRETS})$|^{TOKENS}$", re.IGNORECASE)
 ENVIRONMENT_NAME = re.compile(rf"TOKEN(?![A-Z])|{OTHER_SECRETS}|signature|_KEY$|_PASS$", re.IGNORECASE)
-# Shorter values ("1", "true", "token") would blot out ordinary words.
+# Shorter values ("1", "true", "token") are ordinary words.
 SHORTEST_SECRET = 8
 FINGERPRINT_DIGITS = 12
 QUOTE = r"[bru]{0,2}[\"']"
-# What follows a quoted name without quotes, and is left as it is: else JSON is JSON no more.
+# Unquoted values after a quoted name; they stay, so that JSON stays valid.
 NO_JSON = r"(?!null\b|true\b|false\b|none\b|nan\b|-?\d|-?infinity\b|[\[{(])"
-# Of each match the first group stays. A name that a pattern looks for, such as that of a scheme, has a longest length:
-# else a line of a hundred kilobytes takes minutes.
+# The first group of each match stays. Names in the patterns have a longest length, or a line of 100 kB takes minutes.
 URL_PATTERNS = (
     re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://)[^/\s:@\"']*:[^/\s@\"']+(?=@)", re.IGNORECASE),
     re.compile(r"(\b(?:https?|ftp)://)[^/\s@\"']+(?=@)", re.IGNORECASE),
@@ -53,18 +51,18 @@ PATTERNS = (
     re.compile(r"(\b)eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+"),
     re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).+?(?=-----END|\Z)", re.DOTALL),
 )
-# What a user and a password in a URL are of; an @ behind anything else may stand in a query or in another word.
+# Characters of user and password in a URL; an @ after others may belong to a query or to another word.
 USER = re.compile(r"[\w.~!$&'*+=:%-]+")
 URL = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}://[^\s\"'<>]+", re.IGNORECASE)
-# What any of the patterns needs; most values of a config hold none of it.
+# Every pattern needs one of these; most values of a config contain none.
 SUSPICIOUS = re.compile(
     rf"://|authorization|bearer|cookie|token|{OTHER_SECRETS}|signature|hf_|ghp_|github_|glpat-|xox|AIza|ya29|sk-|eyJ|BEGIN",
     re.IGNORECASE,
 )
-# `signature=0` may ask a server for something else.
+# A shorter value, as in `signature=0`, is another parameter.
 SHORTEST_SIGNATURE = 12
 SIGNATURES = frozenset({"x-goog-signature", "x-amz-signature", "signature", "sig"})
-# What Google, Amazon, CloudFront and Azure put into a signed URL beside the signature itself.
+# Parameters of signed URLs of Google, Amazon, CloudFront and Azure.
 PARTS_OF_A_SIGNATURE = SIGNATURES | {
     *("expires", "googleaccessid", "awsaccesskeyid", "key-pair-id", "policy"),
     *("se", "st", "sp", "sv", "sr", "ss", "srt", "spr", "sip", "sdd", "skoid", "sktid", "skt", "ske", "sks", "skv"),
@@ -74,11 +72,11 @@ CONTAINERS = (dict, list, tuple, set, frozenset, BaseModel)
 
 
 class SecretError(UserError):
-    """A value that is kept and shown holds a secret."""
+    """A value that is stored and shown contains a secret."""
 
 
 def redact(text: str) -> str:
-    """`text` without the values of secret environment variables and without what looks like a secret."""
+    """Return `text` without values of secret environment variables and without what looks like a secret."""
     for secret in _known_secrets():
         text = text.replace(secret, HIDDEN)
     for pattern in (*URL_PATTERNS, *PATTERNS):
@@ -88,9 +86,9 @@ def redact(text: str) -> str:
 
 @functools.lru_cache(maxsize=1 << 16)
 def redact_identity(text: str) -> str:
-    """`text` as an identity document holds it; the same on each machine, and different texts stay different.
+    """Return `text` as identity documents contain it: equal on each machine, and different for different texts.
 
-    Except for URLs: user, password, signature and what belongs to the signature are cut out and leave no trace.
+    User, password and signature of a URL are removed without a trace.
     """
     if not SUSPICIOUS.search(text):
         return text
@@ -102,7 +100,7 @@ def redact_identity(text: str) -> str:
 
 
 def redact_field(name: str, text: str) -> str:
-    """The same for a field whose name says that it is a secret, whatever it looks like."""
+    """Return the text of a field as `redact_identity` does, but hide all of it if the name is that of a secret."""
     if not text or not SECRET_FIELD.search(name):
         return redact_identity(text)
     _remember(text)
@@ -110,8 +108,7 @@ def redact_field(name: str, text: str) -> str:
 
 
 def remember_secrets(config: object) -> None:
-    """From now on this process hides the values of the fields of `config` that are named like secrets, wherever they
-    come up: an error that quotes a password does not say that it is one."""
+    """Let this process hide the values of fields of `config` with names of secrets, wherever they appear later."""
     if isinstance(config, (list, tuple, set, frozenset)):
         for item in config:
             remember_secrets(item)
@@ -125,12 +122,12 @@ def remember_secrets(config: object) -> None:
 
 
 def redact_document(document: Any) -> Any:
-    """JSON data whose texts are those that `redact` makes."""
+    """Return JSON data with every text redacted."""
     return _mapped(document, redact)
 
 
 def without_known_secrets(document: Any) -> Any:
-    """A JSON document as it is kept: no secret of this process's environment or of its configs is in it."""
+    """Return a JSON document without the secrets of this process's environment and configs."""
     secrets = _known_secrets()
     if not secrets:
         return document
@@ -147,7 +144,7 @@ def without_known_secrets(document: Any) -> Any:
 
 
 def refuse_secrets(data: Any, path: str) -> None:
-    """Raises SecretError if JSON data that is to be kept holds a secret; what is kept must be what was returned."""
+    """Raise SecretError if JSON data contain a secret; for results, which must be stored unchanged."""
     if isinstance(data, dict):
         for name, item in data.items():
             if isinstance(item, str) and item and SECRET_FIELD.search(name):
@@ -161,7 +158,7 @@ def refuse_secrets(data: Any, path: str) -> None:
 
 
 class RedactingStream:
-    """A terminal or a pipe that what is printed reaches without its secrets, line by line; a context."""
+    """A terminal or a pipe that redacts what is printed, line by line; a context manager."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -176,17 +173,17 @@ class RedactingStream:
         self.flush()
 
     def write(self, text: str) -> int:
-        """As a stream has it."""
+        """Write text; each line appears when it is complete."""
         self._lines.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """As a stream has it."""
+        """Write the incomplete line, and flush the stream."""
         self._lines.flush()
         self._stream.flush()
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """As a stream has it."""
+        """Write each text."""
         for line in lines:
             self.write(line)
 
@@ -195,35 +192,32 @@ class RedactingStream:
 
 
 class LinesWithoutSecrets:
-    """Gathers what is written until a line is whole: a secret that comes in two pieces is hidden as well.
-
-    A progress bar ends its lines by a carriage return.
-    """
+    """Collects text until a line is complete, so that a secret in two pieces is hidden; CR ends a line, too."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
-        self._begun: list[str] = []
+        self._incomplete: list[str] = []
 
     def write(self, text: str) -> None:
-        """Takes a piece of text."""
+        """Add a piece of text."""
         end = max(text.rfind("\n"), text.rfind("\r")) + 1
         if end:
-            self._begun.append(text[:end])
+            self._incomplete.append(text[:end])
             self.flush()
         if end < len(text):
-            self._begun.append(text[end:])
+            self._incomplete.append(text[end:])
 
     def flush(self) -> None:
-        """Writes the line that is not whole yet."""
-        text, self._begun = "".join(self._begun), []
+        """Write the incomplete line."""
+        text, self._incomplete = "".join(self._incomplete), []
         if text:
             self._write(redact(text))
 
 
 def _secret_error(path: str) -> SecretError:
     return SecretError(
-        f"{path} holds what looks like a secret (or the value of a secret environment variable); what is kept "
-        "holds none. Leave it out, and read the secret from the environment where it is used."
+        f"{path} would be stored, and contains what looks like a secret or the value of a secret environment variable. "
+        "Leave it out, and read the secret from the environment where it is used."
     )
 
 
@@ -286,7 +280,7 @@ def _known_secrets() -> tuple[str, ...]:
 @functools.lru_cache(maxsize=1)
 def _secrets_of(environment: frozenset[tuple[str, str]], remembered: frozenset[str]) -> tuple[str, ...]:
     found = {value for name, value in environment if ENVIRONMENT_NAME.search(name) and len(value) >= SHORTEST_SECRET}
-    # A path is where a secret lies, not the secret; hiding it would blot paths out of every log.
+    # The path of a secret is not secret, and hiding paths would make logs useless.
     found = {value for value in found if not value.startswith("/")} | remembered
     found |= {urllib.parse.quote(value, safe="") for value in found}
     return tuple(sorted(found, key=len, reverse=True))

@@ -1,4 +1,4 @@
-"""Transient errors: those that may be gone when the same thing is tried again a little later."""
+"""Transient errors, which may be gone at a later try, and the pauses before it."""
 
 import dataclasses
 import errno
@@ -12,7 +12,7 @@ from typing import TypeVar
 ResultT = TypeVar("ResultT")
 PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 SHARD_PAUSES_SECONDS = (1.0, 2.0)
-"""Between two tries of a shard, each of which may take long."""
+"""Fewer pauses for a shard, since each try may take long."""
 
 TRANSIENT_CODES = frozenset({408, 425, 429, 500, 502, 503, 504})
 TRANSIENT_NUMBERS = frozenset(
@@ -29,11 +29,11 @@ TRANSIENT_NUMBERS = frozenset(
         errno.ETIMEDOUT,
     }
 )
-TENSORSTORE_STATUS = re.compile(r"(?:ABORTED|CANCELLED|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|UNAVAILABLE): ")
-TENSORSTORE_OS_ERROR = re.compile(r"\[os_error_code='(\d+)'\]")
-"""TensorStore raises ValueError for whatever goes wrong: only the words tell a bucket that is away from damaged bytes,
-and what the machine's own disk said."""
-# Named and not imported: the libraries are heavy, and one that is not loaded has raised nothing.
+STATUS_IN_TEXT = re.compile(r"(?:ABORTED|CANCELLED|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|UNAVAILABLE): ")
+OS_ERROR_CODE = re.compile(r"\[os_error_code='(\d+)'\]")
+"""Array libraries raise ValueError for every failure; only the text shows whether a bucket was unreachable or what the
+local disk reported."""
+# By name: the libraries are heavy to import, and one that is not loaded has raised nothing.
 TRANSIENT_NAMES = frozenset(
     {
         "requests.exceptions.ConnectionError",
@@ -60,7 +60,7 @@ TRANSIENT_NAMES = frozenset(
 
 
 def patiently(operation: Callable[[], ResultT], pauses_seconds: Sequence[float] | None = None) -> ResultT:
-    """Calls `operation`, and again after each of a few growing pauses while what it raises may pass."""
+    """Call `operation`, and again after growing pauses as long as it raises transient errors."""
     for pause in PAUSES_SECONDS if pauses_seconds is None else pauses_seconds:
         try:
             return operation()
@@ -72,8 +72,10 @@ def patiently(operation: Callable[[], ResultT], pauses_seconds: Sequence[float] 
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether `error`, or what it was raised from, is of a kind that passes. Unknown errors are permanent: to redo
-    hours of work on a guess costs more than one command by a person."""
+    """Return whether `error`, or its cause, is transient.
+
+    Unknown errors are permanent: repeating hours of work on a guess costs more than a command of the user.
+    """
     current: BaseException | None = error
     seen: set[int] = set()
     while current is not None and id(current) not in seen:  # `raise error from error`
@@ -96,9 +98,9 @@ def _is_transient_itself(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError) and error.errno in TRANSIENT_NUMBERS:
         return True
-    if isinstance(error, ValueError) and (number := TENSORSTORE_OS_ERROR.search(str(error))):
+    if isinstance(error, ValueError) and (number := OS_ERROR_CODE.search(str(error))):
         return int(number[1]) in TRANSIENT_NUMBERS
-    if isinstance(error, ValueError) and TENSORSTORE_STATUS.match(str(error)):
+    if isinstance(error, ValueError) and STATUS_IN_TEXT.match(str(error)):
         return True
     if any(f"{base.__module__}.{base.__qualname__}" in TRANSIENT_NAMES for base in type(error).__mro__):
         return True
@@ -111,13 +113,15 @@ def _is_transient_itself(error: BaseException) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Backoff:
-    """How a request is tried again: after growing pauses, each drawn from the upper half of its range so that clients
-    that failed together do not come back together.
+    """Pauses between the tries of a request.
+
+    They are drawn at random from the upper half of a range that doubles, so that clients that failed together do not
+    return together.
 
     Attributes:
-        first_seconds: the longest first pause; it doubles.
-        longest_seconds: no pause is longer, whatever the server asks for.
-        num_pauses: how often.
+        first_seconds: the longest first pause.
+        longest_seconds: the longest pause of all.
+        num_pauses: the number of pauses.
     """
 
     first_seconds: float = 0.25
@@ -125,27 +129,21 @@ class Backoff:
     num_pauses: int = 5
 
     def pauses(self) -> "Pauses":
-        """Those of one request."""
+        """Return the pauses of one request."""
         return Pauses(self)
 
 
 class Pauses:
-    """The pauses of one request so far."""
+    """The pauses of one request."""
 
     def __init__(self, backoff: Backoff) -> None:
         self._backoff = backoff
         self._num_taken = 0
 
-    def after(self, error: BaseException, asked: float | None = None) -> float | None:
-        """How long to wait after `error`, or None: it will not pass, or it was waited for long enough.
-
-        Args:
-            error: what the last try raised.
-            asked: the pause in seconds that the server asks for.
-        """
+    def after(self, error: BaseException) -> float | None:
+        """Return the seconds to wait after `error`; None if it is permanent or the pauses are used up."""
         if self._num_taken == self._backoff.num_pauses or not is_transient(error):
             return None
         pause = self._backoff.first_seconds * 2**self._num_taken
         self._num_taken += 1
-        drawn = min(pause, self._backoff.longest_seconds) * random.uniform(0.5, 1.0)
-        return drawn if asked is None else min(max(drawn, asked), self._backoff.longest_seconds)
+        return min(pause, self._backoff.longest_seconds) * random.uniform(0.5, 1.0)

@@ -1,13 +1,14 @@
-"""S3Store: a Store on S3, or on a server that speaks like it, through s3fs; needs the extra `s3`.
+"""S3Store: a Store on S3, or on a server that speaks its protocol, through s3fs; needs the extra `s3`.
 
-Create-only is `If-None-Match: *`. Some servers that speak S3 take no notice of it, and two runs would overwrite each
-other's records there; so the first create tries it out, and refuses such a server.
+Create-only is `If-None-Match: *`. Some servers ignore it, and there two runs would overwrite each other's records. So
+the first create tests the server, and refuses it if the condition has no effect.
 """
 
 import contextlib
+import functools
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import botocore.exceptions
@@ -15,39 +16,47 @@ import fsspec.asyn
 import google_crc32c
 import s3fs
 
-from marin_dag.store.cloud import FIRST_CONTACT_TIMEOUT_SECONDS, CloudStore, first_line
+from marin_dag.store.cloud import CREATOR, FIRST_CONTACT_TIMEOUT_SECONDS, CloudStore, first_line
 from marin_dag.store.redact import redact
 from marin_dag.store.retry import TRANSIENT_CODES, Backoff
-from marin_dag.store.store import CHECKSUM_BLOCK_IN_BYTES, Entry, StoreError, checked
+from marin_dag.store.store import CHECKSUM_BLOCK_IN_BYTES, Entry, ExplainedFile, StoreError, checked
 
-CREATOR = "creator"
 PROBE = "conditional-write-probe"
 BACKOFF = Backoff()
-# Requests are tried again by botocore itself, with a pause that doubles and is drawn at random.
+# botocore repeats requests itself, with a random pause that doubles.
 REQUESTS = {"retries": {"mode": "standard", "max_attempts": 6}, "connect_timeout": 10, "read_timeout": 60}
+LOG_IN = "Log in (`aws configure`, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), or ask for access to the bucket"
+
+LOGIN_ERRORS = (
+    botocore.exceptions.NoCredentialsError,
+    botocore.exceptions.PartialCredentialsError,
+    PermissionError,
+)
 
 
 class S3Store(CloudStore):
-    """`s3://bucket/folder`. Address and credentials come from where AWS's own tools take them."""
+    """A store at `s3://bucket/folder`. Address and credentials come from where AWS's own tools take them."""
 
     service = "S3"
     way_there = "the network, the proxy and AWS_ENDPOINT_URL"
 
     def __init__(self, prefix: str) -> None:
-        super().__init__(prefix, s3fs.S3FileSystem(use_listings_cache=False, config_kwargs=REQUESTS))
+        super().__init__(prefix)
+        self._fs = s3fs.S3FileSystem(use_listings_cache=False, config_kwargs=REQUESTS)
+        self._in_contact = False
         self._is_create_only = False
 
     def list(self, folder: str, starting_with: str = "") -> list[Entry]:
         beginning = f"{self._folder}{checked(folder)}/{starting_with}"
         items: list[dict[str, Any]] = []
-        asked: dict[str, str] = {}
+        continued: dict[str, str] = {}
         while True:
             with self._explained(folder):
-                page = self._call("list_objects_v2", Prefix=beginning, **asked)
+                page = self._call("list_objects_v2", Prefix=beginning, **continued)
             items += page.get("Contents", [])
             if not page.get("IsTruncated"):
                 break
-            asked = {"ContinuationToken": page["NextContinuationToken"]}
+            continued = {"ContinuationToken": page["NextContinuationToken"]}
         return self._entries((item["Key"], item["Size"], item["LastModified"].timestamp()) for item in items)
 
     def read(self, path: str) -> bytes:
@@ -67,8 +76,37 @@ class S3Store(CloudStore):
         with self._explained(path):
             self._call("delete_object", Key=self._key(path))
 
+    def exists(self, path: str) -> bool:
+        with self._explained(path):
+            try:
+                self._info(path)
+            except FileNotFoundError:
+                return False
+            return True
+
+    def open(self, path: str, mode: str = "rb") -> ExplainedFile:
+        explained = functools.partial(self._explained, path)
+        with explained():
+            return ExplainedFile(self._fs.open(self._path(path), mode), explained)
+
+    def write_blocks(self, path: str, blocks: Iterable[bytes]) -> None:
+        with self._explained(path):
+            file = self._fs.open(self._path(path), "wb")
+            try:
+                for block in blocks:
+                    file.write(block)
+            except BaseException:
+                file.discard()  # parts that were sent cost money until the upload is given up
+                file.closed = True  # otherwise the upload is finished when the file is freed
+                raise
+            file.close()
+
+    def copy(self, source: str, target: str) -> None:
+        with self._explained(target):
+            self._fs.cp_file(self._path(source), self._path(target))
+
     def settle(self, path: str) -> tuple[int, str]:
-        # S3 keeps no CRC32C of what came in parts, so that the bytes are read once more.
+        # S3 keeps no CRC32C of an object that was uploaded in parts, so its bytes are read.
         checksum, size = google_crc32c.Checksum(), 0
         with self._explained(path), self._fs.open(self._path(path), cache_type="readahead") as file:
             while block := file.read(CHECKSUM_BLOCK_IN_BYTES):
@@ -76,13 +114,8 @@ class S3Store(CloudStore):
                 size += len(block)
         return size, checksum.digest().hex()
 
-    def _abandon(self, file: Any) -> None:
-        file.discard()  # parts that were sent are paid for until they are given up
-        super()._abandon(file)
-
     def _create(self, path: str, data: bytes) -> bool:
-        # botocore sends a request again when its reply was lost; the second then meets the object of the first. The
-        # random creator tells this call's own object from another's, even where both hold the same bytes.
+        # botocore repeats a request whose reply was lost, and the second then meets the object of the first.
         own = {CREATOR: uuid.uuid4().hex}
         pauses = BACKOFF.pauses()
         while True:
@@ -93,7 +126,7 @@ class S3Store(CloudStore):
                 except OSError as error:
                     if _status(error) == 412:
                         return self._metadata(path) == own
-                    # 409: another create of this path is under way, and which of the two wins is not known yet.
+                    # 409: another create of this path is in progress, and either of the two may win.
                     pause = pauses.after(TimeoutError()) if _status(error) == 409 else None
                     if pause is None:
                         raise
@@ -114,13 +147,16 @@ class S3Store(CloudStore):
         self.delete(probe)
         if outcomes != [True, False]:
             raise StoreError(
-                f"{self.prefix}: this server takes no notice of `If-None-Match: *`, so that two runs could overwrite "
-                "each other's records; pass a --prefix on S3 itself, on gs:// or on a local disk."
+                f"{self.prefix}: this server ignores `If-None-Match: *`, so two runs could overwrite each other's "
+                "records. Pass a --prefix on S3 itself, on gs:// or on a local disk."
             )
         self._is_create_only = True
 
     def _call(self, method: str, **values: Any) -> Any:
         return self._fs.call_s3(method, Bucket=self._bucket, **values)
+
+    def _path(self, path: str) -> str:
+        return f"{self._root}/{checked(path)}"
 
     @contextlib.contextmanager
     def _explained(self, path: str) -> Iterator[None]:
@@ -131,49 +167,45 @@ class S3Store(CloudStore):
             yield
         except FileNotFoundError:
             raise
-        except (botocore.exceptions.NoCredentialsError, botocore.exceptions.PartialCredentialsError) as error:
-            raise StoreError(f"{url}: {first_line(error)}; {LOG_IN}.") from error
-        except (botocore.exceptions.BotoCoreError, fsspec.asyn.FSTimeoutError) as error:
-            raise self._unreachable(url, error) from error
-        except PermissionError as error:
-            raise StoreError(f"{url}: {first_line(error)}; {LOG_IN}.") from error
-        except OSError as error:
-            status = _status(error)
-            is_transient = status is None or status in TRANSIENT_CODES | {409}
-            raise StoreError(
-                f"{url}: S3 answered {status or 'half an answer'} ({first_line(error)}); run the same command again, "
-                "nothing finished is lost.",
-                is_transient=is_transient,
-            ) from error
+        except (botocore.exceptions.BotoCoreError, fsspec.asyn.FSTimeoutError, OSError) as error:
+            raise self._explanation(url, error) from error
+
+    def _explanation(self, url: str, error: Exception) -> StoreError:
+        is_login = isinstance(
+            error, (botocore.exceptions.NoCredentialsError, botocore.exceptions.PartialCredentialsError)
+        )
+        if is_login or isinstance(error, PermissionError):
+            return StoreError(f"{url}: {first_line(error)}. {LOG_IN}.")
+        if isinstance(error, (botocore.exceptions.BotoCoreError, fsspec.asyn.FSTimeoutError)):
+            return self._unreachable(url, error)
+        status = _status(error)
+        return StoreError(
+            f"{url}: S3 answered {status or 'half an answer'} ({first_line(error)}). Run the same command again; "
+            "nothing finished is lost.",
+            is_transient=status is None or status in TRANSIENT_CODES | {409},
+        )
 
     def _make_contact(self) -> None:
         try:
             self._fs.connect()
-        except ValueError as error:  # botocore's of an address
+        except ValueError as error:  # botocore's, for a malformed address
             raise StoreError(
-                f"{self.prefix}: {redact(str(error))}; an address of S3, which AWS_ENDPOINT_URL or the profile gives, "
-                "begins with http:// or https://."
+                f"{self.prefix}: {redact(str(error))}. The address of S3 in AWS_ENDPOINT_URL or in the profile must "
+                "begin with http:// or https://."
             ) from error
-        self._refuse_no_network(self.prefix, self._fs.s3.meta.endpoint_url)
-
-        async def first_page() -> Any:
-            return await self._fs._call_s3("list_objects_v2", Bucket=self._bucket, MaxKeys=1)
-
+        self._check_network(self._fs.s3.meta.endpoint_url)
         try:
-            fsspec.asyn.sync(self._fs.loop, first_page, timeout=FIRST_CONTACT_TIMEOUT_SECONDS)
+            self._call("list_objects_v2", MaxKeys=1, timeout=FIRST_CONTACT_TIMEOUT_SECONDS)
         except FileNotFoundError as error:
             raise StoreError(
-                f"{self.prefix}: there is no bucket {self._bucket}; make it (`aws s3 mb s3://{self._bucket}`) or name "
+                f"{self.prefix}: there is no bucket {self._bucket}. Make it (`aws s3 mb s3://{self._bucket}`) or name "
                 "another."
             ) from error
         self._in_contact = True
 
 
-LOG_IN = "log in (`aws configure`, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), or ask for access to the bucket"
-
-
 def _status(error: BaseException) -> int | None:
-    """The status of the answer that became `error`; None where no whole answer came."""
+    """Return the HTTP status behind `error`; None if no whole answer came."""
     response = getattr(error.__cause__, "response", None) or {}
     status: int | None = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     return status

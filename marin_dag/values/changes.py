@@ -1,22 +1,23 @@
-"""Changes to a frozen config: dotted paths, validated against the schema; a wrong key names the nearest right one."""
+"""Changes of a frozen config by dotted paths: all applied, then validated once; a wrong path names the nearest one."""
 
 import dataclasses
 import difflib
-import functools
 import json
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from marin_dag.errors import UserError
-from marin_dag.graph.inputs import Input
 from marin_dag.values.readings import RefusedValueError, first_problem, read_text, shape, validated
-from marin_dag.values.structures import fields_of, structures_in
+from marin_dag.values.reference import Reference
+from marin_dag.values.walk import WITH_FIELDS, Form, children, fields_of, form_of, rebuilt, structures_in
 
 MAX_FIELDS = 8
-"""Those of a class that are listed beside a hint."""
+"""Fields of a class that a message lists beside a hint."""
+MAX_PATHS = 3
+"""Changed fields that a message names."""
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -25,159 +26,139 @@ class ChangeError(UserError):
     """A change that the schema does not allow."""
 
 
-def nearest(word: str, candidates: Iterable[str]) -> str:
-    """ " did you mean ...?" and a leading space, or nothing if no candidate is near."""
-    return _meant(_near(word, candidates))
+class Change(NamedTuple):
+    """A field to set."""
+
+    path: str
+    read: Callable[[Any], Any]
+    """Returns the value for the declared type of the field, or raises RefusedValueError."""
+    is_implied: bool = False
+    """Whether the engine makes the change, so that messages do not name it."""
 
 
-def _meant(name: str | None) -> str:
-    return "" if name is None else f" Did you mean {name!r}?"
+def value_change(path: str, value: Any, *, is_implied: bool = False) -> Change:
+    """Return the change that sets a field to a Python value."""
+    return Change(path, lambda hint: validated(hint, value), is_implied)
 
 
-def _near(word: str, candidates: Iterable[str]) -> str | None:
-    names = sorted(candidates)
-    found = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    if not found and word:  # a name without its folder ("web" for "tokenize/web") is near, whatever its length
-        found = [name for name in names if name.rsplit("/", 1)[-1] == word or name.startswith(word)][:1]
-    return found[0] if found else None
+def value_changes(values: Mapping[str, Any]) -> list[Change]:
+    """Return the changes to these values, whole fields before their parts, in whatever order they are given."""
+    return [value_change(path, value) for path, value in sorted(values.items(), key=lambda item: item[0].count("."))]
 
 
-def nearest_field(word: str, owner: type) -> str:
-    """As `nearest`, of the fields of a class; also for what people call one by: its initials (`lr`), the class that it
-    takes (`ema`), and a field of that class (`skip_sigma`)."""
-    fields = dict(fields_of(owner))
-    for name, hint in fields.items():
-        inner = list(structures_in(hint))
-        initials = "".join(part[:1] for part in name.split("_"))
-        if (len(word) > 1 and word == initials) or word.replace("_", "") in (kind.__name__.lower() for kind in inner):
-            return _meant(name)
-        if word.startswith(f"{name}_") and inner:
-            within = _near(word.removeprefix(f"{name}_"), [field for kind in inner for field, _ in fields_of(kind)])
-            return _meant(name if within is None else f"{name}.{within}")
-    return nearest(word, fields)
+def text_change(path: str, text: str, reference_named: Callable[[str], Reference] | None = None) -> Change:
+    """Return the change that sets a field from text that a user typed, read by the field's declared type."""
+    context = None if reference_named is None else {"reference_named": reference_named}
+    return Change(path, lambda hint: read_text(hint, text, context))
 
 
-def apply_changes(config: ModelT, changes: Mapping[str, Any], *, owner: str) -> ModelT:
-    """`config` with each dotted field of `changes` replaced and validated; nothing else moves."""
-    # Whole fields first: "learning_rate" and then "learning_rate.end_value" may both be changed, in either order.
-    for path, value in sorted(changes.items(), key=lambda item: item[0].count(".")):
-        leaf = functools.partial(validated, value=value)
-        config = _replace(config, type(config), path.split("."), leaf, owner, path)
-    return config
+def changed(config: ModelT, changes: Iterable[Change], *, owner: str) -> ModelT:
+    """Return `config` with all changes, validated once; of two changes of one field, or of a part, the later wins.
 
-
-def apply_text(
-    config: ModelT, path: str, text: str, *, owner: str, input_named: Callable[[str], Any] | None = None
-) -> ModelT:
-    """`config` with the field at `path` set from text typed by a person, read by the field's own type."""
-    context = {"input_named": input_named} if input_named else None
-    return _replace(config, type(config), path.split("."), lambda hint: read_text(hint, text, context), owner, path)
+    Raises:
+        ChangeError: a path leads nowhere, a value is refused, or the config with all changes is.
+    """
+    root = _Place(owner)
+    for change in changes:
+        place = root
+        for key in change.path.split("."):
+            place = place.inner.setdefault(key, _Place(owner))
+        place.change = change
+        place.inner.clear()
+    return typing.cast(ModelT, _changed(config, type(config), root)) if root.inner else config
 
 
 def value_at(value: Any, path: str) -> Any:
-    """What lies at a dotted path."""
-    for part in path.split("."):
-        if isinstance(value, dict):
-            value = value[part]
-        elif isinstance(value, (tuple, list)):
-            value = value[int(part)]
-        else:
-            value = getattr(value, part)
+    """Return what lies at a dotted path; raise LookupError if there is nothing."""
+    for key in path.split("."):
+        value = dict(children(value))[_key(value, key)]
     return value
 
 
-def _replace(
-    value: Any,
-    hint: Any,
-    path: list[str],
-    leaf: Callable[[Any], Any],
-    owner: str,
-    whole: str,
-    examples: Sequence[Any] | None = None,
-) -> Any:
-    """`value` with what lies at `path` replaced; `hint` is the declared type of `value`, `examples` are its field's."""
-    if not path:
-        try:
-            return leaf(hint)
-        except RefusedValueError as error:
-            there = ", ".join(f"{owner}.{whole}.{name}" for name in _fields_there(value))
-            cure = f"\nOr set one field of what is there: {there}" if there else said_now(value)
-            cure += f" For example: {json.dumps(examples[0])}" if examples else ""
-            raise ChangeError(f"{owner}.{whole}: {error}{cure}") from None
-    key, rest = path[0], path[1:]
-    where = f"{owner}.{whole}"
+@dataclasses.dataclass
+class _Place:
+    """A place in a config: its own change, and those of places below."""
 
-    def changed(old: Any, inner: Any, examples: Sequence[Any] | None = None) -> Any:
-        return _replace(old, inner, rest, leaf, owner, whole, examples)
+    owner: str
+    change: Change | None = None
+    inner: dict[str, "_Place"] = dataclasses.field(default_factory=dict)
 
-    if isinstance(value, BaseModel):
-        fields = type(value).model_fields
-        if key not in fields:
-            raise _no_field(where, value, key)
-        new = {name: getattr(value, name) for name in fields}
-        new[key] = changed(new[key], _annotation(type(value), key), fields[key].examples)
-        return _rebuilt(where, lambda: type(value)(**new))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        if key not in _fields_there(value):
-            raise _no_field(where, value, key)
-        item = changed(getattr(value, key), typing.get_type_hints(type(value), include_extras=True)[key])
-        return _rebuilt(where, lambda: dataclasses.replace(value, **{key: item}))
-    if isinstance(value, dict):
-        inner = _argument(hint, dict, 1)
-        if key not in value and rest:
-            raise _unknown(where, "this mapping", key, value)
-        return {**value, key: changed(value.get(key), inner)}
-    if isinstance(value, (tuple, list)):
-        if not key.isdigit() or int(key) >= len(value):
-            raise _unknown(where, f"this list of {len(value)}", key, [str(i) for i in range(len(value))])
-        index = int(key)
-        item = changed(value[index], _argument(hint, type(value), index))
-        return type(value)([*value[:index], item, *value[index + 1 :]])
-    takes = f": it takes {shape(hint)}" if any(structures_in(hint)) else ""
-    raise ChangeError(f"{where}: {value!r} has no field {key!r}; set the whole value instead{takes}.")
+    def __str__(self) -> str:
+        """Name the changed fields for an error."""
+        paths = [change.path for change in self._changes() if not change.is_implied]
+        return ", ".join(f"{self.owner}.{path}" for path in paths) if 0 < len(paths) <= MAX_PATHS else self.owner
+
+    def _changes(self) -> Iterator[Change]:
+        if self.change is not None:
+            yield self.change
+        for place in self.inner.values():
+            yield from place._changes()
 
 
-def said_now(value: Any) -> str:
-    """ " It is 0.1 now." with a leading space, of a value that is short enough to say; of a mapping one to copy."""
-    if isinstance(value, dict) and value and all(isinstance(item, Input) for item in value.values()):
-        return f" It is {json.dumps({key: _named(item) for key, item in value.items()})} now."
-    return f" It is {value!r} now." if isinstance(value, int | float | str | None) else ""
-
-
-def _named(item: Input[Any]) -> str:
-    """An input as a person types it."""
-    is_at_its_stop = item.milestone is None or item.follows_stop
-    return item.name if is_at_its_stop else f"{item.name}@{item.milestone}"
-
-
-def _fields_there(value: Any) -> list[str]:
-    if isinstance(value, BaseModel):
-        return list(type(value).model_fields)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [field.name for field in dataclasses.fields(value) if field.init]
-    return []
-
-
-def _rebuilt(where: str, build: Callable[[], Any]) -> Any:
+def _changed(value: Any, hint: Any, place: _Place, examples: Iterable[Any] | None = None) -> Any:
+    """Return `value`, whose declared type is `hint`, with the changes of a place."""
+    if place.change is not None:
+        value = _read(place.change, value, hint, place.owner, examples)
+    if not place.inner:
+        return value
+    new = {}
+    for key, inner in place.inner.items():
+        name, item, item_hint = _item(value, hint, key, inner)
+        model_field = type(value).model_fields[name] if isinstance(value, BaseModel) else None
+        new[name] = _changed(item, item_hint, inner, None if model_field is None else model_field.examples)
     try:
-        return build()
+        return rebuilt(value, new, is_checked=True)
     except ValidationError as error:
-        raise ChangeError(f"{where}: {first_problem(error, shows_whole=False)}") from None
+        raise ChangeError(f"{place}: {first_problem(error, shows_whole=False)}") from None
     except ValueError as error:
-        raise ChangeError(f"{where}: {error}") from None
+        raise ChangeError(f"{place}: {error}") from None
 
 
-def _annotation(model: type[BaseModel], key: str) -> Any:
-    """Declared type of a field with its constraints, so that `Field(ge=0)` is checked on the value alone."""
-    field = model.model_fields[key]
-    annotation: Any = field.annotation
-    for mark in field.metadata:
-        annotation = typing.Annotated[annotation, mark]
-    return annotation
+def _read(change: Change, now: Any, hint: Any, owner: str, examples: Iterable[Any] | None) -> Any:
+    try:
+        return change.read(hint)
+    except RefusedValueError as error:
+        inside = ", ".join(f"{owner}.{change.path}.{name}" for name in _field_names(now))
+        cure = f"\nOr set one field of what is there: {inside}" if inside else current_value(now)
+        example = f" For example: {json.dumps(next(iter(examples)))}" if examples else ""
+        raise ChangeError(f"{owner}.{change.path}: {error}{cure}{example}") from None
+
+
+def _item(value: Any, hint: Any, key: str, place: _Place) -> tuple[Any, Any, Any]:
+    """Return name, value and declared type of the child that `key` names."""
+    form = form_of(type(value))
+    if form is Form.MAPPING and (key in value or not place.inner):
+        return key, value.get(key), _argument(hint, dict, 1)
+    items = dict(children(value))
+    name = _key(value, key)
+    if name in items:
+        if form in WITH_FIELDS and name in fields_of(type(value)):
+            return name, items[name], fields_of(type(value))[name]
+        if form is Form.SEQUENCE:
+            return name, items[name], _argument(hint, type(value), name)
+    if form in WITH_FIELDS:
+        owner = type(value)
+        raise _unknown(place, owner.__qualname__, key, _field_names(value), nearest_field(key, owner))
+    if form in (Form.MAPPING, Form.SEQUENCE):
+        what = "this mapping" if form is Form.MAPPING else f"this list of {len(value)}"
+        names = [str(name) for name in items]
+        raise _unknown(place, what, key, names, nearest(key, names))
+    takes = f": it takes {shape(hint)}" if any(structures_in(hint)) else ""
+    raise ChangeError(f"{place}: {value!r} has no field {key!r}; set the whole value instead{takes}.")
+
+
+def _key(value: Any, key: str) -> Any:
+    """Return the name of a child that `key` spells: fields of a NamedTuple have an index, too."""
+    form = form_of(type(value))
+    if form is Form.SEQUENCE and key.isdigit():
+        return int(key)
+    if form is Form.NAMEDTUPLE and key.isdigit() and int(key) < len(value):
+        return value._fields[int(key)]
+    return key
 
 
 def _argument(hint: Any, container: type, index: int) -> Any:
-    """The declared type of one item of a container, or Any where the declaration does not say."""
+    """Return the declared type of one item of a container, or Any where the declaration does not say."""
     for candidate in (hint, *typing.get_args(hint)):
         if typing.get_origin(candidate) is typing.Annotated:
             candidate = typing.get_args(candidate)[0]
@@ -191,25 +172,37 @@ def _argument(hint: Any, container: type, index: int) -> Any:
     return Any
 
 
-def _no_field(where: str, value: Any, key: str) -> ChangeError:
-    found = " or ".join(repr(path) for path in _paths_to(value, key))
-    meant = f" Did you mean {found}?" if found else nearest_field(key, type(value))
-    return _unknown(where, type(value).__qualname__, key, _fields_there(value), meant)
+def current_value(value: Any) -> str:
+    """Return " It is 0.1 now." with a leading space, for a value that is short enough to show, or ""."""
+    if isinstance(value, dict) and value and all(isinstance(item, Reference) for item in value.values()):
+        return f" It is {json.dumps({key: item.typed for key, item in value.items()})} now."
+    return f" It is {value!r} now." if isinstance(value, int | float | str | None) else ""
 
 
-def _unknown(where: str, owner: str, key: str, known: Iterable[str], meant: str | None = None) -> ChangeError:
+def nearest(word: str, candidates: Iterable[str]) -> str:
+    """Return " Did you mean ...?" with a leading space, or "" if no candidate is near."""
+    names = sorted(candidates)
+    found = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    if not found and word:  # a name without its folder ("web" for "tokenize/web") is near, whatever its length
+        found = [name for name in names if name.rsplit("/", 1)[-1] == word or name.startswith(word)][:1]
+    return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def nearest_field(word: str, owner: type) -> str:
+    """Return the same for the fields of a class and those one step below: users often leave out the first part."""
+    fields = fields_of(owner)
+    inner = [
+        f"{name}.{field}" for name, hint in fields.items() for kind in structures_in(hint) for field in fields_of(kind)
+    ]
+    exact = [path for path in dict.fromkeys(inner) if path.partition(".")[2] == word]
+    return f" Did you mean {' or '.join(map(repr, exact))}?" if exact else nearest(word, [*fields, *inner])
+
+
+def _unknown(place: _Place, owner: str, key: str, known: Iterable[str], meant: str) -> ChangeError:
     names = sorted(known)
-    meant = nearest(key, names) if meant is None else meant
-    # A hint is not to be looked for among forty names.
     fields = "" if meant and len(names) > MAX_FIELDS else f" Fields: {', '.join(names) or 'none'}."
-    return ChangeError(f"{where}: {owner} has no field {key!r}.{meant}{fields}")
+    return ChangeError(f"{place}: {owner} has no field {key!r}.{meant}{fields}")
 
 
-def _paths_to(value: Any, field: str) -> list[str]:
-    """Dotted fields of `value` that end in `field`, one step down: what the field of a field is often taken for."""
-    found = []
-    for name in _fields_there(value):
-        item = getattr(value, name)
-        if field in (item if isinstance(item, dict) else _fields_there(item)):
-            found.append(f"{name}.{field}")
-    return found
+def _field_names(value: Any) -> list[str]:
+    return list(fields_of(type(value))) if form_of(type(value)) in WITH_FIELDS else []

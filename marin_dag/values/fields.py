@@ -1,4 +1,4 @@
-"""Field markers: what a config field is for, said by its type. A field without marker is identity."""
+"""Field markers: the type of a config field says what the field is for. A field without marker is identity."""
 
 import dataclasses
 import math
@@ -20,21 +20,21 @@ class RuntimeField:
 
 @dataclasses.dataclass(frozen=True)
 class StopField:
-    """Marks the milestone at which a trajectory stops: in the key of the record, not in the digest."""
+    """Marks the milestone at which a step stops: in the key of the record, not in the digest."""
 
 
 @dataclasses.dataclass(frozen=True)
 class OnceField:
-    """Marks what acts only where a trajectory leaves its predecessor."""
+    """Marks what acts only where a step begins."""
 
 
 Runtime = Annotated[T, RuntimeField()]
 """A config field that is execution: `workers: Runtime[int] = 2`. It never enters an identity."""
 StopAt = Annotated[T, StopField()]
-"""Where a trajectory stops: names a milestone of it, and is not in the trajectory's digest."""
+"""The milestone at which a step stops, which is not in the digest of its run."""
 Once = Annotated[T, OnceField()]
-"""A field that acts only where a trajectory leaves its predecessor: `then` does not inherit it, and a value other
-than its default begins a new trajectory even if nothing else differs."""
+"""A field that acts only where a step begins. `then` does not inherit it, and a value other than its default makes
+another identity even if nothing else differs."""
 
 Plain = bool | int | float | str | tuple[()] | None
 
@@ -42,27 +42,27 @@ Plain = bool | int | float | str | tuple[()] | None
 # Equal to itself alone: of two equal ones (0 and False) `Annotated` would take the first it ever saw for both.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Added:
-    """Marks identity that came to a class when there were outputs already: at `without` it is not in the document.
+    """Marks identity that a class got when there were outputs already: at `without` it is not in the document.
 
-    The value is what the class meant before it had the field, which nothing that happens later can change. The default
-    of the field may become another one: as with every field, whoever does not write it then has another identity.
+    `without` is what the class meant before it had the field, which no later edit changes. The default of the field
+    may become another one: as with every field, a recipe that does not write it then has another identity.
     """
 
     without: Plain
-    """What was meant without the field: None, a truth value, a number, a text or ()."""
+    """The meaning of the class without the field: None, a truth value, a number, a text or ()."""
 
     def __post_init__(self) -> None:
         is_plain = self.without is None or type(self.without) in (bool, int, float, str) or self.without == ()
         if not is_plain or (isinstance(self.without, float) and not math.isfinite(self.without)):
             raise TypeError(
-                f"Added(without={self.without!r}): it is None, a truth value, a finite number, a text or (), so that "
-                "no edit of another class changes what was meant; type the field `X | None`, and None means as before."
+                f"Added(without={self.without!r}): use None, a truth value, a finite number, a text or (), which no "
+                "edit of another class changes; or type the field `X | None`, where None means as before."
             )
 
 
 @cache
 def markers(owner: Any) -> dict[str, tuple[object, ...]]:
-    """Field name to its markers, for a pydantic model or a dataclass, in order of declaration."""
+    """Return the markers of each field of a pydantic model or a dataclass, in order of declaration."""
     if issubclass(owner, BaseModel):
         return {name: tuple(field.metadata) for name, field in owner.model_fields.items()}
     hints = typing.get_type_hints(owner, include_extras=True)
@@ -72,7 +72,7 @@ def markers(owner: Any) -> dict[str, tuple[object, ...]]:
 
 @cache
 def identity_fields(owner: Any) -> tuple[str, ...]:
-    """Names of the fields that are identity, sorted; where a trajectory stops is not."""
+    """Return the names of the fields that are identity, sorted; where a step stops is not."""
     execution = (RuntimeField, StopField)
     return tuple(
         sorted(name for name, marks in markers(owner).items() if not any(isinstance(m, execution) for m in marks))
@@ -81,10 +81,10 @@ def identity_fields(owner: Any) -> tuple[str, ...]:
 
 @cache
 def added_fields(owner: Any) -> dict[str, Plain]:
-    """`Added` fields, and what was meant without each.
+    """Return what the class meant without each of its `Added` fields.
 
     Raises:
-        TypeError: one has no default, or is no identity.
+        TypeError: an `Added` field has no default, or is no identity.
     """
     found: dict[str, Plain] = {}
     for name, marks in markers(owner).items():
@@ -93,13 +93,11 @@ def added_fields(owner: Any) -> dict[str, Plain]:
             continue
         where = f"{owner.__qualname__}.{name} is Added"
         if len(added) > 1:
-            raise TypeError(f"{where} {len(added)} times; a class once had no such field, and meant one value then.")
+            raise TypeError(f"{where} {len(added)} times; write it once, with what the class meant without the field.")
         if name not in identity_fields(owner):
-            raise TypeError(
-                f"{where}, and is execution or where a trajectory stops, which no digest has; leave it out."
-            )
+            raise TypeError(f"{where}, and Runtime or StopAt, which no digest contains; leave Added out.")
         if _is_required(owner, name):
-            raise TypeError(f"{where}, so it needs a default: recipes that are older than the field do not write it.")
+            raise TypeError(f"{where}, so it needs a default: recipes older than the field do not write it.")
         found[name] = added[0].without
     return found
 
@@ -112,7 +110,7 @@ def _is_required(owner: Any, name: str) -> bool:
 
 
 def class_named(name: str) -> type | None:
-    """A class by the module and name that a document has, where this process has imported it; nothing is imported."""
+    """Return a class by the dotted name that a document has, if this process has imported it; import nothing."""
     parts = name.split(".")
     for cut in range(len(parts) - 1, 0, -1):
         module = sys.modules.get(".".join(parts[:cut]))
@@ -126,15 +124,16 @@ def class_named(name: str) -> type | None:
 
 
 def stop_field(config_type: type[BaseModel]) -> str | None:
-    """The one `StopAt` field of a config, if any."""
+    """Return the name of the one `StopAt` field of a config, if any."""
     found = [name for name, marks in markers(config_type).items() if any(isinstance(m, StopField) for m in marks)]
     if len(found) > 1:
-        raise TypeError(f"{config_type.__qualname__}: {' and '.join(found)} are all StopAt; a trajectory has one stop.")
+        raise TypeError(f"{config_type.__qualname__}: {' and '.join(found)} are all StopAt; keep one.")
     return found[0] if found else None
 
 
+@cache
 def once_fields(config_type: type[BaseModel]) -> dict[str, Any]:
-    """`Once` fields and their defaults."""
+    """Return the `Once` fields and their defaults."""
     defaults = {}
     for name, marks in markers(config_type).items():
         if any(isinstance(m, OnceField) for m in marks):

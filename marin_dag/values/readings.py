@@ -1,8 +1,7 @@
-"""Readings: text that a person typed, read by the type of the field it is for; and what a field takes, in words."""
+"""Readings: text that a user typed, read by the declared type of the field; and the form that a field takes."""
 
 import ast
 import dataclasses
-import difflib
 import json
 import types
 import typing
@@ -10,15 +9,14 @@ from collections.abc import Iterator
 from typing import Any, Union
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
 
 from marin_dag.errors import UserError
-from marin_dag.graph.inputs import Input
-from marin_dag.values.structures import fields_of, is_structured, structures_at
+from marin_dag.values.reference import Reference
+from marin_dag.values.walk import fields_of, is_structured, pairs
 
 MAX_ON_ONE_LINE = 3
 CONTAINER_WANTED = ("tuple_type", "list_type", "dict_type")
-"""What pydantic calls a value that is no tuple, list or mapping where one belongs."""
+"""Pydantic's codes for a value that is no tuple, list or mapping where one belongs."""
 
 
 class RefusedValueError(ValueError):
@@ -26,7 +24,7 @@ class RefusedValueError(ValueError):
 
 
 def read_text(hint: Any, text: str, context: dict[str, Any] | None) -> Any:
-    """`text` as JSON, as a Python literal, or as it stands: whatever the declared type takes first."""
+    """Return `text` as JSON, as a Python literal, or as it stands: the first that the declared type takes."""
     readings: list[Any] = []
     for read in (json.loads, ast.literal_eval):
         try:
@@ -51,20 +49,20 @@ def read_text(hint: Any, text: str, context: dict[str, Any] | None) -> Any:
 
 
 def validated(hint: Any, value: Any, context: dict[str, Any] | None = None) -> Any:
-    """`value` as the declared type takes it; a truth value is never a number."""
+    """Return `value` as the declared type takes it; a truth value is never a number."""
     try:
         found = TypeAdapter(hint).validate_python(value, context=context)
     except ValidationError as error:
         raise RefusedValueError(_refusal(hint, error)) from None
-    if ignored := list(_ignored(value, found)):
+    if ignored := [name for given, taken in pairs(value, found) for name in _ignored(given, taken)]:
         raise RefusedValueError(f"{value!r} is refused: {', '.join(ignored)}; it takes {_choice(hint)}")
-    if _hides_a_bool(value, found):
+    if any(_is_hidden_bool(given, taken) for given, taken in pairs(value, found)):
         raise RefusedValueError(f"{value!r} is refused: a truth value is no number; it takes {_choice(hint)}")
     return found
 
 
 def first_problem(error: ValidationError, *, shows_whole: bool = True) -> str:
-    """The first of what pydantic found, in one line; whether a value that is wrong as a whole is shown."""
+    """Return the first problem that pydantic found, in one line; `shows_whole` shows a value that is wrong whole."""
     problem = error.errors(include_url=False)[0]
     inner = ".".join(str(part) for part in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ").rstrip(".")
@@ -74,7 +72,7 @@ def first_problem(error: ValidationError, *, shows_whole: bool = True) -> str:
 
 
 def shape(hint: Any) -> str:
-    """What a field of this type takes, as a person would type it."""
+    """Return what a field of this type takes, as a user types it."""
     return " or ".join(dict.fromkeys(_shapes(hint)))
 
 
@@ -85,35 +83,14 @@ def _choice(hint: Any) -> str:
 
 def _refusal(hint: Any, error: ValidationError) -> str:
     problems = error.errors(include_url=False)
-    if problems[0]["type"] in CONTAINER_WANTED and not problems[0]["loc"]:
-        return f"{problems[0]['input']!r} is refused; it takes {_choice(hint)}"
-    structured = [option for option in _options(hint) if is_structured(option)]
-    lacking = [json.dumps(problem["loc"][-1]) for problem in problems if problem["type"] == "missing"]
-    if len(structured) == 1 and len(lacking) == len(problems):
-        strange = _strange(problems[0], structured[0])
-        return f"{problems[0]['input']!r} is refused: {strange}it lacks {', '.join(lacking)}; it takes {_choice(hint)}"
-    if not structured or (len(problems) == 1 and not problems[0]["type"].startswith(("dataclass", "model"))):
-        strange = _strange(problems[0], hint)
-        return first_problem(error) if not strange else f"{first_problem(error)} {strange.rstrip('; ')}."
-    return f"{problems[0]['input']!r} is refused; it takes {_choice(hint)}"
-
-
-def _strange(problem: ErrorDetails, hint: Any) -> str:
-    """The keys of the refused mapping that are no fields of the one class that belongs there, each with the field that
-    is near, and a semicolon; or nothing. `hint` is the type of the whole value."""
-    # A missing field is told of where it would be, and the mapping is what lacks it.
-    location = problem["loc"][:-1] if problem["type"] == "missing" else problem["loc"]
-    owners, given = list(structures_at(hint, location)), problem["input"]
-    if len(owners) != 1:
-        return ""
-    (owner,) = owners
-    names = [name for name, _ in fields_of(owner)]
-    said = []
-    for key in given if isinstance(given, dict) else ():
-        if key not in names:
-            near = difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
-            said.append(f"{owner.__name__} has no field {key!r}{f' (did you mean {near[0]!r}?)' if near else ''}")
-    return f"{', '.join(said)}; " if said else ""
+    first, structured = problems[0], [option for option in _options(hint) if is_structured(option)]
+    if first["type"] in CONTAINER_WANTED and not first["loc"]:
+        return f"{first['input']!r} is refused: it takes {_choice(hint)}"
+    if not structured or (len(problems) == 1 and not first["type"].startswith(("dataclass", "model", "missing"))):
+        return first_problem(error)
+    missing = [json.dumps(problem["loc"][-1]) for problem in problems if problem["type"] == "missing"]
+    lacks = f"it lacks {', '.join(missing)}; " if len(structured) == 1 and missing else ""
+    return f"{first['input']!r} is refused: {lacks}it takes {_choice(hint)}"
 
 
 def _options(hint: Any) -> Iterator[Any]:
@@ -132,10 +109,10 @@ def _shapes(hint: Any) -> Iterator[str]:
             yield "null"
         elif typing.get_origin(option) is typing.Literal:
             yield from (json.dumps(value) for value in typing.get_args(option))
-        elif option is Input or typing.get_origin(option) is Input:
+        elif isinstance(owner := typing.get_origin(option) or option, type) and issubclass(owner, Reference):
             yield "a step"
         elif is_structured(option):
-            yield "{" + ", ".join(f'"{name}": {shape(inner)}' for name, inner in fields_of(option)) + "}"
+            yield "{" + ", ".join(f'"{name}": {shape(inner)}' for name, inner in fields_of(option).items()) + "}"
         elif typing.get_origin(option) in (tuple, list):
             inner = [item for item in typing.get_args(option) if item is not Ellipsis]
             yield f"[{', '.join(shape(item) for item in inner)}{', ...' if len(inner) == 1 else ''}]"
@@ -146,26 +123,12 @@ def _shapes(hint: Any) -> Iterator[str]:
             yield getattr(option, "__name__", str(option))
 
 
-def _ignored(given: Any, found: Any) -> Iterator[str]:
-    """What pydantic leaves out without a word: it takes a dataclass from a mapping with more keys."""
-    if isinstance(given, dict):
-        inner = found if isinstance(found, dict) else getattr(found, "__dict__", {})
-        if dataclasses.is_dataclass(found):
-            inner = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
-            yield from (f"{type(found).__name__} has no field {key!r}" for key in given.keys() - inner.keys())
-        for key in given.keys() & inner.keys():
-            yield from _ignored(given[key], inner[key])
-    if isinstance(given, list | tuple) and isinstance(found, list | tuple) and len(given) == len(found):
-        for one, other in zip(given, found, strict=True):
-            yield from _ignored(one, other)
+def _ignored(given: Any, taken: Any) -> Iterator[str]:
+    """Yield what pydantic leaves out silently: it makes a dataclass of a mapping with more keys than fields."""
+    if isinstance(given, dict) and dataclasses.is_dataclass(taken):
+        names = {field.name for field in dataclasses.fields(taken)}
+        yield from (f"{type(taken).__name__} has no field {key!r}" for key in given if key not in names)
 
 
-def _hides_a_bool(given: Any, found: Any) -> bool:
-    if isinstance(given, bool):
-        return isinstance(found, int | float) and not isinstance(found, bool)
-    if isinstance(given, dict):
-        inner = found if isinstance(found, dict) else getattr(found, "__dict__", {})
-        return any(_hides_a_bool(item, inner[key]) for key, item in given.items() if key in inner)
-    if isinstance(given, list | tuple) and isinstance(found, list | tuple) and len(given) == len(found):
-        return any(_hides_a_bool(one, other) for one, other in zip(given, found, strict=True))
-    return False
+def _is_hidden_bool(given: Any, taken: Any) -> bool:
+    return isinstance(given, bool) and isinstance(taken, int | float) and not isinstance(taken, bool)

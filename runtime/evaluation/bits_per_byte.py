@@ -1,14 +1,12 @@
-"""Bits per byte: what a model needs to write down held-out text, in bits over the UTF-8 bytes of that text.
+"""Bits per byte: the bits that a model needs for held-out text, divided by the UTF-8 bytes of that text.
 
-It compares across tokenizers where a loss a token does not. It is one sum over another: bits of all predicted tokens
-over bytes of the same tokens. A mean of per-batch ratios, or one weighted by tokens, is another number (11 % off on a
-toy mixture). The bytes of a token are those of its own text, from the cache: decoding a token that ends inside a
-character would count the three bytes of the replacement character.
+The figure compares models with different tokenizers, unlike a loss a token. It divides the sum of the bits of all
+predicted tokens by the sum of their bytes. A mean of per-batch ratios, or one weighted by tokens, is another number
+(11 % off on a toy mixture). The bytes of each token come from the cache: decoding a token that ends inside a character
+would count the three bytes of the replacement character.
 
-Tokens without text (EOS and other special tokens) add neither bits nor bytes; the first token of a document or of a
-window is not predicted and adds nothing either.
-
-Sums are formed window by window, so that neither the cut into batches nor the number of hosts can show in them.
+Tokens without text (EOS and other special tokens) add neither bits nor bytes. Nor does the first token of a document
+or window, which is not predicted. Sums are formed window by window, so that they do not depend on batches or hosts.
 """
 
 import math
@@ -22,11 +20,11 @@ PADDING_SEGMENT = -1
 
 
 class BitsPerByteError(ValueError):
-    """Held-out text that gives no number."""
+    """Held-out text without a finite figure."""
 
 
 class BitsPerByte(NamedTuple):
-    """Both sums, so that windows and domains can be pooled."""
+    """Sums over a text, which can be pooled."""
 
     bits: float
     num_bytes: int
@@ -38,7 +36,6 @@ class BitsPerByte(NamedTuple):
         return self.bits / self.num_bytes
 
     def pooled(self, other: "BitsPerByte") -> "BitsPerByte":
-        """Of both texts together."""
         return BitsPerByte(self.bits + other.bits, self.num_bytes + other.num_bytes, self.num_tokens + other.num_tokens)
 
 
@@ -52,17 +49,17 @@ def sums_of_window(
     segment_ids: Int32[np.ndarray, "position"],
     token_bytes: Int32[np.ndarray, "vocab_size"],
 ) -> BitsPerByte:
-    """What one window adds to the sums of its domain; its losses are added in float64.
+    """Return the sums of one window, with losses added in float64.
 
     Args:
-        losses: nats, of the token that follows each position.
-        has_target: whether one follows, in the same document.
-        tokens: of the window.
-        segment_ids: of its documents; `PADDING_SEGMENT` behind the end of the text.
-        token_bytes: bytes of text that each token id stands for.
+        losses: loss of the token after each position, in nats.
+        has_target: whether the next token belongs to the same document.
+        tokens: token ids of the window.
+        segment_ids: ids of its documents; `PADDING_SEGMENT` after the end of the text.
+        token_bytes: bytes of text of each token id.
     """
     text_bytes = token_bytes[np.roll(tokens, -1)]
-    # Select, do not multiply: what lies at padding may be anything.
+    # Select, do not multiply: padding may hold anything.
     is_counted = has_target & (segment_ids != PADDING_SEGMENT) & (text_bytes > 0)
     return BitsPerByte(
         bits=float(losses[is_counted].sum(dtype=np.float64)) / math.log(2),
@@ -72,5 +69,5 @@ def sums_of_window(
 
 
 def macro_average(domains: Mapping[str, float]) -> float:
-    """Mean over domains, each counting the same whatever its size."""
+    """Return the mean over domains with equal weights."""
     return math.fsum(domains.values()) / len(domains)

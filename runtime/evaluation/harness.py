@@ -1,7 +1,7 @@
-"""lm-eval's model interface over a JAX Llama: the same tokens and the same numbers as its own Hugging Face adapter.
+"""lm-eval's model interface over a JAX model, with the same tokens and numbers as its own Hugging Face adapter.
 
-Splitting text into context and continuation, moving trailing spaces, what stands in for an empty context, truncation
-from the left and rolling windows all follow `lm_eval.models.huggingface.HFLM`, so scores compare with published ones.
+The split into context and continuation, trailing spaces, the stand-in for an empty context, truncation from the left
+and rolling windows follow `lm_eval.models.huggingface.HFLM`, so scores are comparable with published ones.
 """
 
 import collections
@@ -21,18 +21,18 @@ MAX_NEW_TOKENS_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_com
 
 
 class GenerationError(ValueError):
-    """A task asks for text in a way that this adapter does not offer."""
+    """A way to generate text that this adapter does not offer."""
 
 
 class GenerationRequest(NamedTuple):
-    """How a task wants its text: greedy, up to a stop string or a number of tokens."""
+    """Limits of a task's greedy text: stop strings and a number of tokens."""
 
     stop: tuple[str, ...]
     max_new_tokens: int
 
 
 class LlamaHarness(TemplateLM):
-    """Answers lm-eval's three kinds of request."""
+    """Answers the three kinds of request of lm-eval."""
 
     def __init__(self, scorer: Scorer, tokenizer: Tokenizer, special_tokens: SpecialTokens) -> None:
         super().__init__()
@@ -41,10 +41,10 @@ class LlamaHarness(TemplateLM):
         self._special_tokens = special_tokens
         prefix = tokenizer.id_to_token(self.prefix_token_id)
         if prefix is None:
-            raise ValueError(f"tokenizer: no token has the id {self.prefix_token_id}, which should begin a text.")
+            raise ValueError(f"tokenizer: no token has the id {self.prefix_token_id}, which begins a text.")
         self._prefix_text = prefix
         self.num_truncated: collections.Counter[str] = collections.Counter()
-        """Requests whose beginning did not fit into the model's context, by task."""
+        """Requests truncated to the model's context, by task."""
 
     @property
     def eot_token_id(self) -> int:
@@ -52,27 +52,27 @@ class LlamaHarness(TemplateLM):
 
     @property
     def prefix_token_id(self) -> int:
-        """BOS where the model knows one, else EOS: documents follow an EOS in training."""
+        """BOS if the model has one, else EOS: documents follow an EOS in training."""
         bos = self._special_tokens.bos_token_id
         return self._special_tokens.eos_token_id if bos is None else bos
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        """Special tokens as the tokenizer's own post-processor adds them, unless the text begins with one already."""
+        """Encode with the special tokens of the tokenizer's post-processor, unless the text begins with one."""
         if add_special_tokens is None:
             add_special_tokens = not string.startswith(self._prefix_text)
         return self._tokenizer.encode(string, add_special_tokens=add_special_tokens).ids
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Natural log-likelihood of each continuation after its context, and whether greedy decoding gives it.
+        """Return the natural log-likelihood of each continuation, and whether greedy decoding gives it.
 
-        A continuation longer than the model's context is scored in stretches, each behind what comes before it.
+        A continuation longer than the model's context is scored in parts, each after the tokens before it.
         """
         scored: list[Scored] = []
         owners: list[int] = []
         room = self._scorer.max_length
         for number, request in enumerate(requests):
             context, tokens = self._split(*request.args)
-            # The first stretch alone: those behind it see what comes before them as far as a window holds.
+            # Counts the first part alone; later parts see as much before them as a window holds.
             self.num_truncated[request.task_name or ""] += len(context) + min(len(tokens), room) > room + 1
             for begin in range(0, max(len(tokens), 1), room):
                 before = [*context, *tokens[:begin]]
@@ -85,7 +85,7 @@ class LlamaHarness(TemplateLM):
         return list(zip(totals, are_greedy, strict=True))
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Natural log-likelihood of each whole text: every token scored once, in windows that do not overlap."""
+        """Return the natural log-likelihood of each text, every token scored once in disjoint windows."""
         scored: list[Scored] = []
         owners: list[int] = []
         for number, request in enumerate(requests):
@@ -105,7 +105,7 @@ class LlamaHarness(TemplateLM):
         return totals
 
     def check_generation(self, task_name: str, arguments: Mapping[str, Any]) -> None:
-        """Raises GenerationError if `generate_until` would; it is asked last, behind all that is scored."""
+        """Raise GenerationError if `generate_until`, which runs last, would."""
         try:
             way = generation_request(arguments)
         except GenerationError as error:
@@ -113,7 +113,7 @@ class LlamaHarness(TemplateLM):
         self._room(way, task_name)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Greedy text after each prompt, cut before the first stop string or the end of the text."""
+        """Return greedy text after each prompt, cut before the first stop string or the end of the text."""
         by_way: dict[GenerationRequest, list[int]] = {}
         for number, request in enumerate(requests):
             by_way.setdefault(generation_request(request.args[1]), []).append(number)
@@ -141,12 +141,12 @@ class LlamaHarness(TemplateLM):
         return [(score.log_likelihood, score.is_greedy) for score in self._scorer.score(scored)]
 
     def _room(self, way: GenerationRequest, task_name: str | None) -> int:
-        """Tokens of a prompt that fit beside the text that is wanted."""
+        """Return how many tokens of a prompt fit beside the generated text."""
         room = self._scorer.max_length - way.max_new_tokens
         if room < 1:
             raise GenerationError(
-                f"{task_name}: max_gen_toks is {way.max_new_tokens}, but the model's whole context is "
-                f"{self._scorer.max_length} tokens; give the task a smaller max_gen_toks."
+                f"{task_name}: max_gen_toks is {way.max_new_tokens}, and the model's whole context is "
+                f"{self._scorer.max_length} tokens; set a smaller max_gen_toks in the task."
             )
         return room
 
@@ -159,11 +159,9 @@ class LlamaHarness(TemplateLM):
         return [self.prefix_token_id], tokens
 
     def _fit(self, context: Sequence[int], continuation: Sequence[int], task_name: str | None) -> Scored:
-        """Input and targets, the context cut from the left where both do not fit."""
+        """Return input and targets, with the context cut from the left to fit."""
         if not continuation:
-            raise ValueError(
-                f"{task_name}: a continuation has no tokens of its own; the tokenizer merges it into the context."
-            )
+            raise ValueError(f"{task_name}: a continuation has no tokens; the tokenizer merges it into the context.")
         tokens = (*context, *continuation)
         return Scored(tokens[-(self._scorer.max_length + 1) :][:-1], tuple(continuation))
 
@@ -180,7 +178,7 @@ class LlamaHarness(TemplateLM):
 
 
 def generation_request(arguments: Mapping[str, Any]) -> GenerationRequest:
-    """Reads lm-eval's generation arguments; refuses sampling and whatever else would change the text."""
+    """Parse lm-eval's generation arguments; raise GenerationError for sampling and unknown arguments."""
     remaining = dict(arguments)
     temperature = float(remaining.pop("temperature", 0.0) or 0.0)
     do_sample = remaining.pop("do_sample", None)
@@ -188,8 +186,8 @@ def generation_request(arguments: Mapping[str, Any]) -> GenerationRequest:
     if do_sample or (do_sample is None and temperature > 0):
         at = f" at temperature {temperature}" if temperature else ""
         raise GenerationError(
-            f"generation_kwargs: sampling{at} is asked for; this adapter decodes greedily. Set do_sample: false in "
-            "the task."
+            f"generation_kwargs: the task samples{at}, and this adapter decodes greedily; set do_sample: false in the "
+            "task."
         )
     for name in ("top_p", "top_k"):  # without sampling they have no effect
         remaining.pop(name, None)
@@ -197,5 +195,5 @@ def generation_request(arguments: Mapping[str, Any]) -> GenerationRequest:
     stops = [until] if isinstance(until, str) else list(until)
     given = [remaining.pop(name) for name in MAX_NEW_TOKENS_NAMES if remaining.get(name) is not None]
     if remaining:
-        raise GenerationError(f"generation_kwargs: {', '.join(sorted(remaining))} not known to this adapter.")
+        raise GenerationError(f"generation_kwargs: {', '.join(sorted(remaining))} not supported; remove them.")
     return GenerationRequest(tuple(stop for stop in stops if stop), int(given[0]) if given else DEFAULT_MAX_NEW_TOKENS)

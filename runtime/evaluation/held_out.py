@@ -1,13 +1,11 @@
-"""Held-out text: windows of several domains and the program that scores them, as often as there are weights to score.
+"""Held-out text: windows of several domains, and the program that scores weights on them.
 
-An evaluation scores a phase that has ended with it, and validation a phase that is training, over the same windows.
+Evaluations of finished phases and validations of running ones use the same windows. The windows of all domains form
+one sequence, which is cut into batches across domains, so that only the last batch is padded. Batches of single
+domains would be mostly padding where there are more chips than windows of a domain.
 
-Windows of all domains stand in one row, one domain after the other, and the row is cut into batches across the borders
-of domains, so that the last batch alone is padded. Batches of each domain by itself would be mostly padding where there
-are more chips than a domain has windows.
-
-On several hosts each reads the windows that lie on its own devices, and all of them come to the same sums: what a batch
-gave is gathered, and added window by window, in the order of the row.
+With several hosts, each reads the windows on its own devices, and all reach the same sums: results are gathered and
+added window by window, in order.
 """
 
 import contextlib
@@ -36,14 +34,14 @@ from runtime.training.watchdog import Watchdog
 
 
 class Windows(NamedTuple):
-    """Equally long windows, padded at the end of the text."""
+    """Windows of equal length, padded at the end of the text."""
 
     tokens: Int32[np.ndarray, "window position"]
     segment_ids: Int32[np.ndarray, "window position"]
 
 
 class Domain(NamedTuple):
-    """What is scored of one domain, on whatever host."""
+    """The windows of one domain, on all hosts."""
 
     num_windows: int
     token_bytes: Int32[np.ndarray, "vocab_size"]
@@ -56,12 +54,12 @@ class HeldOut:
     eval_step: EvalStep
     domains: Mapping[str, Domain]
     windows: Windows
-    """What this host holds of each batch, one batch after the other; all of it on one host. The last is padded."""
+    """This host's rows of each batch, one batch after the other; the last batch is padded."""
     max_tokens_per_domain: int
-    """At most so many of each are in the windows."""
+    """Most tokens of each domain in the windows."""
     windows_per_batch: int
     rows: HostRows | None
-    """Which rows of a batch this host holds; None on one host."""
+    """This host's rows of a batch; None with one host."""
 
     @classmethod
     def open(
@@ -74,10 +72,10 @@ class HeldOut:
         windows_per_batch: int,
         rows: HostRows | None,
     ) -> "HeldOut":
-        """Reads the windows of each domain from the token cache of its held-out documents.
+        """Read the windows of each domain from the token cache of its held-out documents.
 
         Raises:
-            BitsPerByteError: a domain holds nothing out, or not a window fits into `max_tokens_per_domain`.
+            BitsPerByteError: a domain has no held-out text, or `max_tokens_per_domain` is less than a window.
         """
         opened = {name: TokenCache.open(path) for name, path in sorted(caches.items())}
         starts = {
@@ -107,12 +105,12 @@ class HeldOut:
 
     @property
     def num_windows(self) -> int:
-        """Of all domains, on all hosts."""
+        """Windows of all domains, on all hosts."""
         return sum(domain.num_windows for domain in self.domains.values())
 
     @property
     def num_batches(self) -> int:
-        """How often the program runs for one set of weights."""
+        """Runs of the program for one set of weights."""
         return math.ceil(self.num_windows / self.windows_per_batch)
 
     def scores(
@@ -122,39 +120,39 @@ class HeldOut:
         on_batch: Callable[[int], None] = lambda done: None,
         watchdog: Watchdog | None = None,
     ) -> dict[str, BitsPerByte]:
-        """Of each domain; every host must ask.
+        """Return the score of each domain; every host must call it.
 
         Args:
-            params: placed as the train step leaves them.
-            on_batch: told after each batch how many of `num_batches` are done.
-            watchdog: watches that the device answers.
+            params: sharded as in the train step.
+            on_batch: receives the number of finished batches after each batch.
+            watchdog: watches the device.
 
         Raises:
-            BitsPerByteError: a domain's windows have no text to predict, or its loss is not finite.
+            BitsPerByteError: the windows of a domain have no text to predict, or its loss is not finite.
         """
         names = [name for name, domain in self.domains.items() for _ in range(domain.num_windows)]
         found = dict.fromkeys(self.domains, NOTHING_READ)
         for batch in range(self.num_batches):
             with contextlib.nullcontext() if watchdog is None else watchdog.awaits(batch + 1):
                 losses, has_target, tokens, segment_ids = self._scored(params, batch)
-            # Of the last batch no further than the last window: the rows behind it are padding, of no domain.
+            # Stops at the last window: the rows after it are padding.
             for row, name in enumerate(names[batch * self.windows_per_batch : (batch + 1) * self.windows_per_batch]):
                 window = sums_of_window(
                     losses[row], has_target[row], tokens[row], segment_ids[row], self.domains[name].token_bytes
                 )
                 if not math.isfinite(window.bits):
-                    raise BitsPerByteError(f"{name}: the loss on held-out text is not finite: the model has diverged.")
+                    raise BitsPerByteError(f"{name}: the loss on held-out text is not finite; the model has diverged.")
                 found[name] = found[name].pooled(window)
             on_batch(batch + 1)
         for name, sums in found.items():
             if sums.num_bytes == 0:
                 raise BitsPerByteError(
-                    f"{name}: the held-out windows hold no predicted byte of text; hold out a larger share."
+                    f"{name}: the held-out windows have no text to predict; hold out a larger share of the source."
                 )
         return found
 
     def _scored(self, params: Params, batch: int) -> tuple[np.ndarray, ...]:
-        """Losses, whether there is a target, tokens and segment ids: of the whole batch, on each host."""
+        """Return losses, target flags, tokens and segment ids of the whole batch, on each host."""
         num_held = self.windows_per_batch if self.rows is None else len(self.rows.rows)
         held = slice(batch * num_held, (batch + 1) * num_held)
         tokens: Any = self.windows.tokens[held]
@@ -166,12 +164,12 @@ class HeldOut:
 
 
 def window_starts(cache: TokenCache, *, sequence_length: int, max_tokens: int) -> Int64[np.ndarray, "window"]:
-    """Where the windows of a domain begin: at most `max_tokens` tokens, spread evenly over the cache; always the same.
+    """Return the starts of windows of at most `max_tokens` in all, spread evenly over the cache; always the same.
 
-    Windows begin at multiples of `sequence_length`, so that with room enough every token lies in one.
+    Windows start at multiples of `sequence_length`, so that a large enough `max_tokens` covers every token.
 
     Raises:
-        BitsPerByteError: there is no text, or no room for a window.
+        BitsPerByteError: there is no text, or `max_tokens` is less than a window.
     """
     if cache.num_tokens == 0:
         raise BitsPerByteError(f"{cache.path}: no held-out tokens; hold out a larger share of the source.")
@@ -179,13 +177,13 @@ def window_starts(cache: TokenCache, *, sequence_length: int, max_tokens: int) -
     num_windows = min(num_there, max_tokens // sequence_length)
     if num_windows == 0:
         raise BitsPerByteError(
-            f"max_tokens_per_domain is {max_tokens}, less than one window of {sequence_length} tokens; give it more."
+            f"max_tokens_per_domain is {max_tokens}, less than one window of {sequence_length} tokens; raise it."
         )
     return (np.arange(num_windows, dtype=np.int64) * num_there // num_windows) * sequence_length
 
 
 def read_windows(cache: TokenCache, starts: Int64[np.ndarray, "window"], sequence_length: int) -> Windows:
-    """The windows that begin at `starts`; one that begins less than its length before the end of the text is padded."""
+    """Return the windows at `starts`; a window that reaches past the end of the text is padded."""
     tokens = np.zeros((len(starts), sequence_length), np.int32)
     segment_ids = np.full((len(starts), sequence_length), PADDING_SEGMENT, np.int32)
     is_whole = starts + sequence_length <= cache.num_tokens

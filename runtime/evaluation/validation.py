@@ -1,44 +1,43 @@
 """Validation: bits per byte of held-out text, of the weights and of every average, while a phase trains.
 
-It reads the state and changes nothing of it, so that a run ends with the same bytes with it and without. For that
-reason what it finds is told in the event log, and in no output.
+Validation reads the state and changes nothing of it, so that a run ends with the same bytes without it. Its results
+are in the event log, and in no output.
 """
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
 
 from runtime.evaluation.bits_per_byte import BitsPerByteError, macro_average
 from runtime.evaluation.held_out import HeldOut
 from runtime.optim.ema import HOT
 from runtime.tracking.events import VALIDATION, EventLog
+from runtime.training.observer import Observer
 from runtime.training.run_state import RunState
 from runtime.training.watchdog import Watchdog
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Validation:
-    """Due every so many steps, counted from the start of the run, and at the first and the last one of the phase."""
+class HeldOutValidation:
+    """Measures at multiples of `every_steps` since the start of the run, and at both ends of the phase."""
 
     held_out: HeldOut
     every_steps: int
     begin_step: int
     until_step: int
     events: EventLog
-    tell: Callable[[int, Mapping[str, float]], None]
-    """Told the step, and the mean over domains of each set of weights."""
+    observer: Observer
     watchdog: Watchdog = dataclasses.field(default_factory=lambda: Watchdog("batch of held-out text"))
-    """Its own: the first batches compile, however many updates have been made."""
+    """A separate watchdog, since the first batches compile at any step."""
 
     def is_due(self, step: int) -> bool:
-        """Whether the state after `step` finished updates is to be measured."""
+        """Return whether the state after `step` finished steps is measured."""
         return step % self.every_steps == 0 or step in (self.begin_step, self.until_step)
 
     def measure(self, run: RunState) -> None:
-        """Scores the weights of `run` and its averages, and tells it; each host of a gang must, at the same step.
+        """Score the weights of `run` and its averages; all hosts of a gang call it at the same step.
 
         Raises:
-            BitsPerByteError: held-out text gives no number; the weights may be beyond saving.
+            BitsPerByteError: held-out text has no finite figure; the weights may have diverged.
         """
         began = time.monotonic()
         found: dict[str, dict[str, float]] = {}
@@ -59,4 +58,4 @@ class Validation:
             tokens_per_domain=self.held_out.max_tokens_per_domain,
             seconds=round(time.monotonic() - began, 3),
         )
-        self.tell(run.step, means)
+        self.observer.on_validation(run.step, means)

@@ -1,14 +1,13 @@
 """Checkpoints: a pytree of sharded arrays and its JSON metadata, complete or invisible, restored on any mesh.
 
-A checkpoint exists if and only if its `manifest.json` does. The manifest is written last and holds the size
-and CRC32C of every file, taken from the bytes in memory and not read back, so that a fault of the disk shows.
-Loading verifies what it reads and raises `CheckpointError` otherwise: there is no fresh start, and no older
-checkpoint, behind the caller's back.
+A checkpoint exists if and only if its `manifest.json` does. The manifest is written last and holds the size and CRC32C
+of every file, computed from the bytes in memory, so that a fault of the disk shows. Loading verifies what it reads and
+raises `CheckpointError` otherwise; it never falls back to an older checkpoint.
 
     {path}/manifest.json                format, leaves, files; written last
     {path}/metadata.json                step, consumed_tokens, data position, ...
-    {path}/arrays/<leaf>/c.<i>.<j>      one file a chunk; a chunk lies within one shard, so no two processes share one
-    {path}/arrays/<leaf>/zarr.json      of what is `described`: makes it a zarr 3 array, named by its path in the pytree
+    {path}/arrays/<leaf>/c.<i>.<j>      one file for each chunk; a chunk lies within one shard, so of one process
+    {path}/arrays/<leaf>/zarr.json      if `described`: makes the leaf a zarr 3 array
 """
 
 import collections
@@ -24,7 +23,7 @@ import numpy as np
 
 from runtime.data.read_failure import cure_of_write
 from runtime.optim.ema import HOT
-from runtime.training.background import step_back
+from runtime.training.background import lower_priority
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray, canonical_json, crc32c
 from runtime.training.checkpoint_leaves import (
     Leaf,
@@ -37,36 +36,38 @@ from runtime.training.checkpoint_reader import (
     FORMAT,
     CheckpointError,
     Reader,
-    refuse_other_state,
+    check_same_state,
 )
 
 LEAVES_READ_AHEAD = 8
 CHUNKS_WRITTEN_AT_ONCE = 8
-"""Of `save_pieces`, which holds them in memory."""
+"""Chunks that `save_pieces` holds in memory."""
 PART_WAIT_SECONDS = 600.0
-"""From the newest part of a process to the next: hosts may be minutes behind one another."""
+"""Longest wait for the next process's part after the newest one; hosts may be minutes apart."""
 LISTED_EVERY_SECONDS = 1.0
 
 State = TypeVar("State")
+Chunk = tuple[ChunkedArray, tuple[int, ...], np.ndarray]
+"""An array, the first index of one of its chunks, and the chunk."""
 
 
 class Pieces(Protocol):
-    """A leaf that comes in pieces."""
+    """A leaf that is made chunk by chunk."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
 
     def pieces(self, chunk_shape: tuple[int, ...]) -> Iterator[np.ndarray]:
-        """Its chunks as float32, those of the last axis fastest."""
+        """Return the chunks as float32, the last axis varying fastest."""
 
 
 class Save:
-    """A checkpoint on its way to the disk."""
+    """A checkpoint that a thread writes."""
 
     def __init__(self, path: str, snapshot_seconds: float, size_in_bytes: int) -> None:
         self.path = path
         self.snapshot_seconds = snapshot_seconds
-        """How long the caller was held up."""
+        """How long the caller waited."""
         self.size_in_bytes = size_in_bytes
         """Bytes of arrays that this process writes."""
         self.write_seconds = 0.0
@@ -76,14 +77,14 @@ class Save:
     def _start(self, before: Callable[[], object], write: Callable[[], None], after: Callable[[], object]) -> None:
         def run() -> None:
             started = time.monotonic()
-            try:  # each error is handed to the thread that waits
-                step_back()
+            try:  # `wait` raises each error
+                lower_priority()
                 before()
                 try:
                     write()
                 except BaseException as error:
                     raise CheckpointError(
-                        f"checkpoint {self.path} was not written: {str(error).rstrip('.')}; it stays invisible. "
+                        f"checkpoint {self.path} is not written and stays invisible: {str(error).rstrip('.')}. "
                         f"{cure_of_write(error)}"
                     ) from error
                 finally:
@@ -96,11 +97,11 @@ class Save:
         self._thread.start()
 
     def done(self) -> bool:
-        """True once the write has ended, well or not; `wait` tells which."""
+        """Return whether the write has ended; `wait` raises its error."""
         return self._thread is not None and not self._thread.is_alive()
 
     def wait(self) -> None:
-        """Returns when the checkpoint is complete, or raises what stopped it, or what `before` or `after` raised."""
+        """Return when the checkpoint is complete; raise an error of the write, of `before` or of `after`."""
         assert self._thread is not None
         self._thread.join()
         if self._error is not None:
@@ -118,20 +119,36 @@ def save(
     before: Callable[[], object] = lambda: None,
     after: Callable[[], object] = lambda: None,
 ) -> Save:
-    """Copies `state` to the host, then writes it in the background; the state may be donated on return.
+    """Copy `state` to the host, then write it in a thread; on return the state may be donated.
 
-    `beside` are files next to the folder `path` (a table of metrics), written before the manifest and covered
-    by it. Each process writes the shards of which it holds the first replica. With several processes `path`
-    must be a fresh folder, and the first process writes the manifest when the parts of all are there. `described`
-    arrays are opened by any zarr reader; `load` needs the manifest only, and is spared half the files. `before` and
-    `after` the writing these are called, in its thread: if the first raises, nothing is written.
+    Each process writes the shards of which it holds the first replica. With several processes `path` must be a fresh
+    folder, and the first process writes the manifest once the parts of all are there.
+
+    Args:
+        beside: files next to the folder `path`, such as a table of metrics; the manifest covers them.
+        described: write a `zarr.json` for each array, for other zarr readers; `load` needs none.
+        before: called in the thread before the write; if it raises, nothing is written.
+        after: called in the thread after the write.
     """
     started = time.monotonic()
     metadata_bytes = canonical_json(dict(metadata), "checkpoint metadata")
     parent, _, name = path.rstrip("/").rpartition("/")
     files = CheckpointFiles(parent or ".")
+    leaves, arrays = _start_copies(files, name, state)
+    chunks = [chunk for array, shards in arrays for shard in shards for chunk in _chunks(array, shard)]
+    small_files: dict[str, Callable[[], bytes]] = {f"{name}/metadata.json": lambda: metadata_bytes, **(beside or {})}
+    for array, _ in arrays if described else []:
+        small_files[array.description_key] = functools.partial(canonical_json, array.description, array.key)
+    handle = Save(path, time.monotonic() - started, sum(data.nbytes for _, _, data in chunks))
+    handle._start(before, lambda: _write(files, name, chunks, small_files, leaves, lease_epoch), after)
+    return handle
+
+
+def _start_copies(
+    files: CheckpointFiles, name: str, state: object
+) -> tuple[dict[str, dict[str, Any]], list[tuple[ChunkedArray, list[jax.Shard]]]]:
+    """Start to copy the shards of this process; return the leaves of the manifest, and each array with its shards."""
     leaves: dict[str, dict[str, Any]] = {}
-    chunks: list[tuple[ChunkedArray, tuple[int, ...], np.ndarray]] = []
     arrays = []
     for leaf in named_leaves(state):
         if leaf.array is None:
@@ -143,39 +160,35 @@ def save(
         array = files.array(f"{name}/arrays/{leaf.name}", leaf.shape, chunk_shape, leaf.dtype)
         shards = [shard for shard in leaf.array.addressable_shards if shard.replica_id == 0]
         for shard in shards:
-            shard.data.copy_to_host_async()  # all copies run while the first is waited for
+            shard.data.copy_to_host_async()
         arrays.append((array, shards))
-    for array, shards in arrays:
-        for shard in shards:
-            # On a CPU NumPy sees the buffer, which the next train step takes over; elsewhere the copy that was made.
-            data = np.array(shard.data) if shard.device.platform == "cpu" else np.asarray(shard.data)
-            first, last = box_of(shard.index, array.shape)
-            for start in chunk_starts(first, last, array.chunk_shape):
-                within = tuple(
-                    slice(at - low, at - low + size)
-                    for at, low, size in zip(start, first, array.chunk_shape, strict=True)
-                )
-                chunks.append((array, start, np.asarray(data[within], order="C")))
-    small_files: dict[str, Callable[[], bytes]] = {f"{name}/metadata.json": lambda: metadata_bytes, **(beside or {})}
-    for array, _ in arrays if described else []:
-        small_files[array.description_key] = functools.partial(canonical_json, array.description, array.key)
-    handle = Save(path, time.monotonic() - started, sum(data.nbytes for _, _, data in chunks))
-    handle._start(before, lambda: _write(files, name, chunks, small_files, leaves, lease_epoch), after)
-    return handle
+    return leaves, arrays
+
+
+def _chunks(array: ChunkedArray, shard: jax.Shard) -> Iterator[Chunk]:
+    """Wait for the copy of a shard, and cut it into chunks."""
+    # On a CPU NumPy sees the buffer, which the next train step reuses; elsewhere it sees the copy.
+    data = np.array(shard.data) if shard.device.platform == "cpu" else np.asarray(shard.data)
+    first, last = box_of(shard.index, array.shape)
+    for start in chunk_starts(first, last, array.chunk_shape):
+        within = tuple(
+            slice(at - low, at - low + size) for at, low, size in zip(start, first, array.chunk_shape, strict=True)
+        )
+        yield array, start, np.asarray(data[within], order="C")
 
 
 def _write(
     files: CheckpointFiles,
     name: str,
-    chunks: list[tuple[ChunkedArray, tuple[int, ...], np.ndarray]],
+    chunks: list[Chunk],
     small_files: Mapping[str, Callable[[], bytes]],
     leaves: dict[str, dict[str, Any]],
     lease_epoch: int | None,
 ) -> None:
-    """`small_files` are written by the first process, and formed here: the caller of `save` does not wait for them."""
+    """Write chunks, small files (first process only; made here so that `save` does not wait), and the manifest."""
     process, num_processes = jax.process_index(), jax.process_count()
     if num_processes == 1:
-        # The manifest goes first: a folder that is being replaced must not look complete.
+        # The manifest first: a folder that is being replaced must not look complete.
         files.delete(f"{name}/manifest.json")
         files.delete_below(f"{name}/")
     written: dict[str, dict[str, int]] = {}
@@ -201,12 +214,11 @@ def _write(
 
 
 def _recorded(data: bytes | np.ndarray) -> dict[str, int]:
-    """What the manifest holds of a file."""
     return {"size": len(data) if isinstance(data, bytes) else data.nbytes, "crc32c": crc32c(data)}
 
 
 def _seal(files: CheckpointFiles, name: str, body: Mapping[str, Any]) -> None:
-    """Writes the manifest, which makes the checkpoint complete."""
+    """Write the manifest, which makes the checkpoint complete."""
     seal = crc32c(canonical_json(body, "manifest"))
     files.write(f"{name}/manifest.json", canonical_json({**body, "crc32c": seal}, "manifest"))
 
@@ -219,10 +231,10 @@ def save_pieces(
     beside: Mapping[str, bytes],
     on_leaf: Callable[[int, int], object] = lambda done, total: None,
 ) -> None:
-    """Writes a checkpoint of float32 leaves that no process need hold whole; returns when it is complete.
+    """Write a complete checkpoint of float32 leaves chunk by chunk, with the files that `save` would write.
 
-    As `save` would have written them, in a fresh folder, from one process. After each leaf `on_leaf` is told how many
-    are done, and of how many.
+    `path` must be a fresh folder, and there is one process. `on_leaf` receives the number of leaves done and their
+    total.
     """
     parent, _, name = path.rstrip("/").rpartition("/")
     files = CheckpointFiles(parent or ".")
@@ -252,7 +264,7 @@ def save_pieces(
 
 
 def _gathered_parts(files: CheckpointFiles, name: str, num_processes: int) -> dict[str, dict[str, int]]:
-    """What each process wrote; a part is written when all its chunks are durable."""
+    """Wait for the parts of all processes and merge them; a part is written when all its chunks are durable."""
     written: dict[str, dict[str, int]] = {}
     keys = [f"{name}/parts/{process:05d}.json" for process in range(num_processes)]
     arrived: set[str] = set()
@@ -266,8 +278,8 @@ def _gathered_parts(files: CheckpointFiles, name: str, num_processes: int) -> di
             if time.monotonic() - newest > PART_WAIT_SECONDS:
                 missing = [str(process) for process, key in enumerate(keys) if key not in arrived]
                 raise TimeoutError(
-                    f"of {num_processes} processes {', '.join(missing)} did not finish their parts, and for "
-                    f"{PART_WAIT_SECONDS:.0f} s no other did; their logs may tell why"
+                    f"of {num_processes} processes {', '.join(missing)} have not written their parts, and no other "
+                    f"part has arrived for {PART_WAIT_SECONDS:.0f} s; look at their logs"
                 )
             time.sleep(0.05)
         if key not in arrived:
@@ -278,32 +290,32 @@ def _gathered_parts(files: CheckpointFiles, name: str, num_processes: int) -> di
 
 
 def is_complete(path: str) -> bool:
-    """True if and only if the checkpoint has a manifest."""
+    """Return whether the checkpoint has a manifest."""
     return CheckpointFiles(path).read("manifest.json") is not None
 
 
 def remove(path: str) -> None:
-    """Deletes a checkpoint, manifest first: killed half-way it is invisible, not torn."""
+    """Delete a checkpoint, manifest first: killed half-way it is invisible, not torn."""
     files = CheckpointFiles(path)
     files.delete("manifest.json")
     files.delete_folder()
 
 
 def load(path: str | Reader, like: State, *, partial: bool = False) -> tuple[State, dict[str, Any]]:
-    """The state and the metadata of a checkpoint, laid out as `like` (arrays, or shapes with shardings).
+    """Return the state and metadata of a checkpoint, sharded like `like` (arrays, or shapes with shardings).
 
-    Any mesh will do: a process reads the chunks that its devices hold parts of. `partial` allows leaves in the
-    checkpoint that `like` does not ask for; without it the trees must agree.
+    A process reads the chunks that its devices need, on any mesh. `partial` allows further leaves in the checkpoint;
+    without it the trees must agree.
 
     Raises:
         CheckpointError: there is no complete checkpoint, or it is of another state.
-        TornCheckpointError: a file of it is damaged or gone.
-        OSError: the store did not answer or refused; nothing is known of the checkpoint.
+        TornCheckpointError: a file is damaged or missing.
+        OSError: the store did not answer or refused, so the checkpoint may be good.
     """
     reader = _opened(path)
     leaves = named_leaves(like)
-    refuse_other_state(reader.path, reader.manifest, leaves, partial=partial)
-    reader.refuse_missing_files()
+    check_same_state(reader.path, reader.manifest, leaves, partial=partial)
+    reader.check_all_files_exist()
     metadata = read_metadata(reader)
     restored = []
     reads: collections.deque[tuple[Leaf, ChunkedArray, dict[tuple[int, ...], Any]]] = collections.deque()
@@ -316,31 +328,30 @@ def load(path: str | Reader, like: State, *, partial: bool = False) -> tuple[Sta
 
 
 def load_params(path: str, like_params: State, which: str) -> State:
-    """The weights alone: "hot", as last trained, or the average of that name."""
+    """Return the trained weights ("hot"), or the EMA weights of that name."""
     if which == HOT:
         return load(path, {"params": like_params}, partial=True)[0]["params"]
     leaves = Reader(path).manifest.leaves
     kept = sorted({name.split(".")[1] for name in leaves if name.startswith("averages.")})
     if which not in kept:
-        have = f"averages called {', '.join(kept)}" if kept else "no averaged weights"
+        have = f"the EMA weights {', '.join(kept)}" if kept else "no EMA weights"
         raise CheckpointError(
-            f'{path}: the checkpoint holds {have}, and {which!r} is asked for; take one that it holds, or "hot", or '
-            "train with such an average."
+            f'{path}: there are no weights {which!r}; the checkpoint has {have}. Use one of these or "hot", or add the '
+            "average to the phase."
         )
     return load(path, {"averages": {which: like_params}}, partial=True)[0]["averages"][which]
 
 
 def read_metadata(path: str | Reader) -> dict[str, Any]:
-    """The metadata of a complete checkpoint, verified."""
+    """Return the verified metadata of a complete checkpoint."""
     reader = _opened(path)
     return json.loads(reader.read(f"{reader.name}/metadata.json"))
 
 
 def read_beside(path: str | Reader, key: str) -> bytes:
-    """A file that was saved beside the checkpoint, verified."""
+    """Return a verified file that was saved beside the checkpoint."""
     return _opened(path).read(key)
 
 
 def _opened(path: str | Reader) -> Reader:
-    """Of thousands of chips the manifest is long: who reads several things opens the checkpoint once."""
     return path if isinstance(path, Reader) else Reader(path)

@@ -1,15 +1,16 @@
-"""Files of a checkpoint: every byte that one writes or reads goes through here, on a disk, on GCS or on S3.
+"""Files of a checkpoint on a disk, GCS or S3.
 
-Arrays are zarr 3 without compression and without OCDBT: a chunk file is the chunk's little-endian bytes and
-nothing else, so equal states give equal bytes, and any zarr reader opens those that have a description beside
-them. Missing chunks are an error of the caller's manifest: to zarr they are fill values, that is zeros.
-Chunks on a local disk are written by direct_files.py; TensorStore writes all else, and reads.
+Arrays are zarr 3 without compression and without OCDBT: a chunk file holds the chunk's little-endian bytes alone, so
+equal states give equal bytes, and any zarr reader opens an array with a description. Callers look for missing chunks
+in their manifest, because zarr reads them as zeros.
 """
 
 import contextlib
 import functools
 import json
+import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,42 +21,42 @@ import tensorstore as ts
 
 from runtime.data.key_value_store import key_value_store
 from runtime.data.read_failure import of_tensorstore
-from runtime.training import direct_files
+from runtime.training.background import lower_priority
 
 PIECE_IN_BYTES = 2**18
+WRITERS = 4
+_writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="chunk writer", initializer=lower_priority)
 
 
 def crc32c(data: bytes | np.ndarray) -> int:
-    """CRC32C of the bytes; an array counts as its C-order memory."""
+    """Return the CRC32C of the bytes, or of an array's memory in C order."""
     if isinstance(data, bytes):
         return int(google_crc32c.value(data))
     memory = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
     checksum = 0
     for start in range(0, memory.size, PIECE_IN_BYTES):
-        # The C function takes nothing but bytes; a piece that stays in the cache costs next to nothing to copy.
+        # The C function takes bytes only; copying a piece that fits into the cache costs little.
         checksum = int(google_crc32c.extend(checksum, memory[start : start + PIECE_IN_BYTES].tobytes()))
     return checksum
 
 
 def canonical_json(document: object, where: str) -> bytes:
-    """Equal documents give equal bytes; NaN and what is not JSON are refused.
+    """Return the same bytes for equal documents; raise TypeError for NaN and for what is not JSON.
 
-    All in one line: Python indents fifty times as slowly, and the train step waits for the interpreter's lock.
+    The document is one line: Python indents fifty times more slowly, and the train step waits for its lock.
     """
     try:
         return (json.dumps(document, sort_keys=True, allow_nan=False) + "\n").encode()
     except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"{where} is not JSON: {error}; use numbers that are finite, strings, lists and dicts."
-        ) from error
+        raise TypeError(f"{where} is not JSON: {error}; use finite numbers, strings, lists and dicts.") from error
 
 
 def answer(future: Any, path: str) -> Any:
-    """What TensorStore has read of `path`.
+    """Return what TensorStore has read from `path`.
 
     Raises:
-        ValueError: it is damaged.
-        OSError: the store did not answer, or refused, or this machine failed; of what is there nothing is known.
+        ValueError: the file is damaged.
+        OSError: the store did not answer or refused, or this machine failed, so the file may be good.
     """
     try:
         return future.result()
@@ -67,7 +68,7 @@ def answer(future: Any, path: str) -> Any:
 
 
 class CheckpointFiles:
-    """One folder, local, gs:// or s3://, with keys relative to it."""
+    """A local, gs:// or s3:// folder, with keys relative to it."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder.rstrip("/")
@@ -75,19 +76,21 @@ class CheckpointFiles:
         self._store = ts.KvStore.open(self._spec).result()
 
     def list_keys(self, below: str = "") -> set[str]:
-        """Every file below `below`, in one listing. Of a bucket on GCS that refuses to be listed (401, 403) TensorStore
-        says that there are none."""
+        """Return every key below `below`, in one listing.
+
+        For a GCS bucket that refuses to be listed (401, 403) TensorStore returns none.
+        """
         return {key.decode() for key in answer(self._store.list(_range(below)), f"{self.folder}/{below}")}
 
     def folders(self) -> set[str]:
-        """Names of the folders right below; on a disk also those that a kill left without a finished file.
+        """Return the names of the folders directly below, on a disk also those without a finished file.
 
-        One listing, in which the store leaves out what is in them: a checkpoint is of very many files.
+        The listing leaves out their files, of which a checkpoint has many.
         """
         if self._spec["driver"] == "file":
             path = Path(self._spec["path"])
             return {entry.name for entry in path.iterdir() if entry.is_dir()} if path.is_dir() else set()
-        # TensorStore lists no other way than all keys.
+        # TensorStore can only list all keys.
         filesystem, path_in_bucket = fsspec.core.url_to_fs(self.folder, use_listings_cache=False)
         try:
             entries = filesystem.ls(path_in_bucket, detail=True, refresh=True)
@@ -96,21 +99,21 @@ class CheckpointFiles:
         return {entry["name"].rstrip("/").rpartition("/")[2] for entry in entries if entry["type"] == "directory"}
 
     def has(self, key: str) -> bool:
-        """Whether there is such a file; its bytes are not fetched."""
-        # Not listed: see `list_keys`. Of no bytes TensorStore asks GCS and S3 for what they know of the object.
+        """Return whether the file exists, without fetching it."""
+        # No listing: see `list_keys`. For an empty range TensorStore asks GCS and S3 for the metadata alone.
         return answer(self._store.read(key, byte_range=slice(0, 0)), f"{self.folder}/{key}").state == "value"
 
     def read(self, key: str) -> bytes | None:
-        """The file's bytes, or None if there is no such file."""
+        """Return the file's bytes, or None if there is no such file."""
         result = answer(self._store.read(key), f"{self.folder}/{key}")
         return bytes(result.value) if result.state == "value" else None
 
     def write(self, key: str, data: bytes) -> None:
-        """Returns when the bytes are durable; readers see all of them or none."""
+        """Return when the bytes are durable; readers see all of them or none."""
         self.start_write(key, data).result()
 
     def start_write(self, key: str, data: bytes) -> Any:
-        """A future of `write`."""
+        """Return the future of a `write`."""
         return self._store.write(key, data)
 
     def delete(self, key: str) -> None:
@@ -120,33 +123,51 @@ class CheckpointFiles:
         self._store.delete_range(_range(key)).result()
 
     def delete_folder(self) -> None:
-        """Deletes every file, and on a disk the folders that held them."""
+        """Delete every file, and on a disk the folders."""
         if self._spec["driver"] != "file":
             self.delete_below("")
             return
-        path = Path(self._spec["path"])  # TensorStore would take ten times as long, and leave the folders
+        path = Path(self._spec["path"])  # TensorStore takes ten times longer and leaves the folders
         while path.exists():
-            with contextlib.suppress(FileNotFoundError):  # somebody else deletes it too
+            with contextlib.suppress(FileNotFoundError):  # another process deletes it too
                 shutil.rmtree(path)
 
     def flush_folder(self, key: str) -> None:
-        """Makes the names in a folder outlive a power cut, which forgets new folders with all that is in them."""
+        """Sync the names in a folder on a disk: a power cut forgets new folders with their files."""
         if self._spec["driver"] == "file" and (path := Path(self._spec["path"]) / key).is_dir():
-            direct_files.flush_folder(path)
+            _sync_folder(path)
 
     def array(self, key: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...], dtype: str) -> "ChunkedArray":
-        """The array at `key`; touches no file."""
+        """Return the array at `key` without touching a file."""
         return ChunkedArray(self, key, shape, chunk_shape, dtype)
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _write_durably(path: Path, data: np.ndarray) -> None:
+    """Write an array's memory in C order; a kill may leave a part of it, which no manifest lists."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.write(np.ascontiguousarray(data).reshape(-1).view(np.uint8).data)
+        file.flush()
+        os.fsync(file.fileno())
+    _sync_folder(path.parent)
 
 
 def _range(below: str) -> ts.KvStore.KeyRange:
     if not below:
         return ts.KvStore.KeyRange()
-    return ts.KvStore.KeyRange(below, below[:-1] + chr(ord(below[-1]) + 1))  # the first key past the prefix
+    return ts.KvStore.KeyRange(below, below[:-1] + chr(ord(below[-1]) + 1))  # first key past the prefix
 
 
 class ChunkedArray:
-    """A zarr 3 array whose chunks divide its shape exactly, so that none is padded."""
+    """A zarr 3 array whose chunks divide its shape, so that none is padded."""
 
     def __init__(
         self, files: CheckpointFiles, key: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...], dtype: str
@@ -168,13 +189,13 @@ class ChunkedArray:
             "driver": "zarr3",
             "kvstore": {**files._spec, "path": f"{files._spec['path']}{key}/"},
             "metadata": self.description,
-            # Otherwise a chunk of zeros, such as moments that are new, would leave no file to check.
+            # Otherwise a chunk of zeros, such as new moments, leaves no file to check.
             "store_data_equal_to_fill_value": True,
         }
 
     @functools.cached_property
     def _array(self) -> ts.TensorStore:
-        # Opened at first use: the training loop waits while a snapshot is taken, and need not wait for this.
+        # Opened at first use, so that the training loop does not wait for it during the snapshot.
         return ts.open(self._spec, open=True, assume_metadata=True).result()
 
     @property
@@ -182,7 +203,7 @@ class ChunkedArray:
         return f"{self.key}/zarr.json"
 
     def chunk_key(self, start: tuple[int, ...]) -> str:
-        """File of the chunk whose first element is at `start`."""
+        """Return the file of the chunk whose first element is at `start`."""
         grid = (str(first // size) for first, size in zip(start, self.chunk_shape, strict=True))
         return ".".join([f"{self.key}/c", *grid])
 
@@ -190,12 +211,15 @@ class ChunkedArray:
         return tuple(slice(first, first + size) for first, size in zip(start, self.chunk_shape, strict=True))
 
     def write_chunk(self, start: tuple[int, ...], data: np.ndarray) -> Any:
-        """A future of the durable write; `data` must not change before it is done."""
-        if self._folder is not None:  # the bytes that TensorStore would write, for a fifth of the processor time
+        """Return the future of the durable write; `data` must not change before it is done."""
+        if self._folder is not None:  # the same bytes as TensorStore's, in a fifth of its processor time
             little = data.astype(data.dtype.newbyteorder("<"), copy=False)
-            return direct_files.start_write(f"{self._folder}{self.chunk_key(start)}", little)
+            written: Future[None] = _writers.submit(
+                _write_durably, Path(f"{self._folder}{self.chunk_key(start)}"), little
+            )
+            return written
         return self._array[self._chunk(start)].write(data, can_reference_source_data_indefinitely=True)
 
     def read_chunk(self, start: tuple[int, ...]) -> Any:
-        """A future of the chunk as a NumPy array."""
+        """Return the future of the chunk as a NumPy array."""
         return self._array[self._chunk(start)].read()

@@ -1,4 +1,4 @@
-"""Leaves of a state: their names, and how the shards of one are cut into chunks."""
+"""Leaves of a state: their names, and how their shards are cut into chunks."""
 
 import itertools
 import math
@@ -10,13 +10,13 @@ import numpy as np
 from jax.sharding import Sharding
 
 MAX_CHUNK_IN_BYTES = 64 * 2**20
-"""Large shards are cut into chunks no larger than this, which are written and read side by side."""
+"""Largest chunk of a shard; chunks are written and read in parallel."""
 
 Index = tuple[slice, ...]
 
 
 class Leaf(NamedTuple):
-    """One leaf as it is stored: a PRNG key as its words, while `sharding` stays that of the key.
+    """A leaf as it is stored: a PRNG key as its words, with the sharding of the key.
 
     `array` is None where only the shape is known.
     """
@@ -34,13 +34,13 @@ class Leaf(NamedTuple):
 
 
 def leaves_by_name(tree: object) -> dict[str, Any]:
-    """Leaves by their dotted paths, in the order of the tree: what tensors are called wherever they are told of."""
+    """Return leaves by their dotted paths, the names of tensors in all logs, in the order of the tree."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 
 
 def named_leaves(tree: object) -> list[Leaf]:
-    """A PRNG key counts as the uint32 words it is made of."""
+    """Return all leaves, with a PRNG key as its uint32 words."""
     leaves = []
     for name, leaf in leaves_by_name(tree).items():
         if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
@@ -56,7 +56,7 @@ def named_leaves(tree: object) -> list[Leaf]:
 
 
 def _key_words(keys: jax.Array | jax.ShapeDtypeStruct) -> tuple[str, jax.ShapeDtypeStruct]:
-    """The generator of PRNG keys, and the shape of their words; also where there is a shape and no keys."""
+    """Return the generator of PRNG keys and the shape of their words, for keys or their shape."""
     impl = []
 
     def words(keys: jax.Array) -> jax.Array:
@@ -68,7 +68,7 @@ def _key_words(keys: jax.Array | jax.ShapeDtypeStruct) -> tuple[str, jax.ShapeDt
 
 
 def chunk_shape_of(shard_shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """The shard, its leading axes cut by divisors until a chunk is small enough."""
+    """Return the shape of a shard with leading axes divided until a chunk is small enough."""
     chunk = [max(size, 1) for size in shard_shape]
     for axis, size in enumerate(chunk):
         excess = math.prod(chunk) * itemsize / MAX_CHUNK_IN_BYTES
@@ -79,18 +79,18 @@ def chunk_shape_of(shard_shape: tuple[int, ...], itemsize: int) -> tuple[int, ..
 
 
 def chunk_starts(first: tuple[int, ...], last: tuple[int, ...], chunk: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """First elements of the chunks that meet the box [first, last)."""
+    """Return the first indices of the chunks that intersect the box [first, last)."""
     return itertools.product(*(range(a // size * size, b, size) for a, b, size in zip(first, last, chunk, strict=True)))
 
 
 def box_of(index: Index, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Its first element along each axis, and the one past its last."""
+    """Return the first index along each axis, and the one past the last."""
     bounds = [piece.indices(size) for piece, size in zip(index, shape, strict=True)]
     return tuple(first for first, _, _ in bounds), tuple(last for _, last, _ in bounds)
 
 
 def held_indices(leaf: Leaf) -> list[Index]:
-    """The parts of a leaf that this process's devices hold."""
+    """Return the parts of a leaf that this process's devices hold."""
     whole = tuple(slice(None) for _ in leaf.shape)
     if leaf.sharding is None or leaf.key_impl:
         return [whole]

@@ -1,4 +1,4 @@
-"""A complete checkpoint, opened to be read: nothing of it is used that does not match its manifest."""
+"""Reader of a complete checkpoint, which verifies every file by the manifest."""
 
 import json
 from typing import Any, NamedTuple
@@ -10,48 +10,46 @@ from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray, ans
 from runtime.training.checkpoint_leaves import Index, Leaf, box_of, chunk_starts, held_indices
 
 FORMAT = 3
-READABLE_FORMATS = (2, FORMAT)
-"""In format 2 each array has a `zarr.json`; in 3 it may be left out, as the manifest tells."""
-NO_LONGER_KEPT = {"history.num_skipped"}
-"""Leaves that a state had when older checkpoints were written. They are checked as all are, and left out."""
 
-FOR_A_MILESTONE = (
-    "run the step that made it again with --force, restore the file from a copy, or take another milestone."
+RESTORE_A_MILESTONE = (
+    "rerun the step that made it with --force, restore the file from a copy, or use another milestone."
 )
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that is torn, missing, or made for another state."""
+    """A checkpoint that is torn, missing, or of another state."""
 
 
 class TornCheckpointError(CheckpointError):
-    """A file of a complete checkpoint is damaged or gone; `damage` is which, and that nothing of it was used."""
+    """A complete checkpoint with a damaged or missing file, which `damage` names."""
 
-    def __init__(self, damage: str, cure: str = FOR_A_MILESTONE) -> None:
-        super().__init__(f"{damage}; {cure}")
-        self.damage, self.cure = damage, cure
+    def __init__(self, damage: str, fix: str = RESTORE_A_MILESTONE) -> None:
+        super().__init__(f"{damage}; {fix}")
+        self.damage, self.fix = damage, fix
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.damage, self.cure)
+        return type(self), (self.damage, self.fix)
 
 
 class Manifest(NamedTuple):
-    """`leaves`: dtype, shape, chunk_shape (and key_impl for PRNG keys) by name. `files`: size and CRC32C by key."""
+    """The verified content of `manifest.json`."""
 
     leaves: dict[str, dict[str, Any]]
+    """Name -> dtype, shape, chunk_shape, and key_impl for PRNG keys."""
     files: dict[str, dict[str, int]]
+    """Key -> size and CRC32C."""
     lease_epoch: int | None
 
 
 class Reader:
-    """A complete checkpoint, opened: its manifest is verified, and each file as it is read."""
+    """An open checkpoint; opening verifies the manifest, and reading verifies each file."""
 
     def __init__(self, path: str) -> None:
-        """Reads the manifest.
+        """Read the manifest.
 
         Raises:
-            CheckpointError: there is none, or one of another format.
-            TornCheckpointError: it is damaged.
+            CheckpointError: there is no manifest, or one of another format.
+            TornCheckpointError: the manifest is damaged.
         """
         self.path = path.rstrip("/")
         parent, _, self.name = self.path.rpartition("/")
@@ -59,57 +57,57 @@ class Reader:
         data = self.files.read(f"{self.name}/manifest.json")
         if data is None:
             raise CheckpointError(
-                f"{self.path}: there is no complete checkpoint here (no manifest.json); "
-                "check the path, or start from another milestone."
+                f"{self.path}: there is no complete checkpoint here (no manifest.json); check the path, or start from "
+                "another milestone."
             )
         try:
             body = json.loads(data)
             seal = body.pop("crc32c")
-            # The bytes of another format may have been sealed in another way.
-            has_other_format = body["format"] not in READABLE_FORMATS
+            # Another format may be sealed in another way.
+            has_other_format = body["format"] != FORMAT
             sealed = canonical_json({**body, "crc32c": crc32c(canonical_json(body, "manifest"))}, "manifest")
             if not has_other_format and data != sealed:
-                raise ValueError(f"it does not match its CRC32C, {seal}")
+                raise ValueError(f"it does not match its CRC32C {seal}")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._torn("manifest.json", str(error)) from error
         if has_other_format:
             raise CheckpointError(
-                f"{self.path}: manifest.json has format {body['format']}, this program reads "
-                f"{' and '.join(map(str, READABLE_FORMATS))}; use the version of the program that wrote it."
+                f"{self.path}: manifest.json has format {body['format']}, and this program reads format {FORMAT}; use "
+                "the version of the program that wrote it."
             )
         self.manifest = Manifest(body["leaves"], body["files"], body.get("lease_epoch"))
 
     def _torn(self, key: str, what: str) -> TornCheckpointError:
         return TornCheckpointError(
-            f"{self.path}: {self._owner(key)} is damaged: {what}. The checkpoint is torn and nothing of it was used"
+            f"{self.path}: {self._owner(key)} is damaged: {what}. The checkpoint is torn, and nothing of it is used"
         )
 
     def _owner(self, key: str) -> str:
         below = key.removeprefix(f"{self.name}/arrays/")
         return f"leaf {below.rpartition('/')[0]} (file {key})" if below != key else f"file {key}"
 
-    def refuse_missing_files(self) -> None:
-        """Looks for every file of the manifest, in one listing; no file is read.
+    def check_all_files_exist(self) -> None:
+        """Compare the manifest with one listing; read no file.
 
         Raises:
-            TornCheckpointError: one is not there.
-            OSError: the listing is not whole.
+            TornCheckpointError: a file is missing.
+            OSError: the listing is incomplete.
         """
         present, manifest = self.files.list_keys(f"{self.name}/"), f"{self.name}/manifest.json"
         if manifest not in present and self.files.read(manifest) is not None:
             raise OSError(
-                f"{self.path}: the store does not list it, though it can be read; it is not known to be damaged: "
-                "renew the credentials or let them list the bucket, then run the same command again."
+                f"{self.path}: the store reads the checkpoint but does not list it. Renew the credentials, or let them "
+                "list the bucket, then run the same command again."
             )
         for key in sorted(key for key in self.manifest.files if key.startswith(f"{self.name}/")):
             if key not in present:
                 raise self._torn(key, "the file is missing")
 
     def read(self, key: str) -> bytes:
-        """A file, verified.
+        """Return the bytes of a file.
 
         Raises:
-            TornCheckpointError: it is damaged or gone.
+            TornCheckpointError: the file is damaged or missing.
         """
         data = self.files.read(key)
         if data is None:
@@ -120,15 +118,15 @@ class Reader:
     def _verify(self, key: str, data: bytes | np.ndarray, size: int) -> None:
         recorded = self.manifest.files.get(key)
         if recorded is None:
-            raise self._torn(key, "the manifest does not know the file")
+            raise self._torn(key, "the manifest does not list the file")
         if size != recorded["size"]:
-            raise self._torn(key, f"it has {size} bytes, the manifest says {recorded['size']}")
+            raise self._torn(key, f"it has {size} bytes, and the manifest has {recorded['size']}")
         found = crc32c(data)
         if found != recorded["crc32c"]:
-            raise self._torn(key, f"its CRC32C is {found:08x}, the manifest says {recorded['crc32c']:08x}")
+            raise self._torn(key, f"its CRC32C is {found:08x}, and the manifest has {recorded['crc32c']:08x}")
 
     def start_leaf(self, leaf: Leaf) -> tuple[ChunkedArray, dict[tuple[int, ...], Any]]:
-        """Begins to read every chunk that this process needs of a leaf."""
+        """Start to read every chunk of a leaf that this process needs."""
         recorded = self.manifest.leaves[leaf.name]
         key = f"{self.name}/arrays/{leaf.name}"
         array = self.files.array(key, leaf.shape, tuple(recorded["chunk_shape"]), leaf.dtype)
@@ -142,11 +140,11 @@ class Reader:
         return array, starts
 
     def finish_leaf(self, leaf: Leaf, array: ChunkedArray, reads: dict[tuple[int, ...], Any]) -> jax.Array:
-        """Waits for the `reads` that `start_leaf` began, and places the leaf as its sharding says.
+        """Wait for the `reads` of `start_leaf`, and return the leaf with its sharding.
 
         Raises:
             TornCheckpointError: a chunk is damaged.
-            OSError: a chunk cannot be read, and is not known to be damaged.
+            OSError: a chunk cannot be read, and may be good.
         """
         chunks = {}
         whole = tuple(slice(None) for _ in leaf.shape)
@@ -154,7 +152,7 @@ class Reader:
             key = array.chunk_key(start)
             try:
                 data = np.asarray(answer(future, f"{self.files.folder}/{key}"))
-            except ValueError as error:  # a file too short or too long
+            except ValueError as error:  # a file that is too short or too long
                 raise self._torn(key, str(error)) from error
             self._verify(key, data, data.nbytes)
             chunks[start] = data
@@ -183,27 +181,27 @@ class Reader:
         return jax.make_array_from_callback(leaf.shape, leaf.sharding, held)
 
 
-def refuse_other_state(path: str, manifest: Manifest, leaves: list[Leaf], *, partial: bool) -> None:
-    """Raises CheckpointError where a leaf is missing, or another than in the state, or (unless `partial`) too many."""
+def check_same_state(path: str, manifest: Manifest, leaves: list[Leaf], *, partial: bool) -> None:
+    """Raise CheckpointError where a leaf is missing, differs from the state, or (unless `partial`) is not in it."""
     names = {leaf.name for leaf in leaves}
     for leaf in leaves:
         recorded = manifest.leaves.get(leaf.name)
         if recorded is None:
             raise CheckpointError(
-                f"{path}: the checkpoint has no leaf {leaf.name}, which the state needs as {leaf.described}; "
-                "the model or the averaging differs from the run that wrote it. Start from a checkpoint that has it, "
-                'or take less: restore="weights".'
+                f"{path}: the checkpoint has no leaf {leaf.name}, which the state needs as {leaf.described}; the run "
+                "that wrote it has another model or other averages. Start from a checkpoint that has the leaf, or "
+                'restore less: restore="weights".'
             )
         found = Leaf(leaf.name, tuple(recorded["shape"]), recorded["dtype"], None, recorded.get("key_impl"), None)
         if found.described != leaf.described:
             raise CheckpointError(
                 f"{path}: leaf {leaf.name} is {found.described} in the checkpoint and {leaf.described} in the state; "
-                "the model's shape differs from the run that wrote it. Use that run's model, or start from scratch."
+                "the run that wrote it has another model. Use that model, or start from scratch."
             )
-    surplus = sorted(set(manifest.leaves) - names - NO_LONGER_KEPT)
+    surplus = sorted(set(manifest.leaves) - names)
     if surplus and not partial:
         raise CheckpointError(
-            f"{path}: leaf {surplus[0]} of the checkpoint ({len(surplus)} in all) has no place in the state; "
-            "the model or the averaging differs from the run that wrote it. Give the phase what that run had, or take "
-            'less: restore="weights".'
+            f"{path}: leaf {surplus[0]} of the checkpoint ({len(surplus)} in all) has no place in the state; the run "
+            "that wrote it has another model or other averages. Give the phase the same, or restore less: "
+            'restore="weights".'
         )

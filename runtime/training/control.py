@@ -1,11 +1,12 @@
-"""Control: whatever asks a run to stop, save, publish or profile becomes one order, carried out between two updates.
+"""Control: turns signals, stop requests and requests of users into one decision between two training steps.
 
-All hosts carry it out at the same one. Exit always saves. A request is read once a step; with several hosts `agree`
-makes the largest order of all the order of each (each host acting on its own flag is how a collective save hangs).
+All hosts carry out a decision at the same step, and a stop always saves. Requests are read once a step. With several
+hosts, `agree` makes the largest decision of any host the decision of all: hosts that act on their own flags hang in a
+collective save.
 
-A host that waits for data does not come to that question by itself: it asks `is_asked`, and comes to it if any host is
-to stop. The others wait for it in the agreement meanwhile, where a main thread hears nothing: threads hear for it, and
-leave the notice that `is_asked` finds.
+A host that waits for data does not reach that point, so it polls `is_stopping` and goes there when any host has to
+stop. Meanwhile the others wait for it in the agreement, where a main thread receives nothing; threads poll for it and
+write the notice that `is_stopping` reads.
 """
 
 import contextlib
@@ -16,24 +17,24 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from runtime.training.repetition import repeated
-from runtime.training.signals import heard
+from runtime.training.background import repeated
+from runtime.training.signals import handled
 from runtime.training.stop_notice import StopNotice
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 """SIGTERM: what schedulers send before they kill. SIGUSR2: what Slurm sends ahead of the time limit."""
 POLL_SECONDS = 1.0
-"""How often the threads ask the driver, and look whether the other hosts are to be told."""
+"""How often the threads poll the driver and look whether to write the notice."""
 STEP_LIMIT = 2**48
 """Beyond any step."""
 
 logger = logging.getLogger(__name__)
 
 
-class Word(enum.IntEnum):
-    """What a run is to do next; where several ask, the larger wins, and the others are asked again an update later."""
+class Action(enum.IntEnum):
+    """The next action of a run; of several, the largest wins, and the others are decided again one step later."""
 
-    GO_ON = 0
+    CONTINUE = 0
     PROFILE = 1
     SAVE = 2
     PUBLISH = 3
@@ -41,164 +42,167 @@ class Word(enum.IntEnum):
 
 
 class Request(NamedTuple):
-    """What a person wants of a run."""
+    """A request of a user."""
 
     id: str
-    word: Word
-    """Neither to go on nor to exit."""
+    action: Action
+    """PROFILE, SAVE or PUBLISH."""
     step: int | None
-    """Which to publish; None is the next."""
-    said: str
-    """Who wants it and why, for the event log."""
-    answer: Callable[[str], None]
-    """Takes how it is done, or will be, one line; called once, unless `refuse` is."""
+    """The step to publish; None is the next one."""
+    origin: str
+    """The user and the reason, for the event log."""
+    reply: Callable[[str], None]
+    """Takes one line: how the request is or will be carried out. Called once, unless `refuse` is."""
     refuse: Callable[[str], None]
-    """Takes why it will not be."""
+    """Takes one line: why the request will not be carried out."""
 
 
-class Order(NamedTuple):
-    """What all hosts do before the next update."""
+class Decision(NamedTuple):
+    """The action of all hosts before the next training step."""
 
-    word: Word
+    action: Action
     step: int = 0
-    """Which to publish."""
+    """The step to publish."""
     requests: tuple[Request, ...] = ()
-    """Those of this host that it is for."""
+    """Requests to this host that the decision carries out."""
 
     @property
     def number(self) -> int:
-        """By which hosts agree on it: of two words the larger has the larger number."""
-        return self.word * STEP_LIMIT + self.step
+        """The number that hosts agree on; a larger action has a larger number."""
+        return self.action * STEP_LIMIT + self.step
 
-    def answer(self, said: str) -> None:
-        """To all that have asked for it."""
+    def reply(self, text: str) -> None:
         for request in self.requests:
-            request.answer(said)
+            request.reply(text)
 
-    def answer_published(self, step: int, path: str) -> None:
-        """To who wants the very next step, once `step` is saved: the next attempt would know nothing of the request."""
-        if self.word == Word.PUBLISH and self.step == step:
-            self.answer(f"published step {step:,}: {path}")
+    def reply_published(self, step: int, path: str) -> None:
+        """Reply to requests for the very next step once it is saved: a later attempt would not know of them."""
+        if self.action == Action.PUBLISH and self.step == step:
+            self.reply(f"published step {step:,}: {path}")
 
-    def refuse(self, said: str) -> None:
-        """Likewise, where it will not be."""
+    def refuse(self, text: str) -> None:
         for request in self.requests:
-            request.refuse(said)
+            request.refuse(text)
 
 
 class Control:
-    """Gathers requests: signals, `stop_reason`, which the loop asks once a step, and what people want of the run."""
+    """Collects signals, the driver's stop requests and the requests of users."""
 
     def __init__(
         self,
         stop_reason: Callable[[], str] = lambda: "",
         *,
         requests: Callable[[], Sequence[Request]] = lambda: (),
-        agree: Callable[[int], int] = lambda order: order,
+        agree: Callable[[int], int] = lambda number: number,
         notice: StopNotice | None = None,
         kept_handlers: tuple[type, ...] = (),
     ) -> None:
-        """`stop_reason` says who asks to stop, "" while nobody does; `requests` what is asked and not answered.
+        """Read requests from these functions.
 
-        With several hosts, `agree` maps the number of this one's order to that of all, and `notice` is heard by those
-        that wait. With a notice `stop_reason` is asked by a thread too; never by two at once. Signal handlers of the
-        classes `kept_handlers` go on hearing, beside this.
+        Args:
+            stop_reason: returns why the driver stops the run, or "". With a notice, a thread calls it too, never two
+                at once.
+            requests: returns the requests without a reply.
+            agree: maps the number of this host's decision to that of all hosts.
+            notice: informs hosts that wait for data, where there are several hosts.
+            kept_handlers: classes of signal handlers that stay active.
         """
         self._stop_reason = stop_reason
         self._requests = requests
         self._taken: set[str] = set()
-        """Ids of the requests that are answered, or will be."""
-        self._asking = threading.Lock()
+        """Ids of the requests that have a reply, or will get one."""
+        self._polling = threading.Lock()
         self._agree = agree
         self._notice = notice
         self._kept_handlers = kept_handlers
-        self._is_exit_asked = False  # set from any thread and from signal handlers, in one assignment
+        self._is_exit_requested = False  # set from any thread and from signal handlers, in one assignment
         self._is_exit_agreed = False
         self.reason = ""
-        """Who asked to stop, for the event log."""
+        """Why the run stops, for the event log."""
 
     def request_exit(self, reason: str) -> None:
-        """Asks from any thread, or from a signal handler, and for good."""
-        if not self._is_exit_asked:
-            self.reason = reason  # first: whoever sees the wish may read it
-            self._is_exit_asked = True
+        """Request a stop, from any thread or signal handler; a request is final."""
+        if not self._is_exit_requested:
+            self.reason = reason  # first: a thread that sees the flag may read the reason
+            self._is_exit_requested = True
 
-    def order(self, step: int, *, until_step: int, is_save_due: bool = False) -> Order:
-        """What to do before the update that follows `step` finished ones; all hosts ask, once for each update.
+    def decide(self, step: int, *, until_step: int, is_save_due: bool = False) -> Decision:
+        """Return what to do before the training step after `step`; all hosts call it once for each step.
 
-        `is_save_due` goes by the clock of this host, which is not that of others.
+        `is_save_due` comes from the clock of this host, which other hosts do not share.
         """
-        self._hear_driver()
+        self._poll_driver()
         wanted = self._wanted(step, until_step)
-        if self._is_exit_asked:
-            wanted = Order(Word.SAVE_AND_EXIT)
-        elif wanted.word == Word.GO_ON and is_save_due:
-            wanted = Order(Word.SAVE)
-        word, of_step = divmod(self._agree(wanted.number), STEP_LIMIT)
-        if word == Word.SAVE_AND_EXIT:
+        if self._is_exit_requested:
+            wanted = Decision(Action.SAVE_AND_EXIT)
+        elif wanted.action == Action.CONTINUE and is_save_due:
+            wanted = Decision(Action.SAVE)
+        action, of_step = divmod(self._agree(wanted.number), STEP_LIMIT)
+        if action == Action.SAVE_AND_EXIT:
             self._is_exit_agreed = True
-            self.request_exit("another host was asked to stop")
-        if (word, of_step) != (wanted.word, wanted.step):
-            return Order(Word(word), of_step)  # what this host wants is asked again at the next update
+            self.request_exit("another host has to stop")
+        if (action, of_step) != (wanted.action, wanted.step):
+            return Decision(Action(action), of_step)  # what this host wants is decided again at the next step
         self._taken |= {request.id for request in wanted.requests}
         return wanted
 
-    def _wanted(self, step: int, until_step: int) -> Order:
-        """What people want of this run next; who wants what it cannot do is told so."""
+    def _wanted(self, step: int, until_step: int) -> Decision:
+        """Return what users request next; refuse what the run cannot do."""
         new = [request for request in self._requests() if request.id not in self._taken]
         for request in new:
-            if request.word != Word.PUBLISH:
+            if request.action != Action.PUBLISH:
                 continue
             of_step = step + 1 if request.step is None else request.step
             if step < of_step <= until_step:
-                return Order(Word.PUBLISH, of_step, tuple(same for same in new if same[1:3] == request[1:3]))
+                same = tuple(other for other in new if other[1:3] == request[1:3])
+                return Decision(Action.PUBLISH, of_step, same)
             self._taken.add(request.id)
-            past = f"it is past step {of_step:,}, at {step:,}"
-            ahead = f"this run stops at {until_step:,}; one that goes on to {of_step:,} publishes it"
+            past = f"step {of_step:,} is past; the run is at step {step:,}"
+            ahead = f"this run stops at step {until_step:,}; a run that continues to {of_step:,} publishes it"
             request.refuse(ahead if of_step > until_step else past)
-        for word in (Word.SAVE, Word.PROFILE):
-            if same := tuple(request for request in new if request.word == word):
-                return Order(word, 0, same)
-        return Order(Word.GO_ON)
+        for action in (Action.SAVE, Action.PROFILE):
+            if same := tuple(request for request in new if request.action == action):
+                return Decision(action, 0, same)
+        return Decision(Action.CONTINUE)
 
-    def is_asked(self) -> bool:
-        """For a host that waits for its batch: whether any host is to stop. If so, it asks for the `order` at once."""
-        self._hear_driver()
-        if not self._is_exit_asked and self._notice is not None and self._notice.is_left():
-            # Who left it may have said its order for this update before, and then it is for this host to say.
-            self.request_exit("another host was asked to stop")
-        return self._is_exit_asked
+    def is_stopping(self) -> bool:
+        """Return, to a host that waits for its batch, whether any host has to stop; if so, call `decide` at once."""
+        self._poll_driver()
+        if not self._is_exit_requested and self._notice is not None and self._notice.is_left():
+            # The host that left it may have made its decision for this step before; this host then has to stop too.
+            self.request_exit("another host has to stop")
+        return self._is_exit_requested
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[bool]:
-        """Hears signals inside the block; yields False in a thread other than the main one, which cannot.
+        """Handle signals inside the block; yield False outside of the main thread, which cannot.
 
-        With a notice, threads ask the driver and tell the other hosts while this one waits for them.
+        With a notice, threads poll the driver and inform the other hosts while this one waits for them.
         """
         with contextlib.ExitStack() as stack:
             if self._notice is not None:
-                for ask, name in ((self._poll_driver, "asks the driver"), (self._tell_others, "tells the other hosts")):
-                    stack.enter_context(repeated(ask, pause_seconds=lambda: POLL_SECONDS, name=name))
+                for poll, name in ((self._poll_quietly, "driver poll"), (self._leave_notice, "stop notice")):
+                    stack.enter_context(repeated(poll, pause_seconds=lambda: POLL_SECONDS, name=name))
             is_main = threading.current_thread() is threading.main_thread()
             if is_main:
-                stack.enter_context(heard(SIGNALS, self._hear_signal, kept=self._kept_handlers))
+                stack.enter_context(handled(SIGNALS, self._handle_signal, kept=self._kept_handlers))
             yield is_main
 
-    def _hear_signal(self, number: signal.Signals) -> None:
+    def _handle_signal(self, number: signal.Signals) -> None:
         self.request_exit(f"signal {number.name}")
 
-    def _hear_driver(self) -> None:
-        with self._asking:
-            if not self._is_exit_asked and (reason := self._stop_reason()):
+    def _poll_driver(self) -> None:
+        with self._polling:
+            if not self._is_exit_requested and (reason := self._stop_reason()):
                 self.request_exit(reason)
 
-    def _poll_driver(self) -> None:
+    def _poll_quietly(self) -> None:
         try:
-            self._hear_driver()
-        except Exception as error:  # the loop asks the same, and meets it in its own thread
-            logger.warning("the driver cannot be asked whether to stop (%s: %s)", type(error).__name__, error)
+            self._poll_driver()
+        except Exception as error:  # the loop polls too, and raises it in its own thread
+            logger.warning("the driver cannot be polled for a stop (%s: %s)", type(error).__name__, error)
 
-    def _tell_others(self) -> None:
-        # Not once all have agreed: a thousand hosts would write one file, and nobody would look for it.
-        if self._notice is not None and self._is_exit_asked and not self._is_exit_agreed:
+    def _leave_notice(self) -> None:
+        # Not once all have agreed: a thousand hosts would write a file that no host reads.
+        if self._notice is not None and self._is_exit_requested and not self._is_exit_agreed:
             self._notice.leave()

@@ -1,8 +1,8 @@
-"""Copies: whether what a mesh holds several times of the parameters is still the same everywhere, to the bit.
+"""Copies: a monitor that compares, bit for bit, the copies of parameters that a mesh holds.
 
-Replicas hold all of it, and every device what is too small to split. All of them take the same updates, so no rounding
-can set them apart: only a device that computed or remembered wrongly. BLOOM-176B met that, for a reason that was never
-found, and averaged its copies in every forward pass; here it is told, and certifies nothing.
+Replicas hold all parameters, and every device holds those too small to split. All copies take the same training steps,
+so rounding cannot separate them; only a device that computes or remembers wrongly can. BLOOM-176B met such a fault,
+never found its cause, and averaged its copies in every forward pass.
 """
 
 import functools
@@ -22,15 +22,15 @@ MONITOR = "copies"
 
 
 class Copies:
-    """Those of one run since it began, or was resumed: from one copy, which made all of them the same."""
+    """The copies of one attempt, all equal at `begin_step`, where one checkpoint or one program made them."""
 
     def __init__(self, begin_step: int) -> None:
         self._same_step = begin_step
         self.are_apart = False
-        """Whether they were found to differ; they do not come together again."""
+        """Whether a comparison found them to differ; copies do not converge again."""
 
     def observe(self, step: int, apart: Sequence[str]) -> list[Alarm]:
-        """The alarm of the first comparison that found tensors `apart`."""
+        """Return the alarm of the first comparison that finds tensors `apart`."""
         if not apart:
             self._same_step = step
         if not apart or self.are_apart:
@@ -39,20 +39,18 @@ class Copies:
         tensors = f"{len(apart)} tensor{'s' if len(apart) > 1 else ''}"
         named = f"{', '.join(apart[:3])}{', ...' if len(apart) > 3 else ''}"
         message = (
-            f"step {step}: devices that hold the same parameters do not hold the same bits, in {tensors} ({named}): "
-            f"one of them has computed or remembered wrongly, after step {self._same_step}, where they were the same. "
-            "Nothing was stopped or changed, and which of them is right cannot be known: stop the phase, have the "
-            f"machines looked at, and go back to a checkpoint of step {self._same_step} or before; `certified` with "
-            "the name of the phase lists them."
+            f"step {step}: copies of the same parameters differ between devices, in {tensors} ({named}). A device has "
+            f"computed or remembered wrongly after step {self._same_step}, where the copies were equal. Training "
+            "continues, and the right copy is unknown: stop the phase, have the machines checked, and start again "
+            f"from a checkpoint of step {self._same_step} or earlier (`checkpoints PHASE --good` lists them)."
         )
         return [Alarm(MONITOR, step, float(len(apart)), 0.0, message)]
 
 
 def begin_comparison(params: object) -> dict[str, Bool[Array, ""]]:
-    """Starts to compare the copies that a mesh holds of each tensor, on the devices, without waiting.
+    """Start to compare the copies of each tensor on the devices, without waiting; every host must call it.
 
-    Every host must call it. What `finish_comparison` finds unlike is no rounding: copies take the same updates, so that
-    only a device that computed or remembered wrongly can set them apart. Tensors that have one copy are left out.
+    Tensors with a single copy are left out.
     """
     copied = {
         name: leaf
@@ -66,9 +64,9 @@ def begin_comparison(params: object) -> dict[str, Bool[Array, ""]]:
     return dict(zip(copied, _comparison(mesh, specs)(*copied.values()), strict=True))
 
 
-def finish_comparison(begun: dict[str, Array]) -> list[str]:
-    """Waits for what `begin_comparison` started; the tensors whose copies are not the same."""
-    return [name for name, are_apart in jax.device_get(begun).items() if are_apart]
+def finish_comparison(started: dict[str, Array]) -> list[str]:
+    """Wait for `begin_comparison`, and return the tensors whose copies differ."""
+    return [name for name, are_apart in jax.device_get(started).items() if are_apart]
 
 
 @functools.cache
@@ -76,7 +74,7 @@ def _comparison(mesh: Mesh | AbstractMesh, specs: tuple[PartitionSpec, ...]) -> 
     def are_apart(*parts: Array) -> tuple[Array, ...]:
         found = []
         for part, spec in zip(parts, specs, strict=True):
-            words = lax.bitcast_convert_type(digest_of(part), jnp.int32)  # some devices compare signed numbers alone
+            words = lax.bitcast_convert_type(digest_of(part), jnp.int32)  # some devices compare signed integers only
             copies = _axes_of_copies(mesh, spec)
             is_apart = jnp.any(lax.pmin(words, copies) != lax.pmax(words, copies))
             others = tuple(axis for axis in mesh.axis_names if axis not in copies)
@@ -88,6 +86,6 @@ def _comparison(mesh: Mesh | AbstractMesh, specs: tuple[PartitionSpec, ...]) -> 
 
 
 def _axes_of_copies(mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> tuple[str, ...]:
-    """Those of more than one device that do not split the tensor."""
+    """Return the axes of several devices that do not split the tensor."""
     splitting = {axis for part in spec if part is not None for axis in ((part,) if isinstance(part, str) else part)}
     return tuple(axis for axis, size in mesh.shape.items() if size > 1 and axis not in splitting)

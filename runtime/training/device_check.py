@@ -1,7 +1,6 @@
-"""Device check: before a run counts on a kernel that finds its own way on a machine, a small program of known results.
+"""Device check: a small program with known results, run on the devices of a mesh before a kernel is relied on.
 
-A kernel is proven by simulators and compilers where this was written; what it does on the very devices of a run they
-only show themselves.
+Simulators and compilers prove a kernel elsewhere; only the devices of a run show what it does there.
 """
 
 import functools
@@ -17,9 +16,9 @@ from runtime.parallel.hosts import whole
 
 
 def num_wrong_on(mesh: Mesh, num_wrong: Callable[[Key[Array, ""]], Int32[Array, ""]]) -> int:
-    """What `num_wrong` counts on every device of `mesh`, of all hosts at once, each given a key of its own.
+    """Return the sum of `num_wrong(key)` over all devices of `mesh` on all hosts, each with its own key.
 
-    It runs under `shard_map`, and may speak along the axes of the mesh.
+    `num_wrong` runs under `shard_map` and may use the axes of the mesh.
     """
     program = jax.shard_map(
         functools.partial(_sum_of_all, num_wrong=num_wrong, axes=mesh.axis_names),

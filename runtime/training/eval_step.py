@@ -1,4 +1,4 @@
-"""Losses of held-out text, token by token, with the kernels and the mesh of the train step."""
+"""The evaluation step: losses of held-out text by token, with the kernels and the mesh of the train step."""
 
 import functools
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from runtime.model.placement import check_placement, parameter_specs
 from runtime.parallel.compiler_options import compiler_options
 from runtime.parallel.mesh import TOKEN_AXES, platform
 from runtime.training.kernel_choice import check_kernels
-from runtime.training.objective import Batch, Tokens, check_batch, computation_on, next_tokens, token_losses
+from runtime.training.objective import BatchShard, Tokens, check_batch, computation_on, next_tokens, token_losses
 
 
 class TokenLosses(NamedTuple):
-    """`loss` is 0 where there is no target."""
+    """Losses by position; `loss` is 0 without a target."""
 
     loss: Float32[Array, "batch sequence"]
     has_target: Bool[Array, "batch sequence"]
@@ -38,7 +38,7 @@ def build_eval_step(
     loss_kernel: str,
     compute_dtype: jax.typing.DTypeLike,
 ) -> EvalStep:
-    """`step(params, tokens, segment_ids) -> TokenLosses`, with parameters placed as the train step leaves them."""
+    """Return `step(params, tokens, segment_ids) -> TokenLosses`, for parameters sharded as in the train step."""
     program = eval_program(
         config, mesh, attention_kernel=attention_kernel, loss_kernel=loss_kernel, compute_dtype=compute_dtype
     )
@@ -59,7 +59,7 @@ def eval_program(
     loss_kernel: str,
     compute_dtype: jax.typing.DTypeLike,
 ) -> Callable:
-    """The program of `build_eval_step`. Its arguments: parameters, tokens, segment ids, rotary frequencies."""
+    """Return the program of `build_eval_step`, with arguments parameters, tokens, segment ids, rotary frequencies."""
     check_placement(config, mesh)
     check_kernels(platform(mesh), attention_kernel=attention_kernel, loss_kernel=loss_kernel)
     computation = computation_on(
@@ -79,8 +79,8 @@ def _eval_program(config: ModelConfig, mesh: Mesh, computation: Computation, los
 
     def losses(params: Params, tokens: Array, segment_ids: Array, frequencies: Array) -> TokenLosses:
         labels, has_target = next_tokens(tokens, segment_ids, spread)
-        batch = Batch(tokens, segment_ids, labels, has_target.astype(jnp.float32))
-        # Labels come from the next device of the context axis: before the layers, not beside them.
+        batch = BatchShard(tokens, segment_ids, labels, has_target.astype(jnp.float32))
+        # Labels come from the next device of the context axis, before the collectives of the layers.
         batch = computation.order.after(batch, (labels, has_target), tokens)
         with matmul_precision(computation.compute_dtype):
             result = token_losses(

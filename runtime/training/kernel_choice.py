@@ -1,4 +1,4 @@
-"""Which kernels a platform runs by default and why; and why a named one cannot run there."""
+"""Kernel choice: the default kernels of a platform with the reason, and checks of kernels chosen by name."""
 
 import logging
 import zlib
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class KernelChoice(NamedTuple):
-    """Names to pass to `build_train_step`, and the reason to print beside them."""
+    """Names of kernels for `build_train_step`, and the reason for logs."""
 
     attention: str
     loss: str
@@ -44,13 +44,13 @@ _ONLY_ON = {
 }
 
 
-_LOSS_AT_ONCE = "loss: gradients formed while the logits are there"
+_LOSS_AT_ONCE = "loss: gradients computed together with the logits"
 
 
-def _not_by_mosaic(shape: KernelShape) -> str | None:
-    """Why `tokamax` is not the default for rows of this shape on this GPU."""
+def _why_not_tokamax(shape: KernelShape) -> str | None:
+    """Return why `tokamax` is not the default for rows of this shape on this GPU, or None if it is."""
     if shape.compute_dtype != "bfloat16":
-        return f"tokamax takes no {shape.compute_dtype}"
+        return f"tokamax does not support {shape.compute_dtype}"
     try:
         block_sizes.mosaic_blocks(
             shape.device_kind, head_dim=shape.head_dim, num_rows=shape.stretch, first_row=shape.first_row
@@ -60,12 +60,12 @@ def _not_by_mosaic(shape: KernelShape) -> str | None:
     return attention_tokamax.missing()
 
 
-def _not_by_triton(shape: KernelShape) -> str | None:
-    """Why `pallas_gpu` is not, either."""
+def _why_not_triton(shape: KernelShape) -> str | None:
+    """Return why `pallas_gpu` is not the default, or None if it is."""
     if (family := block_sizes.family_of(shape.device_kind)) is None:
-        return f"pallas_gpu was never compiled for {shape.device_kind}"
+        return f"pallas_gpu is untested on {shape.device_kind}"
     if shape.compute_dtype != "bfloat16":
-        return f"pallas_gpu in {shape.compute_dtype} keeps tens of KB a thread in memory, not in registers"
+        return f"pallas_gpu in {shape.compute_dtype} spills tens of KB a thread from registers"
     try:
         block_sizes.triton_blocks(family, head_dim=shape.head_dim, num_rows=shape.stretch)
     except ValueError as error:
@@ -74,11 +74,11 @@ def _not_by_triton(shape: KernelShape) -> str | None:
 
 
 def _why(error: ValueError) -> str:
-    """Without the kernel's name before it and the advice after it."""
+    """Return the reason in an error, without the kernel's name before it and the advice after it."""
     return str(error).partition(": ")[2].partition(";")[0]
 
 
-def _refuse_mosaic_loss(shape: KernelShape) -> None:
+def _check_mosaic_loss(shape: KernelShape) -> None:
     cross_entropy_gpu.check_shape(
         shape.device_kind,
         num_tokens=shape.num_tokens,
@@ -89,15 +89,15 @@ def _refuse_mosaic_loss(shape: KernelShape) -> None:
 
 
 def _for_gpus(shape: KernelShape) -> KernelChoice:
-    """By what was timed on an H200 (docs/gpu.md); of other GPUs nothing was."""
-    if (no_mosaic := _not_by_mosaic(shape)) is None:
-        attention, why = "tokamax", "documents are kept apart by where they begin, without a mask"
-    elif (no_triton := _not_by_triton(shape)) is None:
+    """Return the fastest kernels by timings on an H200 (docs/gpu.md); other GPUs were not timed."""
+    if (no_mosaic := _why_not_tokamax(shape)) is None:
+        attention, why = "tokamax", "it separates documents by their first positions, without a mask"
+    elif (no_triton := _why_not_triton(shape)) is None:
         attention, why = "pallas_gpu", f"scores stay in registers; not tokamax, because {no_mosaic}"
     else:
         attention, why = "chunked", f"one block of scores at a time, because {no_triton}"
     try:
-        _refuse_mosaic_loss(shape)
+        _check_mosaic_loss(shape)
     except ValueError as error:
         loss, where = "chunked_wide", f"in memory; not mosaic_gpu, because {_why(error)}"
     else:
@@ -106,7 +106,7 @@ def _for_gpus(shape: KernelShape) -> KernelChoice:
 
 
 def default_kernels(shape: KernelShape) -> KernelChoice:
-    """The fastest kernels of the platform at this shape; `mosaic_gpu` is first made sure of (see `ratio_check`).
+    """Return the fastest kernels of the platform for this shape; `ratio_check` tests `mosaic_gpu` before use.
 
     Raises:
         ValueError: no kernels are known for the platform.
@@ -116,7 +116,7 @@ def default_kernels(shape: KernelShape) -> KernelChoice:
             return KernelChoice(
                 attention="splash",
                 loss="chunked_wide",
-                reason="attention: scores stay in vector memory, documents are kept apart by segment ids; "
+                reason="attention: scores stay in vector memory, documents are separated by segment ids; "
                 f"{_LOSS_AT_ONCE}",
             )
         case "gpu":
@@ -125,55 +125,57 @@ def default_kernels(shape: KernelShape) -> KernelChoice:
             return KernelChoice(
                 attention="chunked",
                 loss="chunked",
-                reason=f"attention: by blocks of queries, no keys after a block; {_LOSS_AT_ONCE}",
+                reason=f"attention: by blocks of queries, without the keys after a block; {_LOSS_AT_ONCE}",
             )
     raise ValueError(f"platform is {shape.platform!r}; kernels are known for cpu, gpu and tpu.")
 
 
-LEAVE_IT_OUT = " Or leave it out: None takes the default."
+USE_DEFAULT = " Or use the default: None."
 
 
 def chosen_kernels(
     shape: KernelShape, *, attention_kernel: str | None = None, loss_kernel: str | None = None
 ) -> KernelChoice:
-    """Those that are asked for, and those of `default_kernels` where none is.
+    """Return the kernels of these names, and those of `default_kernels` for None.
 
     Raises:
-        ValueError: one that is asked for is unknown, or cannot run on the platform.
+        ValueError: a kernel is unknown, or cannot run on the platform.
     """
     default = default_kernels(shape)
-    asked = {"attention": attention_kernel, "loss": loss_kernel}
-    taken = {name: kernel for name, kernel in asked.items() if kernel is not None}
-    if not taken:
+    arguments = {"attention": attention_kernel, "loss": loss_kernel}
+    named = {name: kernel for name, kernel in arguments.items() if kernel is not None}
+    if not named:
         return default
-    reason = f"{' and '.join(f'{name}_kernel' for name in taken)} as asked for; by default: {default.reason}"
-    choice = default._replace(**taken, reason=reason)
+    reason = f"{' and '.join(f'{name}_kernel' for name in named)} from the config; default: {default.reason}"
+    choice = default._replace(**named, reason=reason)
     try:
         check_kernels(shape.platform, attention_kernel=choice.attention, loss_kernel=choice.loss)
     except ValueError as error:
-        raise ValueError(f"{error}{LEAVE_IT_OUT}") from None
+        raise ValueError(f"{error}{USE_DEFAULT}") from None
     return choice
 
 
-def refuse_unlike_hosts(kernels: KernelChoice) -> None:
-    """Raises ValueError on each host of a gang that would take other kernels than the first; every host must ask.
+def check_same_on_hosts(kernels: KernelChoice) -> None:
+    """Raise ValueError on each host of a gang whose kernels differ from the first host's; every host must call it.
 
-    A default depends on what is installed. Hosts that run different programs wait for each other without end.
+    Defaults depend on installed packages, and hosts that run different programs wait for each other for ever.
     """
-    named = zlib.crc32(f"{kernels.attention} {kernels.loss}".encode()) >> 1  # 31 bits: the words of hosts have a sign
+    named = zlib.crc32(f"{kernels.attention} {kernels.loss}".encode()) >> 1  # 31 bits: hosts exchange signed numbers
     if of_first_host(named) != (named,):
         raise ValueError(
-            f"this host would take attention kernel {kernels.attention!r} and loss kernel {kernels.loss!r} "
-            f"({kernels.reason}), and the first host of the gang others: install the same packages on all of them, or "
-            "ask for attention_kernel and loss_kernel by name."
+            f"this host has attention kernel {kernels.attention!r} and loss kernel {kernels.loss!r} "
+            f"({kernels.reason}), and the first host of the gang has others: install the same packages on all hosts, "
+            "or set attention_kernel and loss_kernel by name."
         )
 
 
 def described_blocks(attention_kernel: str, loss_kernel: str, shape: KernelShape) -> dict[str, str]:
-    """The block sizes that the two kernels will take and why: to print, and to store with a run.
+    """Return the block sizes of the two kernels with the reason, for logs and for the record of a run.
 
-    Raises ValueError, as the kernels do, for a shape that one of them does not take. Warns, in the log of the step that
-    asks, where those of another generation of TPU are taken.
+    Logs a warning where the sizes are those of another generation of TPU.
+
+    Raises:
+        ValueError: a kernel does not support the shape.
     """
     taken_as = block_sizes.taken_as(shape.device_kind)
     if taken_as and attention_kernel == "splash":
@@ -188,7 +190,7 @@ def described_blocks(attention_kernel: str, loss_kernel: str, shape: KernelShape
 
 
 def described_attention_blocks(kernel: str, shape: KernelShape) -> str:
-    """What `described_blocks` says of the attention kernel alone, which raises what that one does."""
+    """Return the block sizes of the attention kernel, as `described_blocks` does."""
     taken_as = block_sizes.taken_as(shape.device_kind)
     match kernel:
         case "splash":
@@ -206,7 +208,7 @@ def described_attention_blocks(kernel: str, shape: KernelShape) -> str:
         case "cudnn":
             attention_gpu.check_dtype("cudnn", shape.compute_dtype)
             pairs = shape.stretch * (shape.first_row + shape.stretch)
-            return f"chosen by cuDNN (beside a mask of {2 * pairs / MIB:.0f} MiB a sequence)"
+            return f"chosen by cuDNN (with a mask of {2 * pairs / MIB:.0f} MiB a sequence)"
         case "tokamax":
             attention_gpu.check_dtype("tokamax", shape.compute_dtype)
             mosaic = block_sizes.mosaic_blocks(
@@ -220,17 +222,17 @@ def described_attention_blocks(kernel: str, shape: KernelShape) -> str:
 
 
 def described_loss_blocks(kernel: str, shape: KernelShape) -> str:
-    """The same of the loss kernel."""
+    """Return the block sizes of the loss kernel, as `described_blocks` does."""
     match kernel:
         case "chunked" | "chunked_wide":
             cut = cross_entropy_chunked.FOR_CPUS if kernel == "chunked" else cross_entropy_chunked.WIDE
             size = cross_entropy_chunked.block_tokens(shape.num_tokens, shape.vocab_size, cut)
             return f"{size} tokens ({cut.num_logits:,} logits at most)"
         case "mosaic_gpu":
-            _refuse_mosaic_loss(shape)
+            _check_mosaic_loss(shape)
             cut, tile = cross_entropy_gpu.CUT, f"{cross_entropy_gpu.TOKENS} x {cross_entropy_gpu.COLUMNS}"
             size = cross_entropy_chunked.block_tokens(shape.num_tokens, shape.vocab_size, cut)
-            beyond = f"all anew by chunked_wide where a token's loss is above {cut.largest_loss:g}"
+            beyond = f"chunked_wide recomputes all where a token's loss exceeds {cut.largest_loss:g}"
             return f"{size} tokens in tiles of {tile} ({size * shape.vocab_size:,} logits); {beyond}"
         case _:
             return "all tokens"
@@ -241,7 +243,7 @@ def _named(blocks: SplashBlocks | TritonBlocks | MosaicBlocks) -> str:
 
 
 def check_kernels(platform: str, *, attention_kernel: str, loss_kernel: str) -> None:
-    """Raises where a kernel is unknown, not installed, or cannot run on `platform`, naming the reason."""
+    """Raise ValueError where a kernel is unknown, not installed, or cannot run on `platform`."""
     for argument, name, kernels in (
         ("attention_kernel", attention_kernel, attention.KERNELS),
         ("loss_kernel", loss_kernel, cross_entropy.KERNELS),
@@ -250,8 +252,8 @@ def check_kernels(platform: str, *, attention_kernel: str, loss_kernel: str) -> 
             raise ValueError(f"{argument} is {name!r}; it must be one of {', '.join(sorted(kernels))}.")
         if name in _ONLY_ON and platform != _ONLY_ON[name][0]:
             raise ValueError(
-                f"{argument} is {name!r}, {_ONLY_ON[name][1]}, and the mesh is of platform {platform!r}; "
-                f"pass a kernel that default_kernels names there."
+                f"{argument} is {name!r}, {_ONLY_ON[name][1]}, and the platform of the mesh is {platform!r}; use None "
+                "for the default kernel."
             )
     if attention_kernel == "tokamax":
         attention_tokamax.check_versions()
@@ -260,7 +262,7 @@ def check_kernels(platform: str, *, attention_kernel: str, loss_kernel: str) -> 
 def described_scatter(
     kernel: ScatterKernel, mesh: Mesh, model: ModelConfig, shape: KernelShape, reduce_dtype: str
 ) -> str:
-    """In what parts the gradients of layers are scattered, by the columns of their matrices; as `described_blocks`."""
+    """Return the block sizes by which gradients of layers are scattered, for each number of columns."""
     if kernel == "xla":
         return "by the compiler"
     blocks = layer_scatter_blocks(

@@ -1,23 +1,23 @@
-"""Level: what a figure of a run has been lately, as a median and a deviation that outliers do not move.
+"""Level: the median and a robust deviation of the last values of a figure.
 
-Both are of the last values alone, whatever order they came in: a level that is built anew from the rows of a table is
-the very one that was followed through them, to the last bit. Running sums would not be.
+Both depend on the last values alone. A level that is rebuilt from the rows of a table therefore equals, to the last
+bit, the level that followed the run. Running sums would not.
 """
 
 import bisect
 import collections
 
 NORMAL_DEVIATION = 1.4826
-"""Standard deviations of a normal distribution in one median distance from its median."""
+"""Standard deviations of a normal distribution for each median distance from its median."""
 
 
 class Level:
-    """Median and deviation of `size` values, those before the newest `num_recent`; a value costs some microseconds."""
+    """Median and deviation of `size` values before the newest `num_recent`; adding a value takes microseconds."""
 
     def __init__(self, size: int, *, num_recent: int) -> None:
         self._size, self._num_recent = size, num_recent
         self.recent: collections.deque[float] = collections.deque()
-        """The newest values, oldest first: what is held against the level, and no part of it yet."""
+        """The newest values, oldest first: compared with the level, and not part of it yet."""
         self._in_order: collections.deque[float] = collections.deque()
         self._sorted: list[float] = []
 
@@ -25,7 +25,7 @@ class Level:
         return len(self._sorted)
 
     def add(self, value: float) -> None:
-        """The newest value, which is finite: a NaN has no place in an order."""
+        """Add the newest value, which must be finite."""
         self.recent.append(value)
         if len(self.recent) <= self._num_recent:
             return
@@ -47,15 +47,15 @@ class Level:
 
     @property
     def deviation(self) -> float:
-        """1.4826 times the median distance from the median; of an even number of distances the upper one."""
+        """1.4826 times the median distance from the median; the upper one for an even number of distances."""
         values, median = self._sorted, self.median
-        # The values next to the median lie side by side: of all stretches of more than half of them, the one that
-        # reaches least far from it. Its left end comes nearer with its start, its right end goes farther.
+        # The values nearest the median are neighbours. Among all runs of more than half of the values, find the one
+        # whose far end is nearest: as its start moves right, its left end comes nearer and its right end goes farther.
         reach = len(values) // 2
 
         def reaches_farther_right(start: int) -> bool:
             return values[start + reach] - median >= median - values[start]
 
         start = bisect.bisect_left(range(len(values) - reach), True, key=reaches_farther_right)
-        stretches = range(max(start - 1, 0), min(start + 1, len(values) - reach))
-        return NORMAL_DEVIATION * min(max(median - values[i], values[i + reach] - median) for i in stretches)
+        starts = range(max(start - 1, 0), min(start + 1, len(values) - reach))
+        return NORMAL_DEVIATION * min(max(median - values[i], values[i + reach] - median) for i in starts)

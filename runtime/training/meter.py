@@ -1,54 +1,48 @@
-"""Speed of a run and its waits for data, for people and for the event log."""
+"""Meter: the speed of a run and its data stalls, for its observer and for the event log."""
 
 import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runtime.data.prefetch import Prefetch
 from runtime.tracking.events import EventLog
+from runtime.training.observer import Observer
 
 PROGRESS_SECONDS = 0.5
-"""Least time between two calls of `on_progress`."""
+"""Least time between two reports to the observer."""
 PROGRESS_EVENT_SECONDS = 10.0
 SPEED_SECONDS = 10.0
-"""The speed that is told is that of so long before, since figures of several updates come at once."""
+"""Window of the reported speed, since the figures of several steps arrive at once."""
 STALL_SECONDS = 1.0
-"""A wait for data longer than this gets a line of its own in the event log."""
-NOTED_SECONDS = 0.001
-"""The least of one cause that is told."""
+"""Shortest data stall with an event of its own."""
+LEAST_CAUSE_SECONDS = 0.001
+"""Shortest stall of one cause that events list."""
 
 
 class Meter:
-    """Speed and waits, for people and for the event log."""
+    """Measures one attempt at a phase."""
 
-    def __init__(
-        self,
-        *,
-        until_step: int,
-        tokens_per_step: int,
-        events: EventLog,
-        on_progress: Callable[[int, float, float | None], None],
-    ) -> None:
+    def __init__(self, *, until_step: int, tokens_per_step: int, events: EventLog, observer: Observer) -> None:
         self._until_step, self._tokens_per_step = until_step, tokens_per_step
-        self._events, self._on_progress = events, on_progress
-        self._left_out_seconds = 0.0
+        self._events, self._observer = events, observer
+        self._paused_seconds = 0.0
         self._shown = self._logged = time.monotonic()
         self._marks: deque[tuple[float, int]] = deque()
-        """When which step had ended, of the last `SPEED_SECONDS`."""
+        """Time and number of the steps that ended within the last `SPEED_SECONDS`."""
         self._is_warm = False
         self._tokens_per_second = 0.0
-        self._waited_seconds = 0.0
-        self._waited_by_cause: dict[str, float] = {}
+        self._stalled_seconds = 0.0
+        self._stalled_by_cause: dict[str, float] = {}
 
-    def note_wait(self, step: int, batches: Prefetch[Any]) -> None:
-        """Before each update: how long it waited for its batch, and for what."""
+    def note_stall(self, step: int, batches: Prefetch[Any]) -> None:
+        """Note, before each step, how long it waited for its batch and for what."""
         seconds, causes = batches.last_wait_seconds, batches.last_wait_causes
-        self._waited_seconds += seconds
+        self._stalled_seconds += seconds
         for cause, part in causes.items():
-            self._waited_by_cause[cause] = self._waited_by_cause.get(cause, 0.0) + part
+            self._stalled_by_cause[cause] = self._stalled_by_cause.get(cause, 0.0) + part
         if seconds > STALL_SECONDS:
             longest = max(causes, key=causes.__getitem__)
             self._events.write(
@@ -56,35 +50,35 @@ class Meter:
             )
 
     @contextlib.contextmanager
-    def left_out(self) -> Iterator[None]:
-        """Time in which no update is taken (a save, an evaluation): it does not count against the speed."""
+    def paused(self) -> Iterator[None]:
+        """Exclude the time inside the block, such as that of a save or an evaluation, from the speed."""
         began = time.monotonic()
         try:
             yield
         finally:
-            self._left_out_seconds += time.monotonic() - began
+            self._paused_seconds += time.monotonic() - began
 
     def tick(self, step: int, consumed_tokens: int, loss: float | None, *, now: bool = False) -> None:
-        """After each update, of the last one that has ended; `now` tells the figures even if others just were.
+        """Report the last finished step where a report is due, or `now`.
 
         Args:
-            step: finished updates, as far as anybody knows.
-            consumed_tokens: of these.
-            loss: of the last of them; None if this attempt has none yet.
+            step: finished steps, as far as the host knows.
+            consumed_tokens: tokens of these steps.
+            loss: loss of the last of them; None before this attempt has one.
         """
-        moment = time.monotonic() - self._left_out_seconds
-        if not self._marks:  # the first update is compiled
+        moment = time.monotonic() - self._paused_seconds
+        if not self._marks:  # the first step compiles
             self._shown = moment
             self._marks.append((moment, step))
         elif not self._is_warm and step > self._marks[0][1]:
-            # A GPU assembles kernels before it runs them for the first time: no later speed is to have that in it.
+            # A GPU assembles kernels before their first run, which later speeds must not contain.
             self._measure(moment, step)
             self._marks.clear()
             self._marks.append((moment, step))
             self._is_warm = True
         if now or moment - self._shown >= PROGRESS_SECONDS:
             self._measure(moment, step)
-            self._tell(step, consumed_tokens, loss, moment, now=now)
+            self._report(step, consumed_tokens, loss, moment, now=now)
 
     def _measure(self, moment: float, step: int) -> None:
         while len(self._marks) > 1 and self._marks[1][0] <= moment - SPEED_SECONDS:
@@ -93,10 +87,10 @@ class Meter:
         if step > first_step and moment > began:
             self._tokens_per_second = (step - first_step) * self._tokens_per_step / (moment - began)
 
-    def _tell(self, step: int, consumed_tokens: int, loss: float | None, moment: float, *, now: bool) -> None:
+    def _report(self, step: int, consumed_tokens: int, loss: float | None, moment: float, *, now: bool) -> None:
         self._marks.append((moment, step))
         self._shown = moment
-        self._on_progress(step, self._tokens_per_second, loss)
+        self._observer.on_progress(step, self._tokens_per_second, loss)
         if moment - self._logged >= PROGRESS_EVENT_SECONDS or now:
             self._logged = moment
             self._events.write(
@@ -106,10 +100,10 @@ class Meter:
                 consumed_tokens=consumed_tokens,
                 tokens_per_second=round(self._tokens_per_second, 1),
                 loss=loss if loss is not None and math.isfinite(loss) else None,
-                waited_for_data_seconds=round(self._waited_seconds, 3),
-                waited_by_cause=_rounded(self._waited_by_cause),
+                waited_for_data_seconds=round(self._stalled_seconds, 3),
+                waited_by_cause=_rounded(self._stalled_by_cause),
             )
 
 
 def _rounded(causes: Mapping[str, float]) -> dict[str, float]:
-    return {cause: round(seconds, 3) for cause, seconds in causes.items() if seconds >= NOTED_SECONDS}
+    return {cause: round(seconds, 3) for cause, seconds in causes.items() if seconds >= LEAST_CAUSE_SECONDS}

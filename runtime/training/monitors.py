@@ -1,8 +1,8 @@
-"""Monitors: what looks wrong in the figures of a run is said at once, by everything that public retrospectives teach.
+"""Monitors: alarms about figures of a run that look wrong, by the experience of published training runs.
 
-They read the rows of the metrics table, on the host, and change nothing: no bit of a run depends on them. What they
-find is a function of the last `REMEMBERED_UPDATES` rows alone, so they have no state in checkpoints, and a resumed run
-says what an undisturbed one would have. Formulas, sources of the limits and what to do: docs/training.md, "Monitors".
+Monitors read the rows of the metrics table on the host and change nothing of the run. A finding depends on the last
+`REMEMBERED_STEPS` rows alone, so monitors have no state in checkpoints, and a resumed run raises the alarms of an
+undisturbed one. Formulas, sources of the limits and what to do: docs/training.md, "Monitors".
 """
 
 import collections
@@ -24,54 +24,55 @@ from runtime.training.trend import recovery, slope
 
 logger = logging.getLogger(__name__)
 
-LEVEL_UPDATES = 128
-"""Updates that a level is taken over."""
-FEWEST_UPDATES = 64
-"""Of a level that something is held against; as many as a skip rule of public runs waits for."""
-QUIET_UPDATES = 128
-"""In a row without a finding end an incident: the level is wholly one of updates after it then. One of creep ends after
-`CREEP_UPDATES`, for the same reason."""
+LEVEL_STEPS = 128
+"""Steps of a level."""
+FEWEST_STEPS = 64
+"""Fewest steps of a level that figures are compared with; skip rules of public runs wait for as many."""
+QUIET_STEPS = 128
+"""Steps without a finding that end an incident: every step of the level then lies after it. An incident of creep ends
+after `CREEP_STEPS`, for the same reason."""
 
 SIGMA = 6.0
-"""Deviations of a level, and standard errors of a loss that is to come back."""
+"""Deviations of a level, and standard errors of a recovering loss."""
 LOWER_SIGMA = 3.0
-"""Of a low loss, below the lowest of the level: half, since the lowest of normal values is about as far down."""
+"""Deviations of a low loss below the lowest of the level: half of SIGMA, since the lowest of normal values lies about
+as far down."""
 LOW_LOSS_LEAST_RATE = 0.9
-"""Of the learning rate as many updates ago as a level has: a loss that falls with a quick decay is meant to."""
+"""Least learning rate of a low loss, relative to the rate a level ago: a loss falls with a quick decay."""
 LEAST_GRAD_NORM_FACTOR = 2.0
-"""Times the level: the first alarming norms of published spikes were at 4, 17 and 20 times it, and those of a laptop's
-batches of four sequences reach 1.5 times with nothing wrong."""
+"""Least factor to the level. The first alarming norms of published spikes were 4, 17 and 20 times the level; healthy
+laptop runs with batches of four sequences reach 1.5 times."""
 
-PERSISTENT_UPDATES, PERSISTENT_LEAST, PERSISTENT_SIGMA = 32, 8, 3.0
-"""Not while the learning rate has risen within these updates or the level before them: the loss may rise with it."""
+PERSISTENT_STEPS, PERSISTENT_LEAST, PERSISTENT_SIGMA = 32, 8, 3.0
+"""Not checked where the learning rate has risen within these steps or the level before them."""
 
-UPDATE_NORM_FACTOR, UPDATE_NORM_UPDATES = 2.0, 20
-"""So many updates in a row. Simulated, Adam makes of one gradient, however large, up to 17 with b2 = 0.999, 8 with 0.99
-and none with 0.95; noise makes none at all."""
+UPDATE_NORM_FACTOR, UPDATE_NORM_STEPS = 2.0, 20
+"""Consecutive steps. In simulations, a single gradient of any size keeps Adam's update large for up to 17 steps with
+b2 = 0.999, 8 with 0.99 and none with 0.95; noise keeps it for none."""
 
-FITTED_UPDATES, AWAITED_UPDATES, RECOVERED_UPDATES = 256, 32, 64
-"""Before a spike; after it, as many as BLOOM's took to come back; and those that are to have come back."""
+FITTED_STEPS, AWAITED_STEPS, RECOVERED_STEPS = 256, 32, 64
+"""Steps before a spike, steps after it as BLOOM's took to recover, and the steps that have to be recovered."""
 
-CREEP_UPDATES, CREEP_ERRORS = 1000, 4.0
+CREEP_STEPS, CREEP_ERRORS = 1000, 4.0
 CREEP_EVERY_STEPS = 50
 
-REMEMBERED_UPDATES = 2 * CREEP_UPDATES
-"""Accepted updates that a finding, and whether it is said, may depend on; the others reach less far back."""
+REMEMBERED_STEPS = 2 * CREEP_STEPS
+"""Accepted steps that a finding, and whether it raises an alarm, may depend on."""
 
 FIRST_LOSS_TOLERANCE = 0.5
-"""Nats around the first loss of a model that knows nothing, or as many standard deviations of its logits where one is
-more than a nat: frequent tokens move the mean by a tenth of one."""
+"""Nats around the first loss of an untrained model, or standard deviations of its logits where one exceeds a nat;
+frequent tokens move the mean by a tenth of one."""
 
 LEAST_RISE = 1e-9
-"""Of a learning rate: less is rounding."""
+"""Relative rise of a learning rate; less is rounding."""
 
 SPIKES = ("grad_norm", "loss_spike")
-"""Monitors behind whose alarms the loss is to come back."""
+"""Monitors after whose alarms the loss has to recover."""
 ISOLATED = ("loss_spike", "low_loss")
-"""Of single batches: only what they alarm of is in doubt. Where one batch in a hundred is odd, an incident that each of
-them prolonged would never end, and nothing be certified."""
+"""Monitors of single batches: only their alarms cast doubt. Where one batch in a hundred is odd, every finding would
+prolong an incident for ever, and no checkpoint would become good."""
 WORSE_FACTOR = 10.0
-"""Within an incident, a finding so many times as far past its limit as all of the last ones is said too."""
+"""Within an incident, a finding this many times farther past its limit than all before raises another alarm."""
 
 
 class Alarm(NamedTuple):
@@ -85,117 +86,115 @@ class Alarm(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A figure past its limit, in one update; `said` is the sentence about it, `cure` what to do."""
+    """A figure past its limit in one training step, with a sentence about it and what to do."""
 
     monitor: str
     figure: float
     limit: float
-    said: str
-    cure: str
+    text: str
+    fix: str
 
 
-GO_BACK = (
-    "Nothing was stopped or changed. If it does not come back, go back: `certified` with the name of the phase lists "
-    "the checkpoints to go on from, of which one that is 100 updates older than this at least is to be taken; it "
-    "prints the line that goes around what it met."
+ROLL_BACK = (
+    "Training continues. If the loss does not recover, roll back: `rollback PHASE` prints the command that skips these "
+    "batches, and `checkpoints PHASE --good` lists the checkpoints to start from."
 )
-LOOK_AT_DATA = (
-    "Nothing was stopped or changed. Look at what was drawn (text that repeats, a broken source, targets that leak); "
-    "`certified` with the name of the phase lists the checkpoints from before it."
+CHECK_DATA = (
+    "Training continues. Check the batches for repeated text, a broken source or leaked targets; "
+    "`checkpoints PHASE --good` lists the checkpoints from before it."
 )
-LOOK_AT_THE_BEGINNING = (
-    "Nothing was stopped or changed, and no later figure tells it as plainly: stop, and look at how the weights begin "
-    "(model.initializer_range), at the ids of the first batch, and whether a position sees the token it is to predict."
+CHECK_INITIALIZATION = (
+    "Training continues. Stop it and check the initial weights (model.initializer_range), the token ids of the first "
+    "batch, and that no position sees the token it has to predict; later figures show such a fault less clearly."
 )
 
 
 class FirstLoss(NamedTuple):
-    """Of weights that have learned nothing: where it is to be, and how far off is no chance."""
+    """The expected first loss of untrained weights, and the largest plausible distance from it."""
 
     expected: float
     tolerance: float
 
 
 def first_loss_of(model: ModelConfig) -> FirstLoss:
-    """ln(vocab_size), and half the variance of the logits, in nats.
+    """Return ln(vocab_size) plus half the variance of the logits, in nats.
 
-    Behind the last norm a hidden state has the length sqrt(hidden_size), and the head's columns are drawn independently
-    of it: logits are normal, and the mean of their exponentials is exp of half the variance. Tied heads hardly differ.
+    After the last norm a hidden state has length sqrt(hidden_size), and the columns of the head are independent of it.
+    Logits are therefore normal, and the mean of their exponentials is exp of half the variance. Tied heads hardly
+    differ.
     """
     variance = model.hidden_size * model.initializer_range**2
     return FirstLoss(math.log(model.vocab_size) + variance / 2, FIRST_LOSS_TOLERANCE * max(1.0, math.sqrt(variance)))
 
 
 def never(step: int) -> bool:
-    """Of a run whose level is never meant to change."""
+    """Return False: no reset at any step."""
     return False
 
 
 class Monitors:
-    """Follows the updates of a run, one after the other.
+    """Follows the training steps of a run, one after the other.
 
-    An update that was left out, or whose figures are not finite, enters nothing. Everything is forgotten where the
-    level is meant to change: where `begins_anew_at` says so, of the number of updates finished before, and where the
-    learning rate begins to rise, at once or over many updates. An incident goes on there: what was in doubt stays so.
+    Skipped steps and steps with figures that are not finite enter no level. All levels reset where the level is meant
+    to change: at `resets_at(finished steps)`, and where the learning rate starts to rise. An incident outlasts a reset.
     """
 
-    def __init__(self, begins_anew_at: Callable[[int], bool] = never, *, first_loss: FirstLoss | None = None) -> None:
-        """`first_loss` of a run from scratch; None of one whose weights know something."""
-        self._begins_anew_at = begins_anew_at
+    def __init__(self, resets_at: Callable[[int], bool] = never, *, first_loss: FirstLoss | None = None) -> None:
+        """`first_loss` is for a run from scratch; None for trained weights."""
+        self._resets_at = resets_at
         self._first_loss = first_loss
         self._rate: float | None = None
         self._was_rising = False
-        self._num_quiet = QUIET_UPDATES
-        """Accepted updates since the last finding of any monitor; it outlasts a level."""
+        self._num_quiet = QUIET_STEPS
+        """Accepted steps since the last finding of any monitor."""
         self.last_doubted_step = 0
-        """The newest update that was in doubt."""
-        self._begin_anew()
+        """The newest step in doubt."""
+        self._reset()
 
     @classmethod
     def resumed(
         cls,
         metrics: MetricsTable,
-        begins_anew_at: Callable[[int], bool] = never,
+        resets_at: Callable[[int], bool] = never,
         *,
         first_loss: FirstLoss | None = None,
     ) -> "Monitors":
-        """Behind the last row of a table, as if they had followed all of it."""
-        monitors = cls(begins_anew_at, first_loss=first_loss)
+        """Return monitors after the last row of a table, as if they had followed all of it."""
+        monitors = cls(resets_at, first_loss=first_loss)
         begin, num_accepted = len(metrics), 0
-        while begin and num_accepted < REMEMBERED_UPDATES:
+        while begin and num_accepted < REMEMBERED_STEPS:
             begin -= 1
             num_accepted += _is_accepted(metrics[begin])
         for index in range(begin, len(metrics)):
             monitors.observe(metrics[index])
         return monitors
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._num_accepted = 0
-        self._losses: collections.deque[float] = collections.deque(maxlen=CREEP_UPDATES)
-        self._accepted_rates: collections.deque[float] = collections.deque(maxlen=CREEP_UPDATES)
-        self._loss = Level(LEVEL_UPDATES, num_recent=1)
-        self._earlier_loss = Level(LEVEL_UPDATES, num_recent=PERSISTENT_UPDATES)
-        self._grad_norm = Level(LEVEL_UPDATES, num_recent=1)  # of the logarithm
-        self._update_norm = Level(LEVEL_UPDATES, num_recent=UPDATE_NORM_UPDATES)  # over the learning rate
+        self._losses: collections.deque[float] = collections.deque(maxlen=CREEP_STEPS)
+        self._accepted_rates: collections.deque[float] = collections.deque(maxlen=CREEP_STEPS)
+        self._loss = Level(LEVEL_STEPS, num_recent=1)
+        self._earlier_loss = Level(LEVEL_STEPS, num_recent=PERSISTENT_STEPS)
+        self._grad_norm = Level(LEVEL_STEPS, num_recent=1)  # of the logarithm
+        self._update_norm = Level(LEVEL_STEPS, num_recent=UPDATE_NORM_STEPS)  # relative to the learning rate
         self._recent: dict[str, collections.deque[tuple[int, float]]] = {}
-        """By monitor, its findings that an incident goes back to: the number of accepted updates, and how far past the
-        limit."""
-        self._last_rise = -PERSISTENT_UPDATES - LEVEL_UPDATES
-        """The number of accepted updates before the newest one with a higher learning rate than the update before."""
+        """Findings of the incident of each monitor: the number of accepted steps, and the distance past the limit."""
+        self._last_rise = -PERSISTENT_STEPS - LEVEL_STEPS
+        """Accepted steps before the newest step with a higher learning rate than its predecessor."""
         self._spikes: collections.deque[int] = collections.deque()
-        """The numbers of accepted updates before alarms behind which the loss has yet to be looked at."""
+        """Accepted steps before each alarm after which the loss has to recover."""
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether an incident lasts: the newest updates are no witness of the state before them."""
-        return self._num_quiet < QUIET_UPDATES
+        """Whether an incident lasts, so that the newest steps do not prove the state before them good."""
+        return self._num_quiet < QUIET_STEPS
 
     def observe(self, row: MetricsRow) -> list[Alarm]:
-        """The alarms of the update that follows the last one."""
+        """Add the next step, and return its alarms."""
         is_rising = self._is_rising(row.learning_rate)
-        # A straight line is no finding, so a rise may go on; where it begins there is a bend.
-        if self._begins_anew_at(row.step - 1) or (is_rising and not self._was_rising):
-            self._begin_anew()
+        # A straight rise is no finding; its first step bends the curve.
+        if self._resets_at(row.step - 1) or (is_rising and not self._was_rising):
+            self._reset()
         self._rate, self._was_rising = row.learning_rate, is_rising
         if is_rising:
             self._last_rise = self._num_accepted
@@ -203,25 +202,28 @@ class Monitors:
             return []
         self._add(row)
         self._num_quiet += 1
-        alarms = []
-        for found in self._findings(row):
-            quiet_updates = CREEP_UPDATES if found.monitor == "creep" else QUIET_UPDATES
-            recent = self._recent.setdefault(found.monitor, collections.deque())
-            while recent and self._num_accepted - recent[0][0] > quiet_updates:
-                recent.popleft()
-            distance = abs(found.figure - found.limit)
-            is_said = all(distance > WORSE_FACTOR * before for _, before in recent)
-            recent.append((self._num_accepted, distance))
-            if is_said:
-                message = f"step {row.step}: {found.said}, past the limit of {found.limit:.4g}. {found.cure}"
-                alarms.append(Alarm(found.monitor, row.step, found.figure, found.limit, message))
-            if is_said or found.monitor not in ISOLATED:
-                self._num_quiet = 0
+        alarms = [alarm for found in self._findings(row) if (alarm := self._alarm(found, row.step)) is not None]
         if self.is_in_doubt:
             self.last_doubted_step = row.step
         if any(alarm.monitor in SPIKES for alarm in alarms):
             self._spikes.append(self._num_accepted - 1)
         return alarms
+
+    def _alarm(self, found: Finding, step: int) -> Alarm | None:
+        """Add a finding to its incident, and return an alarm for the first one and for much worse ones."""
+        quiet_steps = CREEP_STEPS if found.monitor == "creep" else QUIET_STEPS
+        recent = self._recent.setdefault(found.monitor, collections.deque())
+        while recent and self._num_accepted - recent[0][0] > quiet_steps:
+            recent.popleft()
+        distance = abs(found.figure - found.limit)
+        is_alarm = all(distance > WORSE_FACTOR * before for _, before in recent)
+        recent.append((self._num_accepted, distance))
+        if is_alarm or found.monitor not in ISOLATED:
+            self._num_quiet = 0
+        if not is_alarm:
+            return None
+        message = f"step {step}: {found.text}; the limit is {found.limit:.4g}. {found.fix}"
+        return Alarm(found.monitor, step, found.figure, found.limit, message)
 
     def _is_rising(self, rate: float) -> bool:
         return self._rate is not None and rate > self._rate * (1 + LEAST_RISE)
@@ -237,121 +239,119 @@ class Monitors:
             self._update_norm.add(row.update_norm / row.learning_rate)
 
     def _findings(self, row: MetricsRow) -> Iterator[Finding]:
-        yield from self._of_first_loss(row)
-        yield from self._of_grad_norm(row)
-        yield from self._of_loss(row)
-        yield from self._of_persistent_loss()
-        yield from self._of_update_norm(row)
-        yield from self._of_recovery()
-        yield from self._of_creep(row)
+        yield from self._check_first_loss(row)
+        yield from self._check_grad_norm(row)
+        yield from self._check_loss(row)
+        yield from self._check_persistent_loss()
+        yield from self._check_update_norm(row)
+        yield from self._check_recovery()
+        yield from self._check_creep(row)
 
-    def _of_first_loss(self, row: MetricsRow) -> Iterator[Finding]:
+    def _check_first_loss(self, row: MetricsRow) -> Iterator[Finding]:
         if row.step > 1 or self._first_loss is None:
             return
         expected, tolerance = self._first_loss
         limit = expected + math.copysign(tolerance, row.loss - expected)
         if abs(row.loss - expected) > tolerance:
-            said = f"the first loss is {row.loss:.4g}, and {expected:.4g} is that of a model that knows nothing"
-            yield Finding("first_loss", row.loss, limit, said, LOOK_AT_THE_BEGINNING)
+            text = f"the first loss is {row.loss:.4g}; an untrained model has {expected:.4g}"
+            yield Finding("first_loss", row.loss, limit, text, CHECK_INITIALIZATION)
 
-    def _of_grad_norm(self, row: MetricsRow) -> Iterator[Finding]:
+    def _check_grad_norm(self, row: MetricsRow) -> Iterator[Finding]:
         level = self._grad_norm
-        if len(level) < FEWEST_UPDATES or level.recent[0] <= level.median:
+        if len(level) < FEWEST_STEPS or level.recent[0] <= level.median:
             return
         limit = level.median + max(SIGMA * level.deviation, math.log(LEAST_GRAD_NORM_FACTOR))
         if level.recent[0] > limit:
-            said = (
+            text = (
                 f"the gradient norm is {row.grad_norm:.4g}, {row.grad_norm / math.exp(level.median):.3g} times its "
-                f"median over the last {len(level)} updates"
+                f"median over the last {len(level)} steps"
             )
-            yield Finding("grad_norm", row.grad_norm, math.exp(limit), said, f"The loss may follow. {GO_BACK}")
+            yield Finding("grad_norm", row.grad_norm, math.exp(limit), text, f"The loss may follow. {ROLL_BACK}")
 
-    def _of_loss(self, row: MetricsRow) -> Iterator[Finding]:
+    def _check_loss(self, row: MetricsRow) -> Iterator[Finding]:
         level = self._loss
-        if len(level) < FEWEST_UPDATES:
+        if len(level) < FEWEST_STEPS:
             return
         median, deviation = level.median, _loss_deviation(level)
-        of_level = f"and its median over the last {len(level)} updates {median:.4g}"
+        of_level = f"its median over the last {len(level)} steps is {median:.4g}"
         if row.loss > median + SIGMA * deviation:
-            said = f"the loss is {row.loss:.4g}, {of_level}"
-            yield Finding("loss_spike", row.loss, median + SIGMA * deviation, said, GO_BACK)
-        # A steep descent is far below its median too, but each of its updates is near the one before.
+            text = f"the loss is {row.loss:.4g}; {of_level}"
+            yield Finding("loss_spike", row.loss, median + SIGMA * deviation, text, ROLL_BACK)
+        # A steep descent is far below its median too, but each of its steps is near the one before.
         limit = min(median - SIGMA * deviation, level.lowest - LOWER_SIGMA * deviation)
         rate_before = self._accepted_rates[-len(level) - 1]
         if row.loss < limit and row.learning_rate >= LOW_LOSS_LEAST_RATE * rate_before:
-            said = f"the loss is suspiciously low: {row.loss:.4g}, {of_level}"
-            yield Finding("low_loss", row.loss, limit, said, LOOK_AT_DATA)
+            text = f"the loss is suspiciously low: {row.loss:.4g}; {of_level}"
+            yield Finding("low_loss", row.loss, limit, text, CHECK_DATA)
 
-    def _of_persistent_loss(self) -> Iterator[Finding]:
+    def _check_persistent_loss(self) -> Iterator[Finding]:
         level = self._earlier_loss
         num_since_rise = self._num_accepted - self._last_rise
-        if len(level) < FEWEST_UPDATES or num_since_rise < PERSISTENT_UPDATES + LEVEL_UPDATES:
+        if len(level) < FEWEST_STEPS or num_since_rise < PERSISTENT_STEPS + LEVEL_STEPS:
             return
         limit = level.median + PERSISTENT_SIGMA * _loss_deviation(level)
         num_above = sum(loss > limit for loss in level.recent)
         if num_above >= PERSISTENT_LEAST:
-            # The figure is the loss that as many updates have reached.
             figure = sorted(level.recent)[-PERSISTENT_LEAST]
-            said = (
-                f"the loss stays high: in {num_above} of the last {PERSISTENT_UPDATES} updates it was above "
-                f"{limit:.4g}, in {PERSISTENT_LEAST} it was {figure:.4g} or more, with a median of {level.median:.4g} "
-                "before them"
+            text = (
+                f"the loss stays high: {num_above} of the last {PERSISTENT_STEPS} steps were above {limit:.4g}, "
+                f"{PERSISTENT_LEAST} reached {figure:.4g}, and the median before them is {level.median:.4g}"
             )
-            yield Finding("persistent_loss", figure, limit, said, GO_BACK)
+            yield Finding("persistent_loss", figure, limit, text, ROLL_BACK)
 
-    def _of_update_norm(self, row: MetricsRow) -> Iterator[Finding]:
+    def _check_update_norm(self, row: MetricsRow) -> Iterator[Finding]:
         level = self._update_norm
-        if len(level) < FEWEST_UPDATES or not row.learning_rate > 0:
+        if len(level) < FEWEST_STEPS or not row.learning_rate > 0:
             return
         limit = UPDATE_NORM_FACTOR * level.median
         if (lowest := min(level.recent)) > limit:
-            said = (
-                f"the norm of updates over the learning rate was {lowest:.4g} or more in the last "
-                f"{UPDATE_NORM_UPDATES} updates, more than twice its median of {level.median:.4g} before them"
+            text = (
+                f"the norm of the update relative to the learning rate was at least {lowest:.4g} in the last "
+                f"{UPDATE_NORM_STEPS} steps, more than twice its median of {level.median:.4g} before them"
             )
-            yield Finding("update_norm", lowest, limit, said, f"The loss may follow. {GO_BACK}")
+            yield Finding("update_norm", lowest, limit, text, f"The loss may follow. {ROLL_BACK}")
 
-    def _of_recovery(self) -> Iterator[Finding]:
-        """Whether the loss is back on its way, some time after a spike."""
-        num_after = AWAITED_UPDATES + RECOVERED_UPDATES
+    def _check_recovery(self) -> Iterator[Finding]:
+        """Check whether the loss is back on its line some time after a spike."""
+        num_after = AWAITED_STEPS + RECOVERED_STEPS
         while self._spikes and self._num_accepted - self._spikes[0] > num_after:
-            if self._spikes.popleft() < FITTED_UPDATES:
+            if self._spikes.popleft() < FITTED_STEPS:
                 continue
-            losses = np.array(self._losses)[-(FITTED_UPDATES + 1 + num_after) :]
-            found = recovery(losses, num_before=FITTED_UPDATES, num_after=RECOVERED_UPDATES, sigma=SIGMA)
+            losses = np.array(self._losses)[-(FITTED_STEPS + 1 + num_after) :]
+            found = recovery(losses, num_before=FITTED_STEPS, num_after=RECOVERED_STEPS, sigma=SIGMA)
             if found.figure > found.highest:
-                said = (
-                    f"the loss has not come back from the spike {num_after} updates ago: its median over the last "
-                    f"{RECOVERED_UPDATES} updates is {found.figure:.5g}, and {found.expected:.5g} was on its way"
+                text = (
+                    f"the loss has not recovered from the spike {num_after} steps ago: its median over the last "
+                    f"{RECOVERED_STEPS} steps is {found.figure:.5g}, and {found.expected:.5g} was expected"
                 )
-                yield Finding("no_recovery", found.figure, found.highest, said, GO_BACK)
+                yield Finding("no_recovery", found.figure, found.highest, text, ROLL_BACK)
 
-    def _of_creep(self, row: MetricsRow) -> Iterator[Finding]:
-        if row.step % CREEP_EVERY_STEPS or len(self._losses) < CREEP_UPDATES:
+    def _check_creep(self, row: MetricsRow) -> Iterator[Finding]:
+        if row.step % CREEP_EVERY_STEPS or len(self._losses) < CREEP_STEPS:
             return
-        if row.learning_rate > self._accepted_rates[0] or self._num_accepted - self._last_rise < CREEP_UPDATES:
+        if row.learning_rate > self._accepted_rates[0] or self._num_accepted - self._last_rise < CREEP_STEPS:
             return
-        rise, error = (CREEP_UPDATES * figure for figure in slope(np.array(self._losses)))
+        rise, error = (CREEP_STEPS * figure for figure in slope(np.array(self._losses)))
         if rise > CREEP_ERRORS * error:
-            said = (
-                f"the loss rises, and the learning rate does not: by {rise:.3g} over the last {CREEP_UPDATES} updates, "
+            text = (
+                f"the loss rises without the learning rate: by {rise:.3g} over the last {CREEP_STEPS} steps, "
                 f"{rise / error:.1f} standard errors"
             )
-            cure = f"A log-normaliser that grows with it wants a z_loss. {GO_BACK}"
-            yield Finding("creep", rise, CREEP_ERRORS * error, said, cure)
+            fix = f"If the log-normaliser grows with it, set z_loss. {ROLL_BACK}"
+            yield Finding("creep", rise, CREEP_ERRORS * error, text, fix)
 
 
-def tell(alarm: Alarm, events: EventLog, place: Place) -> None:
-    """Into the log and the event log of the first host: all hosts have found the same."""
+def log_alarm(alarm: Alarm, events: EventLog, place: Place) -> None:
+    """Write the alarm to the log and the event log of the first host; all hosts find the same."""
     if jax.process_index() > 0:
         return
-    logger.warning("%s", f"{alarm.message} {place.said}".rstrip())
+    logger.warning("%s", f"{alarm.message} {place.text}".rstrip())
     found = {"monitor": alarm.monitor, "figure": alarm.figure, "limit": alarm.limit}
     events.write("alarm", step=alarm.step, **found, **place.facts)
 
 
 def _is_accepted(row: MetricsRow) -> bool:
-    """Whether an update enters a level; a gradient of no length has no logarithm."""
+    """Return whether a step enters a level; a gradient of norm 0 has no logarithm."""
     figures = (row.loss, row.grad_norm, row.update_norm)
     return not row.is_skipped and all(map(math.isfinite, figures)) and row.grad_norm > 0
 

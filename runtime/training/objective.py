@@ -1,6 +1,6 @@
-"""The loss of a batch inside `jax.shard_map`: what train and evaluation step share, from tokens to a loss for each.
+"""The objective of train and evaluation step inside `jax.shard_map`: from tokens to the loss of each token.
 
-Each device computes the losses of its own tokens (`parallel.spread`); nothing is counted twice on any mesh.
+Each device computes the losses of its own tokens (`parallel.spread`); no mesh counts a token twice.
 """
 
 from functools import partial
@@ -27,14 +27,14 @@ Scalar = Float32[Array, ""]
 Tokens = Int32[Array | np.ndarray, "batch sequence"]
 
 
-class Batch(NamedTuple):
+class BatchShard(NamedTuple):
     """A device's part of a batch, or a micro-batch of it."""
 
     tokens: Int32[Array, "batch sequence"]
     segment_ids: Int32[Array, "batch sequence"]
     labels: Int32[Array, "batch sequence"]
     weights: Float32[Array, "batch sequence"]
-    """Of each position in the mean; 0 where nothing is predicted."""
+    """Weight of each position in the mean; 0 without a target."""
 
 
 def computation_on(
@@ -47,14 +47,14 @@ def computation_on(
     reduce_dtype: jax.typing.DTypeLike,
     scatter_kernel: ScatterKernel = "xla",
 ) -> Computation:
-    """How the model runs on the devices of `mesh`."""
+    """Return how the model runs on the devices of `mesh`."""
     dtype, spread = np.dtype(compute_dtype), Spread(model=mesh.shape["model"], context=mesh.shape["context"])
     on_mesh = partial(Computation, attention_kernel, dtype, remat, spread=spread, platform=PLATFORMS[platform(mesh)])
     if copy_size(mesh) == 1:  # no layer holds a collective
         if scatter_kernel != "xla":
             raise ValueError(
-                f"scatter kernel {scatter_kernel!r}: each device of this mesh holds all parameters, and no gradient is "
-                "scattered; use scatter kernel 'xla'."
+                f"scatter kernel {scatter_kernel!r}: each device of this mesh holds all parameters, so no gradient is "
+                "scattered; use scatter_kernel='xla'."
             )
         return on_mesh(Whole(dtype))
     return on_mesh(
@@ -65,7 +65,7 @@ def computation_on(
 def next_tokens(
     tokens: Tokens, segment_ids: Tokens, spread: Spread = ALONE
 ) -> tuple[Int32[Array, "batch sequence"], Bool[Array, "batch sequence"]]:
-    """Label of each position and whether it has one: the next token, where it is of the same document."""
+    """Return the label of each position, the next token, and whether it belongs to the same document."""
     length = tokens.shape[1] * spread.context
     labels = spread.next_in_row(jnp.asarray(tokens))
     is_same = jnp.asarray(segment_ids) == spread.next_in_row(jnp.asarray(segment_ids))
@@ -75,7 +75,7 @@ def next_tokens(
 
 def token_losses(
     params: Params,
-    batch: Batch,
+    batch: BatchShard,
     frequencies: Frequencies,
     *,
     z_loss: Scalar,
@@ -83,7 +83,7 @@ def token_losses(
     computation: Computation,
     loss_kernel: str,
 ) -> CrossEntropy:
-    """Objective, losses and log-normalisers of this device's own tokens."""
+    """Return objective, losses and log-normalisers of this device's own tokens."""
     own_tokens = computation.spread.own_tokens
     hidden, head, auxiliary_loss = config.build().states(
         params, batch.tokens, batch.segment_ids, frequencies, computation=computation
@@ -98,7 +98,7 @@ def token_losses(
 
 
 def check_batch(tokens: Tokens, config: ModelConfig, mesh: Mesh, num_microbatches: int) -> None:
-    """Raises where a batch does not divide over the mesh, or is longer than the model can be asked for."""
+    """Raise ValueError where a batch does not divide over the mesh, or is longer than the model's context."""
     batch, sequence = tokens.shape
     parts, context, model = num_batch_parts(mesh) * num_microbatches, mesh.shape["context"], mesh.shape["model"]
     if batch % parts:
@@ -108,8 +108,8 @@ def check_batch(tokens: Tokens, config: ModelConfig, mesh: Mesh, num_microbatche
         )
     if sequence % context or batch // parts * (sequence // context) % model:
         raise ValueError(
-            f"tokens: {batch // parts} sequences of {sequence} tokens do not divide into {context} equal stretches "
-            f"(context) of which each device of the model axis ({model}) takes an equal share of tokens."
+            f"tokens: {batch // parts} sequences of {sequence} tokens do not divide into {context} equal parts "
+            f"(context), with an equal share of tokens for each of {model} devices (model)."
         )
     if sequence > config.max_position_embeddings:
         raise ValueError(

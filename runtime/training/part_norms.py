@@ -1,7 +1,7 @@
-"""Norms by part, as the train step computes them: see `runtime.tracking.parts` for what a part is.
+"""Norms of each part of the model, as the train step computes them; `runtime.tracking.parts` defines a part.
 
-The sums of squares of all parts go through one collective, and the norm over all parameters is the root of their sum:
-the whole costs what a sum over everything did, since each value is still squared and added once.
+The sums of squares of all parts share one collective, and the global norm is the root of their sum. Each value is
+squared and added once, so the norms of all parts cost as much as the global norm alone.
 """
 
 from collections.abc import Sequence
@@ -22,16 +22,16 @@ from runtime.tracking.parts import Tensor
 
 
 def tensors_of(params: object) -> tuple[Tensor, ...]:
-    """The tensors of a tree of parameters, or of their shapes, in the order of its leaves."""
+    """Return the tensors of a tree of parameters or of their shapes, in the order of its leaves."""
     named = leaves_by_name(params).items()
     return tuple(Tensor(name, leaf.shape[0] if name.startswith(STACKED) else None) for name, leaf in named)
 
 
 def squares_of_parts(trees: Sequence[Params], *, config: ModelConfig, mesh: Mesh) -> Float32[Array, "trees parts"]:
-    """Sums of squares over all devices, inside `jax.shard_map`; each value counts once, whether split or copied.
+    """Return sums of squares over all devices, inside `jax.shard_map`; a value counts once, split or copied.
 
     Args:
-        trees: as the parameters are, and placed as they are; their sums go through one collective together.
+        trees: trees like the parameters, sharded like them; all share one collective.
     """
     tensors, sizes = tensors_of(trees[0]), dict(mesh.shape)
     own = jnp.stack([_own_squares(tree, tensors) for tree in trees])
@@ -44,7 +44,6 @@ def squares_of_parts(trees: Sequence[Params], *, config: ModelConfig, mesh: Mesh
 
 
 def _own_squares(tree: Params, tensors: Sequence[Tensor]) -> Float32[Array, "parts"]:
-    """Of what lies on this device."""
     sums = []
     for leaf, tensor in zip(jax.tree.leaves(tree), tensors, strict=True):
         axes = tuple(range(0 if tensor.num_layers is None else 1, leaf.ndim))

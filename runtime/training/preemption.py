@@ -1,6 +1,5 @@
-"""Preemption: whether a save fits into the notice that a scheduler gives before it kills."""
+"""Preemption: a warning when a save may not fit into the notice that a scheduler gives before it kills."""
 
-import logging
 import math
 from collections.abc import Callable
 
@@ -9,45 +8,34 @@ from runtime.tracking.events import EventLog
 SLOW_SAVE = "slow_save"
 """The event of a save that may not fit."""
 SAVES_IN_A_NOTICE = 2
-"""A notice may come when a save has just begun: that one is waited for, and the stop makes another."""
-TOLD_AGAIN = 2.0
-"""A save that takes so many times as long as the one that was told is told, too."""
-
-logger = logging.getLogger(__name__)
-
-
-def warn(text: str) -> None:
-    """In the log."""
-    logger.warning("%s", text)
+"""The notice may come just after a save began: the stop waits for that save and makes another."""
+WARN_AGAIN_FACTOR = 2.0
+"""Warn again when a save takes this many times longer than the last one warned about."""
 
 
 class Preemption:
-    """Holds the time that each save takes against the notice.
+    """Compares the duration of each save with the notice; slow storage stays slow, so it warns once."""
 
-    What makes a save slow does not pass (147 GB in Marlin, of a notice of 600 s), so that one of them is told, and not
-    all.
-    """
-
-    def __init__(self, notice_seconds: float | None, events: EventLog, remark: Callable[[str], None] = warn) -> None:
-        """`notice_seconds` None is not known: nothing is said. `remark` takes what is said to people."""
+    def __init__(self, notice_seconds: float | None, events: EventLog, warn: Callable[[str], None]) -> None:
+        """`notice_seconds` None means unknown, and no save is warned about; `warn` takes the text for the user."""
         if notice_seconds is not None and not notice_seconds > 0:
             raise ValueError(f"notice_seconds is {notice_seconds}; pass what the scheduler gives, or None.")
-        self._notice_seconds, self._events, self._remark = notice_seconds, events, remark
-        self._told_seconds = 0.0
+        self._notice_seconds, self._events, self._warn = notice_seconds, events, warn
+        self._warned_seconds = 0.0
 
     def note_save(self, step: int, *, seconds: float, size_in_bytes: int) -> None:
-        """After each save: how long it took from the copy of the state to its last byte, and how large it is."""
+        """Note a save that took `seconds` from the copy of the state to its last byte."""
         notice = self._notice_seconds
-        if notice is None or seconds <= max(notice / SAVES_IN_A_NOTICE, TOLD_AGAIN * self._told_seconds):
+        if notice is None or seconds <= max(notice / SAVES_IN_A_NOTICE, WARN_AGAIN_FACTOR * self._warned_seconds):
             return
-        self._told_seconds = seconds
+        self._warned_seconds = seconds
         needed = 60 * math.ceil(SAVES_IN_A_NOTICE * seconds / 60)
         self._events.write(
             SLOW_SAVE, step=step, save_seconds=round(seconds, 3), notice_seconds=notice, needed_seconds=needed
         )
-        self._remark(
-            f"step {step:,}: saving {size_in_bytes / 1e9:.3g} GB took {seconds:.3g} s, and the notice before a kill is "
-            f"{notice:g} s: a stop may have to wait for one save and make another, which may not fit, and what is "
-            f"younger than the last save is then lost. Have the scheduler give {needed} s (Slurm: "
-            f"--signal=B:USR2@{needed}) and say --notice {needed}, or make saving faster: more hosts, faster storage"
+        self._warn(
+            f"step {step:,}: saving {size_in_bytes / 1e9:.3g} GB took {seconds:.3g} s, and the scheduler kills "
+            f"{notice:g} s after its notice. A stop needs time for two saves; otherwise the training steps after the "
+            f"last save are lost. Ask the scheduler for {needed} s (Slurm: --signal=B:USR2@{needed}) and pass "
+            f"--notice {needed}, or make saving faster with more hosts or faster storage"
         )

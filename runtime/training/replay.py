@@ -1,7 +1,7 @@
-"""Replay: whether updates that were made twice left the same parameters, by the digests in the event logs.
+"""Replay: compares the parameters of training steps taken twice, by the digests in the event logs.
 
-An update is made again where a killed run resumes behind its last checkpoint, and where somebody repeats a run to see
-whether it repeats (`--force PHASE`). `python -m runtime.training.replay FOLDER [FOLDER ...]` compares the attempts.
+A step is taken again where a killed run resumes from its last checkpoint, and where a user repeats a run
+(`--force PHASE`). `python -m runtime.training.replay FOLDER [FOLDER ...]` compares the attempts.
 """
 
 import argparse
@@ -16,19 +16,19 @@ from runtime.tracking.log_names import is_of_first_host
 
 
 class Logged(NamedTuple):
-    """The digests that one attempt logged at one step."""
+    """The digests of one attempt at one step."""
 
     step: int
     whole: str
     tensors: dict[str, str]
     log: str
     trajectory: str = ""
-    """Only attempts at one trajectory are compared; "" where the caller has chosen what is."""
+    """Digest of the phase; only attempts with the same one are compared. "" where the caller chose the attempts."""
     phase: str = ""
 
 
 class Difference(NamedTuple):
-    """Two attempts that reached a step with other parameters."""
+    """Two attempts with different parameters at a step."""
 
     step: int
     tensors: tuple[str, ...]
@@ -42,16 +42,16 @@ class Difference(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """`num_compared` counts pairs of digests of one step; `differences` is in order of phases and steps."""
+    """The result of a comparison; `num_compared` counts pairs, and `differences` are in order of phases and steps."""
 
     num_compared: int
     differences: tuple[Difference, ...]
 
 
 def logged_digests(folders: Iterable[str]) -> list[Logged]:
-    """Every digest in the event logs of the attempts: in a phase's work folder, or everywhere below a prefix.
+    """Return every digest in the event logs of a phase's work folder, or everywhere below a prefix.
 
-    Of several hosts the first one's: the digests of the others are copies of its own, and no update made again.
+    Only the logs of the first host count: those of other hosts are copies, and no second attempt.
     """
     found = []
     for folder in folders:
@@ -75,7 +75,7 @@ def _is_missing(folder: str) -> bool:
 
 
 def compare(logged: Iterable[Logged]) -> Replay:
-    """Compares each digest with the first one that was logged for its step."""
+    """Compare each digest with the first one of its step."""
     first: dict[tuple[str, int], Logged] = {}
     num_compared, differences = 0, []
     for digest in logged:
@@ -91,22 +91,22 @@ def compare(logged: Iterable[Logged]) -> Replay:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prints what was found; 0: all equal, 1: something differs, 2: nothing was made twice, or there is no folder."""
+    """Print the comparison; return 0 if all are equal, 1 if some differ, 2 if there is nothing to compare."""
     parser = argparse.ArgumentParser(prog="python -m runtime.training.replay", description=__doc__)
     parser.add_argument(
-        "folder", nargs="+", help="a prefix, below which attempts at one trajectory are compared; or work folders"
+        "folder", nargs="+", help="a prefix, below which attempts at the same phase are compared, or work folders"
     )
     folders = parser.parse_args(arguments).folder
     if missing := list(filter(_is_missing, folders)):
-        cure = "give the --prefix of a run, or the work folders of phases (PREFIX/work/DIGEST)."
-        print(f"{', '.join(missing)}: there is no such folder; {cure}", file=sys.stderr)
+        fix = "give the --prefix of a run, or the work folders of phases (PREFIX/work/DIGEST)."
+        print(f"{', '.join(missing)}: there is no such folder; {fix}", file=sys.stderr)
         return 2
     logged = logged_digests(folders)
     found = compare(logged)
     if not found.num_compared:
         print(
-            f"nothing to compare: {len(logged)} digests, no two of one step; "
-            "train a phase a second time (--force PHASE), or give the folder of a second run."
+            f"nothing to compare: {len(logged)} digests, no two of the same step. Train a phase again (--force PHASE), "
+            "or give the folder of a second run."
         )
         return 2
     for difference in found.differences:

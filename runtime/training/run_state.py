@@ -1,14 +1,14 @@
-"""RunState: all that a run is between two updates, and the ways into it.
+"""RunState: everything a run is between two training steps, and how it is saved and loaded.
 
-A folder that holds one has `checkpoint/` (arrays and metadata), `metrics.parquet` (a row for each update since the
-start of the run) and `source_losses.parquet` (a row for each update and source); a temporary checkpoint and a
-committed milestone have the same layout.
+A saved folder has `checkpoint/` (arrays and metadata), `metrics.parquet` (a row for each step since the start of the
+run) and `source_losses.parquet` (a row for each step and source). Temporary checkpoints and committed milestones have
+the same layout.
 """
 
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import jax
 
@@ -17,21 +17,19 @@ from runtime.tracking.metrics import MetricsTable
 from runtime.tracking.source_losses import SourceLossesTable
 from runtime.training import checkpoint
 from runtime.training.checkpoint_reader import CheckpointError, Reader
-from runtime.training.state import TrainState, begun, with_averages
-from runtime.training.timeline import KEEP_THE_DATA_POSITION
+from runtime.training.restore import RESTORES_POSITION, Restore
+from runtime.training.state import TrainState, initial_fields, with_averages
 
 CHECKPOINT = "checkpoint"
 METRICS = "metrics.parquet"
 SOURCE_LOSSES = "source_losses.parquet"
 
-Restore = Literal["everything", "everything_but_optimizer", "weights_and_optimizer", "weights"]
 StateLike = Callable[[Collection[str], int], TrainState]
-"""Shapes with shardings of a state with the averages of these names, and with a skip history of so many steps or (0)
-without: what a checkpoint is laid out as."""
+"""Maps names of averages and a number of history steps (0: no history) to the shapes and shardings of such a state."""
 
 
 class RunState(NamedTuple):
-    """Between two updates. `step` and `consumed_tokens` count from the start of the run, through all its phases."""
+    """The state between two steps; `step` and `consumed_tokens` count from the start of the run, over all phases."""
 
     state: TrainState
     step: int
@@ -42,19 +40,19 @@ class RunState(NamedTuple):
 
     @property
     def averages(self) -> tuple[str, ...]:
-        """Names of the averages that are kept, sorted."""
+        """Sorted names of the averages."""
         return tuple(sorted(self.state.averages))
 
 
 def from_scratch(initial: TrainState) -> RunState:
-    """Before the first update."""
+    """Return the run before its first step."""
     return RunState(initial, 0, 0, DataPosition(), MetricsTable(), SourceLossesTable())
 
 
 def resumed(
     folder: str, state_like: StateLike, *, averages: Collection[str] = (), skip_window_steps: int = 0
 ) -> RunState:
-    """The very state that was saved; an average that should be there and is not, or the other way, is an error."""
+    """Load the saved state unchanged; raise CheckpointError if it has other averages than asked for."""
     saved = Reader(f"{folder}/{CHECKPOINT}")
     state, metadata = checkpoint.load(saved, state_like(averages, skip_window_steps))
     return _assembled(saved, state, metadata, DataPosition.from_json(metadata["data_position"]))
@@ -69,32 +67,30 @@ def continued(
     averages: Collection[str] = (),
     skip_window_steps: int = 0,
 ) -> RunState:
-    """The state that a phase begins with where another one left off; nothing is made that is read, or the other way.
+    """Load the state that a phase starts with from where another phase left off.
 
-    Each of the `averages` goes on from the saved one of its name, or begins as a copy of the weights where none was
-    saved or `restore` begins them anew. A skip history begins anew: whatever the phase changes (mixture, batch size,
-    rotary embedding) may move the loss or the gradient's norm for good, and a rule that judges by the level before
-    would leave out every update from there on.
-    What is not restored begins as that of `seed`, and the data begin anew; `step` and `consumed_tokens` go on in any
-    case.
+    Each average continues the saved one of its name, or starts as a copy of the weights. A skip history always starts
+    empty: what the phase changes (mixture, batch size, rotary embedding) may move the loss or the gradient norm for
+    good, and a rule that judges by the level before would skip every step from there on. What is not restored starts
+    as that of `seed`, with the data at their beginning; `step` and `consumed_tokens` continue in any case.
     """
     if restore not in get_args(Restore):
-        raise ValueError(f"restore is {restore!r}; it is one of {', '.join(get_args(Restore))}.")
+        raise ValueError(f"restore is {restore!r}; it must be one of {', '.join(get_args(Restore))}.")
     opened = Reader(f"{folder}/{CHECKPOINT}")
     metadata = checkpoint.read_metadata(opened)
     saved = state_like(metadata["averages"], 0)
     like = state_like(averages, skip_window_steps)
-    goes_on = restore in KEEP_THE_DATA_POSITION
+    keeps_position = restore in RESTORES_POSITION
     wanted: dict[str, Any] = {"params": saved.params}
     if restore in ("everything", "weights_and_optimizer"):
         wanted |= {"optimizer": saved.optimizer}
-    if goes_on:
+    if keeps_position:
         kept = {name: saved.averages[name] for name in averages if name in saved.averages}
         wanted |= {"key": saved.key, "averages": kept}
-    taken, _ = checkpoint.load(opened, wanted, partial=True)
-    anew = begun(like, seed, [field for field in ("optimizer", "key", "history") if field not in wanted])
-    state = with_averages(dataclasses.replace(like, **{"averages": {}} | taken | anew), averages)
-    position = DataPosition.from_json(metadata["data_position"]) if goes_on else DataPosition()
+    loaded, _ = checkpoint.load(opened, wanted, partial=True)
+    fresh = initial_fields(like, seed, [field for field in ("optimizer", "key", "history") if field not in wanted])
+    state = with_averages(dataclasses.replace(like, **{"averages": {}} | loaded | fresh), averages)
+    position = DataPosition.from_json(metadata["data_position"]) if keeps_position else DataPosition()
     return _assembled(opened, state, metadata, position)
 
 
@@ -107,8 +103,8 @@ def _assembled(saved: Reader, state: TrainState, metadata: dict[str, Any], posit
     for name, last_step in ((METRICS, len(metrics)), (SOURCE_LOSSES, losses.last_step)):
         if last_step != metadata["step"]:
             raise CheckpointError(
-                f"{saved.path}: {name} beside it ends at step {last_step}, the checkpoint is of step "
-                f"{metadata['step']}; the two were not written together. Restore the folder from a copy."
+                f"{saved.path}: {name} beside it ends at step {last_step}, but the checkpoint is of step "
+                f"{metadata['step']}, so they were not written together. Restore the folder from a copy."
             )
     return RunState(state, metadata["step"], metadata["consumed_tokens"], position, metrics, losses)
 
@@ -123,12 +119,13 @@ def save(
     before: Callable[[], object] = lambda: None,
     after: Callable[[], object] = lambda: None,
 ) -> checkpoint.Save:
-    """Starts to write `run` to `folder`; returns when the state may be used up by the next update.
+    """Start to write `run` to `folder`; on return the next step may donate its state.
 
-    Its tables are read while it is being written: nothing may be appended to them.
+    The tables are read while they are written, so the caller must not append to them.
 
-    `facts` are put into the metadata (seed, configuration): plain JSON that depends on nothing but the identity. For
-    `lease_epoch` and what follows see `checkpoint.save`.
+    Args:
+        facts: metadata such as seed and configuration: plain JSON that depends on the identity alone.
+        lease_epoch, described, before, after: see `checkpoint.save`.
     """
     metadata = {
         "step": run.step,
@@ -159,11 +156,11 @@ def save_weights(
     facts: dict[str, Any],
     on_leaf: Callable[[int, int], object] = lambda done, total: None,
 ) -> None:
-    """Writes weights that were not trained here as a run before its first update; a phase takes "weights" from it.
+    """Write weights from elsewhere as a run before its first step, for `restore="weights"`.
 
     Args:
         leaves: by their dotted paths in the parameters.
-        facts: as those of `save`.
+        facts: as for `save`.
         on_leaf: see `checkpoint.save_pieces`.
     """
     metadata = {

@@ -1,8 +1,8 @@
-"""Saving: when a run is saved, and what happens to what was saved before.
+"""Saving: when a run is saved, and which of its checkpoints are kept.
 
-Temporary checkpoints are for a run that is killed: by time and by steps, in the work folder, the newest few kept.
-Milestones are for good: by step, in the output, published. Of the temporary checkpoints that enough good updates
-followed, one in so many steps is certified, and stays, whatever comes after it.
+Temporary checkpoints serve a run that is killed: saved by time and by steps in the work folder, and the newest few
+kept. Milestones are permanent: saved by step in the output, and published. Some of the temporary checkpoints that
+enough good steps follow are marked as good and kept.
 """
 
 import dataclasses
@@ -18,107 +18,103 @@ from runtime.tracking.events import EventLog
 from runtime.tracking.metrics import MetricsRow
 from runtime.training import run_state
 from runtime.training.checkpoint import Save
-from runtime.training.preemption import Preemption, warn
+from runtime.training.observer import Observer
+from runtime.training.preemption import Preemption
 from runtime.training.run_state import RunState
 from runtime.training.temporary import SupersededError, TemporaryCheckpoints
 
 logger = logging.getLogger(__name__)
 
-CERTIFYING_STEPS = 50
-"""Good updates in a row after a checkpoint that certify it: what diverges shows itself within fewer."""
+GOOD_STEPS = 50
+"""Consecutive good steps that make the checkpoint before them good: a divergence shows within fewer."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SavingPlan:
-    """Where and when the run is saved. Steps are absolute, so that a resumed run saves at the same ones."""
+    """The places and times of saves. Steps are absolute, so that a resumed run saves at the same ones."""
 
     temporary: TemporaryCheckpoints
     checkpoint_every_steps: int
     checkpoint_every_seconds: float
-    """Since the last save began, whichever comes first; infinity saves by steps alone."""
-    certify_every_steps: int
-    """The least distance of two certified ones."""
+    """Seconds since the last save began; whichever comes first. Infinity saves by steps alone."""
+    keep_good_every_steps: int
+    """Least distance of two good checkpoints."""
     output_folder: str
     publish_every_steps: int
-    """0: only the last step."""
+    """0 publishes only the last step."""
     facts: dict[str, Any]
-    """For the metadata of every checkpoint; see `run_state.save`."""
+    """Metadata of every checkpoint; see `run_state.save`."""
     wanted_steps: frozenset[int] = frozenset()
-    """Steps that others start from: milestones too."""
+    """Further milestones, from which other phases start."""
     notice_seconds: float | None = None
-    """What a scheduler gives between its notice and its kill; None is not known."""
-    remark: Callable[[str], None] = warn
-    """Takes what is to be said to people of the saves."""
+    """Time between the notice of the scheduler and its kill; None means unknown."""
 
     def is_milestone(self, step: int, until_step: int) -> bool:
         is_due = bool(self.publish_every_steps and step % self.publish_every_steps == 0)
         return step == until_step or is_due or step in self.wanted_steps
 
 
-class _UnderWay(NamedTuple):
-    """A save that was begun and is not known to be complete."""
+class _PendingSave(NamedTuple):
+    """A save that is not known to be complete."""
 
-    saving: Save
+    save: Save
     run: RunState
-    """Its arrays may be used up by the next update; whoever is called back has everything else."""
+    """The state; the next step may donate its arrays."""
     milestone: str | None
-    """Its folder in the output; None is a temporary checkpoint."""
+    """The folder in the output; None for a temporary checkpoint."""
     waited_seconds: float
-    """For the save before it to end."""
+    """Time spent on the end of the save before it."""
     on_complete: Callable[[str], None]
 
 
 class Saver:
-    """At most one save under way.
+    """Saves one state at a time.
 
-    The loop waits for no listing and no deletion of temporary checkpoints: their names are many, in a bucket above all.
-    Milestones are published, and what they make needless is deleted after that, in the loop's own thread.
+    Temporary checkpoints are listed and deleted in the thread of a save, since a bucket may hold many names.
+    Milestones are published in the loop's own thread, and what they replace is deleted after that.
     """
 
     def __init__(
         self,
         plan: SavingPlan,
         events: EventLog,
-        on_milestone: Callable[[RunState, str], None],
+        observer: Observer,
         *,
         begin_step: int,
         doubted_step: int = 0,
     ) -> None:
-        """Of a run that goes on from `begin_step`; `doubted_step` is its newest update left out, or in doubt."""
-        self._plan, self._events, self._on_milestone = plan, events, on_milestone
-        self._under_way: _UnderWay | None = None
-        self._preemption = Preemption(plan.notice_seconds, events, plan.remark)
+        """Continue from `begin_step`; `doubted_step` is the newest step that was skipped or in doubt."""
+        self._plan, self._events, self._observer = plan, events, observer
+        self._pending: _PendingSave | None = None
+        self._preemption = Preemption(plan.notice_seconds, events, observer.on_warning)
         self._last_began = time.monotonic()
-        found = plan.temporary.found if jax.process_index() == 0 else []  # who marks and deletes
-        certified = (each.step for each in found if each.is_certified and each.step <= begin_step)
-        self._last_certified = max(certified, default=None)
-        """One that lies ahead does not count: it may be torn, and why this run begins before it."""
-        open_ones = [each.step for each in found if each.is_complete and not each.is_certified]
+        found = plan.temporary.found if jax.process_index() == 0 else []  # the first host marks and deletes
+        good = (each.step for each in found if each.is_good and each.step <= begin_step)
+        # Ignore good checkpoints past `begin_step`: they may be damaged, which may be why this run starts before them.
+        self._last_good = max(good, default=None)
+        open_ones = [each.step for each in found if each.is_complete and not each.is_good]
         followed = sorted({step for step in open_ones if doubted_step <= step <= begin_step})
-        self._uncertified = [step for step in followed if self._is_far_enough(step)]
-        """Steps of temporary checkpoints that only good updates have followed so far, and that lie far enough past the
-        last certified one: of this attempt, and those of earlier ones that it has gone on behind.
+        self._candidates = [step for step in followed if self._is_far_enough(step)]
+        """Temporary checkpoints followed by good steps only, far enough past the last good checkpoint.
 
-        The oldest that is still there is kept until it is certified: the newest few alone would be too young for ever.
+        The oldest one is kept until it is good; the newest few alone would always be too young.
         """
         self._newest_step = 0
-        """The newest update that was heard of."""
         self.last_step: int | None = None
-        """Step of the newest save that was begun."""
+        """Step of the newest save, complete or not."""
         self.last_path = ""
-        """And where it lies."""
 
     def publish(self, run: RunState) -> None:
-        """Makes a state that an earlier attempt saved a milestone, file for file what that would have published."""
+        """Publish a state that an earlier attempt saved, with the same files that it would have published."""
         self.begin(run, is_milestone=True)
         self.finish()
 
     def is_due(self) -> bool:
-        """Whether this host's clock asks for a temporary checkpoint."""
+        """Return whether this host's clock asks for a temporary checkpoint."""
         return time.monotonic() - self._last_began >= self._plan.checkpoint_every_seconds
 
     def is_due_at(self, step: int) -> bool:
-        """Whether a temporary checkpoint is due by steps; not where the clock had one saved just before."""
+        """Return whether a temporary checkpoint is due by steps, and the clock has not saved one just before."""
         distance = self._plan.checkpoint_every_steps
         return step % distance == 0 and (self.last_step is None or step - self.last_step > distance // 2)
 
@@ -129,10 +125,9 @@ class Saver:
         is_milestone: bool = False,
         on_complete: Callable[[str], None] = lambda path: None,
     ) -> None:
-        """Starts to save, a milestone or a temporary checkpoint.
+        """Start to save a milestone or a temporary checkpoint, after waiting for the save before it.
 
-        Waits first for the save before it, where that is still being written. `on_complete` is called, by whoever
-        comes to find that this one is, with where it lies.
+        `on_complete` receives the path once the loop finds the save complete.
         """
         asked = time.monotonic()
         self.finish()
@@ -140,59 +135,59 @@ class Saver:
         temporary, facts = self._plan.temporary, self._plan.facts
         run = run._replace(metrics=run.metrics.copy(), source_losses=run.source_losses.copy())
         milestone = f"step-{run.step}" if is_milestone else None
-        # The first host asks for all: without its manifest nobody sees what the others write.
-        superseded = temporary.refuse_if_superseded if jax.process_index() == 0 else lambda: None
+        # The first host asks for all: without its manifest the others' files are invisible.
+        check_lease = temporary.check_not_superseded if jax.process_index() == 0 else lambda: None
         if milestone is None:
             if self._is_far_enough(run.step):
-                self._uncertified.append(run.step)
-            saving = run_state.save(
+                self._candidates.append(run.step)
+            save = run_state.save(
                 temporary.folder_of(run.step),
                 run,
                 facts=facts,
                 lease_epoch=temporary.lease_epoch,
-                described=False,  # nobody else reads it, and each of its many small files is synced
-                before=superseded,
-                after=functools.partial(self._prune, run.step, candidates=tuple(self._uncertified)),
+                described=False,  # no other program reads it, and each of its many small files is synced
+                before=check_lease,
+                after=functools.partial(self._prune, run.step, candidates=tuple(self._candidates)),
             )
         else:
-            # No lease epoch here: committed bytes must not tell how often the run was interrupted.
-            saving = run_state.save(f"{self._plan.output_folder}/{milestone}", run, facts=facts, before=superseded)
-        self._under_way = _UnderWay(saving, run, milestone, waited_seconds, on_complete)
-        self.last_step, self.last_path, self._last_began = run.step, saving.path, time.monotonic()
+            # No lease epoch here: committed bytes must not depend on the number of interruptions.
+            save = run_state.save(f"{self._plan.output_folder}/{milestone}", run, facts=facts, before=check_lease)
+        self._pending = _PendingSave(save, run, milestone, waited_seconds, on_complete)
+        self.last_step, self.last_path, self._last_began = run.step, save.path, time.monotonic()
 
     def note(self, row: MetricsRow, *, is_in_doubt: bool = False) -> None:
-        """After each update: the checkpoints that this one certifies, or leaves in doubt, as a monitor may too."""
+        """Note a finished step, which may make checkpoints good, or rule them out where it is skipped or in doubt."""
         if row.is_skipped or is_in_doubt:
-            self._uncertified.clear()
+            self._candidates.clear()
         self._newest_step = row.step
-        self._certify_due()
+        self._mark_due()
 
-    def _certify_due(self) -> None:
-        if self._under_way is not None and not self._under_way.saving.done():
-            return  # its thread may delete what is marked here; whoever waits for it comes back to this
-        while self._uncertified and self._newest_step - self._uncertified[0] >= CERTIFYING_STEPS:
-            step = self._uncertified.pop(0)
+    def _mark_due(self) -> None:
+        if self._pending is not None and not self._pending.save.done():
+            return  # its thread may delete the folder; `finish` calls this again
+        while self._candidates and self._newest_step - self._candidates[0] >= GOOD_STEPS:
+            step = self._candidates.pop(0)
             good_steps = self._newest_step - step
-            if jax.process_index() == 0 and self._certify(step, good_steps):
-                self._events.write("certified", step=step, good_steps=good_steps)
-                self._last_certified = step
-                self._uncertified = [later for later in self._uncertified if self._is_far_enough(later)]
+            if jax.process_index() == 0 and self._mark(step, good_steps):
+                self._events.write("good_checkpoint", step=step, good_steps=good_steps)
+                self._last_good = step
+                self._candidates = [later for later in self._candidates if self._is_far_enough(later)]
 
     def _is_far_enough(self, step: int) -> bool:
-        return self._last_certified is None or step - self._last_certified >= self._plan.certify_every_steps
+        return self._last_good is None or step - self._last_good >= self._plan.keep_good_every_steps
 
-    def _certify(self, step: int, good_steps: int) -> bool:
+    def _mark(self, step: int, good_steps: int) -> bool:
         try:
-            return self._plan.temporary.certify(step, good_steps=good_steps)
+            return self._plan.temporary.mark_good(step, good_steps=good_steps)
         except SupersededError:
             raise
-        except Exception as error:  # a full disk, say: a mark is not worth a run, and the next checkpoint gets one
-            logger.warning("the checkpoint of step %d could not be marked as certified: %s", step, error)
+        except Exception as error:  # a full disk, say; the next checkpoint gets a mark
+            logger.warning("the checkpoint of step %d could not be marked as good: %s", step, error)
             return False
 
     def _prune(self, step: int, **kept: Any) -> None:
-        """What no longer is needed; where that fails it takes room until the next save, and no more."""
-        if jax.process_index() > 0:  # what it has yet to complete looks half-written to the others
+        """Delete what is no longer needed; after a failure it takes space until the next save."""
+        if jax.process_index() > 0:  # a checkpoint of the others looks half-written until its manifest is there
             return
         try:
             self._plan.temporary.prune(step, **kept)
@@ -202,50 +197,47 @@ class Saver:
             logger.warning("old checkpoints could not be deleted at step %d: %s", step, error)
 
     def poll(self) -> None:
-        """Completes a save that has been written."""
-        if self._under_way is not None and self._under_way.saving.done():
+        """Finish a save that is written."""
+        if self._pending is not None and self._pending.save.done():
             self.finish()
 
     def finish(self) -> None:
-        """Waits for the save under way, if there is one."""
-        if (ended := self._under_way) is None:
+        """Wait for the pending save, if there is one, and report it."""
+        if (pending := self._pending) is None:
             return
-        self._under_way = None
-        saving, run = ended.saving, ended.run
-        saving.wait()
+        self._pending = None
+        save, run = pending.save, pending.run
+        save.wait()
         self._events.write(
-            "checkpoint" if ended.milestone is None else "milestone",
+            "checkpoint" if pending.milestone is None else "milestone",
             step=run.step,
             consumed_tokens=run.consumed_tokens,
-            path=saving.path,
-            waited_seconds=round(ended.waited_seconds, 4),
-            blocked_seconds=round(saving.snapshot_seconds, 4),
-            write_seconds=round(saving.write_seconds, 4),
-            size_in_bytes=saving.size_in_bytes,
+            path=save.path,
+            waited_seconds=round(pending.waited_seconds, 4),
+            blocked_seconds=round(save.snapshot_seconds, 4),
+            write_seconds=round(save.write_seconds, 4),
+            size_in_bytes=save.size_in_bytes,
         )
-        if jax.process_index() == 0:  # it writes the manifest, behind the files of all
-            seconds = saving.snapshot_seconds + saving.write_seconds
-            self._preemption.note_save(run.step, seconds=seconds, size_in_bytes=saving.size_in_bytes)
-        self._certify_due()  # what later updates had certified while it was being written
-        if ended.milestone is not None:
-            self._on_milestone(run, ended.milestone)
-            # The milestone is permanent, and as good to resume from; what one goes back to, or may yet, stays.
-            self._prune(run.step, keep=0, candidates=tuple(self._uncertified))
-        ended.on_complete(saving.path)
+        if jax.process_index() == 0:  # it writes the manifest, after the files of all hosts
+            seconds = save.snapshot_seconds + save.write_seconds
+            self._preemption.note_save(run.step, seconds=seconds, size_in_bytes=save.size_in_bytes)
+        self._mark_due()  # steps that ended while the save was being written
+        if pending.milestone is not None:
+            self._observer.on_milestone(run, pending.milestone)
+            # The run can resume from the milestone; only good checkpoints and candidates stay.
+            self._prune(run.step, keep=0, candidates=tuple(self._candidates))
+        pending.on_complete(save.path)
 
     def finish_after(self, error: Exception, **facts: Any) -> None:
-        """The same when training has failed of `error`: what was begun before it is good.
-
-        The caller raises `error`, so that nothing here may: what fails behind it is logged.
-        """
+        """Log `error` of the training and finish the pending save, whose state is good; log what fails here."""
         actions = functools.partial(self._events.write, "error", message=str(error), **facts), self.finish
         for action in actions:
             try:
                 action()
             except Exception as another:
-                logger.warning("after %s, what is done at its end failed too: %s", type(error).__name__, another)
+                logger.warning("after %s, ending the run failed too: %s", type(error).__name__, another)
 
     def end(self, run: RunState) -> None:
-        """Behind the last milestone: nothing more is certified, so what waited for that goes."""
+        """Finish after the last milestone, and delete candidates, which no step can make good any more."""
         self.finish()
         self._prune(run.step, keep=0)

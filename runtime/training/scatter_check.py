@@ -1,7 +1,7 @@
-"""Before a phase trains with the scatter kernel: do these very devices add up what they should?
+"""Scatter check: compares the sums of the scatter kernel with the compiler's on the devices of a run.
 
-The kernel finds its neighbours itself. A wrong one gives sums that look like sums, or is waited for without end. So
-each run first scatters small products whose sums are exact, and holds them against the compiler's reduce-scatter.
+The kernel finds its neighbours itself. A wrong neighbour gives plausible but wrong sums, or a wait without end. Each
+run therefore first scatters small products whose sums are exact.
 """
 
 import functools
@@ -21,35 +21,36 @@ from runtime.parallel.mesh import first_data_axis
 from runtime.training.device_check import num_wrong_on
 
 COLUMNS = 6 * LANES
-"""Three pairs of blocks: each way more messages than the kernel has slots for, also between two devices."""
+"""Three pairs of blocks: more messages each way than the kernel has slots, also between two devices."""
 NUM_TOKENS = 2 * TOKENS_AT_ONCE
-"""More than are summed over at once."""
+"""More than one pass sums over."""
 IN_A_ROW = 2
-"""Products: a layer has seven, and the second meets what the first has left in the semaphores."""
+"""Products in a row; a layer has seven. The second meets the semaphores that the first leaves."""
 SPARSE = 1 / 128
-"""Share of the numbers of one side that are not 0: sums of -1, 0 and 1 over the tokens of dozens of devices stay far
-below 256, up to which bfloat16 has every whole number."""
+"""Share of nonzero numbers on one side: sums of -1, 0 and 1 over the tokens of dozens of devices stay far below 256,
+up to which bfloat16 has every integer."""
 
 
-def refuse_wrong_sums(mesh: Mesh, reduce_dtype: jax.typing.DTypeLike, *, interpret: Any = False) -> None:
-    """Every device of `mesh`, of all hosts at once, by the axis that gradients are scattered along first.
+def check_sums(mesh: Mesh, reduce_dtype: jax.typing.DTypeLike, *, interpret: Any = False) -> None:
+    """Check the sums on every device of `mesh`, along the axis that gradients are scattered along first.
+
+    All hosts must call it.
 
     Raises:
-        RuntimeError: sums are not those of the compiler.
+        RuntimeError: sums differ from the compiler's.
     """
     axis = first_data_axis(mesh)
     sum_dtype = np.dtype(reduce_dtype)
     num_wrong = num_wrong_on(mesh, functools.partial(_num_wrong, axis=axis, sum_dtype=sum_dtype, interpret=interpret))
     if num_wrong:
         raise RuntimeError(
-            f"scatter kernel 'pallas_tpu': along {axis} of the mesh {dict(mesh.shape)} {num_wrong:,} sums are not "
-            "those of the compiler's reduce-scatter: it would train on wrong gradients. Set scatter_kernel to 'xla', "
-            "which changes no identity."
+            f"scatter kernel 'pallas_tpu': along {axis} of the mesh {dict(mesh.shape)} {num_wrong:,} sums differ "
+            "from the compiler's reduce-scatter, so gradients would be wrong. Set scatter_kernel='xla', which changes "
+            "no identity."
         )
 
 
 def _num_wrong(key: Key[Array, ""], *, axis: str, sum_dtype: np.dtype, interpret: Any) -> Int32[Array, ""]:
-    """Of one device, in all products."""
     num_devices = lax.axis_size(axis)
     sides = [_sides(each, num_devices) for each in jax.random.split(key, IN_A_ROW)]
     every = [scattered_product(*pair, axis=axis, sum_dtype=sum_dtype, interpret=interpret) for pair in sides]
@@ -63,7 +64,7 @@ def _num_wrong(key: Key[Array, ""], *, axis: str, sum_dtype: np.dtype, interpret
 
 
 def _sides(key: Array, num_devices: int) -> tuple[Array, Array]:
-    of_left, of_right, of_zeros = jax.random.split(key, 3)
-    left = jax.random.randint(of_left, (NUM_TOKENS, num_devices * LANES), -1, 2).astype(jnp.bfloat16)
-    right = jax.random.randint(of_right, (NUM_TOKENS, COLUMNS), -1, 2).astype(jnp.bfloat16)
-    return left, jnp.where(jax.random.bernoulli(of_zeros, SPARSE, right.shape), right, 0)
+    left_key, right_key, zero_key = jax.random.split(key, 3)
+    left = jax.random.randint(left_key, (NUM_TOKENS, num_devices * LANES), -1, 2).astype(jnp.bfloat16)
+    right = jax.random.randint(right_key, (NUM_TOKENS, COLUMNS), -1, 2).astype(jnp.bfloat16)
+    return left, jnp.where(jax.random.bernoulli(zero_key, SPARSE, right.shape), right, 0)

@@ -1,7 +1,7 @@
-"""Signals, heard at once: also while the main thread waits in C code, say in a collective for another host.
+"""Signals, received at once even while the main thread waits in C code, such as a collective.
 
-Python runs a handler in the main thread between two instructions, of which C code has none. What the interpreter does
-at once, in whatever thread the signal arrives, is to write its number to the wake-up descriptor, where a thread reads.
+Python runs a handler in the main thread between two instructions, and C code has none. The interpreter writes the
+number of a signal to the wake-up descriptor at once, in whatever thread it arrives. A thread reads it there.
 """
 
 import contextlib
@@ -17,28 +17,28 @@ logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def heard(
-    numbers: Iterable[signal.Signals], hear: Callable[[signal.Signals], None], *, kept: tuple[type, ...] = ()
+def handled(
+    numbers: Iterable[signal.Signals], handle: Callable[[signal.Signals], None], *, kept: tuple[type, ...] = ()
 ) -> Iterator[None]:
-    """Calls `hear` for each of these signals inside the block; what heard them before hears them again afterwards.
+    """Call `handle` for each of these signals inside the block, and restore the earlier handlers afterwards.
 
-    It is called twice: in a thread at once, and in the main thread, which must be the caller's, before it goes on. A
-    handler of a class in `kept` hears them inside too: of whoever this process is. Others, such as that of a worker of
-    Ray's, would end the process that is to save its work.
+    The caller must be the main thread. `handle` runs twice: in a thread at once, and in the main thread before it
+    continues. Handlers of a class in `kept` also run inside the block. Others do not: a Ray worker's, for example,
+    would end the process before it saves.
 
     Raises:
-        RuntimeError: one has a handler that Python does not know, and could not put back.
+        RuntimeError: a handler was installed outside of Python, which could not restore it.
     """
-    listened_to = frozenset(numbers)
-    handlers_before = {number: signal.getsignal(number) for number in listened_to}
+    watched = frozenset(numbers)
+    handlers_before = {number: signal.getsignal(number) for number in watched}
     if foreign := sorted(number.name for number, before in handlers_before.items() if before is None):
         raise RuntimeError(
-            f"{', '.join(foreign)}: what handles it in this process was there before Python, which could not put it "
-            "back after listening; start the process without that handler, or train in a process of its own."
+            f"{', '.join(foreign)}: this process has a handler that was installed before Python, which could not "
+            "restore it. Start the process without that handler, or train in a separate process."
         )
 
     def handler(number: int, frame: FrameType | None) -> None:
-        hear(signal.Signals(number))
+        handle(signal.Signals(number))
         before = handlers_before[signal.Signals(number)]
         if callable(before) and isinstance(before, kept):
             before(number, frame)
@@ -50,14 +50,14 @@ def heard(
     def listen() -> None:
         while received := reader.recv(4096):
             if woken_before != -1:
-                _pass_on(received, woken_before)
+                _forward(received, woken_before)
             for number in received:
-                if number in listened_to:
-                    hear(signal.Signals(number))
+                if number in watched:
+                    handle(signal.Signals(number))
 
     thread = threading.Thread(target=listen, name="signals", daemon=True)
     thread.start()
-    for number in listened_to:
+    for number in watched:
         signal.signal(number, handler)
     try:
         yield
@@ -70,11 +70,11 @@ def heard(
         reader.close()
 
 
-def _pass_on(received: bytes, descriptor: int) -> None:
-    """To whoever had set a wake-up descriptor of his own, such as an event loop."""
+def _forward(received: bytes, descriptor: int) -> None:
+    """Forward signals to the earlier wake-up descriptor, such as that of an event loop."""
     try:
         os.write(descriptor, received)
     except BlockingIOError:
-        pass  # it is full, so its reader is awake as it is
+        pass  # it is full, so its reader is awake
     except OSError as error:
-        logger.warning("signals %s are not passed on to descriptor %d: %s", list(received), descriptor, error)
+        logger.warning("signals %s are not forwarded to descriptor %d: %s", list(received), descriptor, error)

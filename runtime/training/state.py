@@ -1,4 +1,4 @@
-"""The state of a training run that lives on the devices, and how it begins."""
+"""The train state: what a run holds on its devices, and its initial value."""
 
 import dataclasses
 import functools
@@ -19,18 +19,18 @@ from runtime.model.placement import check_placement, is_spec, parameter_specs, s
 from runtime.optim.optimizer import ADAMW, Optimizer
 from runtime.optim.skipping import SkipHistory, empty_history
 
-# Purposes of `jax.random.fold_in(root, purpose)`: a new use of randomness gets a new number and disturbs no other.
+# Purposes of `jax.random.fold_in(root, purpose)`: each use of randomness has its own number.
 INITIALIZATION = 0
 
 
 class TrainState(eqx.Module):
-    """Everything the train step reads and writes. All leaves are arrays; parameters are float32."""
+    """The state that the train step reads and writes. All leaves are arrays; parameters are float32."""
 
     params: Params
     optimizer: optax.OptState
-    averages: dict[str, Params]  # by name; programs know them in the order of their sorted names
+    averages: dict[str, Params]  # by name; programs take them in the order of their sorted names
     key: UInt32[Array, "2"]  # data of the PRNG root; never changes, only folded into
-    history: SkipHistory | None = None  # what the skip rule judges by; None where every update is taken
+    history: SkipHistory | None = None  # for the skip rule; None without one
 
     @property
     def skip_window_steps(self) -> int:
@@ -67,9 +67,9 @@ def initial_state(
     skip_window_steps: int = 0,
     optimizer: Optimizer = ADAMW,
 ) -> TrainState:
-    """The state before the first update: the same values on every mesh, each device making only what it holds.
+    """Return the state before the first step: equal on every mesh, each device making only what it holds.
 
-    `averages` are the names of those to keep.
+    `averages` are names.
     """
     check_placement(config, mesh)
     make = _initialization(config, mesh, tuple(sorted(averages)), skip_window_steps, optimizer)
@@ -95,7 +95,7 @@ def placed_shapes(
     skip_window_steps: int,
     optimizer: Optimizer = ADAMW,
 ) -> TrainState:
-    """Return the state's tree with shapes and shardings: what a checkpoint is laid out as on this mesh."""
+    """Return the state's tree with shapes and shardings on this mesh, to load a checkpoint."""
     check_placement(config, mesh)
     shapes = abstract_state(config, averages=averages, skip_window_steps=skip_window_steps, optimizer=optimizer)
     return jax.tree.map(
@@ -139,12 +139,12 @@ def _first_state(
     )
 
 
-def begun(like: TrainState, seed: int, fields: Collection[str]) -> dict[str, Any]:
-    """Return those of the `fields` "optimizer", "key" and "history" as they are before the first update.
+def initial_fields(like: TrainState, seed: int, fields: Collection[str]) -> dict[str, Any]:
+    """Return those of the `fields` "optimizer", "key" and "history" as they are before the first step.
 
     Args:
-        like: shapes with shardings, which the arrays get.
-        seed: of the run, whose key it is.
+        like: shapes and shardings of the arrays.
+        seed: seed of the run, for the key.
     """
     history = empty_history(like.skip_window_steps) if like.skip_window_steps else None
     values = {"key": jax.random.key_data(_root(seed)), "history": history}
@@ -164,9 +164,9 @@ def _placed(value: Array, like: jax.ShapeDtypeStruct) -> Array:
 
 
 def with_averages(state: TrainState, names: Collection[str]) -> TrainState:
-    """The state with the averages called `names`: those it has go on, others begin at the weights.
+    """Return the state with the averages `names`: its own ones, and copies of the weights for the others.
 
-    One that begins is a real copy, for the train step uses up its input.
+    The copies are real ones, since the train step donates its input.
     """
     kept = state.averages
     averages = {name: kept[name] if name in kept else jax.tree.map(jnp.copy, state.params) for name in sorted(names)}

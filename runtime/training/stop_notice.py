@@ -1,9 +1,8 @@
-"""Stop notice: a file by which a host that is to stop is heard by those that wait for data.
+"""Stop notice: a file that informs hosts waiting for data that another host has to stop.
 
-Hosts agree between two updates, which a host that waits for its batch does not come to by itself; the others would wait
-for it there until the batch comes, or the scheduler's patience ends.
-
-It is advice: whoever comes to the agreement hears there all the same. So a store that fails stops no run; it is told.
+Hosts agree between two training steps. A host that waits for its batch does not reach that point by itself, and the
+others would wait for it until the batch comes or the scheduler kills them. The notice is a hint: hosts that reach the
+agreement learn of the stop there. A failing store therefore stops no run, and is only logged.
 """
 
 import logging
@@ -14,50 +13,50 @@ logger = logging.getLogger(__name__)
 
 
 class StopNotice:
-    """One file of one attempt, in a folder that all hosts see."""
+    """The file of one attempt, in a folder that all hosts see."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._is_left = False
-        self._told: set[str] = set()
-        """Failures: the store is asked every few seconds, and what fails in one way is told once."""
+        self._logged: set[str] = set()
+        """Failures already logged: the store is read every few seconds."""
 
     def leave(self) -> None:
-        """Tells the others, unless some host has; what failed is tried when it is called again."""
-        if self.is_left():  # a bucket takes few writes of one object in a second, and a thousand hosts may be asked
+        """Write the file unless a host has; a failed write is retried by the next call."""
+        if self.is_left():  # a bucket takes few writes of one object in a second, and a thousand hosts may stop
             return
         try:
             with fsspec.open(self._url, "wb", auto_mkdir=True) as file:
                 file.write(b"stop\n")
         except _store_errors(self._url) as error:
-            self._tell("was not left, so hosts that wait for data do not hear that this one is to stop", error)
+            self._log("was not written, so hosts that wait for data do not learn that this one has to stop", error)
         else:
             self._is_left = True
 
     def is_left(self) -> bool:
-        """Whether some host left it, as far as this one can tell."""
+        """Return whether a host has left the notice, as far as this host can see."""
         if self._is_left:
             return True
         try:
             filesystem, path = fsspec.core.url_to_fs(self._url)
-            filesystem.cat_file(path)  # and not `exists`, which may be answered from an old listing
+            filesystem.cat_file(path)  # `exists` may answer from an old listing
         except FileNotFoundError:
             return False
         except _store_errors(self._url) as error:
-            self._tell("cannot be read, so this host does not hear whether another one is to stop", error)
+            self._log("cannot be read, so this host does not learn whether another one has to stop", error)
             return False
         self._is_left = True
         return True
 
-    def _tell(self, what: str, error: Exception) -> None:
-        message = f"the stop notice {self._url} {what} ({type(error).__name__}: {error}); the run goes on"
-        if message not in self._told:
+    def _log(self, what: str, error: Exception) -> None:
+        message = f"the stop notice {self._url} {what} ({type(error).__name__}: {error}); the run continues"
+        if message not in self._logged:
             logger.warning("%s", message)
-            self._told.add(message)
+            self._logged.add(message)
 
 
 def _store_errors(url: str) -> tuple[type[Exception], ...]:
-    """What the client of the store raises when the store or the way to it fails."""
+    """Return what the client of the store raises when the store or the network fails."""
     if url.startswith("gs://"):
         import aiohttp
         import gcsfs.retry

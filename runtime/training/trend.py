@@ -1,4 +1,4 @@
-"""Trend: straight lines through losses, and how far from them is far."""
+"""Trend: straight lines through losses, and how far from a line is too far."""
 
 import math
 from typing import NamedTuple
@@ -10,20 +10,20 @@ from runtime.optim.skipping import LEAST_DEVIATION
 from runtime.training.level import NORMAL_DEVIATION
 
 MEDIAN_ERROR = 1.2533
-"""Standard errors of a mean in that of a median, of normal values."""
+"""Standard error of a median of normal values, relative to that of their mean."""
 
-Losses = Float64[np.ndarray, "updates"]
+Losses = Float64[np.ndarray, "steps"]
 
 
 class Slope(NamedTuple):
-    """By update."""
+    """Change a training step."""
 
     value: float
     standard_error: float
 
 
 class Recovery(NamedTuple):
-    """A loss after a spike, and what was to be expected before it; `highest` is the most that counts as come back."""
+    """A loss after a spike, what was expected before it, and the highest loss that counts as recovered."""
 
     figure: float
     expected: float
@@ -31,21 +31,21 @@ class Recovery(NamedTuple):
 
 
 def slope(losses: Losses) -> Slope:
-    """Of the line through all of them, by least squares."""
+    """Return the slope of the least-squares line through all losses."""
     line = _line(losses, len(losses))
     steps = _centred(len(losses), len(losses))
     squares = float(np.square(steps).sum())
     error = math.sqrt(float(np.square(losses - line).sum()) / (len(losses) - 2) / squares)
-    # Of a loss that never varied, rounding has a slope.
+    # The slope of a constant loss is rounding alone.
     least = LEAST_DEVIATION * abs(float(losses.mean())) / math.sqrt(squares)
     return Slope(float(losses @ steps) / squares, max(error, least))
 
 
 def recovery(losses: Losses, *, num_before: int, num_after: int, sigma: float) -> Recovery:
-    """Of the median of the last `num_after`, against the line through the first `num_before`; the spike lies between.
+    """Compare the median of the last `num_after` losses with the line through the first `num_before`.
 
-    The standard error is of a median and of a line that ends before it. A curve that bends lies above its lines: what
-    is no higher than right before the spike has come back, whatever the line says.
+    The spike lies between. The standard error is that of a median and of a line that ends before it. A convex curve
+    lies above its lines, so a loss no higher than right before the spike has recovered, whatever the line predicts.
     """
     before, after = losses[:num_before], losses[-num_after:]
     line = _line(before, len(losses))
@@ -59,12 +59,12 @@ def recovery(losses: Losses, *, num_before: int, num_after: int, sigma: float) -
 
 
 def _centred(num_fitted: int, length: int) -> Losses:
-    """Updates counted from the middle of the first `num_fitted`."""
+    """Return step numbers counted from the middle of the first `num_fitted`."""
     return np.arange(length) - (num_fitted - 1) / 2
 
 
 def _line(fitted: Losses, length: int) -> Losses:
-    """The line through `fitted`, drawn on to `length` updates."""
+    """Return the line through `fitted`, extended to `length` steps."""
     steps = _centred(len(fitted), length)
-    by_update = fitted @ steps[: len(fitted)] / np.square(steps[: len(fitted)]).sum()
-    return fitted.mean() + by_update * steps
+    by_step = fitted @ steps[: len(fitted)] / np.square(steps[: len(fitted)]).sum()
+    return fitted.mean() + by_step * steps

@@ -1,5 +1,6 @@
 """The whole graph in the local backend: what runs, what does not, and what is in the records."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -13,7 +14,7 @@ from marin_dag.ledger.records import Record, Records
 from marin_dag.store.local import LocalStore
 from pipelines.timeline import legs_in, phases_in
 from pipelines.tootsie import RESULTS
-from runtime.training.timeline import Leg
+from steps.phase_timeline import RunPhase
 from tests.end_to_end.conftest import Reference
 from tests.end_to_end.driver import Driver, committed, differing, tree
 
@@ -79,7 +80,7 @@ def test_steps_and_tokens_in_the_records_are_those_of_the_timeline(reference: Re
     assert len(phases) == 17
     legs = legs_in(phases_in(phases))
 
-    def tokens_at(leg: Leg, step: int) -> int:
+    def tokens_at(leg: RunPhase, step: int) -> int:
         return leg.tokens_at(step) if step > leg.begin_step else tokens_at(legs[str(leg.parent)], step)
 
     for phase in phases:
@@ -158,7 +159,7 @@ def test_a_later_stop_trains_only_the_added_steps_and_moving_it_back_is_done_at_
     assert extended.started == ["deeper_starling"]
 
     short = graph.step("deeper_starling")
-    long = graph.override("deeper_starling", "until_step", "29").step("deeper_starling")
+    long = dataclasses.replace(short, config=short.config.model_copy(update={"until_step": 29}))
     assert long.digest == short.digest
     events = events_of(finished.prefix, long, record_of(finished.prefix, long).attempt)
     assert [event["step"] for event in events if event["event"] == "resume"] == [27]

@@ -1,4 +1,4 @@
-"""The fake Cloud Storage as a process: prints its URL, serves until its standard input ends."""
+"""The fake Cloud Storage as a process: prints its URL and serves until its standard input ends."""
 
 import argparse
 import sys

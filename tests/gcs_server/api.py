@@ -1,4 +1,4 @@
-"""Api: the JSON API's requests and answers, as values; which of them exist, and what each does with the objects."""
+"""Api: the requests and answers of the JSON API as values, and the effect of each on the objects."""
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ MEBIBYTE = 1 << 20
 
 @dataclasses.dataclass
 class Request:
-    """`path` is still escaped; header names are in lower case."""
+    """A request; `path` is escaped, header names are in lower case."""
 
     method: str
     path: str
@@ -34,7 +34,7 @@ class Request:
 
 @dataclasses.dataclass
 class Answer:
-    """What goes back."""
+    """An answer."""
 
     status: int
     body: bytes = b""
@@ -45,7 +45,7 @@ Route = tuple[str, "re.Pattern[str]", Callable[..., Answer]]
 
 
 class Api:
-    """Answers one request after the other; several threads may ask at once."""
+    """Answers requests, from several threads at once."""
 
     def __init__(self) -> None:
         self.objects = Objects()
@@ -77,7 +77,7 @@ class Api:
         ]
 
     def answer(self, request: Request) -> Answer:
-        """Never raises for what a client can send."""
+        """Answer a request; never raise for what a client sends."""
         try:
             for method, pattern, action in self._routes:
                 found = pattern.fullmatch(request.path)
@@ -118,12 +118,12 @@ class Api:
             items = [found.resource for found in page.objects]
             return _json(_only({**document, **({"items": items} if items else {})}, _parsed_fields(chosen)))
         text = json.dumps(document)
-        if page.objects:  # each object's JSON is made once, since a benchmark lists many thousands
+        if page.objects:  # each object's JSON is made once: a benchmark lists many thousands
             text = text[:-1] + f', "items": [{", ".join(found.resource_json for found in page.objects)}]}}'
         return Answer(200, text.encode(), {"Content-Type": "application/json; charset=UTF-8"})
 
     def _upload(self, request: Request, bucket: str) -> Answer:
-        if "upload_id" in request.query:  # gcsfs sends its chunks by POST
+        if "upload_id" in request.query:  # gcsfs sends chunks by POST
             return self._continue_upload(request, bucket)
         self.objects.require_bucket(bucket)
         content_type = request.headers.get("content-type", "")
@@ -243,7 +243,7 @@ REASONS |= {416: "Range Not Satisfiable", 429: "Too Many Requests", 503: "Servic
 
 
 def error_answer(error: ApiError) -> Answer:
-    """The error document of the JSON API; 304 has no body."""
+    """Return the error document of the JSON API; 304 has no body."""
     if error.status == 304:
         return Answer(304)
     detail = {"message": error.message, "domain": "global", "reason": error.reason}
@@ -314,7 +314,7 @@ def _generation(query: Mapping[str, str], name: str = "generation") -> int | Non
 
 
 def _embedded(call: bytes) -> Request:
-    """The request inside a part of a batch."""
+    """Return the request in a part of a batch."""
     text = call.replace(b"\r\n", b"\n")
     head, _, body = text.partition(b"\n\n")
     first, *lines = head.decode().strip("\n").split("\n")
@@ -327,7 +327,7 @@ def _embedded(call: bytes) -> Request:
 
 
 def _parsed_fields(text: str) -> dict[str, Any]:
-    """`items(name,size),nextPageToken` as nested dictionaries; a slash means the same as parentheses."""
+    """Return `items(name,size),nextPageToken` as nested dictionaries; a slash equals parentheses."""
     tree: dict[str, Any] = {}
     stack, name = [tree], ""
     current = tree

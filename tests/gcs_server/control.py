@@ -1,4 +1,4 @@
-"""Control: how a test starts the fake Cloud Storage, breaks it and asks what it was asked."""
+"""Control: starts the fake Cloud Storage for a test, adds faults, and reads its log of requests."""
 
 import dataclasses
 import json
@@ -18,17 +18,17 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 class GcsControl:
-    """Orders to a server at `url`, in this process or in another."""
+    """Control of a server at `url`, in this process or in another."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def environment(self) -> dict[str, str]:
-        """What leads gcsfs, google-cloud-storage and TensorStore to this server."""
+        """Return the variables that lead gcsfs, google-cloud-storage and TensorStore to this server."""
         return {
             "STORAGE_EMULATOR_HOST": self.url,
             "TENSORSTORE_GCS_HTTP_URL": self.url,
-            # What opens gs:// through fsspec gets the class that asks for the kind of bucket by gRPC, and waits.
+            # By default fsspec's class for gs:// asks for the kind of bucket by gRPC, and waits.
             "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
         }
 
@@ -36,7 +36,7 @@ class GcsControl:
         self._ask("POST", "/storage/v1/b?project=p", {"name": name})
 
     def fill(self, bucket: str, objects: Mapping[str, str]) -> None:
-        """Many small objects at once; for benchmarks."""
+        """Store many small objects at once, for benchmarks."""
         self._ask("POST", "/_fake/fill", {"bucket": bucket, "objects": dict(objects)})
 
     def add_fault(self, fault: Fault) -> None:
@@ -46,11 +46,11 @@ class GcsControl:
         self._ask("DELETE", "/_fake/faults")
 
     def set_latency(self, seconds: float) -> None:
-        """Added to each request; 0 for none."""
+        """Delay each request by this time."""
         self._ask("POST", "/_fake/latency", {"seconds": seconds})
 
     def requests(self, where: str = "") -> list[dict[str, Any]]:
-        """What was asked since the log was cleared: `request` (METHOD /path?query), `status`, `fault`.
+        """Return the requests since the log was cleared: `request` (METHOD /path?query), `status`, `fault`.
 
         Args:
             where: a regular expression, searched in `request`.
@@ -70,7 +70,7 @@ class GcsControl:
 
 
 class GcsServerProcess(GcsControl):
-    """A server in a process of its own; a context. It ends with the process that started it, however that ends."""
+    """A server in its own process, which ends with the process that started it; a context manager."""
 
     def __init__(self, *, buckets: Iterable[str] = (), latency_seconds: float = 0.0) -> None:
         command = [sys.executable, "-m", "tests.gcs_server", "--latency-seconds", str(latency_seconds)]

@@ -1,4 +1,4 @@
-"""Faults: what goes wrong on purpose, with which requests and how often; the same each time for one seed."""
+"""Faults: planned errors of a server, by request and number; a seed always gives the same ones."""
 
 import dataclasses
 import random
@@ -11,19 +11,19 @@ Kind = Literal["status", "slow", "reset", "lost_reply", "truncated", "short", "c
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """One kind of trouble.
+    """A kind of error.
 
     Attributes:
-        kind: `status`: answers `status` and applies nothing. `slow`: waits `seconds`, then goes on. `reset`: cuts the
-            connection and applies nothing. `lost_reply`: applies the request, then cuts the connection.
-            `truncated`: sends half of the body that it announced, then cuts. `short`: sends half of the body and
-            announces just that. `corrupt`: changes one byte of the body.
-        where: a regular expression, searched in `METHOD /path?query` with %-escapes undone.
-        probability: of each request that matches.
-        count: how many times at most; None for no limit.
-        seed: of the draws.
-        status: of the answer, for `status`.
-        seconds: the wait, for `slow`; the Retry-After header, for `status`, where it is not 0.
+        kind: `status`: answers `status`, applies nothing. `slow`: waits `seconds`, then goes on. `reset`: cuts the
+            connection, applies nothing. `lost_reply`: applies the request, then cuts the connection. `truncated`: sends
+            half of the announced body, then cuts. `short`: announces and sends half of the body. `corrupt`: changes one
+            byte of the body.
+        where: regular expression, searched in the unescaped `METHOD /path?query`.
+        probability: probability for each matching request.
+        count: maximum number; None for no limit.
+        seed: seed of the random numbers.
+        status: status of the answer, for `status`.
+        seconds: the wait for `slow`; the Retry-After header for `status`, if not 0.
     """
 
     kind: Kind
@@ -36,7 +36,7 @@ class Fault:
 
 
 class Faults:
-    """The faults in force; of those that match a request the first that is drawn strikes."""
+    """The active faults; the first that matches a request and is drawn applies."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,7 +52,7 @@ class Faults:
             self._armed.clear()
 
     def strike(self, request: str) -> Fault | None:
-        """The fault of this request, if it has one."""
+        """Return the fault of a request, if it has one."""
         with self._lock:
             for fault, draws, num_struck in self._armed:
                 if fault.count is not None and num_struck[0] >= fault.count:

@@ -1,7 +1,7 @@
-"""Objects: what Cloud Storage promises about them, without HTTP; buckets, generations, preconditions, listings.
+"""Objects: the semantics of Cloud Storage without HTTP: buckets, generations, preconditions, listings.
 
-One lock makes each check and the change that depends on it one step. A stored object never changes, so a reader that
-has it needs no lock. The semantics are those of the public documentation: "Request preconditions", "Objects: insert",
+One lock makes each check and the change that depends on it atomic. A stored object never changes, so its readers need
+no lock. The semantics are those of the public documentation: "Request preconditions", "Objects: insert",
 "Objects: list", "Objects: rewrite", "Objects: compose", "Cloud Storage consistency".
 """
 
@@ -25,7 +25,7 @@ MOST_RESULTS_OF_A_PAGE = 1000
 
 
 class ApiError(Exception):
-    """An answer that is not a success, in the API's own words."""
+    """An error of the API."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -61,7 +61,7 @@ class StoredObject:
 
     @functools.cached_property
     def md5(self) -> str | None:
-        """None for a composed object: Cloud Storage keeps no MD5 of one."""
+        """MD5 of the object; None for a composed object, as in Cloud Storage."""
         if self.num_components is not None:
             return None
         return base64.b64encode(hashlib.md5(self.data).digest()).decode()
@@ -72,7 +72,7 @@ class StoredObject:
 
     @functools.cached_property
     def resource(self) -> dict[str, Any]:
-        """The object resource of the JSON API; numbers of 64 bits are strings there."""
+        """Return the object resource of the JSON API, where 64-bit numbers are strings."""
         found: dict[str, Any] = {
             "kind": "storage#object",
             "id": f"{self.bucket}/{self.name}/{self.generation}",
@@ -102,7 +102,7 @@ class StoredObject:
 
 
 class Preconditions(NamedTuple):
-    """What a request demands of the object it acts on; None where it does not say."""
+    """Preconditions of a request; None for absent ones."""
 
     generation: int | None = None
     not_generation: int | None = None
@@ -111,17 +111,17 @@ class Preconditions(NamedTuple):
 
     @classmethod
     def of(cls, query: Mapping[str, Any], source: str = "") -> "Preconditions":
-        """Those in a query; `source="Source"` for those on what is copied."""
+        """Return the preconditions in a query; `source="Source"` for those on the source of a copy."""
         names = ("GenerationMatch", "GenerationNotMatch", "MetagenerationMatch", "MetagenerationNotMatch")
         return cls(*(_number(query, f"if{source}{name}") for name in names))
 
     def check(self, found: StoredObject | None) -> None:
-        """Raises 412 where a match fails, 304 where a not-match does. No live object has generation 0."""
+        """Raise 412 if a match fails, 304 if a not-match does. Generation 0 means no live object."""
         generation = 0 if found is None else found.generation
         metageneration = None if found is None else found.metageneration
         if self.generation not in (None, generation) or self.metageneration not in (None, metageneration):
             raise ApiError(412, "conditionNotMet", "At least one of the pre-conditions you specified did not hold.")
-        # "If no live object exists, the precondition fails": there is nothing that could differ.
+        # "If no live object exists, the precondition fails."
         if self.not_generation is not None and (found is None or self.not_generation == generation):
             raise ApiError(304, "notModified", "Not Modified")
         if self.not_metageneration is not None and (found is None or self.not_metageneration == metageneration):
@@ -129,7 +129,7 @@ class Preconditions(NamedTuple):
 
 
 class Page(NamedTuple):
-    """One page of a listing."""
+    """A page of a listing."""
 
     objects: list[StoredObject]
     prefixes: list[str]
@@ -137,7 +137,7 @@ class Page(NamedTuple):
 
 
 class Objects:
-    """All buckets and what is in them."""
+    """All buckets and their objects."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -174,7 +174,7 @@ class Objects:
             return found
 
     def check(self, bucket: str, name: str, preconditions: Preconditions) -> None:
-        """Raises what an upload with these preconditions would."""
+        """Raise as an upload with these preconditions would."""
         with self._lock:
             preconditions.check(self._bucket(bucket).get(name))
 
@@ -190,7 +190,7 @@ class Objects:
         num_components: int | None = None,
         expected: Mapping[str, str] | None = None,
     ) -> StoredObject:
-        """Makes the object whole, at once, or not at all. `expected` holds the client's own crc32c and md5Hash."""
+        """Create the object whole, or not at all; `expected` has the client's crc32c and md5Hash."""
         if not name or len(name.encode()) > 1024 or "\r" in name or "\n" in name:
             raise invalid(f"Invalid object name {name!r}")
         now = datetime.datetime.now(datetime.UTC)
@@ -216,7 +216,7 @@ class Objects:
     def patch(
         self, bucket: str, name: str, changes: Mapping[str, Any], preconditions: Preconditions, *, replace: bool
     ) -> StoredObject:
-        """Changes metadata alone: the generation stays, the metageneration grows."""
+        """Change the metadata: the generation stays, the metageneration grows."""
         with self._lock:
             old = self.get(bucket, name, preconditions)
             fields = {} if replace else dict(old.fields)
@@ -301,7 +301,7 @@ class Objects:
             )
 
     def list(self, bucket: str, query: Mapping[str, str]) -> Page:
-        """One page; `query` holds prefix, delimiter, startOffset, endOffset, maxResults, pageToken as the API does."""
+        """Return a page; `query` has prefix, delimiter, startOffset, endOffset, maxResults and pageToken."""
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         most = min(_number(query, "maxResults") or MOST_RESULTS_OF_A_PAGE, MOST_RESULTS_OF_A_PAGE)
         token = query.get("pageToken")
@@ -322,7 +322,7 @@ class Objects:
     def _walk(
         self, bucket: str, prefix: str, delimiter: str, query: Mapping[str, str], last: str | None
     ) -> Iterator[tuple[str, str | None]]:
-        """Names in order, or the first name of each group that `delimiter` makes, with the group."""
+        """Yield names in order, or the first name of each group of `delimiter` with the group."""
         names = self._names[bucket]
         end = query.get("endOffset")
         index = bisect.bisect_left(names, max(prefix, query.get("startOffset", "")))
@@ -376,7 +376,7 @@ def _after(names: list[str], name: str) -> int:
 
 
 def _after_all(group: str) -> str:
-    """The first name past all that begin with `group`."""
+    """Return the first name after all that begin with `group`."""
     return group[:-1] + chr(ord(group[-1]) + 1)
 
 

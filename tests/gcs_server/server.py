@@ -1,7 +1,7 @@
-"""Server: the fake Cloud Storage as an HTTP server, with faults, latency and a log of what was asked.
+"""Server: the fake Cloud Storage as an HTTP server, with faults, latency and a log of requests.
 
-Under `/_fake` it takes orders: buckets full of objects, faults, the log. Those are never struck by a fault, never
-delayed and never logged.
+Tests control it under `/_fake`: buckets, objects, faults, the log. These requests have no faults and no delay, and are
+not logged.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ MOST_HEADER_BYTES = 1 << 16
 
 @dataclasses.dataclass(frozen=True)
 class Logged:
-    """One request that was answered, or not: `status` is 0 where the connection was cut."""
+    """A request; `status` is 0 if the connection was cut."""
 
     request: str
     status: int
@@ -34,11 +34,11 @@ class Logged:
 
 
 class CutConnectionError(Exception):
-    """This connection is to end now, without a farewell."""
+    """Raised to cut the connection."""
 
 
 class GcsServer:
-    """A server in a thread of this process; a context, which ends it."""
+    """A server in a thread of this process; a context manager."""
 
     def __init__(self, *, port: int = 0, latency_seconds: float = 0.0) -> None:
         self.faults = Faults()
@@ -104,7 +104,7 @@ class GcsServer:
             writer.close()
 
     async def _one_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Whether the connection stays open for another."""
+        """Answer a request; return whether the connection stays open."""
         request = await _read_request(reader, writer)
         if request is None:
             return False
@@ -141,7 +141,7 @@ class GcsServer:
         return answer, fault
 
     def _order(self, request: Request) -> Answer:
-        """What a test tells the server itself."""
+        """Carry out a control request of a test."""
         values: dict[str, Any] = json.loads(request.body) if request.body else {}
         told: Any = None
         match request.method, request.path.removeprefix(ORDERS):
@@ -209,7 +209,7 @@ async def _send(writer: asyncio.StreamWriter, answer: Answer, fault: Fault | Non
         writer.write(body[: len(body) // 2])
         writer.close()
         with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()  # the half arrives; an abort would drop it
+            await writer.wait_closed()  # so that the half arrives; an abort would drop it
         raise CutConnectionError
     if answer.status not in (204, 304):
         writer.write(body)

@@ -1,4 +1,4 @@
-"""The clients that production uses work against the fake Cloud Storage, and its faults are what they say."""
+"""The fake Cloud Storage works with the clients of production, and its faults act as documented."""
 
 import http.client
 import io
@@ -41,7 +41,7 @@ def filesystem(server: GcsControl) -> gcsfs.core.GCSFileSystem:
 
 def _write_in_chunks(filesystem: gcsfs.core.GCSFileSystem, path: str, mode: str) -> None:
     with filesystem.open(path, mode, block_size=2**19) as file:
-        for start in range(0, len(DATA), 2**19):  # aiohttp warns of more than a megabyte in one body
+        for start in range(0, len(DATA), 2**19):  # aiohttp warns about bodies above 1 MB
             file.write(DATA[start : start + 2**19])
 
 
@@ -70,7 +70,7 @@ def test_gcsfs_creates_once_by_either_way_of_uploading(filesystem: gcsfs.core.GC
 
 
 def test_gcsfs_deletes_in_batches(server: GcsControl, filesystem: gcsfs.core.GCSFileSystem):
-    # Of its own accord gcsfs sends batches to Google alone.
+    # By itself gcsfs sends batches to Google only.
     server.fill("test", {f"many/{index}": "x" for index in range(100)})
     fsspec.asyn.sync(filesystem.loop, filesystem._rm_files, filesystem.find("test/many"))
     assert filesystem.find("test/many") == []
@@ -104,7 +104,7 @@ def test_google_cloud_storage_uploads_conditionally_downloads_checked_composes_a
 def test_tensorstore_writes_reads_lists_and_deletes_ranges(server: GcsControl, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TENSORSTORE_GCS_HTTP_URL", server.url)
     folder = {"driver": "gcs", "bucket": "test", "path": "ts/"}
-    context = ts.Context()  # one of its own: the default one remembers the address of an earlier test
+    context = ts.Context()  # the default context remembers the address of an earlier test
     spec = {"driver": "zarr3", "kvstore": folder, "metadata": {"shape": [100, 100], "data_type": "float32"}}
     array = ts.open(spec, create=True, context=context).result()
     values = np.arange(10_000, dtype=np.float32).reshape(100, 100)
@@ -131,7 +131,7 @@ def test_tensorstore_compares_and_swaps(server: GcsControl, monkeypatch: pytest.
 # Faults
 
 
-def test_a_status_comes_as_often_as_told_and_applies_nothing(server: GcsControl):
+def test_a_status_fault_occurs_count_times_and_applies_nothing(server: GcsControl):
     server.add_fault(Fault("status", where="^POST .*name=x", status=429, seconds=3, count=2))
     wire = Wire(server.url, "test")
     first, second, third = (wire.media("x", b"1") for _ in range(3))
@@ -145,7 +145,7 @@ def test_a_status_comes_as_often_as_told_and_applies_nothing(server: GcsControl)
     ]
 
 
-def test_a_lost_reply_was_applied_and_a_reset_was_not(server: GcsControl):
+def test_a_lost_reply_is_applied_and_a_reset_is_not(server: GcsControl):
     wire = Wire(server.url, "test")
     for kind, name in (("lost_reply", "applied"), ("reset", "not-applied")):
         server.add_fault(Fault(kind, where=f"name={name}", count=1))  # type: ignore[arg-type]
@@ -181,7 +181,7 @@ def test_a_seed_draws_the_same_faults_each_time(server: GcsControl):
     assert 5 < first.count(503) < 35
 
 
-def test_added_latency_delays_each_request_and_orders_are_exempt(server: GcsControl):
+def test_latency_delays_each_request_but_no_control_request(server: GcsControl):
     wire = Wire(server.url, "test")
     server.set_latency(0.05)
     start = time.monotonic()
@@ -191,7 +191,7 @@ def test_added_latency_delays_each_request_and_orders_are_exempt(server: GcsCont
     server.set_latency(0)
 
 
-def test_a_server_of_its_own_process_ends_with_its_starter():
+def test_a_server_process_ends_with_its_starter():
     with GcsServerProcess(buckets=["made"]) as server:
         assert Wire(server.url, "other").media("x", b"1").status == 200
         process = server._process

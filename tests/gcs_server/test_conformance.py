@@ -1,8 +1,8 @@
-"""The fake Cloud Storage answers as documented, and as fake-gcs-server does wherever that one is right.
+"""Conformance of the fake Cloud Storage with the documentation, and with fake-gcs-server where that is right.
 
-Each script runs against both. What ours answers is compared with the expectation, which is the public documentation's;
-what the binary answers must be the same, except where a script says what the binary gets wrong. Those exceptions are
-tested too: once a newer binary is right, its line here has to go.
+Each script runs against both. The answers of ours must be those of the public documentation. The answers of the binary
+must be the same, except where a script declares an error of the binary. Exceptions are tested too: once a newer binary
+is right, its line here must go.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ CASES: list[Case] = []
 
 
 def answers(*expected: Any, binary: str = "") -> Callable[[Script], Script]:
-    """Declares a script and its answers; `binary` says what fake-gcs-server gets wrong of them."""
+    """Declare a script and its answers; `binary` has the wrong ones of fake-gcs-server."""
 
     def declare(script: Script) -> Script:
         CASES.append(Case(script, list(expected), binary))
@@ -58,7 +58,7 @@ def test_ours_answers_as_documented(server: GcsServer, case: Case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=_name)
-def test_the_binary_answers_the_same_except_where_it_is_known_to_be_wrong(binary_gcs_url: str, case: Case):
+def test_the_binary_answers_the_same_except_for_known_errors(binary_gcs_url: str, case: Case):
     try:
         got: Any = case.script(Wire(binary_gcs_url, f"b-{uuid.uuid4().hex}"))
     except (KeyError, ValueError, OSError) as error:

@@ -1,7 +1,7 @@
-"""Uploads: the bodies that carry an object, multipart or in the chunks of a resumable session.
+"""Uploads: bodies with an object, multipart or in the chunks of a resumable session.
 
-A resumable session answers a resent chunk as if it came for the first time, keeps only whole multiples of 256 KiB of a
-chunk that is not the last, and checks its preconditions once more when the object is made.
+A resumable session accepts a resent chunk, keeps only whole multiples of 256 KiB of a chunk that is not the last, and
+checks its preconditions again when the object is created.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 
 
 def split_multipart(content_type: str, body: bytes) -> list[tuple[dict[str, str], bytes]]:
-    """Headers and body of each part. Lines end in CRLF, as the standard has it, or in LF, as some clients do."""
+    """Return headers and body of each part. Lines end in CRLF, or in LF from some clients."""
     found = BOUNDARY.search(content_type)
     if found is None:
         raise invalid(f"multipart content type without boundary: {content_type}")
@@ -35,7 +35,7 @@ def split_multipart(content_type: str, body: bytes) -> list[tuple[dict[str, str]
         raise invalid("multipart body without its closing boundary")
     parts = []
     for part in body[after + len(line_end) : end].split(line_end + delimiter + line_end):
-        # A part may have no header at all; then its empty line is its first.
+        # A part without headers begins with its empty line.
         head, separator, data = (b"", b"", part[len(line_end) :])
         if not part.startswith(line_end):
             head, separator, data = part.partition(line_end * 2)
@@ -51,7 +51,7 @@ def split_multipart(content_type: str, body: bytes) -> list[tuple[dict[str, str]
 
 @dataclasses.dataclass
 class Upload:
-    """An object on its way in."""
+    """An object being uploaded."""
 
     bucket: str
     name: str
@@ -75,7 +75,7 @@ class Upload:
 def upload_of(
     bucket: str, query: Mapping[str, str], headers: Mapping[str, str], resource: Mapping[str, Any], content_type: str
 ) -> Upload:
-    """What is said of the object in the query, in its metadata and in the headers."""
+    """Return the upload that query, metadata and headers describe."""
     name = resource.get("name") or query.get("name") or ""
     if not name:
         raise ApiError(400, "required", "Required parameter: name")
@@ -89,7 +89,7 @@ def upload_of(
 
 
 def json_body(body: bytes) -> dict[str, Any]:
-    """The JSON object of a body; an empty body is an empty object."""
+    """Return the JSON object of a body; an empty body is an empty object."""
     if not body.strip():
         return {}
     try:
@@ -109,7 +109,7 @@ class _Session:
 
 
 class Sessions:
-    """The resumable uploads under way, and how the finished ones ended."""
+    """The resumable uploads, and the results of finished ones."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
@@ -117,7 +117,7 @@ class Sessions:
         self._sessions: dict[str, _Session] = {}
 
     def start(self, upload: Upload) -> str:
-        """Returns the session's id. A precondition that fails already is told already."""
+        """Start a session and return its id; a precondition that fails now is reported now."""
         self._objects.check(upload.bucket, upload.name, upload.preconditions)
         upload_id = uuid.uuid4().hex
         with self._lock:
@@ -129,7 +129,7 @@ class Sessions:
             self._session(upload_id).outcome = ApiError(499, "clientClosedRequest", "Client Closed Request")
 
     def send(self, upload_id: str, content_range: str | None, body: bytes) -> StoredObject | int:
-        """The object once it is made; until then how many bytes are kept."""
+        """Return the object when it is complete, before that the number of bytes kept."""
         with self._lock:
             session = self._session(upload_id)
             if isinstance(session.outcome, ApiError):
@@ -149,7 +149,7 @@ class Sessions:
             return session.outcome
 
     def _take(self, session: _Session, content_range: str | None, body: bytes) -> int | None:
-        """Keeps what is new of `body`; returns the size of the whole object where it is known by now."""
+        """Keep the new bytes of `body`; return the size of the whole object if it is known."""
         if content_range is None:
             session.data = bytearray(body)
             return len(body)

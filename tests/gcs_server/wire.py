@@ -1,4 +1,4 @@
-"""Wire: plain requests to any Cloud Storage of the JSON API, for the scripts that compare two of them."""
+"""Wire: plain requests to a server of the JSON API, for scripts that compare two servers."""
 
 import base64
 import http.client
@@ -10,7 +10,7 @@ import google_crc32c
 
 
 class Reply(NamedTuple):
-    """Header names are in lower case."""
+    """A reply; header names are in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -22,7 +22,7 @@ class Reply(NamedTuple):
 
 
 def crc32c(data: bytes) -> str:
-    """As Cloud Storage writes it."""
+    """Return the CRC32C as Cloud Storage writes it."""
     return base64.b64encode(google_crc32c.Checksum(data).digest()).decode()
 
 
@@ -34,7 +34,7 @@ class Wire:
         self.send("POST", "/storage/v1/b?project=p", json.dumps({"name": bucket}).encode())
 
     def send(self, method: str, target: str, body: bytes | None = None, **headers: str) -> Reply:
-        """Underscores in the names of headers stand for hyphens."""
+        """Send a request; underscores in names of headers stand for hyphens."""
         where = urllib.parse.urlparse(target if "://" in target else self.url + target)
         connection = http.client.HTTPConnection(urllib.parse.urlparse(self.url).netloc, timeout=30)
         try:
@@ -48,7 +48,7 @@ class Wire:
             connection.close()
 
     def path(self, name: str, more: str = "", **query: object) -> str:
-        """Of an object, or of the whole bucket's for ""."""
+        """Return the path of an object, or of all objects for ""."""
         base = f"/storage/v1/b/{self.bucket}/o"
         if name:
             base += "/" + urllib.parse.quote(name, safe="") + more
@@ -76,7 +76,7 @@ class Wire:
         return self.send("POST", target, line_end.join(parts), Content_Type=f"multipart/related; boundary={boundary}")
 
     def resumable(self, name: str, *, resource: dict[str, Any] | None = None, **query: object) -> Reply:
-        """Starts a session; its URL is the reply's `location`."""
+        """Start a session; its URL is the reply's `location`."""
         target = f"/upload/storage/v1/b/{self.bucket}/o" + _query({"uploadType": "resumable", "name": name, **query})
         return self.send("POST", target, json.dumps({"name": name, **(resource or {})}).encode())
 

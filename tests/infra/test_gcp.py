@@ -1,4 +1,4 @@
-"""The cluster definitions for Google Cloud, as far as they can be checked without it: by Ray's schema and loaders."""
+"""Cluster definitions for Google Cloud, checked by Ray's schema and loaders."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ def definition(request: pytest.FixtureRequest) -> dict[str, Any]:
     return read(request.param)
 
 
-def test_there_is_a_definition_for_each_slice_of_the_recipe_but_the_branches_and_one_for_trials():
+def test_each_slice_of_the_main_run_and_one_for_trials_has_a_definition():
     slices = {read(path)["available_node_types"]["tpu"]["node_config"]["acceleratorType"] for path in DEFINITIONS}
     assert slices == {"v4-2048", "v5litepod-256", "v6e-8"}
     scale = SCALES["8b"]
@@ -38,7 +38,7 @@ def test_there_is_a_definition_for_each_slice_of_the_recipe_but_the_branches_and
 
 
 def test_ray_accepts_the_definition_and_knows_its_slices(definition: dict[str, Any]):
-    # In a process of its own: what Ray's loaders import warns of old Pythons and of itself.
+    # In a process of its own: the imports of Ray's loaders print warnings.
     script = """
 import json, sys
 from ray.autoscaler._private.util import prepare_config, validate_config
@@ -57,7 +57,7 @@ print(json.dumps({name: get_node_type(kind["node_config"]).name for name, kind i
     assert json.loads(done.stdout.splitlines()[-1]) == {"head": "COMPUTE", "cpu": "COMPUTE", "tpu": "TPU"}
 
 
-def test_a_machine_of_a_slice_declares_the_chips_that_it_has(definition: dict[str, Any]):
+def test_a_machine_of_a_slice_declares_its_chips(definition: dict[str, Any]):
     from ray._private.accelerators.tpu import TPUAcceleratorManager, get_chips_per_host
 
     tpu = definition["available_node_types"]["tpu"]
@@ -67,7 +67,7 @@ def test_a_machine_of_a_slice_declares_the_chips_that_it_has(definition: dict[st
     assert tpu["min_workers"] == tpu["max_workers"] <= definition["max_workers"]
 
 
-def test_every_machine_asks_for_the_token_and_the_dashboard_listens_on_the_head_alone(definition: dict[str, Any]):
+def test_every_machine_asks_for_the_token_and_the_dashboard_listens_only_on_the_head(definition: dict[str, Any]):
     assert definition["file_mounts"] == {"~/.ray/auth_token": "~/.ray/auth_token"}
     (head,) = [command for command in definition["head_start_ray_commands"] if "ray start" in command]
     (worker,) = [command for command in definition["worker_start_ray_commands"] if "ray start" in command]
@@ -75,7 +75,7 @@ def test_every_machine_asks_for_the_token_and_the_dashboard_listens_on_the_head_
     assert "--dashboard-host=127.0.0.1" in head
 
 
-def test_machines_act_as_the_account_that_setup_makes(definition: dict[str, Any]):
+def test_machines_use_the_account_that_setup_makes(definition: dict[str, Any]):
     setup = (ROOT / "infra/gcp/setup.sh").read_text()
     assert "account=marin-dag@$PROJECT.iam.gserviceaccount.com" in setup
     kinds = definition["available_node_types"]
@@ -94,22 +94,22 @@ def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
         yield path, value
 
 
-def test_the_definitions_differ_in_nothing_but_their_slices_and_where_these_are():
+def test_the_definitions_differ_only_in_their_slices_and_zones():
     kept = [{path: value for path, value in leaves(read(path)) if not DIFFERING & set(path)} for path in DEFINITIONS]
     assert kept[0] == kept[1] == kept[2]
     assert len(kept[0]) > 20
 
 
-def test_the_bucket_deletes_nothing_by_its_age():
+def test_the_bucket_deletes_nothing_by_age():
     rules = json.loads((ROOT / "infra/gcp/lifecycle.json").read_text())["rule"]
-    # Not leases: a seal that was forgotten would let a paused trainer publish. Not work: a phase may stand for months.
+    # Without the seal of a lease a paused trainer could publish; the work of a phase may be months old.
     assert "Delete" not in {rule["action"]["type"] for rule in rules}
 
 
 @pytest.mark.parametrize(
     "script", ["infra/gcp/setup.sh", "infra/slurm/ray.sbatch", "tests/infra/run_slurm.sh", "tests/infra/srun"]
 )
-def test_shellcheck_has_nothing_to_say(script: str):
+def test_shellcheck_finds_nothing(script: str):
     shellcheck = Path(sys.executable).parent / "shellcheck"
     done = subprocess.run([shellcheck, "--severity=warning", ROOT / script], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

@@ -1,4 +1,4 @@
-"""A pipeline with a command line for tests of detached runs: python cluster_pipeline.py [COMMAND] --marks DIR."""
+"""Pipeline with a command line for tests of detached runs: python cluster_pipeline.py [COMMAND] --marks DIR."""
 
 import sys
 from argparse import ArgumentParser, Namespace

@@ -1,6 +1,6 @@
 """Steps for tests on a cluster, and a driver of them: python cluster_steps.py PREFIX MARKS STEP...
 
-Each execution leaves a file in the folder MARKS that says what ran on which node; a step waits for a file of a test's.
+Each execution leaves a file in the folder MARKS with its name and node; steps can wait for a file of the test.
 """
 
 import os
@@ -24,7 +24,7 @@ SHARDS, IN_FLIGHT = 6, 3
 
 
 def note(marks: str, what: str) -> None:
-    """Leaves `WHAT.NODE-ID.PID.TIME`."""
+    """Leave a file `WHAT.NODE-ID.PID.TIME`."""
     import ray
 
     node = ray.get_runtime_context().get_node_id()
@@ -33,7 +33,7 @@ def note(marks: str, what: str) -> None:
 
 
 def notes(marks: Path, what: str = "") -> list[tuple[str, str, int]]:
-    """(what, node id, pid) of each execution of `what`, in order of time."""
+    """Return (what, node id, pid) of each execution of `what`, in order of time."""
     found = [path.name.split(".") for path in marks.iterdir()] if marks.exists() else []
     kept = sorted((entry for entry in found if len(entry) == 4 and what in ("", entry[0])), key=lambda x: int(x[3]))
     return [(entry[0], entry[1], int(entry[2])) for entry in kept]
@@ -49,9 +49,9 @@ class WalkConfig(BaseModel, frozen=True, extra="forbid"):
     start: "Input[Count] | None" = None
     stride: int = 2
     gate_at: Runtime[int] = -1
-    """Waits there until the test makes MARKS/open."""
+    """The step that waits until the test makes MARKS/open."""
     is_deaf: Runtime[bool] = False
-    """Whether it waits there even when it is asked to stop."""
+    """Whether it waits even when it is asked to stop."""
     marks: Runtime[str] = ""
 
 
@@ -60,7 +60,7 @@ WalkConfig.model_rebuild()
 
 @step(resources=Cpu(2), continues="start")
 def walk(config: WalkConfig, context: StepContext) -> Count:
-    """A trajectory that saves after each step and publishes every fifth."""
+    """Count up; save after each step and publish every fifth."""
     published = context.milestones()
     position = Count(step=0, value=0) if config.start is None else config.start.result
     saved = Path(context.work_path) / "saved.json"

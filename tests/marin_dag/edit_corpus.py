@@ -1,4 +1,4 @@
-"""The corpus of edits in `tests/edits/`: how a case is written down, laid out as a project, and looked at.
+"""The corpus of edits in `tests/edits/`: reading a case, and running it as a project.
 
 A case is a sentence, its verdict, and the files of a small project. Each line of a file begins with two columns: `- `
 before the edit only, `+ ` after it only, two spaces both. A file `project/step.py` that a case does not write calls
@@ -42,7 +42,7 @@ def build():
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One edit, and what is expected of it."""
+    """An edit, and its expected verdict."""
 
     name: str
     sentence: str
@@ -50,21 +50,21 @@ class Case:
     reasons: tuple[str, ...]
     opaque: tuple[str, ...]
     needless: str
-    """Why an edit that gives the same result is told to be another; empty where it gives another."""
+    """Why an edit with the same result gets the verdict "changed"; empty where the result changes."""
     before: dict[str, str]
     after: dict[str, str]
 
 
 def read_case(path: Path) -> Case:
-    """Parses one file of the corpus."""
+    """Parse a file of the corpus."""
     head, *parts = path.read_text().split("\n=== ")
     sentence, _, rest = head.partition("\n")
-    said: dict[str, list[str]] = {}
+    head_lines: dict[str, list[str]] = {}
     for line in filter(None, rest.splitlines()):
         key, _, value = line.partition(": ")
-        said.setdefault(key, []).append(value)
-    assert set(said) <= {"verdict", "because", "opaque", "needless"}, path
-    (verdict,) = said["verdict"]
+        head_lines.setdefault(key, []).append(value)
+    assert set(head_lines) <= {"verdict", "because", "opaque", "needless"}, path
+    (verdict,) = head_lines["verdict"]
     before, after = {}, {}
     for part in parts:
         name, _, body = part.partition("\n")
@@ -77,9 +77,9 @@ def read_case(path: Path) -> Case:
         path.stem,
         sentence,
         {"same": False, "changed": True}[verdict],
-        tuple(sorted(said.get("because", []))),
-        tuple(said.get("opaque", [])),
-        " ".join(said.get("needless", [])),
+        tuple(sorted(head_lines.get("because", []))),
+        tuple(head_lines.get("opaque", [])),
+        " ".join(head_lines.get("needless", [])),
         before,
         after,
     )
@@ -87,21 +87,21 @@ def read_case(path: Path) -> Case:
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """A project as the engine sees it, and what it gives."""
+    """A project as the engine sees it, and its result."""
 
     step: Step[Any]
     result: Any
 
 
 def look(files: dict[str, str], root: Path) -> Seen:
-    """Lays a project out below `root`, imports it, and runs its step."""
+    """Write a project below `root`, import it, and run its step."""
     with step_in(files, root) as step:
         return Seen(step, step.kind.function(step.config, None).model_dump())
 
 
 @contextlib.contextmanager
 def step_in(files: dict[str, str], root: Path) -> Iterator[Step[Any]]:
-    """The step of a project laid out below `root`; what only running it imports is not imported."""
+    """Write a project below `root` and yield its step; modules that only a run imports are not imported."""
     for name, text in {"project/__init__.py": "", "project/step.py": STEP, **files}.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ def step_in(files: dict[str, str], root: Path) -> Iterator[Step[Any]]:
 
 
 def mutants(files: dict[str, str]) -> Iterator[dict[str, str]]:
-    """The project with one constant changed, for each number and each text in its code."""
+    """Yield the project with one constant changed, for each number and each text in its code."""
     for name, text in files.items():
         if not name.endswith(".py"):
             continue
@@ -128,7 +128,7 @@ def mutants(files: dict[str, str]) -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def imported_from(root: Path) -> Iterator[None]:
-    """Makes `project` mean the package below `root`."""
+    """Make `project` mean the package below `root`."""
     sys.path.insert(0, str(root))
     importlib.invalidate_caches()
     package_version.cache_clear()
@@ -141,7 +141,7 @@ def imported_from(root: Path) -> Iterator[None]:
 
 
 def reasons(before: Step[Any], after: Step[Any]) -> tuple[str, ...]:
-    """Why one is not the other, as the corpus writes it."""
+    """Return the differences between two steps, as the corpus writes them."""
     found: list[str] = []
     for difference in differences(before.identity, after.identity):
         match difference:

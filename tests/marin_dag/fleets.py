@@ -1,4 +1,4 @@
-"""Fleets: who runs the attempts of a kill campaign, and which of its processes may be killed."""
+"""Fleets: backends of a kill campaign, and the worker processes that it may kill."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from tests.marin_dag.toy_driver import graph
 
 
 class Fleet(Protocol):
-    """Entered for the length of a campaign."""
+    """Context manager for the length of a campaign."""
 
     def __enter__(self) -> Any: ...
 
@@ -23,14 +23,14 @@ class Fleet(Protocol):
     ) -> None: ...
 
     def backend(self, meeting: Path) -> Any:
-        """For one driver, in its own process."""
+        """Return a backend for one driver, in its own process."""
 
     def workers(self, meeting: Path) -> list[int]:
-        """Process ids of what runs steps or shards of them."""
+        """Return the process ids of the workers that run steps or shards."""
 
 
 class ForkedFleet:
-    """Each attempt a fork of its driver's process, which outlives it."""
+    """Runs each attempt as a fork of its driver's process, which outlives the driver."""
 
     def __enter__(self) -> "ForkedFleet":
         return self
@@ -49,7 +49,7 @@ class ForkedFleet:
 
 
 class RayFleet:
-    """Tasks of one Ray cluster, which all drivers join one after the other."""
+    """Runs attempts as tasks of one Ray cluster, which all drivers join in turn."""
 
     def __init__(self) -> None:
         self._mark = f"CAMPAIGN={uuid.uuid4().hex}"
@@ -76,7 +76,7 @@ class RayFleet:
         return RayBackend()
 
     def workers(self, meeting: Path) -> list[int]:
-        """See Fleet. A worker of Ray's calls itself by what it runs: `ray::both`, `ray::squares: shards 1/4`."""
+        """See Fleet. The title of a Ray worker names its task: `ray::both`, `ray::squares: shards 1/4`."""
         names = {step.name for step in graph(0.0, "")}
         return [pid for pid, title in self._titles() if title.partition(":")[0] in names]
 

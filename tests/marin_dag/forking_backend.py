@@ -1,6 +1,6 @@
-"""ForkingBackend: each attempt in a process of its own, which outlives its driver as a worker of a cluster does.
+"""ForkingBackend: runs each attempt in a process of its own, which outlives its driver as a cluster's worker does.
 
-Driver and workers meet in a folder: a worker leaves its process id, the milestones it published and its outcome there.
+Driver and workers share a folder: a worker leaves its process id, its published milestones and its outcome there.
 Workers are forked by a process without threads, since a lock that another thread holds stays held in the child.
 """
 
@@ -21,7 +21,7 @@ from marin_dag.run.task import Outcome, Task
 
 
 class WorkerDiedError(Exception):
-    """Its process is gone and has left no outcome."""
+    """The process of an attempt is gone and has left no outcome."""
 
     is_transient = True
 
@@ -36,10 +36,10 @@ class ForkingBackend:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._running: dict[str, Task] = {}
-        self._told: set[str] = set()
-        reading, self._orders = os.pipe()
+        self._seen: set[str] = set()
+        reading, self._tasks = os.pipe()
         if os.fork() == 0:
-            os.close(self._orders)
+            os.close(self._tasks)
             _fork_workers(reading, folder)
         os.close(reading)
 
@@ -48,23 +48,23 @@ class ForkingBackend:
         return ""
 
     def submit(self, task: Task) -> None:
-        order = pickle.dumps(task)
-        (self._folder / f"{task.attempt}.order").write_bytes(order)
+        data = pickle.dumps(task)
+        (self._folder / f"{task.attempt}.task").write_bytes(data)
         self._running[task.attempt] = task
-        os.write(self._orders, f"{task.attempt}\n".encode())
+        os.write(self._tasks, f"{task.attempt}\n".encode())
         self._listener.on_started(task.key)
 
     def wait(self, timeout_seconds: float) -> list[Outcome]:
         time.sleep(min(timeout_seconds, 0.02))
         for path in self._folder.glob("*.published"):
-            if path.name not in self._told:
-                self._told.add(path.name)
+            if path.name not in self._seen:
+                self._seen.add(path.name)
                 self._listener.on_published(path.read_text())
         ended = [self._outcome(attempt) for attempt in list(self._running)]
         return [outcome for outcome in ended if outcome is not None]
 
     def _outcome(self, attempt: str) -> Outcome | None:
-        is_alive = _is_alive(self._folder / f"{attempt}.pid")  # asked first: a worker leaves its outcome, then goes
+        is_alive = _is_alive(self._folder / f"{attempt}.pid")  # first: a worker leaves its outcome, then ends
         try:
             outcome: Outcome = pickle.loads((self._folder / f"{attempt}.outcome").read_bytes())
         except FileNotFoundError:
@@ -80,7 +80,7 @@ class ForkingBackend:
             (self._folder / f"{attempt}.stop").touch()
 
     def withdraw(self, key: str) -> None:
-        """What is handed over begins at once."""
+        """See Backend. A submitted task starts at once."""
 
     def cancel(self, key: str) -> None:
         for attempt, task in list(self._running.items()):
@@ -88,7 +88,7 @@ class ForkingBackend:
                 (self._folder / f"{attempt}.stop").touch()
 
     def close(self) -> None:
-        os.close(self._orders)
+        os.close(self._tasks)
 
 
 class _FolderChannel:
@@ -103,21 +103,21 @@ class _FolderChannel:
         self._num_published += 1
         _write(self._folder / f"{self._attempt}-{self._num_published}.published", key.encode())
 
-    def remark(self, text: str) -> None: ...
+    def warn(self, text: str) -> None: ...
 
     def stop_requested(self) -> bool:
         return (self._folder / f"{self._attempt}.stop").exists()
 
 
 def workers(folder: Path) -> list[int]:
-    """Process ids of the workers that run."""
+    """Return the process ids of the running workers."""
     paths = [path for path in folder.glob("*.pid") if _is_alive(path)]
     return [int(path.read_text()) for path in paths if path.read_text()]
 
 
-def _fork_workers(orders: int, folder: Path) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries them
-    with os.fdopen(orders) as lines:
+def _fork_workers(tasks: int, folder: Path) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps them
+    with os.fdopen(tasks) as lines:
         for line in lines:
             attempt = line.strip()
             child = os.fork()
@@ -130,7 +130,7 @@ def _fork_workers(orders: int, folder: Path) -> None:
 
 def _work(folder: Path, attempt: str) -> None:
     try:
-        task: Any = pickle.loads((folder / f"{attempt}.order").read_bytes())
+        task: Any = pickle.loads((folder / f"{attempt}.task").read_bytes())
         channel = _FolderChannel(folder, attempt)
         try:
             outcome = run_attempt(task, channel, SequentialFanOut(), capture_prints=False)

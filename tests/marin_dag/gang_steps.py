@@ -1,6 +1,6 @@
-"""A step on several hosts, and a driver of it: python gang_steps.py PREFIX MARKS RESOURCES.
+"""A step on several hosts, and its driver: python gang_steps.py PREFIX MARKS RESOURCES.
 
-Each host has JAX devices of its own; what is summed over all of them needs every host to be there.
+Each host has JAX devices of its own; the sum over all devices needs every host.
 """
 
 import os
@@ -19,6 +19,7 @@ from marin_dag.run.live import display_for
 from marin_dag.run.ray import gang
 from marin_dag.run.ray.backend import RayBackend
 from marin_dag.store.prefix import open_store
+from steps.joined_mesh import LOST_PEER_ERRORS
 from tests.marin_dag.cluster_steps import note
 from tests.marin_dag.toy_steps import write_file
 
@@ -28,10 +29,10 @@ RESOURCES: dict[str, Resources] = {"machines": Cpu(1, num_hosts=2), "slice": Tpu
 class SumConfig(BaseModel, frozen=True, extra="forbid"):
     until_step: StopAt[int]
     gate_at: Runtime[int] = -1
-    """Host 1 waits there until the test makes MARKS/open; host 0 is in the sum by then."""
+    """The step at which host 1 waits until the test makes MARKS/open; host 0 is in the sum by then."""
     mistake: Runtime[bool] = False
     disagrees: Runtime[bool] = False
-    """Host 1 leaves when it is asked to stop, and tells nobody."""
+    """Whether host 1 leaves alone when it is asked to stop."""
     marks: Runtime[str] = ""
 
 
@@ -41,9 +42,9 @@ class Sums(BaseModel, frozen=True, extra="forbid"):
     num_devices: int
 
 
-@step()
+@step(lost_peer_errors=LOST_PEER_ERRORS)
 def sums(config: SumConfig, context: StepContext) -> Sums:
-    """Each step adds up, over all devices of all hosts, the step's number times the device's."""
+    """Sum, in each step, the step's number times the device's number over all devices of all hosts."""
     import jax
     import numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -86,7 +87,7 @@ def sums(config: SumConfig, context: StepContext) -> Sums:
         context.progress(position.step, config.until_step, "steps")
         if position.step == 4 and 4 not in published:
             write_file(f"{context.output_path}/step-4/of-host-{host.index}.txt", str(position.total))
-            summed(spread).block_until_ready()  # a milestone is complete when all hosts have written their part
+            summed(spread).block_until_ready()  # a milestone is complete when all hosts have written their files
             context.publish(4, "step-4", position)
     write_file(f"{context.output_path}/of-host-{host.index}.txt", str(position.total))
     return position

@@ -1,4 +1,4 @@
-"""Digests that must never move unnoticed, in any process and under any Python.
+"""Golden digests, which must never move unnoticed, in any process and under any Python.
 
 Run as a module it prints them, with nothing imported but what an interpreter needs for the engine: `pydantic`. To
 accept digests that moved on purpose: `python -m tests.marin_dag.golden > tests/marin_dag/golden_digests.json`.
@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
+from marin_dag.code.fingerprint import closure_of
 from marin_dag.graph.step import Runtime, StepKind
 from marin_dag.identity.canonical import canonical, sha256
-from marin_dag.identity.code_identity import closure_of
 from tests.marin_dag.edit_corpus import FOLDER, read_case, step_in
 
 FILE = Path(__file__).with_name("golden_digests.json")
@@ -86,7 +86,7 @@ VALUES = {
 
 
 def golden_digests() -> dict[str, dict[str, str]]:
-    """Of values, and of every project of the corpus of edits: the latter hold the reading of code to the same."""
+    """Return the digests of values, and of every project of the corpus of edits, which pin the reading of code."""
     edits = {}
     with tempfile.TemporaryDirectory() as folder:
         for path in sorted(FOLDER.glob("*.edit")):
@@ -96,7 +96,7 @@ def golden_digests() -> dict[str, dict[str, str]]:
 
 
 def shipped_fingerprints() -> dict[str, str]:
-    """Of the code of every kind of step that this project has."""
+    """Return the fingerprint of every kind of step that this project has."""
     found = {}
     for path in sorted(Path(__file__).parents[2].joinpath("steps").glob("*.py")):
         if "\n@step(" not in path.read_text():  # helpers of a step import what only a run needs

@@ -1,4 +1,4 @@
-"""A step that publishes its output in parts, and one that reads them as they come; importable by workers."""
+"""A step that publishes parts and a step that reads them as they come, importable by workers."""
 
 import time
 from pathlib import Path

@@ -1,11 +1,12 @@
-"""Interleavings: every order of the store operations of a few actors, each of whom may be killed between any two.
+"""Interleavings: every order of the store operations of a few actors, each of which may be killed between any two.
 
-An actor is an ordinary function that is given a store. It is run from its beginning for each step that it takes: what
-its operations answered so far is replayed, and at the next one it is suspended. So the state of the whole is the store
-and each actor's history of answers; two orders that lead to one state are followed once.
-Actors must be deterministic given the answers: clocks, names and pauses are the caller's to replace.
+An actor is an ordinary function of a store. For each of its moves it runs from its start: the answers to its operations
+so far are replayed, and at the next operation it is suspended. So the state is the content of the store and each
+actor's history of answers. Two orders that lead to one state are followed once. Actors must be deterministic given the
+answers, so the caller replaces clocks, names and pauses.
 """
 
+import enum
 import functools
 import io
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +22,7 @@ WRITES = frozenset({"create", "write", "delete"})
 
 
 class Operation(NamedTuple):
-    """One request to the store; `choose` asks nothing of it, and may be answered either way."""
+    """One request to the store; `choose` sends none, and both answers are followed."""
 
     name: str
     path: str
@@ -29,42 +30,42 @@ class Operation(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What an operation gave back, or raised."""
+    """The result of an operation, or the error that it raised."""
 
     value: Any = None
     error: str = ""
 
 
 class End(NamedTuple):
-    """An actor is through: what it returned, or the error that it did not expect."""
+    """The end of an actor: its return value, or an unexpected error."""
 
     value: Any = None
     error: BaseException | None = None
 
 
 class Suspended(BaseException):
-    """Raised where an actor's history ends; no handler of an error takes it for one."""
+    """Raised where an actor's history ends; a BaseException, so that no handler of errors catches it."""
 
 
 class ReplayedStore(Store):
-    """Answers from a history, then suspends."""
+    """A store that answers from a history, then suspends the actor."""
 
     def __init__(self, history: tuple[Answer, ...]) -> None:
         self.prefix = "memory://runs"
         self.pending: Operation | None = None
         self.mark: tuple[int, str] = (0, "")
-        """The number of answers at the last `forget`, and what the actor still knew of them."""
+        """Number of answers at the last `forget`, and what the actor still knew then."""
         self._history = history
         self._num_answers = 0
 
     def forget(self, known: str) -> None:
-        """What the actor does from here on follows from `known` alone, not from what was answered before."""
+        """Declare that the actor's later moves depend on `known` alone, not on earlier answers."""
         if self.pending is None:
             self.mark = (self._num_answers, known)
 
     def ask(self, name: str, path: str, data: Any = None) -> Any:
-        """One operation."""
-        if self.pending is not None:  # an actor's `finally` goes on after it was suspended
+        """Return the answer to an operation."""
+        if self.pending is not None:  # an actor's `finally` runs after the suspension
             raise Suspended
         if self._num_answers == len(self._history):
             self.pending = Operation(name, path, data)
@@ -78,7 +79,7 @@ class ReplayedStore(Store):
         return answer.value
 
     def choose(self, what: str) -> bool:
-        """Yes or no: both are followed."""
+        """Return a choice; both values are followed."""
         return bool(self.ask("choose", what))
 
     def list(self, folder: str, starting_with: str = "") -> list[Entry]:
@@ -122,11 +123,11 @@ class _Written(io.BytesIO):
         super().close()
 
     def __del__(self) -> None:
-        """Whoever was killed while it wrote closes nothing any more."""
+        """Do not close: a killed writer does not."""
 
 
 class MemoryStore(ReplayedStore):
-    """Answers at once: for a run that nobody disturbs."""
+    """A store that answers at once, for an undisturbed run."""
 
     def __init__(self, content: Content) -> None:
         super().__init__(())
@@ -142,12 +143,12 @@ class MemoryStore(ReplayedStore):
 
 
 def described(data: bytes) -> tuple[int, str]:
-    """Size and CRC32C, as `Store.settle` gives them."""
+    """Return size and CRC32C, as `Store.settle` does."""
     return len(data), google_crc32c.Checksum(data).digest().hex()
 
 
 def apply(content: Content, operation: Operation) -> tuple[Content, Answer]:
-    """What the operation does to a store that keeps its promises."""
+    """Apply an operation to the content of a correct store; return the new content and the answer."""
     name, path, data = operation
     files = dict(content)
     if name == "list":
@@ -166,14 +167,14 @@ def apply(content: Content, operation: Operation) -> tuple[Content, Answer]:
 
 
 class Place(NamedTuple):
-    """Where an actor is: one history of answers that leads there, and what it does next."""
+    """The place of an actor: a history of answers that leads there, and its next move."""
 
     history: tuple[Answer, ...]
     following: Operation | End
 
 
 class State(NamedTuple):
-    """`places` holds, for each actor, the number of its place; None: killed or through."""
+    """A state of the search; `places` has the number of each actor's place, None if it was killed or has ended."""
 
     content: int
     places: tuple[int | None, ...]
@@ -181,7 +182,7 @@ class State(NamedTuple):
 
 
 class Move(NamedTuple):
-    """What one actor does to a state: the content and its own place behind it, and how many faults that took."""
+    """A move of one actor: the content and its place afterwards, and the number of faults."""
 
     content: int
     place: int | None
@@ -189,24 +190,53 @@ class Move(NamedTuple):
     what: str
 
 
+class Promise(enum.Enum):
+    """A promise of the commit protocol."""
+
+    WHOLE = "a record has all its files, unchanged"
+    LABELLED = "a label leads to each record"
+    IMMUTABLE = "records and labels are created once, and never changed or deleted"
+    FENCED = "an older epoch publishes nothing once a newer one has begun"
+    OTHER = "any other"
+
+
+class BrokenError(AssertionError):
+    """A promise is broken."""
+
+    def __init__(self, promise: Promise, detail: str) -> None:
+        super().__init__(f"{detail}, but {promise.value}")
+        self.promise = promise
+
+
+def promise(promise: Promise, is_held: bool, detail: str) -> None:
+    """Raise BrokenError if a promise is not held."""
+    if not is_held:
+        raise BrokenError(promise, detail)
+
+
 class Violation(AssertionError):  # noqa: N818 -- reads better in the report of a test
-    """An order of operations that breaks a promise, as a list of what each actor did."""
+    """An order of moves that breaks a promise."""
+
+    def __init__(self, error: AssertionError, moves: list[str]) -> None:
+        super().__init__("\n".join([str(error), *moves]))
+        self.promise = error.promise if isinstance(error, BrokenError) else Promise.OTHER
+        self.moves = moves
 
 
 class Search:
-    """Depth first over all states.
+    """A search over all states, depth first.
 
     Args:
         actors: by name.
-        num_faults: how many operations may fail: not done, or done and the reply lost.
+        num_faults: number of operations that may fail: not done, or done but the reply lost.
         with_kills: whether each actor may be killed before each of its operations.
-        is_private: of an actor, its operation and the files: whether it makes no difference, to it or to any other, in
-            which order it comes with whatever others may do from here on. Then its order is not followed.
-        content: of the store in the beginning.
-        on_content: looks at each content of the store that is ever reached.
-        on_change: looks at each change: the actor, the operation, the content before and after.
-        on_return: looks at each actor that is through: its name, what it returned, the content.
-        on_end: looks at each content in which nobody is left.
+        is_private: returns, for an actor, its operation and the files, whether the order of the operation and of later
+            moves of other actors makes no difference. Such orders are not followed.
+        content: the content of the store at the start.
+        on_content: checks each content that is reached.
+        on_change: checks each change: the actor, the operation, the content before and after.
+        on_return: checks each actor that has ended: its name, return value, and the content.
+        on_end: checks each content in which no actor is left.
     """
 
     def __init__(
@@ -229,13 +259,13 @@ class Search:
         self._with_kills, self._is_private, self._around = with_kills, is_private, around
         self._on_content, self._on_change, self._on_return, self._on_end = on_content, on_change, on_return, on_end
         self.contents: list[Content] = []
-        """Of the store, wherever any order leads."""
+        """All contents of the store that were reached."""
         self._files: list[dict[str, bytes]] = []
         self._content_numbers: dict[Content, int] = {}
         self._places: list[Place] = []
         self._place_numbers: dict[tuple[int, str, tuple[Answer, ...]], int] = {}
         self._answers: dict[tuple[int, Answer], int] = {}
-        # Neither depends on where the other actors are, and a search comes back to both thousands of times.
+        # Both are independent of the other actors, and are needed thousands of times.
         self._is_private_at = functools.cache(self._looks_private)
         self._moves_from = functools.cache(self._found_moves)
         self._parents: dict[State, tuple[State, str] | None] = {}
@@ -243,10 +273,10 @@ class Search:
         self._start = State(self._number(frozenset((content or {}).items())), beginning, num_faults)
 
     def run(self) -> int:
-        """Follows everything; returns the number of states.
+        """Follow all orders; return the number of states.
 
         Raises:
-            Violation: with the order of operations that broke a promise.
+            Violation: an order of moves breaks a promise.
         """
         self._parents[self._start] = None
         pending = [self._start]
@@ -258,7 +288,7 @@ class Search:
                         self._parents[following] = (state, what)
                         pending.append(following)
             except AssertionError as error:
-                raise Violation("\n".join([str(error), *self._path_to(state)])) from error
+                raise Violation(error, self._path_to(state)) from error
         return len(self._parents)
 
     def _followers(self, state: State) -> Iterator[tuple[State, str]]:
@@ -281,7 +311,7 @@ class Search:
         return self._is_private(self.names[index], self._next_operation(place), self._files[content])
 
     def _found_moves(self, index: int, place: int, number: int, may_fail: bool) -> list[Move]:
-        """All that an actor may do from its place, wherever the others are."""
+        """Return all moves of an actor from its place."""
         content, name, operation = self.contents[number], self.names[index], self._next_operation(place)
         moves = [Move(number, None, 0, f"{name} is killed before {_shown(operation)}")] if self._with_kills else []
 
@@ -294,10 +324,7 @@ class Search:
             return moves
         after, answer = apply(content, operation)
         if after != content:
-            try:
-                self._on_change(name, operation, content, after)
-            except AssertionError as error:
-                raise AssertionError(f"{error}\n  by {name}: {_shown(operation)}") from error
+            self._on_change(name, operation, content, after)
         answered(after, answer, _shown(operation))
         if may_fail:
             failed = Answer(error="503")
@@ -307,7 +334,7 @@ class Search:
         return moves
 
     def _answered(self, index: int, before: int, content: Content, answer: Answer) -> tuple[int, int | None]:
-        """The content, by its number, and the actor's place behind the answer."""
+        """Return the numbers of the content and of the actor's place after the answer."""
         place = self._answers.get((before, answer))
         if place is None:
             place = self._place(index, (*self._places[before].history, answer))
@@ -326,7 +353,7 @@ class Search:
         number = self._place_numbers.setdefault(key, len(self._places))
         if number == len(self._places):
             self._places.append(Place(history, following))
-        assert self._places[number].following == following, "two histories that were taken for one lead on differently"
+        assert self._places[number].following == following, "two histories that count as one continue differently"
         return number
 
     def _number(self, content: Content) -> int:

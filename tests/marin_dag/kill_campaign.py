@@ -1,7 +1,7 @@
-"""Kills drivers and workers at random moments, over a store that fails one request in twenty, and compares.
+"""Campaign that kills drivers and workers at random moments, over a store that fails one request in twenty.
 
-One run after another is started on a prefix until one says that all is done; then what it made is compared with what an
-undisturbed run makes, and the next prefix begins. Workers whose driver was killed go on: they are the zombies.
+Runs are started on a prefix one after another until one completes. Then its outputs are compared with those of an
+undisturbed run, and the next prefix follows. Workers whose driver was killed go on: they are the zombies.
 """
 
 import contextlib
@@ -31,12 +31,12 @@ PAUSE_SECONDS = 0.01
 SECONDS_OF_A_PART = 0.02
 MEAN_SECONDS_BETWEEN_KILLS = 0.7
 SHARE_KILLED_IN_MID_STEP = 0.75
-"""The others are killed at any time, such as while they start, which on Ray takes most of it."""
+"""The others are killed at any time, often while they start, which takes long on Ray."""
 RUNS_OF_ONE_PREFIX = 200
 
 
 class Tally(NamedTuple):
-    """What a campaign did. All of it was compared."""
+    """Numbers of a campaign."""
 
     drivers_killed: int
     workers_killed: int
@@ -50,9 +50,9 @@ class Tally(NamedTuple):
 def campaign(
     folder: Path, kills: int, seed: int, *, fleet: Fleet, with_server: bool, say: Callable[[str], None]
 ) -> Tally:
-    """So many kills; raises AssertionError where a promise is broken."""
+    """Kill this often; raise AssertionError if a promise is broken."""
     draws = random.Random(seed)
-    begun = time.monotonic()
+    started = time.monotonic()
     with _prefixes(folder, seed, with_server=with_server) as (prefix_of, control), fleet:
         undisturbed = _start(fleet, prefix_of("undisturbed"), folder / "undisturbed")
         code = os.waitstatus_to_exitcode(os.waitpid(undisturbed, 0)[1])
@@ -67,20 +67,20 @@ def campaign(
                 left = kills - num_drivers - num_workers
                 killed, killed_workers, code = _disturbed(fleet, prefix, meeting, draws, left)
                 num_drivers, num_workers = num_drivers + killed, num_workers + killed_workers
-                assert code in (0, -signal.SIGKILL) or killed_workers, f"{prefix}: a run that was let alone said {code}"
+                assert code in (0, -signal.SIGKILL) or killed_workers, f"{prefix}: an undisturbed run ended with {code}"
                 if code == 0:
                     break
             else:
-                raise AssertionError(f"{prefix}: {RUNS_OF_ONE_PREFIX} runs and it is not done")
+                raise AssertionError(f"{prefix}: not done after {RUNS_OF_ONE_PREFIX} runs")
             while fleet.workers(meeting):
                 time.sleep(0.02)
             made = _made(prefix, folder)
-            assert made == expected, f"{prefix}: other outputs than undisturbed: {_difference(made, expected)}"
+            assert made == expected, f"{prefix}: outputs differ from the undisturbed run: {_difference(made, expected)}"
             num_prefixes += 1
             say(f"{num_drivers + num_workers} kills, {num_prefixes} prefixes")
         asked = control.requests() if control else []
         faults = sum(bool(request["fault"]) for request in asked)
-    seconds = round(time.monotonic() - begun, 1)
+    seconds = round(time.monotonic() - started, 1)
     return Tally(num_drivers, num_workers, num_prefixes, num_runs, len(asked), faults, seconds)
 
 
@@ -101,7 +101,7 @@ def _prefixes(
 
 
 def _disturbed(fleet: Fleet, prefix: str, meeting: Path, draws: random.Random, most: int) -> tuple[int, int, int]:
-    """One run, and kills until it ends: drivers killed, workers killed, exit code."""
+    """Start one run and kill until it ends; return the drivers and workers killed, and the exit code."""
     pid = _start(fleet, prefix, meeting)
     num_workers = 0
     while True:
@@ -126,13 +126,13 @@ def _disturbed(fleet: Fleet, prefix: str, meeting: Path, draws: random.Random, m
 
 
 def _start(fleet: Fleet, prefix: str, meeting: Path) -> int:
-    """A driver in a child process."""
+    """Start a driver in a child process; return its pid."""
     child = os.fork()
     if child:
         return child
     try:
         meeting.mkdir(parents=True, exist_ok=True)
-        sys.stdout = sys.stderr = (meeting / "said.txt").open("a", buffering=1)
+        sys.stdout = sys.stderr = (meeting / "output.txt").open("a", buffering=1)
         _hurry()
         steps = graph(SECONDS_OF_A_PART, "")
         backend = fleet.backend(meeting)
@@ -148,10 +148,10 @@ def _start(fleet: Fleet, prefix: str, meeting: Path) -> int:
 
 
 def _hurry() -> None:
-    """Pauses are shorter, and what a run asks of git and of the installed packages is left out: it takes most of it."""
-    import gcsfs.retry
+    """Shorten pauses, and leave out git and the list of packages, which take most of a run."""
+    from marin_dag.store import gcs
 
-    gcsfs.retry.min = lambda *seconds: PAUSE_SECONDS  # the longest pause between two tries of one request
+    gcs.RETRY = gcs.RETRY.with_delay(initial=PAUSE_SECONDS, maximum=PAUSE_SECONDS)
     transient.PAUSES_SECONDS = (PAUSE_SECONDS,) * 5
     run.ELSEWHERE_POLL_SECONDS = 0.1
     provenance.installed_packages = dict
@@ -159,7 +159,7 @@ def _hurry() -> None:
 
 
 def _made(prefix: str, folder: Path) -> Any:
-    """All that a reader can reach, as a child process sees it: results, and the bytes of each file of each record."""
+    """Return the results and the bytes of all outputs, read by a child process."""
     answer = folder / "made.json"
     child = os.fork()
     if child == 0:
@@ -177,7 +177,7 @@ def _made(prefix: str, folder: Path) -> Any:
             os._exit(0)
         finally:
             os._exit(99)
-    assert os.waitpid(child, 0)[1] == 0, f"{prefix}: what it made cannot be read"
+    assert os.waitpid(child, 0)[1] == 0, f"{prefix}: its outputs cannot be read"
     return json.loads(answer.read_text())
 
 

@@ -1,10 +1,10 @@
-"""Kills runs, goes on, and compares. Two ways; both print what they did in the end.
+"""Kill tests of runs, compared with an undisturbed run; each prints its numbers at the end.
 
     python -m tests.marin_dag.kill_everywhere FOLDER                    before each of its writes in turn
     python -m tests.marin_dag.kill_everywhere --kills 200 --server      drivers and workers, at random moments
     python -m tests.marin_dag.kill_everywhere --kills 200 --ray         the same, of steps on a Ray cluster
 
-One process that forks, since starting an interpreter for each kill would take minutes.
+The runs are forks of one process, since starting an interpreter for each would take minutes.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from tests.marin_dag.toy_driver import die_before, main
 
 
 def in_child(prefix: Path, write: int | None) -> int:
-    """Wait status of a run in a child, killed before its write number `write`."""
+    """Run in a child that is killed before its write number `write`; return the wait status."""
     child = os.fork()
     if child == 0:
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 -- for as long as the child lives
@@ -39,7 +39,7 @@ def in_child(prefix: Path, write: int | None) -> int:
 
 
 def committed_bytes(prefix: Path) -> dict[str, object]:
-    """Everything that a reader can reach: by key, the result, and each file's bytes as they lie there."""
+    """Return the result and the bytes of each file of all outputs, by key."""
     records = Records(LocalStore(str(prefix)))
     found: dict[str, object] = {}
     for key in sorted(records.committed_keys()):
@@ -50,8 +50,8 @@ def committed_bytes(prefix: Path) -> dict[str, object]:
 
 
 def before_each_write(base: Path) -> int:
-    """Number of writes of a run, each of which a run was killed before."""
-    # Not what is tested, and most of a run's time; the file it would write is still written, and killed before.
+    """Kill a run before each of its writes in turn; return their number."""
+    # They take most of a run's time; the file with them is still written, and killed before.
     known = provenance.installed_packages()
     provenance.installed_packages = lambda: known
     provenance._git = lambda folder, *arguments: None
@@ -73,7 +73,7 @@ def main_of_the_campaign() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--kills", type=int, default=0)
-    parser.add_argument("--server", action="store_true", help="on a fake Cloud Storage that fails 5% of the requests")
+    parser.add_argument("--server", action="store_true", help="over a fake Cloud Storage with 5%% failing requests")
     parser.add_argument("--ray", action="store_true", help="steps are tasks of a Ray cluster on this machine")
     parser.add_argument("--seed", type=int, default=0)
     parsed = parser.parse_args()

@@ -1,11 +1,10 @@
-"""The protocol of commits, leases and epochs, in a world where the real drivers and attempts can be interleaved.
+"""The protocol of commits, leases and epochs, in a world that interleaves real drivers and attempts.
 
-Everything of `marin_dag` runs as it is. What is replaced is what it asks of the machine: the store, clocks, pauses,
-random names, the thread that beats, the threads that checksum, and the log file of an attempt, which nobody reads; and
-what people tell steps, which is advice, and which nobody does here.
+The code of `marin_dag` runs unchanged. Replaced are its means: the store, clocks, pauses, random names, the threads of
+heartbeats and checksums, the log file of an attempt, and requests of users to steps.
 
-What is bounded: a driver waits for another once, makes one attempt, and then its user types Ctrl-C twice; a heartbeat
-that stands still is watched twice. Within that, all orders, kills and guesses about who is dead are followed.
+Bounds: a driver waits for another once and makes one attempt, then its user types Ctrl-C twice; a heartbeat that
+stands still is watched twice. Within them all orders, kills and guesses about dead holders are followed.
 """
 
 import argparse
@@ -31,7 +30,7 @@ from marin_dag.ledger.epoch import CLAIM, LEASES, EpochState, parts
 from marin_dag.ledger.lease import Held, Holder, Lease, Leases
 from marin_dag.ledger.provenance import Provenance
 from marin_dag.ledger.records import COMMITS, LABELS, Record
-from marin_dag.run import attempt, orders, setbacks
+from marin_dag.run import attempt, retries, task
 from marin_dag.run import driver as run
 from marin_dag.run.attempt import run_attempt
 from marin_dag.run.driver import Run
@@ -40,19 +39,28 @@ from marin_dag.run.local.backend import LocalBackend, SequentialFanOut
 from marin_dag.run.task import KindReference, Task
 from marin_dag.store import retry as transient
 from marin_dag.store.store import Store, StoreError
-from tests.marin_dag.interleavings import Actor, Content, MemoryStore, Operation, Search, described
+from tests.marin_dag.interleavings import (
+    Actor,
+    Content,
+    MemoryStore,
+    Operation,
+    Promise,
+    Search,
+    described,
+    promise,
+)
 
-# A person who has waited for the other driver long enough, or lost to it once, types Ctrl-C twice: else two drivers
-# that take each other for dead go on for ever.
+# A user who has waited long enough, or lost once, types Ctrl-C twice: otherwise two drivers that believe each other
+# dead go on for ever.
 POLLS_OF_ONE_DRIVER = 1
 ATTEMPTS_OF_ONE_DRIVER = 1
 SURVIVOR = "survivor"
-"""The driver that comes last; it has all the time in the world."""
+"""The driver that comes last, without bounds."""
 PROVENANCE = Provenance(git_commit=None, is_dirty=None, argv=(), host="", environment="")
 
 
 class World:
-    """What an actor sees of the machine while it is replayed."""
+    """The machine that an actor sees while it is replayed."""
 
     def __init__(self, name: str, store: Store) -> None:
         self.name, self.store = name, store
@@ -69,7 +77,7 @@ class World:
         return f"{self.name}{self.num_names}"
 
     def forget(self, *known: object) -> None:
-        """An actor that stands where the same fields have the same values does the same from here on."""
+        """Declare that the actor's later moves depend on these fields alone."""
         facts: list[object] = [known, self.num_names, self.seconds, self.num_polls, self.num_acquires, _driver_stands()]
         facts += [(item._seen, [_fields(held) for held in item._held]) for item in self.leases]
         if self.run is not None:
@@ -92,7 +100,7 @@ class World:
             raise KeyboardInterrupt
 
     def clock(self) -> float:
-        """While a heartbeat is watched: whoever is alive may be taken for dead, and the dead for alive."""
+        """Return the time; while a heartbeat is watched, follow both that its holder is alive and that it is dead."""
         if self.is_watching and self.store.choose("is the other one silent for long?"):  # type: ignore[attr-defined]
             self.seconds += 1000.0
         return self.seconds
@@ -130,23 +138,23 @@ class _Silent:
 class _Deaf:
     def report(self, key: str, progress: object) -> None: ...
     def published(self, key: str) -> None: ...
-    def remark(self, text: str) -> None: ...
+    def warn(self, text: str) -> None: ...
     def stop_requested(self) -> bool:
         return False
 
 
-class _NobodyTells:
+class _NoRequests:
     old: frozenset[str] = frozenset()
-    is_told_to_end = False
+    is_asked_to_end = False
 
     def __init__(self, *arguments: object, **keywords: object) -> None: ...
-    def begin(self) -> None: ...
-    def heed_new_stops(self, *arguments: object, **keywords: object) -> None: ...
+    def start(self) -> None: ...
+    def stop_waiting_steps(self, *arguments: object, **keywords: object) -> None: ...
 
-    def to_publish(self, digest: str) -> frozenset[int]:
+    def wanted_milestones(self, digest: str) -> frozenset[int]:
         return frozenset()
 
-    def tell(self, *arguments: object) -> bool:
+    def request_milestones(self, *arguments: object) -> bool:
         return True
 
     def stop_of(self, digest: str) -> None: ...
@@ -188,7 +196,7 @@ class _WorldLeases(Leases):
 
 
 def _driver_stands() -> list[object]:
-    """Where in `Run` an actor is, and what its functions have in their variables that they may still look at."""
+    """Return where in `Run` an actor is, with the variables that it may still read."""
     found: list[object] = [repr(sys.exc_info()[1])]
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -207,7 +215,7 @@ def _fields(lease: Lease | None) -> list[object]:
 
 
 def _forgetting(act: Callable[[Store, str, int], None]) -> Callable[[Store, str, int], None]:
-    """What is done about an epoch depends on its number, and so does all that comes after it."""
+    """Wrap a function on an epoch: it depends on the number of the epoch alone."""
 
     def acting(store: Store, digest: str, number: int) -> None:
         caller = sys._getframe(1)
@@ -225,7 +233,7 @@ def _claimant(name: str) -> Holder:
 
 
 def in_world(name: str, store: Store, actor: Actor) -> Any:
-    """Runs one actor in a world of its own."""
+    """Run one actor in a world of its own."""
     global current
     current = World(name, store)
     return actor(store)
@@ -233,7 +241,7 @@ def in_world(name: str, store: Store, actor: Actor) -> Any:
 
 @contextlib.contextmanager
 def replaced_machine() -> Iterator[None]:
-    """While entered, the modules of the protocol see the current world."""
+    """Let the modules of the protocol see the current world, for a block."""
     clock = SimpleNamespace(
         time=lambda: current.time(), monotonic=lambda: current.monotonic(), sleep=lambda s: current.sleep(s)
     )
@@ -241,8 +249,8 @@ def replaced_machine() -> Iterator[None]:
     replacements: list[tuple[Any, str, Any]] = [
         (attempt, "open_store", lambda prefix: current.store),
         (attempt, "AttemptLog", _NoLog),
-        (attempt, "Hearing", _NobodyTells),
-        (attempt, "Tellings", _NobodyTells),
+        (attempt, "AttemptRequests", _NoRequests),
+        (attempt, "Requests", _NoRequests),
         (attempt, "now", lambda: ""),
         (lease, "now", lambda: ""),
         (collect, "Leases", _WorldLeases),
@@ -254,12 +262,12 @@ def replaced_machine() -> Iterator[None]:
         (local_backend, "time", clock),
         (records, "ThreadPoolExecutor", _OneByOne),
         (run, "Leases", _WorldLeases),
-        (run, "RunHearing", _NobodyTells),
+        (run, "DriverRequests", _NoRequests),
         (run, "SourceArchive", lambda store: SimpleNamespace(keep=lambda steps: None)),
         (run, "collect_provenance", lambda store: PROVENANCE),
-        (orders, "new_attempt", lambda: f"20200101-000000-{zlib.crc32(current.new_name().encode()):08x}"),
+        (task, "new_attempt", lambda: f"20200101-000000-{zlib.crc32(current.new_name().encode()):08x}"),
         (run, "time", clock),
-        (setbacks, "time", clock),
+        (retries, "time", clock),
         (transient, "PAUSES_SECONDS", (0.0,)),
     ]
     with contextlib.ExitStack() as stack:
@@ -292,27 +300,27 @@ def put(context: StepContext, file: str, text: str) -> None:
 
 @step()
 def plain(config: Nothing, context: StepContext) -> Made:
-    """One file; the heart beats before it is written, and who is told to stop does so."""
+    """Write one file, after a heartbeat; stop if asked."""
     current.forget(context.attempt, context.lease_epoch)
     current.beat()
     current.forget(context.attempt, context.lease_epoch)
     if context.stop_requested():
         raise StepStopped("asked to")
-    put(context, "file", "what every attempt writes")
+    put(context, "file", "the same of every attempt")
     return Made(number=1)
 
 
 @step()
 def quiet(config: Nothing, context: StepContext) -> Made:
-    """One file, and no heartbeat."""
+    """Write one file, without a heartbeat."""
     current.forget(context.attempt, context.lease_epoch)
-    put(context, "file", "what every attempt writes")
+    put(context, "file", "the same of every attempt")
     return Made(number=1)
 
 
 @step()
 def legs(config: Leg, context: StepContext) -> Made:
-    """A trajectory of two milestones."""
+    """Publish two milestones."""
     current.forget(context.attempt, context.lease_epoch)
     done = context.milestones()
     for at in range(max(done, default=0) + 1, config.until_step + 1):
@@ -327,21 +335,21 @@ TWO_LEGS = legs("legs", Leg(until_step=2))
 
 
 def driver_of(*steps: Step[Any]) -> Actor:
-    """A driver with its attempts in its own process."""
+    """Return a driver with its attempts in its own process."""
 
     def drive(store: Store) -> int:
         run = Run(steps, store, LocalBackend(), _Silent(), command="", back_off_seconds=1.0)  # type: ignore[arg-type]
         current.run = run
         try:
             return run.run()
-        except StoreError:  # before anything began: one message to the user
+        except StoreError:  # before any step started: one message to the user
             return 1
 
     return drive
 
 
 def attempt_of(item: Step[Any], epoch: int) -> str:
-    """One attempt, as a worker makes it; how it ended."""
+    """Run one attempt as a worker does; return its status."""
     kind = KindReference.to(item.kind)
     name = f"{current.name}-{epoch}"
     task = Task(
@@ -361,7 +369,7 @@ def attempt_of(item: Step[Any], epoch: int) -> str:
 
 
 def holder_of(item: Step[Any]) -> Actor:
-    """Acquires, makes one attempt, releases: the part of a driver where drivers meet, for larger searches."""
+    """Return an actor that acquires, makes one attempt and releases: the part where drivers meet."""
 
     def hold(store: Store) -> str:
         leases = _WorldLeases(store)
@@ -383,21 +391,21 @@ def holder_of(item: Step[Any]) -> Actor:
 
 
 def claimed(item: Step[Any]) -> dict[str, bytes]:
-    """A store in which somebody has claimed the first epoch of `item`."""
+    """Return a store in which another process has claimed the first epoch of `item`."""
     holder = Holder(name=item.name, host="machine of D", pid=1, process="", since="")
     return {f"{LEASES}/{item.digest}/00000001.{CLAIM}": holder.model_dump_json().encode()}
 
 
 def worker_of(item: Step[Any]) -> Actor:
-    """The attempt of the first epoch, on a machine of its own, which nobody can stop."""
+    """Return the attempt of the first epoch, on a machine of its own."""
     return lambda store: attempt_of(item, 1)
 
 
 def giver_of(item: Step[Any]) -> Actor:
-    """The driver of that attempt: it takes it for dead, lets go of its lease, and begins again."""
+    """Return the driver of that attempt, which believes it dead, releases the lease and starts again."""
 
     def give(store: Store) -> str:
-        with contextlib.suppress(StoreError):  # as a driver does: a lease goes stale by itself
+        with contextlib.suppress(StoreError):  # as a driver does: a lease expires
             _WorldLeases(store).release(item.digest, 1, has_committed=False)
         current.forget("given up")
         return str(holder_of(item)(store))
@@ -406,9 +414,11 @@ def giver_of(item: Step[Any]) -> Actor:
 
 
 def looks_private(actor: str, operation: Operation, files: Mapping[str, bytes]) -> bool:
-    """An attempt's own files, at which nobody else looks before its record is there; and what is decided for ever: a
-    record or a label that is there will always be there, and answer as it does now (`check_change` and `check_outputs`
-    hold everybody to that)."""
+    """Return whether the order of an operation makes no difference.
+
+    That is so for an attempt's own files, which no other actor reads before the record exists, and for records and
+    labels that exist, which never change (see `check_change`).
+    """
     name, path, _ = operation
     if name == "choose" or path.startswith(("outputs/", "failures/")):
         return True
@@ -416,39 +426,39 @@ def looks_private(actor: str, operation: Operation, files: Mapping[str, bytes]) 
 
 
 def check_outputs(content: Content) -> None:
-    """What a reader may see at any time: complete outputs, each found by its name."""
+    """Check that readers see complete outputs, each with its label."""
     files = dict(content)
     for path, data in files.items():
         if not path.startswith(f"{COMMITS}/"):
             continue
         record = Record.model_validate_json(data)
         assert path == f"{COMMITS}/{record.key}.json", f"{path} holds the record of {record.key}"
-        assert f"{LABELS}/{record.name}/{record.key}" in files, f"{path}: no label leads to it"
-        assert record.manifest, f"{path}: without files"
+        promise(Promise.LABELLED, f"{LABELS}/{record.name}/{record.key}" in files, f"{path} has no label")
+        promise(Promise.WHOLE, bool(record.manifest), f"{path} has no files")
         for entry in record.manifest:
             there = files.get(f"{record.output_path}/{entry.path}")
-            assert there is not None, f"{path}: its file {entry.path} is not there"
-            assert described(there) == (entry.size_in_bytes, entry.crc32c), f"{path}: its file {entry.path} is torn"
+            is_whole = there is not None and described(there) == (entry.size_in_bytes, entry.crc32c)
+            promise(Promise.WHOLE, is_whole, f"{path}: {entry.path} is missing or torn")
 
 
 def check_change(actor: str, operation: Operation, before: Content, after: Content) -> None:
-    """Records are created once, never changed, never deleted; and none of an older epoch once a newer has begun."""
+    """Check that records are created once, never changed, and never by an older epoch."""
     path = operation.path
     old, new = dict(before).get(path), dict(after).get(path)
-    assert old is None or not path.startswith(f"{LABELS}/"), f"{path} was there and is deleted or replaced"
+    is_new_or_free = old is None or not path.startswith((f"{LABELS}/", f"{COMMITS}/"))
+    promise(Promise.IMMUTABLE, is_new_or_free, f"{actor}: {operation.name} {path}")
     if not path.startswith(f"{COMMITS}/"):
         return
-    assert old is None, f"{path} was there and is {'deleted' if new is None else 'replaced'}"
     assert new is not None
     record = Record.model_validate_json(new)
     of_lease = f"{LEASES}/{record.digest}/"
     newest = max((parts(name)[1] for name, _ in before if name.startswith(of_lease)), default=0)
     mine = record.provenance.lease_epoch
-    assert newest <= mine, f"a zombie of epoch {mine} publishes {path} in epoch {newest}"
+    promise(Promise.FENCED, newest <= mine, f"{actor} of epoch {mine} publishes {path} in epoch {newest}")
 
 
 class EndCheck:
-    """After any end, one driver that nobody disturbs completes everything, and nothing was cleaned by hand."""
+    """Checks that after any end one undisturbed driver completes everything."""
 
     def __init__(self, *steps: Step[Any]) -> None:
         self._steps = steps
@@ -456,9 +466,9 @@ class EndCheck:
         self._seen: set[Content] = set()
 
     def returned(self, actor: str, value: object, content: Content) -> None:
-        """Whoever says that all is done is right."""
+        """Check that an actor that returns 0 has made everything."""
         if value == 0:
-            assert self._wanted <= dict(content).keys(), f"{actor} said that all is done, and it is not"
+            assert self._wanted <= dict(content).keys(), f"{actor} returned 0, and a record is missing"
 
     def __call__(self, content: Content) -> None:
         if content in self._seen:
@@ -475,7 +485,7 @@ class EndCheck:
 
 
 def search(actors: Mapping[str, Actor], *steps: Step[Any], **options: Any) -> Search:
-    """All interleavings of `actors`, held to every promise."""
+    """Return the search over all interleavings of `actors`, with every check."""
     at_end = EndCheck(*steps)
     return Search(
         actors,
@@ -495,7 +505,7 @@ class ReadsOne(BaseModel, frozen=True, extra="forbid"):
 
 @step()
 def reads(config: ReadsOne, context: StepContext) -> Made:
-    """Reads what `quiet` made; a file that is gone is an error that nothing expects."""
+    """Read the output of `quiet`; raise AssertionError if a file is gone."""
     store = current.store
     try:
         store.read(f"{config.source.path.removeprefix(f'{store.prefix}/')}/file")
@@ -509,7 +519,7 @@ READS = reads("reads", ReadsOne(source=QUIET))  # type: ignore[arg-type]
 
 
 def collector_of(item: Step[Any]) -> Actor:
-    """Deletes the output of `item`, which nothing leads to, and which it found before anything else began."""
+    """Return a collector that deletes the output of `item`, which it found before the start."""
 
     def collect(store: Store) -> str:
         made = MemoryStore(made_content(item))
@@ -529,7 +539,7 @@ def collector_of(item: Step[Any]) -> Actor:
 
 @functools.cache
 def made_content(item: Step[Any]) -> Content:
-    """A store in which `item` was made."""
+    """Return a store in which `item` is finished."""
     global current
     before = current
     store = MemoryStore(frozenset())
@@ -539,7 +549,7 @@ def made_content(item: Step[Any]) -> Content:
 
 
 def search_beside_gc(**options: Any) -> Search:
-    """A driver that reads what is being collected: every order, held to the promises of both."""
+    """Return the search over a driver and a collector of its input."""
     survived: set[Content] = set()
 
     def check_end(content: Content) -> None:
@@ -563,14 +573,14 @@ def search_beside_gc(**options: Any) -> Search:
 
 
 def main() -> None:
-    """Explores what the suite has no time for, and says what that was: python -m tests.marin_dag.protocol."""
+    """Run searches that take too long for the suite: python -m tests.marin_dag.protocol."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--drivers", type=int, default=3)
-    parser.add_argument("--faults", type=int, default=0, help="operations that fail, or whose reply is lost")
+    parser.add_argument("--faults", type=int, default=0, help="operations that fail or lose their reply")
     parser.add_argument("--step", choices=[QUIET.name, PLAIN.name, TWO_LEGS.name], default=TWO_LEGS.name)
     parsed = parser.parse_args()
     (item,) = (item for item in (QUIET, PLAIN, TWO_LEGS) if item.name == parsed.step)
-    begun = time.monotonic()
+    started = time.monotonic()
     with replaced_machine():
         drivers = {name: driver_of(item) for name in string.ascii_uppercase[: parsed.drivers]}
         found = search(drivers, item, num_faults=parsed.faults)
@@ -578,7 +588,7 @@ def main() -> None:
     print(
         f"{parsed.drivers} drivers of {item.name!r}, each killed before or after any of its operations, with up to "
         f"{parsed.faults} faults: {num_states:,} states, {len(found.contents):,} contents of the store, "
-        f"no promise broken, in {time.monotonic() - begun:.0f} s"
+        f"no promise broken, in {time.monotonic() - started:.0f} s"
     )
 
 

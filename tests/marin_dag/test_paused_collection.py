@@ -1,4 +1,4 @@
-"""Python's own garbage collector around a command: paused by a plan, seldom while a command looks, never at its end."""
+"""The garbage collector: paused by a plan, seldom while a command runs, never at its end."""
 
 import gc
 import subprocess
@@ -23,7 +23,7 @@ sys.exit(main(toy.build, name="toy"))
 
 @pytest.fixture(autouse=True)
 def collector():
-    """As it was, whatever a test does."""
+    """Restore the collector after each test."""
     before = gc.get_threshold()
     yield
     gc.enable()
@@ -31,7 +31,7 @@ def collector():
     gc.unfreeze()
 
 
-def test_a_pause_ends_and_leaves_off_what_was_off() -> None:
+def test_a_pause_ends_and_leaves_a_disabled_collector_disabled() -> None:
     with collection_paused():
         assert not gc.isenabled()
     assert gc.isenabled()
@@ -42,7 +42,7 @@ def test_a_pause_ends_and_leaves_off_what_was_off() -> None:
 
 
 @pytest.mark.parametrize("is_run", [False, True])
-def test_a_command_looks_for_circles_seldom_a_run_as_ever_and_neither_at_its_end(is_run: bool) -> None:
+def test_a_command_collects_seldom_and_a_run_as_ever_and_neither_at_its_end(is_run: bool) -> None:
     before = gc.get_threshold()
     gc.unfreeze()
     with collection_of_a_command(is_run=is_run):
@@ -53,13 +53,13 @@ def test_a_command_looks_for_circles_seldom_a_run_as_ever_and_neither_at_its_end
     assert gc.get_freeze_count() > 0
 
 
-def test_a_process_that_only_looks_does_not_look_through_all_that_it_made(tmp_path: Path) -> None:
+def test_the_process_of_a_command_ends_without_a_collection(tmp_path: Path) -> None:
     command = [sys.executable, "-c", COMMAND, "pin", "--prefix", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stderr.split() == ["True", *map(str, gc.get_threshold())]
 
 
-def test_a_command_of_a_process_that_goes_on_leaves_the_collector_alone(tmp_path: Path) -> None:
+def test_a_command_inside_another_process_leaves_the_collector_alone(tmp_path: Path) -> None:
     gc.unfreeze()
     before = gc.get_threshold()
     assert main(toy.build, name="toy", argv=["pin", "--prefix", str(tmp_path)]) == 0

@@ -1,4 +1,4 @@
-"""Quantities: four figures and a unit, so that one number reads the same wherever it is printed."""
+"""Quantities: four figures and a unit."""
 
 import pytest
 
@@ -21,7 +21,7 @@ from marin_dag.quantities import in_bytes, in_short
         (3_000_000_000_000_000, "3,000 T"),
     ],
 )
-def test_a_count_has_four_figures_and_a_unit_that_people_say(count: int, text: str) -> None:
+def test_a_count_has_four_figures_and_a_unit(count: int, text: str) -> None:
     assert in_short(count) == text
 
 

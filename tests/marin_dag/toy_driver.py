@@ -34,7 +34,7 @@ from tests.marin_dag.toy_steps import (
 
 
 def graph(seconds: float, marks: str) -> list[Step[Any]]:
-    """One step of each kind that can be killed: plain, fed by others, of shards, a trajectory and a branch of it."""
+    """Return a step of each kind that can be killed: plain, with inputs, of shards, a run and a branch of it."""
     a, b = (write(name, WriteConfig(text=name * 3, marks=marks)) for name in "ab")
     both = join("both", JoinConfig(texts=(a, b), marks=marks))
     shards = squares("squares", ShardsConfig(num_shards=4, seconds=seconds, marks=marks))
@@ -44,7 +44,7 @@ def graph(seconds: float, marks: str) -> list[Step[Any]]:
 
 
 def die_before(write: int) -> None:
-    """Makes this process kill itself before the store's next write but so many, as no exception handler can see."""
+    """Make this process kill itself before its store write number `write`, which no exception handler can see."""
     left = [write]
 
     def dying(operation: Any) -> Any:

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from marin_dag.graph.cost import Cost
 from marin_dag.graph.resources import Cpu, Resources
 from marin_dag.graph.step import Input, Runtime, StepContext, StepStopped, StopAt, step
-from marin_dag.run.ray.switchboard import NEWS_SECONDS
+from marin_dag.run.ray.control_actor import UPDATE_SECONDS
 
 
 class WriteConfig(BaseModel, frozen=True, extra="forbid"):
@@ -37,7 +37,7 @@ def mark(folder: str, what: str) -> None:
 
 
 def executions(folder: Path) -> dict[str, int]:
-    """How often each thing was executed."""
+    """Return how often each thing was executed."""
     names = [path.name.rpartition("-")[0] for path in folder.iterdir()] if folder.exists() else []
     return {name: names.count(name) for name in sorted(set(names))}
 
@@ -71,7 +71,7 @@ class WriteByConfig(BaseModel, frozen=True, extra="forbid"):
 
 @step()
 def write_by(config: WriteByConfig, context: StepContext) -> Text:
-    """Floats in a file that a library writes in its own way, past Python."""
+    """Write floats to a file through a library, past Python."""
     values = np.arange(float(config.num_values))
     file = "c/0" if config.library == "tensorstore" else "values.parquet"
     if config.library == "tensorstore":
@@ -125,7 +125,7 @@ def infinite(item: int, path: str) -> Size:
 
 @step()
 def odd(config: OddConfig, context: StepContext) -> Size:
-    """Ends as no step should."""
+    """End in a way that no step should."""
     match config.what:
         case "exit":
             sys.exit(0)
@@ -139,7 +139,7 @@ def odd(config: OddConfig, context: StepContext) -> Size:
 
 @step()
 def fail(config: FailConfig, context: StepContext) -> Text:
-    """Fails so many times, then works."""
+    """Fail a number of times, then work."""
     mark(config.marks, context.name)
     if config.kind == "count":
         return Text(file="none", num_bytes=executions(Path(config.marks))[context.name])
@@ -199,7 +199,7 @@ def twice(config: ShardsConfig, context: StepContext) -> Squares:
 
 
 class CountConfig(BaseModel, frozen=True, extra="forbid"):
-    """A trajectory: counts from where its start stopped, by its stride."""
+    """A run that counts from where its start stopped, by its stride."""
 
     stride: int
     until_step: StopAt[int]
@@ -235,7 +235,7 @@ class LoopConfig(BaseModel, frozen=True, extra="forbid"):
 
 @step(resumes_at=_resumes_at)
 def loop(config: LoopConfig, context: StepContext) -> Count:
-    """Leaves a log each time and, if it saves, one step more to go on from; fails so many times."""
+    """Leave a log each time and, if it saves, one step more to resume at; fail a number of times."""
     mark(config.marks, context.name)
     number = executions(Path(config.marks))[context.name]
     write_file(f"{context.work_path}/events/{context.attempt}.jsonl", "a line" * number)
@@ -246,7 +246,7 @@ def loop(config: LoopConfig, context: StepContext) -> Count:
     return Count(step=config.until_step, value=number)
 
 
-@step(continues="start", cost=_count_cost, resumes_at=_resumes_at, hears=("publish",))
+@step(continues="start", cost=_count_cost, resumes_at=_resumes_at, requests=("publish",))
 def count(config: CountConfig, context: StepContext) -> Count:
     published = context.milestones()
     position = Count(step=0, value=0) if config.start is None else config.start.result
@@ -268,9 +268,9 @@ def count(config: CountConfig, context: StepContext) -> Count:
         mark(config.marks, f"count{number}")
         position = Count(step=number + 1, value=position.value + config.stride)
         context.progress(position.step, config.until_step, "steps", counts_per_second=10.0)
-        for told in context.told():
+        for told in context.requests():
             asked.add(told.milestone or position.step)
-            context.answer(told, f"publishes {told.milestone or position.step:,}")
+            context.reply(told, f"publishes {told.milestone or position.step:,}")
         is_due = position.step % config.publish_every == 0 or position.step in asked
         if is_due and position.step not in published:
             write_file(f"{context.output_path}/step-{position.step}/value.txt", str(position.value))
@@ -291,7 +291,7 @@ def summed(config: SumConfig, context: StepContext) -> Count:
 
 @step(continues="start")
 def wobble(config: CountConfig, context: StepContext) -> Count:
-    """A trajectory that is not deterministic: from the second execution on, the last milestone differs."""
+    """A run that is not deterministic: from the second execution on, the last milestone differs."""
     mark(config.marks, "wobble")
     position = Count(step=0, value=0)
     for number in range(0, config.until_step, config.publish_every):
@@ -305,7 +305,7 @@ def wobble(config: CountConfig, context: StepContext) -> Count:
 
 class NamesConfig(BaseModel, frozen=True, extra="forbid"):
     names: Runtime[tuple[str, ...]] = ()
-    """Execution only for the tests: a list that changes under one identity, as the files of a remote folder do."""
+    """A config that is execution only: its list changes under one identity, as the files of a remote folder do."""
     suffix: Runtime[str] = ""
     refuses: Runtime[str] = ""
     marks: Runtime[str] = ""
@@ -337,7 +337,7 @@ class AddConfig(BaseModel, frozen=True, extra="forbid"):
 
 @step()
 def add(config: AddConfig, context: StepContext) -> Text:
-    """One sum, in whatever order."""
+    """Return a sum that does not depend on the order."""
     context.computed_with(order=config.order)
     write_file(f"{context.output_path}/sum.txt", str(sum(config.numbers)))
     return Text(file="sum.txt", num_bytes=1)
@@ -349,16 +349,16 @@ class AskConfig(BaseModel, frozen=True, extra="forbid"):
 
 @step()
 def ask(config: AskConfig, context: StepContext) -> Text:
-    """Says how its input was computed, and what it knows of the scheduler."""
-    context.remark(f"added {dict(config.sum.computed_with)}, notice {context.notice_seconds}")
-    time.sleep(2 * NEWS_SECONDS)  # of what a plain step says last, Ray's driver asks nothing once it is done
+    """Return how its input was computed, and what it knows about the scheduler."""
+    context.warn(f"added {dict(config.sum.computed_with)}, notice {context.notice_seconds}")
+    time.sleep(2 * UPDATE_SECONDS)  # of what a plain step says last, Ray's driver asks nothing once it is done
     write_file(f"{context.output_path}/asked.txt", "")
     return Text(file="asked.txt", num_bytes=0)
 
 
 @step()
 def unsteady(config: FailConfig, context: StepContext) -> Text:
-    """One result, and other bytes each time."""
+    """Return the same result each time, and write other bytes."""
     mark(config.marks, context.name)
     write_file(f"{context.output_path}/a.txt", str(executions(Path(config.marks))[context.name]))
     write_file(f"{context.output_path}/b.txt", "b")

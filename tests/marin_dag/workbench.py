@@ -1,4 +1,4 @@
-"""A recipe in a file that a test edits between two commands, each run in this process on freshly imported code."""
+"""Workbench: a recipe in a file that a test edits between two commands, each run on freshly imported code."""
 
 import importlib.util
 import sys
@@ -8,9 +8,9 @@ from types import ModuleType
 import pytest
 
 from marin_dag.cli.main import main
-from marin_dag.graph.assignments import parse_assignment
+from marin_dag.code.fingerprint import notice_edits
+from marin_dag.graph.assignments import build_graph
 from marin_dag.graph.graph import Graph
-from marin_dag.identity import code_identity as code
 from marin_dag.plan.lint import no_lint
 from marin_dag.plan.plan import Plan, make_plan
 from marin_dag.store.prefix import open_store
@@ -110,31 +110,30 @@ class Workbench:
         return code, said.out + said.err
 
     def plan(self, *arguments: str) -> Plan:
-        """The plan behind a dry run."""
-        graph = Graph(self._recipe().build(None))
-        for text in arguments[1::2]:
-            graph = graph.override(*parse_assignment(text, graph))
+        """Return the plan behind a dry run."""
+        recipe = self._recipe()
+        graph = build_graph(lambda: Graph(recipe.build(None)), arguments[1::2])
         return make_plan(graph, open_store(str(self.prefix)))
 
     def edit(self, old: str, new: str) -> None:
-        """Replaces a text that is there exactly once."""
+        """Replace a text that is there exactly once."""
         source = self.file.read_text()
         assert source.count(old) == 1, old
         self.file.write_text(source.replace(old, new))
 
     def verdicts(self, *arguments: str) -> dict[str, str]:
-        """Step to verdict, as a dry run prints them."""
+        """Return step to verdict, as a dry run prints them."""
         _, table = self("--dry-run", "--every-step", *arguments)
         lines = table.split("\n\n")[0].splitlines()
         return {line.split()[0]: line.split()[1] for line in lines if not line.startswith(" ")}
 
     def files(self, folder: str = "") -> dict[str, bytes]:
-        """Every file below a folder of the prefix, with its bytes."""
+        """Return every file below a folder of the prefix, with its bytes."""
         root = self.prefix / folder
         return {str(path.relative_to(self.prefix)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
     def _recipe(self) -> ModuleType:
-        code.notice_edits()  # a process reads each source once; here the file changes under it
+        notice_edits()  # a process reads each source once; here the file changes under it
         spec = importlib.util.spec_from_file_location(MODULE, self.file)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)

@@ -1,10 +1,10 @@
-"""A driver whose step can be held: python zombie_driver.py PREFIX MARKS STEP. Its leases go stale within a second.
+"""A driver whose step can be held: python zombie_driver.py PREFIX MARKS STEP. Its leases expire within a second.
 
-Step `held` counts to 12 and publishes 5 and 10. It leaves a mark before each count, and waits at 7 while `MARKS/hold`
-is there, deaf to all wishes to stop, as a trainer in the middle of an update is.
+Step `held` counts to 12 and publishes 5 and 10. It writes a mark before each count, and waits at 7 as long as
+`MARKS/hold` exists, ignoring requests to stop.
 
-Step `signed` makes four shards, each of which holds who made it. It waits likewise in shard 2; and before it reads back
-what it made of that one, while `MARKS/hold-reading` is there.
+Step `signed` makes four shards, each with the pid of its maker. It waits in shard 2 in the same way, and before it
+reads that shard back, as long as `MARKS/hold-reading` exists.
 """
 
 import os
@@ -73,7 +73,7 @@ def signed(config: SignedConfig, context: StepContext) -> Signatures:
 
 
 def hold_reading(marks: Path) -> None:
-    """Leaves a mark when a shard is finished; waits before shard 2 is read back that was made here."""
+    """Write a mark when a shard is finished; wait before shard 2 is read back if it was made here."""
     made: set[int] = set()
     call, read = shards.ShardCall.__call__, shards.ShardMap._read
 

@@ -51,7 +51,7 @@ def test_phases_that_differ_only_in_arguments_of_the_program_share_one(main_line
 def test_model_and_context_axes_of_a_phase_are_those_of_its_program(main_line):
     kestrel = main_line["kestrel"]
     axes = {"replica_parallel": 2, "model_parallel": 4, "context_parallel": 2}
-    spread = kestrel.with_config(kestrel.config.model_copy(update=axes))
+    spread = dataclasses.replace(kestrel, config=kestrel.config.model_copy(update=axes))
     train, evaluation = request_of(spread, "train"), request_of(spread, "eval")
     assert (train.replica_parallel, train.model_parallel, train.context_parallel) == (2, 4, 2)
     assert train != request_of(kestrel, "train")
@@ -107,7 +107,9 @@ def unusual(main_line):
         "model_parallel": 4,
         "context_parallel": 2,
     }
-    return kestrel.with_config(kestrel.config.model_copy(update=changes)).on(Tpu("v4-128", num_slices=4))
+    return dataclasses.replace(kestrel, config=kestrel.config.model_copy(update=changes)).on(
+        Tpu("v4-128", num_slices=4)
+    )
 
 
 def test_every_field_of_a_phase_that_decides_its_program_is_in_what_is_compiled(main_line, unusual):
@@ -227,7 +229,7 @@ def test_a_selection_without_a_phase_has_nothing_to_compile(tmp_path, capsys):
 
 def test_a_phase_s_own_kernels_micro_batches_and_remat_are_those_of_its_program(main_line):
     own = {"loss_kernel": "reference", "num_microbatches": 3, "remat": "dots"}
-    phoenix = main_line["phoenix"].with_config(main_line["phoenix"].config.model_copy(update=own))
+    phoenix = dataclasses.replace(main_line["phoenix"], config=main_line["phoenix"].config.model_copy(update=own))
     train, evaluation = request_of(phoenix, "train"), request_of(phoenix, "eval")
     assert (train.attention_kernel, train.loss_kernel) == ("splash", "reference")
     assert (train.num_microbatches, train.remat) == (3, "dots")
@@ -359,10 +361,10 @@ def test_held_out_text_is_compiled_over_the_mesh_of_the_run_that_measures_it(mai
     assert programs_of(kestrel).validation == programs_of(kestrel).evaluation, "one program, compiled once"
     own = {"model_parallel": 4, "context_parallel": 2, "loss_kernel": "chunked"}
     changes = {**own, "skip": SkipRule(window_steps=7, sigma=6.0, warmup_steps=2, max_consecutive=3)}
-    spread = programs_of(kestrel.with_config(kestrel.config.model_copy(update=changes)))
+    spread = programs_of(dataclasses.replace(kestrel, config=kestrel.config.model_copy(update=changes)))
     assert spread.validation is not None and spread.validation.layout == spread.train.layout
     assert spread.validation == dataclasses.replace(spread.evaluation, **own, global_batch_size=64)
-    without = kestrel.with_config(kestrel.config.model_copy(update={"validate_every_steps": 0}))
+    without = dataclasses.replace(kestrel, config=kestrel.config.model_copy(update={"validate_every_steps": 0}))
     assert programs_of(without).validation is None
 
 

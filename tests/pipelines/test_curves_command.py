@@ -14,9 +14,9 @@ from pathlib import Path
 import jax.numpy as jnp
 import pytest
 
-from marin_dag.graph.forks import Forks
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import Records
+from marin_dag.plan.forks import Forks
 from marin_dag.store.prefix import open_store
 from pipelines import tootsie
 from pipelines.scales import LAPTOP

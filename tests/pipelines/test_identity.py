@@ -15,11 +15,11 @@ import pytest
 from pydantic import BaseModel
 
 from marin_dag.graph.graph import Graph
-from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
 from marin_dag.plan.plan import make_plan
 from marin_dag.store.prefix import open_store
 from marin_dag.values.fields import RuntimeField, markers
+from marin_dag.values.reference import Reference
 from pipelines import online_mixing, scales, tootsie, web_corpus
 
 ROOT = Path(__file__).parents[2]
@@ -114,7 +114,7 @@ def test_other_worker_counts_and_all_else_that_is_execution_give_the_same_digest
     graph = Graph(parsed.build(parsed))
     twisted: list[str] = []
     for step in graph.steps:
-        moved = step.with_config(with_other_execution(step.config, twisted))
+        moved = dataclasses.replace(step, config=with_other_execution(step.config, twisted))
         assert moved.digest == step.digest, step.name
     assert {"shards_in_flight", "files_in_flight", "checkpoint_every_steps"} <= set(twisted)
     assert pipeline == "web_corpus" or "windows_per_batch" in twisted  # it evaluates nothing
@@ -127,7 +127,7 @@ def with_other_execution(value: Any, twisted: list[str]) -> Any:
     if type(value) in (list, tuple):
         return type(value)(with_other_execution(item, twisted) for item in value)
     is_dataclass = dataclasses.is_dataclass(value) and not isinstance(value, type)
-    if isinstance(value, Input) or not (isinstance(value, BaseModel) or is_dataclass):
+    if isinstance(value, Reference) or not (isinstance(value, BaseModel) or is_dataclass):
         return value
     new = {}
     for name, marks in markers(type(value)).items():

@@ -1,5 +1,6 @@
 """`mix`: what each phase takes of each source, before anything is there."""
 
+import functools
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from marin_dag.cli.main import main
+from marin_dag.graph.assignments import build_graph
 from marin_dag.graph.graph import Graph
 from pipelines import mix_command, tootsie
 from pipelines.mix_command import mix_to, rendered
@@ -43,10 +45,9 @@ class Tokenized:
 
 
 def phase(name: str, **overrides: str):
-    graph = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
-    for field, value in overrides.items():
-        graph = graph.override(name, field, value)
-    return graph.step(name)
+    settings = [f"{name}.{field}={value}" for field, value in overrides.items()]
+    build = functools.partial(tootsie.tootsie, LAPTOP, tootsie.laptop_corpus(LAPTOP))
+    return build_graph(lambda: Graph([build()[0]]), settings).step(name)
 
 
 def test_it_shows_every_source_by_phase_and_writes_nothing(run, tmp_path):

@@ -13,7 +13,7 @@ from pipelines.scales import EIGHT_B
 from pipelines.tootsie import branches, phases
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.ema import Ema
-from runtime.training.timeline import legs_of
+from steps.phase_timeline import place_phases
 from steps.train_phase import train_phase
 
 MAIN_LINE = ("kestrel", "ocelot", "jellyfish", "phoenix", "starling", "deeper_starling")
@@ -38,7 +38,7 @@ def configs():
 
 def test_the_main_line_has_the_published_steps_tokens_and_batches(configs):
     line = {name: configs[name] for name in MAIN_LINE}
-    legs = legs_of(line, {after: (name, line[name].until_step) for name, after in itertools.pairwise(line)})
+    legs = place_phases(line, {after: (name, line[name].until_step) for name, after in itertools.pairwise(line)})
     found = [
         (leg.settings.until_step, leg.settings.global_batch_size, round(leg.end_tokens / 1e12, 3))
         for leg in legs.values()

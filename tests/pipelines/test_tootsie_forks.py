@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.graph.forks import Forks
 from marin_dag.graph.graph import Graph
-from marin_dag.keep.collect import CERTIFIED
 from marin_dag.ledger.epoch import seal
 from marin_dag.ledger.progress_mark import progress_mark
 from marin_dag.ledger.records import Failure, Records, new_attempt, record_path
+from marin_dag.ledger.work_files import KEEP_MARKER
+from marin_dag.plan.forks import Forks
 from marin_dag.store.prefix import open_store
 from pipelines.corpus import eight_b_corpus, laptop_corpus
 from pipelines.fork_report import ABSENT, fork_report
@@ -48,7 +48,7 @@ def finished(tmp_path: Path) -> Path:
     seal(store, phoenix, 1)
     for saved in (1000, 1100):
         folder = f"work/{phoenix}/temporary/step-{saved:010d}-epoch-000001"
-        for file in (CERTIFIED, "checkpoint/manifest.json"):
+        for file in (KEEP_MARKER, "checkpoint/manifest.json"):
             store.write(f"{folder}/{file}", b"{}")
     return tmp_path / "runs"
 
@@ -105,11 +105,10 @@ def test_a_fork_that_waits_for_a_person_holds_up_neither_the_page_of_forks_nor_w
     capsys.readouterr()
     assert call(finished, "gc") == 0
     listed = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
-    assert listed.count(["stays", "phoenix:"]) == 2
-    certified = ("gc", "--certified", "phoenix", "--older-than-days", "0")
+    assert listed.count(["kept", "phoenix:"]) == 2
+    certified = ("gc", "--good", "phoenix", "--older-than-days", "0")
     assert call(finished, *certified, "--yes") == 1
-    assert "x is to start from step 1,100 of it, which was saved and not published" in capsys.readouterr().err
-    assert len(list(finished.rglob(CERTIFIED))) == 2
+    assert len(list(finished.rglob(KEEP_MARKER))) == 2
     assert call(finished, "drop", "x") == 0
     assert call(finished, *certified) == 2
 

@@ -12,12 +12,13 @@ from rich.console import Console
 
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
-from marin_dag.graph.inputs import replace_inputs
+from marin_dag.graph.inputs import Input
 from marin_dag.ledger.records import Records
 from marin_dag.run.driver import Run
 from marin_dag.run.live import LineDisplay
 from marin_dag.run.local.backend import LocalBackend
 from marin_dag.store.prefix import open_store
+from marin_dag.values.walk import replace_references
 from pipelines import web_corpus
 from pipelines.reporting import graph_of, stages_of, with_report
 from runtime.report.markup import escaped
@@ -148,10 +149,10 @@ def test_the_report_shows_every_step_of_the_chain_and_what_each_of_two_filters_d
             return phase(tmp_path, "train", 1, 20, drawn={"web": 4}, batch=4)
         record = Records(open_store(str(prefix))).get(item.key)
         result = item.step.kind.result_type.model_validate(record.result)
-        return item.bound(path=str(prefix / record.output_path), result=result)
+        return Input(item.name, item.digest, str(prefix / record.output_path), result, milestone=item.milestone)
 
     context = SimpleNamespace(output_path=str(tmp_path / "page"), log=logging.getLogger("test"), name="report")
-    made = report.function(replace_inputs(config, bound), context)
+    made = report.function(replace_references(config, bound), context)
     page = (tmp_path / "page" / made.page).read_text()
     for name, stage in (("filter/rules", "filter"), ("filter/quality", "filter 2"), ("dedup", "dedup")):
         dropped = sum(found[name]["dropped"].values())

@@ -1,6 +1,6 @@
-"""A fake S3: moto behind a door that lets one request in at a time and can make things go wrong.
+"""Fake S3: moto, one request at a time and with faults.
 
-One at a time, because moto looks whether an object exists and then stores it: two creates of one path could both win.
+Concurrent creates of one path could both win in moto, which checks whether an object exists and then stores it.
 """
 
 import http.client
@@ -20,12 +20,12 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class _Handler(WSGIRequestHandler):
-    def log(self, kind: str, message: str, *arguments: Any) -> None:  # a test's output is for its failures
+    def log(self, kind: str, message: str, *arguments: Any) -> None:  # keep the output of tests short
         pass
 
 
 class S3Server:
-    """moto in a thread of this process; a context."""
+    """moto in a thread of this process; a context manager."""
 
     def __init__(self) -> None:
         from moto.server import DomainDispatcherApplication, create_backend_app
@@ -44,7 +44,7 @@ class S3Server:
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def environment(self) -> dict[str, str]:
-        """What leads s3fs and AWS's own tools to this server."""
+        """Return the variables that lead s3fs and AWS's tools to this server."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": "test",
@@ -100,5 +100,5 @@ class S3Server:
 
 def _cut(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
     environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
-    start_response("200 OK", [])  # goes nowhere
+    start_response("200 OK", [])  # ignored
     return []

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from marin_dag.graph.context import ALONE, Host
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Cpu, Resources
 from marin_dag.graph.step import StepKind
-from marin_dag.run.context import ALONE, Host
 
 
 @dataclasses.dataclass
@@ -99,7 +99,7 @@ def _run(folder: Path, kind: StepKind, config: BaseModel, name: str) -> Input:
     output.mkdir(parents=True)
     context = FolderContext(name, str(output), str(folder / "work" / name))
     result = kind.function(config, context)
-    return Input(None, name=name, digest="d" * 64, path=str(output), result=result)
+    return Input(name=name, digest="d" * 64, path=str(output), result=result)
 
 
 @pytest.fixture
@@ -116,5 +116,5 @@ def wrong_loss_kernel(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(kernel_choice, "chosen_kernels", lambda *_, **__: taken)
     monkeypatch.setattr(kernel_choice, "described_blocks", lambda *_: {"attention": "in parts", "loss": "in tiles"})
     monkeypatch.setattr(train_step, "check_kernels", lambda *_, **__: None)  # which sees that this is a CPU
-    monkeypatch.setattr(ratio_check, "refuse_wrong_ratios", refuse)
+    monkeypatch.setattr(ratio_check, "check_ratios", refuse)
     return wrong

@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import Step, StepContext, step
-from marin_dag.ledger.requests import Tellings
+from marin_dag.ledger.requests import Requests
 from marin_dag.run import hearing
 from marin_dag.run.driver import Run
 from marin_dag.run.live import display_for
@@ -32,6 +32,7 @@ from runtime.data.cache import TokenCache
 from runtime.optim.ema import Ema
 from runtime.optim.skip_rule import SkipRule
 from runtime.training import train_step
+from steps import phase_training
 from steps.ema_eval import EmaEvalConfig, EmaEvalResult, ema_eval
 from steps.phase_config import TrainPhaseConfig
 from steps.phase_result import TrainPhaseResult
@@ -79,8 +80,8 @@ def build_recorded(
     def recorded(state: Any, tokens: Any, segment_ids: Any, told: Any) -> Any:
         update = next(updates)
         if host == 0 and update == TOLD_AT_STEP - 1 and (orders / "tells").exists():
-            Tellings(open_store(f"{orders}/runs")).tell(context.digest, context.name, "save")
-            while not context.told():  # heard now, it becomes an order before the next update
+            Requests(open_store(f"{orders}/runs")).send(context.digest, context.name, "save")
+            while not context.requests():  # heard now, it becomes an order before the next update
                 time.sleep(0.01)
         if update == dies_at:
             (orders / "dies").rename(orders / "died")
@@ -110,7 +111,7 @@ def recorded_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhase
     recorded = functools.partial(build_recorded, train_step.build_train_step, log, orders, context)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hearing, "TOLD_POLL_SECONDS", 0.05)
-        patch.setattr(train_step, "build_train_step", recorded)
+        patch.setattr(phase_training, "build_train_step", recorded)
         patch.setattr(TokenCache, "read_spans", counted)
         result = train_phase.function(config, context)
     log.with_suffix(f".host{host}-read").write_text(str(sum(counts)))

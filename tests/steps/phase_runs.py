@@ -9,10 +9,10 @@ import jax
 import numpy as np
 from pydantic import BaseModel
 
+from marin_dag.graph.context import ALONE
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Cpu, Resources
-from marin_dag.ledger.requests import Telling
-from marin_dag.run.context import ALONE
+from marin_dag.ledger.requests import Request
 from runtime.data.cache import TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.mixture import MixtureSchedule
@@ -56,7 +56,7 @@ class Trajectory:
         """What other steps start from."""
         self.told: list[dict[str, float]] = []
         """Figures of the newest attempt's progress."""
-        self.tellings: list[Telling] = []
+        self.requests: list[Request] = []
         """What people tell it."""
         self.answers: dict[str, str] = {}
         """By the ids of those."""
@@ -71,9 +71,7 @@ class Trajectory:
     def at(self, step: int) -> Input[TrainPhaseResult]:
         path, result = self.records[step]
         how = self.how_by_record[step]
-        return Input(
-            None, milestone=step, name="a phase", digest=self.digest, path=path, result=result, computed_with=how
-        )
+        return Input(milestone=step, name="a phase", digest=self.digest, path=path, result=result, computed_with=how)
 
     def files(self, step: int) -> dict[str, bytes]:
         root = Path(self.records[step][0])
@@ -125,7 +123,7 @@ class Attempt:
     def computed_with(self, **how: str) -> None:
         self._trajectory.how |= how
 
-    def remark(self, text: str) -> None:
+    def warn(self, text: str) -> None:
         self._trajectory.remarks.append(text)
 
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
@@ -145,15 +143,15 @@ class Attempt:
         is_asked = self._stop_after is not None and self._asked > self._stop_after
         return "the driver asked to stop" if is_asked else ""
 
-    def told(self) -> Sequence[Telling]:
-        return [telling for telling in self._trajectory.tellings if telling.id not in self._trajectory.answers]
+    def requests(self) -> Sequence[Request]:
+        return [request for request in self._trajectory.requests if request.id not in self._trajectory.answers]
 
-    def answer(self, telling: Telling, said: str) -> None:
-        assert telling.id not in self._trajectory.answers
-        self._trajectory.answers[telling.id] = said
+    def reply(self, request: Request, text: str) -> None:
+        assert request.id not in self._trajectory.answers
+        self._trajectory.answers[request.id] = text
 
-    def refuse(self, telling: Telling, said: str) -> None:
-        self.answer(telling, f"no: {said}")
+    def decline(self, request: Request, text: str) -> None:
+        self.reply(request, f"no: {text}")
 
 
 def write_cache(folder: Path, last_id: int) -> TokenizeResult:
@@ -180,9 +178,7 @@ def write_cache(folder: Path, last_id: int) -> TokenizeResult:
 
 def cache_of(folder: Path, name: str, last_id: int) -> Input[TokenizeResult]:
     """The same as another step would see it."""
-    return Input(
-        None, name=f"tokenize/{name}", digest=name[0] * 64, path=str(folder), result=write_cache(folder, last_id)
-    )
+    return Input(name=f"tokenize/{name}", digest=name[0] * 64, path=str(folder), result=write_cache(folder, last_id))
 
 
 def a_phase(cache: Any, **changes: Any) -> TrainPhaseConfig:

@@ -24,7 +24,7 @@ from steps.tokenize import TokenizeResult
 def made(folder, name, result):
     path = folder / name
     path.mkdir(parents=True, exist_ok=True)
-    return Input(None, name=f"label of {name}", digest=f"{abs(hash_of(name)):016x}" * 4, path=str(path), result=result)
+    return Input(name=f"label of {name}", digest=f"{abs(hash_of(name)):016x}" * 4, path=str(path), result=result)
 
 
 def hash_of(name):

@@ -17,7 +17,7 @@ class Told:
         self.log = logging.getLogger("compile remarks")
         self.remarks: list[tuple[float, str]] = []
 
-    def remark(self, text: str) -> None:
+    def warn(self, text: str) -> None:
         self.remarks.append((time.monotonic(), text))
 
 
@@ -48,7 +48,7 @@ def test_a_long_compile_is_told_while_it_goes_on_and_when_it_has_ended(context, 
     assert len(caplog.messages) == 2, "of the first call alone"
 
 
-def test_a_short_compile_and_one_that_fails_are_no_remark(context, monkeypatch, caplog) -> None:
+def test_a_short_compile_and_one_that_fails_are_no_warning(context, monkeypatch, caplog) -> None:
     monkeypatch.setattr(compile_remarks, "SILENT_SECONDS", 0.2)
     caplog.set_level(logging.INFO)
     assert AnnouncedCompile(abs, "its update", context)(-3) == 3

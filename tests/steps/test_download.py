@@ -17,6 +17,7 @@ import pytest
 from pydantic import ValidationError
 
 from marin_dag.errors import RefusedConfigError, UserError
+from marin_dag.graph.assignments import build_graph
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import Records
 from marin_dag.run.driver import Run
@@ -336,9 +337,9 @@ def test_a_file_of_another_checksum_or_size_than_its_hub_lists_is_refused(run_al
 def test_an_address_becomes_the_data_set_that_it_names():
     fetch = HuggingFaceDataset(repo="someone/texts", revision="0" * 40, files=("data/*",))
     assert DownloadConfig(fetch=ADDRESS) == DownloadConfig(fetch=fetch)
-    step = download("download/web", DownloadConfig(fetch=fetch))
     other = ADDRESS.replace("data/", "other/")
-    changed = Graph([step]).override("download/web", "fetch", other)
+    build = functools.partial(download, "download/web", DownloadConfig(fetch=fetch))
+    changed = build_graph(lambda: Graph([build()]), [f"download/web.fetch={other}"])
     assert changed.steps[0].config.fetch.files == ("other/*",)
     with pytest.raises(ValidationError):
         DownloadConfig(fetch="hf://datasets/someone/texts@main/data/")

@@ -29,7 +29,7 @@ def page_of(run_alone, tmp_path, text):
     result = DocumentsResult(
         shards=(), num_documents=1, num_bytes=1, dropped={"too short": 1}, dropped_samples="dropped.jsonl"
     )
-    stage = Input(None, name="filter", digest="f" * 64, path=str(tmp_path), result=result)
+    stage = Input(name="filter", digest="f" * 64, path=str(tmp_path), result=result)
     page = run_alone(drops_table, DropsTableConfig(stages=(stage,), names=("filter",)), "drops")
     with open(page.join(page.result.table)) as file:
         return MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(file.read())

@@ -28,24 +28,22 @@ def evaluation(phase: Step, **changes: object) -> EmaEvalConfig:
 
 
 @pytest.mark.parametrize(
-    ("resources", "changes", "reason"),
+    ("resources", "changes"),
     [
-        (Tpu("v6e-4"), {}, r"on v6e-4: .*'splash': 1000 tokens .* name another one: attention_kernel='chunked'"),
-        (Tpu("v6e-4"), {"attention_kernel": "pallas_gpu"}, "'pallas_gpu', a Triton GPU kernel"),
-        (Cpu(2), {"attention_kernel": "flash"}, "attention_kernel is 'flash'; it must be one of"),
-        (Gpu("H200", 8), {"attention_kernel": "cudnn"}, "'cudnn': float32 queries"),
-        (Gpu("H200", 8), {"loss_kernel": "mosaic_gpu"}, "'mosaic_gpu': it takes bfloat16, and computed is in float32"),
-        (Tpu("v4-2048"), {}, r"on v4-2048: .*hidden_size is 512, .* of 1024 devices .* 2 times the replica_parallel"),
-        (
-            Gpu("H200", 8, num_hosts=3),
-            {},
-            r"on 3 x 8 x H200: .*hidden_size is 512, .* 24 devices .* 3 times the replica_parallel",
-        ),
-        (Tpu("v4-2048"), {"replica_parallel": 3}, "replica_parallel is 3, which divides no axis of a torus of 8x8x16"),
+        (Tpu("v6e-4"), {}),
+        (Tpu("v6e-4"), {"attention_kernel": "pallas_gpu"}),
+        (Cpu(2), {"attention_kernel": "flash"}),
+        (Gpu("H200", 8), {"attention_kernel": "cudnn"}),
+        (Gpu("H200", 8), {"loss_kernel": "mosaic_gpu"}),
+        (Tpu("v4-2048"), {}),
+        (Gpu("H200", 8, num_hosts=3), {}),
+        (Tpu("v4-2048"), {"replica_parallel": 3}),
     ],
 )
-def test_what_its_machines_do_not_take_is_refused_while_it_is_planned(
-    phase: Step, resources: Resources, changes: dict[str, object], reason: str
+def test_a_plan_refuses_machines_that_cannot_run_the_evaluation(
+    phase: Step,
+    resources: Resources,
+    changes: dict[str, object],
 ) -> None:
     assert ema_eval.check_on is not None
     with expect_error(ValueError):
@@ -63,12 +61,12 @@ def test_what_its_machines_do_not_take_is_refused_while_it_is_planned(
         (Gpu("H200", 8, num_hosts=3), {"replica_parallel": 3}),
     ],
 )
-def test_what_they_take_is_not(phase: Step, resources: Resources, changes: dict[str, object]) -> None:
+def test_suitable_machines_are_planned(phase: Step, resources: Resources, changes: dict[str, object]) -> None:
     assert ema_eval.check_on is not None
     ema_eval.check_on(evaluation(phase, **changes), resources)
 
 
-def test_at_a_length_that_the_default_takes_nothing_needs_to_be_named(phase: Step) -> None:
+def test_the_default_kernel_needs_no_name(phase: Step) -> None:
     assert ema_eval.check_on is not None
     whole = phase.fork("whole", sequence_length=1024, model=dataclasses.replace(WIDE))
     ema_eval.check_on(evaluation(whole), Tpu("v6e-4"))

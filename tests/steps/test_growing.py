@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from marin_dag.graph.context import Parts, StepStopped
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Record, Records
-from marin_dag.run.context import Parts, StepStopped
 from marin_dag.run.driver import Run
 from marin_dag.run.live import LineDisplay
 from marin_dag.run.local.backend import LocalBackend
@@ -73,7 +73,7 @@ def cache_input(prefix: str, part: int | None) -> Input[TokenizeResult]:
     record = Records(store).get(step.digest if part is None else f"{step.digest}@{part}")
     result = TokenizeResult.model_validate(record.result)
     path = store.url(record.output_path)
-    return Input(None, name="tokenize", digest=step.digest, path=path, result=result, is_growing=part is not None)
+    return Input(name="tokenize", digest=step.digest, path=path, result=result, is_growing=part is not None)
 
 
 def phase_on(cache: Input[TokenizeResult], until_step: int) -> TrainPhaseConfig:

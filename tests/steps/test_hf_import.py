@@ -20,7 +20,7 @@ from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Tpu
 from marin_dag.graph.step import Step
 from marin_dag.plan.config_checks import check_configs
-from marin_dag.values.changes import apply_text
+from marin_dag.values.changes import changed, text_change
 from runtime.data.batch import DataPosition
 from runtime.evaluation.trained_model import TrainedModel
 from runtime.interop.huggingface import SpecialTokens, state_dict, write_model
@@ -363,11 +363,9 @@ def test_a_phase_that_an_import_cannot_begin_is_refused_while_planned(changes, m
 
 
 def with_options(step: Step[Any], options: list[str], name: str = "base") -> Step[Any]:
-    config = step.config
-    for option in options[1::2]:
-        field, _, text = option.removeprefix(f"{name}.").partition("=")
-        config = apply_text(config, field, text, owner=name)
-    return step.with_config(config)
+    settings = [option.removeprefix(f"{name}.").partition("=") for option in options[1::2]]
+    changes = [text_change(field, text) for field, _, text in settings]
+    return dataclasses.replace(step, config=changed(step.config, changes, owner=name))
 
 
 def test_all_that_a_phase_says_otherwise_than_its_import_is_refused_at_once_with_one_line_to_type():
@@ -412,7 +410,7 @@ def test_evaluations_and_exports_of_an_import_are_held_against_it():
     too_long, longest = (START.config.model_copy(update={"sequence_length": length}) for length in (257, 256))
     check_configs([hf_import("longest", longest)])
     with expect_error(UserError):
-        check_configs([START.with_config(too_long)])
+        check_configs([dataclasses.replace(START, config=too_long)])
 
 
 def test_a_plan_refuses_a_gang_since_each_host_would_write_the_same_files():

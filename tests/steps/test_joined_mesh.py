@@ -2,8 +2,8 @@
 
 import pytest
 
+from marin_dag.graph.context import Host
 from marin_dag.graph.resources import Gpu, Resources, Tpu
-from marin_dag.run.context import Host
 from runtime.parallel.mesh import copy_size
 from steps.joined_mesh import joined_mesh
 from tests.catalogue import expect_error

@@ -51,7 +51,7 @@ def inputs(tmp_path_factory):
         result = TrainPhaseResult(
             step=2, consumed_tokens=160, checkpoint="checkpoint", metrics="metrics.parquet", final_loss=3.0,
         )  # fmt: skip
-        return Input(None, name="phase", digest="a" * 64, path=str(folder), result=result)
+        return Input(name="phase", digest="a" * 64, path=str(folder), result=result)
 
     def evaluation(policy, seed):
         hot = dict(zip(SOURCES, BITS[policy][int(seed)].tolist(), strict=True))
@@ -60,7 +60,7 @@ def inputs(tmp_path_factory):
             step=2, consumed_tokens=160, hot=hot, hot_mean=0.0, averages=(),
             num_bytes={}, num_tokens={},
         )  # fmt: skip
-        return Input(None, name="evaluation", digest="b" * 64, path=str(root), result=result)
+        return Input(name="evaluation", digest="b" * 64, path=str(root), result=result)
 
     return {
         field: {policy: {seed: make(policy, seed) for seed in SEEDS} for policy in BITS}

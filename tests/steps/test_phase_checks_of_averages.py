@@ -12,6 +12,7 @@ from runtime.optim.ema import Ema
 from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.hf_export import HfExportConfig, hf_export
 from steps.train_phase import train_phase
+from tests.catalogue import expect_error
 from tests.steps.phase_runs import a_phase
 from tests.steps.test_phase_checks_of_tokenizers import OURS, WIDE, tokenized
 
@@ -34,18 +35,19 @@ def evaluation(of: Step[Any], average: str | None) -> Step[Any]:
 
 
 @pytest.mark.parametrize(
-    ("step", "said", "cure"),
+    "step",
     [
-        (export(phase(), "averaged"), "phase keeps no average, and 'averaged'", "--set hf_export.weights=hot"),
-        (export(phase(*KEPT), "slo"), "averages called averaged, slow, and 'slo'", "--set hf_export.weights=hot"),
-        (evaluation(phase(), "hot"), "'hot' are the weights as last trained", "--set ema_eval.average=null"),
-        (evaluation(phase(*KEPT), "slo"), "averages called averaged, slow, and 'slo'", "--set ema_eval.average=null"),
+        export(phase(), "averaged"),
+        export(phase(*KEPT), "slo"),
+        evaluation(phase(), "hot"),
+        evaluation(phase(*KEPT), "slo"),
     ],
 )
-def test_an_average_that_the_phase_will_not_keep_is_refused_with_what_may_be_said_instead(step, said, cure) -> None:
-    with pytest.raises(UserError) as refused:
+def test_an_average_that_the_phase_does_not_have_is_an_error(
+    step,
+) -> None:
+    with expect_error(UserError):
         check_configs(Graph([step]).steps)
-    assert said in str(refused.value) and cure in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -57,5 +59,5 @@ def test_an_average_that_the_phase_will_not_keep_is_refused_with_what_may_be_sai
         evaluation(phase(*KEPT), "averaged"),
     ],
 )
-def test_what_the_phase_keeps_is_not(step: Step[Any]) -> None:
+def test_an_average_of_the_phase_is_valid(step: Step[Any]) -> None:
     check_configs(Graph([step]).steps)

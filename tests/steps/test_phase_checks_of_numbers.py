@@ -30,37 +30,27 @@ def checked(**changes: Any) -> TrainPhaseConfig:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    "changes",
     [
-        ({"z_loss": 1e300}, r"z_loss is 1e\+300, .* float32, where it is infinite"),
-        ({"z_loss": np.nextafter(LARGEST, np.inf).item()}, r"z_loss is 3\.4\d*e\+38, .* float32, where it is infinite"),
-        ({"weight_decay": float("inf")}, "weight_decay is inf, .* float32, where it is infinite"),
-        ({"eps": 1e39}, r"eps is 1e\+39, .* infinite"),
-        ({"max_norm": 1e39}, r"max_norm is 1e\+39, .* infinite"),
-        (
-            {"learning_rate": Linear(1e-3, 1e39, start_step=0, decay_steps=8)},
-            r"learning_rate\.end_value is 1e\+39, .* infinite",
-        ),
-        (
-            {"learning_rate": Rewarm(1e39, 1e-3, start_step=0, warmup_steps=8)},
-            r"learning_rate\.init_value is 1e\+39, .* infinite",
-        ),
-        ({"skip": dataclasses.replace(RULE, sigma=1e39)}, r"skip\.sigma is 1e\+39, .* infinite"),
-        ({"eps": 1e-39}, "eps is 1e-39, .* float32, where it may be 0"),
-        (
-            {"learning_rate": Linear(1e-3, 1e-60, start_step=0, decay_steps=8)},
-            r"learning_rate\.end_value is 1e-60, .* it may be 0",
-        ),
-        (
-            {"global_batch_size": 10**12},
-            "global_batch_size is 1,000,000,000,000, .* take 16,000,000,000,000 tokens",
-        ),
-        ({"max_norm": 1e-300}, "max_norm is 1e-300, .* float32, where it may be 0"),
-        ({"b1": 1 - 2.0**-25}, r"b1 is 0\.99999997\d*, .* float32, where it is 1"),
-        ({"b2": 1 - 2.0**-40}, r"b2 is 0\.99999999\d*, .* float32, where it is 1"),
+        {"z_loss": 1e300},
+        {"z_loss": np.nextafter(LARGEST, np.inf).item()},
+        {"weight_decay": float("inf")},
+        {"eps": 1e39},
+        {"max_norm": 1e39},
+        {"learning_rate": Linear(1e-3, 1e39, start_step=0, decay_steps=8)},
+        {"learning_rate": Rewarm(1e39, 1e-3, start_step=0, warmup_steps=8)},
+        {"skip": dataclasses.replace(RULE, sigma=1e39)},
+        {"eps": 1e-39},
+        {"learning_rate": Linear(1e-3, 1e-60, start_step=0, decay_steps=8)},
+        {"global_batch_size": 10**12},
+        {"max_norm": 1e-300},
+        {"b1": 1 - 2.0**-25},
+        {"b2": 1 - 2.0**-40},
     ],
 )
-def test_a_number_that_float32_cannot_hold_is_refused_with_its_field(changes: dict[str, Any], said: str) -> None:
+def test_a_number_beyond_float32_is_an_error(
+    changes: dict[str, Any],
+) -> None:
     with expect_error(UserError):
         checked(**changes)
 
@@ -73,7 +63,7 @@ def test_a_number_that_float32_cannot_hold_is_refused_with_its_field(changes: di
         {"b1": BELOW_ONE, "b2": np.nextafter(1 - 2.0**-25, 0).item(), "skip": dataclasses.replace(RULE, sigma=LARGEST)},
     ],
 )
-def test_what_it_holds_is_told_to_the_update_and_stays_what_it_must_be(changes: dict[str, Any]) -> None:
+def test_numbers_keep_their_range_as_float32(changes: dict[str, Any]) -> None:
     told = hyperparameters(checked(**changes), 0)
     packed = dict(zip(told._fields, told.packed(), strict=False))
     assert all(np.isfinite(packed[name]) for name in changes if name != "skip")

@@ -58,15 +58,17 @@ def export(tokenizer: Step[Any]) -> Step[Any]:
 
 
 @pytest.mark.parametrize(
-    ("step_of", "first", "other"),
+    "step_of",
     [
-        (next_phase, "start 'first'", r"caches\['web'\]"),
-        (mixed_phase, r"caches\['web'\]", r"caches\['code'\]"),
-        (evaluation, "phase 'first'", r"caches\['code'\]"),
-        (export, "phase 'first'", "tokenizer"),
+        next_phase,
+        mixed_phase,
+        evaluation,
+        export,
     ],
 )
-def test_another_tokenizer_than_the_phase_was_trained_under_is_refused(step_of, first, other):
+def test_another_tokenizer_than_the_phase_s_is_an_error(
+    step_of,
+):
     check_configs(Graph([step_of(OURS)]).steps)
     with expect_error(UserError):
         check_configs(Graph([step_of(OTHERS)]).steps)
@@ -88,7 +90,7 @@ def imported_phase(config: ImportedConfig, context: StepContext) -> TrainPhaseRe
     raise NotImplementedError(config.folder)
 
 
-def test_a_kind_of_ones_own_whose_tokenizer_cannot_be_known_is_planned():
+def test_a_step_with_an_unknown_tokenizer_is_planned():
     cache = imported_cache("cache", ImportedConfig(folder="a"))
     start = imported_phase("start", ImportedConfig(folder="b"))
     steps = [

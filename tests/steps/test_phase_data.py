@@ -23,7 +23,7 @@ CYCLES = WsdS(peak_value=1e-2, end_value=1e-3, warmup_steps=0, cycles=(Cycles(0,
         (Constant(1e-2), 6, 11, 6),
     ],
 )
-def test_a_skip_rule_that_begins_anew_before_it_can_judge_is_warned_of(
+def test_a_skip_rule_that_restarts_too_often_is_a_warning(
     tmp_path, caplog, rate: Schedule, warmup_steps: int, begin: int, longest: int | None
 ) -> None:
     rule = SkipRule(window_steps=8, sigma=6.0, warmup_steps=warmup_steps, max_consecutive=3)
@@ -32,7 +32,7 @@ def test_a_skip_rule_that_begins_anew_before_it_can_judge_is_warned_of(
     if longest is None:
         assert caplog.text == ""
     else:
-        assert f"the longest has {longest} updates, and skip.warmup_steps is {warmup_steps}" in caplog.text
+        assert longest in caplog.records[0].args
 
 
 def test_sources_are_known_to_the_loader_by_the_digests_of_their_caches(tmp_path) -> None:

@@ -13,8 +13,9 @@ from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Constant, Cycles, Linear, WsdS
 from runtime.optim.skip_rule import SkipRule
-from runtime.training import kernel_choice, loop, scatter_check, train_step
+from runtime.training import loop, train_step
 from runtime.training.train_step import Hyperparameters, ProgramOptions
+from steps import phase_training
 from steps.phase_config import TrainPhaseConfig, hyperparameters
 from tests.catalogue import expect_error
 from tests.steps.phase_runs import MODEL, Trajectory, a_phase, cache_of
@@ -40,7 +41,7 @@ FIRST = {
     "num_microbatches": 2,
     "checkpoint_every_steps": 2,
     "checkpoint_every_seconds": 123.0,
-    "certify_every_steps": 500,
+    "keep_good_every_steps": 500,
     "publish_every_steps": 3,
     "digest_every_steps": 2,
     "norms_every_steps": 3,
@@ -69,7 +70,7 @@ SECOND = {
     "num_microbatches": 1,
     "checkpoint_every_steps": 3,
     "checkpoint_every_seconds": math.inf,
-    "certify_every_steps": 700,
+    "keep_good_every_steps": 700,
     "publish_every_steps": 5,
     "digest_every_steps": 0,
     "norms_every_steps": 7,
@@ -79,34 +80,34 @@ SECOND = {
 PROGRAM = (
     "compute_dtype", "reduce_dtype", "attention_kernel", "loss_kernel", "scatter_kernel", "remat", "num_microbatches",
 )  # fmt: skip
-SAVING = ("checkpoint_every_steps", "checkpoint_every_seconds", "certify_every_steps", "publish_every_steps")
+SAVING = ("checkpoint_every_steps", "checkpoint_every_seconds", "keep_good_every_steps", "publish_every_steps")
 
 
 class Seen:
-    """What a phase asked of the runtime."""
+    """What a phase passed to the runtime."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.built: list[dict[str, Any]] = []
-        self.told: list[Hyperparameters] = []
-        self.trained: list[dict[str, Any]] = []
+        self.numbers: list[Hyperparameters] = []
+        self.trained: list[tuple[Any, Any]] = []
         build, train = train_step.build_train_step, loop.train
 
         def recorded_build(model: Any, rope: Any, mesh: Any, options: ProgramOptions) -> Callable:
             self.built.append({"model": model, "rope": rope, **dataclasses.asdict(options)})
             update = build(model, rope, mesh, options)
 
-            def recorded(state: Any, tokens: Any, segment_ids: Any, told: Hyperparameters) -> Any:
-                self.told.append(told)
-                return update(state, tokens, segment_ids, told)
+            def recorded(state: Any, tokens: Any, segment_ids: Any, numbers: Hyperparameters) -> Any:
+                self.numbers.append(numbers)
+                return update(state, tokens, segment_ids, numbers)
 
             return recorded
 
-        def recorded_train(run: Any, **asked: Any) -> Any:
-            self.trained.append(asked)
-            return train(run, **asked)
+        def recorded_train(run: Any, settings: Any, parts: Any, **options: Any) -> Any:
+            self.trained.append((settings, parts))
+            return train(run, settings, parts, **options)
 
-        patch.setattr(train_step, "build_train_step", recorded_build)
-        patch.setattr(loop, "train", recorded_train)
+        patch.setattr(phase_training, "build_train_step", recorded_build)
+        patch.setattr(phase_training, "train", recorded_train)
 
 
 def kept(average: Ema, step: int) -> tuple[str, float]:
@@ -128,42 +129,38 @@ def expected(config: TrainPhaseConfig, step: int) -> Hyperparameters:
         z_loss=config.z_loss,
         skip_sigma=math.inf if config.skip is None else config.skip.sigma,
         skip_warmup_steps=0 if config.skip is None else config.skip.warmup_steps,
-        skip_begins_anew=step in {segment.start_step for segment in config.mixture.segments},
+        skip_restarts=step in {segment.start_step for segment in config.mixture.segments},
         average_decays=tuple(share for _, share in sorted(kept(each, step) for each in config.averages)),
     )
 
 
-def test_the_skip_rule_begins_anew_where_the_mixture_or_the_level_of_the_learning_rate_changes(tmp_path):
+def test_the_skip_rule_restarts_where_the_mixture_or_the_level_of_the_learning_rate_changes(tmp_path):
     mixture = MixtureSchedule((MixtureSegment(0, {"web": 1.0}), MixtureSegment(7, {"web": 2.0})))
     cycles = WsdS(peak_value=1e-2, end_value=1e-3, warmup_steps=2, cycles=(Cycles(0, 5, 2), Cycles(10, 3, 1)))
     config = a_phase(cache_of(tmp_path, "web", last_id=8), mixture=mixture, learning_rate=cycles)
-    anew = [step for step in range(17) if hyperparameters(config, step).skip_begins_anew]
-    assert anew == [0, 5, 7, 10, 13, 16]
+    restarts = [step for step in range(17) if hyperparameters(config, step).skip_restarts]
+    assert restarts == [0, 5, 7, 10, 13, 16]
 
 
 @pytest.mark.usefixtures("use_devices")
 @pytest.mark.parametrize(("kernel", "asked"), [("pallas_tpu", 1), ("xla", 0)])
-def test_a_phase_that_scatters_by_a_kernel_first_asks_whether_these_devices_sum_right(
-    tmp_path, monkeypatch, kernel, asked
-):
+def test_a_phase_with_the_scatter_kernel_first_checks_its_sums(tmp_path, monkeypatch, kernel, asked):
     meshes = []
     build = train_step.build_train_step
 
     def built(model: Any, rope: Any, mesh: Any, options: ProgramOptions) -> Callable:
         return build(model, rope, mesh, dataclasses.replace(options, scatter_kernel="xla"))
 
-    monkeypatch.setattr(train_step, "build_train_step", built)
-    monkeypatch.setattr(kernel_choice, "described_scatter", lambda *_: "in parts")
-    monkeypatch.setattr(scatter_check, "refuse_wrong_sums", lambda mesh, dtype: meshes.append((mesh, dtype)))
+    monkeypatch.setattr(phase_training, "build_train_step", built)
+    monkeypatch.setattr(phase_training, "described_scatter", lambda *_: "in parts")
+    monkeypatch.setattr(phase_training, "check_sums", lambda mesh, dtype: meshes.append((mesh, dtype)))
     phase = a_phase(cache_of(tmp_path / "cache", "web", last_id=MODEL.vocab_size), scatter_kernel=kernel, until_step=1)
     Trajectory(tmp_path / "phase", "f" * 64).run(phase)
     assert [dtype for _, dtype in meshes] == [phase.reduce_dtype] * asked
 
 
 @pytest.mark.usefixtures("use_devices")
-def test_where_the_loss_kernel_gives_wrong_numbers_the_kernels_are_told_and_nothing_is_trained(
-    tmp_path, wrong_loss_kernel
-):
+def test_a_wrong_loss_kernel_is_logged_and_trains_nothing(tmp_path, wrong_loss_kernel):
     run = Trajectory(tmp_path / "phase", "f" * 64)
     with expect_error(RuntimeError):
         run.run(a_phase(cache_of(tmp_path / "cache", "web", last_id=MODEL.vocab_size), until_step=1))
@@ -173,7 +170,7 @@ def test_where_the_loss_kernel_gives_wrong_numbers_the_kernels_are_told_and_noth
 
 
 @pytest.mark.usefixtures("use_devices")
-def test_each_setting_reaches_the_update_from_the_first_step_of_its_phase_and_no_step_before(tmp_path, monkeypatch):
+def test_each_setting_reaches_exactly_the_steps_of_its_phase(tmp_path, monkeypatch):
     seen = Seen(monkeypatch)
     cache = cache_of(tmp_path / "cache", "web", last_id=MODEL.vocab_size)
     first = a_phase(cache, **FIRST)
@@ -183,22 +180,22 @@ def test_each_setting_reaches_the_update_from_the_first_step_of_its_phase_and_no
     branch = Trajectory(tmp_path / "second", "s" * 64)
     branch.run(second)
 
-    assert seen.told == [expected(first if step < 3 else second, step) for step in range(6)]
-    assert len(set(seen.told[:3])) == 3, "the learning rate moves"
-    assert [told.skip_begins_anew for told in seen.told] == [True, False, True, False, True, False]
+    assert seen.numbers == [expected(first if step < 3 else second, step) for step in range(6)]
+    assert len(set(seen.numbers[:3])) == 3, "the learning rate moves"
+    assert [numbers.skip_restarts for numbers in seen.numbers] == [True, False, True, False, True, False]
     for config, built, trained in zip((first, second), seen.built, seen.trained, strict=True):
-        assert built == {name: getattr(config, name) for name in ("model", "rope", *PROGRAM)}
-        saving = trained["saving"]
+        assert built.items() >= {name: getattr(config, name) for name in ("model", "rope", *PROGRAM)}.items()
+        settings, parts = trained
+        saving = parts.saving
         assert [getattr(saving, name) for name in SAVING] == [getattr(config, name) for name in SAVING]
-        settings = trained["settings"]
         assert (settings.until_step, settings.global_batch_size) == (config.until_step, config.global_batch_size)
         named = ("digest_every_steps", "norms_every_steps")
         assert settings.skip_rule == config.skip
         assert [getattr(settings, name) for name in named] == [getattr(config, name) for name in named]
         begins = {segment.start_step for segment in config.mixture.segments}
-        watched = [not settings.begins_anew_at(step) for step in range(6)]
+        watched = [not settings.monitors_reset_at(step) for step in range(6)]
         assert watched == [step > config.begin_step and step not in begins for step in range(6)]
-        validation = trained["validation"]
+        validation = parts.validation
         (domain,) = validation.held_out.domains.values()
         assert domain.num_windows * config.sequence_length == config.validation_tokens_per_source
         steps = validation.every_steps, validation.begin_step, validation.until_step
@@ -209,8 +206,8 @@ def test_each_setting_reaches_the_update_from_the_first_step_of_its_phase_and_no
 
 
 @pytest.mark.parametrize("field", ["compute_dtype", "reduce_dtype"])
-def test_float16_cannot_be_asked_for(tmp_path, field):
-    """Five bits of exponent: what tr8 was trained in, and BLOOM after it no more."""
+def test_float16_is_an_error(tmp_path, field):
+    """Five bits of exponent: BLOOM no longer used it after tr8."""
     config = a_phase(cache_of(tmp_path, "web", last_id=8))
     for dtype in ("float32", "bfloat16"):
         assert TrainPhaseConfig(**{**dict(config), field: dtype})

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 
+from marin_dag.graph.context import StepStopped
 from marin_dag.ledger.damage import DamagedInputError
-from marin_dag.run.context import StepStopped
 from runtime.optim.skip_rule import SkipRule
 from runtime.optim.skipping import empty_history
 from runtime.parallel.mesh import make_mesh
@@ -34,10 +34,10 @@ def phase(tmp_path_factory: pytest.TempPathFactory) -> TrainPhaseConfig:
 
 
 def damage_a_chunk(folder: str) -> None:
-    next(Path(folder, "checkpoint/arrays").glob("mu.*/c*")).write_bytes(b"")
+    next(Path(folder, "checkpoint/arrays").glob("*mu.*/c*")).write_bytes(b"")
 
 
-def test_of_what_is_torn_only_a_temporary_checkpoint_may_be_deleted_and_then_the_one_before_is_taken(tmp_path, phase):
+def test_only_a_torn_temporary_checkpoint_may_be_deleted(tmp_path, phase):
     trajectory = Trajectory(tmp_path, "e" * 64)
     with pytest.raises(StepStopped):
         trajectory.run(phase, stop_after=5)
@@ -54,9 +54,7 @@ def test_of_what_is_torn_only_a_temporary_checkpoint_may_be_deleted_and_then_the
         trajectory.run(phase.model_copy(update={"until_step": 9}))
 
 
-def test_a_temporary_checkpoint_on_a_disk_block_that_is_gone_names_the_way_to_the_one_before(
-    tmp_path, phase, monkeypatch
-):
+def test_a_temporary_checkpoint_on_a_lost_disk_block_names_the_file_to_delete(tmp_path, phase, monkeypatch):
     trajectory = Trajectory(tmp_path, "e" * 64)
     with pytest.raises(StepStopped):
         trajectory.run(phase, stop_after=5)
@@ -72,9 +70,7 @@ def test_a_temporary_checkpoint_on_a_disk_block_that_is_gone_names_the_way_to_th
 
 
 @pytest.mark.parametrize("is_of_own_trajectory", [False, True])
-def test_a_torn_checkpoint_of_the_phase_before_names_the_step_that_makes_it_again(
-    tmp_path, phase, is_of_own_trajectory
-):
+def test_a_torn_checkpoint_of_the_phase_before_names_the_step_to_rerun(tmp_path, phase, is_of_own_trajectory):
     before = Trajectory(tmp_path / "before", "e" * 64)
     before.run(phase.model_copy(update={"until_step": 4}))
     damage_a_chunk(before.records[4][0])
@@ -99,9 +95,7 @@ def test_all_hosts_resume_what_host_0_finds(tmp_path, phase, monkeypatch):
     assert found[0] == (5, 1) and {figures["resumed_at"] for figures in trajectory.told} == {4}
 
 
-def test_a_state_that_is_wanted_is_published_though_a_newer_one_comes_while_an_attempt_looks(
-    tmp_path, phase, monkeypatch
-):
+def test_a_wanted_state_is_published_beside_a_newer_one(tmp_path, phase, monkeypatch):
     trajectory = Trajectory(tmp_path, "e" * 64)
     with pytest.raises(StepStopped):
         trajectory.run(phase, stop_after=5)
@@ -118,7 +112,7 @@ def test_a_state_that_is_wanted_is_published_though_a_newer_one_comes_while_an_a
     assert [*trajectory.records] == [4, 8]
 
 
-def test_what_a_skip_rule_has_seen_goes_on_where_a_phase_is_cut_and_begins_anew_in_one_that_starts_from_it(tmp_path):
+def test_a_skip_history_continues_over_a_cut_and_restarts_in_the_next_phase(tmp_path):
     rule = SkipRule(window_steps=4, sigma=0.1, warmup_steps=3, max_consecutive=9)  # so tight that it does skip
     hard = cache_of(tmp_path / "hard", "web", last_id=MODEL.vocab_size)
     before = a_phase(hard, until_step=9, skip=rule)
@@ -148,7 +142,7 @@ def test_what_a_skip_rule_has_seen_goes_on_where_a_phase_is_cut_and_begins_anew_
         assert jax.tree.all(jax.tree.map(np.array_equal, begun.run.state.history, empty_history(4)))
 
 
-def test_a_phase_counts_only_the_updates_of_its_own_that_were_left_out(tmp_path):
+def test_a_phase_counts_only_its_own_skipped_steps(tmp_path):
     rule = SkipRule(window_steps=4, sigma=0.1, warmup_steps=3, max_consecutive=9)
     hard = cache_of(tmp_path / "hard", "web", last_id=MODEL.vocab_size)
     first, second = Trajectory(tmp_path / "first", "e" * 64), Trajectory(tmp_path / "second", "f" * 64)
@@ -158,7 +152,7 @@ def test_a_phase_counts_only_the_updates_of_its_own_that_were_left_out(tmp_path)
     assert second.run(before.model_copy(update={"start": start, "until_step": 11, "skip": None})).num_skipped == 0
 
 
-def test_a_phase_that_was_cut_counts_what_was_left_out_before_the_cut_as_the_uncut_one_does(tmp_path, caplog):
+def test_a_cut_phase_counts_the_skipped_steps_of_both_parts(tmp_path, caplog):
     rule = SkipRule(window_steps=4, sigma=0.1, warmup_steps=3, max_consecutive=9)
     hard = cache_of(tmp_path / "hard", "web", last_id=MODEL.vocab_size)
     first = a_phase(hard, until_step=9, skip=rule)
@@ -168,9 +162,9 @@ def test_a_phase_that_was_cut_counts_what_was_left_out_before_the_cut_as_the_unc
         result = cut.run(first.model_copy(update={"start": cut.at(at), "until_step": until_step}))
     assert result == uncut.run(first.model_copy(update={"until_step": 11}))
     assert 0 < before_the_cut <= result.num_skipped
-    assert "the skip rule judges no finite update" not in caplog.text  # its history goes on, however short the part
+    assert {record.module for record in caplog.records} <= {"phase_training"}  # the history continues: no warning of it
 
 
-def test_what_is_torn_is_told_in_the_same_words_on_the_other_side_of_a_process():
+def test_a_torn_checkpoint_error_survives_pickling():
     error = TornCheckpointError("leaf mu is damaged", "delete it.")
     assert str(pickle.loads(pickle.dumps(error))) == str(error) == "leaf mu is damaged; delete it."

@@ -37,7 +37,7 @@ def documents(tmp_path, name, shards):
         num_bytes=sum(size for _, size in counts),
         dropped={},
     )
-    return Input(None, name=name, digest="e" * 64, path=str(folder), result=result)
+    return Input(name=name, digest="e" * 64, path=str(folder), result=result)
 
 
 @pytest.fixture

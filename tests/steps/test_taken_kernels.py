@@ -17,7 +17,7 @@ HOPPER = KernelShape("gpu", "NVIDIA H200", 128, 4096, 0, 4096, 128_256, 16_384, 
 )
 def test_the_loss_kernel_of_hopper_is_held_against_its_definition_first(monkeypatch, asked_for, taken, is_checked):
     meshes = []
-    monkeypatch.setattr(ratio_check, "refuse_wrong_ratios", meshes.append)
+    monkeypatch.setattr(ratio_check, "check_ratios", meshes.append)
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
     kernels = take_kernels(HOPPER, attention_kernel=None, loss_kernel=asked_for)
     assert meshes == []

@@ -85,7 +85,7 @@ def items(tmp_path):
     result = EvaluationItemsResult(
         files={"toy": "toy.jsonl"}, fewshot_files={}, num_items={"toy": 1}, ngram_index="ngrams", num_ngrams=num_ngrams
     )
-    return Input(None, name="items", digest="e" * 64, path=str(folder), result=result)
+    return Input(name="items", digest="e" * 64, path=str(folder), result=result)
 
 
 def extracted(run_alone, folder, **changes):

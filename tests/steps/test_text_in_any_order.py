@@ -54,7 +54,7 @@ def ended(folder, corpus, num_workers, context_of):
         result = step.kind.function(
             bound(step.config, inputs), Workers(context_of(name, str(output)), num_workers, started)
         )
-        inputs[step.digest] = Input(None, name=name, digest=step.digest, path=str(output), result=result)
+        inputs[step.digest] = Input(name=name, digest=step.digest, path=str(output), result=result)
         results[name] = result
     files = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     return files, results, started

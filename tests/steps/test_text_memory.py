@@ -86,7 +86,7 @@ def shards(folder, count):
         num_bytes=num_bytes,
         dropped={},
     )
-    return Input(None, name="toys", digest="e" * 64, path=str(folder), result=result)
+    return Input(name="toys", digest="e" * 64, path=str(folder), result=result)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def downloaded(documents):
         path.write_text("".join(lines))
         file = {"path": path.name, "name": path.name, "sha256": "0" * 64, "size_in_bytes": path.stat().st_size}
         files.append(DownloadedFile(**file))
-    return Input(None, name="files", digest="d" * 64, path=str(folder), result=DownloadResult(files=tuple(files)))
+    return Input(name="files", digest="d" * 64, path=str(folder), result=DownloadResult(files=tuple(files)))
 
 
 CONFIGS = {
@@ -144,7 +144,7 @@ def peaks_of(name: str, folder: Path, given: list[Input]) -> list[int]:
     output.mkdir()
     context = FolderContext("items", str(output), str(folder))
     result = text_chain.items.function(text_chain.ItemsConfig(question=text_chain.ITEM), context)
-    items = Input(None, name="items", digest="f" * 64, path=str(output), result=result)
+    items = Input(name="items", digest="f" * 64, path=str(output), result=result)
     peaks = []
     gc.collect()
     gc.freeze()

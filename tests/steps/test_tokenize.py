@@ -54,7 +54,7 @@ def tokenizer(tmp_path_factory) -> Input[TokenizerResult]:
         bos_token_id=None,
         digest=hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest(),
     )
-    return Input(None, name="tokenizer", digest="t" * 64, path=str(folder), result=result)
+    return Input(name="tokenizer", digest="t" * 64, path=str(folder), result=result)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def write_shards(folder: Path, shards: list[list[str]]) -> Input[DocumentsResult
         rows = [Document(f"{index}/{number}", text, "test") for number, text in enumerate(texts)]
         count, size = write_documents(str(folder / names[-1]), rows)
         sizes.append(ShardSize(num_documents=count, num_bytes=size))
-    return Input(None, name="documents", digest="d" * 64, path=str(folder), result=result_of(names, sizes))
+    return Input(name="documents", digest="d" * 64, path=str(folder), result=result_of(names, sizes))
 
 
 def result_of(names: list[str], sizes: list[ShardSize]) -> DocumentsResult:

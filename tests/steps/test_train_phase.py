@@ -17,13 +17,12 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from marin_dag.cli.mistakes import said_of
 from marin_dag.errors import RefusedConfigError
+from marin_dag.graph.context import StepStopped
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Cpu, Gpu, Tpu
-from marin_dag.keep.copy.certified_copies import place_of
-from marin_dag.ledger.requests import Telling
-from marin_dag.run.context import StepStopped
+from marin_dag.ledger.requests import Request
+from marin_dag.ledger.work_files import without_lease_epoch
 from marin_dag.values.changes import ChangeError
 from marin_dag.values.fields import RuntimeField, markers
 from runtime.data.loader import DataPosition
@@ -49,12 +48,12 @@ from runtime.training.checkpoint_reader import TornCheckpointError
 from runtime.training.kernel_choice import default_kernels
 from runtime.training.state import initial_state, placed_shapes
 from runtime.training.temporary import TemporaryCheckpoints
-from runtime.training.timeline import COMPARED_FIELDS, JUMPS
-from steps.phase_config import TrainPhaseConfig
+from steps import phase_training
+from steps.phase_config import ACKNOWLEDGED_FIELDS, COMPARED_FIELDS, TrainPhaseConfig
 from steps.phase_data import loader_of
 from steps.tokenize import TokenizeResult
 from steps.train_phase import train_phase
-from tests.catalogue import expect_error
+from tests.catalogue import check_message, expect_error
 from tests.steps import phase_runs
 from tests.steps.phase_runs import MODEL, SEQUENCE_LENGTH, Trajectory, a_phase, cache_of
 
@@ -81,7 +80,7 @@ def until(config: TrainPhaseConfig, step: int, **changes: Any) -> TrainPhaseConf
     return config.model_copy(update={"until_step": step, **changes})
 
 
-def test_a_phase_trains_and_commits_its_state_and_a_row_for_each_update(tmp_path, phase):
+def test_a_phase_commits_its_state_and_a_row_for_each_step(tmp_path, phase):
     trajectory = Trajectory(tmp_path, "e" * 64)
     result = trajectory.run(phase)
     assert (result.step, result.consumed_tokens, result.averages) == (8, 8 * 4 * SEQUENCE_LENGTH, ())
@@ -93,14 +92,11 @@ def test_a_phase_trains_and_commits_its_state_and_a_row_for_each_update(tmp_path
     begin = trajectory.events()[0]
     kernels = begin["kernels"]
     assert (kernels["attention"], kernels["loss"]) == ("chunked", "chunked")
-    assert "by blocks of queries" in kernels["reason"]
     assert kernels["blocks"]["attention"] == "query 16"
-    assert re.fullmatch(r"\d+ tokens \(2,097,152 logits at most\)", kernels["blocks"]["loss"])
+    assert kernels["blocks"]["loss"]
 
 
-def test_norms_by_part_are_in_the_event_log_by_the_names_of_digests_and_make_up_those_of_all_parameters(
-    tmp_path, phase
-):
+def test_norms_by_part_in_the_event_log_make_up_the_global_norms(tmp_path, phase):
     trajectory = Trajectory(tmp_path, "e" * 64)
     trajectory.run(phase.model_copy(update={"norms_every_steps": 3, "digest_every_steps": 8}))
     (digest,) = (event for event in trajectory.events() if event["event"] == "digest")
@@ -117,9 +113,7 @@ def test_norms_by_part_are_in_the_event_log_by_the_names_of_digests_and_make_up_
 
 
 @pytest.mark.parametrize("factor", [1, 100])
-def test_weights_that_begin_otherwise_than_the_config_says_are_told_by_the_first_loss_and_once(
-    tmp_path, phase, monkeypatch, factor
-):
+def test_wrong_initial_weights_raise_one_first_loss_alarm(tmp_path, phase, monkeypatch, factor):
     normal = llama.normal
     monkeypatch.setattr(llama, "normal", lambda *drawn: factor * normal(*drawn))
     unseen = dataclasses.replace(phase.model, initializer_range=0.02 + factor / 10_000)  # nothing is compiled of it yet
@@ -133,7 +127,7 @@ def test_weights_that_begin_otherwise_than_the_config_says_are_told_by_the_first
     assert not [event for run in (first, second) for event in run.events() if event["event"] == "alarm"]
 
 
-def test_a_source_with_more_ids_than_the_model_has_rows_for_is_refused(tmp_path, phase):
+def test_a_source_with_more_ids_than_the_model_has_rows_is_an_error(tmp_path, phase):
     small = dataclasses.replace(phase.model, vocab_size=phase.model.vocab_size - 4)
     with expect_error(ValueError):
         Trajectory(tmp_path, "e" * 64).run(phase.model_copy(update={"model": small}))
@@ -163,11 +157,9 @@ def test_a_phase_cut_in_two_and_stopped_in_between_commits_the_same_bytes(tmp_pa
     assert cut.files(8) == whole.files(8)
 
 
-def test_a_phase_that_ended_is_published_where_it_was_certified_without_training_and_with_the_same_bytes(
-    tmp_path, phase, monkeypatch
-):
-    monkeypatch.setattr(saving, "CERTIFYING_STEPS", 2)
-    phase = phase.model_copy(update={"certify_every_steps": 1})
+def test_a_good_checkpoint_of_a_finished_phase_is_published_without_training(tmp_path, phase, monkeypatch):
+    monkeypatch.setattr(saving, "GOOD_STEPS", 2)
+    phase = phase.model_copy(update={"keep_good_every_steps": 1})
     ended, asked = Trajectory(tmp_path / "ended", "e" * 64), Trajectory(tmp_path / "asked", "e" * 64)
     ended.run(phase)
     ended.run(until(phase, 6))
@@ -179,9 +171,9 @@ def test_a_phase_that_ended_is_published_where_it_was_certified_without_training
     assert ended.files(6) == asked.files(6)
 
 
-def test_a_copied_certified_state_is_gone_on_from_at_another_prefix_with_the_same_bytes(tmp_path, phase, monkeypatch):
-    monkeypatch.setattr(saving, "CERTIFYING_STEPS", 2)
-    phase = phase.model_copy(update={"certify_every_steps": 1})
+def test_a_copied_good_checkpoint_resumes_at_another_prefix_with_the_same_bytes(tmp_path, phase, monkeypatch):
+    monkeypatch.setattr(saving, "GOOD_STEPS", 2)
+    phase = phase.model_copy(update={"keep_good_every_steps": 1})
     first, second = Trajectory(tmp_path / "first", "e" * 64), Trajectory(tmp_path / "second", "e" * 64)
     with pytest.raises(StepStopped):  # under an epoch that no attempt at the other prefix has reached
         first.run(phase, stop_after=1)
@@ -189,7 +181,7 @@ def test_a_copied_certified_state_is_gone_on_from_at_another_prefix_with_the_sam
     certified = max((tmp_path / "first/work/temporary").glob("*/certified.json")).parent
     at, epoch = (int(number) for number in re.findall(r"\d+", certified.name))
     assert epoch > 1 and 0 < at < 8
-    copy = Path(place_of(f"{tmp_path}/second/work/temporary/{certified.name}"))
+    copy = Path(without_lease_epoch(f"{tmp_path}/second/work/temporary/{certified.name}"))
     shutil.copytree(certified, copy)
     second.run(phase)
     assert [event["step"] for event in second.events() if event["event"] == "resume"] == [at]
@@ -208,7 +200,7 @@ def test_milestones_are_published_on_the_way(tmp_path, phase):
     assert again.files(3) == trajectory.files(3)
 
 
-def test_what_others_start_from_is_published_on_the_way_also_where_an_attempt_was_stopped(tmp_path, phase):
+def test_wanted_milestones_are_published_despite_a_stop(tmp_path, phase):
     asked, wanted = Trajectory(tmp_path / "asked", "e" * 64), Trajectory(tmp_path / "wanted", "e" * 64)
     asked.run(until(phase, 3))
     wanted.wanted_milestones = (3, 5)
@@ -226,12 +218,12 @@ def test_what_others_start_from_is_published_on_the_way_also_where_an_attempt_wa
     assert sorted(stopped.records) == [3, 5, 8, 9, 10], "what is published is not published again"
 
 
-def test_what_people_tell_a_phase_is_done_and_answered(tmp_path, phase):
+def test_requests_to_a_phase_are_carried_out_and_get_replies(tmp_path, phase):
     told, regular = Trajectory(tmp_path / "told", "d" * 64), Trajectory(tmp_path / "regular", "d" * 64)
     words = {"publish": 5, "save": None, "publish-next": None, "publish-late": 9, "profile": None}
-    told.tellings = [
-        Telling(
-            id=which, digest="d" * 64, name="phase", word=which.split("-")[0], milestone=at, author="anna", told="now"
+    told.requests = [
+        Request(
+            id=which, digest="d" * 64, name="phase", action=which.split("-")[0], milestone=at, author="anna", sent="now"
         )
         for which, at in words.items()
     ]
@@ -240,17 +232,14 @@ def test_what_people_tell_a_phase_is_done_and_answered(tmp_path, phase):
     regular.run(phase)
     assert sorted(told.records) == [2, 5, 8]
     assert [told.files(step) for step in (2, 5)] == [regular.files(step) for step in (2, 5)]
-    assert told.answers["publish"] == "it will publish step 5, and is at 0"
-    assert re.fullmatch(r"published step 2: .*/step-2/checkpoint", told.answers["publish-next"])
-    assert re.fullmatch(r"step 2 is saved already: .*/step-2/checkpoint", told.answers["save"])
-    assert re.match(r"profiled updates 4 to 8: .*/profiles/plugins/profile/steps-4-8 ", told.answers["profile"])
-    assert told.answers["publish-late"] == "no: this run stops at 8; one that goes on to 9 publishes it"
-    events = [(event["step"], event["said"]) for event in told.events() if event["event"] == "told"]
+    for name in words:
+        check_message(f"{name}: {told.answers[name]}")
+    events = [(event["step"], event["origin"]) for event in told.events() if event["event"] == "request"]
     said = [f"anna told it to {what}" for what in ("publish step 5", "publish", "save", "profile")]
     assert events == list(enumerate(said))
 
 
-def test_what_others_start_from_is_published_where_a_later_state_was_saved_too(tmp_path, phase):
+def test_wanted_milestones_are_published_behind_a_later_state(tmp_path, phase):
     asked, passed = Trajectory(tmp_path / "asked", "e" * 64), Trajectory(tmp_path / "passed", "e" * 64)
     asked.run(until(phase, 3))
     with expect_error(StepStopped):
@@ -266,7 +255,7 @@ def test_what_others_start_from_is_published_where_a_later_state_was_saved_too(t
     assert [passed.files(step) == asked.files(step) for step in (3, 6, 8)] == [True] * 3
 
 
-def test_a_torn_state_that_others_start_from_says_how_to_go_on_without_it(tmp_path, phase):
+def test_a_torn_wanted_state_names_the_file_to_delete(tmp_path, phase):
     passed = Trajectory(tmp_path, "e" * 64)
     with expect_error(StepStopped):
         passed.run(phase, stop_after=7)
@@ -297,12 +286,12 @@ def test_another_phase_continues_state_data_and_metrics_and_lets_an_average_ente
 
 
 @pytest.mark.parametrize(("warmup_steps", "warns"), [(5, False), (6, True)])
-def test_a_skip_rule_that_would_never_have_seen_enough_is_warned_of(tmp_path, phase, caplog, warmup_steps, warns):
+def test_a_skip_rule_that_never_has_enough_steps_is_a_warning(tmp_path, phase, caplog, warmup_steps, warns):
     shares = {"web": 1.0}
     mixture = MixtureSchedule((MixtureSegment(0, shares), MixtureSegment(2, shares)))
     rule = SkipRule(window_steps=8, sigma=6.0, warmup_steps=warmup_steps, max_consecutive=3)
     Trajectory(tmp_path, "e" * 64).run(until(phase, 8, skip=rule, mixture=mixture))
-    assert ("the longest has 6 updates, and skip.warmup_steps is 6" in caplog.text) is warns
+    assert bool([record for record in caplog.records if record.levelno >= logging.WARNING]) is warns
 
 
 @pytest.mark.parametrize("is_one_phase", [True, False])
@@ -327,7 +316,7 @@ def test_a_mixture_with_a_higher_loss_is_trained_on_under_a_skip_rule(tmp_path, 
     ("restore", "count", "consumed"),
     [("weights_and_optimizer", 10, 8), ("weights", 2, 8), ("everything_but_optimizer", 2, 40)],
 )
-def test_a_phase_can_take_less_and_begin_the_data_or_the_optimizer_anew(tmp_path, phase, restore, count, consumed):
+def test_a_phase_can_restart_the_data_or_the_optimizer(tmp_path, phase, restore, count, consumed):
     first, second = Trajectory(tmp_path / "first", "e" * 64), Trajectory(tmp_path / "second", "f" * 64)
     first.run(phase)
     second.run(until(phase, 10, start=first.at(8), restore=restore))
@@ -339,7 +328,7 @@ def test_a_phase_can_take_less_and_begin_the_data_or_the_optimizer_anew(tmp_path
     assert int(saved["count"]) == count
 
 
-def test_a_checkpoint_tells_the_configuration_but_nothing_of_its_execution(tmp_path, phase):
+def test_a_checkpoint_has_the_configuration_without_execution(tmp_path, phase):
     trajectory = Trajectory(tmp_path, "e" * 64)
     trajectory.run(phase)
     facts = checkpoint.read_metadata(f"{trajectory.at(8).path}/checkpoint")["facts"]
@@ -354,7 +343,7 @@ def test_a_checkpoint_tells_the_configuration_but_nothing_of_its_execution(tmp_p
 def test_the_cost_of_a_phase_counts_its_own_steps_only(phase):
     first = train_phase.cost(phase, Cpu(2))
     assert first.tokens == 8 * 4 * SEQUENCE_LENGTH
-    start = Input(None, milestone=8, name="first", digest="e" * 64)
+    start = Input(milestone=8, name="first", digest="e" * 64, path="", result=None)
     assert train_phase.cost(until(phase, 10, start=start), Cpu(2)).tokens == 2 * 4 * SEQUENCE_LENGTH
 
 
@@ -399,7 +388,7 @@ def gradients(trajectory: Trajectory) -> dict[str, np.ndarray]:
     ],
     ids=str,
 )
-def test_replicas_that_a_recipe_asks_for_change_rounding_only(tmp_path, phase, use_devices, monkeypatch, axes):
+def test_replicas_change_rounding_only(tmp_path, phase, use_devices, monkeypatch, axes):
     drawn: list[str] = []
     build = train_step.build_train_step
 
@@ -412,7 +401,7 @@ def test_replicas_that_a_recipe_asks_for_change_rounding_only(tmp_path, phase, u
 
         return recorded
 
-    monkeypatch.setattr(train_step, "build_train_step", build_recorded)
+    monkeypatch.setattr(phase_training, "build_train_step", build_recorded)
     plain = phase.model_copy(update={"global_batch_size": 8})
     spread = plain.model_copy(update=axes)
     assert train_phase("spread", spread).digest == train_phase("plain", plain).digest
@@ -445,7 +434,7 @@ def with_a_wrong_bit(array: jax.Array) -> jax.Array:
     return jax.make_array_from_single_device_arrays(array.shape, array.sharding, placed)
 
 
-def test_a_replica_whose_device_computed_wrongly_is_told_at_the_next_digest_and_certifies_nothing(
+def test_a_wrong_replica_is_an_alarm_at_the_next_digest_and_makes_nothing_good(
     tmp_path, phase, use_devices, monkeypatch
 ):
     build = train_step.build_train_step
@@ -470,7 +459,7 @@ def test_a_replica_whose_device_computed_wrongly_is_told_at_the_next_digest_and_
         trajectory.resources = GANG
     right.run(config)
     assert [event for event in right.events() if event["event"] == "alarm"] == []
-    monkeypatch.setattr(train_step, "build_train_step", build_wrong)
+    monkeypatch.setattr(phase_training, "build_train_step", build_wrong)
     wrong.run(config)
     (alarm,) = [event for event in wrong.events() if event["event"] == "alarm"]
     assert (alarm["monitor"], alarm["step"], alarm["tensors"]) == ("copies", 4, ["norm"])
@@ -496,7 +485,7 @@ def test_a_phase_resumes_with_another_number_of_replicas(tmp_path, phase, use_de
             np.testing.assert_allclose(other, one, atol=1e-5)
 
 
-def test_a_phase_keeps_several_averages_and_says_so_in_its_result(tmp_path, phase):
+def test_a_phase_has_several_averages_in_its_result(tmp_path, phase):
     kept = {"averages": (Ema(0.9), Ema(0.5, "fast"))}
     trajectory = Trajectory(tmp_path, "e" * 64)
     result = trajectory.run(until(phase, 3, **kept))
@@ -509,19 +498,19 @@ def test_a_phase_keeps_several_averages_and_says_so_in_its_result(tmp_path, phas
     assert facts["facts"]["averages"][1] == {"decay": 0.5, "name": "fast"}
 
 
-def test_averages_that_cannot_be_told_apart_are_refused(phase):
+def test_averages_with_equal_names_are_an_error(phase):
     first = train_phase("first", phase.model_copy(update={"averages": (Ema(0.9),)}))
     with expect_error(ChangeError):
         first.then("second", until_step=9, averages=(Ema(0.9), Ema(0.99)))
 
 
-def test_the_field_of_one_average_that_recipes_had_is_answered_with_the_one_of_all(phase):
+def test_a_field_called_average_is_an_error(phase):
     first = train_phase("first", phase)
     with expect_error(ChangeError):
         first.then("second", until_step=9, average=Ema(0.9))
     with pytest.raises(ValidationError) as refused:
         TrainPhaseConfig(**dict(phase) | {"average": None})
-    assert "average: there is no such field. Did you mean 'averages'?" in said_of(refused.value)
+    assert [error["loc"] for error in refused.value.errors()] == [("average",)]
 
 
 OTHER_EXECUTION = {"num_microbatches": 2, "attention_kernel": "chunked", "loss_kernel": "reference", "remat": "none"}
@@ -539,15 +528,12 @@ def test_micro_batches_kernels_and_remat_are_execution_and_change_rounding_only(
     assert facts[0] == facts[1]
 
 
-def test_the_kernels_their_blocks_and_why_are_printed_first_and_stored_with_the_run(tmp_path, phase, caplog):
+def test_kernels_and_blocks_are_logged_and_recorded_with_their_reasons(tmp_path, phase, caplog):
     trajectory = Trajectory(tmp_path, "e" * 64)
     with caplog.at_level(logging.INFO, phase_runs.__name__):
         trajectory.run(until(phase, 1, **OTHER_EXECUTION))
     begin = trajectory.events()[0]
     reason = begin["kernels"]["reason"]
-    assert reason.startswith(
-        "attention_kernel and loss_kernel as asked for; by default: attention: by blocks of queries"
-    )
     blocks = {"attention": "query 16", "loss": "all tokens", "scatter": "by the compiler"}
     assert begin["event"] == "phase"
     names = {"attention": "chunked", "loss": "reference", "scatter": "xla"}
@@ -557,23 +543,14 @@ def test_the_kernels_their_blocks_and_why_are_printed_first_and_stored_with_the_
     assert recorded.items() <= trajectory.how.items(), "which go into the record of the step"
     assert (begin["remat"], begin["num_microbatches"]) == ("none", 2)
     printed = [record.getMessage() for record in caplog.records if record.name == phase_runs.__name__]
-    assert re.fullmatch(r"compiled its update in \d+\.\d s", printed.pop())
-    assert printed == [
-        f"from step 0 to 1, 64 tokens an update, kernels: attention chunked, loss reference ({reason}), scatter xla",
-        "blocks: attention: query 16; loss: all tokens; scatter: by the compiler; remat none, micro-batches: 2",
-        "killed without saving, it loses what is younger than its last save: at most 600 s (checkpoint_every_seconds) "
-        "and what a save takes; notice before a kill: not known (--notice SECONDS)",
-        "compiling its update: seconds of a small model, minutes of a large one",
-    ]
+    check_message("\n".join(printed[:3]))
     named = {"attention": "chunked: query 16", "loss": "reference: all tokens", "scatter": "xla: by the compiler"}
     assert {name: trajectory.how[name] for name in named} == named
     assert trajectory.how["device"].startswith("cpu, ") and trajectory.how["jax"] == jax.__version__
 
 
 @pytest.mark.parametrize(("notice_seconds", "is_told"), [(0.3, True), (600.0, False), (None, False)])
-def test_a_save_that_may_not_fit_into_the_scheduler_s_notice_is_told_with_both(
-    tmp_path, phase, monkeypatch, notice_seconds, is_told
-):
+def test_a_save_that_may_not_fit_into_the_notice_is_a_warning(tmp_path, phase, monkeypatch, notice_seconds, is_told):
     write = CheckpointFiles.write
 
     def slow(files, key, *arguments):
@@ -592,41 +569,33 @@ def test_a_save_that_may_not_fit_into_the_scheduler_s_notice_is_told_with_both(
     (event,) = told
     assert event["step"] == 3 and event["save_seconds"] > 0.2 and event["notice_seconds"] == 0.3
     (said,) = trajectory.remarks
-    assert "the notice before a kill is 0.3 s" in said and "--notice 60" in said
+    assert "--notice 60" in said, "a command to run"
 
 
 @pytest.mark.parametrize(
-    ("resources", "changes", "reason"),
+    ("resources", "changes"),
     [
-        (Cpu(2), {"attention_kernel": "splash"}, r"on 2 cpu: attention_kernel is 'splash', a Mosaic TPU kernel, and"),
-        (Gpu("H200", 2), {"attention_kernel": "splash"}, r"on 2 x H200: attention_kernel is 'splash', a Mosaic TPU"),
-        (Cpu(2), {"loss_kernel": "fused"}, r"loss_kernel is 'fused'; it must be one of .*None takes the default"),
-        (
-            Cpu(2),
-            {"scatter_kernel": "pallas_tpu"},
-            r"on 2 cpu: scatter_kernel is 'pallas_tpu', a Mosaic TPU kernel, and",
-        ),
-        (Cpu(2), {"num_microbatches": 3}, r"num_microbatches is 3, .* takes 2 sequences .*; take one of 1, 2\."),
-        (Tpu("v4-8"), {"num_microbatches": 2}, r"takes 1 sequences of a batch of 4 \(v4-8\); take one of 1\."),
-        (Tpu("v4-8", 2), {}, r"global_batch_size is 4, which does not divide over the 8 parts .* a multiple of 8\."),
-        (
-            Cpu(3),
-            {},
-            r"global_batch_size is 4, which does not divide over the 3 parts .*, or resources=Cpu\(num_cpus=2, ",
-        ),
-        (
-            Tpu("v6e-16"),
-            {"model_parallel": 8, "global_batch_size": 8},
-            "on v6e-16: model_parallel x context_parallel is 8, .* no axis of a torus of 4x4",
-        ),
-        (Cpu(2), {"model_parallel": 2, "global_batch_size": 1, "sequence_length": 15}, "takes 15 tokens at a time"),
-        (Gpu("H200", 2), {"model_parallel": 4}, r"on 2 x H200: model_parallel x context_parallel is 4, .* 2 devices"),
-        (Gpu("H200", 8, 3), {"replica_parallel": 2}, r"on 3 x 8 x H200: replica_parallel is 2, and there are 3 hosts"),
-        (Cpu(2), {"replica_parallel": 2}, r"on 2 cpu: .* Cores of a host hold a copy each already: leave replica_para"),
-        (Tpu("v6e-4"), {"replica_parallel": 4}, r"on v6e-4: replica_parallel is 4, .* no axis of a torus of 2x2 chips"),
+        (Cpu(2), {"attention_kernel": "splash"}),
+        (Gpu("H200", 2), {"attention_kernel": "splash"}),
+        (Cpu(2), {"loss_kernel": "fused"}),
+        (Cpu(2), {"scatter_kernel": "pallas_tpu"}),
+        (Cpu(2), {"num_microbatches": 3}),
+        (Tpu("v4-8"), {"num_microbatches": 2}),
+        (Tpu("v4-8", 2), {}),
+        (Cpu(3), {}),
+        (Tpu("v6e-16"), {"model_parallel": 8, "global_batch_size": 8}),
+        (Cpu(2), {"model_parallel": 2, "global_batch_size": 1, "sequence_length": 15}),
+        (Gpu("H200", 2), {"model_parallel": 4}),
+        (Gpu("H200", 8, 3), {"replica_parallel": 2}),
+        (Cpu(2), {"replica_parallel": 2}),
+        (Tpu("v6e-4"), {"replica_parallel": 4}),
     ],
 )
-def test_what_the_machines_cannot_run_is_refused_while_it_is_planned(phase, resources, changes, reason):
+def test_a_plan_refuses_machines_that_cannot_run_the_phase(
+    phase,
+    resources,
+    changes,
+):
     assert train_phase.check_on is not None
     train_phase.check_on(phase, Cpu(2))
     chunked = {"num_microbatches": 2, "attention_kernel": "chunked"}
@@ -639,58 +608,24 @@ WIDE = LlamaConfig(4096, 512, 1024, 2, 4, 2, 128, 4096)
 
 
 @pytest.mark.parametrize(
-    ("resources", "changes", "reason"),
+    ("resources", "changes"),
     [
-        (
-            Gpu("H200", 2),
-            {"attention_kernel": "cudnn", "compute_dtype": "float32"},
-            r"on 2 x H200: attention kernel 'cudnn': float32 queries, .* None takes the default",
-        ),
-        (
-            Gpu("H200", 2),
-            {"attention_kernel": "tokamax", "compute_dtype": "float32"},
-            r"on 2 x H200: attention kernel 'tokamax': float32 queries, .* None takes the default",
-        ),
-        (
-            Gpu("A100-80G", 2),
-            {"attention_kernel": "tokamax", "compute_dtype": "bfloat16"},
-            "'tokamax': its kernels are taken for H100 and H200, and the device is 'A100-80G'",
-        ),
-        (
-            Gpu("H200", 2),
-            {"attention_kernel": "pallas_gpu", "sequence_length": 100},
-            "'pallas_gpu': 100 tokens of a row",
-        ),
-        (
-            Gpu("H200", 2),
-            {"attention_kernel": "pallas_gpu", "model": dataclasses.replace(WIDE, head_dim=96)},
-            "'pallas_gpu': head_dim 96 is none of 64, 128; use",
-        ),
-        (Tpu("v6e-4"), {"attention_kernel": "splash", "sequence_length": 1000}, "on v6e-4: .*'splash': 1000 tokens of"),
-        (Tpu("v6e-4"), {"sequence_length": 1000}, r"on v6e-4: .*'splash': 1000 tokens .* or context_parallel\.$"),
-        (
-            Tpu("v6e-4"),
-            {"sequence_length": 1000, "loss_kernel": "chunked_wide"},
-            r"on v6e-4: .*'splash': 1000 tokens .* or context_parallel\.$",
-        ),
-        (Tpu("v5litepod-4"), {"sequence_length": 128, "context_parallel": 2}, "'splash': 64 tokens of a row"),
-        (Tpu("v5litepod-4"), {"sequence_length": 1023, "context_parallel": 2}, "1,023, which does not divide into"),
-        (
-            Tpu("v5litepod-4"),
-            {"scatter_kernel": "pallas_tpu", "model": dataclasses.replace(WIDE, hidden_size=384)},
-            r"'pallas_tpu': the gradient \[384, \d+\] over 2 devices: its rows a device are not a whole number of 128",
-        ),
-        (Gpu("H200", 8), {"model_parallel": 8}, "num_attention_heads is 4, which the model axis of 8 devices"),
-        (
-            Tpu("v4-16"),
-            {"model": dataclasses.replace(WIDE, hidden_size=500)},
-            r"hidden_size is 500, .* of 8 devices do not divide; at most 4 of them .* 2 times the replica_parallel",
-        ),
+        (Gpu("H200", 2), {"attention_kernel": "cudnn", "compute_dtype": "float32"}),
+        (Gpu("H200", 2), {"attention_kernel": "tokamax", "compute_dtype": "float32"}),
+        (Gpu("A100-80G", 2), {"attention_kernel": "tokamax", "compute_dtype": "bfloat16"}),
+        (Gpu("H200", 2), {"attention_kernel": "pallas_gpu", "sequence_length": 100}),
+        (Gpu("H200", 2), {"attention_kernel": "pallas_gpu", "model": dataclasses.replace(WIDE, head_dim=96)}),
+        (Tpu("v6e-4"), {"attention_kernel": "splash", "sequence_length": 1000}),
+        (Tpu("v6e-4"), {"sequence_length": 1000}),
+        (Tpu("v6e-4"), {"sequence_length": 1000, "loss_kernel": "chunked_wide"}),
+        (Tpu("v5litepod-4"), {"sequence_length": 128, "context_parallel": 2}),
+        (Tpu("v5litepod-4"), {"sequence_length": 1023, "context_parallel": 2}),
+        (Tpu("v5litepod-4"), {"scatter_kernel": "pallas_tpu", "model": dataclasses.replace(WIDE, hidden_size=384)}),
+        (Gpu("H200", 8), {"model_parallel": 8}),
+        (Tpu("v4-16"), {"model": dataclasses.replace(WIDE, hidden_size=500)}),
     ],
 )
-def test_a_shape_that_a_kernel_or_the_mesh_does_not_take_is_refused_in_its_own_words(
-    phase, resources, changes, reason, monkeypatch
-):
+def test_a_plan_refuses_a_shape_for_a_kernel_or_the_mesh(phase, resources, changes, monkeypatch):
     monkeypatch.setattr("runtime.kernels.attention_tokamax.missing", lambda: None)  # whatever is installed here
     fits = {"model": WIDE, "sequence_length": 1024, "global_batch_size": 8, "compute_dtype": "bfloat16"}
     assert train_phase.check_on is not None
@@ -714,13 +649,17 @@ def test_kernels_are_chosen_by_the_kind_of_device_that_a_slice_has(phase, monkey
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "message"),
+    ("field", "value"),
     [
-        ("packing", "whole_documents", "packing changes from 'concatenate' to 'whole_documents'"),
-        ("sequence_length", SEQUENCE_LENGTH // 2, "sequence_length changes from 16 to 8"),
+        ("packing", "whole_documents"),
+        ("sequence_length", SEQUENCE_LENGTH // 2),
     ],
 )
-def test_other_rows_cannot_go_on_with_the_old_position(phase, field, value, message):
+def test_other_rows_cannot_keep_the_data_position(
+    phase,
+    field,
+    value,
+):
     start = train_phase("first", phase).as_input()
     other = phase.model_copy(update={"start": start, "until_step": 10, field: value, "acknowledge": (field,)})
     for restore in ("everything", "everything_but_optimizer"):
@@ -732,12 +671,12 @@ def test_other_rows_cannot_go_on_with_the_old_position(phase, field, value, mess
 
 
 @pytest.mark.parametrize("field", ["checkpoint_every_steps", "publish_every_steps", "give_up_seconds"])
-def test_a_distance_below_what_can_be_is_refused(phase, field):
+def test_a_negative_distance_is_an_error(phase, field):
     with expect_error(ValidationError):
         TrainPhaseConfig(**dict(phase) | {field: -1})
 
 
-def test_a_milestone_before_which_every_update_was_left_out_has_no_final_loss(tmp_path, phase, monkeypatch):
+def test_a_milestone_after_skipped_steps_only_has_no_final_loss(tmp_path, phase, monkeypatch):
     trajectory = Trajectory(tmp_path, "e" * 64)
     monkeypatch.setattr(MetricsTable, "mean_loss_of_last", lambda self, steps: None)
     assert trajectory.run(phase.model_copy(update={"publish_every_steps": 1})).final_loss is None
@@ -752,26 +691,26 @@ def test_every_field_that_changes_the_numbers_is_in_the_diff_of_two_phases():
     assert len(marked) == len(execution) + len(elsewhere) + len(set(COMPARED_FIELDS))
 
 
-def test_a_cache_that_was_made_anew_is_a_jump_and_one_of_the_same_identity_is_none(tmp_path, phase):
+def test_another_cache_is_an_abrupt_change_and_one_of_the_same_identity_is_none(tmp_path, phase):
     start = train_phase("first", phase).as_input()
     following = phase.model_copy(update={"start": start, "until_step": 10})
     same = phase.caches["web"]
-    renamed = Input(None, name="tokenize/renamed", digest=same.digest, path=str(tmp_path), result=same.result)
+    renamed = Input(name="tokenize/renamed", digest=same.digest, path=str(tmp_path), result=same.result)
     train_phase.check(following.model_copy(update={"caches": {"web": renamed}}))
-    made_anew = Input(None, name="tokenize/web", digest="b" * 64, path=str(tmp_path), result=same.result)
+    made_anew = Input(name="tokenize/web", digest="b" * 64, path=str(tmp_path), result=same.result)
     jumping = following.model_copy(update={"caches": {"web": made_anew}})
     with expect_error(RefusedConfigError) as refused:
         train_phase.check(jumping)
     train_phase.check(jumping.model_copy(update={"acknowledge": tuple(json.loads(refused.value.cure["acknowledge"]))}))
 
 
-def test_what_is_never_a_jump_cannot_be_acknowledged(phase):
+def test_a_gradual_change_cannot_be_acknowledged(phase):
     with expect_error(ValidationError):
         TrainPhaseConfig(**dict(phase) | {"acknowledge": ("rope", "wieght_decay")})
-    assert TrainPhaseConfig(**dict(phase) | {"acknowledge": JUMPS}).acknowledge == JUMPS
+    assert TrainPhaseConfig(**dict(phase) | {"acknowledge": ACKNOWLEDGED_FIELDS}).acknowledge == ACKNOWLEDGED_FIELDS
 
 
-def test_a_jump_that_nobody_acknowledged_is_refused_when_the_plan_is_made(phase):
+def test_a_plan_refuses_an_unacknowledged_change(phase):
     first = train_phase("first", phase)
     jumping = {"start": first, "until_step": 10, "weight_decay": 0.2}
     with expect_error(ValueError):
@@ -779,7 +718,7 @@ def test_a_jump_that_nobody_acknowledged_is_refused_when_the_plan_is_made(phase)
     train_phase.check(phase.model_copy(update=jumping | {"start": first.as_input(), "acknowledge": ("weight_decay",)}))
 
 
-def test_a_source_that_will_be_read_too_often_is_a_warning_in_the_log(tmp_path, phase, cache, caplog):
+def test_a_source_over_its_limit_of_epochs_is_a_warning(tmp_path, phase, cache, caplog):
     Trajectory(tmp_path / "fine", "e" * 64).run(until(phase, 2))
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     small = cache.bound(path=cache.path, result=cache.result.model_copy(update={"num_train_tokens": 100}))
@@ -787,8 +726,7 @@ def test_a_source_that_will_be_read_too_often_is_a_warning_in_the_log(tmp_path, 
     trajectory.run(until(phase, 2, caches={"web": small}))
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING], "8 of 6 sequences"
     trajectory.run(until(phase, 8, caches={"web": small}))
-    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert record.getMessage().startswith("mixture: 'web' is read 5.33 times in all (limit 4, passed in a phase)")
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
 
 
 def test_a_plan_refuses_a_mixture_that_names_a_source_without_a_cache(phase):
@@ -852,7 +790,7 @@ def test_the_log_normalizer_of_a_source_is_that_of_the_logits_over_its_targets(t
         assert row.log_normalizer_sum == pytest.approx(normalizer[own].sum(), rel=1e-5)
 
 
-def test_under_a_learned_mixture_a_stopped_phase_ends_with_the_bytes_of_one_that_was_not(tmp_path, mixed):
+def test_a_stopped_phase_with_a_learned_mixture_ends_with_the_same_bytes(tmp_path, mixed):
     whole, stopped = Trajectory(tmp_path / "whole", "e" * 64), Trajectory(tmp_path / "stopped", "e" * 64)
     whole.run(mixed)
     for asked in (5, 9):
@@ -873,7 +811,7 @@ def test_the_number_of_devices_does_not_change_a_draw(tmp_path, mixed, use_devic
     assert drawn[0] == drawn[1] == drawn[2]
 
 
-def test_a_replay_draws_what_the_log_says_and_not_what_its_own_losses_would(tmp_path, mixed, use_devices):
+def test_a_replay_draws_by_the_log_and_not_by_its_own_losses(tmp_path, mixed, use_devices):
     original, replayed = Trajectory(tmp_path / "one", "e" * 64), Trajectory(tmp_path / "two", "f" * 64)
     original.run(mixed)
     use_devices(4)
@@ -889,7 +827,7 @@ def test_a_replay_draws_what_the_log_says_and_not_what_its_own_losses_would(tmp_
     assert replayed.metrics(30)[29].loss != original.metrics(30)[29].loss
 
 
-def test_another_mixing_policy_is_a_jump_that_must_be_meant(mixed):
+def test_another_mixing_policy_must_be_acknowledged(mixed):
     start = train_phase("first", mixed).as_input()
     changed = mixed.model_copy(update={"start": start, "until_step": 40, "mixing": LossDrop()})
     with expect_error(ValueError):
@@ -905,7 +843,7 @@ def test_a_plan_sees_the_complete_temporary_checkpoints_of_an_interrupted_phase(
     assert list(train_phase.resumes_at([*paths, "events/a.jsonl"])) == [400]
 
 
-def test_a_phase_that_jumps_is_refused_with_the_option_that_says_it_is_meant(phase: TrainPhaseConfig):
+def test_an_unacknowledged_change_has_its_option_in_the_error(phase: TrainPhaseConfig):
     jumping = train_phase("first", phase).then("second", until_step=12, weight_decay=0.5)
     assert train_phase.check is not None
     with expect_error(RefusedConfigError) as refused:
@@ -914,7 +852,7 @@ def test_a_phase_that_jumps_is_refused_with_the_option_that_says_it_is_meant(pha
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32])
-def test_a_seed_that_would_give_the_first_weights_of_another_is_refused(seed):
+def test_a_seed_of_more_than_32_bits_is_an_error(seed):
     # What the refusal is for: only 32 bits of it make the key.
     assert (jax.random.key_data(jax.random.key(seed)) == jax.random.key_data(jax.random.key(seed % 2**32))).all()
     with expect_error(ValidationError):

@@ -60,9 +60,9 @@ def test_a_signal_to_the_driver_of_a_phase_in_its_own_process_is_a_wish_to_stop(
     (saved,) = checkpoints(tmp_path)
     assert 0 < saved < UNTIL_STEP
     reason = r"\((signal SIG\w+|the driver asked to stop)\)"
-    assert re.search(rf"stopped:  its work so far is kept: at step {saved} of {UNTIL_STEP} {reason}\n", stopped.output)
+    assert re.search(rf"stopped:  its work is kept: at step {saved} of {UNTIL_STEP} {reason}\n", stopped.output)
     assert re.search(rf"stopped as asked: at step {saved} of {UNTIL_STEP} {reason}\n", log_of_phase(tmp_path))
-    assert re.search(rf"to go on:  \S+ {SCRIPT} --prefix {tmp_path} --backend local\n", stopped.errors)
+    assert re.search(rf"continue:  \S+ {SCRIPT} --prefix {tmp_path} --backend local\n", stopped.errors)
     last = ended(start(tmp_path))
     assert last.code == 0, last.output + last.errors
     log = max(tmp_path.glob("work/*/events/*"))

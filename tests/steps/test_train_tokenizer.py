@@ -92,7 +92,7 @@ def cut(folder: Path, documents: list[Document], num_shards: int) -> Input[Docum
         write_documents(str(folder / names[-1]), documents[part])
     size = sum(map(size_of, documents))
     result = DocumentsResult(shards=tuple(names), num_documents=len(documents), num_bytes=size, dropped={})
-    return Input(None, name="documents", digest="d" * 64, path=str(folder), result=result)
+    return Input(name="documents", digest="d" * 64, path=str(folder), result=result)
 
 
 def lowest(documents: list[Document], num_bytes: int) -> list[Document]:

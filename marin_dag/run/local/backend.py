@@ -1,4 +1,4 @@
-"""LocalBackend: steps one after the other in the driver's own process, where a debugger can follow them."""
+"""LocalBackend: runs steps one after the other in the driver's own process, for a debugger."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from marin_dag.store.retry import SHARD_PAUSES_SECONDS, patiently
 
 
 class LocalBackend:
-    """See Backend. A cancelled step is asked to stop, and refused at its commit if it does not listen."""
+    """See Backend. A cancelled step is asked to stop; if it does not, its commit fails."""
 
     max_running = max_alike = 1
     announcement = ""
@@ -32,7 +32,7 @@ class LocalBackend:
 
     def submit(self, task: Task) -> None:
         """See Backend."""
-        refuse_gangs({task.name: task.resources})  # of a step that another run has given up
+        refuse_gangs({task.name: task.resources})  # a step that another driver has given up
         self._cancelled.discard(task.key)
         self._queue.append(task)
 
@@ -48,7 +48,7 @@ class LocalBackend:
         channel = _DirectChannel(self._listener, lambda: self._is_stopping or task.key in self._cancelled)
         try:
             outcome = run_attempt(task, channel, SequentialFanOut(), capture_prints=False)
-        except Exception as error:  # before the step began, or while its log was closed
+        except Exception as error:  # before the step started, or while its log was closed
             outcome = Outcome(task, "failed", failure=failure_of(task, error))
         return [outcome]
 
@@ -57,7 +57,7 @@ class LocalBackend:
         self._is_stopping = True
 
     def withdraw(self, key: str) -> None:
-        """See Backend. Called between two steps, when what is handed over has not begun."""
+        """See Backend. Called between two steps, when no submitted task has started."""
         self.cancel(key)
 
     def cancel(self, key: str) -> None:
@@ -74,11 +74,11 @@ class _DirectChannel:
         self.stop_requested = stop_requested
         self.report: Callable[[str, Progress], None] = listener.on_progress
         self.published: Callable[[str], None] = listener.on_published
-        self.remark: Callable[[str], None] = listener.on_remark
+        self.warn: Callable[[str], None] = listener.on_warning
 
 
 class SequentialFanOut:
-    """Shards one after the other, in this process."""
+    """Runs shards one after the other, in this process."""
 
     def run(
         self, calls: Sequence[Callable[[], Any]], in_flight: int, label: str, stop_requested: Callable[[], bool]

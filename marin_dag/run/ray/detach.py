@@ -1,6 +1,6 @@
-"""Detached runs: the driver as a job of the Ray cluster, which goes on when the terminal is gone.
+"""Detached runs: the driver as a job of the Ray cluster, which continues when the terminal is gone.
 
-The job gets a copy of the project's folder, without what git ignores: an edit made meanwhile does not reach it.
+The job gets a copy of the project's folder, without what git ignores, so that later edits do not reach it.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from typing import Any
 
 from marin_dag.errors import UserError
 from marin_dag.ledger.provenance import DETACHED_FROM, RUN_NAME, git_state
-from marin_dag.run.ray.cluster import JOB_NAME, first_line, refuse_unreachable, unreachable, use_the_token
+from marin_dag.run.ray.cluster import JOB_NAME, check_reachable, first_line, unreachable, use_token
 
 DRAIN_SECONDS = 3600
 """How long running steps may take to save their work before Ray kills the driver."""
@@ -34,7 +34,7 @@ NOT_SENT = (".git", ".venv")
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One detached run."""
+    """A detached run."""
 
     name: str
     status: str
@@ -42,107 +42,105 @@ class Job:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is over, well or not."""
+        """Whether the job has ended."""
         return self.status in ENDED
 
 
 class DetachedRuns:
-    """The detached runs of one pipeline under one prefix, on the cluster of RAY_ADDRESS."""
+    """The detached runs of one pipeline under one prefix, on the cluster at RAY_ADDRESS."""
 
     def __init__(self, pipeline: str, prefix: str) -> None:
         address = os.environ.get("RAY_ADDRESS")
         if not address:
             raise UserError(
-                "a detached run needs a cluster that outlives this terminal: set RAY_ADDRESS to one, or start one on "
-                "this machine: `RAY_AUTH_MODE=token ray start --head`, then `export RAY_ADDRESS=auto`."
+                "RAY_ADDRESS is not set, and a detached run needs a cluster that outlives this terminal. Set it to a "
+                "cluster, or start one on this machine: `RAY_AUTH_MODE=token ray start --head`, then "
+                "`export RAY_ADDRESS=auto`."
             )
-        refuse_unreachable(address)
-        use_the_token()
-        logging.getLogger("ray").setLevel(logging.ERROR)  # each file that it does not upload is a line otherwise
+        check_reachable(address)
+        use_token()
+        logging.getLogger("ray").setLevel(logging.ERROR)  # below that it logs each file that it does not send
         from ray.exceptions import RayError
         from ray.job_submission import JobSubmissionClient
 
-        self._of = {"pipeline": pipeline, "prefix": prefix}
+        self._metadata = {"pipeline": pipeline, "prefix": prefix}
         try:
             self._client: Any = JobSubmissionClient()
         except (ConnectionError, RuntimeError, ValueError, RayError) as error:
             raise UserError(unreachable(address, first_line(error))) from error
 
     def submit(self, command: Sequence[str], folder: Path, *, not_sent: Sequence[str] = ()) -> str:
-        """Starts `command`, whose first word is python, in a copy of `folder`; returns the job's name.
+        """Start a driver as a job in a copy of `folder`; return the job's name.
 
-        `not_sent` are prefixes that hold outputs, beside the run's own.
+        Args:
+            command: the command of the driver, whose first word is python.
+            folder: the project's folder.
+            not_sent: other prefixes with outputs, which may lie in `folder`.
         """
         python, *words = command
-        name = f"{self._of['pipeline']}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-        self._submit(
-            # Its own standard error too, so that the log shows what went wrong where it did.
-            entrypoint=self._entrypoint(python, words),
-            submission_id=name,
-            metadata=self._of | {JOB_NAME: self._of["pipeline"]},
-            runtime_env={
+        name = f"{self._metadata['pipeline']}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        outputs = (path for prefix in (self._metadata["prefix"], *not_sent) for path in _outputs_below(folder, prefix))
+        job = {
+            "entrypoint": self._entrypoint(python, words),
+            "submission_id": name,
+            "metadata": self._metadata | {JOB_NAME: self._metadata["pipeline"]},
+            "runtime_env": {
                 "working_dir": str(folder),
-                "excludes": [
-                    *NOT_SENT,
-                    *(name for prefix in (self._of["prefix"], *not_sent) for name in _outputs_below(folder, prefix)),
-                ],
+                "excludes": [*NOT_SENT, *outputs],
                 "env_vars": {
                     "RAY_JOB_STOP_WAIT_TIME_S": str(DRAIN_SECONDS),
                     RUN_NAME: name,
                     DETACHED_FROM: json.dumps(git_state(folder)),
                 },
             },
-        )
-        return name
-
-    def _submit(self, **job: Any) -> None:
+        }
         deadline = time.monotonic() + AGENT_SECONDS
         while True:
             try:
                 self._client.submit_job(**job)
-                return
+                return name
             except RuntimeError as error:
-                # A cluster that has just been started takes a while to have somebody who starts jobs.
+                # A cluster takes a while after its start until it has an agent that starts jobs.
                 if NO_AGENT not in str(error) or time.monotonic() > deadline:
-                    raise UserError(f"the cluster does not take the job: {first_line(error)}.") from error
+                    raise UserError(f"RAY_ADDRESS: the cluster does not take the job: {first_line(error)}.") from error
             time.sleep(POLL_SECONDS)
 
     def _entrypoint(self, python: str, words: Sequence[str]) -> str:
-        """This very interpreter, if the driver will run on this machine; elsewhere what the cluster calls python."""
+        """Return the command of the job: with this interpreter if the driver runs here, else with the cluster's."""
         if not self._is_here():
             return f"exec {shlex.join([python, '-u', *words])}"
         command = shlex.join([sys.executable, "-u", *words])
-        # Ray tells a driver the address of whichever cluster was last started on the machine, not of the job's own.
+        # Ray gives a driver the address of the cluster that was started last on the machine, not of the job's own.
         address = os.environ["RAY_ADDRESS"]
         return f"exec {command}" if address == "auto" else f"RAY_ADDRESS={shlex.quote(address)} exec {command}"
 
     def _is_here(self) -> bool:
-        if os.environ["RAY_ADDRESS"].startswith("http"):  # a tunnel perhaps
+        if os.environ["RAY_ADDRESS"].startswith("http"):  # perhaps a tunnel
             return False
         host = self._client.get_address().rpartition("://")[2].rpartition(":")[0]
         own = {"127.0.0.1", "localhost", socket.gethostname()}
-        with contextlib.suppress(OSError):  # a machine that does not know its own name
+        with contextlib.suppress(OSError):  # the machine does not know its own name
             own.add(socket.gethostbyname(socket.gethostname()))
         return host in own
 
     def newest(self, name: str | None = None) -> Job:
-        """The job of that name, else the one that runs, else the one that ended last."""
-        found = [job for job in self._client.list_jobs() if job.submission_id is not None]
+        """Return the job with that name; without a name the running one, else the one that ended last."""
+        jobs = [job for job in self._client.list_jobs() if job.submission_id]
         if name is None:
-            found = [job for job in found if self._of.items() <= (job.metadata or {}).items()]
+            found = [job for job in jobs if self._metadata.items() <= (job.metadata or {}).items()]
         else:
-            found = [job for job in found if job.submission_id == name]
+            found = [job for job in jobs if job.submission_id == name]
         if not found:
-            what = f"no detached run called {name!r}" if name else f"no detached run of {self._of['pipeline']}"
-            others = sorted(job.submission_id for job in self._client.list_jobs() if job.submission_id)
-            listed = f"; there are {', '.join(others)}" if others else ""
-            raise UserError(f"{what} with --prefix {self._of['prefix']} on this cluster{listed}.")
+            what = f"no detached run called {name!r}" if name else f"no detached run of {self._metadata['pipeline']}"
+            others = ", ".join(sorted(job.submission_id for job in jobs))
+            listed = f"; there are {others}" if others else ""
+            raise UserError(f"{what} with --prefix {self._metadata['prefix']} on this cluster{listed}.")
         newest = max(found, key=lambda job: (job.status.value not in ENDED, job.start_time or 0))
         return Job(newest.submission_id, newest.status.value, newest.message or "")
 
     def follow(self, name: str) -> Job:
-        """Prints what the job says until it has ended."""
-        import asyncio  # not above: it costs every plan what it costs here once
+        """Print the job's log until it has ended; return the job."""
+        import asyncio  # not above: every plan would pay for the import
 
         asyncio.run(self._print_log(name))
         while not (job := self.newest(name)).has_ended:
@@ -154,18 +152,15 @@ class DetachedRuns:
             print(text, end="", flush=True)
 
     def stop(self, name: str) -> None:
-        """Asks the driver to let running steps save their work, as one Ctrl-C does."""
+        """Ask the driver to let running steps save their work, as one Ctrl-C does."""
         self._client.stop_job(name)
 
 
 def _outputs_below(folder: Path, prefix: str) -> list[str]:
-    """Outputs that lie below the project's folder are data, whether git is told to ignore them or not."""
+    """Return patterns of outputs below the project's folder: they are data, whether git ignores them or not."""
     if "://" in prefix:
         return []
-    # By the names they are called by, and by where links lead: what is packed follows links.
-    places = [
-        (Path(prefix).absolute(), folder.absolute()),
-        (Path(prefix).resolve(), folder.resolve()),
-    ]
+    # By their names and by where links lead: packing follows links.
+    places = [(Path(prefix).absolute(), folder.absolute()), (Path(prefix).resolve(), folder.resolve())]
     below = {path.relative_to(top).as_posix() for path, top in places if path != top and path.is_relative_to(top)}
     return ["/" + re.sub(r"([\\*?\[\]!# ])", r"\\\1", name) for name in sorted(below)]

@@ -1,7 +1,7 @@
-"""Gang: one step on several hosts. Reserved together, started together, and if one member falls, all end as one.
+"""Gang: one step on several hosts, which are reserved, start and end together.
 
-Members are actors and not tasks, so that the end of the gang is a kill on every host: a process that waits in a
-collective for a dead one hears no exception, and chips are free only when the process that holds them is gone.
+Members are actors and not tasks, so that the gang ends with a kill on every host: a process that waits in a collective
+for a dead peer gets no exception, and chips are free only when the process that holds them is gone.
 """
 
 import contextlib
@@ -9,32 +9,29 @@ import dataclasses
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
+from marin_dag.graph.context import Host
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
 from marin_dag.graph.slices import slice_shape
 from marin_dag.ledger.records import Failure, Records
 from marin_dag.run.attempt import failure_of, run_attempt
-from marin_dag.run.context import Host
-from marin_dag.run.ray.switchboard import MEETING_POLL_SECONDS, SwitchboardChannel
+from marin_dag.run.ray.control_actor import MEETING_POLL_SECONDS, ControlChannel
 from marin_dag.run.task import Outcome, Task
 from marin_dag.store.prefix import open_store
 
 POLL_SECONDS = 0.5
 SLICE_HEAD_SECONDS = 10.0
-"""How long one try for the first host of a slice lasts; between two tries a wish to stop is heard."""
+"""Length of one try to reserve the first host of a slice; a stop is noticed between two tries."""
 OTHER_FAILURES_SECONDS = 3.0
-"""How long the other members are given to say what they died of: the first to fall need not be the cause."""
+"""How long the other members may take to report their failures: the first to fail need not be the cause."""
 LOST_PEER_SECONDS = 60.0
-"""The same, where all that is known is that somebody is gone. A machine that vanishes closes no connection, and Ray,
-which tells that from a program's mistake, looks every few seconds and gives it up after half a minute. (Memory that ran
-out on one host's device is such an error as well: its peers, which wait for it, are held as long.)"""
+"""The same if all failures so far only say that a peer is gone. A machine that vanishes closes no connection, and Ray
+gives it up after half a minute. (Running out of device memory on one host is reported like a lost peer.)"""
 STOPPED_ALONE_SECONDS = 900.0
-"""How long the others may take to leave when one member has left as it was asked to. Hosts that agreed leave together;
-one that did not know waits for the first, for a day or for ever."""
-LOST_PEER_ERRORS = frozenset({"JaxRuntimeError", "XlaRuntimeError", "DistBackendError"})
-"""What a collective raises when another member is gone: a consequence if any member has another error to show."""
+"""How long the others may take to leave when one member has stopped as asked. Hosts that agreed leave together; a host
+that did not know waits for the first for ever."""
 
 
 class GangStoppedError(Exception):
@@ -42,53 +39,54 @@ class GangStoppedError(Exception):
 
 
 class HostsDisagreedError(Exception):
-    """Some hosts saved their work and left, and the others went on without them."""
+    """Some hosts saved their work and left, and the others continued without them."""
 
     is_transient = True
 
 
 class Reservation(Protocol):
-    """Hosts that are held for one gang."""
+    """Hosts reserved for one gang."""
 
     placement_group: Any
     resources_per_host: dict[str, float]
 
     def release(self) -> None:
-        """Gives them back."""
+        """Release the hosts."""
 
 
 class Gang:
-    """One attempt of one step on several hosts, watched by a thread of the driver.
+    """An attempt at a step on several hosts, watched by a thread of the driver.
 
     Args:
         task: the attempt.
-        switchboard: handle to the driver's.
-        on_ended: called from the thread, once, with how it ended.
+        control: handle of the driver's control actor.
+        on_ended: called once, from the thread, with the outcome.
     """
 
-    def __init__(self, task: Task, switchboard: Any, on_ended: Callable[[Outcome], None]) -> None:
+    def __init__(self, task: Task, control: Any, on_ended: Callable[[Outcome], None]) -> None:
         self._task = task
-        self._switchboard = switchboard
+        self._control = control
         self._on_ended = on_ended
+        self._lost_peer_errors = frozenset(task.kind.load().lost_peer_errors)
         self._is_stopping = threading.Event()
         self._is_cancelled = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"gang {task.name}", daemon=True)
 
     def start(self) -> None:
-        """Begins to wait for the hosts."""
+        """Start to wait for the hosts."""
         self._thread.start()
 
     def request_stop(self) -> None:
-        """Withdraws a gang that has no hosts yet; one that runs hears of it by the switchboard."""
+        """Withdraw a gang that has no hosts yet; a running one learns of the stop from the control actor."""
         self._is_stopping.set()
 
     def cancel(self) -> None:
-        """Kills all members."""
-        self._switchboard.stop.remote(self._task.attempt)
+        """Kill all members."""
+        self._control.stop.remote(self._task.attempt)
         self._is_cancelled.set()
 
     def join(self, timeout_seconds: float) -> None:
-        """Waits for the end."""
+        """Wait for the end."""
         self._thread.join(timeout_seconds)
 
     def _run(self) -> None:
@@ -104,10 +102,10 @@ class Gang:
         import ray
 
         task = self._task
-        reservation = reserve(task.resources, self._refuse_if_stopped)
+        reservation = reserve(task.resources, self._check_stopped)
         members: list[Any] = []
         try:
-            self._refuse_if_stopped()
+            self._check_stopped()
             known = tuple(Records(open_store(task.prefix)).milestones(task.digest))
             task = dataclasses.replace(task, known_milestones=known)
             hosts = hosts_of(task.resources)
@@ -117,19 +115,19 @@ class Gang:
                 shown = member.run.options(
                     name=f"{task.name}: host {host.index + 1}/{host.num_hosts}", enable_task_events=True
                 )
-                running[shown.remote(task, host, self._switchboard)] = host.index
-            return self._watched(running)
+                running[shown.remote(task, host, self._control)] = host.index
+            return self._watch(running)
         finally:
             for member in members:
                 ray.kill(member)
             reservation.release()
 
-    def _refuse_if_stopped(self) -> None:
+    def _check_stopped(self) -> None:
         if self._is_stopping.is_set() or self._is_cancelled.is_set():
             raise GangStoppedError
 
-    def _watched(self, running: dict[Any, int]) -> Outcome:
-        """How the attempt ended: as host 0 says if all ended well, else as the member says that fell first."""
+    def _watch(self, running: dict[Any, int]) -> Outcome:
+        """Return host 0's outcome if all members end well, else the failure that caused the others."""
         import ray
 
         outcomes: dict[int, Outcome] = {}
@@ -144,16 +142,16 @@ class Gang:
                 outcomes[index] = outcome = self._outcome(reference, index)
                 if outcome.failure is not None:
                     failures.append(outcome.failure)
-                    deadline = min(deadline, time.monotonic() + patience_seconds(failures))
+                    deadline = min(deadline, time.monotonic() + patience_seconds(failures, self._lost_peer_errors))
                 elif outcome.status == "stopped":
                     deadline = min(deadline, time.monotonic() + STOPPED_ALONE_SECONDS)
         if failures:
-            return Outcome(self._task, "failed", failure=cause_of(failures))
+            return Outcome(self._task, "failed", failure=cause_of(failures, self._lost_peer_errors))
         if running:
             gone, here = (", ".join(str(host + 1) for host in sorted(who)) for who in (outcomes, running.values()))
             raise HostsDisagreedError(
-                f"asked to stop, host {gone} left and host {here} did not follow within {STOPPED_ALONE_SECONDS:g} s, "
-                "so that all are ended; the function must have its hosts agree on where to stop."
+                f"host {gone} stopped as asked, and host {here} did not within {STOPPED_ALONE_SECONDS:g} s, so all "
+                "were ended. Let the hosts of the step function agree on where to stop."
             )
         return dataclasses.replace(outcomes[0], task=self._task)
 
@@ -172,84 +170,84 @@ class Gang:
 
 
 class Member:
-    """The process on one host."""
+    """Actor on one host of a gang."""
 
-    def run(self, task: Task, host: Host, switchboard: Any) -> Outcome:
-        """Runs the step function, and on host 0 commits what it returned."""
+    def run(self, task: Task, host: Host, control: Any) -> Outcome:
+        """Run the step function; on host 0 commit its result."""
         import ray
 
-        channel = SwitchboardChannel(task.attempt, switchboard)
+        channel = ControlChannel(task.attempt, control)
         with contextlib.ExitStack() as held:
             if host.index == 0:
                 coordinator = held.enter_context(_held_address(ray.util.get_node_ip_address()))
-                ray.get(switchboard.announce.remote(task.attempt, coordinator))
-                channel.begin(task.key)
+                ray.get(control.announce.remote(task.attempt, coordinator))
+                channel.start(task.key)
             else:
-                coordinator = _coordinator(task.attempt, switchboard)
+                coordinator = _coordinator(task.attempt, control)
             host = dataclasses.replace(host, coordinator=coordinator)
-            meeting = _Meeting(task.attempt, host, switchboard)
+            meeting = _Meeting(task.attempt, host, control)
             return run_attempt(task, channel, RefusedFanOut(), capture_prints=True, host=host, meeting=meeting)
 
 
 class RefusedFanOut:
-    """Shards of a gang: none."""
+    """Fan-out of a gang, which may not map."""
 
     def run(self, *arguments: Any) -> Any:
         """See FanOut."""
         raise TypeError(
-            "context.map in a step that runs on several hosts: each of them would make all shards. Map in a step "
-            "before this one."
+            "context.map: a step on several hosts would make all shards on each of them. Map in a step before it."
         )
 
 
 class _Meeting:
-    def __init__(self, attempt: str, host: Host, switchboard: Any) -> None:
+    def __init__(self, attempt: str, host: Host, control: Any) -> None:
         self._attempt = attempt
         self._host = host
-        self._switchboard = switchboard
+        self._control = control
 
     def all_returned(self) -> None:
         """See Meeting. A member that never returns ends the gang, and with it this wait."""
         import ray
 
         def num_returned() -> int:
-            number: int = ray.get(self._switchboard.has_returned.remote(self._attempt, self._host.index))
+            number: int = ray.get(self._control.has_returned.remote(self._attempt, self._host.index))
             return number
 
         while num_returned() < self._host.num_hosts and self._host.index == 0:
             time.sleep(MEETING_POLL_SECONDS)
 
 
-def patience_seconds(failures: list[Failure]) -> float:
-    """How long the members that have not ended are waited for once others have failed so."""
-    is_cause_known = cause_of(failures).error_type not in LOST_PEER_ERRORS
+def patience_seconds(failures: Sequence[Failure], lost_peer_errors: Collection[str]) -> float:
+    """Return how long to wait for the members that still run after these failures of others."""
+    is_cause_known = cause_of(failures, lost_peer_errors).error_type not in lost_peer_errors
     return OTHER_FAILURES_SECONDS if is_cause_known else LOST_PEER_SECONDS
 
 
-def cause_of(failures: list[Failure]) -> Failure:
-    """Of the failures of one gang, in the order in which they came: the one that the others follow from."""
-    return next((failure for failure in failures if failure.error_type not in LOST_PEER_ERRORS), failures[0])
+def cause_of(failures: Sequence[Failure], lost_peer_errors: Collection[str]) -> Failure:
+    """Return the failure that caused the others, given all failures of a gang in their order."""
+    return next((failure for failure in failures if failure.error_type not in lost_peer_errors), failures[0])
 
 
 def hosts_of(resources: Resources) -> list[Host]:
-    """The hosts of a gang, in order, without their meeting point."""
+    """Return the hosts of a gang in order, without coordinator."""
     num_hosts = resources.num_hosts
     num_slices = resources.num_slices if isinstance(resources, Tpu) else 1
     per_slice = num_hosts // num_slices
     return [Host(index, num_hosts, "", index // per_slice, num_slices) for index in range(num_hosts)]
 
 
-def reserve(resources: Resources, refuse_if_stopped: Callable[[], None]) -> Reservation:
-    """Waits until all hosts are held; bundle i of the placement group is host i."""
+def reserve(resources: Resources, check_stopped: Callable[[], None]) -> Reservation:
+    """Wait until all hosts are reserved; bundle i of the placement group is host i."""
     match resources:
         case Tpu():
-            reserved: Reservation = _Slices(resources, refuse_if_stopped)
+            reserved: Reservation = _Slices(resources, check_stopped)
         case Gpu(kind, count, num_hosts):
             reserved = _Machines({"CPU": 1, "GPU": count, f"accelerator_type:{kind}": 0.001}, num_hosts)
         case Cpu(num_cpus, num_hosts):
             reserved = _Machines({"CPU": num_cpus}, num_hosts)
     try:
-        _wait_until_ready(reserved.placement_group, refuse_if_stopped)
+        while not reserved.placement_group.wait(POLL_SECONDS):
+            check_stopped()
     except BaseException:
         reserved.release()
         raise
@@ -257,7 +255,7 @@ def reserve(resources: Resources, refuse_if_stopped: Callable[[], None]) -> Rese
 
 
 class _Machines:
-    """As many machines, all different."""
+    """Reservation of different machines."""
 
     def __init__(self, resources_per_host: dict[str, float], num_hosts: int) -> None:
         import ray
@@ -274,9 +272,9 @@ class _Machines:
 
 
 class _Slices:
-    """Whole TPU slices, found by Ray through the resource that the first host of each declares."""
+    """Reservation of whole TPU slices, which Ray finds by the resource that the first host of each declares."""
 
-    def __init__(self, resources: Tpu, refuse_if_stopped: Callable[[], None]) -> None:
+    def __init__(self, resources: Tpu, check_stopped: Callable[[], None]) -> None:
         from ray.util.tpu import SlicePlacementGroup
 
         shape = slice_shape(resources.slice)
@@ -289,7 +287,7 @@ class _Slices:
             ]
         self.resources_per_host = {"CPU": 1.0, "TPU": float(shape.chips_per_host)}
         while True:
-            refuse_if_stopped()
+            check_stopped()
             try:
                 self._slices = SlicePlacementGroup(
                     topology=shape.topology,
@@ -301,18 +299,13 @@ class _Slices:
                     bundle_label_selector=numbers,
                 )
                 break
-            except TimeoutError:  # all slices are taken; a cluster that grows is told by the request itself
+            except TimeoutError:  # all slices are taken; the request itself makes a cluster grow
                 continue
         self.placement_group: Any = self._slices.placement_group
 
     def release(self) -> None:
         """See Reservation."""
         self._slices.shutdown()
-
-
-def _wait_until_ready(placement_group: Any, refuse_if_stopped: Callable[[], None]) -> None:
-    while not placement_group.wait(POLL_SECONDS):
-        refuse_if_stopped()
 
 
 def _member(reservation: Reservation, host: Host) -> Any:
@@ -322,7 +315,7 @@ def _member(reservation: Reservation, host: Host) -> Any:
     wanted = dict(reservation.resources_per_host)
     actor: Any = ray.remote(Member)
     return actor.options(
-        enable_task_events=False,  # its start; what it runs is shown, by the name of the step
+        enable_task_events=False,  # the dashboard shows its task by the step's name, and not its start
         num_cpus=wanted.pop("CPU"),
         num_gpus=wanted.pop("GPU", 0),
         resources=wanted,
@@ -332,18 +325,18 @@ def _member(reservation: Reservation, host: Host) -> Any:
     ).remote()
 
 
-def _coordinator(attempt: str, switchboard: Any) -> str:
-    """Where host 0 awaits the others; if it never begins, the gang is ended, and this wait with it."""
+def _coordinator(attempt: str, control: Any) -> str:
+    """Wait for host 0's address; if host 0 never starts, the gang is killed, and this wait with it."""
     import ray
 
-    while (address := ray.get(switchboard.coordinator.remote(attempt))) is None:
+    while (address := ray.get(control.coordinator.remote(attempt))) is None:
         time.sleep(MEETING_POLL_SECONDS)
     return str(address)
 
 
 @contextlib.contextmanager
 def _held_address(host: str) -> Iterator[str]:
-    """A port that nobody else gets meanwhile: bound, and shared with who asks to share it, as most servers do."""
+    """Yield an address with a port that no other program gets: bound, and shared with servers that share it too."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -7,9 +7,9 @@ import shlex
 
 import pytest
 
-from marin_dag.graph.forks import Forks
 from marin_dag.ledger.lease import COPIES, Leases
-from marin_dag.ledger.requests import Tellings
+from marin_dag.ledger.requests import Requests
+from marin_dag.plan.forks import Forks
 from marin_dag.store.prefix import open_store
 from tests.catalogue import check_message
 from tests.marin_dag.workbench import Workbench
@@ -233,7 +233,7 @@ def test_a_fork_from_the_saved_state_of_a_running_attempt_is_not_called_lost(sav
 
 
 def test_a_fork_requests_the_milestone_that_it_starts_from_until_it_is_dropped(bench: Workbench) -> None:
-    bench.edit('continues="start", cost=train_cost', 'continues="start", cost=train_cost, hears=("publish",)')
+    bench.edit('continues="start", cost=train_cost', 'continues="start", cost=train_cost, requests=("publish",)')
     store = open_store(str(bench.prefix))
     digest = bench.plan()["second"].step.digest
     leases = Leases(store)
@@ -243,24 +243,24 @@ def test_a_fork_requests_the_milestone_that_it_starts_from_until_it_is_dropped(b
     )
     assert code == 0 and warnings(output) == ""
     check_message(next(line for line in output.splitlines() if line.startswith("requested")).replace(NODE, "<host>"))
-    (request,) = Tellings(store).of(digest)
-    assert (request.word, request.milestone, request.reason) == ("publish", 15, "a try")
-    assert "not_told" not in bench("plan", "--json")[1], "the attempt has yet to reach it"
+    (request,) = Requests(store).of(digest)
+    assert (request.action, request.milestone, request.reason) == ("publish", 15, "a try")
+    assert "milestone_not_requested" not in bench("plan", "--json")[1], "the attempt has yet to reach it"
     bench("drop", "branch")
-    assert Tellings(store).of(digest) == []
+    assert Requests(store).of(digest) == []
     assert bench("fork", "second", "--as", "short", "--set", "until_step=17")[0] == 0
     leases.close()
-    (request,) = Tellings(store).of(digest)
-    assert (request.word, request.milestone) == ("publish", 17)
-    Tellings(store).answer(request, "an attempt", "it will")
+    (request,) = Requests(store).of(digest)
+    assert (request.action, request.milestone) == ("publish", 17)
+    Requests(store).reply(request, "an attempt", "it will")
     bench("drop", "short")
-    assert Tellings(store).of(digest) == [request], "a request with a reply stays"
+    assert Requests(store).of(digest) == [request], "a request with a reply stays"
 
 
 @pytest.mark.parametrize("change", ["start=first@10", "rate=3.0"])
 def test_a_fork_from_the_last_step_of_a_phase_requests_nothing(bench: Workbench, change: str) -> None:
     assert bench("fork", "third", "--as", "branch", "--set", change)[0] == 0
-    assert Tellings(open_store(str(bench.prefix))).ids() == frozenset(), "every run publishes it"
+    assert Requests(open_store(str(bench.prefix))).ids() == frozenset(), "every run publishes it"
 
 
 def test_a_fork_without_an_output_of_its_own_is_warned_about(bench: Workbench) -> None:

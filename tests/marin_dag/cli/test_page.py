@@ -21,7 +21,7 @@ from marin_dag.cli.watched import Watched
 from marin_dag.ledger.lease import Lease, Leases
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.records import attempt_path
-from marin_dag.ledger.requests import Tellings
+from marin_dag.ledger.requests import Requests
 from marin_dag.store.prefix import open_store
 from marin_dag.store.store import StoreError
 from tests.catalogue import check_message
@@ -49,7 +49,7 @@ class Browser:
 def hearing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Workbench:
     """A recipe whose phases take requests, made up to the end of its first phase."""
     monkeypatch.setattr(watched, "LOOK_SECONDS", 0.0)
-    bench.edit('continues="start", cost=train_cost', 'continues="start", cost=train_cost, hears=("save", "publish")')
+    bench.edit('continues="start", cost=train_cost', 'continues="start", cost=train_cost, requests=("save", "publish")')
     bench("--until", "first")
     return bench
 
@@ -88,14 +88,14 @@ def test_it_shows_running_steps_and_sends_requests(hearing: Workbench, browser: 
 
     status, _ = browser("request", {"name": "second", "word": "save", "at": None, "reason": "before lunch"})
     assert status == 200
-    tellings = Tellings(open_store(str(hearing.prefix)))
-    (telling,) = tellings.of(at_work.digest)
-    assert (telling.word, telling.reason) == ("save", "before lunch")
-    (request,) = browser("state")[1]["requests"]
-    assert request["text"].endswith(": before lunch") and request["reply"] is None
-    tellings.answer(telling, "an attempt", "saved step 15")
-    (request,) = browser("state")[1]["requests"]
-    assert request["reply"] == {"text": "saved step 15", "is_refused": False}
+    requests = Requests(open_store(str(hearing.prefix)))
+    (request,) = requests.of(at_work.digest)
+    assert (request.action, request.reason) == ("save", "before lunch")
+    (shown,) = browser("state")[1]["requests"]
+    assert shown["text"].endswith(": before lunch") and shown["reply"] is None
+    requests.reply(request, "an attempt", "saved step 15")
+    (shown,) = browser("state")[1]["requests"]
+    assert shown["reply"] == {"text": "saved step 15", "is_refused": False}
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_request_that_no_step_takes_is_refused_and_not_stored(
     status, error = browser("request", given)
     assert status == 400
     check_message(error)
-    assert Tellings(open_store(str(hearing.prefix))).ids() == frozenset()
+    assert Requests(open_store(str(hearing.prefix))).ids() == frozenset()
 
 
 @pytest.mark.parametrize("key", ["", "wrong"])
@@ -127,7 +127,7 @@ def test_without_the_key_nothing_is_shown_or_sent(
         assert browser(path, given, key=key)[0] == 403
     with urllib.request.urlopen(browser.base) as page:
         assert browser.key not in page.read().decode()
-    assert Tellings(open_store(str(hearing.prefix))).ids() == frozenset()
+    assert Requests(open_store(str(hearing.prefix))).ids() == frozenset()
 
 
 def test_broken_connections_and_bad_requests_print_nothing_and_silent_ones_are_closed(
@@ -239,10 +239,10 @@ def test_a_look_reads_only_the_newest_requests_and_drops_deleted_ones(
     hearing: Workbench, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watched, "SHOWN_REQUESTS", 2)
-    tellings = Tellings(open_store(str(hearing.prefix)))
+    requests = Requests(open_store(str(hearing.prefix)))
     for number in range(5):
-        tellings.tell("ab" * 32, "second", "save", reason=f"reason {number}", fork="x" if number == 3 else "")
-    paths = sorted((hearing.prefix / "told").rglob("*.json"))
+        requests.send("ab" * 32, "second", "save", reason=f"reason {number}", fork="x" if number == 3 else "")
+    paths = sorted((hearing.prefix / "requests").rglob("*.json"))
     paths[0].write_text("{")  # older than those shown
     paths[4].write_text("{")
     state = browser("state")[1]
@@ -250,7 +250,7 @@ def test_a_look_reads_only_the_newest_requests_and_drops_deleted_ones(
     (damaged,) = state["damaged"]
     assert str(paths[4]) in damaged
     paths[4].unlink()
-    tellings.forget("x")
+    requests.withdraw("x")
     state = browser("state")[1]
     assert [request["text"].rpartition(" ")[2] for request in state["requests"]] == ["2", "1"] and state[
         "damaged"

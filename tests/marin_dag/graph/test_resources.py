@@ -1,4 +1,4 @@
-"""Resources: what is refused before anything is reserved, and slices against Ray's own tables."""
+"""Resources: checks before anything is reserved, and slices against Ray's own tables."""
 
 import pytest
 from ray._private.accelerators.tpu import (
@@ -21,7 +21,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_slice_is_what_ray_takes_it_for(name: str):
+def test_a_slice_agrees_with_ray(name: str):
     shape = slice_shape(name)
     assert TPUAcceleratorManager.is_valid_tpu_accelerator_topology(shape.generation, shape.topology)
     assert infer_tpu_pod_type_from_topology(shape.topology, shape.generation) == name
@@ -42,33 +42,31 @@ def test_a_slice_is_what_ray_takes_it_for(name: str):
         (Cpu(2, num_hosts=3), 3, True, "3 x 2 cpu"),
     ],
 )
-def test_a_gang_is_what_needs_several_machines_or_a_slice(
-    resources: Cpu | Gpu | Tpu, num_hosts: int, gang: bool, text: str
-):
+def test_several_machines_or_a_slice_make_a_gang(resources: Cpu | Gpu | Tpu, num_hosts: int, gang: bool, text: str):
     assert resources.num_hosts == num_hosts
     assert is_gang(resources) == gang
     assert str(resources) == text
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    "make",
     [
-        (lambda: Tpu("v4-100"), r"Tpu\.slice is 'v4-100', and there is no slice of that size; there are v4-8, v4-16"),
-        (lambda: Tpu("v9-8"), r"Tpu\.slice is 'v9-8'; write a generation \(v4, v5p, v5litepod, v6e\) and a size"),
-        (lambda: Tpu("v4"), r"Tpu\.slice is 'v4'; write a generation"),
-        (lambda: Tpu("v4-8", num_slices=0), r"Tpu\.num_slices is 0; ask for 1 or more"),
-        (lambda: Cpu(-1), r"Cpu\.num_cpus is -1; ask for 0 cores or more"),
-        (lambda: Cpu(1, num_hosts=0), r"Cpu\.num_hosts is 0; ask for 1 or more"),
-        (lambda: Gpu("H200", 0), r"Gpu\.count is 0; ask for 1 or more, or use Cpu"),
-        (lambda: Gpu("H200", 1, num_hosts=0), r"Gpu\.num_hosts is 0; ask for 1 or more"),
+        lambda: Tpu("v4-100"),
+        lambda: Tpu("v9-8"),
+        lambda: Tpu("v4"),
+        lambda: Tpu("v4-8", num_slices=0),
+        lambda: Cpu(-1),
+        lambda: Cpu(1, num_hosts=0),
+        lambda: Gpu("H200", 0),
+        lambda: Gpu("H200", 1, num_hosts=0),
     ],
 )
-def test_what_there_is_not_is_refused_with_the_cure(make, message: str):
+def test_impossible_resources_are_refused_with_the_cure(make):
     with expect_error(ValueError):
         make()
 
 
-def test_what_is_no_resources_is_refused_where_a_recipe_says_it():
+def test_a_value_that_is_no_resources_is_refused_in_the_recipe():
     config = CountConfig(stride=1, until_step=5)
     with expect_error(UserError):
         count("first", config, resources="gpu")

@@ -21,10 +21,9 @@ from marin_dag.ledger.acceptances import Acceptances
 from marin_dag.ledger.lease import Lease, Leases
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.records import Records
-from marin_dag.ledger.requests import PUBLISH, Tellings
+from marin_dag.ledger.requests import PUBLISH, Requests
 from marin_dag.plan.explain import explain
-from marin_dag.plan.lost_milestones import lost_in
-from marin_dag.plan.milestone_reasons import MilestoneMissing, NotTold
+from marin_dag.plan.milestone_reasons import MilestoneMissing, MilestoneNotRequested, MilestoneOutsideRun
 from marin_dag.plan.plan import Plan, make_plan
 from marin_dag.plan.planned import Verdict
 from marin_dag.plan.reasons import (
@@ -37,11 +36,13 @@ from marin_dag.plan.reasons import (
     render,
 )
 from marin_dag.plan.table import render_plan
+from marin_dag.plan.wanted_milestones import lost_in
 from marin_dag.run.driver import Run
 from marin_dag.run.live import LineDisplay
 from marin_dag.run.local.backend import LocalBackend
 from marin_dag.store.prefix import open_store
 from marin_dag.store.store import Store
+from tests.catalogue import check_message
 from tests.marin_dag.toy_steps import CountConfig, SumConfig, count, executions, summed
 
 TOKENS_A_STEP = 10
@@ -161,9 +162,9 @@ def test_a_stop_that_was_saved_on_the_way_is_published_as_it_is_and_the_plan_say
     Path(lab.store.url(f"work/{phase.digest}/saved-000007.json")).write_text('{"step": 7, "value": 14}')
     fork = phase.at(step=7).then("fork", until_step=9, stride=5)
     (blocked,) = [planned for planned in lab.plan(fork).steps if planned.verdict is Verdict.BLOCKED]
-    (said,) = map(render, blocked.reasons)
-    cure = "`--set phase.until_step=7 --until phase` publishes it as it is"
-    assert said == f"input start: step 7 was saved and not published; {cure}"
+    (reason,) = blocked.reasons
+    assert isinstance(reason, MilestoneMissing) and reason.is_saved
+    check_message(render(reason))
     (planned,) = lab.plan(lab.phase(until_step=7)).steps
     assert planned.reasons == (Resumes(7, 7),)
     assert planned.cost.tokens == 0
@@ -345,7 +346,7 @@ def test_what_overcame_a_crash_and_was_stopped_later_has_not_failed(lab: Lab) ->
         "started: ",
         "retrying: in 0.01 s after ConnectionResetError: reset by peer",
         "started: attempt 2",
-        "stopped: its work so far is kept: at 13 (the driver asked to stop)",
+        "stopped: its work is kept: at 13 (the driver asked to stop)",
     ]
     (planned,) = lab.plan(phase).steps
     assert (planned.verdict, planned.reasons) == (Verdict.BEGUN, (Resumes(13, 20),))
@@ -405,19 +406,10 @@ def test_who_starts_where_nothing_was_kept_hears_of_the_nearest_that_was_saved_t
     def said(start: int) -> str:
         return render(lab.plan(trunk.at(step=start).then("fork", until_step=30, stride=5))["fork"].reasons[0])
 
-    assert said(7) == (
-        "input start: step 7 was not kept; the nearest is 9, which was saved and not published: "
-        "`--set trunk.until_step=9 --until trunk` publishes it as it is (the nearest published is 20), or "
-        "`--set trunk.until_step=7 --until trunk` trains it again up to 7"
-    )
-    assert said(9).startswith("input start: step 9 was saved and not published; `--set trunk.until_step=9")
-    assert said(19) == (
-        "input start: step 19 was not kept; the nearest is 20: start from trunk@20 instead, or "
-        "`--set trunk.until_step=19 --until trunk` trains it again up to 19"
-    )
+    check_message("\n".join(said(start) for start in (7, 9, 19)))
     lab.run(trunk.fork("trunk", until_step=9))
-    assert said(7).startswith("input start: step 7 was not kept; the nearest is 9: start from trunk@9 instead, or ")
-    assert lab.run(trunk.fork("trunk", until_step=7)) == list(range(7)), "what that trains is what it says"
+    check_message(said(7))
+    assert lab.run(trunk.fork("trunk", until_step=7)) == list(range(7)), "the options run what the message says"
     assert lab.plan(trunk.at(step=9).then("fork", until_step=30, stride=5))["fork"].will_run
 
 
@@ -430,11 +422,8 @@ def test_who_starts_outside_a_trajectory_hears_where_it_begins_and_stops(lab: La
         plan = lab.plan(leg.at(step=start).then("fork", until_step=50, stride=5), *others)
         return "; ".join(map(render, plan["fork"].reasons)) if plan["fork"].verdict is Verdict.BLOCKED else ""
 
-    stops = "leg has no step 35, for it stops at 30; start from leg@30 or before, or let it go on: `--set leg."
-    assert said(35).startswith(f"input start: {stops}until_step=35`")
-    assert said(35, later) == "", "another stop of the same trajectory comes by"
-    assert said(20) == "input start: leg has no step 20, for it begins at 20; start from what it starts from"
-    assert "it begins at 20" in said(15, later) and said(21) == ""
+    check_message("\n".join([said(35), said(20), said(15, later)]))
+    assert said(35, later) == said(21) == ""
 
 
 def test_a_leg_that_a_selection_leaves_out_publishes_nothing_for_it(lab: Lab) -> None:
@@ -444,13 +433,12 @@ def test_a_leg_that_a_selection_leaves_out_publishes_nothing_for_it(lab: Lab) ->
     fork = trunk.at(step=7).then("fork", until_step=9, stride=5)
     leg = trunk.fork("leg", until_step=7)
 
-    def planned(*until: str) -> tuple[Verdict, list[str]]:
+    def planned(*until: str) -> tuple[Verdict, list[Any]]:
         step = make_plan(Graph([fork, leg]), lab.store, Selection(until=until))["fork"]
-        return step.verdict, [render(reason) for reason in step.reasons]
+        return step.verdict, list(step.reasons)
 
-    publish = "`--set trunk.until_step=7 --until trunk` publishes it as it is"
-    said = f"input start: step 7 was saved and not published; {publish}"
-    assert planned("fork") == (Verdict.BLOCKED, [said])
+    verdict, (reason,) = planned("fork")
+    assert verdict is Verdict.BLOCKED and isinstance(reason, MilestoneMissing) and reason.is_saved
     assert planned()[0] is planned("fork", "leg")[0] is Verdict.MISSING, "then the leg publishes it on its way"
     assert lost_in(Graph([fork, leg]), [fork], lab.store) == {}
     assert lost_in(Graph([fork, leg]), [fork], lab.store, alone=True)["fork"][0].is_saved
@@ -463,11 +451,10 @@ def test_a_leg_that_a_selection_leaves_out_does_not_make_a_trajectory_longer(lab
     later = leg.then("later", until_step=40)
     graph = Graph([leg.at(step=33).then("fork", until_step=50, stride=5), later])
     (reason,) = make_plan(graph, lab.store, Selection(until=("fork",)))["fork"].reasons
-    assert render(reason).startswith("input start: leg has no step 33, for it stops at 30; start from leg@30")
+    assert isinstance(reason, MilestoneOutsideRun) and (reason.wanted, reason.end) == (33, 30)
     lab.run(later)
     (reason,) = make_plan(graph, lab.store, Selection(until=("fork",)))["fork"].reasons
-    said = "input start: step 33 was not kept; the nearest is 35: start from leg@35 instead"
-    assert render(reason).startswith(said), "what is there is there for any selection"
+    assert isinstance(reason, MilestoneMissing) and (reason.wanted, reason.nearest) == (33, 35)
 
 
 def test_who_starts_where_an_unfinished_trajectory_has_passed_is_blocked_at_once(lab: Lab) -> None:
@@ -478,11 +465,7 @@ def test_who_starts_where_an_unfinished_trajectory_has_passed_is_blocked_at_once
         plan = lab.plan(trunk.at(step=start).then("fork", until_step=30, stride=5))
         return "; ".join(map(render, plan["fork"].reasons)) if plan["fork"].verdict is Verdict.BLOCKED else ""
 
-    assert said(7) == (
-        "input start: step 7 was not kept; the nearest is 13, which was saved and not published: "
-        "`--set trunk.until_step=13 --until trunk` publishes it as it is, or "
-        "`--set trunk.until_step=7 --until trunk` trains it again up to 7"
-    )
+    check_message(said(7))
     assert said(13) == said(15) == "", "a run that comes by publishes it"
 
 
@@ -496,7 +479,7 @@ def test_a_leg_that_cannot_run_itself_is_not_counted_on_for_what_lies_on_its_way
     for targets in ((unable, after), (after, unable)):
         plan = lab.plan(*targets)
         assert [plan[name].verdict for name in ("leg", "fork", "after")] == [Verdict.BLOCKED] * 3
-        assert render(plan["fork"].reasons[0]).startswith("input start: trunk has no step 25, for it stops at 20")
+        assert isinstance(plan["fork"].reasons[0], MilestoneOutsideRun)
     assert lab.carry_out(unable, after) == []
 
 
@@ -543,30 +526,22 @@ def test_who_starts_from_a_step_that_a_running_attempt_was_not_told_of_hears_it(
     monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.01)
     trunk = lab.phase("trunk", until_step=20, publish_every=100)
     told = trunk.at(step=18).then("told", until_step=30, stride=4)
-    said: dict[int | str, list[str]] = {}
+    found: dict[int | str, list[MilestoneNotRequested]] = {}
 
     def look() -> None:
         for start in (7, 18, 19, 20):
             plan = lab.plan(trunk.at(step=start).then("fork", until_step=30, stride=5))
-            said[start] = [render(reason) for reason in plan["fork"].reasons if isinstance(reason, NotTold)]
+            found[start] = [each for each in plan["fork"].reasons if isinstance(each, MilestoneNotRequested)]
             assert plan["fork"].will_run
-        Tellings(lab.store).tell(trunk.digest, "trunk", PUBLISH, milestone=19)
+        Requests(lab.store).send(trunk.digest, "trunk", PUBLISH, milestone=19)
         plan = lab.plan(trunk.at(step=19).then("fork", until_step=30, stride=5))
-        said["told"] = [render(reason) for reason in plan["fork"].reasons if isinstance(reason, NotTold)]
+        found["requested"] = [each for each in plan["fork"].reasons if isinstance(each, MilestoneNotRequested)]
 
     Run([trunk, told], lab.store, LocalBackend(), Curious(17, lab.store, look), command="").run()
-    assert said[18] == said[20] == said["told"] == []
-    here = rf"running on {re.escape(socket.gethostname())} \(pid {os.getpid()}\) since 20\S+"
-    (ahead,), (passed,) = said[19], said[7]
-    assert re.fullmatch(
-        rf"input start: trunk, {here}, was not told to keep step 19: the run that waits for it tells it, or "
-        "`tell trunk publish --at 19` does",
-        ahead,
-    )
-    assert re.fullmatch(
-        rf"input start: trunk, {here}, was not told to keep step 7 and is past it, at 17: .* start from a later one",
-        passed,
-    )
+    assert found[18] == found[20] == found["requested"] == []
+    (ahead,), (passed,) = found[19], found[7]
+    assert (ahead.wanted, ahead.is_past, ahead.pid) == (19, False, os.getpid())
+    assert (passed.wanted, passed.is_past, passed.done) == (7, True, 17)
 
 
 def test_what_an_attempt_was_not_told_of_and_has_saved_is_said_to_be_saved_and_not_lost(
@@ -574,18 +549,17 @@ def test_what_an_attempt_was_not_told_of_and_has_saved_is_said_to_be_saved_and_n
 ) -> None:
     monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.01)
     trunk = lab.phase("trunk", until_step=20, publish_every=100)
-    said: list[tuple[Verdict, list[str]]] = []
+    found: list[tuple[Verdict, list[Any]]] = []
 
     def look() -> None:
         for saved in (7, 12):
             lab.store.write(f"work/{trunk.digest}/saved-{saved:06d}.json", f'{{"step": {saved}, "value": 1}}'.encode())
             planned = lab.plan(trunk.at(step=7).then("fork", until_step=30, stride=5))["fork"]
-            said.append((planned.verdict, [render(r) for r in planned.reasons if not isinstance(r, NeverMade)]))
+            found.append((planned.verdict, [each for each in planned.reasons if not isinstance(each, NeverMade)]))
 
     Run([trunk], lab.store, LocalBackend(), Curious(17, lab.store, look), command="").run()
-    publish = "`--set trunk.until_step=7 --until trunk` publishes it as it is"
-    line = f"input start: step 7 was saved and not published; {publish}"
-    assert said == [(Verdict.MISSING, [line]), (Verdict.BLOCKED, [line])]
+    for (verdict, (reason,)), expected in zip(found, (Verdict.MISSING, Verdict.BLOCKED), strict=True):
+        assert verdict is expected and isinstance(reason, MilestoneMissing) and reason.is_saved
 
 
 @pytest.mark.parametrize("order", [0, 1])
@@ -596,13 +570,3 @@ def test_a_leg_that_starts_within_another_and_stops_before_its_end_is_made_by_th
     assert trunk.digest == later.digest
     assert lab.run(*((trunk, later) if order else (later, trunk))) == list(range(20))
     assert [lab.value(each) for each in (leg, later, trunk)] == [18, 22, 40]
-
-
-def test_what_a_claim_of_an_earlier_version_does_not_say_counts_as_not_told(lab: Lab) -> None:
-    trunk = lab.phase("trunk", until_step=20)
-    claim = lease.this_process("trunk").model_dump_json(exclude={"milestones"})
-    lab.store.create(f"leases/{trunk.digest}/00000001.claim", claim.encode())
-    forks = [trunk.at(step=at).then(f"fork{at}", until_step=30, stride=5) for at in (19, 20)]
-    plan = lab.plan(*forks)
-    told = [[reason.wanted for reason in plan[f.name].reasons if isinstance(reason, NotTold)] for f in forks]
-    assert told == [[19], []]

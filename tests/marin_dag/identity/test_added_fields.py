@@ -1,4 +1,4 @@
-"""`Added`: a field that came later moves no digest at the value that was meant before, and counts at any other."""
+"""`Added`: a later field moves no digest at the value that the class meant before, and counts at any other."""
 
 import dataclasses
 import json
@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, create_model
 
+from marin_dag.code.fingerprint import value_types
 from marin_dag.graph.step import Input, Once, Runtime, Step, StepContext, StopAt, step
 from marin_dag.identity.canonical import canonical, sha256
-from marin_dag.identity.code_identity import value_types
 from marin_dag.identity.diff import FieldChanged, differences
 from marin_dag.values.fields import Added
 from tests.catalogue import expect_error
@@ -47,7 +47,7 @@ def leg(config: LegConfig, context: StepContext) -> Done:
 
 
 def before_and_after(without: Any, **fields: Any) -> tuple[type[BaseModel], type[BaseModel]]:
-    """A class as it was, and with a field that came to it."""
+    """Return a class as it was, and with a later field."""
     options = {"frozen": True, "extra": "forbid"}
     old: Any = create_model("Config", __config__=options, size=(int, 1), **fields)
     later = (Annotated[Any, Added(without=without)], without)
@@ -101,13 +101,13 @@ def test_no_class_enters_the_fingerprint_of_the_code_with_it():
 
 
 def as_before(step: Step[Any]) -> dict[str, Any]:
-    """The document as it was stored when the class had neither field: exactly what is stored now."""
+    """Return the document as stored when the class had neither field, which is exactly what is stored now."""
     text = json.dumps(step.identity)
     assert "leave_out" not in text and "least" not in text
     return json.loads(text)
 
 
-def test_against_an_older_document_the_value_that_was_meant_is_no_difference_and_another_is_told_with_both():
+def test_only_another_value_than_the_former_meaning_differs_from_an_older_document():
     old = as_before(leg("now", LegConfig()))
     assert differences(old, leg("now", LegConfig()).identity) == ()
     now = leg("now", LegConfig(leave_out=300, rule=Rule(6.0, 8))).identity
@@ -115,13 +115,13 @@ def test_against_an_older_document_the_value_that_was_meant_is_no_difference_and
     assert differences(now, old) == (FieldChanged("leave_out", "300", "0"), FieldChanged("rule.least", "8", "null"))
 
 
-def test_what_an_unknown_class_meant_without_a_field_is_not_guessed():
+def test_the_meaning_of_an_unknown_class_without_a_field_is_not_guessed():
     old, new = ({"config": ["model", "gone.Config", *fields]} for fields in ([], [["size", 1]]))
     rest = {"schema": 2, "kind": "k", "code": leg("now", LegConfig()).identity["code"]}
     assert differences(old | rest, new | rest) == (FieldChanged("size", "(absent)", "1"),)
 
 
-def test_what_was_made_before_the_field_came_is_done_and_why_tells_another_value_with_both(
+def test_an_output_older_than_the_field_is_done_and_why_shows_another_value_with_both(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     bench = Workbench(tmp_path, capsys)
@@ -164,19 +164,19 @@ class InnerDataclass:
 
 
 @pytest.mark.parametrize(
-    ("declare", "message"),
+    "declare",
     [
-        (wrong(size=(Annotated[int, Added(without=0)], ...)), "Wrong.size is Added, so it needs a default"),
-        (wrong(size=(Runtime[Annotated[int, Added(without=0)]], 0)), "Wrong.size is Added, and is execution"),
-        (wrong(size=(StopAt[Annotated[int, Added(without=0)]], 0)), "Wrong.size is Added, and is execution or where"),
-        (wrong(size=(Annotated[int, Added(without=0), Added(without=1)], 0)), "Wrong.size is Added 2 times"),
-        (wrong(inner=(dict[str, tuple[Inner, ...]], ...)), "Inner.size is Added, so it needs a default"),
-        (wrong(inner=(InnerDataclass | None, None)), "InnerDataclass.size is Added, so it needs a default"),
-        (lambda: Added(without=float("nan")), "a finite number"),
-        (lambda: Added(without=[]), "None means as before"),  # type: ignore[arg-type]
-        (lambda: Added(without=(1,)), "None means as before"),  # type: ignore[arg-type]
+        wrong(size=(Annotated[int, Added(without=0)], ...)),
+        wrong(size=(Runtime[Annotated[int, Added(without=0)]], 0)),
+        wrong(size=(StopAt[Annotated[int, Added(without=0)]], 0)),
+        wrong(size=(Annotated[int, Added(without=0), Added(without=1)], 0)),
+        wrong(inner=(dict[str, tuple[Inner, ...]], ...)),
+        wrong(inner=(InnerDataclass | None, None)),
+        lambda: Added(without=float("nan")),
+        lambda: Added(without=[]),  # type: ignore[arg-type]
+        lambda: Added(without=(1,)),  # type: ignore[arg-type]
     ],
 )
-def test_what_cannot_be_meant_is_refused_where_the_kind_of_step_is_declared(declare, message):
+def test_a_wrong_added_field_is_refused_where_the_kind_is_declared(declare):
     with expect_error(TypeError):
         declare()

@@ -1,4 +1,4 @@
-"""Identity: equal values, equal digests; whatever differs, differs; execution stays out."""
+"""Identity: digests are equal if and only if values are, and execution stays out."""
 
 import copy
 import dataclasses
@@ -21,7 +21,8 @@ from pydantic import BaseModel
 
 from marin_dag.graph.resources import Gpu, Tpu
 from marin_dag.graph.step import Input, Once, Step, StepContext, StopAt, step
-from marin_dag.identity.canonical import NotCanonicalError, canonical, digest_of_document, sha256
+from marin_dag.identity.canonical import NotCanonicalError, canonical, sha256
+from marin_dag.identity.identity import digest_of_document
 from tests.catalogue import expect_error
 from tests.marin_dag.golden import (
     FILE,
@@ -51,19 +52,19 @@ class Mutable(BaseModel):
 
 
 def interpreters() -> dict[str, str]:
-    """This Python, and every other supported one on the path that has what the engine's identity needs."""
+    """Return this Python, and every other supported one on the path that has what the engine's identity needs."""
     found = {"this": sys.executable}
     for version in VERSIONS:
         path = shutil.which(f"python{version}")
         has_what_it_takes = [str(path), "-c", "import sys, pydantic; print(sys.version)"]
-        said = path and subprocess.run(has_what_it_takes, capture_output=True, text=True)
-        if path and said and said.returncode == 0 and said.stdout.strip() not in (sys.version, ""):
+        answer = path and subprocess.run(has_what_it_takes, capture_output=True, text=True)
+        if path and answer and answer.returncode == 0 and answer.stdout.strip() not in (sys.version, ""):
             found[version] = path
     return found
 
 
 def golden_in(python: str, seed: str, folder: Path) -> Any:
-    """Golden digests as another process finds them, started elsewhere."""
+    """Return the golden digests as another process computes them, started elsewhere."""
     root = Path(__file__).parents[3]
     paths = [str(root), *(sys.path if python == sys.executable else ())]
     found = subprocess.run(
@@ -117,7 +118,7 @@ VALUES = st.recursive(
 
 
 def typed(value: Any) -> Any:
-    """An independent notion of sameness: the type of each leaf beside it, mappings and sets without order."""
+    """Return an independent form for comparison: each leaf with its type, mappings and sets without order."""
     if isinstance(value, dict):
         return ("dict", frozenset((typed(key), typed(item)) for key, item in value.items()))
     if isinstance(value, (Shape, Open)):
@@ -162,7 +163,7 @@ NEIGHBOURS: tuple[Callable[[Any], Any], ...] = (
 
 @st.composite
 def near_misses(draw: st.DrawFn) -> tuple[Any, Any]:
-    """A value, and the same with one step taken somewhere inside it, which may lead nowhere."""
+    """A value, and the same with one change somewhere inside, which may change nothing."""
     value = draw(VALUES)
     step = draw(st.sampled_from(NEIGHBOURS))
 
@@ -217,7 +218,7 @@ def test_the_order_of_a_mapping_does_not_matter(value: Any) -> None:
         ([1, float("nan")], r"config\.z\[1\]: float nan"),
     ],
 )
-def test_what_has_no_canonical_form_is_refused_with_its_path_and_the_cure(value: object, message: str) -> None:
+def test_a_value_without_canonical_form_is_refused_with_its_path_and_the_cure(value: object, message: str) -> None:
     with expect_error(NotCanonicalError):
         canonical(value, "config.z")
 
@@ -275,21 +276,21 @@ def test_the_stop_is_in_the_key_and_not_in_the_digest() -> None:
     assert (kestrel.key, later.key) == (f"{kestrel.digest}@10", f"{kestrel.digest}@20")
 
 
-def test_a_phase_cut_in_two_is_the_same_trajectory() -> None:
+def test_a_phase_cut_in_two_is_the_same_run() -> None:
     kestrel, _ = trajectory()
     second = kestrel.then("second", until_step=20)
     third = second.then("third", until_step=30)
     assert third.key == kestrel.fork("whole", until_step=30).key
 
 
-def test_a_phase_that_changes_a_field_is_another_trajectory_and_knows_where_it_left() -> None:
+def test_a_phase_that_changes_a_field_is_another_run_with_the_milestone_it_left() -> None:
     kestrel, _ = trajectory()
     ocelot = kestrel.then("ocelot", until_step=20, z_loss=1e-4)
     earlier = kestrel.at(step=5).then("ocelot", until_step=20, z_loss=1e-4)
     assert len({kestrel.digest, ocelot.digest, earlier.digest}) == 3
 
 
-def test_of_a_versioned_step_only_the_version_counts_and_the_fingerprint_is_kept() -> None:
+def test_a_versioned_step_counts_by_its_version_and_records_the_fingerprint() -> None:
     one = text("a", TextConfig(text="web"), policy="versioned", version="1")
     document = one.identity
     other_code = {**document, "code": {**document["code"], "fingerprint": "0" * 64, "definitions": {}}}
@@ -316,7 +317,7 @@ def restored(config: RestoreConfig, context: StepContext) -> RestoreResult:
     return RestoreResult(count=1)
 
 
-def test_what_starts_from_a_folder_of_a_trajectory_does_not_go_on_with_it() -> None:
+def test_a_start_from_a_folder_does_not_continue_the_run() -> None:
     first = restored("first", RestoreConfig(start=None, until_step=10))
     whole, part = (
         restored("next", RestoreConfig(start=start, until_step=20)) for start in (first, first.folder("average"))
@@ -324,7 +325,7 @@ def test_what_starts_from_a_folder_of_a_trajectory_does_not_go_on_with_it() -> N
     assert whole.digest == first.digest != part.digest
 
 
-def test_a_once_field_begins_a_new_trajectory_and_is_not_inherited() -> None:
+def test_a_once_field_makes_another_run_and_is_not_inherited() -> None:
     first = restored("first", RestoreConfig(start=None, until_step=10))
     weights = first.then("weights", until_step=20, restore="weights")
     after = weights.then("after", until_step=30)

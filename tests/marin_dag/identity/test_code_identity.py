@@ -187,7 +187,7 @@ def test_a_comprehension_variable_hides_nothing_outside_it(project: Project) -> 
     assert "runtime.deeper.twice" in project.closure()[1]
 
 
-def test_what_a_module_does_when_it_is_imported_counts(project: Project) -> None:
+def test_code_that_runs_on_import_counts(project: Project) -> None:
     before, _, _ = project.closure()
     project.write("runtime/deeper.py", "import jax\n\njax.config.update('x64', True)\n\ndef depth(x):\n    return x\n")
     after, definitions, _ = project.closure()
@@ -202,7 +202,7 @@ def test_a_main_guard_does_not_count(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "what"),
     [
         ("import importlib\n    return importlib.import_module(x).run()", "importlib.import_module(x)"),
         ("return getattr(x, name)(1)", "getattr(x, name)"),
@@ -217,11 +217,11 @@ def test_a_main_guard_does_not_count(project: Project) -> None:
         ("from runtime import gone\n    return gone.f(x)", "runtime.gone: not found in the source"),
     ],
 )
-def test_what_cannot_be_followed_is_said(project: Project, body: str, said: str) -> None:
+def test_code_that_cannot_be_followed_is_listed(project: Project, body: str, what: str) -> None:
     project.write("runtime/deeper.py", f"def depth(x, name=''):\n    {body}\n")
     _, _, opaque = project.closure()
     assert len(opaque) == 1
-    assert said in opaque[0]
+    assert what in opaque[0]
 
 
 def test_a_constant_dynamic_import_is_followed(project: Project) -> None:
@@ -293,7 +293,7 @@ def test_an_import_under_a_condition_is_followed_both_ways(project: Project, imp
     assert {"runtime.fast.impl", "runtime.slow.impl"} <= set(project.closure()[1])
 
 
-def test_what_is_defined_only_while_running_counts(project: Project) -> None:
+def test_a_definition_inside_a_function_counts(project: Project) -> None:
     source = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    LEAST: int\nelse:\n    LEAST = 3\n"
     project.write("runtime/deeper.py", f"{source}\n\ndef depth(x):\n    return LEAST\n")
     before, _, _ = project.closure()

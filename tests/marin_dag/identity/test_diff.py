@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from marin_dag.identity.canonical import canonical, digest_of_document
+from marin_dag.identity.canonical import canonical
 from marin_dag.identity.diff import (
     ABSENT,
     CodeChanged,
@@ -15,6 +15,7 @@ from marin_dag.identity.diff import (
     differences,
     input_keys,
 )
+from marin_dag.identity.identity import digest_of_document
 from tests.marin_dag.toy import TextConfig, text
 
 
@@ -25,7 +26,7 @@ def test_documents_of_two_schemas_differ_in_that_alone():
     assert len(differences({**old, "schema": new["schema"]}, new)) == 1
 
 
-def test_a_changed_field_of_a_named_item_of_a_list_is_told_with_the_name():
+def test_a_changed_field_of_a_list_item_comes_with_the_name_of_the_item():
     def files(**contents: str) -> dict[str, Any]:
         items = [["model", "ContentFile", ["name", name], ["sha256", text]] for name, text in contents.items()]
         config = ["model", "Config", ["files", ["list", *items]]]
@@ -38,7 +39,7 @@ def test_a_changed_field_of_a_named_item_of_a_list_is_told_with_the_name():
 
 
 def document(value: Any, **code: Any) -> dict[str, Any]:
-    """Of a step whose config has one field."""
+    """Return the document of a step whose config has one field."""
     declared = {"policy": "tracked", "version": None, "packages": {}, "fingerprint": "f", "definitions": {}}
     config = ["model", "Config", ["field", canonical(value, "field")]]
     return {"schema": 2, "kind": "kind", "code": declared | code, "config": config}
@@ -61,14 +62,14 @@ values = st.recursive(
 @example({1: "a", "1": "b"}, {1: "a", "1": "c"})
 @example([1, 2], {1, 2})
 def test_two_identities_differ_in_something_and_one_in_nothing(old: Any, new: Any):
-    """Else a step would be stale, and no plan could say why."""
+    """A stale step always has a reason that a plan can show."""
     before, after = document(old), document(new)
     found = differences(before, after)
     assert bool(found) == (digest_of_document(before) != digest_of_document(after))
     assert all(isinstance(each, FieldChanged) and each.old != each.new for each in found)
 
 
-def test_what_a_step_declares_is_told_in_full():
+def test_changed_declarations_are_listed_in_full():
     old = document(1, packages={"tokenizers": "0.21", "numpy": "2.0"})
     new = document(1, packages={"tokenizers": "0.22", "regex": "1.0"})
     assert differences(old, new) == (
@@ -80,7 +81,7 @@ def test_what_a_step_declares_is_told_in_full():
     versioned = {"policy": "versioned", "version": "1"}
     assert differences(document(1, **versioned), document(1, **{**versioned, "version": "2"}, **other)) == (
         DeclarationChanged("version", "1", "2"),
-    ), "of a versioned step other code is no other identity"
+    ), "other code of a versioned step is no other identity"
     assert differences(document(1), document(1, **other)) == (CodeChanged((), ("a",), ()),)
     assert differences(document(1), document(1, **versioned, **other)) == (
         DeclarationChanged("policy", "tracked", "versioned"),

@@ -1,9 +1,9 @@
-"""Stale hits and needless reruns that other engines are known for, each by name, and that they do not happen here.
+"""Stale hits and needless reruns that other engines are known for, one test each.
 
 Edits of helpers, constants and nested functions, comments and layout are in `tests/edits/`; an edit under an unchanged
-version in `commands/test_accept.py`; another folder of an input, and a renamed step, in `test_identity.py`; other hash
-seeds, processes and Pythons there too. A helper that is renamed or moved is other code here as elsewhere: what runs can
-read its name. Of a step that is too dear for that a person says that it makes the same, `accept`.
+version is in `cli/test_accept.py`; another folder of an input, a renamed step, other hash seeds, processes and Pythons
+are in `test_canonical.py`. A helper that is renamed or moved is other code here as elsewhere, since code can read its
+name; for a step that is too expensive to repeat a user runs `accept`.
 """
 
 import collections
@@ -23,11 +23,11 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from marin_dag.graph.inputs import replace_inputs
 from marin_dag.graph.step import Input, Step, StepContext, step
 from marin_dag.identity import code_identity as code
 from marin_dag.identity.canonical import NotCanonicalError, canonical, sha256
 from marin_dag.store.prefix import open_store
+from marin_dag.values.walk import replace_references
 from steps.download import DownloadConfig, download
 from steps.fetch import files_in
 from tests.catalogue import expect_error
@@ -78,7 +78,7 @@ def test_swapped_values_of_two_parameters_differ() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 5, 6, 7, 20])
-def test_a_leaf_of_a_config_nested_that_deep_counts(depth: int) -> None:
+def test_a_leaf_of_a_deeply_nested_config_counts(depth: int) -> None:
     def nested(rate: float) -> Deep | Rates:
         config: Deep | Rates = Rates(learning_rate=rate)
         for _ in range(depth):
@@ -155,13 +155,13 @@ def test_an_input_inside_a_named_tuple_is_an_edge_of_the_graph() -> None:
     source = text("source", TextConfig(text="web"))
     reader = anything("reader", Anything(value=Pair(source.as_input(), 1)))
     assert [item.step for _, item in reader.inputs] == [source]
-    bound = replace_inputs(reader.config, lambda item: item.bound(path="p", result=Result()))
+    bound = replace_references(reader.config, lambda item: Input(item.name, item.digest, "p", Result()))
     assert bound.value == Pair(bound.value.source, 1)  # type: ignore[attr-defined]
     assert bound.value.source.path == "p"  # type: ignore[attr-defined]
 
 
-def test_an_input_where_the_graph_does_not_look_is_refused_with_the_cure() -> None:
-    source: Input[Any] = text("source", TextConfig(text="web")).as_input()
+def test_an_input_outside_fields_and_lists_is_refused_with_the_cure() -> None:
+    source = text("source", TextConfig(text="web")).as_input()
     with expect_error(NotCanonicalError):
         of({source})
     with expect_error(NotCanonicalError):
@@ -177,7 +177,7 @@ def test_lambdas_closures_and_partials_are_refused() -> None:
             of(function)
 
 
-def test_a_value_that_would_go_by_its_address_is_refused() -> None:
+def test_a_value_whose_text_has_its_address_is_refused() -> None:
     class Plain:
         pass
 
@@ -218,7 +218,7 @@ def test_two_classes_of_one_name_in_two_modules_differ() -> None:
     assert of(colors[0].RED) != of(colors[1].RED)  # type: ignore[attr-defined]
 
 
-def test_what_a_model_holds_beyond_its_fields_counts() -> None:
+def test_the_extra_values_of_a_model_count() -> None:
     assert of(Open(known=1, unknown=1)) != of(Open(known=1, unknown=2))  # type: ignore[call-arg]
     assert of(Open(known=1, unknown=1)) != of(Open(known=1))  # type: ignore[call-arg]
     assert of(Open(known=1, a=1, b=2)) == of(Open(known=1, b=2, a=1))  # type: ignore[call-arg]
@@ -248,7 +248,7 @@ def test_a_default_that_is_written_out_is_the_default() -> None:
 
 
 def test_a_time_of_a_source_file_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    from marin_dag.identity.code_identity import closure_now
+    from marin_dag.code.fingerprint import closure_now
 
     before = closure_now(anything.function)
     file = Path(__file__)
@@ -275,7 +275,7 @@ def test_a_same_size_rewrite_of_a_remote_input_is_another_input(prefix: str) -> 
     assert read(b"one") != read(b"two")
 
 
-def test_what_the_second_attempt_made_is_found_by_the_next_run(tmp_path: Path) -> None:
+def test_the_output_of_a_second_attempt_is_found_by_the_next_run(tmp_path: Path) -> None:
     prefix, marks = str(tmp_path / "runs"), tmp_path / "marks"
     config = FailConfig(message="reset", kind="transient", num_failures=1, marks=str(marks))
     for _ in range(2):
@@ -283,7 +283,7 @@ def test_what_the_second_attempt_made_is_found_by_the_next_run(tmp_path: Path) -
         assert executions(marks) == {"passing": 2}
 
 
-def test_an_output_under_its_name_that_was_made_otherwise_is_never_served(tmp_path: Path) -> None:
+def test_an_output_of_another_identity_under_the_same_name_is_never_used(tmp_path: Path) -> None:
     prefix, marks = str(tmp_path / "runs"), tmp_path / "marks"
     for text_of_it in ("aaa", "bbb", "aaa"):
         config = WriteConfig(text=text_of_it, marks=str(marks))

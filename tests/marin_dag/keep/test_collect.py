@@ -1,4 +1,4 @@
-"""What leads to an output, in each way there is, and what must not go with another: Collector, on a store by hand."""
+"""Collector: each way to reach an output, and files that must not be deleted with another output."""
 
 import os
 import time
@@ -22,11 +22,11 @@ DIGEST = "ab" * 32
 IDENTITY = {"config": ["model", "a.Config"]}
 NOTHING = Roots(frozenset(), frozenset())
 KNOWN = Roots(frozenset(), frozenset({"web"}))
-"""Of a pipeline that has a step of that name, with another digest."""
+"""Roots of a pipeline that has a step of that name, with another digest."""
 
 
 def committed(store: LocalStore, milestone: int | None = None, *, attempt: Record | None = None, **changes) -> Record:
-    """An output with a file, which `KNOWN` does not lead to; a milestone of an attempt lies in a folder of its own."""
+    """Commit an output with a file, which `KNOWN` does not lead to; a milestone has a folder of its own."""
     record = a_record("web", DIGEST, milestone, identity=IDENTITY, **changes)
     if attempt is not None:
         folder = attempt.output_path.rpartition("/")[0]
@@ -38,7 +38,7 @@ def committed(store: LocalStore, milestone: int | None = None, *, attempt: Recor
 
 
 def abandoned(store: LocalStore, attempt: str, *, digest: str = DIGEST, age_in_seconds: float = 0.0) -> str:
-    """A file that a killed attempt has left."""
+    """Write a file of a killed attempt; return its path."""
     path = f"outputs/web-{digest[:8]}/{attempt}/a.bin"
     store.write(path, b"x")
     store.create(epoch_path(digest, 1, CLAIM), this_process("web").model_dump_json().encode())
@@ -52,7 +52,7 @@ def kinds(store: LocalStore, roots: Roots = KNOWN, older_than_seconds: float = 0
 
 
 def collected(store: LocalStore, roots: Roots = KNOWN) -> list[str]:
-    """What `delete` says of each piece of garbage."""
+    """Delete all garbage; return the reason for each that was left."""
     collector = Collector(store, roots, older_than_seconds=0)
     return collector.delete(collector.find())
 
@@ -62,14 +62,14 @@ def store(tmp_path: Path) -> LocalStore:
     return LocalStore(str(tmp_path))
 
 
-def test_what_somebody_has_accepted_stays(store: LocalStore):
+def test_an_output_with_an_acceptance_is_kept(store: LocalStore):
     committed(store)
     assert kinds(store) == ["output"]
     store.create(f"accepted/{DIGEST}/000000.json", b"{}")
     assert kinds(store) == []
 
 
-def test_what_a_running_step_reads_is_not_even_listed(store: LocalStore):
+def test_inputs_of_a_running_step_are_not_listed(store: LocalStore):
     record, leases = committed(store), Leases(store)
     lease = leases.acquire("cd" * 32, "reader", lambda: None, needs=(record.key,))
     assert isinstance(lease, Lease)
@@ -79,39 +79,39 @@ def test_what_a_running_step_reads_is_not_even_listed(store: LocalStore):
     leases.close()
 
 
-def test_nothing_is_collected_while_it_is_not_known_what_a_holder_reads(store: LocalStore):
+def test_nothing_is_collected_while_a_claim_is_unreadable(store: LocalStore):
     committed(store)
     store.write(epoch_path("cd" * 32, 1, CLAIM), b"{")
     with expect_error(StoreError):
         kinds(store)
 
 
-def test_what_a_running_step_reads_stays_though_the_clock_of_the_collector_is_ahead(
+def test_inputs_of_a_running_step_are_kept_although_the_collector_s_clock_is_ahead(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ):
     record, leases, now = committed(store), Leases(store), time.time
     assert isinstance(leases.acquire("cd" * 32, "reader", lambda: None, needs=(record.key,)), Lease)
     monkeypatch.setattr(lease_module.time, "time", lambda: now() + 3600)
-    assert collected(store) == ["a step that has just begun reads it, or it was pinned or migrated"]
+    assert collected(store) == ["a step that has just started reads it, or it was pinned"]
     assert Records(store).find(record.key) == record
     leases.close()
 
 
-def test_an_output_that_has_another_pipeline_s_name_too_stays(store: LocalStore):
+def test_an_output_with_a_name_of_another_pipeline_is_kept(store: LocalStore):
     record = committed(store)
     Records(store).label("other", record.key)
     assert kinds(store) == []
     assert kinds(store, Roots(frozenset(), frozenset({"web", "other"}))) == ["output"]
 
 
-def test_what_is_young_stays_whether_it_was_committed_or_not(store: LocalStore):
+def test_young_files_are_kept_whether_they_were_committed_or_not(store: LocalStore):
     committed(store)
     abandoned(store, "20200101-000000-0123abcd", digest="cd" * 32)
     assert kinds(store, older_than_seconds=3600) == []
     assert kinds(store) == ["output", "attempt"]
 
 
-def test_of_an_attempt_with_two_milestones_the_pinned_one_keeps_its_files_and_the_log(store: LocalStore):
+def test_a_pinned_milestone_keeps_its_files_and_the_log_of_its_attempt(store: LocalStore):
     first = committed(store, 1)
     second = committed(store, 2, attempt=first)
     log = f"{first.output_path.rpartition('/')[0]}.log"
@@ -122,7 +122,7 @@ def test_of_an_attempt_with_two_milestones_the_pinned_one_keeps_its_files_and_th
     assert Records(store).committed_keys() == {second.key}
 
 
-def test_the_marks_of_its_code_go_with_an_output_and_no_empty_folder_is_left(store: LocalStore):
+def test_code_marks_are_deleted_with_an_output_and_no_empty_folder_is_left(store: LocalStore):
     code = {"policy": "versioned", "fingerprint": "f" * 64}
     record = Records(store).commit(a_record("web", DIGEST, identity=IDENTITY | {"code": code}))
     store.write(f"{record.output_path}/a/b/c", b"x")
@@ -131,28 +131,28 @@ def test_the_marks_of_its_code_go_with_an_output_and_no_empty_folder_is_left(sto
     assert sorted(path.name for path in Path(store.prefix).iterdir()) == ["commits", "leases"]
 
 
-def test_what_a_finished_trajectory_has_saved_stays_while_a_step_of_a_pipeline_is_to_start_from_it(store: LocalStore):
+def test_saved_state_of_a_finished_run_is_kept_while_a_step_is_to_start_from_it(store: LocalStore):
     key = committed(store, 10).key
     store.write(f"work/{DIGEST}/step-7/checkpoint", b"x")
     done, names = frozenset({key}), frozenset({"web"})
     assert kinds(store, Roots(done, names, wanted=frozenset({f"{DIGEST}@7"}))) == []
-    assert kinds(store, Roots(done, names, wanted=done)) == ["work"], "what it is to start from is published"
+    assert kinds(store, Roots(done, names, wanted=done)) == ["work"], "the start is published"
 
 
-def test_while_an_attempt_at_a_digest_is_young_no_other_of_it_goes(store: LocalStore):
+def test_a_young_attempt_keeps_older_attempts_of_its_digest(store: LocalStore):
     abandoned(store, "20200101-000000-0123abcd")
     abandoned(store, "20200102-000000-0123abcd", age_in_seconds=7200)
     assert kinds(store, NOTHING, older_than_seconds=3600) == []
     assert kinds(store, NOTHING) == ["attempt", "attempt"]
 
 
-def test_attempts_of_two_digests_that_begin_alike_are_left_alone(store: LocalStore):
+def test_attempts_of_two_digests_that_begin_alike_are_kept(store: LocalStore):
     abandoned(store, "20200101-000000-0123abcd")
     abandoned(store, "20200101-000000-0123abce", digest=DIGEST[:8] + "c" * 56)
     assert kinds(store, NOTHING) == []
 
 
-def test_what_is_committed_after_it_was_found_stays(store: LocalStore):
+def test_files_that_are_committed_after_they_were_found_are_kept(store: LocalStore):
     path = abandoned(store, "20200101-000000-0123abcd")
     collector = Collector(store, NOTHING, older_than_seconds=0)
     found = collector.find()
@@ -163,8 +163,7 @@ def test_what_is_committed_after_it_was_found_stays(store: LocalStore):
     assert store.exists(path)
 
 
-def test_under_a_lease_that_was_lost_nothing_more_is_deleted(store: LocalStore, monkeypatch: pytest.MonkeyPatch):
-    """Whoever has taken it over may be at work on the step by now."""
+def test_nothing_is_deleted_under_a_lost_lease(store: LocalStore, monkeypatch: pytest.MonkeyPatch):
     record = committed(store)
     store.write(f"work/{DIGEST}/saved", b"x")
 
@@ -175,17 +174,17 @@ def test_under_a_lease_that_was_lost_nothing_more_is_deleted(store: LocalStore, 
             return lease
 
     monkeypatch.setattr(collect, "Leases", LosingLeases)
-    assert set(collected(store)) == {"its lease was lost while others were deleted"}
+    assert set(collected(store)) == {"its lease was lost while other garbage was deleted"}
     assert Records(store).find(record.key) and store.exists(f"work/{DIGEST}/saved")
 
 
-def test_how_attempts_failed_goes_unless_a_pipeline_leads_there_or_the_output_stays(store: LocalStore):
+def test_failures_are_deleted_unless_a_pipeline_has_the_step_or_the_output_is_kept(store: LocalStore):
     failure = Failure(
         key=f"{DIGEST}@10", name="web", attempt="20200101-000000-0123abcd", error_type="ValueError", error="no",
         log_path="outputs/web.log", is_transient=False, finished="now",
     )  # fmt: skip
     Records(store).record_failure(failure)
-    assert kinds(store, Roots(frozenset({f"{DIGEST}@10"}), frozenset())) == [], "the plan tells of it"
+    assert kinds(store, Roots(frozenset({f"{DIGEST}@10"}), frozenset())) == [], "the plan shows it"
     assert kinds(store, older_than_seconds=3600) == []
     assert collected(store, NOTHING) == [""]
     assert store.list("failures") == []

@@ -1,4 +1,4 @@
-"""A lease has one holder, is lost loudly, and never needs a person to remove it."""
+"""Leases: one holder at a time, losses that are noticed, and no lock that a user must remove."""
 
 import math
 import os
@@ -32,11 +32,11 @@ def elsewhere(name: str) -> Holder:
 
 @pytest.fixture
 def abroad(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Claims look as if another machine had made them, which cannot be asked whether its process still runs."""
+    """Let claims name another machine, where no process can be checked."""
     monkeypatch.setattr(lease_module, "this_process", elsewhere)
 
 
-def test_a_lease_has_one_holder_and_is_free_again_once_released(store: Store):
+def test_a_lease_has_one_holder_and_is_free_after_release(store: Store):
     first, second = Leases(store), Leases(store)
     lease = first.acquire(DIGEST, "web", ignore)
     assert isinstance(lease, Lease)
@@ -59,7 +59,7 @@ def test_a_lease_has_one_holder_and_is_free_again_once_released(store: Store):
     second.close()
 
 
-def test_those_who_look_on_see_how_far_the_step_was_at_the_last_heartbeat(store: Store):
+def test_progress_is_that_of_the_last_heartbeat(store: Store):
     leases = Leases(store)
     lease = leases.acquire(DIGEST, "web", ignore)
     assert isinstance(lease, Lease)
@@ -68,16 +68,16 @@ def test_those_who_look_on_see_how_far_the_step_was_at_the_last_heartbeat(store:
     lease.beat()
     assert leases.running()[DIGEST].progress == lease.progress
     lease.progress = Progress(done=4, total=9, unit="steps", figures={}, begin=2)
-    assert leases.running()[DIGEST].progress != lease.progress, "told at the next one"
+    assert leases.running()[DIGEST].progress != lease.progress
     lease.progress = Progress(done=5, total=9, unit="steps", figures={"loss": math.inf})
     lease.beat()
     assert leases.running()[DIGEST].progress == lease.progress, "a figure need not be finite"
     store.write(epoch_path(DIGEST, lease.epoch, BEAT), b"12")
-    assert leases.running()[DIGEST].progress is None, "the heartbeat of an earlier version has a number alone"
+    assert leases.running()[DIGEST].progress is None, "a heartbeat of another version"
     leases.close()
 
 
-def test_those_who_look_on_see_whether_the_step_still_waits_for_its_machines(store: Store):
+def test_a_heartbeat_shows_whether_the_step_waits_for_resources(store: Store):
     leases = Leases(store)
     lease = leases.acquire(DIGEST, "web", ignore)
     assert isinstance(lease, Lease)
@@ -89,11 +89,11 @@ def test_those_who_look_on_see_whether_the_step_still_waits_for_its_machines(sto
     copier = leases.acquire("c" * 64, "copy of web", ignore, does=COPIES)
     assert isinstance(copier, Lease)
     copier.beat()
-    assert not leases.running()["c" * 64].is_queued, "only a step waits for machines"
+    assert not leases.running()["c" * 64].is_queued, "only a step waits for resources"
     leases.close()
 
 
-def test_of_many_who_acquire_at_once_one_holds_it(store: Store):
+def test_one_of_many_who_acquire_at_once_gets_the_lease(store: Store):
     barrier = threading.Barrier(5)
 
     def race(_: int) -> Lease | Held:
@@ -105,7 +105,7 @@ def test_of_many_who_acquire_at_once_one_holds_it(store: Store):
     assert [isinstance(item, Lease) for item in got].count(True) == 1
 
 
-def test_a_holder_on_this_machine_that_was_killed_blocks_nobody(tmp_path: Path):
+def test_a_killed_holder_on_this_machine_blocks_no_one(tmp_path: Path):
     code = f"""
 import os, signal
 from marin_dag.ledger.lease import Leases
@@ -123,10 +123,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize(("answer", "epoch"), [(PermissionError, None), (ProcessLookupError, 2), (None, 2)])
-def test_a_process_of_another_user_that_the_system_does_not_show_is_not_taken_for_dead(
+def test_a_hidden_process_of_another_user_does_not_count_as_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: type[OSError] | None, epoch: int | None
 ):
-    """Where /proc is mounted with `hidepid`; of a process that one may signal it would show whose number it is."""
+    """As where /proc is mounted with `hidepid`."""
     leases, process, own = Leases(LocalStore(str(tmp_path))), lease_module._process, os.getpid()
     holder = this_process("web").model_copy(update={"pid": own + 1, "process": f"{process(own)}1"})
     monkeypatch.setattr(lease_module, "this_process", lambda name: holder)
@@ -147,7 +147,7 @@ def test_a_process_of_another_user_that_the_system_does_not_show_is_not_taken_fo
 
 
 @pytest.mark.usefixtures("abroad")
-def test_a_heartbeat_that_stands_still_while_watched_is_a_dead_holder(tmp_path: Path):
+def test_a_holder_whose_heartbeat_stops_while_watched_is_dead(tmp_path: Path):
     store, time = LocalStore(str(tmp_path)), [0.0]
     holder = Leases(store)
     first = holder.acquire(DIGEST, "web", ignore)
@@ -158,7 +158,7 @@ def test_a_heartbeat_that_stands_still_while_watched_is_a_dead_holder(tmp_path: 
     first.beat()
     assert isinstance(watcher.acquire(DIGEST, "web", ignore), Held)
     time[0] += lease_module.STALE_SECONDS - 1
-    assert isinstance(watcher.acquire(DIGEST, "web", ignore), Held)  # it moved a short while ago
+    assert isinstance(watcher.acquire(DIGEST, "web", ignore), Held)  # it moved a moment ago
     time[0] += 2
     assert isinstance(watcher.acquire(DIGEST, "web", ignore), Lease)
     holder.close()
@@ -167,8 +167,8 @@ def test_a_heartbeat_that_stands_still_while_watched_is_a_dead_holder(tmp_path: 
 
 @pytest.mark.usefixtures("abroad")
 @pytest.mark.parametrize("ahead", [0.0, lease_module.CLOCK_SKEW_SECONDS, 100.0, 86_400.0])
-def test_a_clock_that_is_ahead_takes_no_living_lease_over(store: Store, monkeypatch: pytest.MonkeyPatch, ahead: float):
-    """A plan, which writes nothing and so cannot ask the store for the time, tells of nobody's silence from 90 s on."""
+def test_a_clock_that_is_ahead_takes_over_no_living_lease(store: Store, monkeypatch: pytest.MonkeyPatch, ahead: float):
+    """Plans write nothing, so they cannot read the store's clock, and report silence from 90 s on."""
     leases, now = Leases(store), time.time
     assert isinstance(leases.acquire(DIGEST, "web", ignore), Lease)
     monkeypatch.setattr(lease_module.time, "time", lambda: now() + ahead)
@@ -184,8 +184,8 @@ def test_a_clock_that_is_ahead_takes_no_living_lease_over(store: Store, monkeypa
 
 
 @pytest.mark.usefixtures("abroad")
-def test_a_heartbeat_that_is_old_by_the_clock_of_the_store_is_that_of_a_dead_holder(tmp_path: Path):
-    """At once: a command that asks a single time, such as gc, would find it alive for ever."""
+def test_a_holder_whose_heartbeat_is_old_by_the_store_s_clock_is_dead(tmp_path: Path):
+    """At once, since a command that asks only once, such as gc, would find it alive for ever."""
     store, seconds = LocalStore(str(tmp_path)), [0.0]
     leases = Leases(store)
     assert isinstance(leases.acquire(DIGEST, "web", ignore), Lease)
@@ -198,7 +198,7 @@ def test_a_heartbeat_that_is_old_by_the_clock_of_the_store_is_that_of_a_dead_hol
     watcher.close()
 
 
-def test_a_holder_whose_lease_was_taken_hears_of_it_at_its_next_heartbeat(tmp_path: Path):
+def test_a_holder_notices_a_lost_lease_at_its_next_heartbeat(tmp_path: Path):
     store, lost, time = LocalStore(str(tmp_path)), [], [0.0]
     zombie_leases, successor_leases = Leases(store), Leases(store, clock=lambda: time[0])
     zombie = zombie_leases.acquire(DIGEST, "web", lambda: lost.append("zombie"))
@@ -213,15 +213,15 @@ def test_a_holder_whose_lease_was_taken_hears_of_it_at_its_next_heartbeat(tmp_pa
     assert lost == ["zombie"]
     assert zombie.is_lost
     assert not successor.is_lost
-    zombie.release()  # must not free what is no longer its own
+    zombie.release()  # must not release the successor's lease
     assert isinstance(Leases(store).acquire(DIGEST, "web", ignore), Held)
     zombie_leases.close()
     successor_leases.close()
 
 
 @pytest.mark.usefixtures("abroad")
-def test_who_was_overtaken_and_has_not_heard_of_it_takes_nothing_from_its_successor(tmp_path: Path):
-    """An attempt may meet the seal at its commit, before the next heartbeat does, and its lease is given back."""
+def test_a_late_release_deletes_nothing_of_the_successor(tmp_path: Path):
+    """An attempt may meet the seal at its commit, before the next heartbeat, and then releases its lease."""
     store, seconds = LocalStore(str(tmp_path)), [0.0]
     zombie_leases, leases = Leases(store), Leases(store, clock=lambda: seconds[0])
     zombie = zombie_leases.acquire(DIGEST, "web", ignore)
@@ -254,8 +254,7 @@ def test_a_heartbeat_that_fails_counts_as_a_loss(tmp_path: Path, monkeypatch: py
     leases.close()
 
 
-def test_the_leases_of_many_steps_beat_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """One after the other, those on a far store would come later than others wait for them."""
+def test_the_heartbeats_of_many_steps_are_concurrent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lease_module, "HEARTBEAT_SECONDS", 0.05)
     store, lost = LocalStore(str(tmp_path)), []
     write, inside, all_inside = store.write, [], threading.Event()
@@ -277,7 +276,7 @@ def test_the_leases_of_many_steps_beat_at_once(tmp_path: Path, monkeypatch: pyte
     assert lost == []
 
 
-def test_a_heartbeat_that_hangs_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_hanging_heartbeat_delays_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lease_module, "HEARTBEAT_SECONDS", 0.01)
     store = LocalStore(str(tmp_path))
     write, goes_on, hanging, beaten = store.write, threading.Event(), threading.Event(), threading.Event()
@@ -306,10 +305,8 @@ def test_a_heartbeat_that_hangs_holds_up_no_other(tmp_path: Path, monkeypatch: p
         leases.close()
 
 
-def test_a_heartbeat_that_comes_late_to_a_lease_that_was_given_back_cancels_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """By then the next attempt at the step may be at work, under a lease of its own: it would be cancelled."""
+def test_a_late_heartbeat_of_a_released_lease_cancels_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The next attempt at the step may be running by then, and would be cancelled."""
     leases, lost = Leases(LocalStore(str(tmp_path))), threading.Event()
     lease = leases.acquire(DIGEST, "web", lost.set)
     assert isinstance(lease, Lease)
@@ -326,14 +323,14 @@ def test_a_heartbeat_that_comes_late_to_a_lease_that_was_given_back_cancels_noth
 
 
 @pytest.mark.parametrize("stray", [f"{DIGEST}/note.txt", f"{DIGEST}/deep/00000001.claim", "00000001.claim"])
-def test_what_is_no_object_of_a_lease_is_named(tmp_path: Path, stray: str):
+def test_a_stray_file_among_the_leases_is_an_error(tmp_path: Path, stray: str):
     store = LocalStore(str(tmp_path))
     store.write(f"leases/{stray}", b"")
     with expect_error(StoreError):
         Leases(store).running()
 
 
-def test_what_a_released_lease_leaves_behind_are_the_claims_and_seals_of_its_epochs(tmp_path: Path):
+def test_a_released_lease_leaves_only_claims_and_seals(tmp_path: Path):
     store = LocalStore(str(tmp_path))
     leases = Leases(store)
     for _ in range(3):
@@ -347,14 +344,14 @@ def test_what_a_released_lease_leaves_behind_are_the_claims_and_seals_of_its_epo
     leases.close()
 
 
-def test_a_damaged_seal_is_named_and_nobody_waits_for_it_for_ever(tmp_path: Path):
-    """Behind an entry that was tidied, as behind every step that was made."""
+def test_a_damaged_seal_is_an_error_until_it_is_emptied(tmp_path: Path):
+    """It follows an entry that was deleted, as after every finished step."""
     store = LocalStore(str(tmp_path))
     store.write(epoch_path(DIGEST, 1, "claim"), elsewhere("web").model_dump_json().encode())
     store.write(epoch_path(DIGEST, 1, slot(1)), b'{"a')
     leases = Leases(store)
     for path in (tmp_path / "leases" / DIGEST).iterdir():
-        os.utime(path, (0, 0))  # whoever held it has long been silent
+        os.utime(path, (0, 0))  # the holder has been silent for long
     with expect_error(StoreError):
         leases.acquire(DIGEST, "web", ignore)
     store.write(epoch_path(DIGEST, 1, slot(1)), b"")
@@ -362,10 +359,8 @@ def test_a_damaged_seal_is_named_and_nobody_waits_for_it_for_ever(tmp_path: Path
     leases.close()
 
 
-def test_who_looked_before_an_epoch_began_does_not_begin_it_once_more_when_it_is_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Its claim is there, though nobody holds it: in its slots, which are tidied, another could publish again."""
+def test_an_epoch_that_is_over_cannot_be_claimed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its claim stays, since its slots are deleted and another holder could publish in them again."""
     store = LocalStore(str(tmp_path))
     leases, late = Leases(store), Leases(store)
     monkeypatch.setattr(late, "state", lambda digest: None)  # what it saw before
@@ -376,19 +371,8 @@ def test_who_looked_before_an_epoch_began_does_not_begin_it_once_more_when_it_is
     leases.close()
 
 
-def test_a_prefix_of_before_the_seals_is_read_as_it_was_meant(tmp_path: Path):
-    store = LocalStore(str(tmp_path))
-    store.create(f"leases/{DIGEST}/00000002.released", b"")
-    leases = Leases(store)
-    assert leases.running() == {}
-    lease = leases.acquire(DIGEST, "web", ignore)
-    assert isinstance(lease, Lease)
-    assert lease.epoch == 3
-    leases.close()
-
-
-def test_what_this_driver_holds_no_more_it_need_not_wait_for(tmp_path: Path):
-    """A claim whose reply was lost for good, or a lease that was lost to an error: nobody acts on it."""
+def test_a_driver_does_not_wait_for_its_own_abandoned_claim(tmp_path: Path):
+    """Such as a claim whose reply was lost, or a lease lost by an error."""
 
     class Deaf(LocalStore):
         is_deaf = True
@@ -411,9 +395,7 @@ def test_what_this_driver_holds_no_more_it_need_not_wait_for(tmp_path: Path):
     leases.close()
 
 
-def test_a_store_that_stumbles_costs_no_lease_as_long_as_nobody_else_may_begin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_transient_errors_cost_no_lease_before_others_may_take_it_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     store, lost, time = LocalStore(str(tmp_path)), [], [0.0]
     leases = Leases(store, clock=lambda: time[0])
     lease = leases.acquire(DIGEST, "web", lambda: lost.append(1))
@@ -439,8 +421,8 @@ def test_a_store_that_stumbles_costs_no_lease_as_long_as_nobody_else_may_begin(
     leases.close()
 
 
-def test_a_heartbeat_that_took_long_counts_from_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Its time at the store may be that of its beginning, and others count from there."""
+def test_a_slow_heartbeat_counts_from_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its time at the store may be that of its start, and others count from there."""
     store, lost, time = LocalStore(str(tmp_path)), [], [0.0]
     leases = Leases(store, clock=lambda: time[0])
     lease = leases.acquire(DIGEST, "web", lambda: lost.append(1))
@@ -464,8 +446,7 @@ def test_a_heartbeat_that_took_long_counts_from_its_beginning(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("claim", [b"", b"garbage", b"{"])
-def test_a_claim_that_cannot_be_read_is_that_of_nobody_and_ends_with_its_heartbeats(store: Store, claim: bytes):
-    """Of whom it is it does not say; that its epoch has begun, it does."""
+def test_an_unreadable_claim_counts_until_its_heartbeats_stop(store: Store, claim: bytes):
     seconds = [0.0]
     store.write(f"leases/{DIGEST}/00000001.claim", claim)
     watcher = Leases(store, clock=lambda: seconds[0])
@@ -477,8 +458,7 @@ def test_a_claim_that_cannot_be_read_is_that_of_nobody_and_ends_with_its_heartbe
     watcher.close()
 
 
-def test_what_was_entered_and_cannot_be_read_is_named_with_what_to_do(tmp_path: Path):
-    """It lies in the way of every later attempt."""
+def test_an_unreadable_entry_is_an_error_with_its_fix(tmp_path: Path):
     store = LocalStore(str(tmp_path))
     store.create(f"leases/{DIGEST}/00000001.0000", b'{"key": 7}')
     store.create(f"leases/{DIGEST}/00000001.0001", b"")
@@ -487,7 +467,7 @@ def test_what_was_entered_and_cannot_be_read_is_named_with_what_to_do(tmp_path: 
 
 
 class Reads(LocalStore):
-    """Notes what is read."""
+    """A store that records which paths are read."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__(prefix)
@@ -498,8 +478,8 @@ class Reads(LocalStore):
         return super().read(path)
 
 
-def test_of_who_is_silent_no_heartbeat_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Attempts that were killed elsewhere leave their leases, which every later plan meets."""
+def test_heartbeats_of_silent_holders_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Attempts that were killed elsewhere leave leases that every later plan lists."""
     store = Reads(str(tmp_path))
     store.write(f"leases/{DIGEST}/00000001.claim", b"{}")
     store.write(f"leases/{DIGEST}/00000001.beat", b"{}")

@@ -1,4 +1,4 @@
-"""What a record says of the repository that its code came from."""
+"""Provenance: the state of the repository of the code."""
 
 import hashlib
 import subprocess
@@ -47,9 +47,7 @@ def test_without_untracked_files_the_digest_is_that_of_the_diff(repository: Path
     assert git_state(repository).dirty_diff == hashlib.sha256(diff.encode()).hexdigest()
 
 
-def test_of_large_or_many_untracked_files_sizes_and_their_number_count(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_sizes_and_numbers_count_for_large_or_many_untracked_files(repository: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(provenance, "UNTRACKED_BYTES", 3)
     monkeypatch.setattr(provenance, "UNTRACKED_FILES", 2)
 
@@ -59,7 +57,7 @@ def test_of_large_or_many_untracked_files_sizes_and_their_number_count(
         return git_state(repository).dirty_diff
 
     first = digest(a="12", b="3456")
-    assert digest(b="6543") == first  # beyond the bound only the size is told
+    assert digest(b="6543") == first  # beyond the limit only the size counts
     assert digest(a="13") != first
     assert digest(b="65432") != (second := digest(b="3456"))
     third = digest(c="1")
@@ -71,7 +69,7 @@ def test_of_large_or_many_untracked_files_sizes_and_their_number_count(
 
 
 @pytest.mark.parametrize(
-    ("is_dirty", "digest", "said"),
+    ("is_dirty", "digest", "text"),
     [
         (False, None, ""),
         (None, None, ""),
@@ -80,12 +78,12 @@ def test_of_large_or_many_untracked_files_sizes_and_their_number_count(
         (True, NOTHING_TRACKED_CHANGED, ", with untracked files"),
     ],
 )
-def test_a_record_is_shown_with_no_digest_of_nothing(is_dirty: bool | None, digest: str | None, said: str):
+def test_a_record_is_shown_with_no_digest_of_nothing(is_dirty: bool | None, digest: str | None, text: str):
     made = Provenance(git_commit="c", is_dirty=is_dirty, dirty_diff=digest, argv=(), host="", environment="")
-    assert dirty_note(made) == said
+    assert dirty_note(made) == text
 
 
-def test_looking_at_the_repository_writes_nothing_into_it(repository: Path):
+def test_git_state_writes_nothing_into_the_repository(repository: Path):
     (repository / "tracked.py").touch()  # `git status` would note that it is as it was
     before = (repository / ".git/index").stat().st_mtime_ns
     assert git_state(repository).is_dirty is False

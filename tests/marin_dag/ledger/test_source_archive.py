@@ -1,4 +1,4 @@
-"""The archive of sources: what cannot be read of it is named, with what to do."""
+"""Source archive: damaged files are errors with their fix."""
 
 import gzip
 from pathlib import Path
@@ -25,7 +25,7 @@ KEPT = gzip.compress(b'{"a.b": "def b(): ..."}', mtime=0)
     ],
     ids=["empty", "a header alone", "cut", "a byte changed", "no JSON", "a list"],
 )
-def test_what_is_damaged_is_named(tmp_path: Path, data: bytes):
+def test_a_damaged_archive_is_an_error(tmp_path: Path, data: bytes):
     store = LocalStore(str(tmp_path))
     store.write(f"{SOURCES}/f.json.gz", KEPT)
     assert SourceArchive(store).find("f") == {"a.b": "def b(): ..."}

@@ -1,10 +1,10 @@
-"""By which code an attempt left its work: what cannot be read is named, what is gone counts for nothing."""
+"""Work code: unreadable marks are errors, deleted ones are ignored."""
 
 from pathlib import Path
 
 import pytest
 
-from marin_dag.ledger.work_code import codes_left, leave_code
+from marin_dag.ledger.work_code import work_codes, write_work_code
 from marin_dag.store.local import LocalStore
 from marin_dag.store.store import StoreError
 from tests.catalogue import expect_error
@@ -13,14 +13,12 @@ DIGEST = "ab" * 32
 
 
 @pytest.mark.parametrize("data", [b"{", b"[]", b'{"code": 1}', b'{"code": {"fingerprint": "f"}}'])
-def test_what_does_not_say_which_code_it_was_is_named_and_what_another_attempt_has_deleted_is_none(
-    tmp_path: Path, data: bytes
-):
+def test_an_unreadable_mark_is_an_error_and_a_deleted_one_is_ignored(tmp_path: Path, data: bytes):
     store = LocalStore(str(tmp_path))
     identity = {"code": {"fingerprint": "f" * 64, "definitions": {"a.b": "c"}, "version": "1"}}
-    leave_code(store, f"work/{DIGEST}", identity, None)
+    write_work_code(store, f"work/{DIGEST}", identity, None)
     left = f"code/{'f' * 64}.json"
-    assert codes_left(store, DIGEST, [left, "saved", "code/gone.json"]) == [identity]
+    assert work_codes(store, DIGEST, [left, "saved", "code/gone.json"]) == [identity]
     store.write(f"work/{DIGEST}/{left}", data)
     with expect_error(StoreError):
-        codes_left(store, DIGEST, [left])
+        work_codes(store, DIGEST, [left])

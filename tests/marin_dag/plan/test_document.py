@@ -40,13 +40,14 @@ REASONS: dict[str, dict[str, Any]] = {
         "saved": int | None,
         "stop": str,
     },
-    "OutsideTrajectory": {"wanted": int, "begin": int, "end": int, "field": str, "stop": str},
+    "MilestoneOutsideRun": {"wanted": int, "begin": int, "end": int, "field": str, "stop": str},
     "Drifted": {"version": str, "difference": CodeChanged},
     "Accepted": {"author": str, "because": str, "created": str, "definitions": tuple[str, ...]},
     "Running": RUNS_ON
     | {"name": str, "total": int | None, "unit": str, "saved": int | None, "parts": int, "is_queued": bool}
     | {"does": str},
-    "NotTold": RUNS_ON | {"wanted": int, "field": str, "digest": str, "step": str, "hears": bool},
+    "MilestoneNotRequested": RUNS_ON
+    | {"wanted": int, "field": str, "digest": str, "step": str, "takes_requests": bool},
     "Failed": {"attempts": int, "attempt": str, "error": str, "log_path": str},
     "Stopped": {"author": str, "because": str, "requested": str, "answer": str},
     "Silent": {"host": str, "pid": int, "seconds": int, "does": str},

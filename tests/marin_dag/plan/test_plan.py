@@ -191,7 +191,7 @@ def test_an_unselected_step_has_a_verdict_and_no_cost(bench: Workbench) -> None:
 def test_finished_shards_of_an_earlier_attempt_are_counted(tmp_path: Path, bench: Workbench) -> None:
     store = open_store(str(tmp_path / "shards"))
     step = squares("squares", ShardsConfig(num_shards=5))
-    store.create(f"leases/{step.digest}/00000001.released", b"")
+    store.create(f"leases/{step.digest}/00000001.0000", b"")
     for shard in range(3):
         store.create(f"work/{step.digest}/shards/shards/{shard:05d}.json", b"{}")
     (planned,) = make_plan(Graph([step]), store).steps

@@ -1,4 +1,4 @@
-"""The log of an attempt: a stream that steps may ask what they ask of a terminal, and a store that stumbles."""
+"""Attempt log: a stream that behaves like a file, and a store that fails now and then."""
 
 import contextlib
 import io
@@ -17,7 +17,7 @@ PATH = "outputs/web-01234567/attempt.log"
 LOGGER = logging.getLogger("marin_dag.test_attempt_log")
 
 
-def test_what_a_step_prints_goes_to_a_stream_that_is_no_terminal(tmp_path: Path):
+def test_a_step_prints_to_a_stream_that_is_no_terminal(tmp_path: Path):
     store = LocalStore(str(tmp_path))
     with AttemptLog(store, PATH, LOGGER) as log, contextlib.redirect_stdout(log):
         assert not log.isatty()
@@ -28,7 +28,7 @@ def test_what_a_step_prints_goes_to_a_stream_that_is_no_terminal(tmp_path: Path)
     assert store.read(PATH).decode().splitlines() == ["step 1", "--token=***"]
 
 
-def test_a_log_that_is_not_open_is_flushed_and_freed_without_a_word(tmp_path: Path):
+def test_a_log_that_is_not_open_can_be_flushed_and_closed(tmp_path: Path):
     log = AttemptLog(LocalStore(str(tmp_path)), PATH, LOGGER)
     log.flush()
     with log:
@@ -37,21 +37,21 @@ def test_a_log_that_is_not_open_is_flushed_and_freed_without_a_word(tmp_path: Pa
     log.close()
 
 
-def test_a_log_that_could_not_be_uploaded_is_sent_whole_the_next_time_and_fails_no_step(
+def test_a_failed_upload_is_repeated_whole_and_fails_no_step(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     if isinstance(store, LocalStore):
-        return  # there the file grows where it lies
+        return  # a local file grows in place
     monkeypatch.setattr(attempt_log, "UPLOAD_SECONDS", 0.01)
     write, refused = store.write, []
 
-    def stumble(path: str, data: bytes) -> None:
+    def fail_thrice(path: str, data: bytes) -> None:
         if len(refused) < 3:
             refused.append(data)
             raise StoreError("the store is away")
         write(path, data)
 
-    monkeypatch.setattr(store, "write", stumble)
+    monkeypatch.setattr(store, "write", fail_thrice)
     with AttemptLog(store, PATH, LOGGER) as log, contextlib.suppress(ZeroDivisionError):
         print("first", file=log, flush=True)
         while len(refused) < 3:
@@ -60,19 +60,19 @@ def test_a_log_that_could_not_be_uploaded_is_sent_whole_the_next_time_and_fails_
         raise ZeroDivisionError
     lines = store.read(PATH).decode().splitlines()
     assert lines[0] == "first" and lines[-1] == "last"
-    assert f"the log {PATH} could not be written: the store is away" in caplog.text
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 3
 
 
-def test_a_log_that_a_full_disk_cuts_on_its_way_to_a_bucket_is_told_once_and_fails_no_step(
+def test_a_full_disk_is_logged_once_and_fails_no_step(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     if isinstance(store, LocalStore):
-        return  # there the step writes to the same disk
+        return  # the step itself writes to the same disk
     full = Path("/dev/full").open("w", buffering=1)  # noqa: SIM115 -- the log closes it
     monkeypatch.setattr(attempt_log.tempfile, "NamedTemporaryFile", lambda *_, **__: full)
-    monkeypatch.setattr(attempt_log.Path, "read_bytes", lambda path: b"")  # of a device that gives no end
+    monkeypatch.setattr(attempt_log.Path, "read_bytes", lambda path: b"")  # the device has no end
     with AttemptLog(store, PATH, LOGGER):
         LOGGER.info("first")
         LOGGER.info("last")
-    (told,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert told.getMessage() == f"a part of the log {PATH} is lost: [Errno 28] No space left on device"
+    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert isinstance(warning.args, tuple) and isinstance(warning.args[1], OSError)

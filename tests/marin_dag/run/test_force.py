@@ -1,4 +1,4 @@
-"""A step that is run again gives the same bytes as the first time, or says what differs; the first output stays."""
+"""Forced steps: their bytes must be those of the first output, which stays."""
 
 import shutil
 from pathlib import Path
@@ -15,6 +15,7 @@ from marin_dag.run.backend import Backend
 from marin_dag.run.driver import Run
 from marin_dag.run.local.backend import LocalBackend
 from marin_dag.store.prefix import open_store
+from tests.catalogue import check_message
 from tests.marin_dag.run.test_driver import Recorder, output, record, run
 from tests.marin_dag.toy_steps import (
     AddConfig,
@@ -36,26 +37,26 @@ from tests.marin_dag.toy_steps import (
 )
 
 
-def test_a_forced_trajectory_is_run_again_from_its_start_and_compared(prefix: str, tmp_path: Path) -> None:
+def test_a_forced_run_starts_again_from_its_beginning_and_is_compared(prefix: str, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     step = count("main", CountConfig(stride=2, until_step=12, marks=str(marks)))
     assert run(prefix, [step])[0] == 0
     before = record(prefix, step)
     code, display = run(prefix, [step], force=frozenset({step.key}))
     assert code == 0, display.text
-    assert "main done again, with the same output" in display.text
+    assert display.events_of("main")[-1] == "done"
     assert set(executions(marks).values()) == {2}
     assert record(prefix, step) == before
 
 
-def test_what_was_never_made_is_made_though_it_is_forced(tmp_path: Path) -> None:
+def test_a_forced_step_without_an_output_is_made(tmp_path: Path) -> None:
     main = count("main", CountConfig(stride=2, until_step=5))
     code, display = run(str(tmp_path / "runs"), [main], force=frozenset({main.key}))
     assert code == 0, display.text
     assert record(str(tmp_path / "runs"), main).result == {"step": 5, "value": 10}
 
 
-def test_a_forced_trajectory_publishes_nothing_that_it_has_nothing_to_compare_with(tmp_path: Path) -> None:
+def test_a_forced_run_publishes_no_new_milestones(tmp_path: Path) -> None:
     store, main = open_store(str(tmp_path / "runs")), count("main", CountConfig(stride=2, until_step=10))
     assert run(store.prefix, [main])[0] == 0
     before, display = Records(store).committed_keys(), Recorder()
@@ -65,7 +66,7 @@ def test_a_forced_trajectory_publishes_nothing_that_it_has_nothing_to_compare_wi
     assert Records(store).committed_keys() == before
 
 
-def test_a_forced_leg_of_a_trajectory_begins_where_the_leg_before_stopped(tmp_path: Path) -> None:
+def test_a_forced_leg_starts_where_the_leg_before_ended(tmp_path: Path) -> None:
     prefix, marks = str(tmp_path / "runs"), tmp_path / "marks"
     first = count("first", CountConfig(stride=2, until_step=5, marks=str(marks)))
     second = first.then("second", until_step=10)
@@ -75,29 +76,29 @@ def test_a_forced_leg_of_a_trajectory_begins_where_the_leg_before_stopped(tmp_pa
     assert executions(marks) == {f"count{number}": 1 + (number >= 5) for number in range(10)}
 
 
-def test_a_forced_trajectory_that_gives_other_bytes_says_which_and_the_first_stay(
-    tmp_path: Path, backend: Backend
-) -> None:
+def test_a_forced_run_with_other_bytes_fails_and_the_first_output_stays(tmp_path: Path, backend: Backend) -> None:
     prefix, marks = str(tmp_path / "runs"), tmp_path / "marks"
     step = wobble("wobbly", CountConfig(stride=2, until_step=10, marks=str(marks)))
     assert run(prefix, [step])[0] == 0
-    code, display = run(prefix, [step], backend, force=frozenset({step.key}))
+    code, _ = run(prefix, [step], backend, force=frozenset({step.key}))
     assert code == 1
-    assert "run again, it gave other files at 10: value.txt. It is not deterministic" in display.text
+    (failure,) = Records(open_store(prefix)).failures(step.key)
+    check_message(failure.error.partition(" The first output stays")[0])
     assert output(prefix, step, "value.txt") == "4 1"
     assert run(prefix, [step])[0] == 0
 
 
-def test_a_forced_step_of_one_result_and_other_bytes_says_which_file(prefix: str, tmp_path: Path) -> None:
+def test_a_forced_step_with_other_bytes_names_the_file(prefix: str, tmp_path: Path) -> None:
     step = unsteady("unsteady", FailConfig(message="", marks=str(tmp_path / "marks")))
     assert run(prefix, [step])[0] == 0
-    code, display = run(prefix, [step], force=frozenset({step.key}))
+    code, _ = run(prefix, [step], force=frozenset({step.key}))
     assert code == 1
-    assert "run again, it gave other files: a.txt. It is not deterministic" in display.text
+    (failure,) = Records(open_store(prefix)).failures(step.key)
+    check_message(failure.error.partition(" The first output stays")[0])
     assert output(prefix, step, "a.txt") == "1"
 
 
-def test_how_a_step_computed_is_kept_beside_its_output_and_not_compared(prefix: str) -> None:
+def test_how_a_step_computed_is_recorded_and_not_compared(prefix: str) -> None:
     step, other = (add("sum", AddConfig(order=order)) for order in ("forwards", "backwards"))
     assert step.key == other.key
     assert run(prefix, [step])[0] == 0
@@ -107,20 +108,20 @@ def test_how_a_step_computed_is_kept_beside_its_output_and_not_compared(prefix: 
     assert record(prefix, step) == before
 
 
-def test_a_step_is_told_how_its_input_was_computed_and_what_it_remarks_is_in_the_terminal_and_in_its_log(
+def test_a_step_knows_how_its_input_was_computed_and_its_warnings_reach_the_terminal_and_the_log(
     tmp_path: Path, backend: Backend
 ) -> None:
     prefix = str(tmp_path / "runs")
     asked = add("sum", AddConfig(order="backwards"))
     step = ask("asks", AskConfig(sum=asked))
     code, display = run(prefix, [asked, step], backend)
-    said = "added {'order': 'backwards'}, notice None"
+    warning = "added {'order': 'backwards'}, notice None"
     assert code == 0, display.text
-    assert f"asks: {said}\n" in display.text
-    assert f"WARNING step.asks: {said}\n" in Path(prefix, f"{record(prefix, step).output_path}.log").read_text()
+    assert f"asks: {warning}" in display.lines
+    assert f"WARNING step.asks: {warning}\n" in Path(prefix, f"{record(prefix, step).output_path}.log").read_text()
 
 
-def test_a_forced_attempt_that_is_preempted_does_not_claim_to_keep_its_work(tmp_path: Path) -> None:
+def test_a_preempted_forced_attempt_starts_again_from_the_beginning(tmp_path: Path) -> None:
     prefix, marks = str(tmp_path / "runs"), tmp_path / "marks"
     step = fail("step", FailConfig(message="at 3 of 9", kind="leaves", num_failures=1, marks=str(marks)))
     assert run(prefix, [step])[0] == 0
@@ -128,22 +129,22 @@ def test_a_forced_attempt_that_is_preempted_does_not_claim_to_keep_its_work(tmp_
     code, display = run(prefix, [step], force=frozenset({step.key}))
     assert code == 0 and executions(marks) == {"step": 2}
     (retrying,) = [line for line in display.lines if line.startswith("step retrying")]
-    assert retrying.partition("; log: ")[0].endswith("a preempted machine? Forced, it begins anew: at 3 of 9")
+    check_message(retrying.partition("; log: ")[0])
 
 
-def test_what_was_damaged_since_is_replaced_by_the_same_bytes(prefix: str, tmp_path: Path) -> None:
+def test_damaged_files_of_the_first_output_are_replaced(prefix: str, tmp_path: Path) -> None:
     step = count("main", CountConfig(stride=2, until_step=6, marks=str(tmp_path / "marks")))
     assert run(prefix, [step])[0] == 0
     store, records = open_store(prefix), Records(open_store(prefix))
-    parts = records.milestones(step.digest)
-    assert sorted(parts) == [5, 6]
-    paths = [f"{part.output_path}/{part.manifest[0].path}" for part in parts.values()]
+    milestones = records.milestones(step.digest)
+    assert sorted(milestones) == [5, 6]
+    paths = [f"{each.output_path}/{each.manifest[0].path}" for each in milestones.values()]
     whole = [store.read(path) for path in paths]
-    note = f"{parts[6].output_path}/notes of a person.txt"
+    note = f"{milestones[6].output_path}/notes of a person.txt"
     store.write(note, b"kept")
 
     def found() -> set[str]:
-        return {item.path for part in parts.values() for item in findings_of(store, part, parts.values())}
+        return {item.path for each in milestones.values() for item in findings_of(store, each, milestones.values())}
 
     damages = [lambda path: store.write(path, b"?"), lambda path: store.write(path, b""), store.delete]
     for damage in damages:
@@ -151,15 +152,19 @@ def test_what_was_damaged_since_is_replaced_by_the_same_bytes(prefix: str, tmp_p
             damage(path)
         assert found() == {"notes of a person.txt", "value.txt"}
         code, display = run(prefix, [step], force=frozenset({step.key}))
-        assert code == 0 and "main done again, with the same output, in place of damaged files: 2" in display.text
+        assert code == 0
+        check_message(display.lines[-1])
         assert [store.read(path) for path in paths] == whole
         assert found() == {"notes of a person.txt"} and store.read(note) == b"kept"
     code, display = run(prefix, [step], force=frozenset({step.key}))
-    assert code == 0 and "damaged" not in display.text
+    assert code == 0
+    check_message(display.lines[-1])
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut"])
-def test_a_step_whose_inputs_lost_files_says_how_to_make_each_again(prefix: str, tmp_path: Path, damage: str) -> None:
+def test_a_step_with_damaged_inputs_fails_with_the_commands_that_make_them_again(
+    prefix: str, tmp_path: Path, damage: str
+) -> None:
     marks = tmp_path / "marks"
     first = write("first", WriteConfig(text="text", marks=str(marks)))
     other = write("other", WriteConfig(text="other", marks=str(marks)))
@@ -176,18 +181,17 @@ def test_a_step_whose_inputs_lost_files_says_how_to_make_each_again(prefix: str,
             store.delete(path)
     code, display = run(prefix, [second])
     assert code == 1 and "second" not in executions(marks)
-    for name, path in paths.items():
-        assert f"the input {name}: 1 of its 1 files are missing or cut, such as {store.url(path)}" in display.text
-        assert f"To make them again, run the same command with  --force {name} --until {name}" in display.text
-    assert display.text.endswith(
-        "first:     python pipelines/toy.py --force first --until first\n"
-        "first:     python pipelines/toy.py --force other --until other\nthen:      python pipelines/toy.py"
+    (failure,) = Records(store).failures(second.key)
+    assert failure.error_type == "DamagedInputError" and all(
+        store.url(path) in failure.error for path in paths.values()
     )
+    commands = ("--force first --until first", "--force other --until other", "python pipelines/toy.py")
+    assert all(line.endswith(command) for line, command in zip(display.lines[-3:], commands, strict=True))
     assert run(prefix, [first, other], force=frozenset({first.key, other.key}))[0] == 0
     assert run(prefix, [second])[0] == 0
 
 
-def test_of_damaged_inputs_those_that_others_are_made_from_are_made_again_first(prefix: str) -> None:
+def test_damaged_inputs_are_made_again_in_the_order_of_the_graph(prefix: str) -> None:
     raw = write("raw", WriteConfig(text="text"))
     made = join("made", JoinConfig(texts=(raw.as_input(),)))
     last = join("last", JoinConfig(texts=(made.as_input(), raw.as_input())))
@@ -198,7 +202,7 @@ def test_of_damaged_inputs_those_that_others_are_made_from_are_made_again_first(
     assert [line.split()[-1] for line in lines if line.startswith("first:")] == ["raw", "made"]
 
 
-def test_a_trajectory_with_a_state_of_its_own_needs_no_more_of_what_it_began_with(prefix: str, tmp_path: Path) -> None:
+def test_a_run_with_a_state_of_its_own_does_not_need_its_start(prefix: str, tmp_path: Path) -> None:
     marks = str(tmp_path / "marks")
     first = count("first", CountConfig(stride=1, until_step=5))
     config = CountConfig(stride=2, until_step=8, start=first, marks=marks)
@@ -206,11 +210,11 @@ def test_a_trajectory_with_a_state_of_its_own_needs_no_more_of_what_it_began_wit
     assert code == 0, display.text
     store, made = open_store(prefix), record(prefix, first)
     store.delete(f"{made.output_path}/{made.manifest[0].path}")
-    # On from what it published.
+    # It resumes from what it published.
     code, display = run(prefix, [count("second", config.model_copy(update={"until_step": 11}))])
     assert code == 0, display.text
     assert executions(tmp_path / "marks") == {f"count{number}": 1 for number in range(5, 11)}
-    # Another trajectory has nothing yet, or only what lies behind its end, and would begin with the damaged one.
+    # Another run has nothing yet, or only a state past its end, and needs the damaged start.
     other = count("other", config.model_copy(update={"stride": 3}))
     for saved in (None, 9, 7):
         if saved is not None:
@@ -218,10 +222,10 @@ def test_a_trajectory_with_a_state_of_its_own_needs_no_more_of_what_it_began_wit
             store.write(f"work/{other.digest}/saved-{saved:06d}.json", state.encode())
         code, display = run(prefix, [other])
         assert (code == 0) == (saved == 7)
-        assert ("the input first: 1 of its 1 files are missing or cut" in display.text) == (saved != 7)
+    assert {failure.error_type for failure in Records(store).failures(other.key)} == {"DamagedInputError"}
 
 
-def test_a_later_leg_of_a_trajectory_that_has_nothing_yet_asks_for_the_end_of_the_leg_before(prefix: str) -> None:
+def test_a_later_leg_without_a_state_needs_the_end_of_the_leg_before(prefix: str) -> None:
     first = count("first", CountConfig(stride=1, until_step=5))
     second = count("second", CountConfig(stride=1, until_step=8, start=first))
     assert second.digest == first.digest
@@ -230,15 +234,14 @@ def test_a_later_leg_of_a_trajectory_that_has_nothing_yet_asks_for_the_end_of_th
     store.delete(f"{made.output_path}/{made.manifest[0].path}")
     code, display = run(prefix, [second])
     assert code == 1
-    assert "the input first: 1 of its 1 files are missing or cut" in display.text
-    assert "run the same command with  --force first --until first" in display.text
-    # From a state behind that end it goes on without it.
+    assert display.lines[-2].endswith("--force first --until first")
+    # It resumes from a state past that end without it.
     store.write(f"work/{second.digest}/saved-000006.json", Count(step=6, value=6).model_dump_json().encode())
     code, display = run(prefix, [second])
     assert code == 0, display.text
 
 
-def test_of_steps_that_share_an_output_the_forced_one_is_run_again(tmp_path: Path) -> None:
+def test_the_forced_step_runs_among_steps_that_share_an_output(tmp_path: Path) -> None:
     store, steps = open_store(str(tmp_path)), [write(name, WriteConfig(text="a")) for name in ("first", "same", "last")]
     assert run(store.prefix, steps)[0] == 0
     for forced in (("same",), ("first", "last"), ("first", "same", "last")):

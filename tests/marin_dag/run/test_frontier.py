@@ -1,4 +1,4 @@
-"""The frontier: what it keeps up to date is what a look through the whole graph would find."""
+"""Frontier: it finds what a search of the whole graph would find."""
 
 import random
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.marin_dag.toy_steps import CountConfig, JoinConfig, WriteConfig, coun
 
 
 def nodes() -> list[Node]:
-    """Two texts and what joins them; a trajectory in three legs, a branch from within it, and one from past its end."""
+    """Two texts and their join; a run in three legs, a branch from the middle of it, and one from past its end."""
     a, b = (write(name, WriteConfig(text=name)) for name in "ab")
     both = join("both", JoinConfig(texts=(a, b)))
     first = count("first", CountConfig(stride=1, until_step=5))
@@ -28,7 +28,7 @@ def nodes() -> list[Node]:
 
 
 def growing_nodes() -> list[Node]:
-    """A step that publishes parts, one that starts on the first of them, and one that waits for the whole."""
+    """A step that publishes parts, a reader of the first part, and a reader of the whole."""
     grown = grow("grown", GrowConfig(num_pieces=3))
     follower = follow("follower", FollowConfig(pieces=grown.growing()))
     return [
@@ -38,7 +38,7 @@ def growing_nodes() -> list[Node]:
 
 
 def expected(frontier: Frontier, every: list[Node]) -> list[str]:
-    """What may start, by definition."""
+    """Names of the steps that may start, by definition."""
 
     def is_in_the_way(other: Node, node: Node) -> bool:
         is_earlier = other.state == "waiting" and (other.step.until or 0) < (node.step.until or 0)
@@ -54,7 +54,7 @@ def expected(frontier: Frontier, every: list[Node]) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_after_any_history_the_frontier_is_what_a_look_through_the_whole_graph_finds(seed: int):
+def test_after_any_history_the_frontier_equals_a_search_of_the_whole_graph(seed: int):
     chance = random.Random(seed)
     every = nodes()
     frontier = Frontier(every)
@@ -71,11 +71,11 @@ def test_after_any_history_the_frontier_is_what_a_look_through_the_whole_graph_f
         assert stuck == []
         ready = list(frontier.ready(0.0))
         assert [node.step.name for node in ready] == expected(frontier, every)
-        assert list(frontier.running.values()) == sorted(frontier.running.values(), key=lambda node: node.handed_over)
+        assert list(frontier.running.values()) == sorted(frontier.running.values(), key=lambda node: node.submitted)
         running = list(frontier.running.values())
         if ready and (not running or chance.random() < 0.5):
             node = chance.choice(ready)
-            node.handed_over = max((other.handed_over for other in every), default=0.0) + 1.0
+            node.submitted = max((other.submitted for other in every), default=0.0) + 1.0
             frontier.move(node, "running")
         elif running:
             node = chance.choice(running)
@@ -90,14 +90,14 @@ def test_after_any_history_the_frontier_is_what_a_look_through_the_whole_graph_f
     assert {node.step.name: node.state for node in every}["lost"] == "blocked"
 
 
-def test_a_part_is_enough_for_what_may_start_on_it_while_somebody_makes_the_rest():
+def test_a_part_is_enough_to_start_while_another_step_makes_the_rest():
     grown, follower, patient = every = growing_nodes()
     frontier = Frontier(every)
     frontier.move(grown, "running")
     assert not list(frontier.ready(0.0))
     frontier.commit(f"{grown.step.digest}@1")
     assert list(frontier.ready(0.0)) == [follower]
-    frontier.move(grown, "waiting")  # it is to be tried again
+    frontier.move(grown, "waiting")  # it is retried
     assert list(frontier.ready(0.0)) == [grown]
     grown.is_elsewhere = True
     assert follower in list(frontier.ready(0.0))
@@ -109,7 +109,7 @@ def test_a_part_is_enough_for_what_may_start_on_it_while_somebody_makes_the_rest
     assert frontier.obstacle(follower.step, is_stopping=False) == "by grown"
 
 
-def test_a_part_whose_maker_is_not_of_this_run_is_enough_and_so_is_the_whole():
+def test_a_part_whose_maker_is_not_selected_is_enough():
     _, follower, _ = growing_nodes()
     frontier = Frontier([follower])
     digest = follower.step.inputs[0][1].digest
@@ -119,7 +119,7 @@ def test_a_part_whose_maker_is_not_of_this_run_is_enough_and_so_is_the_whole():
     assert frontier.key_there(follower.step.inputs[0][1]) == digest
 
 
-def test_a_node_in_a_pause_is_not_ready_until_it_is_over():
+def test_a_node_is_not_ready_before_its_pause_is_over():
     every = nodes()
     frontier = Frontier(every)
     every[0].not_before = 5.0
@@ -127,18 +127,18 @@ def test_a_node_in_a_pause_is_not_ready_until_it_is_over():
     assert [node.step.name for node in frontier.ready(5.0)] == ["a", "b", "first"]
 
 
-def test_what_becomes_ready_while_others_are_started_is_seen_at_once():
+def test_a_node_that_becomes_ready_during_iteration_is_yielded():
     every = nodes()
     frontier = Frontier(every)
     seen = []
     for node in frontier.ready(0.0):
         seen.append(node.step.name)
-        frontier.commit(node.step.key)  # somebody else has made it meanwhile
+        frontier.commit(node.step.key)  # another driver has made it meanwhile
         frontier.move(node, "done")
     assert seen == ["a", "b", "both", "first", "second", "third", "last"]
 
 
-def test_of_steps_on_the_same_resources_no_more_start_than_may_and_the_rest_is_not_looked_at(
+def test_steps_on_full_resources_are_not_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks: list[str] = []
@@ -161,7 +161,7 @@ def test_of_steps_on_the_same_resources_no_more_start_than_may_and_the_rest_is_n
     assert not any(name.startswith("narrow") for name in looks)
 
 
-def test_each_step_of_a_chain_is_looked_at_a_fixed_number_of_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_each_step_of_a_chain_costs_a_fixed_number_of_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     looks: list[str] = []
     obstacle = Frontier.obstacle
     monkeypatch.setattr(

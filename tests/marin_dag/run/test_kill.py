@@ -1,4 +1,4 @@
-"""A real driver, really killed: the next run completes with the same bytes, and a person deletes nothing."""
+"""Kills of a real driver: the next run commits the same bytes, and nothing needs deleting by hand."""
 
 import contextlib
 import json
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.catalogue import check_message
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.toy_steps import executions
 
@@ -34,7 +35,7 @@ def wait_for_executions(folder: Path, number: int, process: subprocess.Popen[str
 
 
 def wait_for(condition: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
-    """Waits until it is true; `process` must live meanwhile."""
+    """Wait until the condition is true; `process` must live meanwhile."""
     deadline = time.monotonic() + 480
     while not condition():
         assert process is None or process.poll() is None, process.communicate()[0]
@@ -49,7 +50,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """What a run that nobody disturbs commits."""
+    """Records and files of an undisturbed run."""
     folder = tmp_path_factory.mktemp("undisturbed")
     code, output = finish(driver(folder, "local", 0))
     assert code == 0, output
@@ -109,7 +110,7 @@ def test_a_driver_on_ray_killed_in_the_middle_completes_with_the_same_bytes(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
-def test_asked_once_to_stop_running_steps_save_and_the_next_run_goes_on(
+def test_after_one_signal_running_steps_save_and_the_next_run_resumes(
     tmp_path: Path, expected: dict[str, object], number: int
 ):
     process = driver(tmp_path, "local", 0.3)
@@ -117,72 +118,68 @@ def test_asked_once_to_stop_running_steps_save_and_the_next_run_goes_on(
     os.killpg(process.pid, number)
     code, output = finish(process)
     assert code == 1
-    assert "stopping: running steps save their work; interrupt again to cancel them" in output
-    assert re.search(r"main  stopped:  its work so far is kept: at \d \(the driver asked to stop\)\n", output)
-    assert "blocked" not in output  # the branch of main waits for the next run, nothing is wrong with it
-    assert "4 of 6 steps are done, 1 stopped, 1 not run" in output
-    assert "to go on:  python toy_driver.py" in output
+    lines = output[output.index("stopping: ") :]  # the branch of main is not blocked, but waits for the next run
+    check_message(re.sub(r"^\d\d:\d\d:\d\d  ", "", re.sub(r"at \d+", "at <step>", lines), flags=re.MULTILINE))
     assert finish(driver(tmp_path, "local", 0))[0] == 0
     assert committed_bytes(tmp_path / "runs") == expected
     counts = executions(tmp_path / "marks")
-    assert counts["count0"] == counts["count1"] == 1  # by main; the branch begins at 5
+    assert counts["count0"] == counts["count1"] == 1  # by main; the branch starts at 5
 
 
-def test_asked_twice_a_run_ends_at_once_and_the_next_one_goes_on(tmp_path: Path, expected: dict[str, object]):
+def test_after_two_signals_a_driver_ends_at_once_and_the_next_run_resumes(tmp_path: Path, expected: dict[str, object]):
     process = driver(tmp_path, "local", 5)
     wait_for(lambda: list(tmp_path.glob("runs/outputs/squares-*/*/shards/00000")), process)
-    # It is in a shard now, which takes no notice of the first wish.
+    # The step is in a shard now, which ignores the first signal.
     for _ in range(2):
         os.killpg(process.pid, signal.SIGINT)
-        time.sleep(1)  # two of one kind that wait at once are one
+        time.sleep(1)  # two pending signals of one kind are one
     code, output = finish(process)
     assert code == 1
-    assert "interrupted; what was running is cancelled, what was finished is kept" in output
-    assert "squares  stopped:  cancelled" in output
+    lines = output[output.index("stopping: ") :]
+    check_message(re.sub(r"^\d\d:\d\d:\d\d  ", "", lines, flags=re.MULTILINE))
     assert finish(driver(tmp_path, "local", 0))[0] == 0
     assert committed_bytes(tmp_path / "runs") == expected
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_asked_once_on_ray_running_steps_save_and_the_dashboard_says_how_to_get_in(
+def test_after_one_signal_running_steps_on_ray_save_and_no_token_is_shown(
     tmp_path: Path, expected: dict[str, object], number: int
 ):
     process = driver(tmp_path, "ray", 0.5)
     wait_for(lambda: "count1" in executions(tmp_path / "marks"), process)
     servers = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-    assert servers, "Ray runs elsewhere than below the driver"
-    assert process.pid not in map(os.getpgid, servers)  # or the signal would end them before the steps have saved
+    assert servers, "Ray is not started below the driver"
+    assert process.pid not in map(
+        os.getpgid, servers
+    )  # otherwise the signal would end them before the steps have saved
     os.killpg(process.pid, number)
     code, output = finish(process)
     assert code == 1, output
-    announcement, greeting = output.splitlines()[:2]
-    assert announcement == "starting Ray on this machine (a few seconds)"
-    assert greeting.startswith("Ray dashboard http://127.0.0.1:")
-    assert "(it asks for a token; the one in RAY_AUTH_TOKEN)" in output
-    assert "main  stopped:  its work so far is kept" in output
+    check_message("\n".join(output.splitlines()[:2]))
+    assert re.search(r"  main  stopped: .*: at \d", output)
     assert "0123456789abcdef" not in output
-    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in servers))  # and yet they end with the driver
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in servers))  # and still they end with the driver
     assert finish(driver(tmp_path, "local", 0))[0] == 0
     assert committed_bytes(tmp_path / "runs") == expected
 
 
-def test_when_ray_ends_under_a_run_it_says_so_in_one_message_and_the_next_one_goes_on(
+def test_when_ray_dies_the_driver_ends_with_one_message_and_the_next_run_resumes(
     tmp_path: Path, expected: dict[str, object]
 ):
     process = driver(tmp_path, "ray", 0.5)
     wait_for_executions(tmp_path, 5, process)
-    (switchboard,) = [pid for pid, command in descendants(process.pid).items() if "Switchboard" in command]
-    os.kill(switchboard, signal.SIGKILL)
+    (actor,) = [pid for pid, command in descendants(process.pid).items() if "ControlActor" in command]
+    os.kill(actor, signal.SIGKILL)
     code, output = finish(process)
     assert code == 1
-    assert "talk to ended while steps ran: something killed it, or asked Ray to stop." in output
+    check_message(output.splitlines()[-1])
     assert "Traceback" not in output
     assert finish(driver(tmp_path, "local", 0))[0] == 0
     assert committed_bytes(tmp_path / "runs") == expected
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """Command lines of the processes below one."""
+    """Return the command lines of the processes below one."""
     found = {}
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         with contextlib.suppress(OSError):  # it may end meanwhile
@@ -194,32 +191,28 @@ def descendants(pid: int) -> dict[int, str]:
 # The kernel's own limit on the size of a file stands for the disk's.
 
 
-def test_a_disk_that_is_full_from_the_start_is_one_message(tmp_path: Path, expected: dict[str, object]):
+def test_a_full_disk_at_the_start_ends_the_driver_with_one_message(tmp_path: Path, expected: dict[str, object]):
     code, output = finish(driver(tmp_path, "local", 0, FILE_LIMIT="2500"))
     assert code == 1
-    assert "raise `ulimit -f`, then run the same command again, nothing finished is lost" in output
-    assert "Traceback" not in output
+    assert output.count("\n") == 1 and "ulimit -f" in output
     assert finish(driver(tmp_path, "local", 0))[0] == 0
     assert committed_bytes(tmp_path / "runs") == expected
 
 
-def test_a_disk_that_fills_up_under_a_step_fails_that_step_with_one_message(tmp_path: Path):
+def test_a_disk_that_fills_up_fails_only_the_step_that_writes(tmp_path: Path):
     code, output = finish(driver(tmp_path, "local", 0, FILE_LIMIT="50000", LARGE="1"))
     assert code == 1
-    assert "File too large: the file is larger than this process may write; raise `ulimit -f`" in output
-    assert "6 of 7 steps are done, 1 failed" in output
-    assert "Traceback" not in output
+    assert [line.split()[1] for line in output.splitlines() if " failed:  " in line] == ["large"]
+    assert "ulimit -f" in output and "Traceback" not in output
     assert finish(driver(tmp_path, "local", 0, LARGE="1"))[0] == 0
 
 
 @pytest.mark.parametrize("library", ["tensorstore", "pyarrow"])
-def test_a_disk_that_fills_up_under_a_library_is_the_same_message(tmp_path: Path, library: str):
+def test_a_disk_that_fills_up_under_a_library_fails_with_the_same_message(tmp_path: Path, library: str):
     code, output = finish(driver(tmp_path, "local", 0, FILE_LIMIT="50000", LARGE_BY=library))
     assert code == 1
-    assert "File too large: the file is larger than this process may write; raise `ulimit -f`, then run the" in output
     assert f"outputs/large-{library}-" in output.split("failed:")[-1]
-    assert "6 of 7 steps are done, 1 failed" in output
-    assert "Traceback" not in output
+    assert "ulimit -f" in output and "Traceback" not in output
 
 
 def test_a_cloud_that_cannot_be_reached_is_one_message(tmp_path: Path):
@@ -235,5 +228,5 @@ sys.exit(main({command[2:]!r}))
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stdout.count("\n") == 1
-    assert "gs://bucket/runs/commits: Cloud Storage cannot be reached" in done.stdout
+    assert done.stdout.startswith("gs://bucket/runs/commits: ")
     assert done.stderr == ""

@@ -1,4 +1,4 @@
-"""What a person sees of a run, on a terminal and in a log."""
+"""Displays: what a driver shows on a terminal and in a log."""
 
 import io
 import re
@@ -20,11 +20,11 @@ class Screen:
         self.out, self.errors = (Console(file=stream, **options) for stream in self._streams)  # type: ignore[arg-type]
 
     @property
-    def said(self) -> str:
+    def shown(self) -> str:
         return self._streams[0].getvalue()
 
     @property
-    def complained(self) -> str:
+    def error_lines(self) -> str:
         return self._streams[1].getvalue()
 
     def table(self, display: TableDisplay) -> str:
@@ -40,55 +40,55 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_a_log_has_one_line_an_event_with_a_count_of_what_is_done():
+def test_a_log_has_one_line_for_each_event_and_counts_done_steps():
     screen = Screen()
     display = LineDisplay(screen.out, screen.errors)
     display.begin(["web", "count"])
     display.event("web", "started", "")
     display.event("web", "done", "")
-    display.event("count", "done", "by another run")
-    lines = [line.split("  ", 1)[1] for line in screen.said.splitlines()]
-    assert lines == ["web  started", "web  done (1/2)", "count  done (2/2):  by another run"]
-    assert screen.complained == ""
+    display.event("count", "done", "by another driver")
+    lines = [line.split("  ", 1)[1] for line in screen.shown.splitlines()]
+    assert lines == ["web  started", "web  done (1/2)", "count  done (2/2):  by another driver"]
+    assert screen.error_lines == ""
 
 
-def test_of_the_steps_that_one_obstacle_blocks_a_log_tells_the_first_with_it_and_names_the_rest():
+def test_a_log_names_the_obstacle_once_and_lists_the_other_blocked_steps():
     screen = Screen()
     display = LineDisplay(screen.out, screen.errors)
     with display:
         for name in ("count", "train", "report"):
             display.event(name, "blocked", "by web")
         display.event("code", "done", "")
-        display.event("tokens", "blocked", "books is not committed and not part of this run")
+        display.event("tokens", "blocked", "books is not committed and not selected")
         for number in range(20):
             display.event(f"score/{number}", "blocked", "by web")
         display.event("code/2", "done", "")
         display.event("last", "blocked", "by web")
-    lines = [line.split("  ", 1)[-1] for line in screen.said.splitlines()]
+    lines = [line.split("  ", 1)[-1] for line in screen.shown.splitlines()]
     assert lines == [
         "count  blocked:  by web",
         "train, report are blocked, too",
         "code  done (1/0)",
-        "tokens  blocked:  books is not committed and not part of this run",
+        "tokens  blocked:  books is not committed and not selected",
         f"{', '.join(f'score/{number}' for number in range(8))} and 12 more are blocked, too",
         "code/2  done (2/0)",
         "last is blocked, too",
     ]
 
 
-def test_a_failure_and_what_follows_from_it_go_to_standard_error():
+def test_failures_go_to_standard_error():
     screen = Screen()
     display = LineDisplay(screen.out, screen.errors)
     display.begin(["web"])
     display.event("web", "started", "")
     display.event("web", "failed", "ValueError: [bold]torn[/bold]")
     display.complain("0 of 1 steps are done, 1 failed")
-    assert "failed" not in screen.said
-    assert screen.complained.splitlines()[0].endswith("web  failed:  ValueError: [bold]torn[/bold]")
-    assert screen.complained.splitlines()[1] == "0 of 1 steps are done, 1 failed"
+    assert "failed" not in screen.shown
+    assert screen.error_lines.splitlines()[0].endswith("web  failed:  ValueError: [bold]torn[/bold]")
+    assert screen.error_lines.splitlines()[1] == "0 of 1 steps are done, 1 failed"
 
 
-def test_what_an_error_says_in_brackets_is_shown_on_a_terminal_as_it_is():
+def test_brackets_in_an_error_are_shown_as_they_are():
     screen = Screen(is_terminal=True)
     display = TableDisplay(screen.out, screen.errors)
     display.begin(["web"])
@@ -97,29 +97,29 @@ def test_what_an_error_says_in_brackets_is_shown_on_a_terminal_as_it_is():
     assert "ValueError: no [train] in [/tmp/x]" in screen.table(display)
 
 
-def test_progress_in_a_log_is_a_line_now_and_then(clock: list[float]):
+def test_a_log_shows_progress_every_fifteen_seconds(clock: list[float]):
     screen = Screen()
     display = LineDisplay(screen.out, screen.errors)
     for second in range(0, 40, 2):
         clock[0] = 1000.0 + second
         display.progress("phoenix", Progress(second, 100, "steps", {"loss": 2.5}))
-    assert [line.split("  ", 1)[1] for line in screen.said.splitlines()] == [
+    assert [line.split("  ", 1)[1] for line in screen.shown.splitlines()] == [
         "phoenix  running:  16/100 steps  loss 2.5  84 s left",
         "phoenix  running:  32/100 steps  loss 2.5  68 s left",
     ]
 
 
-def test_a_log_tells_of_the_first_of_many_steps_that_wait_for_the_same_and_again_much_later(clock: list[float]):
+def test_a_log_shows_one_queued_step_for_each_resource_and_again_much_later(clock: list[float]):
     screen = Screen()
     display = LineDisplay(screen.out, screen.errors)
     for seconds, name, wait in ((0, "a", "1 cpu"), (5, "b", "1 cpu"), (5, "c", "2 cpu"), (700, "d", "1 cpu")):
         clock[0] = 1000.0 + seconds
         display.event(name, "queued", f"waits for {wait}")
-    told = [line.split("  ", 1)[1] for line in screen.said.splitlines()]
-    assert told == ["a  queued:  waits for 1 cpu", "c  queued:  waits for 2 cpu", "d  queued:  waits for 1 cpu"]
+    lines = [line.split("  ", 1)[1] for line in screen.shown.splitlines()]
+    assert lines == ["a  queued:  waits for 1 cpu", "c  queued:  waits for 2 cpu", "d  queued:  waits for 1 cpu"]
 
 
-def test_the_figures_of_a_phase_that_was_resumed_fit_on_a_line_of_a_narrow_terminal(clock: list[float]):
+def test_the_figures_of_a_resumed_phase_fit_on_a_narrow_terminal(clock: list[float]):
     screen = Screen(width=100)
     display = TableDisplay(screen.out, screen.errors)
     display.begin(["phoenix"])
@@ -132,7 +132,7 @@ def test_the_figures_of_a_phase_that_was_resumed_fit_on_a_line_of_a_narrow_termi
     assert row.rstrip().endswith("170/721 steps  6,475 tokens/s  loss 4.931  resumed at 90") and "█░" in row
 
 
-def test_the_table_tells_running_from_queued_from_waiting(clock: list[float]):
+def test_the_table_separates_running_queued_and_waiting(clock: list[float]):
     screen = Screen(width=140)
     display = TableDisplay(screen.out, screen.errors)
     display.begin(["web", "phoenix", "starling", "export"])
@@ -148,7 +148,7 @@ def test_the_table_tells_running_from_queued_from_waiting(clock: list[float]):
     assert "0/4 done, 2 running, 2 waiting" in screen.table(display)
 
 
-def test_the_table_keeps_what_ended_last_and_counts_the_rest(clock: list[float]):
+def test_the_table_shows_the_last_ended_steps_and_counts_the_rest(clock: list[float]):
     screen = Screen()
     display = TableDisplay(screen.out, screen.errors)
     names = [f"step{number}" for number in range(20)]
@@ -167,9 +167,9 @@ def test_the_table_keeps_what_ended_last_and_counts_the_rest(clock: list[float])
     assert "19/20 done, 0 running, 0 waiting" in shown
 
 
-def test_a_step_too_quick_to_be_told_of_before_its_end_took_no_time(monkeypatch: pytest.MonkeyPatch):
+def test_a_step_without_a_shown_start_took_no_time(monkeypatch: pytest.MonkeyPatch):
     ticks = iter(range(1_000))
-    monkeypatch.setattr("time.monotonic", lambda: float(next(ticks)))  # it goes on from one look at it to the next
+    monkeypatch.setattr("time.monotonic", lambda: float(next(ticks)))  # each look moves the clock
     screen = Screen()
     display = TableDisplay(screen.out, screen.errors)
     display.begin(["web"])
@@ -177,13 +177,13 @@ def test_a_step_too_quick_to_be_told_of_before_its_end_took_no_time(monkeypatch:
     assert re.search(r"web +done +0 s", screen.table(display))
 
 
-def test_a_step_that_is_tried_again_waits_and_says_why():
+def test_a_retried_step_waits_and_shows_why():
     screen = Screen()
     display = TableDisplay(screen.out, screen.errors)
     display.begin(["web"])
     display.event("web", "started", "")
     display.event("web", "retrying", "in 2 s after ConnectionResetError: reset")
-    assert "web: retrying: in 2 s after ConnectionResetError: reset" in screen.said
+    assert "web: retrying: in 2 s after ConnectionResetError: reset" in screen.shown
     assert "0/1 done, 0 running, 1 waiting" in screen.table(display)
 
 
@@ -194,7 +194,7 @@ def test_the_table_leaves_its_last_state_on_the_screen():
         display.begin(["web"])
         display.event("web", "started", "")
         display.event("web", "done", "")
-    assert "1/1 done, 0 running, 0 waiting" in screen.said
+    assert "1/1 done, 0 running, 0 waiting" in screen.shown
 
 
 def test_the_display_suits_the_stream():
@@ -202,11 +202,11 @@ def test_the_display_suits_the_stream():
     assert isinstance(display_for(stream_is_terminal=False), LineDisplay)
 
 
-def test_time_left_follows_the_pace_since_the_step_began_to_tell():
+def test_time_left_follows_the_pace_since_the_first_report():
     pace = Pace()
     assert pace.seconds_left(Progress(100, 200, "steps", {}), now=10.0) is None
     assert pace.seconds_left(Progress(110, 200, "steps", {}), now=15.0) == 45.0
-    # An attempt that begins again from less begins a new pace.
+    # An attempt that resumes from less starts a new pace.
     assert pace.seconds_left(Progress(50, 200, "steps", {}), now=20.0) is None
     assert pace.seconds_left(Progress(60, 200, "steps", {}), now=21.0) == 14.0
 
@@ -216,13 +216,13 @@ def test_figures_carry_their_units():
     assert figures_of(progress, 40.0) == "120/600 steps  12,300 tokens/s  loss 2.346  data epoch 1  40 s left"
 
 
-def test_a_figure_and_what_it_is_of_are_one():
+def test_a_figure_and_its_total_are_one():
     progress = Progress(90_000, 900_000, "MB", {"files": 12_345.0, "of_files": 20_000.0, "megabytes_per_second": 118.2})
     assert figures_of(progress, None) == "90,000/900,000 MB  files 12,345/20,000  118 megabytes/s"
     assert figures_of(Progress(1, 9, "files", {"of_all": 3.5}), None) == "1/9 files  of all 3.5"
 
 
-def test_a_pace_in_another_unit_begins_anew():
+def test_another_unit_starts_a_new_pace():
     pace = Pace()
     assert pace.seconds_left(Progress(0, 4, "files", {}), 0.0) is None
     assert pace.seconds_left(Progress(1, 4, "files", {}), 10.0) == 30.0
@@ -234,18 +234,18 @@ def test_a_pace_in_another_unit_begins_anew():
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0 s"), (99, "99 s"), (100, "2 min"), (3600, "60 min"), (12_600, "3.5 h")]
 )
-def test_a_duration_is_told_in_a_unit_that_reads_well(seconds: float, text: str):
+def test_a_duration_has_a_readable_unit(seconds: float, text: str):
     assert duration(seconds) == text
 
 
-def test_a_bar_is_never_wider_than_itself():
+def test_a_bar_never_exceeds_its_width():
     assert bar(Progress(0, 10, "", {}), 4) == "░░░░"
     assert bar(Progress(5, 10, "", {}), 4) == "██░░"
     assert bar(Progress(20, 10, "", {}), 4) == "████"
     assert bar(Progress(0, 0, "", {}), 4) == "████"
 
 
-def test_the_bar_of_a_step_that_continues_is_of_its_own_work_and_the_numbers_are_of_all():
+def test_the_bar_of_a_resumed_step_shows_its_own_work_and_the_numbers_all():
     progress = Progress(660, 840, "steps", {}, begin=600)
     assert bar(progress, 8) == "██░░░░░░"
     assert figures_of(progress, None) == "660/840 steps"

@@ -1,10 +1,11 @@
-"""Parts: a step may start on the first part of an output, sees the rest come, and is the same step all the same."""
+"""Parts: a step may start on the first part of an output, without a change of its identity."""
 
 from pathlib import Path
 
 from rich.console import Console
 
 from marin_dag.errors import UserError
+from marin_dag.graph.assignments import build_graph
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records, record_path
@@ -35,16 +36,16 @@ def result_of(folder: Path, step: Step) -> dict:
 
 
 def test_a_step_starts_on_the_first_part_while_the_rest_is_being_made(tmp_path):
-    # Each waits for the other: were the reader to start on the whole, neither would ever end.
-    told, marks = str(tmp_path / "told"), str(tmp_path / "marks")
-    pieces = grow("pieces", GrowConfig(num_pieces=3, wait_for=told))
-    reader = follow("reader", FollowConfig(pieces=pieces.growing(), tell=told, marks=marks))
+    # Each waits for the other: if the reader waited for the whole, neither would end.
+    signal_file, marks = str(tmp_path / "signal"), str(tmp_path / "marks")
+    pieces = grow("pieces", GrowConfig(num_pieces=3, wait_for=signal_file))
+    reader = follow("reader", FollowConfig(pieces=pieces.growing(), tell=signal_file, marks=marks))
     assert run(tmp_path, reader, in_processes=True) == 0
     assert result_of(tmp_path, reader) == {"text": TEXT}
     assert executions(tmp_path / "marks") == {"growing": 1}
 
 
-def test_it_is_the_same_step_as_one_that_waits_for_the_whole(tmp_path):
+def test_a_step_that_starts_early_has_the_identity_of_one_that_waits(tmp_path):
     marks = str(tmp_path / "marks")
     pieces = grow("pieces", GrowConfig(num_pieces=3))
     waiting = follow("waiting", FollowConfig(pieces=pieces, marks=marks))
@@ -52,16 +53,19 @@ def test_it_is_the_same_step_as_one_that_waits_for_the_whole(tmp_path):
     assert early.key == waiting.key and early.identity == waiting.identity
     assert run(tmp_path, early) == 0
     assert result_of(tmp_path, waiting) == {"text": TEXT}
-    assert executions(tmp_path / "marks") == {"whole": 1}, "what is whole at the start is taken as it is"
+    assert executions(tmp_path / "marks") == {"whole": 1}, "an output that is whole at the start is used whole"
 
 
-def test_an_override_above_it_leaves_it_growing():
-    reader = follow("reader", FollowConfig(pieces=grow("pieces", GrowConfig(num_pieces=3)).growing()))
-    overridden = Graph([reader]).override("pieces", "num_pieces", "4").step("reader")
+def test_an_input_stays_growing_after_an_override_above_it():
+    def build() -> Graph:
+        pieces = grow("pieces", GrowConfig(num_pieces=3))
+        return Graph([follow("reader", FollowConfig(pieces=pieces.growing()))])
+
+    reader, overridden = (build_graph(build, texts).step("reader") for texts in ([], ["pieces.num_pieces=4"]))
     assert overridden.config.pieces.is_growing and overridden.key != reader.key
 
 
-def test_a_killed_maker_goes_on_behind_the_parts_it_has_published_and_leaves_the_same_files(tmp_path):
+def test_a_killed_maker_resumes_after_its_published_parts_with_the_same_files(tmp_path):
     marks = str(tmp_path / "marks")
     dying = grow("pieces", GrowConfig(num_pieces=3, dies_at=2, marks=marks))
     assert run(tmp_path / "cut", dying) == 1
@@ -69,7 +73,7 @@ def test_a_killed_maker_goes_on_behind_the_parts_it_has_published_and_leaves_the
     assert sorted(Records(store).committed_keys()) == [f"{dying.digest}@1", f"{dying.digest}@2"]
     plan = make_plan(Graph([dying]), store)
     assert plan["pieces"].verdict is Verdict.FAILED
-    for entry in store.list("failures"):  # as where the driver was killed
+    for entry in store.list("failures"):  # as if the driver had been killed
         store.delete(entry.path)
     plan = make_plan(Graph([dying]), store)
     assert plan["pieces"].verdict is Verdict.BEGUN, "its own parts are no earlier version of it"
@@ -83,22 +87,12 @@ def test_a_killed_maker_goes_on_behind_the_parts_it_has_published_and_leaves_the
     assert {f"part{number}": 1 for number in (1, 2, 3)}.items() <= executions(tmp_path / "marks").items()
 
 
-def test_only_a_kind_with_parts_can_be_taken_as_it_grows():
+def test_only_a_kind_with_parts_can_be_growing():
     with expect_error(UserError):
         write("text", WriteConfig(text="a")).growing()
 
 
-def test_a_fork_of_a_step_that_starts_on_the_first_part_still_does_after_an_override_above():
-    pieces = grow("pieces", GrowConfig(num_pieces=3))
-    waiting = follow("waiting", FollowConfig(pieces=grow("other", GrowConfig(num_pieces=2))))
-    fork = waiting.fork("fork", pieces=pieces.growing())
-    graph = Graph([fork]).override("pieces", "num_pieces", "4")
-    assert graph.step("fork").config.pieces.is_growing
-    graph = Graph([waiting, fork]).override("waiting", "tell", "here")
-    assert graph.step("fork").config.pieces.is_growing
-
-
-def test_an_output_and_each_of_its_parts_is_found_by_its_digest(tmp_path):
+def test_an_output_and_each_part_is_found_by_its_digest(tmp_path):
     pieces = grow("pieces", GrowConfig(num_pieces=11))
     assert run(tmp_path, pieces) == 0
     records = Records(open_store(str(tmp_path / "runs")))

@@ -1,4 +1,4 @@
-"""Shards: what was finished is taken over if it is what is asked for, wherever in the list; else it is done again."""
+"""Shards: finished shards are taken over by what they are, wherever they are in the list."""
 
 import functools
 import logging
@@ -19,7 +19,7 @@ from marin_dag.run.shards import ShardMap
 from marin_dag.store.local import LocalStore
 from marin_dag.store.prefix import open_store
 from marin_dag.store.store import Store
-from tests.catalogue import expect_error
+from tests.catalogue import check_message, expect_error
 from tests.marin_dag.run.test_driver import Recorder, output, record, run
 from tests.marin_dag.toy_steps import NamesConfig, ShardsConfig, executions, shout, shouted, square, squares
 
@@ -28,9 +28,7 @@ def step_of(marks: Path, *names: str, **execution: str) -> Step[Any]:
     return shouted("shouted", NamesConfig(names=names, refuses="zebra", marks=str(marks), **execution))
 
 
-def test_a_list_that_changed_takes_over_what_is_still_in_it_and_gives_nobody_the_shard_of_another(
-    prefix: str, tmp_path: Path
-) -> None:
+def test_a_changed_list_takes_over_exactly_the_shards_that_are_still_in_it(prefix: str, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     first = step_of(marks, "ape", "bear", "cat", "zebra")
     assert run(prefix, [first])[0] == 1
@@ -45,7 +43,7 @@ def test_a_list_that_changed_takes_over_what_is_still_in_it_and_gives_nobody_the
     assert executions(marks) == {"ape": 1, "bear": 1, "cat": 1, "dog": 1, "zebra": 1}
 
 
-def test_a_step_that_is_stopped_says_how_many_of_its_shards_are_finished(tmp_path: Path) -> None:
+def test_a_stopped_step_shows_how_many_shards_are_finished(tmp_path: Path) -> None:
     class Impatient(Recorder):
         def progress(self, name: str, progress: Progress) -> None:
             if progress.done == 2:
@@ -54,7 +52,7 @@ def test_a_step_that_is_stopped_says_how_many_of_its_shards_are_finished(tmp_pat
     step = step_of(tmp_path / "marks", "ape", "bear", "cat", "dog")
     display = Impatient()
     assert Run([step], open_store(str(tmp_path / "runs")), LocalBackend(), display, command="").run() == 1
-    assert "shouted stopped its work so far is kept: shards: 2 of 4 finished" in display.text
+    check_message("\n".join(line for line in display.lines if line.startswith("shouted stopped")))
 
 
 def test_an_argument_bound_to_the_function_is_part_of_the_shard(tmp_path: Path) -> None:
@@ -76,7 +74,7 @@ def test_equal_items_are_shards_of_their_own(tmp_path: Path) -> None:
     assert [output(prefix, step, f"shards/0000{index}/name.txt") for index in range(3)] == ["APE"] * 3
 
 
-def test_a_same_size_rewrite_of_what_is_kept_in_a_remote_store_is_noticed(prefix: str, tmp_path: Path) -> None:
+def test_a_changed_shard_of_the_same_size_is_noticed_in_every_store(prefix: str, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     step = squares("squares", ShardsConfig(num_shards=3, marks=str(marks), fail_at=2))
     assert run(prefix, [step])[0] == 1
@@ -90,36 +88,36 @@ def test_a_same_size_rewrite_of_what_is_kept_in_a_remote_store_is_noticed(prefix
 
 
 def made_in(epoch: int, store: Store, marks: Path) -> ShardMap:
-    """Of an attempt that holds the lease in that epoch."""
+    """Return the map of an attempt that holds the lease in that epoch."""
     items = [(number, 0.0, str(marks), -1) for number in range(2)]
     log = logging.getLogger("shards")
     return ShardMap(store, "work/a/shards/shards", epoch, f"outputs/a/{epoch}", "shards", square, items, log)
 
 
-def test_an_attempt_takes_over_the_newest_that_older_ones_left_and_nothing_of_one_that_came_after_it(
+def test_an_attempt_takes_over_the_newest_shards_of_older_attempts_and_none_of_later_ones(
     tmp_path: Path,
 ) -> None:
-    """That one is at work; files that both had by links would be two attempts' to write."""
+    """A later attempt is running: files that both had by links would be written by both."""
     store = LocalStore(str(tmp_path / "runs"))
 
-    def nobody(*told: object) -> None: ...
+    def ignore(*values: object) -> None: ...
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ShardMap, "_take_over", lambda shards: {})
         for epoch in (2, 3):
-            made_in(epoch, store, tmp_path / "marks").run(SequentialFanOut(), 1, lambda: False, nobody, nobody)
+            made_in(epoch, store, tmp_path / "marks").run(SequentialFanOut(), 1, lambda: False, ignore, ignore)
     assert made_in(1, store, tmp_path / "marks")._take_over() == {}
     taken = made_in(4, store, tmp_path / "marks")._take_over()
     assert {shard.folder for shard in taken.values()} == {f"outputs/a/3/shards/0000{index}" for index in range(2)}
 
 
-def test_a_shard_whose_record_cannot_be_read_is_done_again_and_an_older_one_is_taken(tmp_path: Path) -> None:
+def test_a_shard_with_an_unreadable_record_runs_again_unless_an_older_record_is_there(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path / "runs"))
     for epoch in (1, 2):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ShardMap, "_take_over", lambda shards: {})
             shards = made_in(epoch, store, tmp_path / "marks")
-            shards.run(SequentialFanOut(), 1, lambda: False, lambda *told: None, lambda *told: None)
+            shards.run(SequentialFanOut(), 1, lambda: False, lambda *values: None, lambda *values: None)
     store.write(shards._record_path(0), b"{")
     taken = made_in(3, store, tmp_path / "marks")._take_over()
     assert [taken[index].folder for index in (0, 1)] == ["outputs/a/1/shards/00000", "outputs/a/2/shards/00001"]
@@ -127,8 +125,8 @@ def test_a_shard_whose_record_cannot_be_read_is_done_again_and_an_older_one_is_t
     assert made_in(4, store, tmp_path / "marks")._take_over().keys() == {1}
 
 
-def test_a_worker_that_is_started_again_over_a_finished_shard_leaves_it_as_it_is(tmp_path: Path) -> None:
-    """It may have died before it could say so, and the files are others' to link by now."""
+def test_a_worker_that_starts_again_on_a_finished_shard_leaves_it(tmp_path: Path) -> None:
+    """The first worker may have died before it reported, and others may link the files by now."""
     store, marks = LocalStore(str(tmp_path / "runs")), tmp_path / "marks"
     call = made_in(1, store, marks)._call(0)
     call()
@@ -137,8 +135,8 @@ def test_a_worker_that_is_started_again_over_a_finished_shard_leaves_it_as_it_is
     assert executions(marks) == {"shard0": 1} and store.list("outputs") == before
 
 
-def stumble(item: str, path: str) -> str:
-    """Leaves a file that its second try does not write."""
+def fail_once(item: str, path: str) -> str:
+    """Fail at the first try, and leave a file that the second try does not write."""
     tries = Path(item)
     if not tries.exists():
         tries.touch()
@@ -148,11 +146,11 @@ def stumble(item: str, path: str) -> str:
     return "done"
 
 
-def test_of_a_try_that_failed_no_file_is_left_in_the_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_try_leaves_no_file_in_the_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_backend, "SHARD_PAUSES_SECONDS", (0.0,))
     store, items = LocalStore(str(tmp_path / "runs")), [str(tmp_path / "tries")]
-    shards = ShardMap(store, "work/a/shards/s", 1, "outputs/a/1", "s", stumble, items, logging.getLogger("shards"))
-    _, files = shards.run(SequentialFanOut(), 1, lambda: False, lambda *told: None, lambda *told: None)
+    shards = ShardMap(store, "work/a/shards/s", 1, "outputs/a/1", "s", fail_once, items, logging.getLogger("shards"))
+    _, files = shards.run(SequentialFanOut(), 1, lambda: False, lambda *values: None, lambda *values: None)
     assert [file.path for file in files] == ["s/00000/whole"]
     assert [entry.path for entry in store.list("outputs")] == ["outputs/a/1/s/00000/whole"]
 
@@ -162,17 +160,19 @@ def keys(function: Any, items: list[Any], folder: Path, output: str = "output") 
 
 
 def test_a_path_inside_the_output_is_the_same_in_every_attempt(tmp_path: Path) -> None:
-    def handed_on(attempt: str, file: str = "signatures/00000") -> list[str]:
+    def handed_over_keys(attempt: str, file: str = "signatures/00000") -> list[str]:
         path = f"{open_store(str(tmp_path)).url(attempt)}/{file}"
         return [*keys(square, [path], tmp_path, attempt), *keys(functools.partial(shout, path), [1], tmp_path, attempt)]
 
-    assert handed_on("outputs/a/20260101-000000-0000") == handed_on("outputs/a/20260101-000001-1111")
+    assert handed_over_keys("outputs/a/20260101-000000-0000") == handed_over_keys("outputs/a/20260101-000001-1111")
     moved = [open_store(str(tmp_path / name)).url("outputs/b/1/text") for name in ("here", "there")]
     assert keys(square, [moved[0]], tmp_path / "here") == keys(square, [moved[1]], tmp_path / "there")
-    assert handed_on("outputs/a/20260101-000000-0000") != handed_on("outputs/a/20260101-000000-0000", "other")
+    assert handed_over_keys("outputs/a/20260101-000000-0000") != handed_over_keys(
+        "outputs/a/20260101-000000-0000", "other"
+    )
 
 
-def test_a_shard_goes_by_its_function_what_is_bound_to_it_and_its_item(tmp_path: Path) -> None:
+def test_a_shard_is_identified_by_its_function_bound_arguments_and_item(tmp_path: Path) -> None:
     item = ("ape", "", "")
     bound = functools.partial(shout, "!")
     assert keys(bound, [item], tmp_path) == keys(functools.partial(shout, "!"), [item], tmp_path)
@@ -188,7 +188,7 @@ def test_a_shard_goes_by_its_function_what_is_bound_to_it_and_its_item(tmp_path:
     assert keys(bound, [item, ("bear", "", "")], tmp_path) == keys(bound, [("bear", "", ""), item], tmp_path)[::-1]
 
 
-def test_an_item_without_a_canonical_form_is_refused_with_the_cure(tmp_path: Path) -> None:
+def test_an_item_without_a_canonical_form_is_refused(tmp_path: Path) -> None:
     with expect_error(NotCanonicalError):
         keys(square, [1, np.zeros(2)], tmp_path)
     with expect_error(NotCanonicalError):

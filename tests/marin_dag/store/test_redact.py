@@ -1,4 +1,4 @@
-"""No secret reaches a record or a log, and ordinary text is left alone."""
+"""Redaction: secrets are hidden, and ordinary text is left as it is."""
 
 import dataclasses
 import json
@@ -23,11 +23,11 @@ from marin_dag.store.redact import LinesWithoutSecrets, redact, redact_identity,
         "hf_plantedsecret0123",
     ],
 )
-def test_what_looks_like_a_secret_is_hidden(text: str):
+def test_text_like_a_secret_is_hidden(text: str):
     assert "planted" not in redact(text)
 
 
-def test_the_value_of_a_secret_variable_is_hidden_wherever_it_stands(monkeypatch: pytest.MonkeyPatch):
+def test_the_value_of_a_secret_variable_is_hidden_everywhere(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
     assert redact("posting 0123456789abcdef to the server") == "posting *** to the server"
 
@@ -43,7 +43,7 @@ def test_the_value_of_a_secret_variable_is_hidden_wherever_it_stands(monkeypatch
         "key 3 of 4",
     ],
 )
-def test_ordinary_text_stays(text: str):
+def test_ordinary_text_is_unchanged(text: str):
     assert redact(text) == text
 
 
@@ -60,7 +60,7 @@ class Places(BaseModel, frozen=True):
     mirrors: dict[str, Mirror]
 
 
-def test_a_secret_however_deep_in_a_config_is_hidden_wherever_it_comes_up():
+def test_a_secret_deep_in_a_config_is_hidden_everywhere():
     remember_secrets(Places(mirrors={"a": Mirror((Login(password="planted-deep-0123"),))}))
     assert redact("401 for planted-deep-0123") == "401 for ***"
 
@@ -76,7 +76,7 @@ def test_a_secret_however_deep_in_a_config_is_hidden_wherever_it_comes_up():
         ("https://h/x?sig=1&st=10", "https://h/x?sig=1&st=20"),
     ],
 )
-def test_what_only_looks_like_a_permission_keeps_two_identities_apart(one: str, other: str):
+def test_text_like_a_permission_keeps_two_identities_apart(one: str, other: str):
     assert redact_identity(one) != redact_identity(other)
 
 
@@ -86,8 +86,8 @@ def test_a_permission_leaves_no_trace_in_an_identity():
 
 
 @pytest.mark.parametrize("piece", ["ab-", "x-", "a.b ", "sk ", "sk-", "token "])
-def test_a_line_of_half_a_megabyte_is_shown_as_it_is(piece: str):
-    """It would take hours if each place where a name may begin looked to the end."""
+def test_a_line_of_half_a_megabyte_is_unchanged(piece: str):
+    """It would take hours if each possible start of a name were matched to the end."""
     text = piece * (2**19 // len(piece))
     assert redact(text) == text
 
@@ -101,17 +101,17 @@ def test_a_line_of_half_a_megabyte_is_shown_as_it_is(piece: str):
         ("{'api_key': None, 'secret': True, 'token': -1}", "{'api_key': None, 'secret': True, 'token': -1}"),
     ],
 )
-def test_a_value_is_hidden_however_python_writes_it(text: str, shown: str):
+def test_a_value_is_hidden_in_every_form_of_repr(text: str, shown: str):
     assert redact(text) == shown
 
 
-def test_json_stays_json():
+def test_json_stays_valid():
     document = {"token": 50256, "signature": [1, 2], "hf_token": 1.0, "api_key": None, "password": "planted-secret"}
     kept = json.loads(redact(json.dumps(document, indent=1)))
     assert kept == document | {"password": "***"}
 
 
-def test_what_is_written_in_very_many_pieces_comes_out_in_order_and_a_progress_bar_at_once():
+def test_many_pieces_are_written_in_order_and_a_progress_bar_at_once():
     written: list[str] = []
     lines = LinesWithoutSecrets(written.append)
     for _ in range(300_000):

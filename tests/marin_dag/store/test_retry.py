@@ -1,4 +1,4 @@
-"""Which errors are tried again: those that pass, and no others."""
+"""Transient errors: those that are retried, and others."""
 
 import errno
 import urllib.error
@@ -11,15 +11,15 @@ import pytest
 import ray.exceptions
 import requests
 
-from marin_dag.run.node import PreemptedError
+from marin_dag.run.retries import PreemptedError
 from marin_dag.store.retry import is_transient
 
 
 def http_error(code: int) -> urllib.error.HTTPError:
-    return urllib.error.HTTPError("https://host/file", code, "said the server", Message(), None)
+    return urllib.error.HTTPError("https://host/file", code, "the server", Message(), None)
 
 
-PASSING = [
+TRANSIENT = [
     ConnectionResetError("reset"),
     BrokenPipeError("gone"),
     TimeoutError("too long"),
@@ -42,7 +42,7 @@ PASSING = [
     ray.exceptions.ActorDiedError(),
     ray.exceptions.ActorUnavailableError("unreachable", b"0" * 16),
     ray.exceptions.LocalRayletDiedError(),
-    ValueError("UNAVAILABLE: no route"),  # so and in the next lines in TensorStore's words
+    ValueError("UNAVAILABLE: no route"),  # here and below in the words of TensorStore
     ValueError("ABORTED: Error reading gs://b/c: All 32 retry attempts failed: 503"),
     ValueError("DEADLINE_EXCEEDED: 30 s"),
     ValueError("RESOURCE_EXHAUSTED: quota of requests"),
@@ -50,7 +50,7 @@ PASSING = [
     PreemptedError("the machine is about to go"),
 ]
 
-LASTING = [
+PERMANENT = [
     ValueError("least must not be 13"),
     ValueError("PERMISSION_DENIED: HTTP 403"),
     ValueError("FAILED_PRECONDITION: Error reading gs://b/c: Not enough data"),
@@ -71,17 +71,17 @@ LASTING = [
 ]
 
 
-@pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
-def test_an_error_that_passes_is_tried_again(error: Exception):
+@pytest.mark.parametrize("error", TRANSIENT, ids=lambda error: type(error).__name__)
+def test_transient_errors_are_retried(error: Exception):
     assert is_transient(error)
 
 
-@pytest.mark.parametrize("error", LASTING, ids=lambda error: type(error).__name__)
-def test_an_error_that_stays_is_not_tried_again(error: Exception):
+@pytest.mark.parametrize("error", PERMANENT, ids=lambda error: type(error).__name__)
+def test_permanent_errors_are_not_retried(error: Exception):
     assert not is_transient(error)
 
 
-def test_an_error_counts_by_what_it_was_raised_from():
+def test_the_cause_of_an_error_counts():
     try:
         try:
             raise ConnectionResetError("reset")
@@ -91,14 +91,14 @@ def test_an_error_counts_by_what_it_was_raised_from():
         assert is_transient(error)
 
 
-def test_an_error_that_says_itself_what_it_is_is_believed():
+def test_an_error_may_declare_itself_permanent():
     class GoneForGoodError(ConnectionResetError):
         is_transient = False
 
     assert not is_transient(GoneForGoodError("the peer was deleted"))
 
 
-def test_an_error_that_hides_what_it_came_after_is_judged_alone():
+def test_an_error_raised_from_none_is_judged_alone():
     try:
         try:
             raise ConnectionResetError("reset")

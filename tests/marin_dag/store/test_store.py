@@ -1,4 +1,4 @@
-"""One suite for every store, then what a prefix names, and what only Cloud Storage can get wrong."""
+"""Stores: one suite for all kinds, then prefixes, and errors of the cloud."""
 
 import errno
 import gc
@@ -15,7 +15,7 @@ import s3fs
 
 from marin_dag.store.prefix import open_store
 from marin_dag.store.store import Store, StoreError, explain_os_error, limit_met
-from tests.catalogue import expect_error
+from tests.catalogue import check_message, expect_error
 
 
 def test_what_is_written_is_read(store: Store):
@@ -31,14 +31,14 @@ def test_a_missing_object_is_file_not_found(store: Store):
     assert store.list("never") == []
 
 
-def test_a_create_succeeds_once_and_leaves_what_is_there(store: Store):
+def test_a_create_succeeds_once(store: Store):
     assert store.create("commits/x.json", b"mine")
     assert not store.create("commits/x.json", b"theirs")
-    assert not store.create("commits/x.json", b"mine")  # the same bytes are still another writer's object
+    assert not store.create("commits/x.json", b"mine")  # equal bytes of another writer
     assert store.read("commits/x.json") == b"mine"
 
 
-def test_a_path_of_as_many_bytes_as_the_store_takes_is_written_and_read(store: Store):
+def test_the_longest_path_is_written_and_read(store: Store):
     num_parts, rest = divmod(store.max_path_in_bytes + 1, 100)
     path = rest * "x" + "/".join(num_parts * [99 * "x"])
     assert len(path) == store.max_path_in_bytes
@@ -46,7 +46,7 @@ def test_a_path_of_as_many_bytes_as_the_store_takes_is_written_and_read(store: S
     assert store.read(path) == b"first"
 
 
-def test_of_many_who_create_at_once_one_wins_and_it_is_the_one_that_is_read(store: Store):
+def test_one_of_many_concurrent_creates_wins(store: Store):
     barrier = threading.Barrier(6)
 
     def race(round_and_racer: tuple[int, int]) -> bool:
@@ -60,7 +60,7 @@ def test_of_many_who_create_at_once_one_wins_and_it_is_the_one_that_is_read(stor
             assert store.read(f"race/{turn}") == str(created.index(True)).encode() * 1000
 
 
-def test_a_listing_is_sorted_deep_and_sees_every_change_at_once(store: Store):
+def test_a_listing_is_sorted_and_current(store: Store):
     for name in ("commits/b", "commits/a/deep/c", "commits/a@10", "commits/a@9", "commitsX/no", "other"):
         store.write(name, b"12345")
     entries = store.list("commits")
@@ -87,18 +87,18 @@ def test_files_are_written_as_streams_copied_and_settled_with_their_checksum(sto
     assert store.settle("outputs/empty") == (0, "00000000")
 
 
-def test_a_file_of_blocks_is_there_whole_or_as_it_was(store: Store):
+def test_a_file_of_blocks_is_whole_or_unchanged(store: Store):
     store.write_blocks("outputs/file.bin", iter([b"first ", b"second"]))
     assert store.read("outputs/file.bin") == b"first second"
 
-    def breaking_off() -> Iterator[bytes]:
-        yield b"x" * (6 << 20)  # more than a client keeps back
+    def failing() -> Iterator[bytes]:
+        yield b"x" * (6 << 20)  # more than a client buffers
         raise KeyError("the source is gone")
 
     for path in ("outputs/file.bin", "outputs/never.bin"):
         with pytest.raises(KeyError):
-            store.write_blocks(path, breaking_off())
-    gc.collect()  # a client's file that is forgotten is finished when it is freed
+            store.write_blocks(path, failing())
+    gc.collect()  # a client may finish a file when it is freed
     assert [entry.path for entry in store.list("outputs")] == ["outputs/file.bin"]
     assert store.read("outputs/file.bin") == b"first second"
     store.write_blocks("outputs/file.bin", iter([b"third"]))
@@ -122,62 +122,46 @@ def test_an_unknown_kind_of_store_is_refused_with_the_kinds_there_are():
         open_store("ftp://x/y")
 
 
-@pytest.mark.parametrize(
-    ("prefix", "meant"),
-    [("gs:/bucket/runs", "gs://bucket/runs"), ("s3:bucket/runs", "s3://bucket/runs"), ("file:/runs", "file:///runs")],
-)
-def test_a_url_with_too_few_slashes_is_no_folder(prefix: str, meant: str):
+@pytest.mark.parametrize("prefix", ["gs:/bucket/runs", "s3:bucket/runs", "file:/runs"])
+def test_a_url_with_too_few_slashes_is_refused(prefix: str):
     with expect_error(StoreError):
         open_store(prefix)
 
 
-def test_a_url_of_a_file_names_the_folder_that_its_path_does(tmp_path: Path):
+def test_a_file_url_is_the_folder_of_its_path(tmp_path: Path):
     assert open_store(f"file://{tmp_path}/here/../runs/").prefix == str(tmp_path / "runs")
     with expect_error(StoreError):
         open_store("file://")
 
 
 @pytest.mark.parametrize(
-    ("number", "message"),
-    [
-        (errno.ENOSPC, "the disk (or your quota) is full; free some space or pass another --prefix"),
-        (errno.EACCES, "no permission to write there"),
-        (errno.EROFS, "no permission to write there"),
-        (errno.EMFILE, "too many open files; raise `ulimit -n`"),
-        (errno.ENAMETOOLONG, "pass a shorter --prefix"),
-        (errno.ELOOP, "symbolic links lead in a circle"),
-        (errno.EIO, "the disk reports a fault"),
-        (errno.ESTALE, "the network file system does not answer; see that it is mounted"),
-        (errno.ENOMSG, "`df -h` and `ls -ld` on the folder may tell more, then run the same command again"),
-    ],
+    "name", ["ENOSPC", "EFBIG", "EACCES", "EROFS", "EMFILE", "ENAMETOOLONG", "ELOOP", "EIO", "ESTALE", "ENOMSG"]
 )
-def test_an_error_of_the_disk_names_the_file_and_the_cure(number: int, message: str):
-    assert message in explain_os_error(OSError(number, os.strerror(number)), "/data/runs/commits/x")
+def test_an_error_of_the_disk_names_the_file_and_the_fix(name: str):
+    number = getattr(errno, name)
+    check_message(explain_os_error(OSError(number, os.strerror(number)), "/data/runs/commits/x"))
 
 
-def test_a_limit_that_tensorstore_tells_in_words_is_told_from_its_other_errors():
+def test_a_limit_is_found_in_the_text_of_a_value_error():
     words = (
         'RESOURCE_EXHAUSTED: Error writing local file "/data/runs/z/c/0": Failed writing: "/data/runs/z/c/0.__lock": '
         "Failed to write 738560 bytes to file 3: No space left on device [os_error_code='28']"
     )
     limit = limit_met(ValueError(words))
     assert limit is not None and (limit.errno, limit.filename) == (errno.ENOSPC, "/data/runs/z/c/0")
-    assert "/data/runs/z/c/0: No space left on device: the disk (or your quota) is full" in explain_os_error(
-        limit, limit.filename
-    )
     assert limit_met(ValueError(words.replace("28", "13"))) is None
     assert limit_met(RuntimeError(words)) is None
     assert limit_met(OSError(errno.EACCES, "")) is None
 
 
-def test_an_unreachable_cloud_is_one_clear_message(monkeypatch: pytest.MonkeyPatch):
+def test_an_unreachable_cloud_is_an_error(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
     monkeypatch.setattr("marin_dag.store.gcs.FIRST_CONTACT_TIMEOUT_SECONDS", 0.5)
     with expect_error(StoreError):
         open_store("gs://b/runs").list("commits")
 
 
-def test_without_a_network_nobody_looks_for_credentials(monkeypatch: pytest.MonkeyPatch):
+def test_without_a_network_no_credentials_are_looked_for(monkeypatch: pytest.MonkeyPatch):
     asked = []
 
     def unknown(host: str, port: None) -> None:
@@ -188,15 +172,15 @@ def test_without_a_network_nobody_looks_for_credentials(monkeypatch: pytest.Monk
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("marin_dag.store.cloud.socket.getaddrinfo", unknown)
     monkeypatch.setattr("marin_dag.store.cloud.NO_NETWORK_PAUSES_SECONDS", (0.0,))
-    monkeypatch.setattr("gcsfs.core.GoogleCredentials", lambda *given: pytest.fail("credentials were looked for"))
+    monkeypatch.setattr("google.auth.default", lambda *args, **kwargs: pytest.fail("the client looks for credentials"))
     with expect_error(StoreError) as caught:
-        open_store("gs://b/runs")
+        open_store("gs://b/runs").list("commits")
     assert caught.value.is_transient and asked == ["storage.googleapis.com"] * 2
 
 
 @pytest.fixture
 def no_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Leads S3's client to an address; the clients of other tests, which are kept, go on to their server."""
+    """Return a function that sets the address of S3; clients of other tests keep theirs."""
     kept = dict(s3fs.S3FileSystem._cache)
     s3fs.S3FileSystem.clear_instance_cache()
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
@@ -208,7 +192,7 @@ def no_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     s3fs.S3FileSystem._cache.update(kept)
 
 
-def test_where_names_are_not_resolved_s3_is_asked_for_its_address_alone(no_s3, monkeypatch: pytest.MonkeyPatch):
+def test_without_a_network_s3_is_unreachable_at_once(no_s3, monkeypatch: pytest.MonkeyPatch):
     asked = []
 
     def unknown(host: str, port: None) -> None:
@@ -223,7 +207,7 @@ def test_where_names_are_not_resolved_s3_is_asked_for_its_address_alone(no_s3, m
     assert caught.value.is_transient and asked == ["nowhere.invalid"] * 2
 
 
-def test_an_s3_that_does_not_answer_in_time_cannot_be_reached(no_s3, monkeypatch: pytest.MonkeyPatch):
+def test_a_silent_s3_is_unreachable(no_s3, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("marin_dag.store.s3.FIRST_CONTACT_TIMEOUT_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         no_s3(f"http://127.0.0.1:{silent.getsockname()[1]}")
@@ -232,19 +216,19 @@ def test_an_s3_that_does_not_answer_in_time_cannot_be_reached(no_s3, monkeypatch
     assert caught.value.is_transient
 
 
-@pytest.mark.parametrize("address", ["minio:9000", "http://[::1"])
-def test_an_address_of_s3_that_is_none_is_an_error_and_says_what_one_is(no_s3, address: str):
+@pytest.mark.parametrize("address", ["minio:9000", "http://[::1"], ids=["no scheme", "half an address"])
+def test_a_malformed_address_of_s3_is_an_error(no_s3, address: str):
     no_s3(address)
     with expect_error(StoreError):
         open_store("s3://b/runs").list("commits")
 
 
-def test_a_bucket_that_does_not_exist_is_one_clear_message(gcs_bucket: str):
+def test_a_missing_bucket_is_an_error(gcs_bucket: str):
     with expect_error(StoreError):
         open_store("gs://no-such-bucket/runs").list("commits")
 
 
-def test_a_folder_with_dots_in_its_path_is_the_folder_it_leads_to(tmp_path):
+def test_dots_in_the_path_of_a_folder_are_resolved(tmp_path):
     (tmp_path / "here").mkdir()
     assert open_store(str(tmp_path / "here" / ".." / "runs")).prefix == str(tmp_path / "runs")
 

@@ -1,8 +1,9 @@
-"""Typed values: a wrong type in a dataclass of a config, or a number of no int64, is refused where its step is made,
-with field and cure."""
+"""Typed values: a step refuses a wrong type in a dataclass of its config, and a number that no int64 holds."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from pydantic import BaseModel
 
 from marin_dag.errors import UserError
 from marin_dag.graph.step import StepContext, step
-from tests.catalogue import expect_error
+from tests.catalogue import check_message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Range:
 
 
 class Unknown:
-    """Of this pydantic knows nothing."""
+    """A class that pydantic cannot check."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,41 +54,46 @@ def ranges(config: Config, context: StepContext) -> Result:
 WRONG: Any = "many"
 
 
+@contextlib.contextmanager
+def refused() -> Iterator[None]:
+    """Expect a UserError that begins with a line of this file."""
+    with pytest.raises(UserError) as caught:
+        yield
+    place, _, message = str(caught.value).partition(": ")
+    assert Path(place.rpartition(":")[0]).name == Path(__file__).name
+    check_message(message)
+
+
 @pytest.mark.parametrize(
-    ("config", "said"),
+    "config",
     [
-        (Config(rules=(Range(1), Range(WRONG))), "a.rules.1.least: 'many' is refused; Range(least=...) takes int."),
-        (Config(rules=(Range(1, most=WRONG),)), "a.rules.0.most: 'many' is refused; Range(most=...) takes int | None."),
-        (
-            Config(by_name={"x": Range(1, share=WRONG)}),
-            "a.by_name.x.share: 'many' is refused; Range(share=...) takes fl",
-        ),
-        (
-            Config(rules=(Range(1, words=WRONG),)),
-            "a.rules.0.words: 'many' is refused; Range(words=...) takes tuple[str",
-        ),
-        (Config(rules=(Range(1, inner=Range(WRONG)),)), "a.rules.0.inner.least: 'many' is refused; Range(least=...)"),
-        (Config(rules=(Range(1, inner=WRONG),)), "a.rules.0.inner: 'many' is refused; Range(inner=...) takes "),
-        (Config(rules=(Range(1, unit=WRONG),)), "a.rules.0.unit: 'many' is refused; "),
-        (Config(anything=2**63), "a.anything: 9223372036854775808 is refused; a whole number is at most 9,223,372,0"),
-        (Config(anything=-(2**64)), "a.anything: -18446744073709551616 is refused; a whole number is at least -9,223"),
-        (Config(anything={"x": [1, 10**60]}), "a.anything.x.1: 1000000000"),
-        (Config(rules=(Range(10**21),)), "a.rules.0.least: 1000000000000000000000 is refused; a whole number is at mo"),
+        Config(rules=(Range(1), Range(WRONG))),
+        Config(rules=(Range(1, most=WRONG),)),
+        Config(by_name={"x": Range(1, share=WRONG)}),
+        Config(rules=(Range(1, words=WRONG),)),
+        Config(rules=(Range(1, inner=Range(WRONG)),)),
+        Config(rules=(Range(1, inner=WRONG),)),
+        Config(rules=(Range(1, unit=WRONG),)),
+        Config(anything=2**63),
+        Config(anything=-(2**64)),
+        Config(anything={"x": [1, 10**60]}),
+        Config(anything=frozenset({2**70})),
+        Config(rules=(Range(10**21),)),
     ],
 )
-def test_a_wrong_type_or_number_is_refused_with_its_line_step_and_field(config: Config, said: str) -> None:
-    with expect_error(UserError):
+def test_a_wrong_type_or_number_is_refused_with_its_line_step_and_field(config: Config) -> None:
+    with refused():
         ranges("a", config)
 
 
 @pytest.mark.parametrize("text", ["5", "0.5"])
-def test_a_number_that_is_a_text_is_none_wherever_it_stands(text: Any) -> None:
+def test_a_number_as_text_is_refused_wherever_it_stands(text: Any) -> None:
     for config in (Config(rules=(Range(1, share=text),)), Config(rules=(Range(1, weights={"web": text}),))):
-        with expect_error(UserError):
+        with refused():
             ranges("a", config)
 
 
-def test_what_python_takes_for_the_declared_type_is_taken_as_it_is() -> None:
+def test_a_value_that_fits_the_declared_type_is_kept_as_it_is() -> None:
     made_by: Any = len
     unknown = Unknown()
     rules = Range(np.int64(1), most=2, share=1, words=["a"], weights={"web": 1}, inner=Range(2), unit="lines")  # type: ignore[arg-type]
@@ -96,7 +102,7 @@ def test_what_python_takes_for_the_declared_type_is_taken_as_it_is() -> None:
     assert config.rules[0].share is rules.share and config.rules[0].words == ["a"]
 
 
-def test_a_fork_is_held_to_it_too() -> None:
+def test_a_fork_is_checked_as_well() -> None:
     whole = ranges("a", Config(rules=(Range(1),)))
-    with expect_error(UserError):
+    with refused():
         whole.fork("b", rules=(Range(WRONG),))

@@ -30,7 +30,7 @@ def test_special_tokens_add_neither_bits_nor_bytes():
     assert found.bits_per_byte == found.bits / found.num_bytes
 
 
-def test_what_the_model_says_at_padding_cannot_reach_the_number():
+def test_losses_at_padding_do_not_count():
     tokens, segment_ids = np.full(16, 5, np.int32), np.zeros(16, np.int32)
     segment_ids[7:] = PADDING_SEGMENT
     has_target = (segment_ids == np.roll(segment_ids, -1)) & (np.arange(16) < 15)

@@ -95,7 +95,7 @@ def test_log_likelihoods_and_greedy_flags_equal_those_of_lm_evals_own_adapter(bo
 
 
 @pytest.mark.parametrize(("context", "num_truncated"), [("", 0), ("the quick brown fox", 1)])
-def test_a_prompt_that_loses_its_beginning_counts_once_however_long_its_continuation(both, context, num_truncated):
+def test_a_truncated_prompt_counts_once_for_any_continuation(both, context, num_truncated):
     ours, _ = both
     before = ours.num_truncated["long"]
     long = Instance("loglikelihood", {}, (context, text(2, 3 * MAX_LENGTH)), 0, metadata=("long", 0, 1))
@@ -113,7 +113,7 @@ def test_rolling_log_likelihoods_cover_texts_longer_than_the_context(both):
     )
 
 
-def test_a_continuation_longer_than_the_context_counts_every_token_of_it_once(both):
+def test_a_continuation_longer_than_the_context_counts_every_token_once(both):
     ours, _ = both
     texts = [text(2, 400), text(3, 97)]
     assert len(ours.tok_encode(texts[0])) > 2 * MAX_LENGTH
@@ -127,7 +127,7 @@ def test_a_continuation_longer_than_the_context_counts_every_token_of_it_once(bo
 
 
 @pytest.mark.parametrize("likeliest", list(itertools.product([True, False], repeat=3)))
-def test_a_continuation_longer_than_the_context_is_greedy_if_every_stretch_of_it_is(both, likeliest, monkeypatch):
+def test_a_continuation_longer_than_the_context_is_greedy_if_every_part_is(both, likeliest, monkeypatch):
     ours, _ = both
     string = " ".join(["the"] * (5 * MAX_LENGTH // 2))
     num_tokens = len(ours.tok_encode(string, add_special_tokens=False))
@@ -163,7 +163,7 @@ def test_greedy_text_equals_that_of_lm_evals_own_adapter(both):
     assert ours.generate_until(several) == found
 
 
-def test_a_prompt_of_generated_text_that_loses_its_beginning_is_counted(both):
+def test_a_truncated_prompt_of_generated_text_is_counted(both):
     ours, _ = both
     asked = [Instance("generate_until", {}, (prompt, {"max_gen_toks": 2}), 0, metadata=("written", 0, 1))
              for prompt in (text(1, 3), text(2, 3 * MAX_LENGTH))]  # fmt: skip
@@ -172,7 +172,7 @@ def test_a_prompt_of_generated_text_that_loses_its_beginning_is_counted(both):
     assert ours.num_truncated["written"] - before == 1
 
 
-def test_a_prompt_that_just_fits_beside_its_generated_text_has_lost_nothing(both):
+def test_a_prompt_that_fits_beside_its_generated_text_is_not_truncated(both):
     ours, _ = both
     prompt = " ".join(["the"] * 100)
     room = len(ours.tok_encode(prompt))
@@ -182,7 +182,7 @@ def test_a_prompt_that_just_fits_beside_its_generated_text_has_lost_nothing(both
         assert ours.num_truncated[task] == too_many
 
 
-def test_nothing_to_continue_stands_for_the_beginning_of_a_text(both):
+def test_an_empty_context_is_the_beginning_of_a_text(both):
     ours, _ = both
     beginning = "<|begin_of_text|>" if ours.prefix_token_id == 1 else "<|end_of_text|>"
     assert ours.tok_encode(beginning) == [ours.prefix_token_id]
@@ -191,13 +191,13 @@ def test_nothing_to_continue_stands_for_the_beginning_of_a_text(both):
         ours.loglikelihood([request("loglikelihood", "the quick fox", "")])
 
 
-def test_text_ends_at_the_end_of_text_token_and_leaves_it_out(both):
+def test_text_ends_before_the_end_of_text_token(both):
     ours, _ = both
     tokens = [ours.tok_encode("fox", add_special_tokens=False)[0], ours.eot_token_id, 40, 41]
     assert ours._cut(tokens, ()) == ours._decode(tokens[:1])
 
 
-def test_nothing_is_generated_behind_the_end_of_text_token_or_a_stop_string(both, monkeypatch):
+def test_generation_ends_at_the_end_of_text_token_or_a_stop_string(both, monkeypatch):
     ours, _ = both
     word = ours.tok_encode("fox", add_special_tokens=False)
     found = []
@@ -260,7 +260,7 @@ def test_packing_keeps_every_sequence_once_and_wastes_little():
     assert sum(map(len, sequences)) / (len(rows) * 256) > 0.97
 
 
-def test_the_score_of_a_sequence_does_not_depend_on_its_company():
+def test_the_score_of_a_sequence_does_not_depend_on_others():
     scorer = Scorer(model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32, tokens_per_batch=512)
     lonely = Scored((5, 6, 7, 8), (7, 9))
     crowd = [Scored(tuple(range(n, n + 60)), (1,)) for n in range(40)]
@@ -318,7 +318,7 @@ def test_a_continuation_is_greedy_only_if_each_of_its_tokens_is():
     assert [score.is_greedy for score in scorer.score(sequences)] == [True, False, False]
 
 
-def test_a_text_that_ends_before_those_beside_it_takes_none_of_their_tokens():
+def test_a_short_text_takes_no_tokens_of_its_neighbours():
     scorer = Scorer(model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32, tokens_per_batch=1024)
     prompts = [(5, 6, 7, 8), (9, 10, 11), (12, 13), (14,)]
     free = [scorer.continue_greedily([prompt], 4, lambda tokens: False)[0] for prompt in prompts]
@@ -333,15 +333,15 @@ def test_no_requests_give_no_scores():
 
 
 @pytest.mark.parametrize(
-    ("sequence", "message"),
+    "sequence",
     [
-        (Scored((1, 2), ()), r"sequences\[0\]: 2 input tokens and 0 targets"),
-        (Scored((1,), (1, 2)), r"1 input tokens and 2 targets"),
-        (Scored((1,) * (MAX_LENGTH + 1), (1,)), rf"{MAX_LENGTH + 1} input tokens .* context of {MAX_LENGTH}"),
-        (Scored((1,), (CONFIG.vocab_size,)), r"token 320 is outside of the model's vocab_size of 320"),
+        Scored((1, 2), ()),
+        Scored((1,), (1, 2)),
+        Scored((1,) * (MAX_LENGTH + 1), (1,)),
+        Scored((1,), (CONFIG.vocab_size,)),
     ],
 )
-def test_a_sequence_that_does_not_fit_the_model_is_refused(sequence, message):
+def test_a_sequence_that_does_not_fit_the_model_is_an_error(sequence):
     with expect_error(ValueError):
         Scorer(model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32).score([sequence])
 
@@ -354,33 +354,22 @@ def test_generation_arguments_are_read_as_lm_eval_reads_them():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"do_sample": True, "temperature": 0.8}, r"sampling at temperature 0\.8 .* do_sample: false"),
-        ({"temperature": 0.8}, r"sampling at temperature 0\.8"),
-        ({"do_sample": True}, r"sampling is asked for; this adapter decodes greedily"),
-        ({"num_beams": 4}, r"num_beams not known"),
-    ],
+    "arguments",
+    [{"do_sample": True, "temperature": 0.8}, {"temperature": 0.8}, {"do_sample": True}, {"num_beams": 4}],
 )
-def test_ways_of_generating_that_would_change_the_text_are_refused(arguments, message):
+def test_generation_arguments_that_change_the_text_are_an_error(arguments):
     with expect_error(GenerationError):
         generation_request(arguments)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"do_sample": True}, "a_task: generation_kwargs: sampling is asked for"),
-        ({"max_gen_toks": MAX_LENGTH}, rf"a_task: max_gen_toks is {MAX_LENGTH}, but the model's whole context"),
-    ],
-)
-def test_a_task_whose_text_cannot_be_had_is_told_before_any_is_asked_for(both, arguments, message):
+@pytest.mark.parametrize("arguments", [{"do_sample": True}, {"max_gen_toks": MAX_LENGTH}])
+def test_an_impossible_generation_is_an_error_before_any_request(both, arguments):
     both[0].check_generation("a_task", {"max_gen_toks": MAX_LENGTH - 1})
     with expect_error(GenerationError):
         both[0].check_generation("a_task", arguments)
 
 
-def test_a_task_that_wants_more_text_than_the_context_holds_is_refused(both):
+def test_text_longer_than_the_context_is_an_error(both):
     ours, _ = both
     with expect_error(GenerationError):
         ours.generate_until([request("generate_until", "fox", {"max_gen_toks": MAX_LENGTH})])
@@ -399,7 +388,7 @@ def test_one_config_field_scores_in_bfloat16_close_to_float32():
 
 
 @pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16"])
-def test_an_export_in_bfloat16_scores_the_same_whether_or_not_it_is_widened(tmp_path, compute_dtype):
+def test_a_bfloat16_export_scores_the_same_widened_or_not(tmp_path, compute_dtype):
     special = SpecialTokens(eos_token_id=0, bos_token_id=None)
     write_model(str(tmp_path), model(), CONFIG, LLAMA3_ROPE, special, dtype="bfloat16")
     tokenizer_file(tmp_path / "tokenizer.json")

@@ -125,7 +125,7 @@ def plainly(params, windows):
     return bits, num_bytes, num_tokens
 
 
-def test_the_sums_of_each_domain_are_those_of_the_definition_token_by_token(caches):
+def test_the_sums_of_each_domain_follow_the_definition(caches):
     found = held_out(caches).scores(model())
     assert list(found) == ["books", "code", "web"]
     for name, cache in caches.items():
@@ -134,13 +134,13 @@ def test_the_sums_of_each_domain_are_those_of_the_definition_token_by_token(cach
         assert found[name].bits == pytest.approx(bits, rel=1e-5)
 
 
-def test_a_model_that_knows_nothing_needs_the_logarithm_of_the_vocabulary_for_each_token(caches):
+def test_a_uniform_model_needs_the_logarithm_of_the_vocabulary_for_each_token(caches):
     for found in held_out(caches).scores(jax.tree.map(jnp.zeros_like, model())).values():
         assert found.bits == pytest.approx(found.num_tokens * math.log2(VOCAB_SIZE), rel=1e-6)
 
 
 @pytest.mark.parametrize("windows_per_batch", [1, 3, 64])
-def test_the_cut_into_batches_is_in_no_number_but_by_what_the_program_gives(caches, windows_per_batch):
+def test_sums_do_not_depend_on_the_batch_size(caches, windows_per_batch):
     expected = held_out(caches, Recorded()).scores(None)
     assert held_out(caches, Recorded(), windows_per_batch=windows_per_batch).scores(None) == expected
     computed, again = (held_out(caches, windows_per_batch=size).scores(model()) for size in (8, windows_per_batch))
@@ -149,18 +149,18 @@ def test_the_cut_into_batches_is_in_no_number_but_by_what_the_program_gives(cach
         assert again[name].bits == pytest.approx(computed[name].bits, rel=1e-6)
 
 
-def test_a_domain_has_the_number_that_it_has_alone(caches):
+def test_the_score_of_a_domain_does_not_depend_on_others(caches):
     together = held_out(caches, Recorded()).scores(None)
     alone = {name: held_out({name: cache}, Recorded()).scores(None)[name] for name, cache in caches.items()}
     assert together == alone
 
 
-def test_twice_the_same_is_bit_for_bit_the_same_and_so_with_the_domains_in_another_order(caches):
+def test_scores_repeat_bitwise_in_any_order_of_domains(caches):
     first, second = (held_out(given).scores(model()) for given in (caches, dict(reversed(caches.items()))))
     assert first == second and list(first) == list(second)
 
 
-def test_batches_are_cut_across_the_borders_of_domains_and_the_last_alone_is_padded(caches):
+def test_batches_span_domains_and_only_the_last_is_padded(caches):
     step = Recorded()
     opened = held_out(caches, step)
     opened.scores(None)
@@ -183,7 +183,7 @@ def test_domains_that_fit_into_one_batch_are_scored_by_one_call_of_the_program(c
     assert len(step.given) == 1 < len(caches)
 
 
-def test_who_asks_is_told_after_each_batch(caches):
+def test_progress_is_reported_after_each_batch(caches):
     told: list[int] = []
     opened = held_out(caches)
     opened.scores(model(), on_batch=told.append)
@@ -201,7 +201,7 @@ HOSTS = [[[0, 1, 2, 3], [4, 5, 6, 7]], [[0, 3, 5], [1, 2, 4, 6, 7]]]
 
 
 @pytest.mark.parametrize("hosts", HOSTS)
-def test_each_host_reads_its_own_rows_alone_which_make_the_batches_of_one_host_together(caches, hosts, monkeypatch):
+def test_the_rows_of_all_hosts_make_the_batches_of_one_host(caches, hosts, monkeypatch):
     devices, batch = jax.devices(), 8
     mesh = make_mesh(MeshShape(data=8), devices)
     alone = held_out(caches)
@@ -229,13 +229,13 @@ def test_each_host_reads_its_own_rows_alone_which_make_the_batches_of_one_host_t
         np.testing.assert_array_equal(found, expected)
 
 
-def test_rows_that_are_placed_give_the_figures_of_a_batch_that_is_given_whole(caches):
+def test_placed_rows_give_the_figures_of_a_whole_batch(caches):
     mesh = make_mesh(MeshShape(data=8), jax.devices())
     placed = held_out(caches, eval_step(8), rows=host_rows(mesh, 8)).scores(model())
     assert placed == held_out(caches, eval_step(8)).scores(model())
 
 
-def test_with_room_enough_every_token_lies_in_exactly_one_window(tmp_path):
+def test_a_large_enough_limit_puts_every_token_in_one_window(tmp_path):
     cache = write_cache(tmp_path, 33)
     assert cache.num_tokens % SEQUENCE
     windows = windows_of(cache, max_tokens=10**9)
@@ -243,7 +243,7 @@ def test_with_room_enough_every_token_lies_in_exactly_one_window(tmp_path):
     np.testing.assert_array_equal(windows.tokens[is_text], cache.read(0, cache.num_tokens))
 
 
-def test_with_less_room_windows_are_spread_over_the_whole_cache(tmp_path):
+def test_a_smaller_limit_spreads_windows_over_the_whole_cache(tmp_path):
     cache = write_cache(tmp_path, 400)
     windows = windows_of(cache, max_tokens=10 * SEQUENCE + 3)
     assert len(windows.tokens) == 10
@@ -254,14 +254,14 @@ def test_with_less_room_windows_are_spread_over_the_whole_cache(tmp_path):
     assert starts[-1] > 0.85 * cache.num_tokens
 
 
-def test_a_domain_shorter_than_one_window_still_gives_a_number(tmp_path):
+def test_a_domain_shorter_than_one_window_has_a_score(tmp_path):
     cache = write_cache(tmp_path, 1, seed=3)
     windows = windows_of(cache, max_tokens=1024, sequence_length=1024)
     assert windows.tokens.shape == (1, 1024)
     assert (windows.segment_ids != PADDING_SEGMENT).sum() == cache.num_tokens
 
 
-def test_documents_in_the_padded_end_of_a_text_are_told_apart(tmp_path):
+def test_documents_in_the_padded_end_of_a_text_are_separate(tmp_path):
     windows = windows_of(documents_of(tmp_path, [[2, 3, 4], [5, 6]]))
     assert windows.tokens.tolist() == [[BOS, 2, 3, 4, EOS, BOS, 5, 6, EOS, *[0] * 7]]
     assert windows.segment_ids.tolist() == [[*[0] * 5, *[1] * 4, *[PADDING_SEGMENT] * 7]]
@@ -273,7 +273,7 @@ def test_a_diverged_model_is_an_error_and_not_a_number(caches):
         held_out(caches).scores(diverged)
 
 
-def test_a_loss_that_is_not_finite_is_told_with_the_domain_that_the_window_is_of(caches):
+def test_a_loss_that_is_not_finite_names_its_domain(caches):
     window = windows_of(caches["code"]).tokens[1]
 
     def infinite_at_it(params: Any, tokens: np.ndarray, segment_ids: np.ndarray) -> TokenLosses:
@@ -285,20 +285,20 @@ def test_a_loss_that_is_not_finite_is_told_with_the_domain_that_the_window_is_of
         held_out(caches, infinite_at_it).scores(None)
 
 
-def test_a_domain_without_a_predicted_byte_is_refused_by_its_name(tmp_path: Path, caches):
+def test_a_domain_without_a_predicted_byte_is_an_error(tmp_path: Path, caches):
     silent = documents_of(tmp_path / "silent", [[2, 2, 2], [2]])
     with expect_error(BitsPerByteError):
         held_out(caches | {"silent": silent}).scores(model())
 
 
-def test_too_few_tokens_for_one_window_are_refused_with_the_field_to_change(caches):
+def test_too_few_tokens_for_one_window_are_an_error(caches):
     with expect_error(BitsPerByteError):
         held_out(caches, max_tokens=15)
 
 
-def test_a_device_that_does_not_answer_in_an_evaluation_is_seen(caches, monkeypatch):
+def test_the_watchdog_sees_a_hang_in_an_evaluation(caches, monkeypatch):
     monkeypatch.setattr(watchdog, "HANG_SECONDS", 0.3)
-    monkeypatch.setattr(watchdog, "LAST_WORDS_SECONDS", 0.0)
+    monkeypatch.setattr(watchdog, "FLUSH_SECONDS", 0.0)
     seen: list[int] = []
     ended = threading.Event()
 

@@ -30,7 +30,7 @@ from runtime.evaluation.tasks import (
 )
 from runtime.interop.huggingface import SpecialTokens
 from runtime.model.config import LLAMA3_ROPE
-from tests.catalogue import expect_error
+from tests.catalogue import check_message, expect_error
 from tests.runtime.evaluation.rows import NUM_ROWS, ROWS, write_files
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 
@@ -67,7 +67,7 @@ def test_a_score_is_the_mean_over_its_samples_and_limit_takes_the_first_rows(fil
     assert [sample["target"] for sample in run.samples] == [n % 2 for n in range(5)]
 
 
-def test_of_all_rows_that_are_scored_the_first_five_are_kept_as_samples(files, make_harness):
+def test_the_first_five_scored_rows_are_samples(files, make_harness):
     run = run_tasks(make_harness, [TaskSpec("piqa")], files, limit=None)
     assert run.scores[0].num_items == NUM_ROWS > 5
     assert [sample["doc_id"] for sample in run.samples] == [0, 1, 2, 3, 4]
@@ -91,7 +91,7 @@ def test_running_twice_gives_the_same_scores_and_samples(files, make_harness):
     assert run_tasks(make_harness, specs, files, limit=4) == run_tasks(make_harness, specs, files, limit=4)
 
 
-def test_the_samples_hold_the_very_prompts_of_lm_evals_definition(files, make_harness):
+def test_samples_have_the_prompts_of_lm_evals_definition(files, make_harness):
     run = run_tasks(make_harness, [TaskSpec("arc_easy"), TaskSpec("mmlu_astronomy", 1)], files, limit=2)
     arc, mmlu = run.samples[0], run.samples[2]
     assert arc["requests"][1] == ["Question: Which of them jumps 0?\nAnswer:", " a dog 0"]
@@ -104,7 +104,7 @@ def test_the_samples_hold_the_very_prompts_of_lm_evals_definition(files, make_ha
     json.dumps(run.samples)
 
 
-def test_worked_examples_come_from_rows_of_their_own_where_there_are_any(files, make_harness):
+def test_worked_examples_come_from_separate_rows_where_there_are_any(files, make_harness):
     run = run_tasks(make_harness, [TaskSpec("mmlu", 2), TaskSpec("arc_easy", 2)], files, limit=3)
     sources = {score.task: score.fewshot_from for score in run.scores}
     assert sources == {"mmlu": "rows of their own", "arc_easy": "the scored rows"}
@@ -115,13 +115,13 @@ def test_worked_examples_come_from_rows_of_their_own_where_there_are_any(files, 
             assert prompt.count(f"jumps {sample['doc_id']}?") == 1  # the item itself is never its own example
 
 
-def test_worked_examples_of_the_scored_rows_are_drawn_from_all_of_them_whatever_the_limit(files, make_harness):
+def test_worked_examples_are_drawn_from_all_scored_rows_under_any_limit(files, make_harness):
     run = run_tasks(make_harness, [TaskSpec("arc_easy", 4)], files, limit=2)
     assert {score.num_items for score in run.scores} == {2}
     assert all(prompt.count("Question:") == 5 for sample in run.samples for prompt, _ in sample["requests"])
 
 
-def test_worked_examples_that_a_definition_holds_itself_are_its_prompt_whatever_rows_there_are(tmp_path, files):
+def test_worked_examples_of_the_definition_are_its_prompt(tmp_path, files):
     """Those of gsm8k_cot reason step by step (arXiv:2201.11903); a row of the set would show a bare number."""
     with_rows = TaskFiles(files.scored, {**files.fewshot, "gsm8k_cot": files.scored["gsm8k_cot"]})
     spec = TaskSpec("gsm8k_cot", 8)
@@ -135,7 +135,7 @@ def test_worked_examples_that_a_definition_holds_itself_are_its_prompt_whatever_
         TaskSpec("gsm8k_cot", 9)
 
 
-def test_each_definition_holds_as_many_worked_examples_as_the_suites_say():
+def test_the_suites_have_the_number_of_examples_of_each_definition():
     installed = Path(lm_eval.tasks.__file__).parent
     for name, definition in DEFINITIONS.items():
         read = load_yaml(installed / definition.yaml, resolve_func=False, recursive=True)
@@ -162,7 +162,7 @@ def test_each_answer_filter_is_scored_over_its_own_answers(files):
 
 
 @pytest.mark.parametrize(("num_truncated", "is_suspicious"), [(4, False), (5, True)])
-def test_more_than_half_of_the_requests_of_which_an_item_makes_several(files, num_truncated, is_suspicious):
+def test_suspicion_counts_requests_of_which_an_item_makes_several(files, num_truncated, is_suspicious):
     output = {
         "samples": {"piqa_0shot": [an_answer(number, "none", 0.5) for number in range(4)]},
         "results": {"piqa_0shot": {"acc,none": 0.5, "acc_stderr,none": 0.1}},
@@ -173,7 +173,7 @@ def test_more_than_half_of_the_requests_of_which_an_item_makes_several(files, nu
     assert (score.warning is not None) == is_suspicious
 
 
-def test_a_group_has_lost_what_each_of_its_tasks_has(files):
+def test_a_group_counts_the_truncated_prompts_of_its_tasks(files):
     subjects = ("mmlu_astronomy_0shot", "mmlu_world_religions_0shot")
     output = {
         "samples": {subject: [an_answer(number, "none", 0.5) for number in range(4)] for subject in subjects},
@@ -192,7 +192,7 @@ def test_a_group_scores_all_items_of_its_tasks_together(files, make_harness):
     assert group.value == pytest.approx(sum(part.value * part.num_items for part in parts) / group.num_items)
     pooled = pooled_sample_stderr([part.stderr for part in parts], [part.num_items for part in parts])
     assert group.stderr == pytest.approx(pooled, rel=0.1)
-    assert group.warning == "over 3 of the 57 tasks that it stands for: there are no items of the others"
+    check_message(group.warning)
     assert [part.warning for part in parts] == [None] * 3
 
 
@@ -202,39 +202,31 @@ def test_a_metric_that_is_no_mean_over_items_has_no_standard_error(files, make_h
     assert perplexity.value > 1 and perplexity.stderr is None and perplexity.chance is None
 
 
-def test_a_task_without_items_is_refused_with_the_ones_there_are(files, make_harness):
+def test_a_task_without_items_is_an_error(files, make_harness):
     with expect_error(TaskItemsError):
         run_tasks(make_harness, [TaskSpec("wsc273")], files, limit=None)
 
 
-def test_answers_that_leave_no_room_for_a_prompt_are_refused_before_anything_is_scored(files, make_harness):
+def test_answers_as_long_as_the_context_are_an_error_before_any_score(files, make_harness):
     harness = make_harness()
     harness.loglikelihood = None
     with expect_error(GenerationError):
         run_tasks(lambda: harness, [TaskSpec("piqa"), TaskSpec("gsm8k_cot")], files, limit=2)
 
 
-def test_asking_twice_for_the_same_is_refused(files, make_harness):
+def test_the_same_task_twice_is_an_error(files, make_harness):
     with expect_error(TaskItemsError):
         run_tasks(make_harness, [TaskSpec("piqa"), TaskSpec("piqa", 0)], files, limit=None)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b'{"a": 1}\n{"a": \n', r"x\.jsonl, line 2: not JSON"),
-        (b"[1]\n", r"x\.jsonl, line 1: a list; each line is one JSON object"),
-        (b"", r"x\.jsonl: no items"),
-        (b'{"a": "\xff"}\n', r"x\.jsonl, line 1: not JSON"),
-    ],
-)
-def test_a_damaged_file_of_items_is_named_with_its_line(tmp_path, content, message):
+@pytest.mark.parametrize("content", [b'{"a": 1}\n{"a": \n', b"[1]\n", b"", b'{"a": "\xff"}\n'])
+def test_a_damaged_file_of_items_is_an_error(tmp_path, content):
     (tmp_path / "x.jsonl").write_bytes(content)
     with expect_error(TaskItemsError):
         read_rows({"test": str(tmp_path / "x.jsonl")}, {"test": None})
 
 
-def test_nothing_asks_the_network_or_leaves_a_cache_behind(files, tmp_path):
+def test_tasks_use_no_network_and_leave_no_cache(files, tmp_path):
     script = f"""
 import json, os, socket, sys
 
@@ -282,7 +274,7 @@ print(json.dumps([[score.task, score.metric, score.value, score.num_unparsed] fo
     assert left == []
 
 
-def test_the_environment_is_put_back_afterwards(files, make_harness, monkeypatch):
+def test_the_environment_is_restored(files, make_harness, monkeypatch):
     import os
 
     for name in (*OFFLINE_ENVIRONMENT, "HF_HOME"):
@@ -295,31 +287,28 @@ def test_the_environment_is_put_back_afterwards(files, make_harness, monkeypatch
 
 def test_half_of_chance_on_many_items_raises_suspicion_and_a_few_items_do_not():
     facts = {"chance": 0.25, "num_truncated": 0, "num_requests": 4, "num_unparsed": 0}
-    assert "below half of chance (0.250) on 501 items" in suspicion(value=0.12, num_items=501, **facts)
+    check_message(suspicion(value=0.12, num_items=501, **facts))
     assert suspicion(value=0.13, num_items=501, **facts) is None
     assert suspicion(value=0.0, num_items=500, **facts) is None
 
 
-def test_next_to_nothing_on_many_items_raises_suspicion_where_answers_are_written():
-    """BBH at 0.0035 over 6,511 items: the answers were not found in what the model wrote."""
+def test_a_value_near_zero_on_many_generated_answers_raises_suspicion():
+    """BBH had 0.0035 over 6,511 items whose answers were not recognized."""
     facts = {"num_truncated": 0, "num_requests": 4, "num_unparsed": 0}
-    assert "0.0035 is next to nothing on 6511 items" in suspicion(value=0.0035, chance=None, num_items=6511, **facts)
+    check_message(suspicion(value=0.0035, chance=None, num_items=6511, **facts))
     assert suspicion(value=0.02, chance=None, num_items=6511, **facts) is None
     assert suspicion(value=0.0, chance=None, num_items=500, **facts) is None
-    both = suspicion(value=0.0, chance=None, num_items=600, num_truncated=0, num_requests=4, num_unparsed=301)
-    assert both.startswith("0.0000 is next to nothing") and both.endswith(
-        "(no answer was found in 301 of 600 generated texts)"
-    )
+    check_message(suspicion(value=0.0, chance=None, num_items=600, num_truncated=0, num_requests=4, num_unparsed=301))
 
 
 def test_truncated_prompts_and_unparsed_answers_raise_suspicion():
     facts = {"value": 0.5, "chance": None, "num_items": 10}
-    assert "3 of 5 prompts" in suspicion(num_truncated=3, num_requests=5, num_unparsed=0, **facts)
-    assert "in 6 of 10 generated" in suspicion(num_truncated=0, num_requests=5, num_unparsed=6, **facts)
+    check_message(suspicion(num_truncated=3, num_requests=5, num_unparsed=0, **facts))
+    check_message(suspicion(num_truncated=0, num_requests=5, num_unparsed=6, **facts))
     assert suspicion(num_truncated=2, num_requests=4, num_unparsed=5, **facts) is None, "half of them"
 
 
-def test_prompts_that_lost_their_beginning_are_counted_for_their_task(tmp_path, files, make_harness):
+def test_truncated_prompts_are_counted_for_their_task(tmp_path, files, make_harness):
     row = ROWS["boolq"](0) | {"passage": "the quick fox " * 200}
     (tmp_path / "boolq.jsonl").write_text(f"{json.dumps(row)}\n{json.dumps(ROWS['boolq'](1))}\n")
     long = TaskFiles({**files.scored, "boolq": str(tmp_path / "boolq.jsonl")}, files.fewshot)

@@ -26,7 +26,7 @@ INSTALLED = Path(lm_eval.tasks.__file__).parent
 
 
 @pytest.mark.parametrize("name", [name for name in DEFINITIONS if not name.startswith("mmlu_")])
-def test_every_definition_is_there_under_its_own_name_in_the_installed_package(name):
+def test_every_definition_exists_in_the_installed_package(name):
     config = load_yaml(INSTALLED / DEFINITIONS[name].yaml, resolve_func=False)
     assert config["task"] == name
     assert (DEFINITIONS[name].chance is None) == (config["output_type"] != "multiple_choice")
@@ -50,19 +50,19 @@ def test_core_tasks_have_the_shots_of_the_published_recipe():
     assert [(spec.task, spec.num_fewshot) for spec in MMLU_TASKS] == [("mmlu", 0), ("mmlu", 5)]
 
 
-def test_no_suite_asks_for_anything_twice():
+def test_no_suite_has_a_task_twice():
     for suite in (CORE_TASKS, MMLU_TASKS, FINAL_TASKS, LAPTOP_TASKS):
         assert len({spec.label for spec in suite}) == len(suite)
 
 
-def test_an_unknown_task_is_refused_with_the_ones_there_are():
+def test_an_unknown_task_is_an_error():
     with expect_error(ValueError):
         TaskSpec("arc_esay")
     with expect_error(ValueError):
         TaskSpec("piqa", -1)
 
 
-def test_a_plan_can_read_suites_and_steps_without_any_heavy_import():
+def test_suites_need_no_heavy_import():
     code = (
         "import json, sys, runtime.evaluation.suites, runtime.evaluation.task_score, runtime.model.description;"
         "heavy = {'jax', 'numpy', 'lm_eval', 'datasets', 'tokenizers', 'safetensors'};"

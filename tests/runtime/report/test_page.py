@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from marin_dag.graph.forks import MAX_NAME_LENGTH
+from marin_dag.plan.forks import MAX_NAME_LENGTH
 from runtime.data.consumption import Consumption, NeverDrawn, OverEpoch, SourceUse
 from runtime.report.branch_plots import branch_groups, branch_loss
 from runtime.report.contents import Change, Filling, Report, mean

@@ -1,7 +1,6 @@
-"""A run small enough to be killed a hundred times: real loader, real checkpoints, an update of one matrix.
+"""A run small enough to be killed a hundred times: real loader, real checkpoints, a model of one matrix.
 
-What the engine does is done in the plainest way: an attempt has an output folder of its own, and a milestone
-is committed by a record that is created last.
+Each attempt has its own output folder, and a record that is created last commits a milestone.
 """
 
 import json
@@ -26,8 +25,9 @@ from runtime.optim.skip_rule import SkipRule
 from runtime.tracking.events import EventLog
 from runtime.training import run_state, saving
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray
-from runtime.training.control import Control, Request, Word
-from runtime.training.loop import train
+from runtime.training.control import Action, Control, Request
+from runtime.training.loop import LoopParts, train
+from runtime.training.observer import Observer
 from runtime.training.profiling import Profiler
 from runtime.training.run_state import RunState
 from runtime.training.saving import SavingPlan
@@ -54,7 +54,7 @@ class SmallState(eqx.Module):
 
 
 def placed(values: np.ndarray) -> jax.Array:
-    """On the device without compiling anything: a child that lives for a second should not."""
+    """Place values without compiling, for a child that lives for a second."""
     return jax.device_put(values)
 
 
@@ -81,7 +81,7 @@ def state_like(averages: Collection[str], skip_window_steps: int = 0) -> SmallSt
 def train_step(
     state: SmallState, tokens: np.ndarray, segment_ids: np.ndarray, told: Hyperparameters
 ) -> tuple[SmallState, StepMetrics]:
-    """Heavy-ball descent of each token's row towards the update's number, in NumPy."""
+    """Move each token's row towards the sine of the step by heavy-ball descent, in NumPy."""
     w, mu, nu = (np.asarray(tree["w"]) for tree in (state.params, state.optimizer.mu, state.optimizer.nu))
     error = w[tokens] - np.float32(np.sin(int(state.optimizer.count)))
     gradient = np.zeros_like(w)
@@ -124,42 +124,54 @@ def small_loader(folder: Path, policy: Policy = STATIC) -> Loader:
     return Loader(caches, identities, mixture, SEQUENCE_LENGTH, 0, policy=policy)
 
 
-def asked_when(condition: Callable[[], bool]) -> Callable[[], str]:
-    """A driver that asks to stop once the condition holds."""
+def stop_when(condition: Callable[[], bool]) -> Callable[[], str]:
+    """Return the stop reason of a driver that stops the run once the condition holds."""
     return lambda: "the driver asked to stop" if condition() else ""
 
 
-def order_of(control: Control, *, is_save_due: bool = False) -> Word:
-    """The word before the first update."""
-    return control.order(0, until_step=9, is_save_due=is_save_due).word
+def first_action(control: Control, *, is_save_due: bool = False) -> Action:
+    """Return the action before the first step."""
+    return control.decide(0, until_step=9, is_save_due=is_save_due).action
 
 
 class Desk:
-    """Where people ask a run for something, and it answers."""
+    """Collects requests of users, and the replies of a run."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
-        self.answers: dict[str, str] = {}
+        self.replies: dict[str, str] = {}
         self.refused: set[str] = set()
 
-    def ask(self, word: Word, step: int | None = None) -> str:
-        """Returns the id of the request."""
+    def request(self, action: Action, step: int | None = None) -> str:
+        """Add a request, and return its id."""
         name = str(len(self.requests))
 
-        def refuse(said: str) -> None:
+        def refuse(text: str) -> None:
             self.refused.add(name)
-            self.note(name, said)
+            self.note(name, text)
 
-        said = f"anna wants {word.name}"
-        self.requests.append(Request(name, word, step, said, lambda said: self.note(name, said), refuse))
+        origin = f"anna wants {action.name}"
+        self.requests.append(Request(name, action, step, origin, lambda text: self.note(name, text), refuse))
         return name
 
-    def note(self, name: str, said: str) -> None:
-        assert name not in self.answers, "once"
-        self.answers[name] = said
+    def note(self, name: str, text: str) -> None:
+        assert name not in self.replies, "once"
+        self.replies[name] = text
 
     def open(self) -> list[Request]:
-        return [request for request in self.requests if request.id not in self.answers]
+        return [request for request in self.requests if request.id not in self.replies]
+
+
+class Committer(Observer):
+    """Commits milestones to `folder` with a record for each."""
+
+    def __init__(self, folder: Path, lease_epoch: int) -> None:
+        self._folder, self._lease_epoch = folder, lease_epoch
+
+    def on_milestone(self, run: RunState, folder: str) -> None:
+        part = self._folder / f"record-{self._lease_epoch}.part"
+        part.write_text(json.dumps(f"outputs/{self._lease_epoch}/{folder}"))
+        part.rename(self._folder / "records" / f"{run.step}.json")
 
 
 def records(folder: Path) -> dict[int, Path]:
@@ -173,7 +185,7 @@ def run(
     lease_epoch: int,
     checkpoint_every_steps: int = 4,
     checkpoint_every_seconds: float = math.inf,
-    certify_every_steps: int = 1,
+    keep_good_every_steps: int = 1,
     publish_every_steps: int = 0,
     average_decays: Mapping[str, float] = AVERAGED,
     step_function: Callable = train_step,
@@ -183,7 +195,7 @@ def run(
     history_steps: int | None = None,
     norms_every_steps: int = 0,
 ) -> RunState | None:
-    """One attempt: resumes from the newest state of its own, else starts from scratch; None if nothing was to do."""
+    """Run an attempt from the newest state, else from scratch; return None if there is nothing to do."""
     (folder / "records").mkdir(parents=True, exist_ok=True)
     temporary = TemporaryCheckpoints(str(folder / "work"), lease_epoch)
     found = {step: str(path) for step, path in records(folder).items() if step <= until_step}
@@ -197,33 +209,27 @@ def run(
         size = skip_rule.window_steps if skip_rule else 0
         begin = run_state.from_scratch(initial(tuple(average_decays), size if history_steps is None else history_steps))
 
-    def commit(reached: RunState, milestone: str) -> None:
-        part = folder / f"record-{lease_epoch}.part"
-        part.write_text(json.dumps(f"outputs/{lease_epoch}/{milestone}"))
-        part.rename(folder / "records" / f"{reached.step}.json")
-
-    def told(step: int) -> Hyperparameters:
+    def hyperparameters(step: int) -> Hyperparameters:
         decays = tuple(decay for _, decay in sorted(average_decays.items()))
         return Hyperparameters(0.1 / (1 + step), 0.0, 0.9, 0.95, 1e-8, 1.0, z_loss=0.0, average_decays=decays)
 
     with EventLog(str(folder / "events" / f"{lease_epoch}.jsonl")) as events:
-        return train(
-            begin,
-            settings=TrainSettings(
-                until_step=until_step,
-                sequence_length=SEQUENCE_LENGTH,
-                global_batch_size=GLOBAL_BATCH_SIZE,
-                skip_rule=skip_rule,
-                norms_every_steps=norms_every_steps,
-            ),
-            hyperparameters=told,
+        settings = TrainSettings(
+            until_step=until_step,
+            sequence_length=SEQUENCE_LENGTH,
+            global_batch_size=GLOBAL_BATCH_SIZE,
+            skip_rule=skip_rule,
+            norms_every_steps=norms_every_steps,
+        )
+        parts = LoopParts(
+            hyperparameters=hyperparameters,
             train_step=step_function,
             loader=small_loader(folder / "caches", policy),
             saving=SavingPlan(
                 temporary=temporary,
                 checkpoint_every_steps=checkpoint_every_steps,
                 checkpoint_every_seconds=checkpoint_every_seconds,
-                certify_every_steps=certify_every_steps,
+                keep_good_every_steps=keep_good_every_steps,
                 output_folder=str(folder / "outputs" / str(lease_epoch)),
                 publish_every_steps=publish_every_steps,
                 facts={"seed": 0},
@@ -231,13 +237,13 @@ def run(
             events=events,
             control=control or Control(),
             profiler=Profiler(str(folder / "profiles"), events),
-            on_milestone=commit,
-            is_resumed=bool(found),
+            observer=Committer(folder, lease_epoch),
         )
+        return train(begin, settings, parts, is_resumed=bool(found))
 
 
 def committed_bytes(folder: Path) -> dict[str, bytes]:
-    """Every file of every committed milestone."""
+    """Return every file of every committed milestone."""
     return {
         f"{step}/{path.relative_to(root)}": path.read_bytes()
         for step, root in sorted(records(folder).items())
@@ -272,7 +278,7 @@ WRITES = (
 
 
 def watch_writes(countdown: Countdown) -> None:
-    """Every change to the store from now on counts."""
+    """Count every change to the store from now on."""
     for owner, name in WRITES:
         setattr(owner, name, countdown.watch(getattr(owner, name)))
 
@@ -281,8 +287,8 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def run_and_die_before_write(folder: Path, write: int, certifying_steps: int = saving.CERTIFYING_STEPS) -> None:
-    saving.CERTIFYING_STEPS = certifying_steps
+def run_and_die_before_write(folder: Path, write: int, good_steps: int = saving.GOOD_STEPS) -> None:
+    saving.GOOD_STEPS = good_steps
     watch_writes(Countdown(write, die))
     run(folder, lease_epoch=1)
 
@@ -292,9 +298,9 @@ def run_and_die_at_step(folder: Path, step: int, policy: Policy = STATIC, until_
     run(folder, until_step, lease_epoch=1, step_function=dying, policy=policy)
 
 
-def count_writes(folder: Path, certifying_steps: int = saving.CERTIFYING_STEPS) -> None:
-    """Writes the number of changes to the store of an undisturbed run to `folder`/writes."""
-    saving.CERTIFYING_STEPS = certifying_steps
+def count_writes(folder: Path, good_steps: int = saving.GOOD_STEPS) -> None:
+    """Write the number of changes to the store of an undisturbed run to `folder`/writes."""
+    saving.GOOD_STEPS = good_steps
     countdown = Countdown(-1, die)
     watch_writes(countdown)
     run(folder, lease_epoch=1)

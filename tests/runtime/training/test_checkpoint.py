@@ -79,7 +79,7 @@ def saved(folder: Path, state: object, **metadata: object) -> str:
     return path
 
 
-def test_what_comes_back_is_what_went_in(tmp_path):
+def test_a_checkpoint_restores_the_saved_state(tmp_path):
     state = state_on(1)
     path = saved(tmp_path, state, data_position={"consumed": {"web": 2**40}})
     restored, metadata = checkpoint.load(path, state_on(1, seed=1))
@@ -108,14 +108,14 @@ def test_a_checkpoint_restores_into_shapes_without_arrays(tmp_path):
     assert_equal_states(restored, state_on(1))
 
 
-def test_the_manifest_tells_the_lease_epoch_of_whoever_saved_it(tmp_path):
+def test_the_manifest_has_the_lease_epoch_of_its_attempt(tmp_path):
     for lease_epoch in (3, None):
         path = str(tmp_path / str(lease_epoch) / "checkpoint")
         checkpoint.save(path, {"norm": state_on(1).params["norm"]}, {}, lease_epoch=lease_epoch).wait()
         assert checkpoint.Reader(path).manifest.lease_epoch == lease_epoch
 
 
-def test_of_several_copies_one_is_written_and_each_file_once(tmp_path, monkeypatch):
+def test_one_of_several_copies_is_written_and_each_file_once(tmp_path, monkeypatch):
     state, written = state_on(4, model=2), []
     write = checkpoint.ChunkedArray.write_chunk
 
@@ -157,7 +157,7 @@ def test_a_checkpoint_of_an_unaveraged_state_has_no_average(tmp_path):
         checkpoint.load_params(path, state_on(1).params, "averaged")
 
 
-def test_each_of_several_averages_comes_by_its_name(tmp_path):
+def test_each_average_is_restored_by_its_name(tmp_path):
     state = state_on(1, averages=("averaged", "slow"))
     path = saved(tmp_path, state)
     for name, weights in state.averages.items():
@@ -166,24 +166,18 @@ def test_each_of_several_averages_comes_by_its_name(tmp_path):
         checkpoint.load_params(path, state.params, "fast")
 
 
-def test_weights_alone_come_hot_or_averaged(tmp_path):
+def test_weights_and_ema_weights_are_restored_alone(tmp_path):
     path = saved(tmp_path, state_on(2))
     assert_equal_states(checkpoint.load_params(path, state_on(1).params, "hot"), state_on(1).params)
     assert_equal_states(checkpoint.load_params(path, state_on(1).params, "averaged"), state_on(1).averages["averaged"])
 
 
-def test_a_surplus_leaf_is_refused_unless_a_part_is_asked_for(tmp_path):
+def test_a_surplus_leaf_is_an_error_unless_partial(tmp_path):
     path = saved(tmp_path, state_on(1))
     with expect_error(CheckpointError):
         checkpoint.load(path, state_on(1, averages=()))
     restored, _ = checkpoint.load(path, state_on(1, averages=()), partial=True)
     assert_equal_states(restored, state_on(1, averages=()))
-
-
-def test_a_leaf_that_states_no_longer_have_is_left_out(tmp_path):
-    now = {"history": {"losses": jnp.arange(3.0)}}
-    path = saved(tmp_path, {"history": {**now["history"], "num_skipped": jnp.int32(4)}})
-    assert_equal_states(checkpoint.load(path, now)[0], now)
 
 
 def test_another_shape_dtype_or_kind_of_key_is_refused_by_leaf(tmp_path):
@@ -209,7 +203,7 @@ def test_a_folder_without_manifest_is_no_checkpoint(tmp_path):
         checkpoint.load(path, state_on(1))
 
 
-def test_another_format_is_not_taken_for_damage(tmp_path):
+def test_another_format_is_no_damage(tmp_path):
     path = saved(tmp_path, state_on(1))
     manifest = Path(path) / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 1}, indent=1))
@@ -247,14 +241,14 @@ def test_any_damaged_file_is_refused_and_named(tmp_path, damage):
     assert_equal_states(checkpoint.load(path, state)[0], state)
 
 
-def test_a_torn_checkpoint_says_what_is_damaged_and_never_to_delete_it(tmp_path):
+def test_a_torn_checkpoint_names_the_damage_and_is_not_deleted(tmp_path):
     path = saved(tmp_path, state_on(1))
     (Path(path) / "arrays/mu.embed/c.0.0").unlink()  # zeros: without a manifest zarr would make them up
     with expect_error(TornCheckpointError):
         checkpoint.load(path, state_on(1))
 
 
-def test_a_write_that_fails_leaves_nothing_visible_and_says_what_to_do(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_nothing_visible(tmp_path, monkeypatch):
     def no_space(self: object, key: str, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
@@ -264,11 +258,11 @@ def test_a_write_that_fails_leaves_nothing_visible_and_says_what_to_do(tmp_path,
     assert not checkpoint.is_complete(str(tmp_path / "checkpoint"))
 
 
-def test_whatever_stops_the_thread_that_writes_is_raised_to_the_one_that_waits(tmp_path, monkeypatch):
+def test_wait_raises_the_error_of_the_writing_thread(tmp_path, monkeypatch):
     def denied() -> None:
         raise PermissionError(errno.EPERM, "no thread may step back here")
 
-    monkeypatch.setattr(checkpoint, "step_back", denied)
+    monkeypatch.setattr(checkpoint, "lower_priority", denied)
     save = checkpoint.save(f"{tmp_path}/checkpoint", state_on(1), {"step": 7})
     with expect_error(PermissionError):
         save.wait()
@@ -304,7 +298,7 @@ class HeldLeaf:
 
 
 @pytest.mark.parametrize("limit", [100, 2**20])
-def test_what_is_written_in_pieces_has_the_bytes_of_what_is_saved_whole(tmp_path, monkeypatch, limit):
+def test_a_checkpoint_in_pieces_has_the_bytes_of_a_whole_one(tmp_path, monkeypatch, limit):
     monkeypatch.setattr(checkpoint_leaves, "MAX_CHUNK_IN_BYTES", limit)
     arrays = {"a": np.arange(120, dtype=np.float32).reshape(3, 4, 10), "b": np.ones(7, np.float32)}
     whole = {"params": {name: jnp.asarray(array) for name, array in arrays.items()}}
@@ -492,7 +486,7 @@ def test_a_checkpoint_that_the_store_does_not_give_is_not_told_as_torn(bucket, g
     gcs_server.add_fault(fault)
     with expect_error(OSError) as caught:
         checkpoint.load(path, state_on(2))
-    assert path in str(caught.value) and "known to be damaged" in str(caught.value)
+    assert path in str(caught.value)
     assert is_transient(caught.value) == passes
     gcs_server.clear_faults()
     assert_equal_states(checkpoint.load(path, state_on(2))[0], state_on(1))
@@ -512,16 +506,14 @@ def test_an_error_of_unknown_kind_is_not_told_as_torn_and_bytes_that_are_too_few
 
 
 @pytest.mark.parametrize(
-    ("status", "what", "told", "passes"),
+    ("status", "what", "passes"),
     [
-        (503, "mu.embed", "ABORTED: .*it stays invisible. That may pass: the step is tried again", True),
-        (503, "metadata.json", "ABORTED: .*it stays invisible. That may pass: the step is tried again", True),
-        (403, "mu.embed", "PERMISSION_DENIED: .*The store refused: renew the credentials", False),
+        (503, "mu.embed", True),
+        (503, "metadata.json", True),
+        (403, "mu.embed", False),
     ],
 )
-def test_a_save_that_a_bucket_did_not_take_is_tried_again_if_that_may_pass(
-    bucket, gcs_server, status, what, told, passes
-):
+def test_a_save_that_a_bucket_did_not_take_is_tried_again_if_that_may_pass(bucket, gcs_server, status, what, passes):
     gcs_server.add_fault(Fault("status", where=f"^POST .*{what}", status=status))
     with expect_error(CheckpointError) as caught:
         checkpoint.save(f"{bucket}/checkpoint", state_on(2), {"step": 5}).wait()

@@ -1,4 +1,4 @@
-"""Control: every wish becomes one word that all hosts act on at once, and no wish is lost or stays for ever."""
+"""Control: every request becomes one decision that all hosts carry out at once, and none is lost or repeated."""
 
 import logging
 import os
@@ -12,18 +12,19 @@ from pathlib import Path
 import pytest
 
 from runtime.training import control as control_module
-from runtime.training.control import Control, Order, Word
+from runtime.training.control import Action, Control, Decision
 from runtime.training.stop_notice import StopNotice
-from tests.runtime.training.small_run import Desk, asked_when, order_of
+from tests.catalogue import check_message
+from tests.runtime.training.small_run import Desk, first_action, stop_when
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_SECONDS = 480.0
 
 
-def test_a_host_that_waits_in_the_agreement_hears_a_signal_and_so_does_the_one_that_waits_for_data(tmp_path: Path):
+def test_a_signal_stops_hosts_that_wait_in_the_agreement_or_for_data(tmp_path: Path):
     """Two JAX processes: host 0 is in the collective when SIGTERM comes, host 1 waits for its batch."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    with socket.socket() as holder:  # of a port that nobody else gets meanwhile
+    with socket.socket() as holder:  # reserves the port
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         holder.bind(("127.0.0.1", 0))
         coordinator, notice = f"127.0.0.1:{holder.getsockname()[1]}", str(tmp_path / "stops" / "attempt")
@@ -34,106 +35,102 @@ def test_a_host_that_waits_in_the_agreement_hears_a_signal_and_so_does_the_one_t
         ]
         try:
             assert hosts[0].stdout is not None
-            said_by_first = []
-            while said_by_first[-2:] != ["updated\n", "says 0\n"]:
-                said_by_first.append(hosts[0].stdout.readline())
-                assert said_by_first[-1], "it ended"
-            hosts[0].send_signal(signal.SIGTERM)  # its word for this update has been said, and was to go on
-            said = [host.communicate(timeout=PATIENCE_SECONDS)[0].splitlines() for host in hosts]
+            first_lines = []
+            while first_lines[-2:] != ["updated\n", "says 0\n"]:
+                first_lines.append(hosts[0].stdout.readline())
+                assert first_lines[-1], "it ended"
+            hosts[0].send_signal(signal.SIGTERM)  # it has decided to continue at this step
+            lines = [host.communicate(timeout=PATIENCE_SECONDS)[0].splitlines() for host in hosts]
         finally:
             for host in hosts:
                 host.kill()
                 host.communicate()
-    assert said[0] == ["hears SAVE_AND_EXIT signal SIGTERM"]
-    assert said[1][-3:] == [
-        "updated",
-        f"says {Word.SAVE_AND_EXIT:d}",
-        "hears SAVE_AND_EXIT another host was asked to stop",
-    ]
+    assert lines[0] == ["hears SAVE_AND_EXIT signal SIGTERM"]
+    *_, updated, decided, reason = lines[1]
+    assert (updated, decided) == ("updated", f"says {Action.SAVE_AND_EXIT:d}")
+    assert reason.startswith("hears SAVE_AND_EXIT ")
     assert [host.returncode for host in hosts] == [0, 0]
 
 
-def test_a_host_that_finds_the_notice_says_so_itself_for_who_left_it_may_have_said_its_word_before(tmp_path: Path):
+def test_a_host_that_finds_the_notice_decides_to_stop_itself(tmp_path: Path):
     StopNotice(str(tmp_path / "notice")).leave()
-    words: list[int] = []
+    numbers: list[int] = []
 
-    def agree(word: int) -> int:
-        words.append(word)
-        return word
+    def agree(number: int) -> int:
+        numbers.append(number)
+        return number
 
     control = Control(agree=agree, notice=StopNotice(str(tmp_path / "notice")))
-    assert control.is_asked()
-    assert order_of(control) == Word.SAVE_AND_EXIT
-    assert words == [Order(Word.SAVE_AND_EXIT).number]
-    assert control.reason == "another host was asked to stop"
+    assert control.is_stopping()
+    assert first_action(control) == Action.SAVE_AND_EXIT
+    assert numbers == [Decision(Action.SAVE_AND_EXIT).number]
+    check_message(control.reason)
 
 
-def test_a_save_that_is_due_is_made_once_and_a_wish_to_stop_is_heard_above_it():
-    is_asked = False
-    control = Control(asked_when(lambda: is_asked))
-    assert [order_of(control, is_save_due=is_due) for is_due in (True, False)] == [Word.SAVE, Word.GO_ON]
-    is_asked = True
-    assert order_of(control, is_save_due=True) == Word.SAVE_AND_EXIT
-    assert order_of(control) == Word.SAVE_AND_EXIT, "it stays so"
+def test_a_stop_precedes_a_save_that_is_due():
+    is_stopped = False
+    control = Control(stop_when(lambda: is_stopped))
+    assert [first_action(control, is_save_due=is_due) for is_due in (True, False)] == [Action.SAVE, Action.CONTINUE]
+    is_stopped = True
+    assert first_action(control, is_save_due=True) == Action.SAVE_AND_EXIT
+    assert first_action(control) == Action.SAVE_AND_EXIT, "a stop is final"
     assert control.reason == "the driver asked to stop"
 
 
-def test_who_asked_first_is_the_reason():
-    control = Control(agree=lambda number: Order(Word.SAVE_AND_EXIT).number)
+def test_the_first_request_to_stop_is_the_reason():
+    control = Control(agree=lambda number: Decision(Action.SAVE_AND_EXIT).number)
     control.request_exit("a signal")
     control.request_exit("another signal")
-    assert order_of(control) == Word.SAVE_AND_EXIT
+    assert first_action(control) == Action.SAVE_AND_EXIT
     assert control.reason == "a signal"
 
 
-def test_what_is_asked_becomes_one_order_after_another_and_each_is_given_once():
+def test_requests_are_carried_out_one_after_another_and_each_once():
     desk = Desk()
     control = Control(requests=desk.open)
-    saves = [desk.ask(Word.SAVE) for _ in range(2)]
-    desk.ask(Word.PUBLISH, 7)
-    next_ones = [desk.ask(Word.PUBLISH) for _ in range(2)]
-    orders = [control.order(3 + number, until_step=9) for number in range(4)]
-    words = [(order.word, order.step) for order in orders]
-    assert words == [(Word.PUBLISH, 7), (Word.PUBLISH, 5), (Word.SAVE, 0), (Word.GO_ON, 0)]
-    orders[2].answer("saved")
-    assert desk.answers == dict.fromkeys(saves, "saved"), "all that wanted it"
-    orders[1].answer("published")
-    assert [desk.answers[each] for each in next_ones] == ["published"] * 2, "one milestone for both"
+    saves = [desk.request(Action.SAVE) for _ in range(2)]
+    desk.request(Action.PUBLISH, 7)
+    next_ones = [desk.request(Action.PUBLISH) for _ in range(2)]
+    decisions = [control.decide(3 + number, until_step=9) for number in range(4)]
+    found = [(each.action, each.step) for each in decisions]
+    assert found == [(Action.PUBLISH, 7), (Action.PUBLISH, 5), (Action.SAVE, 0), (Action.CONTINUE, 0)]
+    decisions[2].reply("saved")
+    assert desk.replies == dict.fromkeys(saves, "saved"), "all requests get the reply"
+    decisions[1].reply("published")
+    assert [desk.replies[each] for each in next_ones] == ["published"] * 2, "one milestone for both"
     assert desk.refused == set()
 
 
-@pytest.mark.parametrize(
-    ("step", "said"),
-    [(3, "it is past step 3, at 3"), (10, "this run stops at 9; one that goes on to 10 publishes it")],
-)
-def test_who_wants_a_step_that_the_run_does_not_come_by_is_told_so_at_once(step, said):
+@pytest.mark.parametrize("step", [3, 10])
+def test_a_request_for_a_step_outside_of_the_run_is_refused_at_once(step):
     desk = Desk()
-    request = desk.ask(Word.PUBLISH, step)
-    assert Control(requests=desk.open).order(3, until_step=9) == Order(Word.GO_ON)
-    assert desk.answers == {request: said} and desk.refused == {request}
+    request = desk.request(Action.PUBLISH, step)
+    assert Control(requests=desk.open).decide(3, until_step=9) == Decision(Action.CONTINUE)
+    assert desk.refused == {request}
+    check_message(desk.replies[request])
 
 
-def test_what_is_asked_of_this_host_waits_while_another_wants_more():
-    desk, others = Desk(), [Order(Word.PUBLISH, 8).number, Order(Word.GO_ON).number]
-    desk.ask(Word.PUBLISH, 5)
-    desk.ask(Word.SAVE)
+def test_a_request_to_this_host_waits_for_a_larger_decision_of_another():
+    desk, others = Desk(), [Decision(Action.PUBLISH, 8).number, Decision(Action.CONTINUE).number]
+    desk.request(Action.PUBLISH, 5)
+    desk.request(Action.SAVE)
     control = Control(requests=desk.open, agree=lambda number: max(number, others.pop(0) if others else 0))
-    orders = [control.order(2, until_step=9) for _ in range(4)]
-    words = [(order.word, order.step) for order in orders]
-    assert words == [(Word.PUBLISH, 8), (Word.PUBLISH, 5), (Word.SAVE, 0), (Word.GO_ON, 0)]
-    assert [len(order.requests) for order in orders] == [0, 1, 1, 0]
+    decisions = [control.decide(2, until_step=9) for _ in range(4)]
+    found = [(each.action, each.step) for each in decisions]
+    assert found == [(Action.PUBLISH, 8), (Action.PUBLISH, 5), (Action.SAVE, 0), (Action.CONTINUE, 0)]
+    assert [len(each.requests) for each in decisions] == [0, 1, 1, 0]
 
 
-def test_a_wish_to_stop_goes_before_all_that_is_asked():
+def test_a_stop_precedes_all_requests():
     desk = Desk()
-    desk.ask(Word.PUBLISH, 2**40)
-    control = Control(lambda: "anna told it to stop", requests=desk.open)
-    assert control.order(3, until_step=2**41) == Order(Word.SAVE_AND_EXIT)
-    assert control.reason == "anna told it to stop"
+    desk.request(Action.PUBLISH, 2**40)
+    control = Control(lambda: "anna stops it", requests=desk.open)
+    assert control.decide(3, until_step=2**41) == Decision(Action.SAVE_AND_EXIT)
+    assert control.reason == "anna stops it"
 
 
 class Shelf(StopNotice):
-    """A notice that tells the test when it is left, and can fail."""
+    """A notice that counts how often it is left."""
 
     def __init__(self) -> None:
         self.times = threading.Semaphore(0)
@@ -151,7 +148,7 @@ def quickly_polled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quickly_polled")
-def test_a_driver_that_cannot_be_asked_is_told_and_asked_again(caplog: pytest.LogCaptureFixture):
+def test_a_failing_driver_is_logged_and_polled_again(caplog: pytest.LogCaptureFixture):
     shelf, questions = Shelf(), iter([ConnectionError("no route"), "", "asked"])
 
     def stop_reason() -> str:
@@ -163,22 +160,23 @@ def test_a_driver_that_cannot_be_asked_is_told_and_asked_again(caplog: pytest.Lo
     control = Control(stop_reason, notice=shelf)
     with caplog.at_level(logging.WARNING), control.listening():
         assert shelf.times.acquire(timeout=PATIENCE_SECONDS)
-    assert caplog.messages == ["the driver cannot be asked whether to stop (ConnectionError: no route)"]
-    assert control.is_asked()
+    [message] = caplog.messages
+    check_message(message)
+    assert control.is_stopping()
 
 
 @pytest.mark.usefixtures("quickly_polled")
 def test_the_notice_is_not_left_once_all_have_agreed():
     shelf, rounds = Shelf(), threading.Semaphore(0)
-    control = Control(agree=lambda number: Order(Word.SAVE_AND_EXIT).number, notice=shelf)
-    assert order_of(control) == Word.SAVE_AND_EXIT
-    tell = control._tell_others
+    control = Control(agree=lambda number: Decision(Action.SAVE_AND_EXIT).number, notice=shelf)
+    assert first_action(control) == Action.SAVE_AND_EXIT
+    leave = control._leave_notice
 
     def counted() -> None:
-        tell()
+        leave()
         rounds.release()
 
-    control._tell_others = counted  # type: ignore[method-assign]
+    control._leave_notice = counted  # type: ignore[method-assign]
     with control.listening():
         for _ in range(3):
             assert rounds.acquire(timeout=PATIENCE_SECONDS)

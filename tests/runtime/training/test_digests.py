@@ -11,6 +11,7 @@ from runtime.tracking.events import EventLog
 from runtime.tracking.log_names import log_name
 from runtime.training.digests import Digests, begin_digests, finish_digests
 from runtime.training.replay import compare, logged_digests, main
+from tests.catalogue import check_message
 
 VALUES = np.random.default_rng(0).normal(size=(2, 8, 4)).astype(np.float32)
 
@@ -66,45 +67,43 @@ def test_a_replay_that_differs_is_told_by_step_and_tensor(tmp_path, capsys):
     assert [difference.tensors for difference in found.differences] == [("w",), ("v", "w")]
     capsys.readouterr()
     assert main([first, second]) == 1
-    told = capsys.readouterr().out.splitlines()
-    assert told[0].startswith("step 20: w differ between ") and told[0].endswith("c.jsonl")
-    assert told[-1] == "3 digests compared, 2 differ"
+    check_message(capsys.readouterr().out)
 
 
-def test_below_a_prefix_attempts_at_one_trajectory_are_compared_and_forced_ones_too(tmp_path, capsys):
-    def attempt(folder: str, name: str, trajectory: str, digest: str) -> None:
+def test_all_attempts_at_a_phase_below_a_prefix_are_compared(tmp_path, capsys):
+    def attempt(folder: str, name: str, phase_digest: str, digest: str) -> None:
         with EventLog(str(tmp_path / folder / "events" / f"{name}.jsonl")) as events:
-            events.write("phase", name=f"phase-{trajectory}", digest=trajectory)
+            events.write("phase", name=f"phase-{phase_digest}", digest=phase_digest)
             events.write("digest", step=10, digest=digest, tensors={"w": digest})
 
     attempt("work/a", "first", "a", "1")
     attempt("work/b", "first", "b", "2")
     attempt("outputs/phase-a/second.work", "second", "a", "1")
     assert main([str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "1 digests compared, 0 differ\n"
+    check_message(capsys.readouterr().out)
     attempt("outputs/phase-b/second.work", "second", "b", "3")
     assert main([str(tmp_path)]) == 1
-    assert "phase-b, step 10: w differ between " in capsys.readouterr().out
+    check_message(capsys.readouterr().out)
 
 
-def test_a_replay_without_any_step_made_twice_proves_nothing_and_says_so(tmp_path, capsys):
+def test_a_replay_without_repeated_steps_compares_nothing(tmp_path, capsys):
     assert main([log(tmp_path, "a", {10: {"w": "1"}, 20: {"w": "2"}})]) == 2
-    assert "nothing to compare: 2 digests, no two of one step" in capsys.readouterr().out
+    check_message(capsys.readouterr().out)
 
 
-def test_a_folder_that_is_not_there_is_named_and_nothing_is_compared(tmp_path, capsys):
+def test_a_missing_folder_is_an_error(tmp_path, capsys):
     work = log(tmp_path / "work", "a", {10: {"w": "1"}})
     assert main([work, f"{tmp_path}/nosuch", f"{work}/events/a.jsonl"]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert f"{tmp_path}/nosuch, {work}/events/a.jsonl: there is no such folder; give the --prefix of a run" in said.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    check_message(printed.err)
 
 
-def test_the_copies_that_other_hosts_of_an_attempt_log_prove_nothing(tmp_path, capsys):
+def test_logs_of_other_hosts_are_no_second_attempt(tmp_path, capsys):
     for host in range(12):
         with EventLog(str(tmp_path / "work/a/events" / log_name("first", host))) as events:
             events.write("phase", name="phase-a", digest="a")
             events.write("digest", step=10, digest="1", tensors={"w": "1"})
     for folder in (tmp_path, tmp_path / "work/a"):
         assert main([str(folder)]) == 2
-        assert "nothing to compare: 1 digests, no two of one step" in capsys.readouterr().out
+        check_message(capsys.readouterr().out)

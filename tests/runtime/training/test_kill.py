@@ -46,7 +46,7 @@ def test_killed_before_any_write_the_next_run_commits_the_same_bytes(tmp_path, u
         assert_recovers(folder, undisturbed)
 
 
-def test_killed_around_the_end_of_a_phase_the_certified_one_stays_and_one_can_go_back_to_it(tmp_path):
+def test_a_good_checkpoint_survives_kills_around_the_end_of_a_phase(tmp_path):
     """From its mark on: its predecessor goes, the milestone comes, the other temporary ones go."""
     assert in_child(small_run.count_writes, tmp_path / "counted", 3) == 0
     num_writes = int((tmp_path / "counted" / "writes").read_text())
@@ -66,10 +66,10 @@ def test_killed_around_the_end_of_a_phase_the_certified_one_stays_and_one_can_go
 
 
 def newest_certified(folder: Path) -> int:
-    return [found.step for found in TemporaryCheckpoints(str(folder / "work"), 3).all() if found.is_certified][-1]
+    return [found.step for found in TemporaryCheckpoints(str(folder / "work"), 3).all() if found.is_good][-1]
 
 
 @pytest.mark.parametrize("step", [1, 5, 11])
-def test_killed_before_any_update_the_next_run_commits_the_same_bytes(tmp_path, undisturbed, step):
+def test_killed_before_any_step_the_next_run_commits_the_same_bytes(tmp_path, undisturbed, step):
     assert in_child(small_run.run_and_die_at_step, tmp_path, step) == -signal.SIGKILL
     assert_recovers(tmp_path, undisturbed)

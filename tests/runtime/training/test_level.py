@@ -13,7 +13,7 @@ VALUES = st.lists(st.integers(-3, 3).map(float) | st.floats(-1e6, 1e6), min_size
 
 
 @given(values=VALUES, size=st.integers(1, 9), num_recent=st.integers(1, 4))
-def test_median_and_deviation_are_those_of_the_values_before_the_recent_ones(values, size, num_recent):
+def test_median_and_deviation_exclude_the_recent_values(values, size, num_recent):
     level = Level(size, num_recent=num_recent)
     for value in values:
         level.add(value)
@@ -29,7 +29,7 @@ def test_median_and_deviation_are_those_of_the_values_before_the_recent_ones(val
 
 
 @given(values=VALUES, later=VALUES)
-def test_a_level_that_was_followed_is_to_the_bit_the_one_that_is_built_of_its_last_values(values, later):
+def test_a_followed_level_equals_one_of_its_last_values_bitwise(values, later):
     followed, built = Level(4, num_recent=2), Level(4, num_recent=2)
     for value in values + later:
         followed.add(value)

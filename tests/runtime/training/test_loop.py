@@ -1,4 +1,4 @@
-"""The loop: cutting it anywhere changes nothing, asking it to stop loses nothing, a bad update saves nothing."""
+"""The loop: cutting it anywhere changes nothing, requesting it to stop loses nothing, a bad update saves nothing."""
 
 import functools
 import logging
@@ -29,15 +29,15 @@ from runtime.tracking.parts import MEASURED
 from runtime.training import checkpoint, meter, run_state, saving
 from runtime.training import control as control_module
 from runtime.training.checkpoint_reader import CheckpointError
-from runtime.training.control import Control, Order, Word
+from runtime.training.control import Action, Control, Decision
+from runtime.training.finished_step import NonFiniteError, NoTargetsError, SkippedTooOftenError
 from runtime.training.loop import TrainingStopped
 from runtime.training.stop_notice import StopNotice
 from runtime.training.temporary import SupersededError, TemporaryCheckpoints
 from runtime.training.train_step import SkipMetrics
-from runtime.training.update import NonFiniteError, NoTargetsError, SkippedTooOftenError
-from tests.catalogue import expect_error
+from tests.catalogue import check_message, expect_error
 from tests.runtime.training import small_run
-from tests.runtime.training.small_run import Desk, asked_when, committed_bytes, order_of
+from tests.runtime.training.small_run import Desk, committed_bytes, first_action, stop_when
 
 
 class Counted:
@@ -86,7 +86,7 @@ def test_milestones_are_published_every_so_many_steps_and_at_the_end(tmp_path, u
     assert milestone(tmp_path, 12) == milestone(undisturbed, 12)
 
 
-def test_two_temporary_checkpoints_and_one_to_certify_are_kept_and_none_behind_a_milestone(tmp_path):
+def test_two_temporary_checkpoints_and_one_candidate_are_kept_and_none_after_a_milestone(tmp_path):
     seen = []
 
     def step_function(*arguments):
@@ -101,9 +101,9 @@ def test_two_temporary_checkpoints_and_one_to_certify_are_kept_and_none_behind_a
     assert TemporaryCheckpoints(str(tmp_path / "work"), 1).all() == []
 
 
-def test_a_stop_saves_at_that_step_and_the_next_run_goes_on_from_it(tmp_path, undisturbed):
+def test_a_stop_saves_and_the_next_run_resumes_there(tmp_path, undisturbed):
     count = Counted()
-    control = Control(asked_when(lambda: count.steps == 6))
+    control = Control(stop_when(lambda: count.steps == 6))
     with expect_error(TrainingStopped):
         small_run.run(tmp_path, lease_epoch=1, checkpoint_every_steps=100, control=control, step_function=count)
     rest = Counted()
@@ -113,16 +113,16 @@ def test_a_stop_saves_at_that_step_and_the_next_run_goes_on_from_it(tmp_path, un
 
 
 @pytest.mark.parametrize("is_milestone", [False, True])
-def test_a_stop_right_after_a_resume_saves_nothing_twice_and_the_next_run_goes_on(tmp_path, undisturbed, is_milestone):
+def test_a_stop_right_after_a_resume_saves_nothing_twice(tmp_path, undisturbed, is_milestone):
     count = Counted()
-    asked = Control(asked_when(lambda: count.steps == 6))
+    asked = Control(stop_when(lambda: count.steps == 6))
     if is_milestone:
         small_run.run(tmp_path, 6, lease_epoch=1)
     else:
         with pytest.raises(TrainingStopped):
             small_run.run(tmp_path, lease_epoch=1, control=asked, step_function=count)
     with expect_error(TrainingStopped):
-        small_run.run(tmp_path, lease_epoch=2, control=Control(asked_when(lambda: True)))
+        small_run.run(tmp_path, lease_epoch=2, control=Control(stop_when(lambda: True)))
     assert [event["event"] for event in read_events(str(tmp_path / "events/2.jsonl"))] == ["begin", "stop"]
     rest = Counted()
     small_run.run(tmp_path, lease_epoch=3, step_function=rest)
@@ -131,7 +131,7 @@ def test_a_stop_right_after_a_resume_saves_nothing_twice_and_the_next_run_goes_o
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
-def test_a_signal_saves_and_exits_and_gives_the_handler_back(tmp_path, number):
+def test_a_signal_saves_and_exits_and_restores_the_handler(tmp_path, number):
     before = signal.getsignal(number)
 
     def step_function(*arguments):
@@ -145,114 +145,114 @@ def test_a_signal_saves_and_exits_and_gives_the_handler_back(tmp_path, number):
     assert (stop["event"], stop["step"], stop["reason"]) == ("stop", 1, f"signal {number.name}")
 
 
-def test_a_thread_cannot_hear_signals_and_the_log_says_so(tmp_path):
+def test_a_thread_logs_that_it_handles_no_signals(tmp_path):
     thread = threading.Thread(target=small_run.run, args=(tmp_path,), kwargs={"lease_epoch": 1})
     thread.start()
     thread.join()
     assert sorted(small_run.records(tmp_path)) == [12]
-    assert read_events(str(tmp_path / "events" / "1.jsonl"))[0]["hears_signals"] is False
+    assert read_events(str(tmp_path / "events" / "1.jsonl"))[0]["handles_signals"] is False
 
 
-def test_a_word_of_another_host_stops_this_one_at_the_same_step():
-    control = Control(agree=lambda number: max(number, Order(Word.SAVE_AND_EXIT).number))
-    assert order_of(control) == Word.SAVE_AND_EXIT
-    assert control.reason == "another host was asked to stop"
+def test_the_stop_of_another_host_stops_this_one_at_the_same_step():
+    control = Control(agree=lambda number: max(number, Decision(Action.SAVE_AND_EXIT).number))
+    assert first_action(control) == Action.SAVE_AND_EXIT
+    check_message(control.reason)
 
 
-class Asking(Counted):
-    """Somebody asks when so many updates are made."""
+class Requesting(Counted):
+    """Makes requests after a number of steps."""
 
-    def __init__(self, desk: Desk, after: int, *wishes: tuple[Word, int | None]) -> None:
+    def __init__(self, desk: Desk, after: int, *wanted: tuple[Action, int | None]) -> None:
         super().__init__()
-        self._desk, self._after, self._wishes = desk, after, wishes
+        self._desk, self._after, self._wanted = desk, after, wanted
 
     def __call__(self, *arguments):
         result = super().__call__(*arguments)
         if self.steps == self._after:
-            for word, step in self._wishes:
-                self._desk.ask(word, step)
+            for action, step in self._wanted:
+                self._desk.request(action, step)
         return result
 
 
-def test_a_step_that_is_asked_for_is_published_as_one_that_was_wanted_from_the_start(tmp_path):
+def test_a_requested_step_is_published_like_a_planned_one(tmp_path):
     desk = Desk()
-    asking = Asking(desk, 2, (Word.PUBLISH, 6))
-    small_run.run(tmp_path / "asked", lease_epoch=1, control=Control(requests=desk.open), step_function=asking)
+    requesting = Requesting(desk, 2, (Action.PUBLISH, 6))
+    small_run.run(tmp_path / "asked", lease_epoch=1, control=Control(requests=desk.open), step_function=requesting)
     small_run.run(tmp_path / "regular", lease_epoch=1, publish_every_steps=6)
     assert sorted(small_run.records(tmp_path / "asked")) == [6, 12]
     assert committed_bytes(tmp_path / "asked") == committed_bytes(tmp_path / "regular")
-    assert desk.answers == {"0": "it will publish step 6, and is at 2"}
-    told = [event for event in read_events(str(tmp_path / "asked/events/1.jsonl")) if event["event"] == "told"]
-    assert [(event["step"], event["said"]) for event in told] == [(2, "anna wants PUBLISH")]
+    check_message(desk.replies["0"])
+    found = [event for event in read_events(str(tmp_path / "asked/events/1.jsonl")) if event["event"] == "request"]
+    assert [(event["step"], event["origin"]) for event in found] == [(2, "anna wants PUBLISH")]
 
 
-def test_a_state_that_is_asked_for_is_saved_at_that_step_and_answered_when_it_is_whole(tmp_path):
+def test_a_requested_save_gets_its_reply_once_it_is_complete(tmp_path):
     desk = Desk()
-    asking = Asking(desk, 3, (Word.SAVE, None))
-    answered: list[tuple[str, bool]] = []
+    requesting = Requesting(desk, 3, (Action.SAVE, None))
+    replies: list[tuple[str, bool]] = []
     note = desk.note
 
-    def noted(name: str, said: str) -> None:
-        folder = said.rpartition(": ")[2]
-        answered.append((said, Path(folder, "manifest.json").exists()))
-        note(name, said)
+    def noted(name: str, text: str) -> None:
+        folder = text.rpartition(": ")[2]
+        replies.append((text, Path(folder, "manifest.json").exists()))
+        note(name, text)
 
     desk.note = noted  # type: ignore[method-assign]
     control = Control(requests=desk.open)
-    small_run.run(tmp_path, lease_epoch=1, checkpoint_every_steps=100, control=control, step_function=asking)
-    ((said, is_whole),) = answered
-    assert said.startswith(f"saved step 3: {tmp_path}") and is_whole
+    small_run.run(tmp_path, lease_epoch=1, checkpoint_every_steps=100, control=control, step_function=requesting)
+    ((reply, is_whole),) = replies
+    assert is_whole
+    check_message(reply)
     saved = [event["step"] for event in read_events(str(tmp_path / "events/1.jsonl")) if event["event"] == "checkpoint"]
     assert saved == [3]
 
 
-def test_who_asks_for_a_state_that_has_just_been_saved_is_told_so(tmp_path):
+def test_a_request_to_save_a_saved_step_gets_its_path(tmp_path):
     desk = Desk()
-    asking = Asking(desk, 4, (Word.SAVE, None))
-    small_run.run(tmp_path, lease_epoch=1, control=Control(requests=desk.open), step_function=asking)
-    assert desk.answers["0"].startswith("step 4 is saved already: ") and "step-0000000004-" in desk.answers["0"]
+    requesting = Requesting(desk, 4, (Action.SAVE, None))
+    small_run.run(tmp_path, lease_epoch=1, control=Control(requests=desk.open), step_function=requesting)
+    check_message(desk.replies["0"])
 
 
-def test_who_asks_for_a_state_before_the_first_update_is_refused(tmp_path):
+def test_a_request_to_save_before_the_first_step_is_refused(tmp_path):
     desk = Desk()
-    desk.ask(Word.SAVE)
+    desk.request(Action.SAVE)
     small_run.run(tmp_path, lease_epoch=1, control=Control(requests=desk.open))
-    assert desk.answers == {"0": "it has made nothing since step 0, where it began"} and desk.refused == {"0"}
+    assert desk.refused == {"0"}
+    check_message(desk.replies["0"])
 
 
 class Agreement:
-    """What two hosts, here two threads, agree on between two updates."""
+    """Agreement of two hosts, here two threads, between two steps."""
 
-    def __init__(self, update: int) -> None:
-        self._words: list[int] = []
+    def __init__(self, step: int) -> None:
+        self._numbers: list[int] = []
         self._met = threading.Barrier(2, timeout=480)
-        self._first_word = 2 * update + 1
+        self._first_number = 2 * step + 1
         self.is_waited_in = threading.Event()
-        """A host has said its word before that update, and waits for the other's."""
+        """A host has made its decision before that step, and waits for the other's."""
 
-    def __call__(self, word: int) -> int:
-        self._words.append(word)
-        if len(self._words) == self._first_word:
+    def __call__(self, number: int) -> int:
+        self._numbers.append(number)
+        if len(self._numbers) == self._first_number:
             self.is_waited_in.set()
         self._met.wait()
-        agreed = max(self._words[-2:])
+        agreed = max(self._numbers[-2:])
         self._met.wait()
         return agreed
 
 
 @pytest.mark.parametrize("waiting", [(1,), (0, 1)], ids=["one waits", "both wait"])
 @pytest.mark.parametrize("asked", [0, 1])
-def test_a_host_that_waits_for_data_hears_that_another_is_to_stop_and_all_save_the_same_step(
-    tmp_path, monkeypatch, asked, waiting
-):
+def test_hosts_that_wait_for_data_learn_of_a_stop_and_all_save_the_same_step(tmp_path, monkeypatch, asked, waiting):
     monkeypatch.setattr(loader, "ROWS_READ_TOGETHER", 1)
     monkeypatch.setattr(prefetch, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(prefetch, "HEAR_SECONDS", 0.02)
     monkeypatch.setattr(control_module, "POLL_SECONDS", 0.02)
-    agreement, waits, is_asked = Agreement(3), [threading.Event() for _ in range(2)], threading.Event()
+    agreement, waits, is_requested = Agreement(3), [threading.Event() for _ in range(2)], threading.Event()
 
     class Waiting(Loader):
-        """The data of update 3 are never there."""
+        """The data of step 3 never come."""
 
         def __init__(self, of: Loader, host: int) -> None:
             self.__dict__.update(vars(of))
@@ -267,28 +267,28 @@ def test_a_host_that_waits_for_data_hears_that_another_is_to_stop_and_all_save_t
     made = small_run.small_loader
     monkeypatch.setattr(small_run, "small_loader", lambda folder, policy: Waiting(made(folder), int(folder.parts[-2])))
 
-    def host(number: int) -> str:
+    def host(number: int) -> TrainingStopped:
         notice = StopNotice(str(tmp_path / "stops" / "attempt"))
-        control = Control(asked_when(lambda: number == asked and is_asked.is_set()), agree=agreement, notice=notice)
+        control = Control(stop_when(lambda: number == asked and is_requested.is_set()), agree=agreement, notice=notice)
         with pytest.raises(TrainingStopped) as stopped:
             small_run.run(tmp_path / str(number), lease_epoch=1, checkpoint_every_steps=100, control=control)
-        return str(stopped.value)
+        return stopped.value
 
     with ThreadPoolExecutor(2) as pool:
         hosts = [pool.submit(host, number) for number in range(2)]
         for number in waiting:
             assert waits[number].wait(120)
-        if len(waiting) == 1:  # so late that the other has said already that it goes on
+        if len(waiting) == 1:  # so late that the other has decided to continue
             assert agreement.is_waited_in.wait(120)
-        is_asked.set()
-        said = [future.result() for future in hosts]
+        is_requested.set()
+        stopped = [future.result() for future in hosts]
     steps = [TemporaryCheckpoints(str(tmp_path / str(number) / "work"), 2).newest(12).step for number in range(2)]
     assert steps[0] == steps[1] <= 3
-    assert f"stopped at step {steps[0]} (the driver asked to stop)" in said[asked]
-    assert f"stopped at step {steps[0]} (another host was asked to stop)" in said[1 - asked]
+    assert stopped[asked].reason == "the driver asked to stop" != stopped[1 - asked].reason
+    assert [error.step for error in stopped] == [steps[0]] * 2
 
 
-def test_a_last_milestone_that_cannot_be_written_is_told_as_every_other_error_of_the_run(tmp_path, monkeypatch):
+def test_a_failed_write_of_the_last_milestone_is_an_error_event(tmp_path, monkeypatch):
     def full_disk(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -296,14 +296,13 @@ def test_a_last_milestone_that_cannot_be_written_is_told_as_every_other_error_of
     with expect_error(CheckpointError):
         small_run.run(tmp_path, 3, lease_epoch=1)
     *_, last = read_events(str(tmp_path / "events/1.jsonl"))
-    assert last["event"] == "error" and "was not written" in last["message"]
+    assert last["event"] == "error"
+    check_message(last["message"])
 
 
 @pytest.mark.parametrize("is_replayed", [False, True])
-def test_a_run_that_waits_for_the_end_of_a_cache_of_limited_epochs_hears_that_it_is_to_stop(
-    tmp_path, monkeypatch, is_replayed
-):
-    """A replay asks no limits, and so waits for no end."""
+def test_a_run_that_waits_for_the_end_of_a_growing_cache_can_be_stopped(tmp_path, monkeypatch, is_replayed):
+    """A replay has no limits, and so waits for no end."""
     monkeypatch.setattr(prefetch, "HEAR_SECONDS", 0.1)
     small_run.small_loader(tmp_path / "caches")
     policy = LossDrop(warmup_steps=1, window_updates=8, max_epochs={"web": 2.0})
@@ -328,12 +327,12 @@ def test_a_run_that_waits_for_the_end_of_a_cache_of_limited_epochs_hears_that_it
         assert not waits.is_set() and [*small_run.records(tmp_path)] == [4]
         return
     with expect_error(TrainingStopped):
-        small_run.run(tmp_path, lease_epoch=1, control=Control(asked_when(waits.is_set)))
+        small_run.run(tmp_path, lease_epoch=1, control=Control(stop_when(waits.is_set)))
 
 
-def test_a_first_update_that_is_not_finite_sends_nobody_to_an_earlier_milestone(tmp_path):
-    def step_function(state, tokens, segment_ids, told):
-        state, metrics = small_run.train_step(state, tokens, segment_ids, told)
+def test_a_first_step_that_is_not_finite_has_no_earlier_milestone(tmp_path):
+    def step_function(state, tokens, segment_ids, logged):
+        state, metrics = small_run.train_step(state, tokens, segment_ids, logged)
         return state, metrics._replace(loss=jnp.float32(np.nan))
 
     with expect_error(NonFiniteError):
@@ -342,9 +341,9 @@ def test_a_first_update_that_is_not_finite_sends_nobody_to_an_earlier_milestone(
 
 @pytest.mark.parametrize("figure", ["loss", "grad_norm", "param_norm"])
 @pytest.mark.parametrize("bad_step", [6, 12])
-def test_an_update_that_is_not_finite_stops_the_run_and_nothing_of_it_is_saved(tmp_path, figure, bad_step):
-    def step_function(state, tokens, segment_ids, told):
-        state, metrics = small_run.train_step(state, tokens, segment_ids, told)
+def test_a_step_that_is_not_finite_stops_the_run_unsaved(tmp_path, figure, bad_step):
+    def step_function(state, tokens, segment_ids, logged):
+        state, metrics = small_run.train_step(state, tokens, segment_ids, logged)
         if int(state.optimizer.count) == bad_step:
             metrics = metrics._replace(**{figure: jnp.float32(np.nan)})
         return state, metrics
@@ -356,28 +355,25 @@ def test_an_update_that_is_not_finite_stops_the_run_and_nothing_of_it_is_saved(t
     assert newest is not None
     assert newest.step == bad_step - 3
     # The checkpoint before it is written in the background, and may be said to be complete only after the error.
-    told = [event for event in read_events(str(tmp_path / "events" / "1.jsonl")) if event["event"] == "error"]
-    assert [f"step {bad_step}:" in event["message"] for event in told] == [True]
-    assert sum(told[0]["data_position"]["consumed"].values()) == 4 * (bad_step - 1)
-    assert (
-        told[0]["step"] == bad_step and "go around them: `certified` with the name of the phase" in told[0]["message"]
-    )
+    logged = [event for event in read_events(str(tmp_path / "events" / "1.jsonl")) if event["event"] == "error"]
+    assert [event["step"] for event in logged] == [bad_step]
+    assert sum(logged[0]["data_position"]["consumed"].values()) == 4 * (bad_step - 1)
 
 
 @pytest.mark.parametrize("asked", ["by the clock", "by a person", "by a stop"])
-def test_right_behind_an_update_that_is_not_finite_nothing_is_saved_whoever_asks(tmp_path, asked):
+def test_no_save_follows_a_step_that_is_not_finite(tmp_path, asked):
     desk, bad_step, is_taken = Desk(), 6, threading.Event()
 
-    def step_function(state, tokens, segment_ids, told):
-        state, metrics = small_run.train_step(state, tokens, segment_ids, told)
+    def step_function(state, tokens, segment_ids, logged):
+        state, metrics = small_run.train_step(state, tokens, segment_ids, logged)
         if int(state.optimizer.count) == bad_step:
             metrics = metrics._replace(loss=jnp.float32(np.nan))
             is_taken.set()
             if asked == "by a person":
-                desk.ask(Word.SAVE)
+                desk.request(Action.SAVE)
         return state, metrics
 
-    stops = Control(asked_when(lambda: asked == "by a stop" and is_taken.is_set()), requests=desk.open)
+    stops = Control(stop_when(lambda: asked == "by a stop" and is_taken.is_set()), requests=desk.open)
     with expect_error(NonFiniteError):
         small_run.run(
             tmp_path,
@@ -392,11 +388,11 @@ def test_right_behind_an_update_that_is_not_finite_nothing_is_saved_whoever_asks
 
 
 @pytest.mark.parametrize("measured", ["gradient", "parameters"])
-def test_an_update_that_is_not_finite_says_in_which_parts_of_the_model(tmp_path, measured):
+def test_a_step_that_is_not_finite_names_the_parts_of_the_model(tmp_path, measured):
     row = MEASURED.index(measured)
 
-    def step_function(state, tokens, segment_ids, told):
-        state, metrics = small_run.train_step(state, tokens, segment_ids, told)
+    def step_function(state, tokens, segment_ids, logged):
+        state, metrics = small_run.train_step(state, tokens, segment_ids, logged)
         norms = np.array(metrics.part_norms)
         if int(state.optimizer.count) == 6:
             norms[row:] = np.nan  # a gradient that is not finite makes updates and parameters so
@@ -409,14 +405,14 @@ def test_an_update_that_is_not_finite_says_in_which_parts_of_the_model(tmp_path,
     assert (event["norms_of"], event["not_finite"]) == (measured, "all") and event["data_position"]
 
 
-def test_norms_by_part_are_told_every_so_many_steps_and_at_the_last_and_a_resumed_run_tells_none_twice(tmp_path):
+def test_norms_by_part_are_logged_at_their_distance_and_at_the_end_and_none_twice(tmp_path):
     def one_attempt(folder, until_step, lease_epoch=1):
         return small_run.run(folder, until_step, lease_epoch=lease_epoch, norms_every_steps=4, publish_every_steps=3)
 
     run = one_attempt(tmp_path / "whole", 10)
-    told = {event["step"]: event for event in events_of(tmp_path / "whole", "norms")}
-    assert list(told) == [4, 8, 10]
-    for step, event in told.items():
+    logged = {event["step"]: event for event in events_of(tmp_path / "whole", "norms")}
+    assert list(logged) == [4, 8, 10]
+    for step, event in logged.items():
         expected = run.metrics[step - 1]
         norms = [event[measured].pop("w") for measured in MEASURED]
         assert norms == pytest.approx([expected.grad_norm, expected.update_norm, expected.param_norm], rel=1e-3)
@@ -432,9 +428,9 @@ def test_norms_by_part_are_told_every_so_many_steps_and_at_the_last_and_a_resume
     assert small_run.committed_bytes(tmp_path / "silent") == small_run.committed_bytes(tmp_path / "whole")
 
 
-def test_a_batch_without_any_target_stops_a_run_without_a_skip_rule_and_nothing_of_it_is_saved(tmp_path):
-    def step_function(state, tokens, segment_ids, told):
-        state, metrics = small_run.train_step(state, tokens, segment_ids, told)
+def test_a_batch_without_targets_stops_a_run_without_a_skip_rule_unsaved(tmp_path):
+    def step_function(state, tokens, segment_ids, logged):
+        state, metrics = small_run.train_step(state, tokens, segment_ids, logged)
         if int(state.optimizer.count) == 6:
             metrics = metrics._replace(num_targets=jnp.int32(0), loss=jnp.float32(0), grad_norm=jnp.float32(0))
         return state, metrics
@@ -454,9 +450,9 @@ def skipping(bad_steps: set[int]):
     """The small train step, which says of some updates that they were left out, and that their loss was NaN."""
     consecutive = 0
 
-    def step_function(state, tokens, segment_ids, told):
+    def step_function(state, tokens, segment_ids, logged):
         nonlocal consecutive
-        after, metrics = small_run.train_step(state, tokens, segment_ids, told)
+        after, metrics = small_run.train_step(state, tokens, segment_ids, logged)
         is_bad = int(after.optimizer.count) in bad_steps
         consecutive = consecutive + 1 if is_bad else 0
         limits = jnp.float32(2.5), jnp.float32(np.inf)
@@ -469,20 +465,20 @@ def skipping(bad_steps: set[int]):
 RULE = SkipRule(window_steps=4, sigma=6.0, warmup_steps=2, max_consecutive=3)
 
 
-def test_updates_that_the_skip_rule_left_out_are_counted_and_told_and_the_run_goes_on(tmp_path):
+def test_skipped_steps_are_counted_and_logged_and_the_run_continues(tmp_path):
     run = small_run.run(tmp_path, lease_epoch=1, step_function=skipping({3, 4, 9}), skip_rule=RULE)
     assert run.metrics.skipped_steps == [3, 4, 9]
     assert np.isfinite(run.metrics.mean_loss_of_last(20))
-    told = [event for event in read_events(str(tmp_path / "events" / "1.jsonl")) if event["event"] == "skipped"]
-    assert [(event["step"], event["consecutive"]) for event in told] == [(3, 1), (4, 2), (9, 1)]
-    assert (told[0]["loss"], told[0]["loss_limit"], told[0]["grad_norm_limit"]) == ("nan", 2.5, "inf")
+    logged = [event for event in read_events(str(tmp_path / "events" / "1.jsonl")) if event["event"] == "skipped"]
+    assert [(event["step"], event["consecutive"]) for event in logged] == [(3, 1), (4, 2), (9, 1)]
+    assert (logged[0]["loss"], logged[0]["loss_limit"], logged[0]["grad_norm_limit"]) == ("nan", 2.5, "inf")
 
 
-def test_a_skipped_update_says_where_in_the_model_and_is_no_part_of_the_median(tmp_path):
+def test_a_skipped_step_names_the_parts_of_the_model_and_enters_no_median(tmp_path):
     bad = {20, 21, 25}
 
-    def step_function(state, tokens, segment_ids, told):
-        state, metrics = skips(state, tokens, segment_ids, told)
+    def step_function(state, tokens, segment_ids, logged):
+        state, metrics = skips(state, tokens, segment_ids, logged)
         step = int(state.optimizer.count)
         factor = {20: 1e4, 21: 2e4, 25: np.nan}.get(step, 1 + step / 100)
         return state, metrics._replace(part_norms=jnp.array([[factor], [0.1], [5.0]], jnp.float32))
@@ -496,7 +492,7 @@ def test_a_skipped_update_says_where_in_the_model_and_is_no_part_of_the_median(t
     assert worst["not_finite"] == "all" and "parts" not in worst
 
 
-def test_too_many_updates_left_out_in_a_row_stop_the_run(tmp_path):
+def test_too_many_consecutive_skipped_steps_stop_the_run(tmp_path):
     with expect_error(SkippedTooOftenError):
         small_run.run(tmp_path, lease_epoch=1, step_function=skipping({2, 6, 7, 8}), skip_rule=RULE)
     assert small_run.records(tmp_path) == {}
@@ -512,7 +508,7 @@ def test_a_torn_temporary_checkpoint_is_an_error_and_never_a_fresh_start(tmp_pat
     with pytest.raises(TrainingStopped):
         stopping = Counted()
         small_run.run(
-            tmp_path, lease_epoch=1, control=Control(asked_when(lambda: stopping.steps == 6)), step_function=stopping
+            tmp_path, lease_epoch=1, control=Control(stop_when(lambda: stopping.steps == 6)), step_function=stopping
         )
     newest = TemporaryCheckpoints(str(tmp_path / "work"), 2).newest(12)
     (Path(newest.folder) / "checkpoint/arrays/params.w/c.0.0").write_bytes(b"")
@@ -527,7 +523,7 @@ def test_a_torn_temporary_checkpoint_is_an_error_and_never_a_fresh_start(tmp_pat
 
 def test_a_torn_metrics_table_is_refused(tmp_path):
     with pytest.raises(TrainingStopped):
-        small_run.run(tmp_path, lease_epoch=1, control=Control(asked_when(lambda: True)))
+        small_run.run(tmp_path, lease_epoch=1, control=Control(stop_when(lambda: True)))
     table = Path(TemporaryCheckpoints(str(tmp_path / "work"), 1).newest(12).folder) / "metrics.parquet"
     table.write_bytes(table.read_bytes()[:-1])
     with expect_error(CheckpointError):
@@ -539,7 +535,7 @@ def test_an_attempt_that_lost_its_lease_finds_the_newer_one_and_stops(tmp_path):
         if not overtaken.done:
             overtaken.done = True
             with pytest.raises(TrainingStopped):
-                small_run.run(tmp_path, lease_epoch=2, control=Control(asked_when(lambda: True)))
+                small_run.run(tmp_path, lease_epoch=2, control=Control(stop_when(lambda: True)))
         return small_run.train_step(*arguments)
 
     overtaken.done = False
@@ -564,7 +560,7 @@ def test_an_average_enters_as_a_copy_of_the_weights(tmp_path):
     assert (run.step, run.averages) == (6, ("averaged",))
 
 
-def test_an_average_goes_on_or_leaves(tmp_path):
+def test_an_average_continues_or_leaves(tmp_path):
     folder = begun(tmp_path, average_decays=small_run.AVERAGED)
     on = run_state.continued(folder, "everything", small_run.state_like, seed=0, averages=("averaged",))
     assert words(on.state.averages) != words(on.state.params)
@@ -580,7 +576,7 @@ def test_without_an_average_before_and_after_nothing_changes(tmp_path):
     assert words(run.state) == words(run_state.resumed(folder, small_run.state_like).state)
 
 
-def test_of_several_averages_each_goes_on_begins_or_leaves_by_its_name(tmp_path):
+def test_each_of_several_averages_continues_starts_or_leaves_by_its_name(tmp_path):
     folder = begun(tmp_path, average_decays={"averaged": 0.75, "slow": 0.9})
     before = run_state.resumed(folder, small_run.state_like, averages=("averaged", "slow")).state
     assert words(before.averages["slow"]) != words(before.averages["averaged"])
@@ -595,14 +591,14 @@ def test_of_several_averages_each_goes_on_begins_or_leaves_by_its_name(tmp_path)
 def test_two_averages_stopped_and_resumed_end_with_the_bytes_of_a_run_that_was_not(tmp_path):
     decays, count = {"slow": 0.9, "averaged": 0.75}, Counted()
     with pytest.raises(TrainingStopped):
-        stop = Control(asked_when(lambda: count.steps == 6))
+        stop = Control(stop_when(lambda: count.steps == 6))
         small_run.run(tmp_path / "a", lease_epoch=1, control=stop, step_function=count, average_decays=decays)
     small_run.run(tmp_path / "a", lease_epoch=2, average_decays=decays)
     small_run.run(tmp_path / "b", lease_epoch=1, average_decays=decays)
     assert committed_bytes(tmp_path / "a") == committed_bytes(tmp_path / "b")
 
 
-def test_weights_and_optimizer_are_taken_and_the_data_begin_anew(tmp_path):
+def test_weights_and_optimizer_are_restored_and_the_data_restart(tmp_path):
     folder = begun(tmp_path, average_decays=small_run.AVERAGED)
     whole = run_state.continued(folder, "everything", small_run.state_like, seed=0, averages=("averaged",))
     run = run_state.continued(folder, "weights_and_optimizer", small_run.state_like, seed=0, averages=("averaged",))
@@ -617,7 +613,7 @@ def test_weights_and_optimizer_are_taken_and_the_data_begin_anew(tmp_path):
     )
 
 
-def test_the_optimizer_alone_begins_anew_and_all_else_goes_on(tmp_path):
+def test_the_optimizer_alone_restarts(tmp_path):
     folder = begun(tmp_path, average_decays=small_run.AVERAGED)
     whole = run_state.continued(folder, "everything", small_run.state_like, seed=0, averages=("averaged",))
     run = run_state.continued(folder, "everything_but_optimizer", small_run.state_like, seed=0, averages=("averaged",))
@@ -638,7 +634,7 @@ def test_the_optimizer_alone_begins_anew_and_all_else_goes_on(tmp_path):
     assert len(run.metrics) == 6
 
 
-def test_weights_alone_are_taken_and_the_optimizer_begins_anew(tmp_path):
+def test_weights_alone_are_restored_and_the_optimizer_restarts(tmp_path):
     folder = begun(tmp_path, average_decays=small_run.AVERAGED)
     run = run_state.continued(folder, "weights", small_run.state_like, seed=0)
     whole = run_state.continued(folder, "everything", small_run.state_like, seed=0, averages=("averaged",))
@@ -678,7 +674,7 @@ def test_a_resumed_state_must_have_the_average_that_it_was_saved_with(tmp_path):
         run_state.resumed(folder, small_run.state_like, averages=("averaged",))
 
 
-def test_metrics_have_a_row_for_each_update_with_exact_tokens(undisturbed):
+def test_metrics_have_a_row_for_each_step_with_exact_tokens(undisturbed):
     table = MetricsTable.from_parquet((small_run.records(undisturbed)[12] / "metrics.parquet").read_bytes())
     assert [table[row].step for row in range(12)] == list(range(1, 13))
     assert [table[row].consumed_tokens for row in range(12)] == [32 * step for step in range(1, 13)]
@@ -697,7 +693,7 @@ def test_tokens_are_counted_exactly_where_neither_32_bits_nor_a_float_would(tmp_
     assert [table[row].consumed_tokens for row in range(12)] == [far + 32 * step for step in range(1, 13)]
 
 
-def test_the_event_log_tells_what_happened_and_nothing_of_it_is_committed(undisturbed):
+def test_the_event_log_is_complete_and_not_committed(undisturbed):
     events = read_events(str(undisturbed / "events" / "1.jsonl"))
     assert [event["event"] for event in events] == ["begin", "checkpoint", "checkpoint", "milestone", "progress", "end"]
     assert [event["step"] for event in events] == [0, 4, 8, 12, 12, 12]
@@ -710,7 +706,7 @@ def test_the_event_log_tells_what_happened_and_nothing_of_it_is_committed(undist
 @pytest.mark.parametrize(
     "plan", [{"checkpoint_every_steps": 3}, {"checkpoint_every_steps": 99, "checkpoint_every_seconds": 0.0}], ids=str
 )
-def test_what_saving_takes_does_not_count_against_the_speed_that_is_told(tmp_path, monkeypatch, plan):
+def test_the_reported_speed_excludes_the_time_of_saves(tmp_path, monkeypatch, plan):
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(meter, "time", SimpleNamespace(monotonic=lambda: clock.now))
 
@@ -730,25 +726,25 @@ def test_what_saving_takes_does_not_count_against_the_speed_that_is_told(tmp_pat
         monkeypatch.setattr(saving.Saver, name, slowly(getattr(saving.Saver, name)))
     small_run.run(tmp_path, lease_epoch=1, step_function=update, **plan)
     events = [event for event in read_events(str(tmp_path / "events/1.jsonl")) if event["event"] == "progress"]
-    told = [event["tokens_per_second"] for event in events]
+    logged = [event["tokens_per_second"] for event in events]
     assert clock.now > 3000
     # Of an update a second, the figures of two of which are not there yet.
     expected = small_run.GLOBAL_BATCH_SIZE * small_run.SEQUENCE_LENGTH
-    assert told == pytest.approx([expected] * len(told), rel=0.2) and told
+    assert logged == pytest.approx([expected] * len(logged), rel=0.2) and logged
 
 
-def test_a_run_with_nothing_to_train_says_so(tmp_path):
+def test_a_run_with_nothing_to_train_is_an_error(tmp_path):
     small_run.run(tmp_path, 6, lease_epoch=1)
     (tmp_path / "records" / "6.json").rename(tmp_path / "records" / "4.json")
     with expect_error(ValueError):
         small_run.run(tmp_path, 5, lease_epoch=2)
 
 
-def test_a_run_that_is_to_end_where_a_temporary_checkpoint_lies_publishes_it_and_trains_nothing(tmp_path):
+def test_a_run_that_ends_at_a_temporary_checkpoint_publishes_it_without_training(tmp_path):
     count, rest = Counted(), Counted()
     with pytest.raises(TrainingStopped):
         small_run.run(
-            tmp_path / "a", lease_epoch=1, control=Control(asked_when(lambda: count.steps == 6)), step_function=count
+            tmp_path / "a", lease_epoch=1, control=Control(stop_when(lambda: count.steps == 6)), step_function=count
         )
     small_run.run(tmp_path / "a", 6, lease_epoch=2, step_function=rest)
     small_run.run(tmp_path / "b", 6, lease_epoch=1)

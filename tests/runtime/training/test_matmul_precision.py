@@ -77,13 +77,13 @@ def test_every_product_of_a_step_in_float32_is_float32_s_also_backward_and_in_ke
 
 
 @pytest.mark.parametrize("options", [{"remat": "none"}, {"remat": "dots"}, {"num_microbatches": 1}])
-def test_so_are_they_whatever_is_computed_again(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recomputed_products_are_float32_too(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(precisions("train", "float32", "cpu", monkeypatch, **options)) == {HIGHEST}
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("step", ["train", "eval"])
-def test_of_a_step_in_bfloat16_no_precision_is_asked_for_whatever_jax_is_told(
+def test_a_bfloat16_step_requests_no_precision_under_any_setting_of_jax(
     step: str, kernels: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with jax.default_matmul_precision("highest"):
@@ -94,7 +94,7 @@ def test_of_a_step_in_bfloat16_no_precision_is_asked_for_whatever_jax_is_told(
 
 @pytest.mark.parametrize("step", ["train", "eval"])
 @pytest.mark.parametrize(("compute_dtype", "precision"), [("float32", "HIGHEST"), ("bfloat16", "DEFAULT")])
-def test_the_lowered_program_says_so_of_each_product(
+def test_the_lowered_program_has_the_precision_of_each_product(
     step: str, compute_dtype: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = traced(step, compute_dtype, "cpu", monkeypatch).lower().as_text()

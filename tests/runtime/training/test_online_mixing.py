@@ -86,7 +86,7 @@ def test_killed_at_a_random_step_the_next_run_commits_the_same_bytes(tmp_path, u
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
-def test_the_policy_moves_the_shares_and_the_table_tells_every_draw(undisturbed, name):
+def test_the_policy_moves_the_shares_and_the_table_has_every_draw(undisturbed, name):
     logged = rows(table_of(undisturbed[name]))
     assert [row.source for row in logged] == ["code", "web"] * UNTIL_STEP
     for step, of_step in itertools.groupby(logged, key=lambda row: row.step):
@@ -170,16 +170,16 @@ def test_batches_are_read_ahead_of_the_losses_that_they_need(tmp_path):
     assert asked == list(range(12))
 
 
-def test_a_stop_lets_go_the_thread_that_waits_for_losses(tmp_path):
+def test_a_stop_ends_the_thread_that_waits_for_losses(tmp_path):
     """With a lag of one the reader waits for each update; it must not keep a run from ending."""
     for epoch, asked in enumerate((0, 1, 5), start=1):
         calls = itertools.count()
-        control = Control(small_run.asked_when(lambda calls=calls, asked=asked: next(calls) == asked))
+        control = Control(small_run.stop_when(lambda calls=calls, asked=asked: next(calls) == asked))
         with pytest.raises(TrainingStopped):
             small_run.run(tmp_path, lease_epoch=epoch, control=control, policy=POLICIES["exp3"])
 
 
-def test_another_policy_begins_anew_where_the_old_one_stood(tmp_path, undisturbed):
+def test_another_policy_restarts_at_the_position_of_the_old_one(tmp_path, undisturbed):
     folder = str(small_run.records(undisturbed["exp3"])[UNTIL_STEP])
     before = DataPosition.from_json(checkpoint.read_metadata(f"{folder}/checkpoint")["data_position"])
     loader = small_run.small_loader(undisturbed["exp3"] / "caches", OdmPaper(alpha=0.5))
@@ -197,7 +197,7 @@ def test_a_mixer_s_state_survives_json():
     assert MixerState.from_json(state.to_json()) == state
 
 
-def test_a_source_at_its_limit_is_never_read_again_and_the_log_says_when(tmp_path):
+def test_a_source_at_its_limit_is_logged_and_never_read_again(tmp_path):
     policy = LossDrop(warmup_steps=5, window_updates=8, max_epochs={"code": 0.25})
     small_run.run(tmp_path, UNTIL_STEP, lease_epoch=1, policy=policy)
     loader = small_run.small_loader(tmp_path / "caches")

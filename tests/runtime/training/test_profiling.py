@@ -1,8 +1,7 @@
-"""Profiles: what somebody asks for is traced, those updates alone, and the run neither fails of it nor differs."""
+"""Profiles: the requested steps are traced, and the run neither fails nor differs."""
 
 import gzip
 import json
-import re
 import shutil
 import tempfile
 import threading
@@ -13,41 +12,42 @@ import pytest
 
 from runtime.tracking.events import read_events
 from runtime.training import profiling
-from runtime.training.control import Control, Word
+from runtime.training.control import Action, Control
 from runtime.training.loop import TrainingStopped
+from tests.catalogue import check_message
 from tests.runtime.training import small_run
 from tests.runtime.training.small_run import Desk, committed_bytes
 
 
-class Asked:
-    """The train step of the small run; somebody asks for profiles when so many updates are made."""
+class Requesting:
+    """The train step of the small run, with requests for profiles after some steps."""
 
     def __init__(self, desk: Desk, *after: int) -> None:
         self._desk, self._after = desk, after
-        self.updates = 0
+        self.steps = 0
 
     def __call__(self, *arguments):
         result = small_run.train_step(*arguments)
-        self.updates += 1
-        if self.updates in self._after:
-            self._desk.ask(Word.PROFILE)
+        self.steps += 1
+        if self.steps in self._after:
+            self._desk.request(Action.PROFILE)
         return result
 
 
 def traced(folder: Path) -> list[int]:
-    """The updates that a trace is of."""
+    """Return the steps of a trace."""
     trace = json.loads(gzip.decompress((folder / "host-0.trace.json.gz").read_bytes()))
-    of_updates = [event for event in trace["traceEvents"] if event.get("name") == "update"]
-    return sorted(int(event["args"]["step_num"]) for event in of_updates)
+    of_steps = [event for event in trace["traceEvents"] if event.get("name") == "step"]
+    return sorted(int(event["args"]["step_num"]) for event in of_steps)
 
 
-def test_the_five_updates_that_follow_are_traced_and_the_run_is_the_same(tmp_path):
+def test_the_next_five_steps_are_traced_and_the_run_is_the_same(tmp_path):
     desk = Desk()
-    control, asked = Control(requests=desk.open), Asked(desk, 2)
-    small_run.run(tmp_path / "profiled", lease_epoch=1, control=control, step_function=asked)
+    control, requesting = Control(requests=desk.open), Requesting(desk, 2)
+    small_run.run(tmp_path / "profiled", lease_epoch=1, control=control, step_function=requesting)
     small_run.run(tmp_path / "plain", lease_epoch=1)
     folder = tmp_path / "profiled/profiles/plugins/profile/steps-3-7"
-    assert desk.answers == {"0": f"profiled updates 3 to 7: {folder} (.trace.json.gz opens in ui.perfetto.dev)"}
+    check_message(desk.replies["0"])
     assert sorted(path.name for path in folder.iterdir()) == ["host-0.trace.json.gz", "host-0.xplane.pb"]
     assert traced(folder) == [3, 4, 5, 6, 7]
     assert committed_bytes(tmp_path / "profiled") == committed_bytes(tmp_path / "plain")
@@ -57,83 +57,82 @@ def test_the_five_updates_that_follow_are_traced_and_the_run_is_the_same(tmp_pat
     assert (event["first_step"], event["step"]) == (3, 7) and all(map(Path.exists, map(Path, event["paths"])))
 
 
-def test_a_second_wish_meanwhile_is_refused_and_one_near_the_end_gets_the_updates_that_are_left(tmp_path):
+def test_a_second_request_meanwhile_is_refused_and_one_near_the_end_gets_the_remaining_steps(tmp_path):
     desk = Desk()
-    control, asked = Control(requests=desk.open), Asked(desk, 2, 4, 9)
-    small_run.run(tmp_path, lease_epoch=1, control=control, step_function=asked)
-    assert desk.answers["1"] == "updates 3 to 7 are being profiled; ask again then" and desk.refused == {"1"}
+    control, requesting = Control(requests=desk.open), Requesting(desk, 2, 4, 9)
+    small_run.run(tmp_path, lease_epoch=1, control=control, step_function=requesting)
+    assert desk.refused == {"1"}
+    check_message(desk.replies["1"])
     assert traced(tmp_path / "profiles/plugins/profile/steps-10-12") == [10, 11, 12]
 
 
-def test_a_run_that_is_stopped_meanwhile_leaves_no_trace_behind_and_the_next_one_can_be_profiled(tmp_path):
+def test_a_stopped_run_leaves_no_trace_and_the_next_one_can_be_profiled(tmp_path):
     desk = Desk()
-    asked = Asked(desk, 2)
-    control = Control(lambda: "the driver" if asked.updates == 4 else "", requests=desk.open)
+    requesting = Requesting(desk, 2)
+    control = Control(lambda: "the driver" if requesting.steps == 4 else "", requests=desk.open)
     with pytest.raises(TrainingStopped):
-        small_run.run(tmp_path, lease_epoch=1, control=control, step_function=asked)
-    assert not desk.answers and not (tmp_path / "profiles").exists()
+        small_run.run(tmp_path, lease_epoch=1, control=control, step_function=requesting)
+    assert not desk.replies and not (tmp_path / "profiles").exists()
 
     desk.requests.clear()
-    desk.ask(Word.PROFILE)
+    desk.request(Action.PROFILE)
     small_run.run(tmp_path, lease_epoch=2, control=Control(requests=desk.open))
     assert traced(tmp_path / "profiles/plugins/profile/steps-5-9") == [5, 6, 7, 8, 9]
 
 
-def test_a_trace_that_cannot_be_written_is_told_and_the_run_goes_on(tmp_path):
+def test_the_run_continues_without_a_trace_that_cannot_be_written(tmp_path):
     desk = Desk()
-    desk.ask(Word.PROFILE)
+    desk.request(Action.PROFILE)
     (tmp_path / "profiles").write_text("a file where the folder would be")
     small_run.run(tmp_path, lease_epoch=1, control=Control(requests=desk.open))
-    assert re.match(r"the profile could not be written to .*steps-1-5: NotADirectoryError: ", desk.answers["0"])
     assert desk.refused == {"0"} and sorted(small_run.records(tmp_path)) == [12]
 
 
-def test_where_somebody_else_profiles_the_process_the_wish_is_refused_and_theirs_goes_on(tmp_path):
+def test_a_request_beside_another_profiler_is_refused(tmp_path):
     desk = Desk()
-    desk.ask(Word.PROFILE)
+    desk.request(Action.PROFILE)
     jax.profiler.start_trace(str(tmp_path / "theirs"))
     try:
         small_run.run(tmp_path, lease_epoch=1, control=Control(requests=desk.open))
     finally:
         jax.profiler.stop_trace()
-    assert desk.answers["0"].startswith("JAX's profiler does not start: RuntimeError: ") and desk.refused == {"0"}
+    assert desk.refused == {"0"}
     assert list((tmp_path / "theirs").rglob("*.xplane.pb"))
 
 
-def test_a_machine_without_room_for_a_trace_refuses_and_the_run_goes_on(tmp_path, monkeypatch):
+def test_the_run_continues_where_there_is_no_space_for_a_trace(tmp_path, monkeypatch):
     desk = Desk()
-    desk.ask(Word.PROFILE)
+    desk.request(Action.PROFILE)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "no such folder"))
     small_run.run(tmp_path, lease_epoch=1, control=Control(requests=desk.open))
-    assert desk.answers["0"].startswith("JAX's profiler does not start: FileNotFoundError: ")
     assert desk.refused == {"0"} and sorted(small_run.records(tmp_path)) == [12]
 
 
-def test_a_stop_is_a_stop_where_the_trace_cannot_be_ended(tmp_path, monkeypatch):
-    """JAX writes it as it ends it: on a full disk that is an error."""
+def test_a_run_stops_where_its_trace_cannot_be_ended(tmp_path, monkeypatch):
+    """JAX writes a trace as it ends it, which is an error on a full disk."""
     desk = Desk()
-    asked, stop = Asked(desk, 2), jax.profiler.stop_trace
+    requesting, stop = Requesting(desk, 2), jax.profiler.stop_trace
 
     def full_disk():
         stop()
         raise RuntimeError("No space left on device")
 
     monkeypatch.setattr(jax.profiler, "stop_trace", full_disk)
-    control = Control(lambda: "the driver" if asked.updates == 4 else "", requests=desk.open)
+    control = Control(lambda: "the driver" if requesting.steps == 4 else "", requests=desk.open)
     with pytest.raises(TrainingStopped):
-        small_run.run(tmp_path, lease_epoch=1, control=control, step_function=asked)
-    assert not desk.answers
+        small_run.run(tmp_path, lease_epoch=1, control=control, step_function=requesting)
+    assert not desk.replies
 
     desk.requests.clear()
-    desk.ask(Word.PROFILE)
+    desk.request(Action.PROFILE)
     small_run.run(tmp_path, lease_epoch=2, control=Control(requests=desk.open))
-    assert desk.answers["0"].endswith("RuntimeError: No space left on device") and desk.refused == {"0"}
+    assert desk.refused == {"0"}
     assert sorted(small_run.records(tmp_path)) == [12]
 
 
-def test_a_bucket_that_does_not_answer_holds_no_update_up(tmp_path, monkeypatch):
+def test_a_bucket_that_does_not_answer_delays_no_step(tmp_path, monkeypatch):
     desk = Desk()
-    desk.ask(Word.PROFILE)
+    desk.request(Action.PROFILE)
     is_trained = threading.Event()
 
     class Slow:
@@ -147,15 +146,15 @@ def test_a_bucket_that_does_not_answer_holds_no_update_up(tmp_path, monkeypatch)
     local = profiling.fsspec.core.url_to_fs
     slow = lambda path, **options: (Slow(), path) if "/profiles/" in path else local(path, **options)  # noqa: E731
     monkeypatch.setattr(profiling.fsspec.core, "url_to_fs", slow)
-    asked = Asked(desk)
+    requesting = Requesting(desk)
 
     def step(*arguments):
-        if asked.updates == 11:
+        if requesting.steps == 11:
             is_trained.set()
-        return asked(*arguments)
+        return requesting(*arguments)
 
     small_run.run(
         tmp_path, lease_epoch=1, checkpoint_every_steps=100, control=Control(requests=desk.open), step_function=step
     )
-    assert desk.answers["0"].startswith("profiled updates 1 to 5")
+    assert desk.replies and not desk.refused
     assert traced(tmp_path / "profiles/plugins/profile/steps-1-5") == [1, 2, 3, 4, 5]

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from runtime.kernels.cross_entropy_gpu import Ratios, ratios_in_xla
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
-from runtime.training.ratio_check import refuse_wrong_ratios
+from runtime.training.ratio_check import check_ratios
 from tests.catalogue import expect_error
 
 
@@ -30,15 +30,15 @@ def no_number(*given: jax.Array) -> Ratios:
     return right._replace(total=right.total.at[0, 0].set(jnp.nan))
 
 
-def test_a_run_is_refused_where_a_number_of_the_loss_kernel_is_wrong() -> None:
+def test_a_wrong_number_of_the_loss_kernel_is_an_error() -> None:
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
-    refuse_wrong_ratios(mesh, form=ratios_in_xla)
+    check_ratios(mesh, form=ratios_in_xla)
     for wrong in (one_number_off, label_kept, sum_off, no_number):
         with expect_error(RuntimeError):
-            refuse_wrong_ratios(mesh, form=wrong)
+            check_ratios(mesh, form=wrong)
 
 
-def test_a_process_asks_its_devices_once() -> None:
+def test_a_process_checks_its_devices_once() -> None:
     asked = []
 
     def form(*given: jax.Array) -> Ratios:
@@ -46,5 +46,5 @@ def test_a_process_asks_its_devices_once() -> None:
         return ratios_in_xla(*given)
 
     for _ in range(2):  # a phase, and its validation
-        refuse_wrong_ratios(make_mesh(MeshShape(), jax.devices()[:1]), form=form)
+        check_ratios(make_mesh(MeshShape(), jax.devices()[:1]), form=form)
     assert len(asked) == 1

@@ -30,28 +30,28 @@ def filled(gcs_server: GcsServerProcess, gcs_bucket: str) -> str:
     for name in ("step-0000000010-epoch-000001", "step-0000000020-epoch-000001", "step-0000000030-epoch-000002"):
         objects |= {f"{folder}/{name}/checkpoint/arrays/w/c.{chunk}": "" for chunk in range(CHUNKS_OF_EACH)}
     objects[f"{folder}/step-0000000010-epoch-000001/checkpoint/manifest.json"] = "{}"
-    objects[f"{folder}/step-0000000010-epoch-000001/certified.json"] = "{}"
+    objects[f"{folder}/step-0000000010-epoch-000001/good.json"] = "{}"
     objects[f"{folder}/step-0000000020-epoch-000001/checkpoint/manifest.json"] = "{}"
     gcs_server.fill(gcs_bucket, objects)
     return f"gs://{gcs_bucket}/{folder}"
 
 
-def test_before_a_save_the_bucket_is_asked_once_however_many_files_there_are(filled: str, gcs_server: GcsServerProcess):
+def test_a_save_lists_the_bucket_once_for_any_number_of_files(filled: str, gcs_server: GcsServerProcess):
     temporary = TemporaryCheckpoints(filled, lease_epoch=2)
-    temporary.refuse_if_superseded()
+    temporary.check_not_superseded()
     gcs_server.clear_requests()
-    temporary.refuse_if_superseded()
+    temporary.check_not_superseded()
     (request,) = gcs_server.requests()
     assert "delimiter=/" in urllib.parse.unquote(request["request"])
     with expect_error(SupersededError):
-        TemporaryCheckpoints(filled, lease_epoch=1).refuse_if_superseded()
+        TemporaryCheckpoints(filled, lease_epoch=1).check_not_superseded()
 
 
-def test_what_is_there_is_found_by_a_request_or_two_for_each_checkpoint(filled: str, gcs_server: GcsServerProcess):
+def test_a_listing_takes_two_requests_for_each_checkpoint_at_most(filled: str, gcs_server: GcsServerProcess):
     temporary = TemporaryCheckpoints(filled, lease_epoch=2)
     gcs_server.clear_requests()
     found = temporary.all()
-    assert [(each.step, each.lease_epoch, each.is_complete, each.is_certified) for each in found] == [
+    assert [(each.step, each.lease_epoch, each.is_complete, each.is_good) for each in found] == [
         (10, 1, True, True),
         (20, 1, True, False),
         (30, 2, False, False),
@@ -59,9 +59,7 @@ def test_what_is_there_is_found_by_a_request_or_two_for_each_checkpoint(filled: 
     assert len(gcs_server.requests()) == 1 + 2 + 2 + 1 and not gcs_server.requests(FETCHING)
 
 
-def test_a_bucket_that_refuses_to_tell_is_never_taken_for_one_without_a_checkpoint(
-    filled: str, gcs_server: GcsServerProcess
-):
+def test_a_bucket_that_refuses_is_an_error_and_not_an_empty_one(filled: str, gcs_server: GcsServerProcess):
     """Else a run whose credentials have expired would begin anew, and delete what was certified."""
     temporary = TemporaryCheckpoints(filled, lease_epoch=2)
     gcs_server.add_fault(Fault("status", where="manifest|certified", status=403))
@@ -74,14 +72,14 @@ def test_a_bucket_that_refuses_to_tell_is_never_taken_for_one_without_a_checkpoi
 
 def test_a_new_folder_is_seen_at_once(filled: str, gcs_server: GcsServerProcess, gcs_bucket: str):
     temporary = TemporaryCheckpoints(filled, lease_epoch=2)
-    temporary.refuse_if_superseded()
+    temporary.check_not_superseded()
     folder = filled.removeprefix(f"gs://{gcs_bucket}/")
     gcs_server.fill(gcs_bucket, {f"{folder}/step-0000000031-epoch-000003/checkpoint/arrays/w/c.0": ""})
     with expect_error(SupersededError):
-        temporary.refuse_if_superseded()
+        temporary.check_not_superseded()
 
 
-def test_a_folder_where_nothing_was_saved_yet_holds_none(gcs_bucket: str, tmp_path):
+def test_a_missing_folder_has_no_checkpoints(gcs_bucket: str, tmp_path):
     for folder in (f"gs://{gcs_bucket}/{uuid.uuid4().hex}", str(tmp_path / "temporary")):
         assert TemporaryCheckpoints(folder, lease_epoch=1).all() == []
 
@@ -92,12 +90,12 @@ def test_the_first_host_of_a_gang_looks_for_a_newer_attempt_before_each_save_and
 ):
     asked = []
     monkeypatch.setattr(saving, "jax", types.SimpleNamespace(process_index=lambda: host))
-    monkeypatch.setattr(TemporaryCheckpoints, "refuse_if_superseded", lambda self: asked.append(self.lease_epoch))
+    monkeypatch.setattr(TemporaryCheckpoints, "check_not_superseded", lambda self: asked.append(self.lease_epoch))
     small_run.run(tmp_path, 12, lease_epoch=1, checkpoint_every_steps=4)
     assert asked == [1] * num_asked
 
 
-def test_an_attempt_begins_with_one_look_at_what_is_there(tmp_path, monkeypatch):
+def test_an_attempt_lists_once_as_it_begins(tmp_path, monkeypatch):
     small_run.run(tmp_path, 6, lease_epoch=1)
     looked, look = [], TemporaryCheckpoints.all
     monkeypatch.setattr(TemporaryCheckpoints, "all", lambda self: looked.append(self.lease_epoch) or look(self))
@@ -106,19 +104,19 @@ def test_an_attempt_begins_with_one_look_at_what_is_there(tmp_path, monkeypatch)
     assert looked == [2]
 
 
-def test_no_certified_checkpoint_is_deleted_whatever_is_pruned(tmp_path):
+def test_pruning_deletes_no_good_checkpoint(tmp_path):
     temporary = TemporaryCheckpoints(str(tmp_path), lease_epoch=1)
     for step in range(1, 9):
         checkpoint.save(f"{temporary.folder_of(step)}/checkpoint", {"w": jnp.zeros(2)}, {"step": step}).wait()
         if step % 3 == 1:
-            assert temporary.certify(step, good_steps=50)
+            assert temporary.mark_good(step, good_steps=50)
     later = TemporaryCheckpoints(str(tmp_path), lease_epoch=2)
     assert [found.step for found in later.prune(8)] == [2, 3, 5, 6]
     assert [found.step for found in later.prune(9, keep=0)] == [8]
-    assert [(found.step, found.is_certified) for found in later.all()] == [(1, True), (4, True), (7, True)]
+    assert [(found.step, found.is_good) for found in later.all()] == [(1, True), (4, True), (7, True)]
 
 
-def test_of_a_mark_that_was_seen_the_bucket_is_not_asked_again(filled: str, gcs_server: GcsServerProcess):
+def test_a_known_mark_is_not_read_again(filled: str, gcs_server: GcsServerProcess):
     temporary = TemporaryCheckpoints(filled, lease_epoch=2)
     first = temporary.all()
     gcs_server.clear_requests()
@@ -126,11 +124,11 @@ def test_of_a_mark_that_was_seen_the_bucket_is_not_asked_again(filled: str, gcs_
     assert len(gcs_server.requests()) == 1 + 1 + 2 + 1
 
 
-def test_a_mark_without_a_checkpoint_is_nothing_to_go_on_from(tmp_path):
+def test_a_mark_without_a_checkpoint_is_ignored(tmp_path):
     temporary = TemporaryCheckpoints(str(tmp_path), lease_epoch=1)
     for step in (1, 2):
         checkpoint.save(f"{temporary.folder_of(step)}/checkpoint", {"w": jnp.zeros(2)}, {"step": step}).wait()
-    assert temporary.certify(2, good_steps=50)
+    assert temporary.mark_good(2, good_steps=50)
     Path(temporary.folder_of(2), "checkpoint", "manifest.json").unlink()  # as the error of a torn one says
     for looking in (temporary, TemporaryCheckpoints(str(tmp_path), lease_epoch=2)):
         assert looking.newest(9).step == 1
@@ -143,15 +141,15 @@ def test_an_attempt_that_lost_its_lease_marks_nothing(tmp_path):
     for temporary, step in ((zombie, 1), (successor, 2)):
         checkpoint.save(f"{temporary.folder_of(step)}/checkpoint", {"w": jnp.zeros(2)}, {"step": step}).wait()
     with pytest.raises(SupersededError):
-        zombie.certify(1, good_steps=50)
+        zombie.mark_good(1, good_steps=50)
 
 
-def test_what_is_marked_after_it_was_listed_stays(tmp_path, monkeypatch):
+def test_a_checkpoint_marked_after_the_listing_stays(tmp_path, monkeypatch):
     first, second = (TemporaryCheckpoints(str(tmp_path), lease_epoch=epoch) for epoch in (1, 2))
     for step in (1, 2, 3):
         checkpoint.save(f"{first.folder_of(step)}/checkpoint", {"w": jnp.zeros(2)}, {"step": step}).wait()
     listed = second.all()
-    first.certify(1, good_steps=50)
+    first.mark_good(1, good_steps=50)
     monkeypatch.setattr(second, "all", lambda: listed)
     assert second.prune(9, keep=1) == [listed[1]]
-    assert [(found.step, found.is_certified) for found in first.all()] == [(1, True), (3, False)]
+    assert [(found.step, found.is_good) for found in first.all()] == [(1, True), (3, False)]

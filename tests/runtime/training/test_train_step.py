@@ -102,7 +102,7 @@ def test_the_loss_is_the_mean_over_the_predicted_positions_of_the_logits(mesh: M
     assert not np.any(np.asarray(evaluated.loss)[~np.asarray(evaluated.has_target)])
 
 
-def test_in_bfloat16_an_update_is_near_that_in_float32_and_what_is_kept_stays_float32(mesh: Mesh) -> None:
+def test_a_bfloat16_step_is_near_float32_and_the_state_stays_float32(mesh: Mesh) -> None:
     state = state_of(mesh)
     steps = [
         plain_step(CONFIG, mesh, compute_dtype=dtype, attention_kernel="chunked", donate=False)
@@ -138,7 +138,7 @@ def test_micro_batches_change_rounding_only(mesh: Mesh) -> None:
             np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-7)
 
 
-def test_no_number_of_the_recipe_and_no_rotary_embedding_compiles_anew(mesh: Mesh) -> None:
+def test_no_hyperparameter_and_no_rotary_embedding_recompiles(mesh: Mesh) -> None:
     state = state_of(mesh)
     build(mesh)(state, *batch(), TOLD)
     compiled = sum(program._cache_size() for program in programs_of(mesh))
@@ -156,7 +156,7 @@ def programs_of(mesh: Mesh) -> list:
     return [cell.cell_contents for cell in step.__closure__ or () if hasattr(cell.cell_contents, "_cache_size")]
 
 
-def test_the_rotary_embedding_that_is_asked_for_is_the_one_used(mesh: Mesh) -> None:
+def test_the_rotary_embedding_of_the_phase_is_used(mesh: Mesh) -> None:
     config = dataclasses.replace(CONFIG, initializer_range=0.3)
     state = initial_state(config, 0, mesh)
     losses = set()
@@ -168,7 +168,7 @@ def test_the_rotary_embedding_that_is_asked_for_is_the_one_used(mesh: Mesh) -> N
     assert len(losses) == 2
 
 
-def test_the_same_update_twice_is_bitwise_the_same(mesh: Mesh) -> None:
+def test_the_same_step_twice_is_bitwise_equal(mesh: Mesh) -> None:
     first, second = (build(mesh)(state_of(mesh), *batch(), TOLD) for _ in range(2))
     assert all(map(np.array_equal, jax.tree.leaves(first), jax.tree.leaves(second)))
 
@@ -204,13 +204,13 @@ def test_several_averages_each_follow_by_their_own_decay_and_change_nothing_else
     assert_near(*((tree.params, tree.optimizer, tree.averages["fast"]) for tree in (state, alone)))
 
 
-def test_a_decay_for_an_average_that_is_not_there_is_refused(mesh: Mesh) -> None:
+def test_a_decay_for_a_missing_average_is_an_error(mesh: Mesh) -> None:
     with expect_error(ValueError):
         build(mesh)(state_of(mesh), *batch(), TOLD._replace(average_decays=(0.5, 0.9)))
 
 
 @pytest.mark.parametrize("worst", [np.nan, np.inf])
-def test_an_update_that_is_not_finite_is_left_out_and_nothing_of_it_is_kept(mesh: Mesh, worst: float) -> None:
+def test_a_step_that_is_not_finite_is_skipped_without_a_trace(mesh: Mesh, worst: float) -> None:
     state = initial_state(CONFIG, 0, mesh, averages=("averaged",), skip_window_steps=4)
     told = TOLD._replace(skip_sigma=6.0, skip_warmup_steps=2)
     first, metrics = build(mesh)(state, *batch(), told)
@@ -227,7 +227,7 @@ def test_an_update_that_is_not_finite_is_left_out_and_nothing_of_it_is_kept(mesh
     assert all(map(np.array_equal, jax.tree.leaves(second), jax.tree.leaves(first)))
 
 
-def test_an_average_loses_no_stride_where_the_update_at_its_turn_is_left_out(mesh: Mesh) -> None:
+def test_an_average_keeps_its_stride_over_a_skipped_step(mesh: Mesh) -> None:
     averages = (Ema(0.75, "fast"), Ema(0.9995, "slow"))
     assert [average.every_steps for average in averages] == [1, 2]
     state = initial_state(CONFIG, 0, mesh, averages=("fast", "slow"), skip_window_steps=4)
@@ -251,7 +251,7 @@ def test_an_average_loses_no_stride_where_the_update_at_its_turn_is_left_out(mes
         np.testing.assert_allclose(moved, values - begin, rtol=1e-3, atol=1e-3 * np.max(np.abs(values - begin)))
 
 
-def test_where_the_skip_rule_begins_anew_an_update_far_above_the_level_before_is_taken(mesh: Mesh) -> None:
+def test_a_restarted_skip_rule_accepts_another_level(mesh: Mesh) -> None:
     state = initial_state(CONFIG, 0, mesh, averages=("averaged",), skip_window_steps=4)
     told = TOLD._replace(skip_sigma=6.0, skip_warmup_steps=2)
     for seed in range(3):
@@ -262,12 +262,12 @@ def test_where_the_skip_rule_begins_anew_an_update_far_above_the_level_before_is
     state = dataclasses.replace(state, history=history)
     _, metrics = build(mesh)(state, *batch(3), told)
     assert metrics.skip is not None and metrics.skip.is_skipped
-    after, metrics = build(mesh)(state, *batch(3), told._replace(skip_begins_anew=True))
+    after, metrics = build(mesh)(state, *batch(3), told._replace(skip_restarts=True))
     assert metrics.skip is not None and not metrics.skip.is_skipped and np.isinf(metrics.skip.loss_limit)
     assert int(after.history.num_good) == 1 and float(after.history.losses[0]) == float(metrics.loss)
 
 
-def test_of_an_update_that_is_left_out_the_norms_of_the_gradient_are_those_that_were_measured(mesh: Mesh) -> None:
+def test_a_skipped_step_has_the_measured_norms_of_its_gradient(mesh: Mesh) -> None:
     state = initial_state(CONFIG, 0, mesh, averages=("averaged",), skip_window_steps=4)
     told = TOLD._replace(skip_sigma=6.0, skip_warmup_steps=2)
     for seed in range(3):
@@ -322,14 +322,8 @@ def test_seeds_differ_and_a_seed_repeats(mesh: Mesh) -> None:
     assert float(jnp.std(first.lm_head)) == pytest.approx(CONFIG.initializer_range, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"attention_kernel": "splash"}, "attention_kernel is 'splash', a Mosaic TPU kernel"),
-        ({"num_microbatches": 0}, "num_microbatches is 0; it must be at least 1"),
-    ],
-)
-def test_a_step_that_cannot_be_built_is_refused(mesh: Mesh, changes: dict, message: str) -> None:
+@pytest.mark.parametrize("changes", [{"attention_kernel": "splash"}, {"num_microbatches": 0}])
+def test_a_step_that_cannot_be_built_is_an_error(mesh: Mesh, changes: dict) -> None:
     arguments = {
         "attention_kernel": "reference",
         "loss_kernel": "chunked",

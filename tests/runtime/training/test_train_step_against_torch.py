@@ -20,7 +20,7 @@ TOLD = Hyperparameters(learning_rate=1e-2, weight_decay=0.1, b1=0.9, b2=0.95, ep
 LENGTH, NUM_UPDATES = 24, 2
 
 
-def test_two_updates_of_a_packed_batch_are_those_of_transformers_and_torch(tmp_path: Path) -> None:
+def test_two_steps_of_a_packed_batch_equal_those_of_transformers_and_torch(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     tokens = rng.integers(0, CONFIG.vocab_size, (3, LENGTH), dtype=np.int32)
     segment_ids = np.sort(rng.integers(0, 3, tokens.shape, dtype=np.int32), axis=1)

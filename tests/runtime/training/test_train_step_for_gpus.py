@@ -44,7 +44,7 @@ def test_a_train_step_with_a_fused_kernel_lowers_to_cuda(
         assert call in text
 
 
-def test_an_update_with_the_embedding_s_gradient_summed_as_on_a_gpu_is_the_same_update(
+def test_a_step_with_the_embedding_gradient_summed_as_on_a_gpu_is_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tokens = np.random.default_rng(0).integers(0, 9, (4, 64), dtype=np.int32)  # each token many times

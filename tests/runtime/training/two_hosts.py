@@ -13,7 +13,7 @@ from runtime.data import prefetch
 from runtime.data.prefetch import Prefetch
 from runtime.parallel.hosts import Agreement, join_hosts
 from runtime.training import control as control_module
-from runtime.training.control import STEP_LIMIT, Control, Word
+from runtime.training.control import STEP_LIMIT, Action, Control
 from runtime.training.stop_notice import StopNotice
 
 
@@ -29,7 +29,7 @@ def wait_for_a_batch(control: Control) -> None:
         yield from ()
 
     def hear() -> None:
-        if control.is_asked():
+        if control.is_stopping():
             raise Asked
 
     with Prefetch(source(), 1, unblock=never.set, while_waiting=hear) as batches:
@@ -52,11 +52,11 @@ def main(coordinator: str, notice: str, index: int) -> None:
 
     control = Control(agree=told_agree, notice=StopNotice(notice))
     with control.listening():
-        assert control.order(0, until_step=9).word == Word.GO_ON
+        assert control.decide(0, until_step=9).action == Action.CONTINUE
         print("updated", flush=True)
         if index == 1:
             wait_for_a_batch(control)
-        print("hears", control.order(1, until_step=9).word.name, control.reason, flush=True)
+        print("hears", control.decide(1, until_step=9).action.name, control.reason, flush=True)
     jax.distributed.shutdown()
 
 

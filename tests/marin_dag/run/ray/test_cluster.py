@@ -1,4 +1,4 @@
-"""On a cluster of several nodes: joining it, losing one of them in mid-step, branches of a run that still goes on."""
+"""Clusters of several nodes: joining one, losing a node in a step, branches of a running step."""
 
 import json
 import subprocess
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.catalogue import check_message
 from tests.marin_dag.cluster_steps import IN_FLIGHT, SHARDS, notes
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.run.test_kill import finish, wait_for
@@ -19,7 +20,7 @@ NODE = {"num_cpus": 2}
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayNodes]:
-    """A head without cores and two nodes of two."""
+    """A head without CPUs and two nodes of two."""
     with RayNodes(NODE, NODE) as cluster:
         yield cluster
 
@@ -39,15 +40,15 @@ def driver(cluster: RayNodes, folder: Path, *steps: str, **variables: str) -> su
 
 @pytest.fixture(scope="module")
 def expected(cluster: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """What a run commits that nobody disturbs; it finds the cluster by itself, as RAY_ADDRESS=auto asks."""
+    """Records and files of an undisturbed run; RAY_ADDRESS=auto finds the cluster."""
     folder = tmp_path_factory.mktemp("undisturbed")
     code, output = finish(driver(cluster, folder, "main", "branch", "spread", RAY_ADDRESS="auto"))
     assert code == 0, output
-    assert f"Ray dashboard {cluster.dashboard}" in output
+    assert cluster.dashboard in output
     return committed_bytes(folder / "runs")
 
 
-def test_a_run_joins_the_cluster_of_ray_address_and_leaves_it_running(
+def test_a_driver_joins_the_cluster_at_ray_address_and_leaves_it_running(
     cluster: RayNodes, tmp_path: Path, expected: dict[str, object]
 ):
     code, output = finish(driver(cluster, tmp_path, "main", "branch", "spread"))
@@ -60,14 +61,13 @@ def test_a_run_joins_the_cluster_of_ray_address_and_leaves_it_running(
     assert names == {"marin-dag"}  # as the list of jobs shows it
 
 
-def test_a_cluster_that_is_not_there_is_one_message(cluster: RayNodes, tmp_path: Path):
+def test_an_unreachable_cluster_is_one_message(cluster: RayNodes, tmp_path: Path):
     code, output = finish(driver(cluster, tmp_path, "main", RAY_ADDRESS="127.0.0.1:9"))
     assert code == 1
-    assert "RAY_ADDRESS=127.0.0.1:9: " in output
-    assert "Check that the cluster is up (`ray status`)" in output
+    check_message(output.splitlines()[-1])
 
 
-def test_a_step_whose_node_dies_is_tried_again_elsewhere_and_gives_the_same_bytes(
+def test_a_step_whose_node_dies_is_retried_elsewhere_with_the_same_bytes(
     cluster: RayNodes, tmp_path: Path, expected: dict[str, object]
 ):
     process = driver(cluster, tmp_path, "main", "branch", "spread", GATE="3")
@@ -80,22 +80,20 @@ def test_a_step_whose_node_dies_is_tried_again_elsewhere_and_gives_the_same_byte
     (marks / "open").touch()
     code, output = finish(process)
     assert code == 0, output
-    assert "main  retrying:  in 0.01 s after NodeDiedError" in output or "WorkerCrashedError" in output
-    assert "main  started:  attempt 2" in output
     before, _, after = output.partition("main  retrying")
-    assert "raylet" not in before and "\nRay: " in after, "what it was about is told first"
+    assert "\nRay: " not in before and "\nRay: " in after, "the failure of the step comes before Ray's messages"
     assert "\x1b" not in output
-    (_, again, _) = notes(marks, "main-from-3")[-1]  # it goes on from what it had saved
+    (_, again, _) = notes(marks, "main-from-3")[-1]  # it resumes from what it had saved
     assert again != dead
     assert committed_bytes(tmp_path / "runs") == expected
 
 
-def test_shards_of_a_dead_node_are_made_elsewhere_and_finished_ones_are_kept(
+def test_shards_of_a_dead_node_run_elsewhere_and_finished_ones_are_kept(
     cluster: RayNodes, tmp_path: Path, expected: dict[str, object]
 ):
     process = driver(cluster, tmp_path, "spread", GATE="2")
     marks, work = tmp_path / "marks", tmp_path / "runs" / "work"
-    # Three in flight, the third of them held up: the others run to the end beside it.
+    # Three in flight; the third waits, and the others finish beside it.
     wait_for(lambda: notes(marks, "shard-2") and len(list(work.glob("*/shards/*/*.json"))) == SHARDS - 1, process)
     ((_, dead, _),) = notes(marks, "shard-2")
     cluster.kill(dead)
@@ -111,7 +109,7 @@ def test_shards_of_a_dead_node_are_made_elsewhere_and_finished_ones_are_kept(
         f"shard-{number}" for number in range(SHARDS) if number != 2
     ]
     at_once = max(int(path.name.rpartition("-")[2]) for path in marks.glob("at-once-*"))
-    assert at_once <= IN_FLIGHT + 1  # what the dead one had begun is not crossed out
+    assert at_once <= IN_FLIGHT + 1  # the mark of the dead shard stays
 
 
 def test_a_branch_starts_from_a_milestone_while_its_upstream_still_runs(
@@ -126,7 +124,7 @@ def test_a_branch_starts_from_a_milestone_while_its_upstream_still_runs(
     (marks / "open").touch()
     code, output = finish(process)
     assert code == 0, output
-    # Not in which order: the driver may hear of both at once.
+    # The order may vary: the driver may see both at once.
     assert "branch  done" in output and "main  done" in output
     assert [what for what, _, _ in notes(marks)] == ["main-from-0", "main-gate", "branch-from-5"]
     made = committed_bytes(tmp_path / "runs")

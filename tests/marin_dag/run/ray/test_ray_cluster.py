@@ -1,4 +1,4 @@
-"""Starting a cluster on this machine: where it cannot be, the user reads why, and where it can, it is."""
+"""Private clusters: how one is started on this machine, and the messages if it cannot be."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ def environment() -> Iterator[None]:
 
 
 def started_with(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> dict[str, Any]:
-    """What Ray is started with; it does not start."""
+    """Return the options that Ray would be started with."""
     asked: dict[str, Any] = {}
 
     def init(address: str, **options: Any) -> Any:
@@ -43,14 +43,14 @@ def started_with(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None
     return asked
 
 
-def test_the_end_of_a_log_is_shown_and_not_only_that_it_follows(monkeypatch):
+def test_the_message_of_a_failed_start_has_the_end_of_the_log(monkeypatch):
     with expect_error(UserError):
         started_with(monkeypatch, Exception(NO_DASHBOARD))
     with expect_error(UserError):
         started_with(monkeypatch, OSError("no sockets here.\nA long story follows"))
 
 
-def test_who_has_no_home_is_told_where_else_a_token_may_be(monkeypatch):
+def test_a_user_without_a_home_folder_reads_where_else_a_token_may_be(monkeypatch):
     monkeypatch.delenv("RAY_AUTH_TOKEN")
     monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
     monkeypatch.delenv("HOME", raising=False)
@@ -63,30 +63,30 @@ def test_who_has_no_home_is_told_where_else_a_token_may_be(monkeypatch):
         started_with(monkeypatch)
 
 
-def test_where_no_token_can_be_kept_is_said_with_why_also_on_a_terminal_that_hides_secrets(monkeypatch, tmp_path):
+def test_the_message_about_an_unwritable_token_file_survives_redaction(monkeypatch, tmp_path):
     (tmp_path / "home").write_text("a file")
     monkeypatch.delenv("RAY_AUTH_TOKEN")
     monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     with expect_error(UserError) as refused:
         start_cluster(2, "a job")
-    assert "/home/.ray/auth_token (Not a directory); set RAY_AUTH_TOKEN to a" in redact(str(refused.value))
+    assert redact(str(refused.value)) == str(refused.value)
 
 
-def test_an_address_that_is_none_is_told_with_the_variable_that_holds_it(monkeypatch):
+def test_an_invalid_address_names_its_variable(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "nonsense")
     with expect_error(UserError):
         join_cluster("a job")
 
 
 @pytest.mark.parametrize(("length", "folder"), [(28, None), (29, "/tmp/ray")])
-def test_sockets_lie_where_their_paths_are_short_enough(monkeypatch, length, folder):
+def test_the_folder_of_the_sockets_is_short_enough(monkeypatch, length, folder):
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", "/" + "a" * (length - 1))
     assert started_with(monkeypatch)["_temp_dir"] == folder
 
 
-def test_a_folder_that_is_named_for_ray_is_taken_or_refused(monkeypatch):
+def test_a_folder_named_for_ray_is_used_or_refused(monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", "/" + "a" * 90)
     monkeypatch.setenv("RAY_TMPDIR", "/srv/ray")
     assert started_with(monkeypatch)["_temp_dir"] is None
@@ -96,7 +96,7 @@ def test_a_folder_that_is_named_for_ray_is_taken_or_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("left", [None, types.ModuleType("ray")], ids=["nothing", "a part"])
-def test_what_an_interrupt_leaves_of_an_import_of_ray_is_no_cluster_and_closes(
+def test_a_backend_closes_after_an_interrupted_import_of_ray(
     monkeypatch: pytest.MonkeyPatch, left: types.ModuleType | None
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", left)

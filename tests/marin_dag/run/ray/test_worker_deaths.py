@@ -1,4 +1,4 @@
-"""Worker deaths: one line for a person, and all that Ray said in the log of the step whose process it was."""
+"""Worker deaths: one line as the failure, and Ray's whole message in the log of the step."""
 
 from pathlib import Path
 
@@ -7,23 +7,19 @@ import ray.exceptions
 
 from marin_dag.ledger.provenance import collect_provenance
 from marin_dag.run.ray import worker_deaths
-from marin_dag.run.ray.worker_deaths import WorkerDeaths
+from marin_dag.run.ray.worker_deaths import failure_on_worker, shortened
 from marin_dag.run.task import KindReference, Task
 from marin_dag.store.prefix import open_store
 from marin_dag.store.store import Store, StoreError
+from tests.catalogue import check_message
 from tests.marin_dag.toy_steps import WriteConfig, write
 
-REMARK = (
+MESSAGE = (
     "A worker died or was killed while executing a task by an unexpected system error. To troubleshoot the problem, "
-    "check the logs for the dead worker. Lease ID: 0900 Worker ID: ddb1 Node ID: {node} Worker IP address: 192.0.2.2 "
-    "Worker port: 39621 Worker PID: {pid} Worker exit type: SYSTEM_ERROR Worker exit detail: RPC error: Socket closed"
+    "check the logs for the dead worker. Lease ID: 0900 Worker ID: ddb1 Node ID: 88e6 Worker IP address: 192.0.2.2 "
+    "Worker port: 39621 Worker PID: 31177 Worker exit type: SYSTEM_ERROR Worker exit detail: RPC error: Socket closed"
 )
-HERE, THERE = "88e6", "73c1"
 LOG = "2026-11-26 11:05:03,248 INFO step.a: attempt x on here pid 31177, 1 cpu\n"
-
-
-def host_of(node_id: str) -> str:
-    return {HERE: "here", THERE: "there"}[node_id]
 
 
 @pytest.fixture
@@ -52,54 +48,41 @@ def log(task: Task) -> Path:
     return path
 
 
-def test_a_killed_process_is_one_line_and_what_ray_said_of_it_is_in_the_log_of_its_step(task: Task, log: Path) -> None:
-    deaths = WorkerDeaths(host_of)
-    failure = deaths.failure(task, ray.exceptions.WorkerCrashedError())
-    assert failure.error.startswith("its process (pid 31177) died without a word: killed (kill -9, or the system was")
-    assert "\n" not in failure.error and failure.is_transient and failure.error_type == "WorkerCrashedError"
-    assert deaths.remark(REMARK.format(node=HERE, pid=31177)) == ""
-    first, crashed, remark = log.read_text().splitlines()
-    assert (first, crashed) == (LOG.strip(), f"Ray: {ray.exceptions.WorkerCrashedError()}")
-    assert remark == f"Ray: {REMARK.format(node=HERE, pid=31177)}"
+def test_a_killed_process_is_one_line_and_its_log_has_the_message_of_ray(task: Task, log: Path) -> None:
+    failure = failure_on_worker(task, ray.exceptions.WorkerCrashedError())
+    check_message(failure.error)
+    assert failure.is_transient and failure.error_type == "WorkerCrashedError"
+    assert log.read_text() == f"{LOG}Ray: {ray.exceptions.WorkerCrashedError()}\n"
 
 
-def test_a_process_that_ray_killed_for_its_memory_says_so_with_the_figures(task: Task, log: Path) -> None:
-    said = "Task was killed due to the node running low on memory.\nMemory on the node was 30.2GB / 31.0GB (0.97)."
-    failure = WorkerDeaths(host_of).failure(task, ray.exceptions.OutOfMemoryError(said))
-    assert failure.error == "Ray killed its process (pid 31177): its machine was short of memory (30.2GB / 31.0GB)"
-    assert log.read_text() == f"{LOG}Ray: {said}\n"
+def test_a_process_killed_for_its_memory_shows_the_figures(task: Task, log: Path) -> None:
+    text = "Task was killed due to the node running low on memory.\nMemory on the node was 30.2GB / 31.0GB (0.97)."
+    failure = failure_on_worker(task, ray.exceptions.OutOfMemoryError(text))
+    check_message(failure.error)
+    assert log.read_text() == f"{LOG}Ray: {text}\n"
 
 
-def test_of_a_process_that_is_no_step_s_the_line_is_short_and_every_other_line_as_it_came(
-    task: Task, log: Path
-) -> None:
-    deaths = WorkerDeaths(host_of)
-    deaths.failure(task, ray.exceptions.WorkerCrashedError())
-    before = log.read_text()
-    for node, pid in ((HERE, 99), (THERE, 31177)):
-        said = deaths.remark(REMARK.format(node=node, pid=pid))
-        assert said == f"a worker (pid {pid}) was killed or crashed (SYSTEM_ERROR); Ray's logs have more"
-    assert deaths.remark("The node 10.0.0.2 died.") == "The node 10.0.0.2 died."
-    assert log.read_text() == before
+def test_only_messages_about_dead_workers_are_shortened() -> None:
+    check_message(shortened(MESSAGE))
+    assert shortened("The node 10.0.0.2 died.") == "The node 10.0.0.2 died."
 
 
-def test_an_attempt_that_never_began_has_no_log_and_other_errors_stay_as_they_are(task: Task) -> None:
-    deaths = WorkerDeaths(host_of)
-    assert deaths.failure(task, ray.exceptions.WorkerCrashedError()).error.startswith("its process died without a word")
+def test_an_attempt_without_a_log_gets_none_and_other_errors_stay_as_they_are(task: Task) -> None:
+    assert "pid" not in failure_on_worker(task, ray.exceptions.WorkerCrashedError()).error
     assert not list(Path(task.prefix).rglob("*.log"))
-    assert deaths.failure(task, ValueError("no")).error == "no"
+    assert failure_on_worker(task, ValueError("no")).error == "no"
 
 
-def test_no_secret_of_a_command_line_that_ray_lists_reaches_the_log(task: Task, log: Path) -> None:
-    said = "Top 10 memory users:\nPID MEM(GB) COMMAND\n7 3.1 python serve.py --api-key=abcdefgh12345678"
-    WorkerDeaths(host_of).failure(task, ray.exceptions.OutOfMemoryError(said))
+def test_no_secret_of_a_command_line_reaches_the_log(task: Task, log: Path) -> None:
+    text = "Top 10 memory users:\nPID MEM(GB) COMMAND\n7 3.1 python serve.py --api-key=abcdefgh12345678"
+    failure_on_worker(task, ray.exceptions.OutOfMemoryError(text))
     assert "python serve.py --api-key=***" in log.read_text() and "abcdefgh12345678" not in log.read_text()
 
 
-def test_a_store_that_cannot_be_reached_ends_no_run(task: Task, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_store_does_not_hide_the_failure(task: Task, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(prefix: str) -> Store:
         raise StoreError("Cloud Storage cannot be reached", is_transient=True)
 
     monkeypatch.setattr(worker_deaths, "open_store", unreachable)
-    failure = WorkerDeaths(host_of).failure(task, ray.exceptions.WorkerCrashedError())
-    assert failure.error.startswith("its process died without a word") and failure.is_transient
+    failure = failure_on_worker(task, ray.exceptions.WorkerCrashedError())
+    assert failure.is_transient and "pid" not in failure.error

@@ -1,0 +1,162 @@
+"""Fingerprint: a hash over every first-party definition that a function reaches, read from the source.
+
+Nothing is imported to be fingerprinted: a plan must not wait for JAX. The unit is the definition, so that editing a
+function moves the steps that reach it and no others, and so that a plan can name the function that changed.
+"""
+
+import inspect
+import sys
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from marin_dag.code.closure import Closure, CodeError, Place, Sources
+from marin_dag.code.references import Aspect
+from marin_dag.paused_collection import collection_paused
+from marin_dag.values.fields import identity_fields
+from marin_dag.values.walk import PLAIN, Form, form_of
+
+FIRST_PARTY = frozenset({"steps", "runtime", "pipelines"})
+ENGINE = "marin_dag"
+PROJECT_ROOT = Path(__file__).resolve().parents[2]
+
+
+def closure_of(function: Any, *values: object) -> Closure:
+    """Return what `function` reaches when called with `values`, as the source was when this process first asked."""
+    return _closure_of(_where(function), _types_of(values))
+
+
+def closure_now(function: Any, *values: object) -> Closure:
+    """Return the same, as the source is now."""
+    notice_edits()
+    return closure_of(function, *values)
+
+
+def notice_edits() -> None:
+    """Make this process read its sources again where a file has changed since it asked."""
+    # A list: a step may report progress from another thread than the one that runs its shards.
+    if any(not sources.is_current() for sources in list(_every_sources.values())):
+        _every_sources.clear()
+        _closure_of.cache_clear()
+
+
+def source_of(function: Any, *values: object) -> dict[str, str]:
+    """Return the readable source of every definition in the closure, for people to compare."""
+    types = _types_of(values)
+    sources, places, _ = _start_of(_where(function), types)
+    return sources.texts(places)
+
+
+def _types_of(values: tuple[object, ...]) -> frozenset[tuple[type, Aspect]]:
+    return frozenset[tuple[type, Aspect]]().union(*map(value_types, values))
+
+
+def value_types(value: Any) -> set[tuple[type, Aspect]]:
+    """Return the classes whose methods a step can call on its config: those of values, and of the results of inputs.
+
+    Values of `Runtime` fields are left out. They are execution, and another one must not move the fingerprint.
+    """
+    found: set[tuple[type, Aspect]] = set()
+    _add_types(value, found)
+    return found
+
+
+def _add_types(value: Any, found: set[tuple[type, Aspect]]) -> None:
+    owner: Any = type(value)
+    if owner in PLAIN:
+        return
+    inner: Iterable[Any] = ()
+    match form_of(owner):
+        case Form.REFERENCE if value.result_type is not None:
+            found.add((value.result_type, Aspect.INTERFACE))
+        case Form.ENUM:
+            found.add((owner, Aspect.FULL))
+        case Form.MODEL | Form.DATACLASS as form:
+            found.add((owner, Aspect.VALUE))
+            inner = [getattr(value, name) for name in identity_fields(owner)]
+            if form is Form.MODEL and value.__pydantic_extra__:
+                inner += value.__pydantic_extra__.values()
+        case Form.MAPPING:
+            inner = [*value, *value.values()]
+        case Form.NAMEDTUPLE:
+            found.add((owner, Aspect.VALUE))
+            inner = value
+        case Form.SEQUENCE | Form.SET:
+            inner = value
+    for item in inner:
+        _add_types(item, found)
+
+
+@cache
+def _where(function: Any) -> tuple[Path, str, str]:
+    """Return file, module and name of a function."""
+    file = inspect.getsourcefile(inspect.unwrap(function))
+    if file is None or not Path(file).is_file():
+        raise CodeError(f"{function.__qualname__} has no source file here; define it in a module.")
+    return Path(file), module_name(function), function.__qualname__
+
+
+@cache
+def _closure_of(where: tuple[Path, str, str], types: frozenset[tuple[type, Aspect]]) -> Closure:
+    sources, places, unseen = _start_of(where, types)
+    with collection_paused():
+        closure = sources.closure(places)
+    return closure._replace(opaque=tuple(sorted({*closure.opaque, *unseen})))
+
+
+def _start_of(
+    where: tuple[Path, str, str], types: frozenset[tuple[type, Aspect]]
+) -> tuple[Sources, list[Place], list[str]]:
+    """Return where a closure begins, and which classes have no source to begin at."""
+    file, module, name = where
+    root, package = _root_of(file, module), module.partition(".")[0]
+    if (root, package) not in _every_sources:
+        _every_sources[root, package] = Sources((root, PROJECT_ROOT), FIRST_PARTY | {package} - {ENGINE})
+    sources = _every_sources[root, package]
+    sources.add_file(module, file)
+    # The engine's own kind (`adopt`) computes nothing: no edit of the engine is a reason to adopt data again.
+    places = [] if package == ENGINE else [Place(module, name.partition(".")[0], Aspect.VALUE)]
+    unseen = []
+    for item, aspect in types:
+        home = module if item.__module__ == "__main__" else item.__module__
+        if not sources.is_first_party(home):
+            continue
+        if "<locals>" in item.__qualname__:
+            unseen.append(f"{home}.{item.__qualname__}: a class made while a function runs")
+        else:
+            # `Outer.Inner` is part of Outer, and the generic `Box[int]` is Box.
+            places.append(Place(home, item.__qualname__.partition("[")[0].partition(".")[0], aspect))
+    return sources, places, unseen
+
+
+_every_sources: dict[tuple[Path, str], Sources] = {}
+"""The sources by root and package of a function, so that each file is read once."""
+
+
+@cache
+def qualified_name(item: Any) -> str:
+    """Return module and name of a class or function, the same for a pipeline run as a script and imported."""
+    return f"{module_name(item)}.{item.__qualname__}"
+
+
+def module_name(item: Any) -> str:
+    """Return the module of a function or class; for a script, which is `__main__`, the name an import finds it by."""
+    if item.__module__ != "__main__":
+        return str(item.__module__)
+    if hasattr(item, "__code__"):
+        return _module_of_script(item.__code__.co_filename)
+    return _module_of_script(getattr(sys.modules["__main__"], "__file__", None) or "__main__.py")
+
+
+@cache
+def _module_of_script(filename: str) -> str:
+    file = Path(filename).resolve()
+    if file.is_relative_to(PROJECT_ROOT):
+        return ".".join(file.relative_to(PROJECT_ROOT).with_suffix("").parts)
+    return file.stem
+
+
+def _root_of(file: Path, module: str) -> Path:
+    levels = module.count(".") + (1 if file.name == "__init__.py" else 0)
+    return file.resolve().parents[levels]

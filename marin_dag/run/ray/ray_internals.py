@@ -1,0 +1,51 @@
+"""Ray internals: the two places where the engine changes private parts of Ray and the standard library.
+
+Neither offers an option. Tests run both on real clusters, so that an upgrade of Ray breaks a test and not a run.
+"""
+
+import contextlib
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+def capture_ray_messages(handle: Callable[[str], None]) -> None:
+    """Call `handle` with the first line of each message that Ray would print in the driver, such as a dead worker.
+
+    Ray prints the message before the driver knows which step it concerns, and a traceback after it. Ray has no option
+    to handle the message instead.
+    """
+    import ray._private.worker as worker
+
+    def handle_first_line(data: dict[str, Any], ignore_prefix: bool) -> None:
+        handle("\n".join(data["lines"]).strip().partition("\n")[0])
+
+    worker.print_to_stdstream = handle_first_line
+
+
+@contextlib.contextmanager
+def processes_in_own_groups() -> Iterator[None]:
+    """Start each process inside the block in a process group of its own, so that it gets no signal to this group.
+
+    `timeout`, Slurm and others send SIGTERM to the whole group, and Ray starts its servers without a `process_group`:
+    the servers would end, and with them the steps that the driver asks to save their work. The servers still end with
+    a killed driver, within a minute, because on Linux the kernel signals them. On other systems Ray finds them only
+    in the driver's group, so that nothing is changed there.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    original, here = subprocess.Popen.__init__, threading.get_ident()
+
+    def start_in_own_group(self: subprocess.Popen[Any], *arguments: Any, **options: Any) -> None:
+        if threading.get_ident() == here and not options.get("start_new_session"):
+            options.setdefault("process_group", 0)
+        original(self, *arguments, **options)
+
+    setattr(subprocess.Popen, "__init__", start_in_own_group)  # noqa: B010 -- a type checker rejects the assignment
+    try:
+        yield
+    finally:
+        setattr(subprocess.Popen, "__init__", original)  # noqa: B010

@@ -1,0 +1,154 @@
+"""The `rollback` command: prints the fork that starts before a spike and skips the batches that led to it.
+
+PaLM (arXiv:2204.02311, section 5.1) restarted about 100 steps before each spike and skipped 200 to 500 batches. The
+command only proposes: no figure shows the cause of a spike.
+"""
+
+import json
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session, program_words
+from marin_dag.errors import UserError
+from marin_dag.graph.graph import Graph
+from marin_dag.graph.step import Step
+from marin_dag.quantities import counted, in_short
+from pipelines.checkpoints_command import checkpoints_of, free_name, publish_line
+from pipelines.trainings import attempts_of, names_of_trainings
+from steps.phase_config import TrainPhaseConfig
+
+MARGIN_STEPS = 100
+"""Steps to skip before the first finding, since a gradient norm moves before the loss, and after the last."""
+MOST_BATCHES = 500
+"""The most that PaLM skipped."""
+SPIKE_MONITORS = ("grad_norm", "loss_spike", "persistent_loss", "no_recovery", "update_norm")
+"""Monitors whose alarms other batches may avoid; the others find devices, machines, initialization, a growing head."""
+
+
+class Finding(NamedTuple):
+    """Something wrong in one training step."""
+
+    step: int
+    what: str
+
+
+class _Start(NamedTuple):
+    """The state that a rollback starts from, and the settings of its fork."""
+
+    phase: Step[TrainPhaseConfig]
+    step: int
+    settings: Mapping[str, str]
+    """Settings besides the skipped batches, as text for --set."""
+    skip_batches: int
+    """Batches that the phase skips there already."""
+    acknowledge: Sequence[str]
+    is_checkpoint: bool
+    """The state is a checkpoint, which has to be published."""
+
+
+def findings_in(events: Iterable[Mapping[str, Any]]) -> list[Finding]:
+    """Return the findings of all attempts at a phase in order; equal findings of several attempts count once."""
+    found = set()
+    for event in events:
+        match event["event"]:
+            case "alarm" if event.get("monitor") in SPIKE_MONITORS:
+                found.add(Finding(event["step"], event["monitor"]))
+            case "skipped":
+                found.add(Finding(event["step"], "skipped step"))
+            case "error" if "step" in event:
+                found.add(Finding(event["step"], "failed step"))
+    return sorted(found)
+
+
+def _rollback(session: Session) -> int:
+    graph = session.graph()
+    phase = graph.step(session.step)
+    names = names_of_trainings(graph.steps).get(phase.digest)
+    if names is None:
+        raise UserError(f"rollback {phase.name}: the step trains nothing; use the name of a phase.")
+    if phase.config.replay is not None:
+        raise UserError(f"rollback {phase.name}: a phase that replays another cannot skip batches; use that phase.")
+    print("\n".join(_lines(session, graph, phase, names[0])))
+    return NOTHING_WOULD_RUN
+
+
+def _lines(session: Session, graph: Graph, phase: Step[TrainPhaseConfig], trained_as: str) -> Iterator[str]:
+    events = [event for attempt in attempts_of(session.store, phase.digest) for event in attempt]
+    checkpoints = checkpoints_of(session.store, phase.digest, trained_as, only_good=True, only_newest=False)
+    good = [each.step for each in checkpoints]
+    findings = [found for found in findings_in(events) if found.step > max(good, default=0)]
+    if not findings:
+        since = f"its newest good checkpoint (step {max(good):,})" if good else "it began"
+        yield f"{phase.name}: no alarm, skipped step or failed step since {since}"
+        return
+    first, last = findings[0], findings[-1]
+    more = f"; {counted(len(findings), 'finding')}, last {last.what} at step {last.step:,}" if findings[1:] else ""
+    yield f"found       {first.what} at step {first.step:,}{more}"
+    start = _start(phase, trained_as, good, first.step - MARGIN_STEPS)
+    if start is None:
+        yield f"            no state of {phase.name} is {MARGIN_STEPS} steps older"
+        if phase.predecessor is not None:
+            yield f"try         {session.line('rollback', phase.predecessor.step.name)}"
+        return
+    if start.phase.config.until_step <= start.step:
+        until_step = start.phase.config.until_step
+        yield f"            {start.phase.name} stops at step {until_step:,}, before step {start.step:,}"
+        return
+    if start.is_checkpoint:
+        yield from publish_line(session, phase.digest, trained_as, start.step)
+    yield from _fork_lines(session, graph, start, first, last)
+    yield "            A rollback helps against bad batches, not against a bad machine: if the same steps give other"
+    yield "            figures when they are repeated, it is the machine."
+    yield f"repeat      {session.line('--force', phase.name, '--until', phase.name)}"
+    yield f"compare     {shlex.join([program_words()[0], '-m', 'runtime.training.replay', session.store.prefix])}"
+
+
+def _start(phase: Step[TrainPhaseConfig], trained_as: str, good: Sequence[int], latest: int) -> _Start | None:
+    """Return the newest good checkpoint up to step `latest`, else the start of the phase."""
+    if near := [step for step in good if step <= latest]:
+        settings = {"start": f"{trained_as}@{max(near)}"}
+        if phase.config.restore != "everything":
+            settings["restore"] = "everything"  # the value acted at the start of the phase itself
+        return _Start(phase, max(near), settings, 0, ("skip_batches",), is_checkpoint=True)
+    root = phase
+    while (start := root.predecessor) is not None and start.digest == phase.digest:
+        root = start.step
+    config = root.config
+    if root.predecessor is None or not 0 < config.begin_step <= latest:
+        return None
+    acknowledge = tuple(dict.fromkeys((*config.acknowledge, "skip_batches")))
+    return _Start(root, config.begin_step, {}, config.skip_batches, acknowledge, is_checkpoint=False)
+
+
+def _fork_lines(session: Session, graph: Graph, start: _Start, first: Finding, last: Finding) -> Iterator[str]:
+    config = start.phase.config
+    num_steps = last.step + MARGIN_STEPS - start.step
+    num_batches = num_steps + start.skip_batches
+    settings = {
+        **start.settings,
+        "skip_batches": str(num_batches),
+        "acknowledge": json.dumps(start.acknowledge),
+    }
+    words = ["fork", start.phase.name, "--as", free_name(graph, f"{start.phase.name}-rollback")]
+    words += [word for field, text in settings.items() for word in ("--set", f"{field}={text}")]
+    words += ["--reason", f"roll back from {first.what} at step {first.step}"]
+    yield f"roll back   {session.line(*words)}"
+    tokens = in_short(num_batches * config.global_batch_size * config.sequence_length)
+    yield f"            from step {start.step:,}, skipping {num_batches:,} batches ({tokens} tokens)"
+    if num_steps > MOST_BATCHES:
+        yield f"            PaLM skipped 200 to {MOST_BATCHES} batches; no good checkpoint is nearer"
+    moved = [segment.start_step for segment in config.mixture.segments if start.step < segment.start_step <= last.step]
+    if moved:
+        yield f"            the skipped batches have the mixture of step {start.step:,}, not that from {moved[0]:,} on"
+
+
+COMMAND = Command(
+    "rollback",
+    "PHASE",
+    "print the fork that starts before the last spike of a phase and skips its batches",
+    _rollback,
+    1,
+    1,
+    options=("--set",),
+)
