@@ -5,7 +5,6 @@ import dataclasses
 import jax
 import pytest
 
-from marin_dag.cli.main import main
 from marin_dag.errors import UserError
 from marin_dag.graph.resources import Cpu, Gpu, Tpu
 from pipelines import compile_report
@@ -13,7 +12,7 @@ from pipelines.compile_cures import cures
 from pipelines.compile_report import programs_of, request_of
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
-from pipelines.tootsie import add_arguments, build, phases
+from pipelines.tootsie import main, phases
 from runtime.cost import compile_program
 from runtime.cost.collectives import Collective
 from runtime.cost.request import Compiled, DoesNotFit, Request
@@ -208,11 +207,11 @@ def test_of_a_selection_every_phase_is_compiled_and_shared_updates_count_once(tm
     assert "spoonbill_hypnotic  " not in whole.partition("Compiled for machines")[2]
     check_message(report_in(whole))
     asked.clear()
-    said = dry_run(capsys, tmp_path, "--compile", "--only", "spoonbill_*", code=1).out
+    printed = dry_run(capsys, tmp_path, "--compile", "--only", "spoonbill_*", code=1).out
     assert {request.slice for request in asked} == {"v4-128"}
-    check_message(report_in(said))
+    check_message(report_in(printed))
     assert {request.compute_dtype for request in asked if request.step == "train"} == {"bfloat16", "float32"}
-    table = said.partition("\nphase ")[2].splitlines()[1:]
+    table = printed.partition("\nphase ")[2].splitlines()[1:]
     days = {row.split()[0]: float(row.split()[-2]) for row in table[: table.index("")] if row[-1].isdigit()}
     names = "hypnotic", "norms_half", "norms", "focused_fp32", "focused_zloss", "deeper"
     assert [*days] == [*(f"spoonbill_{name}" for name in names), "all"]
@@ -223,7 +222,7 @@ def test_of_a_selection_every_phase_is_compiled_and_shared_updates_count_once(tm
 
 def test_a_selection_without_a_phase_has_nothing_to_compile(tmp_path, capsys):
     argv = ["--scale", "8b", "--dry-run", "--compile", "--prefix", str(tmp_path), "--only", "ema_eval/*"]
-    assert main(build, add_arguments=add_arguments, name="tootsie", argv=argv, on_dry_run=compile_report.report) == 1
+    assert main(argv) == 1
     check_message(capsys.readouterr().err)
 
 
@@ -239,17 +238,10 @@ def test_a_phase_s_own_kernels_micro_batches_and_remat_are_those_of_its_program(
 
 def dry_run(capsys, tmp_path, *arguments, code=2):
     """Return what the command line prints, with the compiles answered by `outcome_of`."""
-    ended = main(
-        build,
-        add_arguments=add_arguments,
-        name="tootsie",
-        argv=["--scale", "8b", "--dry-run", "--prefix", str(tmp_path), *arguments],
-        on_dry_run=compile_report.report,
-        only_dry_run=("--compile",),
-    )
-    said = capsys.readouterr()
-    assert ended == code, said.err
-    return said
+    ended = main(["--scale", "8b", "--dry-run", "--prefix", str(tmp_path), *arguments])
+    printed = capsys.readouterr()
+    assert ended == code, printed.err
+    return printed
 
 
 def report_in(out):
@@ -260,13 +252,13 @@ def report_in(out):
 def test_the_command_line_compiles_each_program_of_the_main_line_once(tmp_path, capsys, monkeypatch):
     asked = []
     monkeypatch.setattr(compile_report, "outcome_of", lambda request: (asked.append(request), (COMPILED, False))[1])
-    said = dry_run(capsys, tmp_path, "--compile")
+    printed = dry_run(capsys, tmp_path, "--compile")
     assert len(asked) == len(set(asked)) == 5
-    check_message(report_in(said.out))
-    check_message(said.err)
+    check_message(report_in(printed.out))
+    check_message(printed.err)
     assert not list(tmp_path.iterdir())
     assert "Compiled" not in dry_run(capsys, tmp_path).out
-    (to_run,) = (line for line in said.out.splitlines() if line.startswith("once decided "))
+    (to_run,) = (line for line in printed.out.splitlines() if line.startswith("once decided "))
     assert "--scale 8b" in to_run and "--compile" not in to_run  # which a run refuses
 
 
@@ -280,20 +272,20 @@ def test_what_a_compile_fails_with_is_one_message_without_the_traceback(tmp_path
 
     monkeypatch.setattr(compile_report, "outcome_of", outcome_of)
     argv = ["--scale", "8b", "--dry-run", "--compile", "--prefix", str(tmp_path)]
-    assert main(build, add_arguments=add_arguments, name="tootsie", argv=argv, on_dry_run=compile_report.report) == 1
+    assert main(argv) == 1
     check_message(capsys.readouterr().err)
 
 
 def test_a_compile_is_for_people_and_json_for_programs(tmp_path, capsys):
     argv = ["--scale", "8b", "--dry-run", "--compile", "--json", "--prefix", str(tmp_path)]
-    assert main(build, add_arguments=add_arguments, name="tootsie", argv=argv) == 1
+    assert main(argv) == 1
     check_message(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("command", [(), ("why", "kestrel")])
 def test_a_run_compiles_nothing_ahead_and_does_not_pass_over_the_wish(tmp_path, capsys, command):
     argv = [*command, "--scale", "8b", "--compile", "--prefix", str(tmp_path)]
-    assert main(build, add_arguments=add_arguments, name="mine", argv=argv, only_dry_run=("--compile",)) == 1
+    assert main(argv) == 1
     check_message(capsys.readouterr().err)
     assert list(tmp_path.iterdir()) == []
 
@@ -312,11 +304,11 @@ def test_what_makes_a_step_fit_can_be_typed_and_then_it_fits(tmp_path, capsys, m
         return (DoesNotFit("CompileTimeHbmOom: 40G exceeds 30.75G") if is_large and not fits(asked) else COMPILED), True
 
     monkeypatch.setattr(compile_report, "outcome_of", outcome_of)
-    said = dry_run(capsys, tmp_path, "--compile").out
-    assert "  does not fit    CompileTimeHbmOom: 40G exceeds 30.75G" in said
-    assert f"  fits with       {typed}: 8.00 GiB\n" in said
-    assert "too large" in said
-    assert "\nall that fit " in said
+    printed = dry_run(capsys, tmp_path, "--compile").out
+    assert "  does not fit    CompileTimeHbmOom: 40G exceeds 30.75G" in printed
+    assert f"  fits with       {typed}: 8.00 GiB\n" in printed
+    assert "too large" in printed
+    assert "\nall that fit " in printed
     cured = dry_run(capsys, tmp_path, "--compile", *typed.split()).out
     assert "does not fit" not in cured and "too large" not in cured and "\nall  " in cured
     assert "ocelot, jellyfish, phoenix" in cured and "starling, deeper_starling" in cured
@@ -336,15 +328,15 @@ def test_an_evaluation_that_does_not_fit_is_cured_by_its_own_batch(tmp_path, cap
 
 def test_a_report_says_where_no_change_helps(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(compile_report, "outcome_of", lambda asked: (DoesNotFit("too large"), True))
-    said = dry_run(capsys, tmp_path, "--compile").out
-    check_message(report_in(said))
+    printed = dry_run(capsys, tmp_path, "--compile").out
+    check_message(report_in(printed))
 
 
 def test_what_the_slice_cannot_run_is_refused_before_anything_is_compiled(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(compile_report, "outcome_of", None)
     for option in ("num_microbatches=2", "attention_kernel=pallas_gpu"):
         argv = ["--scale", "8b", "--dry-run", "--compile", "--prefix", str(tmp_path), "--set", f"ocelot.{option}"]
-        assert main(build, add_arguments=add_arguments, name="tootsie", argv=argv) == 1
+        assert main(argv) == 1
         check_message(capsys.readouterr().err)
 
 
@@ -373,18 +365,18 @@ def test_held_out_text_is_counted_beside_the_state_of_the_run_that_measures_it(t
     monkeypatch.setattr(
         compile_report, "outcome_of", lambda asked: (outcome[0] if asked.step == "eval" else COMPILED, True)
     )
-    said = dry_run(capsys, tmp_path, "--compile").out
+    printed = dry_run(capsys, tmp_path, "--compile").out
     beside = 8 + 3 * 4 * EIGHT_B.model.num_parameters / 1024 / 2**30
-    assert f"  while it trains {beside:.2f} GiB with moments and average, of " in said
-    assert said.count("  while it trains ") == 3 and "does not fit" not in said
+    assert f"  while it trains {beside:.2f} GiB with moments and average, of " in printed
+    assert printed.count("  while it trains ") == 3 and "does not fit" not in printed
 
     outcome[0] = dataclasses.replace(COMPILED, peak_memory_in_bytes=31 * 2**30)  # and 32 are all that a chip has
-    said = dry_run(capsys, tmp_path, "--compile").out
-    check_message(report_in(said))
+    printed = dry_run(capsys, tmp_path, "--compile").out
+    check_message(report_in(printed))
 
     outcome[0] = DoesNotFit("too large")
-    said = dry_run(capsys, tmp_path, "--compile", "--set", "kestrel.model_parallel=2").out
-    assert "--set kestrel.validate_every_steps=0" in said
+    printed = dry_run(capsys, tmp_path, "--compile", "--set", "kestrel.model_parallel=2").out
+    assert "--set kestrel.validate_every_steps=0" in printed
 
 
 def test_phases_that_do_not_fit_each_get_their_own_cure_and_none_undoes_another(tmp_path, capsys, monkeypatch):
@@ -393,9 +385,9 @@ def test_phases_that_do_not_fit_each_get_their_own_cure_and_none_undoes_another(
         return (COMPILED if request.step == "eval" or sequences <= 1024 else DoesNotFit("too large"), True)
 
     monkeypatch.setattr(compile_report, "outcome_of", outcome_of)
-    said = dry_run(capsys, tmp_path, "--compile").out
+    printed = dry_run(capsys, tmp_path, "--compile").out
     typed = [
-        line.partition("fits with")[2].partition(":")[0].split() for line in said.splitlines() if "fits with" in line
+        line.partition("fits with")[2].partition(":")[0].split() for line in printed.splitlines() if "fits with" in line
     ]
     told = [option for line in typed for option in line if option != "--set"]
     assert {"ocelot.num_microbatches=3", "starling.num_microbatches=4"} <= set(told)
