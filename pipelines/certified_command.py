@@ -10,8 +10,8 @@ from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from marin_dag.store.store import Store
+from pipelines.attempts import attempt_events, phases_by_digest
 from pipelines.going_around import going_around
-from pipelines.trainings import attempts_of, names_of_trainings
 from steps.phase_config import TrainPhaseConfig
 
 IN_DOUBT = "nothing is certified by an update in doubt (docs/training.md, Monitors)"
@@ -30,7 +30,7 @@ class Certified(NamedTuple):
 
 def _certified(session: Session) -> int:
     graph = session.graph()
-    trainings = names_of_trainings(graph.steps)
+    trainings = phases_by_digest(graph.steps)
     wanted = [graph.step(name) for name in dict.fromkeys(session.parsed.names)]
     for step in wanted:
         if step.digest not in trainings:
@@ -53,7 +53,7 @@ def _of_one(session: Session, graph: Graph, phase: Step[TrainPhaseConfig], names
     """All of one phase, and how to go back to the newest; or why there is none. Then what was seen since."""
     store = session.store
     found = certified_of(store, phase.digest, names[0], only_newest=False)
-    events = [event for attempt in attempts_of(store, phase.digest) for event in attempt]
+    events = [event for attempt in attempt_events(store, phase.digest) for event in attempt]
     if found:
         yield from _ways_back(session, graph, phase, names, found)
     else:

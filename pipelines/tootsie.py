@@ -29,8 +29,8 @@ from pipelines import (
     curves_command,
     mix_command,
     mixtures,
+    stalls_command,
     timeline_command,
-    waits_command,
 )
 from pipelines.corpus import Corpus, corpus_of, eight_b_corpus, laptop_corpus
 from pipelines.eight_b_sources import eight_b_sources
@@ -39,8 +39,8 @@ from pipelines.fork_report import fork_report
 from pipelines.headline import headline
 from pipelines.scales import SCALES, Scale
 from pipelines.sources import OWN_FILES, laptop_sources
+from pipelines.stalls_beside_report import write_stalls
 from pipelines.timeline import remarks
-from pipelines.waits_beside_report import write_waits
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.schedule import Constant, Linear, Rewarm, WsdS
 from steps.ema_eval import ema_eval
@@ -257,7 +257,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 OWN_COMMANDS = (
     timeline_command.COMMAND,
     mix_command.command(source_tokens),
-    waits_command.COMMAND,
+    stalls_command.COMMAND,
     certified_command.COMMAND,
     curves_command.COMMAND,
 )
@@ -277,7 +277,7 @@ if __name__ == "__main__":
             follow=FOLLOW,
             variant=variant,
             with_forks=fork_report,
-            after_run=write_waits,
+            after_run=write_stalls,
             remarks=remarks,
         )
     )

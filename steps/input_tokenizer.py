@@ -1,4 +1,4 @@
-"""Input tokenizer: a published tokenizer.json, taken as it is."""
+"""Input tokenizer: a published tokenizer.json, used as it is."""
 
 from pydantic import BaseModel, Field
 
@@ -6,7 +6,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph.step import Runtime, StepContext, step
 from steps.fetch import Sha256
 from steps.tokenizer import TokenizerResult
-from steps.train_tokenizer import written_tokenizer
+from steps.train_tokenizer import write_tokenizer
 
 
 class HubTokenizer(BaseModel, frozen=True, extra="forbid"):
@@ -17,7 +17,7 @@ class HubTokenizer(BaseModel, frozen=True, extra="forbid"):
 
 
 class LocalTokenizer(BaseModel, frozen=True, extra="forbid"):
-    """`tokenizer.json` in a folder of the user's; the content is the identity, the place is not."""
+    """`tokenizer.json` in a folder of the user; its content is identity, its place is not."""
 
     folder: Runtime[str]
     sha256: Sha256
@@ -26,21 +26,20 @@ class LocalTokenizer(BaseModel, frozen=True, extra="forbid"):
 class InputTokenizerConfig(BaseModel, frozen=True, extra="forbid"):
     tokenizer: HubTokenizer | LocalTokenizer
     eos_token: str = "<|end_of_text|>"
-    """Ends every document. Instruct versions of Llama 3 name <|eot_id|> in their config; pre-training wants this."""
+    """Ends every document. Instruct versions of Llama 3 name <|eot_id|> in their config; pre-training needs this."""
     bos_token: str | None = "<|begin_of_text|>"
-    """Opens every document; None, which must be said, for a tokenizer whose documents open with nothing."""
+    """Opens every document; None for a tokenizer whose documents open with nothing."""
 
 
 def local_tokenizer(folder: str) -> LocalTokenizer:
-    """A folder that holds `tokenizer.json`, as a config."""
-    from marin_dag.errors import UserError
+    """Return the config of a folder that holds `tokenizer.json`."""
     from runtime.text.fetch.errors import FetchError
     from runtime.text.fetch.local_files import content_of, find_files
 
     root = folder.rstrip("/")
     try:
         (name,) = find_files(root, ("tokenizer.json",))
-    except FetchError as error:  # a graph is being built for somebody, who named this folder
+    except FetchError as error:
         raise UserError(str(error)) from error
     return LocalTokenizer(folder=root, sha256=content_of(f"{root}/{name}")["sha256"])
 
@@ -78,4 +77,4 @@ def input_tokenizer(config: InputTokenizerConfig, context: StepContext) -> Token
         raise UserError(
             f"{path}: changed after the plan was made (sha256 was {expected[:12]}…); run the same command again."
         )
-    return written_tokenizer(data.decode(), context, eos_token=config.eos_token, bos_token=config.bos_token)
+    return write_tokenizer(data.decode(), context, eos_token=config.eos_token, bos_token=config.bos_token)

@@ -10,7 +10,7 @@ from typing import Any
 
 from marin_dag.errors import RefusedConfigError
 from marin_dag.graph.inputs import Input
-from runtime.data.consumption import NoCache
+from runtime.data.consumption import no_cache
 from runtime.optim.ema import average_named
 from runtime.training.timeline import KEEP_THE_DATA_POSITION, UnacknowledgedError, refuse_unacknowledged_changes
 from steps.hf_import import HfImportConfig
@@ -36,7 +36,7 @@ def check_config(config: TrainPhaseConfig) -> None:
     Raises:
         ValueError: the config cannot work, or jumps without saying that it is meant.
     """
-    unprovided = [str(NoCache(source)) for source in config.mixture.sources if source not in config.caches]
+    unprovided = [str(no_cache(source)) for source in config.mixture.sources if source not in config.caches]
     if unprovided:
         raise ValueError("\n".join(unprovided))
     _refuse_what_float32_cannot_hold(config)

@@ -62,7 +62,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.training.stop_notice import StopNotice
     from runtime.training.temporary import TemporaryCheckpoints
     from runtime.training.train_step import ProgramOptions, build_train_step
-    from steps.phase_data import leave_out, loader_of, warn_of_the_mixture, warn_of_the_skip_rule
+    from steps.phase_data import loader_of, skip_batches, warn_about_mixture, warn_about_skip_rule
     from steps.phase_execution import execution, tell_of_other_execution, tell_what_a_kill_loses
     from steps.phase_state import first_state, newest_state, own_state, publish_passed
     from steps.phase_validation import validation_of
@@ -128,9 +128,9 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         begun = first_state(config, mesh, events) if own is None else own
         tell_of_other_execution(config, context, begun, how, events)
         loader = loader_of(config, context)
-        run = leave_out(config, context, begun.run, loader, events) if own is None else own.run
-        warn_of_the_mixture(config, context, step=run.step, drawn_before=run.data_position.consumed)
-        warn_of_the_skip_rule(config, context, begin=begin_step)
+        run = skip_batches(config, context, begun.run, loader, events) if own is None else own.run
+        warn_about_mixture(config, context, step=run.step, drawn_before=run.data_position.consumed)
+        warn_about_skip_rule(config, context, begin=begin_step)
         resumed = {} if own is None else {"resumed_at": run.step}
         alarms: list[Alarm] = []
 

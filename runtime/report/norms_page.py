@@ -60,17 +60,17 @@ class LayerNorms:
 
 def layer_norms(phase: str, curves: Curves) -> LayerNorms:
     """Of the updates in `curves`, whose seldom figures are those of `curves.with_norms`."""
-    told = sorted(curves.seldom.by_step.keys() & set(curves.step.tolist()))
+    told = sorted(curves.sparse.by_step.keys() & set(curves.step.tolist()))
     group = f"{NORM_BY_PART[GRADIENT]}/"
     rows: dict[int | str, list[int]] = {}
-    for index, name in enumerate(curves.seldom.names):
+    for index, name in enumerate(curves.sparse.names):
         if name.startswith(group):
             part = name.removeprefix(group)
             layer = layer_of(part)
             rows.setdefault(part if layer is None else layer, []).append(index)
     layers = sorted(key for key in rows if isinstance(key, int))
     order: list[int | str] = [*layers, *(key for key in rows if isinstance(key, str))]
-    values = np.array([curves.seldom.by_step[step] for step in told]).reshape(len(told), len(curves.seldom.names))
+    values = np.array([curves.sparse.by_step[step] for step in told]).reshape(len(told), len(curves.sparse.names))
     # The norm of several parts together is the root of the sum of their squares.
     norms = [np.sqrt(np.square(values[:, np.array(rows[key])]).sum(axis=1)) for key in order]
     names = tuple(f"layer {key}" if isinstance(key, int) else key for key in order)

@@ -42,7 +42,7 @@ from runtime.report.sections import (
     steps_table,
 )
 from runtime.report.source_plots import source_losses
-from runtime.tracking.waits import PAGE_FILE
+from runtime.tracking.stalls import PAGE_FILE
 
 WIDE, NARROW = 1040.0, 358.0
 """Pixels that a figure has on a wide page and on a telephone of 390."""
@@ -114,7 +114,7 @@ WAITS_ELSEWHERE = (
     "copied alone, or the run was killed), this command makes the page, with the options that the run had "
     "(--prefix, --scale, --corpus, --set):"
 )
-WAITS_COMMAND = "python pipelines/tootsie.py waits --page waits.html"
+WAITS_COMMAND = "python pipelines/tootsie.py stalls --page stalls.html"
 CURVES = (
     "The gradients of each layer, and held-out text as phases measured it while they trained, are not here, for how "
     "often they are told may differ between equal runs. This command draws each on a page, with the options that the "

@@ -78,7 +78,7 @@ def reading_table(report: Report) -> Markup:
     log of draws counts them, whatever its mixture had said."""
     if report.consumption is None:
         return Markup()
-    uses = {(use.source, use.leg): use for use in report.consumption.uses}
+    uses = {(use.source, use.phase): use for use in report.consumption.uses}
     phases = report.main_line
     columns = [
         Column("source"), Column("train tokens", "number"), *(Column(phase.name, "number") for phase in phases),

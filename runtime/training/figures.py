@@ -12,10 +12,10 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from runtime.data.loader import Batch, Loader
+from runtime.data.loader import LoadedBatch, Loader
 from runtime.data.mixing.feedback import Feedback
 from runtime.tracking.events import EventLog
-from runtime.tracking.parts import GRADIENT, NORMS, UPDATE, norms_told
+from runtime.tracking.parts import GRADIENT, NORMS, UPDATE, norms_fields
 from runtime.training.copies import Copies, begin_comparison, finish_comparison
 from runtime.training.digests import begin_digests, finish_digests
 from runtime.training.monitors import Alarm, Monitors, tell
@@ -58,7 +58,9 @@ class Figures:
         self.late_steps = min(METRICS_LATE_STEPS, lag_steps - 1) if lag_steps else METRICS_LATE_STEPS
         """How many updates they may be behind, where nobody needs them sooner."""
 
-    def add(self, before: RunState, after: RunState, batch: Batch, metrics: StepMetrics, learning_rate: float) -> None:
+    def add(
+        self, before: RunState, after: RunState, batch: LoadedBatch, metrics: StepMetrics, learning_rate: float
+    ) -> None:
         """Those of the newest update, which led from one state to the other; waits for nothing."""
         for figure in jax.tree.leaves(metrics):
             figure.copy_to_host_async()
@@ -98,7 +100,7 @@ class Figures:
         if row.is_skipped and self._settings.skip_rule is not None:
             tell_of_skip(update, row, self._settings.skip_rule, self._events, placed())
         if self._settings.are_norms_told(row.step) and jax.process_index() == 0:  # all hosts have the same
-            self._events.write(NORMS, step=row.step, **norms_told(self._tensors, norms))
+            self._events.write(NORMS, step=row.step, **norms_fields(self._tensors, norms))
         if update.digests is not None:
             with self._watchdog.awaits(row.step):
                 digests, apart = finish_digests(update.digests), finish_comparison(update.copies)

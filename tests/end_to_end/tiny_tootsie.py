@@ -22,8 +22,8 @@ from pipelines.headline import headline
 from pipelines.roles import weights_by_source
 from pipelines.scales import LAPTOP, BatchSize, Boundaries
 from pipelines.source import DEGENERATE, Source, clean_documents
+from pipelines.stalls_beside_report import write_stalls
 from pipelines.tootsie import FOLLOW, RESULTS, tootsie
-from pipelines.waits_beside_report import write_waits
 from runtime.evaluation.suites import TaskSpec
 from runtime.model.config import LlamaConfig
 from runtime.optim.schedule import Cycles
@@ -152,6 +152,6 @@ if __name__ == "__main__":
             summary=headline,
             follow=FOLLOW,
             with_forks=fork_report,
-            after_run=write_waits,
+            after_run=write_stalls,
         )
     )

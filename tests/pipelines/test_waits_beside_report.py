@@ -16,7 +16,7 @@ from marin_dag.plan.plan import make_plan
 from marin_dag.store.prefix import open_store
 from pipelines import tootsie
 from pipelines.scales import LAPTOP
-from pipelines.waits_beside_report import write_waits
+from pipelines.stalls_beside_report import write_stalls
 from runtime.report.page import render
 from tests.pipelines.test_waits_command import log
 from tests.runtime.report.example_run import example_report
@@ -53,10 +53,10 @@ def test_a_run_that_trained_a_phase_leaves_its_waits_where_the_link_of_the_repor
     plan = make_plan(graph, store)
     session = types.SimpleNamespace(store=store)
     log(prefix, graph.step("kestrel").digest, "20260101-000000-a", 2.5, [(3, 1.5)])
-    assert list(write_waits(session, plan)) == [], "there is no report for it to lie beside"
+    assert list(write_stalls(session, plan)) == [], "there is no report for it to lie beside"
     assert store.list("outputs") == []
     output = make(store, graph.step("report"))
-    (said,) = write_waits(session, plan)
+    (said,) = write_stalls(session, plan)
     (link,) = re.findall(r'href="(\.\./[^"]+)"', render(example_report()))
     target = PurePosixPath(output).parent / link.removeprefix("../")
     assert said.startswith("training spent ")
@@ -65,7 +65,7 @@ def test_a_run_that_trained_a_phase_leaves_its_waits_where_the_link_of_the_repor
     assert "kestrel: 2.50 s for store read" in page
     assert re.search(r"Written at the end of a run, on \d{4}-\d\d-\d\d at \d\d:\d\d UTC", page)
     log(prefix, graph.step("ocelot").digest, "20260103-000000-c", 0.5)
-    (again,) = write_waits(session, plan)
+    (again,) = write_stalls(session, plan)
     assert again.partition("by phase")[2] == said.partition("by phase")[2]
     assert "ocelot: 0.50 s for store read" in store.read(str(target)).decode()
 
@@ -82,7 +82,7 @@ def test_a_run_ends_with_one_line_of_the_share_of_the_training_time_that_went_by
         path = f"work/{graph.step(phase).digest}/events/20260101-000000-a.jsonl"
         store.write(path, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
     plan = types.SimpleNamespace(steps=make_plan(twice, store).steps, graph=twice, will_run=())
-    (said,) = write_waits(types.SimpleNamespace(store=store), plan)
+    (said,) = write_stalls(types.SimpleNamespace(store=store), plan)
     pages = [store.url(f"{output.rpartition('/')[0]}/waits.html") for output in outputs]
     assert said == f"training spent 2.00% of its time waiting for data; by phase: {', '.join(pages)}"
 
@@ -93,10 +93,10 @@ def test_a_run_that_trained_nothing_writes_the_page_only_where_there_is_none(gra
     make(store, graph.step("report"))
     session = types.SimpleNamespace(store=store)
     idle = types.SimpleNamespace(steps=make_plan(graph, store).steps, graph=graph, will_run=())
-    assert len(list(write_waits(session, idle))) == 1
+    assert len(list(write_stalls(session, idle))) == 1
     before = store.list("outputs")
     assert [entry.path.rpartition("/")[2] for entry in before] == ["waits.html"]
-    assert list(write_waits(session, idle)) == [] and store.list("outputs") == before
+    assert list(write_stalls(session, idle)) == [] and store.list("outputs") == before
     elsewhere = [dataclasses.replace(planned, is_selected=False) for planned in idle.steps]
     store.delete(before[0].path)
-    assert list(write_waits(session, types.SimpleNamespace(steps=elsewhere, graph=graph, will_run=()))) == []
+    assert list(write_stalls(session, types.SimpleNamespace(steps=elsewhere, graph=graph, will_run=()))) == []

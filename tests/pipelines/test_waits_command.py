@@ -2,7 +2,7 @@
 
 from marin_dag.cli.main import main
 from marin_dag.graph.graph import Graph
-from pipelines import tootsie, waits_command
+from pipelines import stalls_command, tootsie
 from pipelines.scales import LAPTOP
 from runtime.tracking.events import EventLog
 
@@ -12,7 +12,7 @@ def run(prefix, capsys, *words):
         tootsie.build,
         add_arguments=tootsie.add_arguments,
         name="tootsie",
-        commands=(waits_command.COMMAND,),
+        commands=(stalls_command.COMMAND,),
         argv=["waits", *words, "--prefix", str(prefix)],
     )
     printed = capsys.readouterr()

@@ -7,7 +7,7 @@ import pytest
 
 from runtime.optim.schedule import Constant, Cycles, Schedule, WsdS
 from runtime.optim.skip_rule import SkipRule
-from steps.phase_data import loader_of, warn_of_the_skip_rule
+from steps.phase_data import loader_of, warn_about_skip_rule
 from tests.steps.phase_runs import a_phase, cache_of
 
 CYCLES = WsdS(peak_value=1e-2, end_value=1e-3, warmup_steps=0, cycles=(Cycles(0, 5, 2),))
@@ -28,7 +28,7 @@ def test_a_skip_rule_that_begins_anew_before_it_can_judge_is_warned_of(
 ) -> None:
     rule = SkipRule(window_steps=8, sigma=6.0, warmup_steps=warmup_steps, max_consecutive=3)
     config = a_phase(cache_of(tmp_path, "web", last_id=8), until_step=17, skip=rule, learning_rate=rate)
-    warn_of_the_skip_rule(config, SimpleNamespace(log=logging.getLogger("phase")), begin=begin)
+    warn_about_skip_rule(config, SimpleNamespace(log=logging.getLogger("phase")), begin=begin)
     if longest is None:
         assert caplog.text == ""
     else:

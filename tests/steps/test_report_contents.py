@@ -80,7 +80,7 @@ def test_each_phase_says_how_often_it_has_read_a_source_on_its_way_by_the_log_of
     web = code.model_copy(update={"num_train_tokens": 1_000 * 256 + 255})
     caches = {"web": made(tmp_path, "tokenize/web", web), "code": made(tmp_path, "tokenize/code", code)}
     contents = contents_of(example(tmp_path / "other", phases=phases, caches=caches))
-    taken = {(use.leg, use.source): (use.num_tokens // 256, use.epochs) for use in contents.consumption.uses}
+    taken = {(use.phase, use.source): (use.num_tokens // 256, use.epochs) for use in contents.consumption.uses}
     assert taken == {
         ("kestrel", "web"): (280, 0.28),
         ("kestrel", "code"): (40, 0.4),

@@ -8,8 +8,8 @@ import pytest
 
 from runtime.data.allocation import allocate, integer_weights
 from runtime.data.consumption import Leg, NeverDrawn, NoCache, OverEpoch, TooSmall, consumption
-from runtime.data.mixing.fixed import Proportional, Stratified
-from runtime.data.mixing.odm_paper import OdmPaper
+from runtime.data.mixing.odm import OdmPaper
+from runtime.data.mixing.static import Proportional, Stratified
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from tests.catalogue import expect_error
 

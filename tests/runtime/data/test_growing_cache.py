@@ -16,7 +16,7 @@ from runtime.data.cache import CacheError, TokenCache
 from runtime.data.cache_writer import ShardWriter, finish_cache
 from runtime.data.growing_cache import CacheAbandonedError, GrowingCache, Growth
 from runtime.data.loader import DataPosition, Loader, LoaderError
-from runtime.data.mixing.fixed import Proportional
+from runtime.data.mixing.static import Proportional
 from runtime.data.mixture import MixtureSchedule
 from tests.catalogue import expect_error
 from tests.runtime.data.conftest import FORMAT, VOCAB_SIZE, random_documents

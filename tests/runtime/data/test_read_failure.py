@@ -16,7 +16,7 @@ from runtime.data import flat_array, local_arrays
 from runtime.data.cache import CacheError, TokenCache, TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.flat_array import FlatArray
-from runtime.data.read_failure import cure_of_write, of_tensorstore
+from runtime.data.read_failure import read_failure, write_fix
 from tests.catalogue import expect_error
 
 NUM_FILES = 40
@@ -113,11 +113,11 @@ def test_a_read_afar_that_meets_a_limit_is_told_the_same_way(cache: TokenCache):
 
 def test_a_store_that_is_not_reached_is_a_connection_error_and_what_is_missing_or_changed_is_none():
     for words in ("UNAVAILABLE: no route", "ABORTED: All 32 retry attempts failed", "RESOURCE_EXHAUSTED: quota"):
-        assert isinstance(of_tensorstore("gs://b/c", ValueError(words)), ConnectionError)
-    refused = of_tensorstore("gs://b/c", ValueError("PERMISSION_DENIED: HTTP 403"))
+        assert isinstance(read_failure("gs://b/c", ValueError(words)), ConnectionError)
+    refused = read_failure("gs://b/c", ValueError("PERMISSION_DENIED: HTTP 403"))
     assert type(refused) is OSError and "gs://b/c: cannot be read (PERMISSION_DENIED" in str(refused)
     for words in ("NOT_FOUND: chunk", "DATA_LOSS: checksum", "FAILED_PRECONDITION: dtype"):
-        assert of_tensorstore("gs://b/c", ValueError(words)) is None
+        assert read_failure("gs://b/c", ValueError(words)) is None
 
 
 @pytest.mark.parametrize("damage", ["gone", "empty", "short", "a folder"])
@@ -132,7 +132,7 @@ def test_a_file_that_is_missing_or_short_is_a_torn_cache(cache: TokenCache, dama
     with expect_error(CacheError):
         cache.read(0, 10)
     for words in ("Unknown [http_response_code='400']", "ExpiredToken: it is over [http_response_code='400']"):
-        assert "renew the credentials" in str(of_tensorstore("s3://b/c", ValueError(words)))
+        assert "renew the credentials" in str(read_failure("s3://b/c", ValueError(words)))
 
 
 @pytest.mark.parametrize(
@@ -152,5 +152,5 @@ def test_a_file_that_is_missing_or_short_is_a_torn_cache(cache: TokenCache, dama
     ids=str,
 )
 def test_the_cure_of_a_failed_write_is_to_wait_if_and_only_if_the_engine_tries_it_again(error: Exception, said: str):
-    assert said in cure_of_write(error)
+    assert said in write_fix(error)
     assert is_transient(error) == (said == "is tried again")

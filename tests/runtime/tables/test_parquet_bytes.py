@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.tables.parquet_bytes import append_numbers, numbers_of, parquet_of, table_of
+from runtime.tables.parquet_bytes import append_numbers, arrow_numbers, from_parquet, to_parquet
 from tests.catalogue import expect_error
 
 # Every bit pattern of a double, so NaNs that carry something and both zeros.
@@ -30,11 +30,11 @@ def column_of(typecode: str, *values: float) -> "array.array[Any]":
 @given(st.data(), st.sampled_from(sorted(VALUES)))
 def test_numbers_come_back_bit_for_bit_behind_those_that_are_there(data, typecode):
     there, written = (array.array(typecode, data.draw(st.lists(VALUES[typecode], max_size=20))) for _ in range(2))
-    parquet = parquet_of(pa.table({"number": numbers_of(written)}))
+    parquet = to_parquet(pa.table({"number": arrow_numbers(written)}))
     read = there[:]
-    append_numbers(read, table_of(parquet), "number", file="a.parquet")
+    append_numbers(read, from_parquet(parquet), "number", file="a.parquet")
     assert read.tobytes() == there.tobytes() + written.tobytes()
-    assert parquet_of(pa.table({"number": numbers_of(written[:])})) == parquet
+    assert to_parquet(pa.table({"number": arrow_numbers(written[:])})) == parquet
 
 
 def test_numbers_that_lie_in_several_pieces_are_all_read():
@@ -52,7 +52,7 @@ def test_numbers_of_another_width_are_taken_where_each_fits():
 
 def test_numbers_share_their_memory_until_the_array_is_let_go():
     column = column_of("d", 1.0)
-    numbers = numbers_of(column)
+    numbers = arrow_numbers(column)
     with pytest.raises(BufferError):
         column.append(2.0)
     del numbers
@@ -83,6 +83,6 @@ def test_what_is_no_number_that_fits_is_refused_with_its_file_and_column(typecod
 
 def test_a_table_comes_back_whole_and_a_torn_one_is_refused():
     table = pa.table({"name": pa.array(["a", None]), "share": pa.array(np.array([0.5, np.inf]))})
-    assert table_of(parquet_of(table)) == table
+    assert from_parquet(to_parquet(table)) == table
     with pytest.raises(pa.ArrowInvalid):
-        table_of(parquet_of(table)[:-1])
+        from_parquet(to_parquet(table)[:-1])

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.tables.parquet_bytes import parquet_of, table_of
+from runtime.tables.parquet_bytes import from_parquet, to_parquet
 from runtime.tracking import curves as curves_module
 from runtime.tracking.curves import Curves, ExportError, curves_of, with_norms, with_sources, with_validation
 from runtime.tracking.metrics import MetricsRow, MetricsTable
-from runtime.tracking.parts import Tensor, norms_told
+from runtime.tracking.parts import Tensor, norms_fields
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from runtime.tracking.tensorboard_export import SUFFIX, write_events
 from runtime.tracking.wandb_export import write_wandb_run
@@ -108,7 +108,7 @@ TENSORS = (Tensor("embed_tokens", None), Tensor("layers.down_proj", 2))
 def norms(step: int, first: float) -> dict:
     """An event, as it is read."""
     values = first + np.arange(9, dtype=np.float32).reshape(3, 3)
-    return json.loads(json.dumps({"event": "norms", "step": step, **norms_told(TENSORS, values)}))
+    return json.loads(json.dumps({"event": "norms", "step": step, **norms_fields(TENSORS, values)}))
 
 
 def test_norms_by_part_are_told_of_the_steps_that_stand_once_whatever_the_attempts():
@@ -192,7 +192,7 @@ def test_a_source_is_one_whatever_its_tokens_and_is_told_only_where_it_was_drawn
 
 def test_of_a_table_from_before_log_normalizers_were_recorded_all_else_is_told():
     metrics, source_losses = tables()
-    old = parquet_of(table_of(source_losses).drop_columns(["log_normalizer_sum"]))
+    old = to_parquet(from_parquet(source_losses).drop_columns(["log_normalizer_sum"]))
     rows = dict(with_sources(curves_of(metrics, after_step=0), old).rows())
     assert rows == {
         step: {name: value for name, value in row.items() if not name.startswith("log_normalizer_by_source/")}

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.tracking.metrics import INTEGERS, MetricsError, MetricsRow, MetricsTable
+from runtime.tracking.metrics import INTEGERS, MetricsRow, MetricsTable, TableError
 from tests.catalogue import expect_error
 
 
@@ -31,7 +31,7 @@ def test_a_table_carried_through_parquet_in_the_middle_ends_with_the_same_bytes(
 
 
 def test_a_row_out_of_order_is_refused():
-    with expect_error(MetricsError):
+    with expect_error(TableError):
         table(row(1), row(2), row(4))
 
 
@@ -58,6 +58,6 @@ def test_a_foreign_table_is_refused_by_its_columns():
 
     buffer = io.BytesIO()
     pq.write_table(pa.table({"loss": [1.0]}), buffer)
-    with expect_error(MetricsError):
+    with expect_error(TableError):
         MetricsTable.from_parquet(buffer.getvalue())
     assert set(INTEGERS) < set(MetricsRow._fields)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from runtime.data.mixing.policy import Seen
 from runtime.data.shares import WHOLE
-from runtime.tables.parquet_bytes import parquet_of, table_of
+from runtime.tables.parquet_bytes import from_parquet, to_parquet
 from runtime.tracking.source_losses import (
     COLUMNS,
     SourceLosses,
-    SourceLossesError,
     SourceLossesTable,
+    TableError,
     rows_of_update,
 )
 from tests.catalogue import expect_error
@@ -73,7 +73,7 @@ def test_a_step_is_found_again_by_identity():
 
 def test_a_step_out_of_order_and_a_foreign_table_are_refused():
     table = filled([{"d1": 1}])
-    with expect_error(SourceLossesError):
+    with expect_error(TableError):
         table.append(update(3, {"d1": 1}))
     import io
 
@@ -82,12 +82,12 @@ def test_a_step_out_of_order_and_a_foreign_table_are_refused():
 
     buffer = io.BytesIO()
     pq.write_table(pa.table({"step": [1]}), buffer)
-    with expect_error(SourceLossesError):
+    with expect_error(TableError):
         SourceLossesTable.from_parquet(buffer.getvalue())
 
 
 def without(column: str, parquet: bytes) -> bytes:
-    return parquet_of(table_of(parquet).drop_columns([column]))
+    return to_parquet(from_parquet(parquet).drop_columns([column]))
 
 
 def test_a_table_from_before_log_normalizers_were_recorded_goes_on_with_nan_there():
@@ -109,7 +109,7 @@ def test_a_table_from_before_log_normalizers_were_recorded_goes_on_with_nan_ther
 def test_no_other_column_may_be_missing():
     whole = filled([{"d1": 1}]).to_parquet()
     for name in [name for name in COLUMNS if name != "log_normalizer_sum"]:
-        with expect_error(SourceLossesError):
+        with expect_error(TableError):
             SourceLossesTable.from_parquet(without(name, whole), file="mine")
 
 

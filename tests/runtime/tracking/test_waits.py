@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.tracking.waits import Stall, waits_of
+from runtime.tracking.stalls import Stall, sum_stalls
 
 
 def begin(at):
@@ -21,7 +21,7 @@ def stall(step, cause, seconds):
 def test_attempts_add_up_and_the_last_word_of_each_counts():
     first = [begin(5), progress(15, 1, store_read=1), stall(3, "packing", 4), progress(25, 6, store_read=2, packing=4)]
     second = [begin(2), stall(7, "store read", 1.5), progress(12, 2, store_read=2)]
-    waits = waits_of("kestrel", [first, second])
+    waits = sum_stalls("kestrel", [first, second])
     assert (waits.num_attempts, waits.seconds, waits.waited_seconds) == (2, 30, 8)
     assert waits.by_cause == {"packing": 4, "store read": 4}
     assert waits.stalls == (Stall(3, "packing", 4), Stall(7, "store read", 1.5))
@@ -30,6 +30,6 @@ def test_attempts_add_up_and_the_last_word_of_each_counts():
 
 
 def test_an_attempt_that_ended_before_its_first_figures_counts_its_stalls_and_one_that_never_began_nothing():
-    waits = waits_of("kestrel", [[begin(5), stall(0, "cache not built yet", 40)], [{"event": "phase"}], []])
+    waits = sum_stalls("kestrel", [[begin(5), stall(0, "cache not built yet", 40)], [{"event": "phase"}], []])
     assert (waits.num_attempts, waits.seconds, waits.waited_seconds, waits.share) == (1, 0, 0, 0)
     assert waits.stalls_by_cause == {"cache not built yet": (1, 40)}

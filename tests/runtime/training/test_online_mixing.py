@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runtime.data.mixing.exp3 import Exp3
 
 from runtime.data.activity import Activity
 from runtime.data.loader import DataPosition
-from runtime.data.mixing.exp3 import Exp3
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.mixer import MixerState
-from runtime.data.mixing.odm_paper import OdmPaper
-from runtime.data.mixing.odm_released import OdmReleased
+from runtime.data.mixing.odm import OdmPaper, OdmReleased
 from runtime.data.mixing.policy import Policy
 from runtime.data.mixture import MixtureSchedule
 from runtime.data.shares import WHOLE

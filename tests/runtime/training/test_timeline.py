@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.data.mixing.fixed import Static, Stratified
 from runtime.data.mixing.policies import MixingPolicy
+from runtime.data.mixing.static import Static, Stratified
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope
 from runtime.optim.ema import Ema
