@@ -82,7 +82,8 @@ class FlatArray:
             self._array = ts.open(_spec(path), read=True, open=True, context=context).result()
         except ValueError as error:
             failure = read_failure(path, error)
-            raise failure or FlatArrayError(f"{path}: cannot be opened as an array ({error}).") from error
+            reason = str(error).partition(" [tensorstore_spec=")[0]
+            raise failure or FlatArrayError(f"{path}: cannot be opened as an array ({reason}).") from error
         found = (self._array.dtype.numpy_dtype, self._array.shape)
         if found != (np.dtype(dtype), (length,)):
             raise FlatArrayError(f"{path}: recorded: {dtype} of ({length},); now: {found[0]} of {found[1]}.")

@@ -2,8 +2,8 @@
 
     python -m tests.runtime.data.mixing.killed_run PLAN
 
-`PLAN` is a JSON file of runs. Each attempt is a forked child: an exception would let `finally` tidy up. The losses of an
-update follow from the tokens that were drawn, so one other token changes all later shares.
+`PLAN` is a JSON file of runs. Each attempt is a forked child: an exception would let `finally` tidy up. The losses
+of an update follow from the tokens that were drawn, so one other token changes all later shares.
 """
 
 import dataclasses
