@@ -60,7 +60,7 @@ def test_the_recipe_is_planned_run_and_looked_at_as_it_stands(tmp_path: Path, mi
     for command, expected in (
         ("timeline", "cooldown-zloss"),
         ("mix", "papers"),
-        ("waits", "base"),
+        ("stalls", "base"),
         ("certified", "nothing of these phases is certified: a checkpoint is once"),
         ("curves", "cooldown-zloss  step          30"),
     ):
@@ -118,7 +118,7 @@ def test_the_recipe_starts_from_weights_that_somebody_else_made(tmp_path: Path, 
         ("timeline", "base  from llama (weights), on"),
         ("timeline --json", '"start": "llama"'),
         ("mix", "papers"),
-        ("waits", "base"),
+        ("stalls", "base"),
         ("certified", "nothing of these phases is certified: a checkpoint is once"),
         ("curves", "cooldown-zloss  step          30"),
         ("why llama", "llama"),

@@ -100,7 +100,7 @@ def test_a_remote_read_reports_a_limit_in_the_same_way(cache: TokenCache):
     try:
         # Zero: TensorStore's threads may close the file of the read before later, which frees a descriptor.
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
-        with expect_error(OSError) as raised:
+        with pytest.raises(OSError) as raised:
             array.finish_read(array.start_read(100, 200))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -1,4 +1,4 @@
-"""Batches that a phase leaves out: whatever happens to it, once, and as if they had been taken."""
+"""A phase skips its batches once, whatever happens to it, as if it had trained on them."""
 
 import itertools
 import signal
@@ -34,14 +34,14 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Input[Tokenize
 
 @pytest.fixture(scope="module")
 def phase(caches: dict[str, Input[TokenizeResult]]) -> TrainPhaseConfig:
-    """Two sources until update 6 and behind it one; a temporary checkpoint every two."""
+    """Return a phase of two sources until update 6 and one after it; it saves every two updates."""
     mixture = MixtureSchedule((MixtureSegment(0, {"web": 2.0, "code": 1.0}), MixtureSegment(6, {"code": 1.0})))
     return a_phase(caches["web"], caches=caches, mixture=mixture, checkpoint_every_steps=2)
 
 
 @pytest.fixture
 def before(tmp_path: Path, phase: TrainPhaseConfig) -> Trajectory:
-    """Four updates of it."""
+    """Return the phase with four updates."""
     trajectory = Trajectory(tmp_path / "before", "b" * 64)
     trajectory.run(changed(phase, until_step=4))
     return trajectory
@@ -56,14 +56,14 @@ def position(trajectory: Trajectory, step: int) -> dict[str, Any]:
 
 
 def recorded(folder: Path, *arguments: Any, **keywords: Any) -> Any:
-    """The train step, which writes down the tokens that it is given."""
+    """Return the train step, which records its tokens."""
     step, number = BUILD(*arguments, **keywords), itertools.count()
 
-    def with_a_note(state: Any, tokens: Any, segment_ids: Any, told: Any) -> Any:
+    def recorded(state: Any, tokens: Any, segment_ids: Any, hyperparameters: Any) -> Any:
         folder.joinpath(f"batch-{next(number)}").write_bytes(memoryview(tokens).tobytes())
-        return step(state, tokens, segment_ids, told)
+        return step(state, tokens, segment_ids, hyperparameters)
 
-    return with_a_note
+    return recorded
 
 
 def batches(monkeypatch: pytest.MonkeyPatch, folder: Path, trajectory: Trajectory, config: TrainPhaseConfig) -> list:
@@ -74,7 +74,7 @@ def batches(monkeypatch: pytest.MonkeyPatch, folder: Path, trajectory: Trajector
     return [(folder / f"batch-{number}").read_bytes() for number in range(len(list(folder.iterdir())))]
 
 
-def test_it_trains_on_what_comes_behind_them_and_counts_what_it_trained_on(tmp_path, phase, caches, monkeypatch):
+def test_a_phase_trains_after_its_skipped_batches_and_counts_only_its_own(tmp_path, phase, caches, monkeypatch):
     one_source = MixtureSchedule.constant({"web": 1.0})
     phase = changed(phase, mixture=one_source)
     first = Trajectory(tmp_path / "first", "e" * 64)
@@ -94,17 +94,17 @@ def test_it_trains_on_what_comes_behind_them_and_counts_what_it_trained_on(tmp_p
     assert sum(losses.num_sequences for losses in second.source_losses(7)) == 7 * 4
 
 
-def test_it_says_once_what_of_each_source_was_left_out(tmp_path, phase, before):
+def test_skipped_sequences_of_each_source_are_logged_once(tmp_path, phase, before):
     trajectory = Trajectory(tmp_path, "f" * 64)
     trajectory.run(changed(phase, start=before.at(4), until_step=8, **SKIPPED))
-    (event,) = [event for event in trajectory.events() if event["event"] == "left_out"]
+    (event,) = [event for event in trajectory.events() if event["event"] == "batches_skipped"]
     assert (event["step"], event["batches"]) == (4, 5)
     assert sum(event["sequences"].values()) == 5 * 4 and 13 <= event["sequences"]["web"] <= 14
     trajectory.run(changed(phase, start=before.at(4), until_step=9, **SKIPPED))
-    assert not [event for event in trajectory.events() if event["event"] == "left_out"]
+    assert not [event for event in trajectory.events() if event["event"] == "batches_skipped"]
 
 
-def test_a_phase_that_leaves_nothing_out_is_another_and_a_checkpoint_tells_nothing_of_it(tmp_path, phase, before):
+def test_a_phase_without_skipped_batches_has_another_digest(tmp_path, phase, before):
     plain, other = (Trajectory(tmp_path / name, name[0] * 64) for name in ("plain", "other"))
     plain.run(changed(phase, start=before.at(4), until_step=8))
     other.run(changed(phase, start=before.at(4), until_step=8, **SKIPPED))
@@ -115,7 +115,7 @@ def test_a_phase_that_leaves_nothing_out_is_another_and_a_checkpoint_tells_nothi
 
 
 @pytest.mark.parametrize("stop_after", [1, 2, 4])
-def test_stopped_anywhere_or_cut_in_two_or_moved_on_it_leaves_nothing_out_again(tmp_path, phase, before, stop_after):
+def test_a_resumed_or_extended_phase_skips_nothing_again(tmp_path, phase, before, stop_after):
     whole = Trajectory(tmp_path / "whole", "f" * 64)
     config = changed(phase, start=before.at(4), until_step=9, **SKIPPED)
     whole.run(config)
@@ -135,7 +135,7 @@ def test_stopped_anywhere_or_cut_in_two_or_moved_on_it_leaves_nothing_out_again(
 
 
 @pytest.mark.parametrize("dies_at", [0, 2, 4])
-def test_killed_in_its_first_updates_it_ends_with_the_bytes_of_one_that_was_not(tmp_path, phase, before, dies_at):
+def test_a_phase_killed_in_its_first_updates_ends_with_the_same_bytes(tmp_path, phase, before, dies_at):
     config = changed(phase, start=before.at(4), until_step=9, **SKIPPED)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
@@ -146,11 +146,11 @@ def test_killed_in_its_first_updates_it_ends_with_the_bytes_of_one_that_was_not(
     assert child.exitcode == -signal.SIGKILL
     assert train(None, killed, config, 1, False, 2).files(9) == train(None, whole, config, 1, False, 1).files(9)
     events = read_events(str(killed / "work/events/attempt-2.jsonl"))
-    again = [event["event"] for event in events].count("left_out")
+    again = [event["event"] for event in events].count("batches_skipped")
     assert dies_at == 2 or again == (dies_at == 0), "again only where nothing was saved, as perhaps before update 2"
 
 
-def test_where_the_data_begin_anew_they_begin_behind_what_is_left_out(tmp_path, phase, before):
+def test_restarted_data_begin_after_the_skipped_batches(tmp_path, phase, before):
     anew = {"restore": "weights_and_optimizer", "acknowledge": ("restore", "skip_batches")}
     trajectory = Trajectory(tmp_path / "anew", "f" * 64)
     trajectory.run(changed(phase, start=before.at(4), until_step=5, **SKIPPED | anew))
@@ -160,28 +160,28 @@ def test_where_the_data_begin_anew_they_begin_behind_what_is_left_out(tmp_path, 
     assert sum(position(scratch, 1)["consumed"].values()) == (5 + 1) * 4
 
 
-def test_a_source_that_ends_while_batches_are_left_out_is_said_to(tmp_path, phase, before):
+def test_a_source_exhausted_by_skipped_batches_is_logged(tmp_path, phase, before):
     policy = LossDrop(max_epochs={"code": 0.08})  # eleven sequences; the phase before took five
     trajectory = Trajectory(tmp_path, "f" * 64)
     acknowledged = {"acknowledge": ("skip_batches", "mixing"), "mixing": policy}
     trajectory.run(changed(phase, start=before.at(4), until_step=5, **SKIPPED | acknowledged | {"skip_batches": 9}))
-    events = [event for event in trajectory.events() if event["event"] in ("left_out", "exhausted")]
+    events = [event for event in trajectory.events() if event["event"] in ("batches_skipped", "exhausted")]
     assert [(event["event"], event["step"], event.get("source")) for event in events] == [
-        ("left_out", 4, None),
+        ("batches_skipped", 4, None),
         ("exhausted", 4, "code"),
     ]
 
 
-def test_it_is_a_jump_that_the_phase_must_acknowledge(phase):
+def test_skipped_batches_must_be_acknowledged(phase):
     first = train_phase("first", phase)
     config = changed(phase, start=first.as_input(), until_step=12, skip_batches=300)
-    with expect_error(RefusedConfigError) as told:
+    with expect_error(RefusedConfigError) as raised:
         train_phase.check(config)
-    assert told.value.cure == {"acknowledge": '["skip_batches"]'}
+    assert raised.value.cure == {"acknowledge": '["skip_batches"]'}
     train_phase.check(changed(config, acknowledge=("skip_batches",)))
 
 
-def test_beside_a_replay_it_is_refused_and_so_is_the_replay_of_a_phase_that_left_batches_out(phase):
+def test_a_replay_with_skipped_batches_is_refused_on_both_sides(phase):
     first = train_phase("first", phase)
     skipped = first.then("skipped", until_step=12, **SKIPPED)
     following = changed(phase, start=first.as_input(), until_step=12)
@@ -192,7 +192,7 @@ def test_beside_a_replay_it_is_refused_and_so_is_the_replay_of_a_phase_that_left
         train_phase.check(changed(following, replay=skipped.as_input()))
 
 
-def test_no_digest_of_a_phase_without_it_moves_and_the_next_phase_does_not_inherit_it(phase):
+def test_skip_batches_changes_no_other_digest_and_is_not_inherited(phase):
     first = train_phase("first", phase)
     assert "skip_batches" not in dict(first.identity["config"][2:])
     skipped = first.then("skipped", until_step=12, **SKIPPED)
