@@ -10,7 +10,7 @@ from steps.phase_config import TrainPhaseConfig
 
 
 def phases_by_digest(steps: Iterable[Step[Any]]) -> dict[str, list[str]]:
-    """Return the phases of each digest, in the order of the plan; they differ only in `until_step`."""
+    """Return the phases of each digest, in the order of the plan: one training, to one or several `until_step`."""
     found: dict[str, list[str]] = {}
     for step in steps:
         if isinstance(step.config, TrainPhaseConfig):
@@ -20,7 +20,8 @@ def phases_by_digest(steps: Iterable[Step[Any]]) -> dict[str, list[str]]:
 
 def shared_note(names: Sequence[str]) -> str:
     """Return the note that the phases `names` share their figures."""
-    return f"{names[0]}: its figures are also those of {', '.join(names[1:])}, which differ only in until_step"
+    others = ", ".join(names[1:])
+    return f"{names[0]}: its figures are also those of {others}, the same training to this or another until_step"
 
 
 def attempt_events(store: Store, digest: str) -> Iterator[list[dict[str, Any]]]:

@@ -1,10 +1,7 @@
 """mix: how many tokens and epochs of each source each phase takes, before anything trains."""
 
 import dataclasses
-import math
-import shutil
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from marin_dag.cli.session import NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
@@ -44,7 +41,7 @@ def command(estimate: Estimate = lambda arguments: {}) -> Command:
         if chart is not None:
             refuse_unwritable("--chart", chart, (DRAWING,))
         mix = mix_to(_phase(session), Records(session.store), estimate(session.parsed))
-        print(rendered(mix, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
+        print(rendered(mix))
         if chart is not None:
             from runtime.report.mix_chart import mix_chart
 
@@ -108,11 +105,8 @@ def mix_to(phase: Step[Any], records: Records, estimated_tokens: Mapping[str, fl
     return Mix(tuple(spans), labels, num_tokens, frozenset(estimated), found)
 
 
-def rendered(mix: Mix, width: int | None = None) -> str:
-    """Return a table of tokens and epochs, and the findings.
-
-    In a terminal of `width` characters the table is in parts, one below the other, each with the names of the sources.
-    """
+def rendered(mix: Mix) -> str:
+    """Return a table of tokens and epochs, and the findings."""
     used: dict[str, dict[str, str]] = {}
     total: dict[str, int] = {}
     by_phase = dict.fromkeys((span.name for span in mix.spans), 0)
@@ -130,24 +124,13 @@ def rendered(mix: Mix, width: int | None = None) -> str:
     sums = [f"{in_short(tokens):>7}{'':9}" for tokens in by_phase.values()]
     rows.append(["", "", *sums, in_short(sum(by_phase.values()))])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    parts = [
-        "\n".join("  ".join([row[0].ljust(widths[0]), *(row[at].rjust(widths[at]) for at in columns)]) for row in rows)
-        for columns in _parts(widths, width)
+    lines = [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
     ]
-    return "\n\n".join([*parts, "\n".join(_notes(mix))])
-
-
-def _parts(widths: Sequence[int], width: int | None) -> list[list[int]]:
-    """Return the columns after the first, in parts that fit beside it; a part has at least one column."""
-    parts: list[list[int]] = [[]]
-    room = left = math.inf if width is None else width - widths[0]
-    for column in range(1, len(widths)):
-        if parts[-1] and widths[column] + 2 > left:
-            parts.append([])
-            left = room
-        parts[-1].append(column)
-        left -= widths[column] + 2
-    return parts
+    return "\n".join([*lines, "", *_notes(mix)])
 
 
 def _notes(mix: Mix) -> list[str]:

@@ -19,7 +19,7 @@ class Reference(NamedTuple):
 
     name: str
     curves: "Curves"
-    """Of its run, from the start."""
+    """Curves of its run, from the start."""
     margin: float | None
     """Nats a token that a phase may be above it; None sets no limit."""
 

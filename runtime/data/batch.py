@@ -56,7 +56,7 @@ class LoadedBatch(NamedTuple):
 
 
 class RowLocations(NamedTuple):
-    """Where rows are read from."""
+    """Rows of caches, which may be of several batches."""
 
     source_index: Int32[np.ndarray, "n"]
     """Index into `Loader.sources`."""

@@ -42,7 +42,8 @@ def with_columns(table: pa.Table, names: Sequence[str], defaults: Mapping[str, f
     """
     missing = [name for name in names if name not in table.column_names]
     if lost := [name for name in missing if name not in defaults]:
-        raise TableError(f"{file}: has no column {', '.join(lost)}; its columns are {table.column_names}. {RESTORE}")
+        columns = f"has no column {', '.join(lost)}; its columns are {table.column_names}"
+        raise TableError(f"{file}: {columns}. Use a table that a run wrote.")
     for name in missing:
         table = table.append_column(name, pa.array(np.full(len(table), defaults[name])))
     return table.select(names)

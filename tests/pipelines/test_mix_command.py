@@ -113,17 +113,3 @@ def test_a_phase_with_a_learning_policy_is_marked():
     text = rendered(mix_to(phase("ocelot", mixing='{"kind": "loss_drop"}'), Tokenized(10**6), {}))
     assert "ocelot*" in text.splitlines()[0] and "kestrel*" not in text
     check_message(text.splitlines()[-1])
-
-
-@pytest.mark.parametrize("width", [20, 60, 80, 100, 132, 150, 200, None])
-def test_a_table_wider_than_the_terminal_is_split_with_the_sources_in_each_part(width):
-    mix = mix_to(phase("deeper_starling"), Tokenized(10**6), {})
-    (whole, _), (*parts, _) = rendered(mix).split("\n\n"), rendered(mix, width).split("\n\n")
-    # A phase that does not fit beside the sources is a part of its own.
-    most = max(width or len(whole), 12 + 2 + 16)
-    assert all(len(line) <= most for part in parts for line in part.splitlines())
-    assert (len(parts) == 1) == (most >= len(whole.splitlines()[0]))
-    names = [line[:12] for line in whole.splitlines()]
-    assert all([line[:12] for line in part.splitlines()] == names for part in parts)
-    behind = [[line[12:] for line in part.splitlines()] for part in parts]
-    assert [name + "".join(row) for name, *row in zip(names, *behind, strict=True)] == whole.splitlines()
