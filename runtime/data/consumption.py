@@ -64,6 +64,10 @@ class MixtureFinding:
     kind: Literal["no_cache", "too_small", "never_drawn", "over_epochs"]
     source: str
     problem: str
+    phase: str | None = None
+    """The phase that passes the limit of epochs."""
+    epochs: float | None = None
+    """Epochs in the whole run, of a source over the limit."""
 
     def __str__(self) -> str:
         return f"mixture: {self.source!r} {self.problem}"
@@ -142,8 +146,8 @@ def tallied(
             findings.append(MixtureFinding("too_small", source, problem))
         elif sequences[source] < Fraction(1, 2):
             problem = (
-                f"has a share of {float(sequences[source]):.3g} sequences in the whole run and is never drawn; raise "
-                "its weight or leave it out."
+                f"is never drawn: its share of the whole run is {float(sequences[source]):.3g} sequences; raise its "
+                "weight or leave it out."
             )
             findings.append(MixtureFinding("never_drawn", source, problem))
         elif source in passed:
@@ -151,7 +155,7 @@ def tallied(
                 f"is read {float(epochs[source]):.2f} times in all (limit {max_epochs:g}, passed in {passed[source]}); "
                 "lower its weight, or raise the limit if the repetition is intended."
             )
-            findings.append(MixtureFinding("over_epochs", source, problem))
+            findings.append(MixtureFinding("over_epochs", source, problem, passed[source], float(epochs[source])))
     return Consumption(tuple(uses), tuple(findings))
 
 

@@ -141,7 +141,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_a_phase_that_skips_batches_can_be_stopped_while_it_waits_for_a_cache(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(growing_cache, "POLL_SECONDS", 0.02)
-    monkeypatch.setattr(prefetch, "HEAR_SECONDS", 0.1)
+    monkeypatch.setattr(prefetch, "CALL_BACK_SECONDS", 0.1)
     prefix, gates = str(tmp_path / "runs"), tmp_path / "gates"
     gates.mkdir()
     for shard in (0, 1):
@@ -162,7 +162,7 @@ def test_a_phase_that_skips_batches_can_be_stopped_while_it_waits_for_a_cache(tm
 
 def test_training_on_a_growing_cache_gives_the_bytes_of_the_finished_one(tmp_path, finished, monkeypatch, caplog):
     monkeypatch.setattr(growing_cache, "POLL_SECONDS", 0.02)
-    monkeypatch.setattr(prefetch, "HEAR_SECONDS", 0.2)
+    monkeypatch.setattr(prefetch, "CALL_BACK_SECONDS", 0.2)
     # Training is heard to wait for so long at least, below; on a fast machine the rest is built within a second.
     monkeypatch.setattr(meter, "STALL_SECONDS", 0.1)
     prefix, gates = str(tmp_path / "runs"), tmp_path / "gates"

@@ -247,7 +247,7 @@ def test_a_host_that_waits_for_data_hears_that_another_is_to_stop_and_all_save_t
 ):
     monkeypatch.setattr(loader, "ROWS_READ_TOGETHER", 1)
     monkeypatch.setattr(prefetch, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(prefetch, "HEAR_SECONDS", 0.02)
+    monkeypatch.setattr(prefetch, "CALL_BACK_SECONDS", 0.02)
     monkeypatch.setattr(control_module, "POLL_SECONDS", 0.02)
     agreement, waits, is_asked = Agreement(3), [threading.Event() for _ in range(2)], threading.Event()
 
@@ -304,7 +304,7 @@ def test_a_run_that_waits_for_the_end_of_a_cache_of_limited_epochs_hears_that_it
     tmp_path, monkeypatch, is_replayed
 ):
     """A replay asks no limits, and so waits for no end."""
-    monkeypatch.setattr(prefetch, "HEAR_SECONDS", 0.1)
+    monkeypatch.setattr(prefetch, "CALL_BACK_SECONDS", 0.1)
     small_run.small_loader(tmp_path / "caches")
     policy = LossDrop(warmup_steps=1, window_updates=8, max_epochs={"web": 2.0})
     waits = threading.Event()
