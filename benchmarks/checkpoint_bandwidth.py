@@ -33,7 +33,7 @@ import jax
 import numpy as np
 
 from benchmarks.verdict import conclude
-from runtime.model.config import LlamaConfig
+from runtime.model.llama.config import LlamaConfig
 from runtime.training import checkpoint
 from runtime.training.checkpoint_leaves import named_leaves
 from runtime.training.state import TrainState, abstract_state

@@ -37,7 +37,7 @@ from runtime.cost.kernel_alone import (
 from runtime.cost.request import DoesNotFit, Request
 from runtime.kernels.cross_entropy import linear_cross_entropy
 from runtime.kernels.kernel_shape import Devices, KernelShape
-from runtime.model.computation import Remat
+from runtime.platform.remat import Remat
 from runtime.training.kernel_choice import default_kernels
 
 GPU = "1 x H200"

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from runtime.model.config import LlamaConfig
+from runtime.model.llama.config import LlamaConfig
 from runtime.optim.adamw import decay_mask
 
 
@@ -61,6 +61,6 @@ def plain_step(config: LlamaConfig, frequencies: np.ndarray) -> Callable:
             direction = (first / (1 - 0.9**count)) / (jnp.sqrt(second / (1 - 0.95**count)) + 1e-8)
             return param - learning_rate * (direction + (0.1 * param if is_decayed else 0))
 
-        return jax.tree.map(moved, params, mu, nu, decay_mask(params)), mu, nu, loss
+        return jax.tree.map(moved, params, mu, nu, decay_mask(config.build(), params)), mu, nu, loss
 
     return step

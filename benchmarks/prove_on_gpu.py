@@ -36,7 +36,8 @@ from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import Step, StepContext, step
 from runtime.cost.kernel_alone import LossShape
 from runtime.data.mixture import MixtureSchedule
-from runtime.model.config import LLAMA2_ROPE, LlamaConfig
+from runtime.model.config import LLAMA2_ROPE
+from runtime.model.llama.config import LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Linear
 from steps.phase_config import TrainPhaseConfig

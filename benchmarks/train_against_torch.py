@@ -71,7 +71,9 @@ def plain_jax(tokens: np.ndarray, num_devices: int) -> Step:
     step = plain_step(LAPTOP.model, inverse_frequencies(LLAMA2_ROPE, LAPTOP.model.head_dim))
     mesh = Mesh(np.array(jax.devices()[:num_devices]), ("batch",))
     state, count = fresh_state(), 0
-    params, mu, nu = jax.device_put((state.params, state.mu, state.nu), NamedSharding(mesh, PartitionSpec()))
+    params, mu, nu = jax.device_put(
+        (state.params, state.optimizer.mu, state.optimizer.nu), NamedSharding(mesh, PartitionSpec())
+    )
     batch = NamedSharding(mesh, PartitionSpec("batch"))
 
     def update() -> float:
@@ -102,7 +104,10 @@ def with_torch(tokens: np.ndarray, *, is_compiled: bool) -> Step:
         **SDPA,
     )
     model = transformers.LlamaForCausalLM(config).train()
-    weights = {name: torch.from_numpy(np.array(values)) for name, values in state_dict(fresh_state().params)}
+    weights = {
+        name: torch.from_numpy(np.array(values))
+        for name, values in state_dict(LAPTOP.model.build(), fresh_state().params)
+    }
     model.load_state_dict(weights)
     run = torch.compile(model) if is_compiled else model
     matrices = [value for name, value in model.named_parameters() if value.ndim == 2 and "embed" not in name]

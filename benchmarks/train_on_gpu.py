@@ -34,10 +34,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.in_turn import InTurn, Measure, wait_for_turn
 from benchmarks.verdict import conclude
 from runtime.cost.kernel_alone import AttentionShape, LossShape
-from runtime.model.config import LLAMA2_ROPE, LlamaConfig
+from runtime.model.config import LLAMA2_ROPE
+from runtime.model.llama.config import LlamaConfig
 
 if TYPE_CHECKING:
-    from runtime.model.computation import Remat
+    from runtime.platform.remat import Remat
 
 PEAK_FLOPS = {"NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12}
 """bfloat16 without sparsity, as published."""

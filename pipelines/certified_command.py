@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
@@ -91,8 +91,8 @@ def _ways_back(
         words = ["fork", step.name, "--as", again.name, "--set", f"start={each.phase}@{each.step}"]
         reason = f"from step {each.step}, certified by {each.good_steps} good updates"
         yield f"go on from  {session.line(*words, *changes, '--reason', reason)}"
-        for remark in session.remarks(graph.with_targets([again])).get(again.name, ()):
-            yield f"            {remark.text}; instead, with: {remark.options()}"
+        for warning in session.options.lint(graph.with_targets([again])).get(again.name, ()):
+            yield f"            {warning.text}; instead, with: {warning.options()}"
 
 
 def _listed(found: Sequence[Certified]) -> Iterator[str]:
@@ -175,5 +175,4 @@ COMMAND = Command(
     0,
     100,
     options=("--set",),
-    advice=ONLY_LOOKS,
 )

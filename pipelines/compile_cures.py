@@ -52,7 +52,7 @@ def _fewer_copies(request: Request) -> Iterable[Cure]:
 
 def _can_be_laid(request: Request) -> bool:
     try:
-        request.model.refuse_undivided(copy_size=request.layout.shape.copy_size, model_axis=request.model_parallel)
+        request.model.check_divides(copy_size=request.layout.shape.copy_size, model_axis=request.model_parallel)
     except ValueError:
         return False
     return True

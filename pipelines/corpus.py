@@ -1,4 +1,4 @@
-"""Corpus: the sources of one run, cleaned and tokenized, and the mixtures of the recipe in their names."""
+"""Corpus: the clean and tokenized sources of one run, and the recipe's mixtures by their names."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -19,25 +19,25 @@ from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """Everything that phases and evaluations take from the data side of the graph."""
+    """The data side of the graph, for phases and evaluations."""
 
     tokenizer: Step
     evaluation_items: Step
     documents: Mapping[str, Step]
-    """Key of a source -> its clean documents."""
+    """Clean documents by key of the source."""
     caches: Mapping[str, Step]
-    """Key of a source -> its token cache."""
+    """Token caches by key of the source."""
     weights: Callable[[Weights], Weights]
-    """The recipe's weights by the keys of these sources."""
+    """Maps the recipe's weights to the keys of these sources."""
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Key of a source -> what the report calls it, where that is something else."""
+    """Labels in reports by key of the source, where they differ."""
     is_own: bool = False
-    """Whether it is a user's own, and not one that the recipe names."""
+    """Whether the corpus is a user's."""
 
     def mixture(self, weights: Weights, *later: tuple[int, Weights]) -> dict[str, Any]:
-        """The fields of a phase that say what it reads; `later` are changes, each from its absolute step.
+        """Return the fields of a phase that say what it reads; `later` are changes, each from its absolute step.
 
-        Only the caches that the mixture names are among them: a source that a phase does not read cannot make it stale.
+        The caches are those of the mixture only, so that no other source can make the phase stale.
         """
         segments = [MixtureSegment(0, self.weights(weights))]
         segments += [MixtureSegment(start_step, self.weights(changed)) for start_step, changed in later]
@@ -46,17 +46,17 @@ class Corpus:
 
 
 def laptop_corpus(scale: Scale) -> Corpus:
-    """Real text that any Python environment holds or a package index serves, by the roles it stands in for."""
+    """Return real text that any Python environment holds or a package index serves, by role."""
     return _trained_corpus(laptop_sources(), scale)
 
 
 def corpus_of(folder: str, scale: Scale) -> Corpus:
-    """A user's own JSON lines, each file a source whose role its name tells."""
+    """Return a user's JSON lines, each file a source whose name gives its role."""
     return dataclasses.replace(_trained_corpus(corpus_sources(folder), scale), is_own=True)
 
 
 def eight_b_corpus(scale: Scale) -> Corpus:
-    """The real data sets, by the names that the recipe gives them, under the Llama-3 tokenizer."""
+    """Return the recipe's data sets by its names, under the Llama-3 tokenizer."""
     items = evaluation_items_step()
     documents = clean_documents(eight_b_sources().values(), items)
     tokenizer = input_tokenizer("tokenizer", InputTokenizerConfig(tokenizer=LLAMA3_TOKENIZER))
@@ -64,7 +64,7 @@ def eight_b_corpus(scale: Scale) -> Corpus:
 
 
 def _trained_corpus(sources: Mapping[str, Source], scale: Scale) -> Corpus:
-    """A corpus under a tokenizer trained on it."""
+    """Return a corpus under a tokenizer trained on it."""
     items = evaluation_items_step()
     documents = clean_documents(sources.values(), items)
     labels = {source.identity: source.name for source in sources.values() if source.identity != source.name}

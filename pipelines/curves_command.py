@@ -5,14 +5,14 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
+from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import UnreadableRecordError
 from marin_dag.values.changes import nearest
 from pipelines.attempts import attempt_events, phases_by_digest, shared_note
 from pipelines.curves_exports import export_errors, exports_of
-from pipelines.picture_file import PAGE, refuse_unwritable, write_picture
+from pipelines.picture_file import PAGE, check_writable, write_picture
 from pipelines.reference import Reference, check_margin, read_reference
 from pipelines.saved_curves import read_newest
 from pipelines.timeline import legs_in, main_line_of, phases_in
@@ -29,7 +29,7 @@ def _curves(session: Session) -> int:
     parsed = session.parsed
     for option, path in (("--validation", parsed.validation), ("--norms", parsed.norms)):
         if path is not None:
-            refuse_unwritable(option, path, (PAGE,))
+            check_writable(option, path, (PAGE,))
     check_margin(parsed.against, parsed.margin)
     graph = session.graph()
     listing = _Listing(session, graph, _wanted(session, graph))
@@ -222,5 +222,4 @@ COMMAND = Command(
     100,
     _add_arguments,
     ("--set",),
-    WRITES_WHAT_IS_ASKED_FOR,
 )

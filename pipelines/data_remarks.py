@@ -1,20 +1,22 @@
-"""Data remarks: phases that leave batches of their data out."""
+"""Data remarks: phases that skip batches of their data."""
 
 from collections.abc import Mapping
 
-from marin_dag.plan.remarks import Remark
+from marin_dag.plan.lint import LintWarning
 from marin_dag.quantities import in_short
 from runtime.training.timeline import Leg
 
 
-def data_remarks(legs: Mapping[str, Leg]) -> dict[str, list[Remark]]:
-    """By phase; of those that leave nothing out there is no entry."""
-    return {name: [_of(leg)] for name, leg in legs.items() if leg.settings.skip_batches}
-
-
-def _of(leg: Leg) -> Remark:
-    text = (
-        f"skip_batches is {leg.settings.skip_batches:,}: as it begins, {in_short(leg.skipped_tokens)} tokens of its "
-        "data are left out, which count as read and make no update"
-    )
-    return Remark(text, {"skip_batches": "0"})
+def data_remarks(legs: Mapping[str, Leg]) -> dict[str, list[LintWarning]]:
+    """Return, by phase, a warning for each phase that skips batches."""
+    return {
+        name: [
+            LintWarning(
+                f"skip_batches is {leg.settings.skip_batches:,}: the phase skips {in_short(leg.skipped_tokens)} tokens "
+                "of its data at its start; they count as read and make no training step",
+                {"skip_batches": "0"},
+            )
+        ]
+        for name, leg in legs.items()
+        if leg.settings.skip_batches
+    }

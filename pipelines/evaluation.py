@@ -1,26 +1,16 @@
 """What is measured, exported and shown: evaluations of every phase, exports and scores of three, one report."""
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from marin_dag.graph.step import Step
 from pipelines.corpus import Corpus
-from pipelines.reporting import graph_of, parents_of, recipe_of, with_report
+from pipelines.reporting import report_on
 from pipelines.scales import Scale
 from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.hf_export import HfExportConfig, hf_export
 from steps.lm_eval import LmEvalConfig, lm_eval
-from steps.report import report
-from steps.report_config import ReportConfig
 
 EXPORTED = ("jellyfish", "starling", "deeper_starling")
-STAGE_OF_KIND = {
-    "extract": "extract",
-    "filter_documents": "filter",
-    "dedup": "dedup",
-    "dedup_spans": "dedup spans",
-    "decontaminate": "decontaminate",
-}
 
 
 def evaluated(scale: Scale, corpus: Corpus, phases: Mapping[str, Step]) -> dict[str, Step]:
@@ -70,38 +60,15 @@ def scored(scale: Scale, corpus: Corpus, exports: Mapping[str, Step]) -> dict[st
     }  # fmt: skip
 
 
-def reported(
-    scale: Scale,
-    corpus: Corpus,
-    main_line: Mapping[str, Step],
-    branches: Mapping[str, Step],
-    evaluations: Mapping[str, Step],
-    exports: Mapping[str, Step],
-    scores: Mapping[str, Step],
-) -> Step:
-    """One page over all of it. A branch that repeats another phase with other settings, and is none of the recipe's
-    own, may be among `branches`: see `ReportConfig.forks`."""
-    phases = {**main_line, **branches}
+def reported(scale: Scale, corpus: Corpus, results: Sequence[Step]) -> Step:
+    """Return the report on everything that the recipe measured, exported and scored."""
     title, introduction = _opening(scale, corpus)
-    shown = [*evaluations.values(), *exports.values(), *scores.values()]
-    return report(
-        "report",
-        ReportConfig(
-            title=title,
-            introduction=introduction,
-            main_line=tuple(main_line),
-            phases=phases,
-            parents=parents_of(phases),
-            mixtures={name: phase.config.mixture for name, phase in phases.items()},
-            recipe=recipe_of(phases, corpus.labels),
-            labels=dict(corpus.labels),
-            evaluations=dict(evaluations),
-            exports=dict(exports),
-            scores=dict(scores),
-            sources={name: stages_of(documents) for name, documents in corpus.documents.items()},
-            caches=dict(corpus.caches),
-            graph=with_report(graph_of(shown), "report", shown),
-        ),
+    return report_on(
+        results,
+        title=title,
+        introduction=introduction,
+        command="python pipelines/tootsie.py",
+        labels=corpus.labels,
     )
 
 
@@ -117,20 +84,3 @@ def _opening(scale: Scale, corpus: Corpus) -> tuple[str, str]:
         f"Every phase and side branch of the Tootsie 8B recipe, over {sources} of its own ({', '.join(names)}): {told} "
         "Each source takes the part of the recipe's mixture that the first word of its name tells.",
     )
-
-
-def stages_of(documents: Step) -> dict[str, Step]:
-    """The steps above a source's clean documents that left documents themselves, first to last; the second of a kind
-    is called so: "filter", "filter 2"."""
-    chain: list[Step] = []
-    step = documents
-    while step.kind.name in STAGE_OF_KIND:
-        chain.insert(0, step)
-        step = next(item.step for field, item in step.inputs if field in ("documents", "download"))
-    found: dict[str, Step] = {}
-    seen: Counter[str] = Counter()
-    for step in chain:
-        stage = STAGE_OF_KIND[step.kind.name]
-        seen[stage] += 1
-        found[stage if seen[stage] == 1 else f"{stage} {seen[stage]}"] = step
-    return found

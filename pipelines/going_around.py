@@ -147,9 +147,9 @@ def _lines(session: Session, graph: Graph, way: _Way, first: Sighting, last: Sig
     moved = [segment.start_step for segment in config.mixture.segments if begin < segment.start_step <= last.step]
     if moved:
         yield f"            they are of the mixture at step {begin:,}, and not of the one from {moved[0]:,} on"
-    for remark in session.remarks(graph.with_targets([again])).get(again.name, ()):
-        if "skip_batches" not in remark.cure:
-            yield f"            {remark.text}; instead, with: {remark.options()}"
+    for warning in session.options.lint(graph.with_targets([again])).get(again.name, ()):
+        if "skip_batches" not in warning.cure:
+            yield f"            {warning.text}; instead, with: {warning.options()}"
     yield "            It mends no machine and no bad state (docs/checkpoints-and-resume.md, Going around). A machine's"
     yield "            updates come out otherwise when they are made again:"
     yield f"repeat it   {session.line('--force', phase.name, '--until', phase.name)}"

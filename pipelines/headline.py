@@ -1,43 +1,73 @@
-"""Headline: the few lines that a finished run ends with, read from the records of its steps."""
+"""The lines that a finished run ends with, read from the records of its steps."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from marin_dag.cli.session import Finished
+from marin_dag.graph.step import Step
+from marin_dag.quantities import counted
+from pipelines.timeline import legs_in, main_line_of, phases_in
 from runtime.evaluation.task_score import implausible
-
-FINAL_PHASE = "deeper_starling"
+from steps.documents import DocumentsResult
+from steps.ema_eval import EmaEvalResult, ema_eval
+from steps.lm_eval import LmEvalResult, lm_eval
 
 
 def headline(run: Finished) -> Iterator[str]:
-    """What the final model is worth, what was left out of the user's files, and how long it took."""
-    evaluation, scored = run.result(f"ema_eval/{FINAL_PHASE}"), run.result(f"lm_eval/{FINAL_PHASE}")
-    if evaluation is not None:
-        first = evaluation.averages[0] if evaluation.averages else None
-        weights, value = ("hot", evaluation.hot_mean) if first is None else ("averaged", first.mean)
-        domains = "1 held-out domain" if len(evaluation.hot) == 1 else f"{len(evaluation.hot)} held-out domains"
-        yield (
-            f"{FINAL_PHASE}: {value:.3f} bits per byte ({weights} weights, mean of {domains}) after "
-            f"{evaluation.consumed_tokens:,} tokens"
-        )
-    if scored is not None:
-        from runtime.report.contents import Score, leading, mean
-
-        scores = leading(
-            [Score(FINAL_PHASE, s.task, s.num_fewshot, s.metric, s.value, s.stderr, s.chance) for s in scored.scores]
-        )
-        if scores:
-            accuracy = mean({score.label: score.value for score in scores})
-            chance = mean({score.label: score.chance or 0.0 for score in scores})
-            yield f"lm-eval: mean accuracy {accuracy:.3f} over {len(scores)} tasks; guessing gives {chance:.3f}"
-        for s in scored.scores:
-            if (said := implausible(value=s.value, chance=s.chance, num_items=s.num_items)) is not None:
-                yield f"lm-eval, {s.task}, {s.num_fewshot}-shot, {s.metric}: {said}"
+    """Yield the final model's quality, what was dropped from the user's files, and the time that the run took."""
+    steps = run.graph.steps
+    phases = phases_in(steps)
+    if phases:
+        final = main_line_of(legs_in(phases))[-1]
+        evaluations = (step for step in steps if step.kind is ema_eval and step.config.phase.step.name == final)
+        scores = (step for step in steps if step.kind is lm_eval and _scored_phase(step) == final)
+        yield from quality(final, _result(run, evaluations), _result(run, scores))
     for name in run.steps:
         if name.startswith("extract/") and (result := run.result(name)) is not None:
-            left_out = {reason: count for reason, count in result.dropped.items() if reason != "empty"}
-            if left_out:
-                listed = ", ".join(f"{reason}: {count:,}" for reason, count in left_out.items())
-                yield f"{name} left out what it could not read ({listed})"
+            yield from _unreadable(name, result)
     if run.seconds is not None:
         minutes, seconds = divmod(round(run.seconds), 60)
         yield f"done in {minutes} min {seconds} s" if minutes else f"done in {seconds} s"
+
+
+def quality(phase: str, evaluation: EmaEvalResult | None, scored: LmEvalResult | None) -> Iterator[str]:
+    """Yield bits per byte and scores of a phase, as far as they are there."""
+    if evaluation is not None:
+        average = evaluation.averages[0] if evaluation.averages else None
+        weights, value = ("weights", evaluation.hot_mean) if average is None else ("EMA weights", average.mean)
+        domains = "1 held-out domain" if len(evaluation.hot) == 1 else f"{len(evaluation.hot)} held-out domains"
+        yield (
+            f"{phase}: {value:.3f} bits per byte ({weights}, mean of {domains}) after "
+            f"{evaluation.consumed_tokens:,} tokens"
+        )
+    if scored is None:
+        return
+    from runtime.report.contents import Score, leading, mean
+
+    scores = leading(
+        [Score(phase, s.task, s.num_fewshot, s.metric, s.value, s.stderr, s.chance) for s in scored.scores]
+    )
+    if scores:
+        accuracy = mean({score.label: score.value for score in scores})
+        chance = mean({score.label: score.chance or 0.0 for score in scores})
+        tasks = counted(len(scores), "task")
+        yield f"{phase}: lm-eval mean accuracy {accuracy:.3f} over {tasks}; guessing gives {chance:.3f}"
+    for s in scored.scores:
+        if (warning := implausible(value=s.value, chance=s.chance, num_items=s.num_items)) is not None:
+            yield f"lm-eval, {s.task}, {s.num_fewshot}-shot, {s.metric}: {warning}"
+
+
+def _unreadable(name: str, result: DocumentsResult) -> Iterator[str]:
+    dropped = {reason: count for reason, count in result.dropped.items() if reason != "empty"}
+    if dropped:
+        listed = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.items())
+        yield f"{name} dropped documents that it could not read ({listed})"
+
+
+def _result(run: Finished, steps: Iterator[Step]) -> Any:
+    step = next(steps, None)
+    return None if step is None else run.result(step.name)
+
+
+def _scored_phase(scores: Step) -> str:
+    return str(scores.config.export.step.config.phase.step.name)

@@ -4,13 +4,13 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from marin_dag.quantities import in_short
 from marin_dag.values.changes import nearest
-from pipelines.picture_file import DRAWING, refuse_unwritable, write_picture
+from pipelines.picture_file import DRAWING, check_writable, write_picture
 from pipelines.timeline import phase_before
 from runtime.data.consumption import Consumption, PhaseSpan, consumption
 from runtime.training.timeline import KEEP_THE_DATA_POSITION
@@ -39,7 +39,7 @@ def command(estimate: Estimate = lambda arguments: {}) -> Command:
     def run(session: Session) -> int:
         chart = session.parsed.chart
         if chart is not None:
-            refuse_unwritable("--chart", chart, (DRAWING,))
+            check_writable("--chart", chart, (DRAWING,))
         mix = mix_to(_phase(session), Records(session.store), estimate(session.parsed))
         print(rendered(mix))
         if chart is not None:
@@ -51,7 +51,7 @@ def command(estimate: Estimate = lambda arguments: {}) -> Command:
         return NOTHING_WOULD_RUN
 
     summary = "tokens and epochs of each source by phase, up to PHASE (by default the last)"
-    return Command("mix", "[PHASE]", summary, run, 0, 1, _add_arguments, ("--set",), WRITES_WHAT_IS_ASKED_FOR)
+    return Command("mix", "[PHASE]", summary, run, 0, 1, _add_arguments, ("--set",))
 
 
 def _add_arguments(parser: Any) -> None:

@@ -10,9 +10,10 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
-from marin_dag.plan.remarks import Remark
+from marin_dag.plan.lint import LintWarning
 from marin_dag.quantities import in_short
-from runtime.model.config import LLAMA3_ROPE, LlamaConfig
+from runtime.model.config import LLAMA3_ROPE
+from runtime.model.llama.config import LlamaConfig
 from runtime.optim.schedule import Rewarm, WsdS
 from runtime.report.recipe import rate
 from runtime.training.timeline import Leg
@@ -35,24 +36,25 @@ MOST_B2, LARGE_TOKENS_PER_STEP = 0.98, 2**19
 """An update of few tokens wants a long memory; tr8's had 4 million."""
 
 
-def model_remarks(legs: Mapping[str, Leg]) -> dict[str, list[Remark]]:
+def model_remarks(legs: Mapping[str, Leg]) -> dict[str, list[LintWarning]]:
     """By phase; of those of which there is nothing to say there is no entry."""
     return {name: found for name, leg in legs.items() if (found := [*_of(leg, legs)])}
 
 
-def _of(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[Remark]:
+def _of(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[LintWarning]:
     if leg.parent is None and leg.settings.restore == "everything":  # of an import it is "weights"
         model = leg.settings.model
-        yield from _of_name(leg)
-        yield from _of_shape(model)
-        yield from _of_initialization(model)
-        yield from _of_large_model(leg, legs)
+        if isinstance(model, LlamaConfig):
+            yield from _of_name(leg, model)
+            yield from _of_shape(model)
+            yield from _of_initialization(model)
+            yield from _of_large_model(leg, model, legs)
     yield from _of_rope(leg, legs)
     yield from _of_b2(leg, legs)
 
 
-def _of_name(leg: Leg) -> Iterator[Remark]:
-    model, found = leg.settings.model, SIZE_IN_A_NAME.search(leg.name)
+def _of_name(leg: Leg, model: LlamaConfig) -> Iterator[LintWarning]:
+    found = SIZE_IN_A_NAME.search(leg.name)
     if found is None:
         return
     named = float(found[1]) * (1e9 if found[2] in "bB" else 1e6)
@@ -66,25 +68,25 @@ def _of_name(leg: Leg) -> Iterator[Remark]:
     missing = (named - model.num_parameters) / (3 * model.num_hidden_layers * model.hidden_size)
     intermediate_size = _rounded(model.intermediate_size + missing)
     if LEAST_MLP_RATIO <= intermediate_size / model.hidden_size <= MOST_MLP_RATIO:
-        yield Remark(text, {"model.intermediate_size": str(intermediate_size)})
+        yield LintWarning(text, {"model.intermediate_size": str(intermediate_size)})
     else:
         num_layers = max(round(model.num_hidden_layers * named / model.num_parameters), 1)
-        yield Remark(text, {"model.num_hidden_layers": str(num_layers)})
+        yield LintWarning(text, {"model.num_hidden_layers": str(num_layers)})
 
 
-def _of_shape(model: LlamaConfig) -> Iterator[Remark]:
+def _of_shape(model: LlamaConfig) -> Iterator[LintWarning]:
     hidden, heads, kv_heads = model.hidden_size, model.num_attention_heads, model.num_key_value_heads
     mlp, attention = 3 * hidden * model.intermediate_size, 2 * hidden * model.head_dim * (heads + kv_heads)
     ratio, share = model.intermediate_size / hidden, mlp / (mlp + attention)
     if not LEAST_MLP_RATIO <= ratio <= MOST_MLP_RATIO or share < LEAST_MLP_SHARE:
-        yield Remark(
+        yield LintWarning(
             f"model.intermediate_size is {ratio:.3g} times the hidden size, and the MLP {share:.0%} of a layer's "
             f"weights; of published models it is {LEAST_MLP_RATIO:g} to {MOST_MLP_RATIO:g} times, and most of a layer",
             {"model.intermediate_size": str(_rounded(max(8 * hidden / 3, attention / (3 * hidden))))},
         )
     if model.head_dim > MOST_HEAD_DIM:
         num_heads = max(heads * model.head_dim // 128, 1)
-        yield Remark(
+        yield LintWarning(
             f"model.head_dim is {model.head_dim}, and that of published models {MOST_HEAD_DIM} at most",
             {
                 # First, and a divisor of both: each of the three alone has to be a model.
@@ -94,35 +96,34 @@ def _of_shape(model: LlamaConfig) -> Iterator[Remark]:
             },
         )
     if hidden > MOST_WIDTH_OVER_DEPTH * model.num_hidden_layers:
-        yield Remark(
+        yield LintWarning(
             f"the model is {hidden:,} wide and {model.num_hidden_layers} layers deep, "
             f"{hidden / model.num_hidden_layers:.0f} to 1; published models have 205 to 1 at most, most about 128",
             {"model.num_hidden_layers": str(math.ceil(hidden / 128))},
         )
 
 
-def _of_initialization(model: LlamaConfig) -> Iterator[Remark]:
+def _of_initialization(model: LlamaConfig) -> Iterator[LintWarning]:
     usual = math.sqrt(2 / (5 * model.hidden_size))
     if not model.use_qk_norm and model.initializer_range > MOST_INITIALIZER_FACTOR * usual:
-        yield Remark(
+        yield LintWarning(
             f"model.initializer_range is {model.initializer_range:g}, {model.initializer_range / usual:.2g} times "
             f"sqrt(2 / (5 hidden_size)), without QK-norm: tr8-104B diverged of so wide a beginning",
             {"model.initializer_range": f"{usual:.2g}"},
         )
 
 
-def _of_large_model(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[Remark]:
-    model = leg.settings.model
+def _of_large_model(leg: Leg, model: LlamaConfig, legs: Mapping[str, Leg]) -> Iterator[LintWarning]:
     highest = max(_highest_rate(other) for other in legs.values() if leg.name in _line_to(other, legs))
     if model.num_parameters >= LARGE_NUM_PARAMETERS and highest > HIGH_LEARNING_RATE and not model.use_qk_norm:
-        yield Remark(
+        yield LintWarning(
             f"{in_short(model.num_parameters)} parameters at a learning rate of {rate(highest)} without QK-norm: so "
             "Marin's 32B spiked at 7e-4, z-loss and clipping notwithstanding, until it had one",
             {"model.use_qk_norm": "true"},
         )
 
 
-def _of_rope(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[Remark]:
+def _of_rope(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[LintWarning]:
     """Of the phase that takes it, unless the recipe goes over to another one: then it is known."""
     rope, model = leg.settings.rope, leg.settings.model
     if (model.vocab_size, rope.rope_theta) != (LLAMA3_VOCAB_SIZE, LLAMA2_ROPE_THETA):
@@ -131,17 +132,17 @@ def _of_rope(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[Remark]:
         return
     if any(other.settings.rope != rope for other in legs.values() if leg.name in _line_to(other, legs)):
         return
-    yield Remark(
+    yield LintWarning(
         f"rope.rope_theta is {rope.rope_theta:,.0f}, as in Llama 2, and the {model.vocab_size:,} ids are those of "
         "Llama 3, which has 500,000, scaled",
         {"rope": json.dumps(dataclasses.asdict(LLAMA3_ROPE))},
     )
 
 
-def _of_b2(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[Remark]:
+def _of_b2(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[LintWarning]:
     if _has_long_memory(leg) and not (leg.parent is not None and _has_long_memory(legs[leg.parent])):
         b2 = leg.settings.b2
-        yield Remark(
+        yield LintWarning(
             f"b2 is {b2:g}, with {in_short(leg.tokens_per_step)} tokens an update: the second moment is a mean over "
             f"about {1 / (1 - b2):,.0f} updates, and follows late where gradients grow",
             {"b2": "0.95"},

@@ -24,7 +24,7 @@ from pipelines.roles import weights_by_source
 from pipelines.scales import LAPTOP
 from pipelines.source import Source
 from pipelines.sources import OWN_FILES, corpus_sources
-from pipelines.timeline import remarks
+from pipelines.timeline import lint
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm import OdmPaper, OdmReleased
 from runtime.data.mixing.policies import MixingPolicy
@@ -144,6 +144,6 @@ if __name__ == "__main__":
             name="online_mixing",
             results=RESULTS,
             commands=OWN_COMMANDS,
-            remarks=remarks,
+            lint=lint,
         )
     )

@@ -1,4 +1,4 @@
-"""Where a picture is to go: refused before anything is worked out for it, and written with an error that says where."""
+"""Output files of commands that draw: checked before the work, written with an error that names the file."""
 
 import os
 import tempfile
@@ -11,30 +11,32 @@ PAGE, DRAWING = ".html", ".svg"
 
 
 def kind_of(path: str) -> str:
-    """The ending of a file as it is written here: `.htm` and `.HTML` are `.html`."""
+    """Return the ending of a file in lower case; `.htm` counts as `.html`."""
     suffix = Path(path).suffix.lower()
     return PAGE if suffix == ".htm" else suffix
 
 
-def refuse_unwritable(option: str, path: str, kinds: Sequence[str]) -> None:
-    """Refuses a file that could not be written, or of a kind that is not drawn; leaves nothing behind.
+def check_writable(option: str, path: str, kinds: Sequence[str]) -> None:
+    """Raise unless a file can be written and its ending is one of `kinds`; leaves no file behind.
 
     Raises:
-        UserError: with the option, the file and what to do.
+        UserError: names the option, the file and what to do.
     """
     file = Path(path)
     if "://" in path:
-        raise UserError(f"{option} {path}: it is written on this machine; name a local file.")
+        raise UserError(f"{option} {path}: the file must be local. Name a path without {path.partition('://')[0]}://.")
     if kind_of(path) not in kinds:
         shown = file.suffix or "no ending"
-        raise UserError(f"{option} {path}: {shown} is no kind of picture; end it in {' or '.join(kinds)}.")
+        raise UserError(
+            f"{option} {path}: cannot draw a file with {shown}. Use a name that ends in {' or '.join(kinds)}."
+        )
     folder = file.absolute().parent
     if not folder.is_dir():
-        raise UserError(f"{option} {path}: there is no folder {folder}; make it, or name another file.")
+        raise UserError(f"{option} {path}: folder {folder} does not exist. Create it, or name another file.")
     if file.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
-        raise UserError(f"{option} {path}: it cannot be written; name another file.")
+        raise UserError(f"{option} {path}: no permission to write. Name another file.")
     if not file.exists():
-        # Permission bits do not tell: root has all of them, and nothing is made in /sys, or on a disk without inodes.
+        # Permission bits are not enough: root has all of them, and /sys or a full disk still refuses new files.
         try:
             tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
@@ -42,10 +44,10 @@ def refuse_unwritable(option: str, path: str, kinds: Sequence[str]) -> None:
 
 
 def write_picture(option: str, path: str, content: str) -> None:
-    """Writes what `refuse_unwritable` let pass.
+    """Write a file that `check_writable` accepted.
 
     Raises:
-        UserError: it could not be written after all, as on a full disk; a part of it may be there.
+        UserError: the write failed, as on a full disk; a part of the file may exist.
     """
     try:
         Path(path).write_text(content, encoding="utf-8")
@@ -54,4 +56,4 @@ def write_picture(option: str, path: str, content: str) -> None:
 
 
 def _refused(option: str, path: str, error: OSError) -> UserError:
-    return UserError(f"{option} {path}: it could not be written ({error.strerror or error}); name another file.")
+    return UserError(f"{option} {path}: write failed ({error.strerror or error}). Name another file.")

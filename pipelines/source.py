@@ -1,4 +1,4 @@
-"""Source: one corpus, what it stands for, and its way from where it lies to clean documents."""
+"""Source: one corpus, what it stands for, and its steps from the publisher to clean documents."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -29,42 +29,39 @@ from steps.filter import FilterConfig, filter_documents
 
 
 class Source(BaseModel, frozen=True, extra="forbid"):
-    """One corpus and its way to documents."""
-
     name: str
-    """A label: of its steps, and on the page."""
+    """The label of its steps, also in reports."""
     role: str
-    """What it stands for in a mixture (`pipelines.roles`)."""
+    """Its role in a mixture (`pipelines.roles`)."""
     description: str
     licence: str
     fetch: Fetch
     formats: tuple[Format, ...]
-    rules: tuple[Rule, ...]
-    """Empty: the corpus is used as it was published."""
-    minhash: MinHash | None
-    """None: the corpus is used as it was published."""
+    rules: tuple[Rule, ...] = ()
+    """Empty for a corpus that is used as published."""
+    minhash: MinHash | None = None
+    """None for a corpus that is used as published."""
     size_in_bytes: float
-    """About how much text it gives: sources of one role share its weight by this."""
+    """About how much text it gives; sources of one role share its weight by size."""
     decontamination: Literal["drop", "report"] = "drop"
     num_tokens: float | None = None
-    """The publisher's own count, where there is one."""
+    """The publisher's count, if any."""
     key: str = ""
-    """What mixtures and evaluations call it, which is part of their identity; the name, if not given. A source whose
-    name is a user's choice has a key of its own, so that another name changes nothing."""
+    """The name in mixtures and evaluations, and so in identities; `name` if empty. A source that a user named has a key
+    of its own, so that renaming changes no identity."""
     origin: str = ""
-    """What messages call its only file, if a person knows it under another name."""
+    """The name of its only file in messages, if its author knows it under another name."""
 
     @property
     def identity(self) -> str:
-        """`key`, or the name."""
         return self.key or self.name
 
 
-# What no text should look like, whatever it is about.
+# No text should look like this, whatever it is about.
 DEGENERATE: tuple[Rule, ...] = (SingleCharacter(), RepeatedPeriod())
 
-# Reference pages are lists of short entries by nature: FineWeb's limit on short lines would drop a third of them,
-# and the names that a page explains come back in it more often than Gopher allows for prose.
+# Reference pages are lists of short entries: FineWeb's limit on short lines would drop a third of them, and the names
+# that a page explains recur more often than Gopher allows for prose.
 WEB_RULES: tuple[Rule, ...] = (
     *DEGENERATE,
     GopherQuality(),
@@ -75,7 +72,7 @@ WEB_RULES: tuple[Rule, ...] = (
     FineWebQuality(max_short_lines=0.9, max_duplicate_line_characters=0.2),
 )
 CODE_RULES: tuple[Rule, ...] = (*DEGENERATE, Length(min_words=20), CodeLayout())
-# Docstrings hold formulae, examples and tables of parameters: the rules for prose do not fit, a least length does.
+# Docstrings hold formulae, examples and tables of parameters, which rules for prose would drop.
 DOCSTRING_RULES: tuple[Rule, ...] = (*DEGENERATE, Length(min_words=30, max_words=100_000))
 HOWTO_RULES: tuple[Rule, ...] = (*DEGENERATE, Length(min_words=25, max_words=100_000))
 
@@ -85,7 +82,7 @@ TESTS = ("*/tests/*", "*/test_*.py", "*/conftest.py")
 def documents_of(
     source: Source, items: Step[EvaluationItemsResult], against: Sequence[Step[DedupResult]] = ()
 ) -> Step[DecontaminateResult]:
-    """download -> extract -> filter -> dedup -> decontaminate; what a source does not ask for is no step.
+    """Chain download, extract, filter, dedup and decontaminate, without the steps that the source does not ask for.
 
     `against` are the deduplicated sources whose copy of a text stays before this one's.
     """
@@ -106,7 +103,7 @@ def documents_of(
 
 
 def clean_documents(sources: Iterable[Source], items: Step[EvaluationItemsResult]) -> dict[str, Step]:
-    """Key of each source -> its clean documents. A text that two of them have stays with the one of higher priority."""
+    """Return the clean documents by key; a text of two sources stays in the one with the higher priority."""
     sources = list(sources)
     found: dict[str, Step] = {}
     earlier: list[Step] = []
@@ -117,12 +114,11 @@ def clean_documents(sources: Iterable[Source], items: Step[EvaluationItemsResult
     return {source.identity: found[source.identity] for source in sources}
 
 
-def by_name(*sources: Source) -> dict[str, Source]:
-    """Sources by their names, which must differ."""
-    found = {source.name: source for source in sources}
-    if len(found) != len(sources):
-        taken = [source.name for source in sources]
-        twice = sorted({name for name in taken if taken.count(name) > 1})
-        files = sorted(source.origin or source.name for source in sources if source.name in twice)
-        raise ValueError(f"two sources have one name, {', '.join(twice)}: {', '.join(files)}; rename one of them.")
+def by_name(sources: Iterable[Source]) -> dict[str, Source]:
+    """Return the sources by name; raise ValueError if two have one name."""
+    found: dict[str, Source] = {}
+    for source in sources:
+        if (other := found.setdefault(source.name, source)) is not source:
+            files = ", ".join(sorted(each.origin or each.name for each in (other, source)))
+            raise ValueError(f"two sources have the name {source.name}: {files}. Rename one of them.")
     return found

@@ -3,18 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
+from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.store.store import Store
 from pipelines.attempts import attempt_events, phases_by_digest, shared_note
-from pipelines.picture_file import PAGE, refuse_unwritable, write_picture
+from pipelines.picture_file import PAGE, check_writable, write_picture
 from runtime.tracking.stalls import DataStalls, sum_stalls
 
 
 def _stalls(session: Session) -> int:
     path = session.parsed.page
     if path is not None:
-        refuse_unwritable("--page", path, (PAGE,))
+        check_writable("--page", path, (PAGE,))
     phases = phases_by_digest(session.graph().steps)
     if not phases:
         raise UserError(f"stalls: the pipeline {session.pipeline!r} trains nothing.")
@@ -75,5 +75,4 @@ COMMAND = Command(
     0,
     _add_arguments,
     ("--set",),
-    WRITES_WHAT_IS_ASKED_FOR,
 )

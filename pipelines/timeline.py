@@ -1,6 +1,6 @@
-"""The timeline of a recipe in words: every phase and branch, what each changes, and the jumps that are meant.
+"""The timeline of a recipe in words: each phase and branch, what it changes, and which jumps it acknowledges.
 
-Read off the steps of the graph, so that `--set`, forks and another scale show what they would run. No JAX, no NumPy.
+It is read off the steps of the graph, so that `--set`, forks and scales show what they would run. No JAX, no NumPy.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.step import Step
-from marin_dag.plan.remarks import Remark
+from marin_dag.plan.lint import LintWarning
 from marin_dag.quantities import counted
 from pipelines.data_remarks import data_remarks
 from pipelines.model_remarks import model_remarks
@@ -22,21 +22,21 @@ from runtime.report.recipe import described, rate, shares, side_branches
 from runtime.training.timeline import Change, Leg, PhaseSettings, changes, learning_rate_jump, legs_of
 
 SCHEMA = "marin_dag.timeline/1"
-SAID_OF_EVERY_PHASE = ("rope", "mixture")
-"""What a reader holds against the published table phase by phase, and would otherwise look for further up."""
+SHOWN_IN_EVERY_PHASE = ("rope", "mixture")
+"""Fields that each phase shows although it inherits them, as the published table does."""
 VALUE_WIDTH = 120 - 22
-"""Characters of a terminal, less those of the name of a field."""
+"""Characters of a line behind the name of a field."""
 HEADINGS = ("phase", "until step", "steps", "tokens at its end", "batch", "learning rate", "decay", "EMA", "z-loss")
 
 
 def phase_before(phase: Step) -> Input[Any] | None:
-    """The phase that this one starts from; None from scratch, and from weights that no phase here has trained."""
+    """Return the phase that this one starts from; None for a start from scratch or from imported weights."""
     start = phase.predecessor
     return start if start is not None and start.step.kind.continues is not None else None
 
 
 def phases_in(steps: Iterable[Step]) -> dict[str, Step]:
-    """The training phases among the steps of a graph, each after the one it starts from."""
+    """Return the training phases among some steps, each after the one it starts from."""
     found: dict[str, Step] = {}
 
     def add(step: Step) -> None:
@@ -53,7 +53,7 @@ def phases_in(steps: Iterable[Step]) -> dict[str, Step]:
 
 
 def legs_in(phases: Mapping[str, Step]) -> dict[str, Leg]:
-    """Where each phase stands in its run."""
+    """Return the position of each phase in its run."""
     starts = {
         name: (start.step.name, phase.config.begin_step)
         for name, phase in phases.items()
@@ -62,19 +62,19 @@ def legs_in(phases: Mapping[str, Step]) -> dict[str, Leg]:
     return legs_of({name: phase.config for name, phase in phases.items()}, starts)
 
 
-def remarks(graph: Graph) -> dict[str, list[Remark]]:
-    """What is right about phases of a graph and perhaps not meant."""
-    return remarks_on(legs_in(phases_in(graph.steps)))
+def lint(graph: Graph) -> dict[str, list[LintWarning]]:
+    """Return the lint warnings about the phases of a graph, by phase."""
+    return lint_on(legs_in(phases_in(graph.steps)))
 
 
-def remarks_on(legs: Mapping[str, Leg]) -> dict[str, list[Remark]]:
-    """The same, by phase; of those of which there is nothing to say there is no entry."""
+def lint_on(legs: Mapping[str, Leg]) -> dict[str, list[LintWarning]]:
+    """Return the lint warnings about phases, by phase; phases without a warning have no entry."""
     kinds = data_remarks(legs), model_remarks(legs), rate_remarks(legs), validation_remarks(legs)
-    return {name: found for name in legs if (found := [remark for kind in kinds for remark in kind.get(name, ())])}
+    return {name: found for name in legs if (found := [warning for kind in kinds for warning in kind.get(name, ())])}
 
 
 def main_line_of(legs: Mapping[str, Leg], forks: Collection[str] = ()) -> list[str]:
-    """The phases that lead to the phase with the most tokens: the run itself, without its branches and `forks`."""
+    """Return the phases that lead to the phase with the most tokens: the run without branches and `forks`."""
     written = [name for name in legs if name not in forks]
     last: str | None = max(written or legs, key=lambda name: legs[name].end_tokens)
     line: list[str] = []
@@ -85,7 +85,7 @@ def main_line_of(legs: Mapping[str, Leg], forks: Collection[str] = ()) -> list[s
 
 
 def main_line_first(legs: Mapping[str, Leg], forks: Collection[str] = ()) -> list[str]:
-    """All phases: the main line, then its branches."""
+    """Return the names of all phases: the main line, then its branches."""
     main_line = main_line_of(legs, forks)
     return [*main_line, *(name for name in legs if name not in main_line)]
 
@@ -93,9 +93,9 @@ def main_line_first(legs: Mapping[str, Leg], forks: Collection[str] = ()) -> lis
 def render(
     phases: Mapping[str, Step], refused: Mapping[str, str], forks: Collection[str] = (), names: Collection[str] = ()
 ) -> str:
-    """A table of all phases, then each phase in full: what it says, changes and acknowledges, and why it is `refused`.
+    """Return a table of all phases, then each phase in full: its settings, changes, acknowledgements and refusal.
 
-    With `names`, these phases alone, without the totals.
+    With `names`, only these phases are shown, without totals.
     """
     legs = legs_in(phases)
     main_line = main_line_of(legs, forks)
@@ -121,13 +121,13 @@ def render(
 
 
 def twins_in(phases: Mapping[str, Step]) -> dict[str, str]:
-    """Each phase that has the output of one before it, under another name, and the first name of that output."""
+    """Return each phase whose output an earlier phase also has, and the first name of that output."""
     first: dict[str, str] = {}
     return {name: found for name, step in phases.items() if (found := first.setdefault(step.key, name)) != name}
 
 
 def own_steps(phases: Mapping[str, Step], names: Iterable[str]) -> dict[str, int]:
-    """Updates that each of these phases makes; what several share, as stops of one training, counts for one of them."""
+    """Return the steps that each phase trains itself; steps that several phases share count for the first of them."""
     legs = legs_in(phases)
     reached: dict[str, int] = {}
     found: dict[str, int] = {}
@@ -140,7 +140,7 @@ def own_steps(phases: Mapping[str, Step], names: Iterable[str]) -> dict[str, int
 
 
 def trained_tokens(phases: Mapping[str, Step], names: Iterable[str]) -> int:
-    """Tokens of all updates that these phases make, each counted once."""
+    """Return the tokens that these phases train on, counting shared steps once."""
     legs = legs_in(phases)
     return sum(steps * legs[name].tokens_per_step for name, steps in own_steps(phases, names).items())
 
@@ -148,17 +148,17 @@ def trained_tokens(phases: Mapping[str, Step], names: Iterable[str]) -> int:
 def document(
     phases: Mapping[str, Step], refused: Mapping[str, str], forks: Collection[str] = (), names: Collection[str] = ()
 ) -> dict[str, Any]:
-    """The same for other programs, in the same order; a number that JSON does not have is a string: "Infinity"."""
+    """Return the timeline as JSON data, in the same order; infinities are strings, such as "Infinity"."""
     legs = legs_in(phases)
     main_line = main_line_of(legs, forks)
     order = [name for name in main_line_first(legs, forks) if not names or name in names]
-    notes = remarks_on(legs)
-    told = [
+    notes = lint_on(legs)
+    phases_as_json = [
         _as_json(legs[name], phases, name in main_line, refused.get(name))
         | {"notes": [{"text": note.text, "cure": dict(note.cure)} for note in notes.get(name, ())]}
         for name in order
     ]
-    return {"schema": SCHEMA, "phases": json.loads(json.dumps(told), parse_constant=str)}
+    return {"schema": SCHEMA, "phases": json.loads(json.dumps(phases_as_json), parse_constant=str)}
 
 
 def _as_json(leg: Leg, phases: Mapping[str, Step], is_main: bool, refused: str | None) -> dict[str, Any]:
@@ -193,11 +193,11 @@ def _as_json(leg: Leg, phases: Mapping[str, Step], is_main: bool, refused: str |
 
 def _refused(problem: str | None) -> list[str]:
     lines = [] if problem is None else problem.splitlines()
-    return [f"  {'' if index else 'REFUSED by a plan: '}{line}" for index, line in enumerate(lines)]
+    return [f"  {'' if index else 'REFUSED by the plan: '}{line}" for index, line in enumerate(lines)]
 
 
 def _left(leg: Leg, phases: Mapping[str, Step]) -> Any:
-    """The settings that a phase leaves: it may do so in the middle of the one before, and meets its rate there."""
+    """Return the parent's settings at the step where the phase leaves it, which may be before the parent's end."""
     return phases[str(leg.parent)].config.model_copy(update={"until_step": leg.begin_step})
 
 
@@ -218,7 +218,7 @@ def _row(leg: Leg, *, is_branch: bool) -> tuple[str, ...]:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Columns side by side: the first to the left, numbers to the right."""
+    """Return rows as columns: names and learning rates left-aligned, numbers right-aligned."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -243,18 +243,18 @@ def _in_full(leg: Leg, legs: Mapping[str, Leg], phases: Mapping[str, Step], show
         f"{settings.sequence_length:,} = {leg.end_tokens:,}"
     )
     first, last = leg.rates
-    lines.append(f"  learning rate  {rate(first)} at its first update, {rate(last)} at its last")
-    for remark in remarks_on(legs).get(leg.name, ()):
-        lines += [f"  note           {remark.text}", f"                 instead: {remark.options(leg.name)}"]
+    lines.append(f"  learning rate  {rate(first)} at its first step, {rate(last)} at its last")
+    for warning in lint_on(legs).get(leg.name, ()):
+        lines += [f"  note           {warning.text}", f"                 instead: {warning.options(leg.name)}"]
     lines += _cycles(leg)
     if before is None:
         lines.append(f"  model          {settings.model.num_parameters:,} parameters, seed {settings.seed}")
         always = ("learning_rate", "weight_decay", "b1", "b2", "eps", "max_norm", "averages", "z_loss", "rope")
-        told = {field: described(getattr(settings, field)) for field in always}
-        told |= {field: described(value) for field in ("skip", "replay") if (value := getattr(settings, field))}
+        shown_fields = {field: described(getattr(settings, field)) for field in always}
+        shown_fields |= {field: described(value) for field in ("skip", "replay") if (value := getattr(settings, field))}
         if settings.packing != "concatenate":
-            told["packing"] = settings.packing
-        lines += [f"  = {field:<17} {line}" for field, value in told.items() for line in _filled("", value)]
+            shown_fields["packing"] = settings.packing
+        lines += [f"  = {field:<17} {line}" for field, value in shown_fields.items() for line in _filled("", value)]
         lines += [f"  = {'mixture':<17} {line}" for line in _mixture(settings.mixture, leg.begin_step)]
         return lines
     left = _left(leg, phases)
@@ -262,15 +262,15 @@ def _in_full(leg: Leg, legs: Mapping[str, Leg], phases: Mapping[str, Step], show
     for change in changed:
         lines += _change(leg, left, change)
     if not changed:
-        lines.append("  = everything as in the phase before")
-    for field in SAID_OF_EVERY_PHASE:
+        lines.append("  = all settings as in the phase before")
+    for field in SHOWN_IN_EVERY_PHASE:
         if field not in {change.field for change in changed}:
             lines += _unchanged(leg, field, legs, shown)
     return lines
 
 
 def _unchanged(leg: Leg, field: str, legs: Mapping[str, Leg], shown: Collection[str]) -> list[str]:
-    """A setting and the phase that set it; a mixture, being long, in full only where that phase is not shown too."""
+    """Return an inherited setting and the phase that set it; a mixture in full only where that phase is not shown."""
     origin, value = leg.name, getattr(leg.settings, field)
     while (parent := legs[origin].parent) is not None and getattr(legs[parent].settings, field) == value:
         origin = parent
@@ -281,7 +281,7 @@ def _unchanged(leg: Leg, field: str, legs: Mapping[str, Leg], shown: Collection[
 
 
 def _cycles(leg: Leg) -> list[str]:
-    """Those that end within the phase, which may begin in the middle of its schedule."""
+    """Return a line for each kind of WSD-S cycle that ends within the phase."""
     schedule = leg.settings.learning_rate
     if not isinstance(schedule, WsdS):
         return []
@@ -306,8 +306,8 @@ def _change(leg: Leg, before: PhaseSettings, change: Change) -> list[str]:
         return [f"  ~ {'mixture':<17} {line}" for line in lines]
     old, new = described(change.before), described(change.after)
     whole = f"{old}  ->  {new}"
-    told = [whole] if len(whole) <= VALUE_WIDTH else [*_filled("", old), *_filled("->  ", new)]
-    lines = [f"  ~ {change.field:<17} {line}" for line in told]
+    values = [whole] if len(whole) <= VALUE_WIDTH else [*_filled("", old), *_filled("->  ", new)]
+    lines = [f"  ~ {change.field:<17} {line}" for line in values]
     if not change.is_abrupt:
         return lines
     jump = ""
@@ -323,7 +323,7 @@ def _change(leg: Leg, before: PhaseSettings, change: Change) -> list[str]:
 
 
 def _mixture(mixture: MixtureSchedule, begin_step: int, before: Mapping[str, float] | None = None) -> list[str]:
-    """The shares at that step, and each that follows; with those `before` each beside what it was."""
+    """Return the shares at a step and at each later change; with `before`, each beside its previous value."""
     lines = []
     later = [segment for segment in mixture.segments if segment.start_step > begin_step]
     for segment in (mixture.segment_at(begin_step), *later):
@@ -331,14 +331,14 @@ def _mixture(mixture: MixtureSchedule, begin_step: int, before: Mapping[str, flo
         now = segment.shares()
         lines += _filled(begin, shares(now, before))
         if before is not None:
-            left_out = {source: share for source, share in before.items() if source not in now}
-            lines += _filled("no longer: ", shares(left_out)) if left_out else []
+            removed = {source: share for source, share in before.items() if source not in now}
+            lines += _filled("no longer: ", shares(removed)) if removed else []
             before = now
     return lines
 
 
 def _filled(begin: str, listed: str) -> list[str]:
-    """What is listed behind `begin`, broken after a comma where a line would not fit beside the name of its field."""
+    """Return a list behind `begin`, broken after commas into lines of at most `VALUE_WIDTH` characters."""
     lines, indent = [begin], " " * len(begin)
     for word in listed.split(", "):
         if len(lines[-1]) + len(word) >= VALUE_WIDTH and lines[-1] not in (begin, indent):

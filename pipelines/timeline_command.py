@@ -1,13 +1,13 @@
-"""timeline: every phase of the recipe, what it changes, and what a plan would refuse; `--plot FILE` draws it."""
+"""The command `timeline`: each phase, its changes, and what a plan would refuse; `--plot FILE` draws it."""
 
 import json
 from typing import Any
 
-from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
+from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.plan.config_checks import refusals
 from marin_dag.values.changes import nearest
-from pipelines.picture_file import DRAWING, PAGE, kind_of, refuse_unwritable, write_picture
+from pipelines.picture_file import DRAWING, PAGE, check_writable, kind_of, write_picture
 from pipelines.timeline import document, phases_in, render
 
 
@@ -15,16 +15,16 @@ def _timeline(session: Session) -> int:
     parsed = session.parsed
     phases = phases_in(session.graph().steps)
     if not phases:
-        raise UserError(f"timeline: the pipeline {session.pipeline!r} trains nothing.")
+        raise UserError(f"timeline: the recipe {session.pipeline!r} has no training phase.")
     for name in parsed.names:
         if name not in phases:
             raise UserError(
-                f"timeline {name}: there is no such phase.{nearest(name, phases)} `timeline` lists them all."
+                f"timeline {name}: no phase has this name.{nearest(name, phases)} `timeline` lists all phases."
             )
     if parsed.plot is not None:
         if parsed.names or parsed.json:
-            raise UserError("timeline --plot draws every phase, for people; leave out the names of phases and --json.")
-        refuse_unwritable("--plot", parsed.plot, (PAGE, DRAWING))
+            raise UserError("timeline --plot draws every phase. Remove the names of phases and --json.")
+        check_writable("--plot", parsed.plot, (PAGE, DRAWING))
     refused = refusals(phases[name] for name in parsed.names or phases)
     forks = frozenset(fork.name for fork in session.forks.all())
     if parsed.json:
@@ -32,7 +32,7 @@ def _timeline(session: Session) -> int:
     else:
         print(render(phases, refused, forks, parsed.names))
     if parsed.plot is not None:
-        from pipelines.timeline_plot import draw  # the words alone need no NumPy
+        from pipelines.timeline_plot import draw  # only the drawing needs NumPy
 
         is_page = kind_of(parsed.plot) == PAGE
         drawn = draw(f"Timeline of {session.pipeline}", phases, refused, forks, is_page=is_page)
@@ -54,5 +54,4 @@ COMMAND = Command(
     100,
     _add_arguments,
     ("--set", "--json"),
-    WRITES_WHAT_IS_ASKED_FOR,
 )

@@ -68,9 +68,10 @@ def _segments(leg: Leg) -> Iterator[tuple[int, int]]:
     schedule = leg.settings.learning_rate
     match schedule:
         case Linear() | Cosine():
-            yield schedule.start_step, schedule.start_step + schedule.decay_steps
+            warmup_steps = schedule.warmup_steps if isinstance(schedule, Cosine) else 0
+            yield schedule.first_step, schedule.first_step + warmup_steps + schedule.decay_steps
         case Rewarm():
-            yield schedule.start_step, schedule.start_step + schedule.warmup_steps
+            yield schedule.first_step, schedule.first_step + schedule.warmup_steps
         case WsdS():
             yield 0, schedule.warmup_steps
             ends = [*(cycles.start_step for cycles in schedule.cycles[1:]), leg.settings.until_step]

@@ -1,17 +1,12 @@
-"""Tootsie 8B: the whole recipe, its five phases and a coda, its side branches, its evaluations and its report.
+"""Tootsie 8B: the whole recipe, with five phases and a coda, side branches, evaluations and a report.
 
     python pipelines/tootsie.py --dry-run            what would run, and why
     python pipelines/tootsie.py                      run what is stale
     python pipelines/tootsie.py --set phoenix.z_loss=1e-4
 
-Read `phases` against the public table row by row: what is not written is inherited from the phase before,
-and a jump that is meant is acknowledged.
+`phases` follows the public table row by row. A phase inherits each setting that it does not name from the phase
+before it, and acknowledges each jump.
 """
-
-if __name__ == "__main__":  # first: the other imports take half a second
-    from marin_dag.run.early_interrupt import say_it_in_one_line
-
-    say_it_in_one_line()
 
 import argparse
 import hashlib
@@ -20,51 +15,34 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from marin_dag.cli.main import main
 from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
-from pipelines import (
-    certified_command,
-    compile_report,
-    curves_command,
-    mix_command,
-    mixtures,
-    stalls_command,
-    timeline_command,
-)
+from pipelines import mixtures, recipe
 from pipelines.corpus import Corpus, corpus_of, eight_b_corpus, laptop_corpus
 from pipelines.eight_b_sources import eight_b_sources
 from pipelines.evaluation import evaluated, exported, reported, scored
-from pipelines.fork_report import fork_report
-from pipelines.headline import headline
 from pipelines.scales import SCALES, Scale
 from pipelines.sources import OWN_FILES, laptop_sources
-from pipelines.stalls_beside_report import write_stalls
-from pipelines.timeline import remarks
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.schedule import Constant, Linear, Rewarm, WsdS
-from steps.ema_eval import ema_eval
 from steps.phase_config import TrainPhaseConfig
 from steps.train_phase import train_phase
 
-# Of the laptop's sources under its vocabulary, right to a third; only until they are tokenized.
 BYTES_PER_TOKEN = 3.5
-# What a person wants to see in the end.
+"""Estimate for the laptop's sources and vocabulary, within a third; used until they are tokenized."""
 RESULTS = {
     "report": "report.html",
     "report/forks": "report.html",
     "hf_export/deeper_starling": "model",
     "lm_eval/deeper_starling": "scores.json",
 }
-
-# What each fork of a phase, made on the command line, gets as well.
-FOLLOW = {train_phase: (ema_eval,)}
+"""Outputs that a finished run shows."""
 
 
 def build(arguments: argparse.Namespace) -> Sequence[Step]:
-    """The whole graph of one scale; its targets are the report and everything that nothing else needs."""
+    """Return the targets of one scale: the report, which needs everything else."""
     if arguments.compile and arguments.json:
-        raise UserError("--json says what the plan is, and --compile writes a page for people; leave one of them out.")
+        raise UserError("--compile and --json: --compile prints a page for people. Remove one of the two options.")
     scale = SCALES[arguments.scale]
     if arguments.corpus is not None:
         corpus = corpus_of(arguments.corpus, scale)
@@ -76,17 +54,17 @@ def build(arguments: argparse.Namespace) -> Sequence[Step]:
 
 
 def tootsie(scale: Scale, corpus: Corpus) -> list[Step]:
-    """The recipe over any corpus, at any scale."""
+    """Return the recipe's targets for a corpus and a scale."""
     main_line = phases(scale, corpus)
     side = branches(scale, corpus, main_line)
     evaluations = evaluated(scale, corpus, main_line | side)
     exports = exported(scale, corpus, main_line)
     scores = scored(scale, corpus, exports)
-    return [reported(scale, corpus, main_line, side, evaluations, exports, scores)]
+    return [reported(scale, corpus, [*evaluations.values(), *exports.values(), *scores.values()])]
 
 
 def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
-    """The main line: kestrel, ocelot, jellyfish, phoenix, starling, deeper_starling."""
+    """Return the main line: kestrel, ocelot, jellyfish, phoenix, starling, deeper_starling."""
     ends, rate = scale.boundaries, scale.rate
     small, large, largest = scale.batches
 
@@ -96,7 +74,7 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
             start=None,
             until_step=ends.kestrel,
             model=scale.model,
-            # Theta 10,000 without scaling was a mistake, found after 2.7 trillion tokens and mended in ocelot.
+            # Theta 10,000 without scaling was a mistake, found after 2.7 trillion tokens and fixed in ocelot.
             rope=LLAMA2_ROPE,
             sequence_length=scale.sequence_length,
             global_batch_size=small.global_batch_size,
@@ -133,7 +111,7 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
         num_microbatches=large.num_microbatches,
         scatter_kernel="xla",
         learning_rate=Constant(rate * 1.7e-3),
-        # The public recipe never says so: from here on the optimiser's new default applied.
+        # Not written in the public recipe: from here on the optimizer's new default applied.
         weight_decay=0.1,
         averages=(scale.average,),
         acknowledge=("learning_rate", "weight_decay", "rope"),
@@ -141,13 +119,13 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
     jellyfish = ocelot.then(
         "jellyfish",
         until_step=ends.jellyfish,
-        learning_rate=Linear(rate * 1.7e-3, scale.cooled_rate, ends.ocelot, ends.jellyfish - ends.ocelot),
+        learning_rate=Linear(rate * 1.7e-3, scale.cooled_rate, decay_steps=ends.jellyfish - ends.ocelot),
         **corpus.mixture(mixtures.COOLDOWN_V1),
     )
     phoenix = jellyfish.then(
         "phoenix",
         until_step=ends.phoenix,
-        learning_rate=Rewarm(scale.cooled_rate, rate * 1.7e-3, ends.jellyfish, scale.rewarm_steps),
+        learning_rate=Rewarm(scale.cooled_rate, rate * 1.7e-3, warmup_steps=scale.rewarm_steps),
         **corpus.mixture(mixtures.PHOENIX_WARM, (ends.phoenix_warm, mixtures.PHOENIX)),
     )
     starling = phoenix.then(
@@ -155,8 +133,8 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
         until_step=ends.starling,
         global_batch_size=largest.global_batch_size,
         num_microbatches=largest.num_microbatches,
-        # The public line has 80,000 steps from 1,320,000 on, an update before the phase: its rates are 1.2e-5 lower.
-        learning_rate=Linear(rate * 1.7e-3, scale.deeply_cooled_rate, ends.phoenix, ends.starling - ends.phoenix),
+        # The public line starts at 1,320,000, one step before the phase, so that its rates are 1.2e-5 lower.
+        learning_rate=Linear(rate * 1.7e-3, scale.deeply_cooled_rate, decay_steps=ends.starling - ends.phoenix),
         z_loss=1e-4,
         **corpus.mixture(mixtures.STARLING),
     )
@@ -169,14 +147,14 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
 
 
 def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[str, Step]:
-    """The side branches, each from the phase it left."""
+    """Return the side branches, each from the phase it leaves."""
     ends, rate = scale.boundaries, scale.rate
     ocelot, jellyfish = main_line["ocelot"], main_line["jellyfish"]
 
     cooldown_v2 = ocelot.then(
         "cooldown_v2",
         until_step=ends.jellyfish,
-        learning_rate=Linear(rate * 1.7e-3, scale.cooled_rate, ends.ocelot, ends.jellyfish - ends.ocelot),
+        learning_rate=Linear(rate * 1.7e-3, scale.cooled_rate, decay_steps=ends.jellyfish - ends.ocelot),
         **corpus.mixture(mixtures.COOLDOWN_V2),
     ).on(scale.main_resources)
     dessert_bad = jellyfish.then(
@@ -190,13 +168,13 @@ def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[s
     raccoon_soft = jellyfish.then(
         "raccoon_soft",
         until_step=ends.raccoon_soft,
-        learning_rate=Linear(scale.cooled_rate, rate * 1.7e-5, ends.jellyfish, ends.raccoon_soft - ends.jellyfish),
+        learning_rate=Linear(scale.cooled_rate, rate * 1.7e-5, decay_steps=ends.raccoon_soft - ends.jellyfish),
     ).on(scale.branch_resources)
-    # The moments of the optimiser were deleted from the checkpoint by hand; the code never says so.
+    # The optimizer's moments were deleted from the checkpoint by hand; the public code does not show it.
     raccoon_softer = raccoon_soft.then(
         "raccoon_softer",
         until_step=ends.raccoon_softer,
-        learning_rate=Linear(rate * 1.7e-5, rate * 1e-6, ends.raccoon_soft, ends.raccoon_softer - ends.raccoon_soft),
+        learning_rate=Linear(rate * 1.7e-5, rate * 1e-6, decay_steps=ends.raccoon_softer - ends.raccoon_soft),
         restore="everything_but_optimizer",
         acknowledge=("restore",),
     )
@@ -204,11 +182,11 @@ def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[s
     hypnotic = jellyfish.then(
         "spoonbill_hypnotic",
         until_step=ends.spoonbill,
-        learning_rate=Linear(scale.cooled_rate, rate * 2.75e-5, ends.jellyfish, ends.spoonbill - ends.jellyfish),
+        learning_rate=Linear(scale.cooled_rate, rate * 2.75e-5, decay_steps=ends.spoonbill - ends.jellyfish),
         **corpus.mixture(mixtures.SPOONBILL),
     ).on(scale.branch_resources)
-    # The same training with norms watched every ten steps, which is how the growing head was found. It is the same
-    # trajectory, cut where the focused variants leave it, so nothing of it is trained twice.
+    # The public run repeated this phase with norms every ten steps, which is how the growing head was found. Here it
+    # shares the training of spoonbill_hypnotic, cut where the focused variants leave it.
     norms_half = hypnotic.fork("spoonbill_norms_half", until_step=ends.spoonbill_half)
     norms = norms_half.then("spoonbill_norms", until_step=ends.spoonbill)
     focused_fp32 = norms_half.then(
@@ -223,7 +201,7 @@ def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[s
     deeper = focused_zloss.then(
         "spoonbill_deeper",
         until_step=ends.spoonbill_deeper,
-        learning_rate=Linear(rate * 2.75e-5, rate * 2.75e-6, ends.spoonbill, ends.spoonbill_deeper - ends.spoonbill),
+        learning_rate=Linear(rate * 2.75e-5, rate * 2.75e-6, decay_steps=ends.spoonbill_deeper - ends.spoonbill),
     )
     every = [cooldown_v2, dessert_bad, dessert, raccoon_soft, raccoon_softer]
     every += [hypnotic, norms_half, norms, focused_fp32, focused_zloss, deeper]
@@ -231,7 +209,7 @@ def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[s
 
 
 def source_tokens(arguments: argparse.Namespace) -> dict[str, float]:
-    """About how many tokens each source will have, until it is tokenized; what nobody knows is left out."""
+    """Return an estimate of each source's tokens, used until it is tokenized; unknown sources have no entry."""
     if arguments.scale == "8b":
         return {source.name: source.num_tokens for source in eight_b_sources().values() if source.num_tokens}
     sources = {} if arguments.corpus is not None else laptop_sources()
@@ -239,7 +217,7 @@ def source_tokens(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def variant(arguments: argparse.Namespace) -> str:
-    """The recipe that the arguments choose: each scale, and each own corpus, has forks of its own."""
+    """Return the variant that the arguments choose; each scale and each own corpus has its own forks."""
     if arguments.corpus is None:
         return "" if arguments.scale == "laptop" else str(arguments.scale)
     folder = Path(arguments.corpus).absolute()
@@ -248,36 +226,23 @@ def variant(arguments: argparse.Namespace) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The choices that are Tootsie's own."""
+    """Declare the options that only Tootsie has."""
     parser.add_argument("--scale", choices=sorted(SCALES), default="laptop", help="size of everything (default laptop)")
     parser.add_argument("--corpus", metavar="DIR", help=f"train on the {' '.join(OWN_FILES)} of DIR, each a source")
-    compile_report.add_argument(parser)
 
 
-OWN_COMMANDS = (
-    timeline_command.COMMAND,
-    mix_command.command(source_tokens),
-    stalls_command.COMMAND,
-    certified_command.COMMAND,
-    curves_command.COMMAND,
-)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command of the recipe; return its exit code. `argv` replaces the process's arguments."""
+    return recipe.main(
+        build,
+        name="tootsie",
+        add_arguments=add_arguments,
+        results=RESULTS,
+        source_tokens=source_tokens,
+        variant=variant,
+        argv=argv,
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(
-        main(
-            build,
-            add_arguments=add_arguments,
-            name="tootsie",
-            results=RESULTS,
-            summary=headline,
-            commands=OWN_COMMANDS,
-            on_dry_run=compile_report.report,
-            only_dry_run=("--compile",),
-            follow=FOLLOW,
-            variant=variant,
-            with_forks=fork_report,
-            after_run=write_stalls,
-            remarks=remarks,
-        )
-    )
+    sys.exit(main())

@@ -7,14 +7,14 @@ finds a step between, or of one whose number is its length.
 
 from collections.abc import Mapping
 
-from marin_dag.plan.remarks import Remark
+from marin_dag.plan.lint import LintWarning
 from runtime.training.timeline import Leg
 
 MEASUREMENTS = 10
 """That many a phase has by what is proposed instead."""
 
 
-def validation_remarks(legs: Mapping[str, Leg]) -> dict[str, list[Remark]]:
+def validation_remarks(legs: Mapping[str, Leg]) -> dict[str, list[LintWarning]]:
     """By phase; of those that are measured on their way, or not at all, there is no entry."""
     return {
         name: [_of(leg)]
@@ -39,8 +39,8 @@ def _is_taken_over(leg: Leg, legs: Mapping[str, Leg]) -> bool:
     return False
 
 
-def _of(leg: Leg) -> Remark:
-    return Remark(
+def _of(leg: Leg) -> LintWarning:
+    return LintWarning(
         f"validate_every_steps is {leg.settings.validate_every_steps:,}, and the phase goes from step "
         f"{leg.begin_step:,} to {leg.settings.until_step:,}: held-out text is measured as it begins and as it ends",
         {"validate_every_steps": str(max(leg.steps // MEASUREMENTS, 1))},

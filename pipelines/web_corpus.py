@@ -1,14 +1,14 @@
 """Web corpus: pages of a crawl become clean documents, a token cache, and the first steps of a model that reads it.
 
     python pipelines/web_corpus.py --dry-run
-    python pipelines/web_corpus.py --backend local              a small crawl of its own making; nothing is downloaded
-    python pipelines/web_corpus.py --warc DIR --evals DIR       your own WARC files, against your own evaluation sets
+    python pipelines/web_corpus.py --backend local              a small built-in crawl, without a download
+    python pipelines/web_corpus.py --warc DIR --evals DIR       your WARC files and your evaluation sets
 
-Language, Gopher's, C4's and FineWeb's rules, a classifier of one's own, exact and near duplicates, spans that stand
-elsewhere, evaluation sets: each is a step, and `drops.md` says what each of them dropped and why.
+Each of these is a step: the rules of language, Gopher, C4 and FineWeb, a trained classifier, exact and near duplicates,
+repeated spans, evaluation sets. `drops.md` shows what each step dropped and why.
 """
 
-if __name__ == "__main__":  # first: the other imports take half a second
+if __name__ == "__main__":  # before the other imports, which take half a second
     from marin_dag.run.early_interrupt import say_it_in_one_line
 
     say_it_in_one_line()
@@ -26,9 +26,10 @@ from marin_dag.graph.step import Step
 from pipelines import curves_command, stalls_command
 from pipelines.source import DEGENERATE
 from pipelines.sources import COMPANIONS, MAX_NAMED, evaluation_items_step
-from pipelines.timeline import remarks
+from pipelines.timeline import lint
 from runtime.data.mixture import MixtureSchedule
-from runtime.model.config import LLAMA2_ROPE, LlamaConfig
+from runtime.model.config import LLAMA2_ROPE
+from runtime.model.llama.config import LlamaConfig
 from runtime.optim.schedule import Constant
 from runtime.text.extraction.formats import JsonLines, PydocTopics, WebArchive
 from runtime.text.filter_rules import (
@@ -59,8 +60,8 @@ from steps.train_phase import train_phase
 from steps.train_quality_classifier import TrainQualityClassifierConfig, train_quality_classifier
 from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
 
-# FineWeb's filters in FineWeb's order (arXiv:2406.17557, section 3): it left out C4's rule that a line must end in a
-# terminal mark, which alone drops 30 % of the tokens.
+# FineWeb's filters in its order (arXiv:2406.17557, section 3), without C4's rule that a line must end in a terminal
+# mark, which alone drops 30 % of the tokens.
 RULES: tuple[Rule, ...] = (
     Language(("en",), min_probability=0.65),
     *DEGENERATE,
@@ -70,9 +71,9 @@ RULES: tuple[Rule, ...] = (
     C4Document(),
     FineWebQuality(),
 )
-# DCLM keeps a tenth; a corpus of a few hundred pages has no nine tenths to spare.
+# DCLM keeps a tenth, too few of some hundred pages.
 QUALITY = QualityScore(keep_fraction=0.9)
-# Of a few dozen documents some must fall to either side.
+# Large enough for some of a few dozen documents.
 VALIDATION_SHARE = 0.2
 EVALUATION_SET = "*.jsonl"
 STEPS = 20
@@ -91,7 +92,7 @@ RESULTS = {"drops": "drops.md", "train": ""}
 
 
 def build(arguments: argparse.Namespace) -> Sequence[Step]:
-    """The page of drops, and a model that begins to read while the rest of the text is still being tokenized."""
+    """Build the page of drops, and a model that begins to read before all text is tokenized."""
     crawl, items = _crawl_and_items(arguments)
     pages = extract("extract", ExtractConfig(download=crawl, formats=(WebArchive(),)))
     ruled = filter_documents("filter/rules", FilterConfig(documents=pages, rules=RULES))
@@ -117,7 +118,7 @@ def build(arguments: argparse.Namespace) -> Sequence[Step]:
 
 
 def _crawl_and_items(arguments: argparse.Namespace) -> tuple[Step, Step]:
-    """WARC files, and the items that the corpus must not hold."""
+    """Return the WARC files, and the items that the corpus must not hold."""
     if arguments.warc is None:
         crawl: Step = example_crawl("crawl", ExampleCrawlConfig(python=installed_python()))
     else:
@@ -140,15 +141,15 @@ def _evaluation_sets(folder: str) -> Files:
     ]
     if others:
         raise UserError(
-            f"{folder}: {listed(others, MAX_NAMED)} would not be looked for in the corpus: an evaluation set is a file "
-            f"of JSON lines ({EVALUATION_SET}). Unpack or convert what it must not hold, and take the rest out of the "
-            "folder."
+            f"{folder}: {listed(others, MAX_NAMED)} would not be searched for in the corpus: an evaluation set is a "
+            f"file of JSON lines ({EVALUATION_SET}). Unpack or convert evaluation sets, and take other files out of "
+            "the folder."
         )
     return found
 
 
 def _wanted(arguments: argparse.Namespace) -> Step:
-    """Documents of the kind that is wanted: the classifier's positives."""
+    """Return the documents that the classifier learns to prefer."""
     if arguments.wanted is not None:
         fetched = download("download/wanted", DownloadConfig(fetch=files_in(arguments.wanted, "*.jsonl.gz", "*.jsonl")))
         return extract("extract/wanted", ExtractConfig(download=fetched, formats=(JsonLines(),)))
@@ -181,7 +182,7 @@ def _first_steps(cache: Step) -> Step:
 
 
 def summary(run: Finished) -> Iterator[str]:
-    """What is left of the crawl."""
+    """Print how much of the crawl is left."""
     drops = run.result("drops")
     if drops is not None:
         yield (
@@ -191,12 +192,12 @@ def summary(run: Finished) -> Iterator[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where the pages lie, and what they are held against."""
-    parser.add_argument("--warc", metavar="DIR", help="folder of *.warc.gz (default: a small crawl of its own making)")
+    """Add the folders of pages, evaluation sets and preferred documents."""
+    parser.add_argument("--warc", metavar="DIR", help="folder of *.warc.gz (default: a small built-in crawl)")
     parser.add_argument(
         "--evals", metavar="DIR", help="folder of evaluation sets, *.jsonl (default: the pinned package)"
     )
-    parser.add_argument("--wanted", metavar="DIR", help="folder of *.jsonl.gz that the classifier is to like (default: "
+    parser.add_argument("--wanted", metavar="DIR", help="folder of *.jsonl.gz for the classifier to prefer (default: "
                         "Python's help topics)")  # fmt: skip
 
 
@@ -209,6 +210,6 @@ if __name__ == "__main__":
             results=RESULTS,
             summary=summary,
             commands=(stalls_command.COMMAND, curves_command.COMMAND),
-            remarks=remarks,
+            lint=lint,
         )
     )

@@ -2,6 +2,7 @@
 
 import functools
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
@@ -30,14 +31,14 @@ class DecontaminateConfig(BaseModel, frozen=True, extra="forbid"):
     documents: Input[DocumentsResult]
     evaluation_items: Input[EvaluationItemsResult]
     action: Literal["drop", "report"] = "drop"
-    """"report" keeps every document: for corpora that a recipe uses as they were published."""
+    """"report" keeps every document, for corpora that a recipe uses as published."""
     shards_in_flight: Runtime[int] = 64
 
 
 class DecontaminateResult(DocumentsResult, frozen=True, extra="forbid"):
     hits: str
-    """JSON lines, one a hit: document id, task, item (row of its file), field, byte span in the document, words.
-    Words that several items have are a hit for each."""
+    """JSON lines, one a hit and item: document id, task, item (row of its file), field, byte span in the document,
+    words."""
     num_hits: int
     hits_by_task: dict[str, int]
 
@@ -48,30 +49,24 @@ class DecontaminatedShard(DocumentsShard, frozen=True, extra="forbid"):
 
 @step(policy="tracked", packages=("numpy", "pyarrow"))
 def decontaminate(config: DecontaminateConfig, context: StepContext) -> DecontaminateResult:
+    import fsspec
+
     paths = [config.documents.join(shard) for shard in config.documents.result.shards]
     index = config.evaluation_items.join(config.evaluation_items.result.ngram_index)
     write = functools.partial(_decontaminate_shard, index, config.action)
     shards = context.map(write, paths, in_flight=config.shards_in_flight)
     fields = documents_fields(
-        context, shards, emptied="Every document overlaps with an evaluation item: this source is an evaluation set."
+        context, shards, emptied="Every document overlaps with an evaluation item: the source is an evaluation set."
     )
-    hits_by_task: dict[str, int] = {}
-    for shard in shards:
-        for task, count in shard.hits_by_task.items():
-            hits_by_task[task] = hits_by_task.get(task, 0) + count
-    _join_hits(context, len(shards))
-    return DecontaminateResult(
-        **fields, hits=HITS_FILE, num_hits=sum(hits_by_task.values()), hits_by_task=dict(sorted(hits_by_task.items()))
-    )
-
-
-def _join_hits(context: StepContext, num_shards: int) -> None:
-    import fsspec
-
+    hits_by_task: Counter[str] = Counter()
     with fsspec.open(f"{context.output_path}/{HITS_FILE}", "wb", auto_mkdir=True) as report:
-        for index in range(num_shards):
-            with fsspec.open(f"{context.output_path}/shards/{index:05d}/{HITS_FILE}", "rb") as file:
+        for number, shard in enumerate(shards):
+            hits_by_task.update(shard.hits_by_task)
+            with fsspec.open(f"{context.output_path}/shards/{number:05d}/{HITS_FILE}", "rb") as file:
                 report.write(file.read())
+    return DecontaminateResult(
+        **fields, hits=HITS_FILE, num_hits=hits_by_task.total(), hits_by_task=dict(sorted(hits_by_task.items()))
+    )
 
 
 def _decontaminate_shard(index_folder: str, action: str, shard: str, path: str) -> DecontaminatedShard:
@@ -87,9 +82,7 @@ def _decontaminate_shard(index_folder: str, action: str, shard: str, path: str) 
     num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", clean)
     with fsspec.open(f"{path}/{HITS_FILE}", "wb", auto_mkdir=True) as file:
         file.writelines(json.dumps(hit, ensure_ascii=False).encode() + b"\n" for hit in hits)
-    hits_by_task: dict[str, int] = {}
-    for hit in hits:
-        hits_by_task[str(hit["task"])] = hits_by_task.get(str(hit["task"]), 0) + 1
+    hits_by_task = dict(Counter(str(hit["task"]) for hit in hits))
     return DecontaminatedShard(**shard_fields(path, num_documents, num_bytes, ledger), hits_by_task=hits_by_task)
 
 
@@ -104,15 +97,9 @@ def _clean(
             first_hits.setdefault(hit.document, hit)
             hits.append({**hit._asdict(), "document": batch[hit.document].id})
         for row, document in enumerate(batch):
-            if row not in first_hits or not drop:
+            if row in first_hits and drop:
+                hit = first_hits[row]
+                detail = f"{hit.num_words} words of item {hit.item}, {hit.field}"
+                ledger.drop_document(f"overlaps with {hit.task}", document, detail, excerpt=hit.excerpt)
+            else:
                 yield document
-                continue
-            hit = first_hits[row]
-            detail = f"{hit.num_words} words of item {hit.item}, {hit.field}"
-            ledger.drop(
-                f"overlaps with {hit.task}",
-                document_id=document.id,
-                detail=detail,
-                text=hit.excerpt,
-                num_bytes=len(document.text.encode()),
-            )

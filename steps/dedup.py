@@ -1,6 +1,7 @@
-"""Dedup: documents in, those out that no earlier source and no earlier document of this one says already."""
+"""Dedup: documents in, those out that are no duplicates of an earlier source or an earlier document."""
 
 import functools
+import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -24,34 +25,32 @@ if TYPE_CHECKING:
     from runtime.text.signature_files import SignatureFile
 
 CLUSTERS_FILE = "clusters.jsonl"
-KEPT_FOLDER = "kept"
-DROPS_FOLDER = "drops"
 EXACT, NEAR = "exact duplicate", "near duplicate"
 ELSEWHERE = " of another source"
-"""Added to either reason, where an earlier source has what is dropped here."""
+"""Added to either reason if an earlier source has the document that stays."""
 REASONS = (NEAR, EXACT, NEAR + ELSEWHERE, EXACT + ELSEWHERE)
 
 
 class DedupConfig(BaseModel, frozen=True, extra="forbid"):
     documents: Input[DocumentsResult]
     against: tuple[Input["DedupResult"], ...] = ()
-    """Sources that come before this one, first to last: what they keep is dropped here."""
+    """Earlier sources, first to last: what they keep is dropped here."""
     minhash: MinHash = MinHash()
     shards_in_flight: Runtime[int] = 64
     keys_per_task: int = Field(default=16_000_000, ge=1)
-    """A document has a key for each band and one for its text; so many are compared by one task, at about 80 bytes
-    each, and 600 more for each document that meets another. A band of more keys is compared in parts."""
+    """A document has a key for each band and one for its text. A task compares this many, at about 80 bytes each, and
+    600 bytes more for each document that meets another. A band of more keys is compared in parts."""
 
 
 class DedupResult(DocumentsResult, frozen=True, extra="forbid"):
     clusters: str
-    """JSON lines `{kept, exact, near}` of document ids, in order of the document that stays; `kept` is of another
-    source, where that has it."""
+    """JSON lines `{kept, exact, near}` of document ids, in the order of the documents that stay; `kept` may be of an
+    earlier source."""
     num_clusters: int
     signatures: tuple[str, ...]
-    """Folders of the signatures of the documents that came in, one a shard; relative to the step's output."""
+    """Folders of the signatures of the incoming documents, one a shard; relative to the step's output."""
     kept: tuple[str, ...]
-    """For each of them, which of its documents stay."""
+    """The file, for each folder, that marks which documents stay."""
 
 
 class SignatureShard(BaseModel, frozen=True, extra="forbid"):
@@ -59,13 +58,13 @@ class SignatureShard(BaseModel, frozen=True, extra="forbid"):
 
 
 class _Drops(BaseModel, frozen=True, extra="forbid"):
-    """What one shard loses."""
+    """The drops of one shard."""
 
     shard: str
     dropped: str
-    """File of the rows, and of the places of their reasons in `REASONS`."""
+    """File of the rows, and of their reasons as places in `REASONS`."""
     kept: dict[int, str]
-    """Of the first rows of each reason: the id of the document that stays."""
+    """Ids of the documents that stay, by row, for the first rows of each reason."""
 
 
 def _check(config: DedupConfig) -> None:
@@ -73,33 +72,36 @@ def _check(config: DedupConfig) -> None:
         its = earlier.config_of(DedupConfig)
         if its is not None and its.minhash != config.minhash:
             raise ValueError(
-                f"minhash differs from that of {earlier.name}, which it is compared with; signatures can be compared "
-                "only if they are made alike. Give both the same."
+                f"minhash differs from that of {earlier.name}, which it is compared with. Give both the same."
             )
 
 
 @step(policy="tracked", packages=("numpy", "pyarrow"), check=_check)
 def dedup(config: DedupConfig, context: StepContext) -> DedupResult:
-    """Signatures shard by shard, pairs of equals by ranges of keys, clusters over the pairs, then the shards that stay.
+    """Write signatures by shard, pairs of duplicates by range of keys, clusters of pairs, then the remaining documents.
 
-    A task holds one shard, or the keys of one range and the signatures of those that share one; the step itself holds
+    A task holds one shard, or the keys of one range with the signatures of documents that share a key. The step holds
     two numbers for each document that has a duplicate.
     """
     paths = [config.documents.join(shard) for shard in config.documents.result.shards]
     sign = functools.partial(_sign_shard, config.minhash)
     signed = context.map(sign, paths, in_flight=config.shards_in_flight, name="signatures")
     folders = tuple(f"signatures/{index:05d}" for index in range(len(paths)))
-    earlier = _earlier(config)
-    own = [(f"{context.output_path}/{folder}", None) for folder in folders]
-    files = [*((folder, kept) for folder, kept, _ in earlier), *own]
-    num_documents = sum(shard.num_documents for shard in signed) + sum(count for *_, count in earlier)
+    files: list[tuple[str, str | None]] = [
+        (source.join(folder), source.join(kept))
+        for source in config.against
+        for folder, kept in zip(source.result.signatures, source.result.kept, strict=True)
+    ]
+    num_earlier = len(files)
+    files += [(f"{context.output_path}/{folder}", None) for folder in folders]
+    num_documents = sum(shard.num_documents for shard in signed) + sum(s.result.num_documents for s in config.against)
     tasks = _tasks(config.minhash.num_bands + 1, num_documents, config.keys_per_task)
     compare = functools.partial(_compare_keys, config.minhash, files)
     context.map(compare, tasks, in_flight=config.shards_in_flight, name="pairs")
     pairs = [f"{context.output_path}/pairs/{number:05d}" for number in range(len(tasks))]
-    drops, num_clusters, kept = _clusters(context, paths, files, len(earlier), pairs)
+    drops, num_clusters, kept = _clusters(context, paths, files, num_earlier, pairs)
     shards = context.map(_keep_shard, drops, in_flight=config.shards_in_flight)
-    emptied = "Everything in it stands in the sources before it; leave the source out."
+    emptied = "Earlier sources have all of its documents; leave the source out."
     return DedupResult(
         **documents_fields(context, shards, emptied=emptied),
         clusters=CLUSTERS_FILE,
@@ -107,15 +109,6 @@ def dedup(config: DedupConfig, context: StepContext) -> DedupResult:
         signatures=folders,
         kept=kept,
     )
-
-
-def _earlier(config: DedupConfig) -> list[tuple[str, str, int]]:
-    """Folder, file of the rows that stay, and about the number of documents, of each shard of the sources before."""
-    return [
-        (source.join(folder), source.join(kept), source.result.num_documents // len(source.result.kept))
-        for source in config.against
-        for folder, kept in zip(source.result.signatures, source.result.kept, strict=True)
-    ]
 
 
 def _sign_shard(parameters: MinHash, shard: str, path: str) -> SignatureShard:
@@ -129,7 +122,7 @@ def _sign_shard(parameters: MinHash, shard: str, path: str) -> SignatureShard:
 
 
 def _tasks(num_bands: int, num_documents: int, keys_per_task: int) -> list[tuple[list[int], tuple[int, int]]]:
-    """Bands that are compared together and the range of their keys; the last "band" is that of the texts themselves."""
+    """Return bands that one task compares, and the range of their keys; the last "band" has the keys of the texts."""
     from runtime.text.key_files import ALL_BUCKETS, ranges
 
     if num_documents > keys_per_task:
@@ -143,43 +136,42 @@ def _tasks(num_bands: int, num_documents: int, keys_per_task: int) -> list[tuple
 
 
 def _compare_keys(
-    parameters: MinHash,
-    files: "list[tuple[str, str | None]]",
-    task: tuple[list[int], tuple[int, int]],
-    path: str,
+    parameters: MinHash, files: list[tuple[str, str | None]], task: tuple[list[int], tuple[int, int]], path: str
 ) -> dict[str, int]:
+    from runtime.text.array_files import write_array
     from runtime.text.key_files import Buckets
-    from runtime.text.signature_files import NO_PAIRS, SignatureFile, exact_pairs, near_pairs, write_pairs
+    from runtime.text.signature_files import NO_PAIRS, SignatureFile, exact_pairs, near_pairs
 
     bands, buckets = task[0], Buckets(*task[1])
     signatures = [SignatureFile(folder, kept) for folder, kept in files]
     near = near_pairs(signatures, [band for band in bands if band < parameters.num_bands], parameters, buckets)
     exact = exact_pairs(signatures, buckets) if parameters.num_bands in bands else NO_PAIRS
-    write_pairs(f"{path}/near.npy", near)
-    write_pairs(f"{path}/exact.npy", exact)
+    write_array(f"{path}/near.npy", near)
+    write_array(f"{path}/exact.npy", exact)
     return {"near": len(near), "exact": len(exact)}
 
 
 def _clusters(
     context: StepContext,
     paths: list[str],
-    files: "list[tuple[str, str | None]]",
+    files: list[tuple[str, str | None]],
     num_earlier: int,
     pairs: list[str],
 ) -> tuple[list[_Drops], int, tuple[str, ...]]:
+    """Return the drops of each shard, the number of clusters, and the files that mark which documents stay."""
     import numpy as np
 
-    from runtime.text.array_files import write_array
+    from runtime.text.array_files import read_array, write_array
     from runtime.text.clusters import Components, dropped
-    from runtime.text.signature_files import SignatureFile, read_pairs, starts_of
+    from runtime.text.signature_files import SignatureFile, starts_of
 
     signatures = [SignatureFile(folder, kept) for folder, kept in files]
     starts = starts_of(signatures)
     components = Components()
-    exact = np.concatenate([read_pairs(f"{folder}/exact.npy") for folder in pairs])
+    exact = np.concatenate([read_array(f"{folder}/exact.npy") for folder in pairs])
     components.join(exact)
     for folder in pairs:
-        components.join(read_pairs(f"{folder}/near.npy"))
+        components.join(read_array(f"{folder}/near.npy"))
     found = dropped(components, exact, first_own=int(starts[num_earlier]))
     reasons = found.is_exact + 2 * (found.kept < starts[num_earlier])
     edges = np.searchsorted(found.documents, starts)
@@ -194,8 +186,8 @@ def _clusters(
             sampled |= {int(rows[place] + starts[shard]): (index, int(rows[place])) for place in first}
         stays = np.ones(starts[shard + 1] - starts[shard], bool)
         stays[rows] = False
-        kept.append(f"{KEPT_FOLDER}/{index:05d}.npy")
-        drops.append(f"{context.output_path}/{DROPS_FOLDER}/{index:05d}.npy")
+        kept.append(f"kept/{index:05d}.npy")
+        drops.append(f"{context.output_path}/drops/{index:05d}.npy")
         write_array(f"{context.output_path}/{kept[-1]}", stays)
         write_array(drops[-1], np.stack([rows, reasons[own]], axis=1))
     num_clusters, kept_ids = _write_clusters(context, signatures, found, sampled, len(paths))
@@ -210,9 +202,7 @@ def _write_clusters(
     sampled: Mapping[int, tuple[int, int]],
     num_shards: int,
 ) -> tuple[int, list[dict[int, str]]]:
-    """How many clusters there are, and by shard and row the ids of what stays for the documents that are `sampled`."""
-    import json
-
+    """Return the number of clusters and, by shard and row of the `sampled` documents, the id of the one that stays."""
     import fsspec
     import numpy as np
 
@@ -252,9 +242,7 @@ def _kept(drops: _Drops, ledger: "DropLedger") -> "Iterator[Document]":
 
     reasons = dict(read_array(drops.dropped).tolist())
     for row, document in enumerate(read_documents([drops.shard])):
-        if row not in reasons:
+        if row in reasons:
+            ledger.drop_document(REASONS[reasons[row]], document, f"of {drops.kept.get(row, 'another')}")
+        else:
             yield document
-            continue
-        size = len(document.text.encode())
-        detail = f"of {drops.kept.get(row, 'another')}"
-        ledger.drop(REASONS[reasons[row]], document_id=document.id, detail=detail, text=document.text, num_bytes=size)

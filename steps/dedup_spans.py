@@ -1,7 +1,7 @@
-"""Dedup spans: documents in, the same out without the three-sentence spans that stand elsewhere in the corpus.
+"""Dedup spans: documents in, the same out without three-sentence spans that occur elsewhere in the corpus.
 
-A sentence that goes stands in another document that stays. So a document of which too little is left is dropped only if
-no other lost a sentence for its sake; and no later source loses one for the sake of a document that was dropped.
+A removed sentence survives in another document that stays. A document with too little text left is therefore dropped
+only if no other document lost a sentence for it, and later sources lose none for a dropped document.
 """
 
 import dataclasses
@@ -13,13 +13,7 @@ from pydantic import BaseModel, Field
 
 from marin_dag.graph.step import Input, Runtime, StepContext, step
 from runtime.text.span_rule import RepeatedSpans
-from steps.documents import (
-    SAMPLES_PER_REASON,
-    SHARD_FILE,
-    DocumentsResult,
-    documents_fields,
-    shard_fields,
-)
+from steps.documents import SAMPLES_PER_REASON, SHARD_FILE, DocumentsResult, documents_fields, shard_fields
 from steps.edited_documents import EditedDocumentsResult, EditedDocumentsShard, Edits, edited_fields
 
 if TYPE_CHECKING:
@@ -31,28 +25,27 @@ TOO_LITTLE = "repeated spans: too little is left"
 
 
 class DedupSpansConfig(BaseModel, frozen=True, extra="forbid"):
-    """C4's rule (arXiv:1910.10683, section 2.2), across all shards and the sources before; see `runtime.text.spans`."""
+    """C4's rule (arXiv:1910.10683, section 2.2) across all shards and earlier sources; see `runtime.text.spans`."""
 
     documents: Input[DocumentsResult]
     against: tuple[Input["DedupSpansResult"], ...] = ()
-    """Sources that come before this one, first to last: a span that stands in one of them goes here."""
+    """Earlier sources, first to last: their spans are removed here."""
     spans: RepeatedSpans = RepeatedSpans()
     shards_in_flight: Runtime[int] = 64
     keys_per_task: int = Field(default=8_000_000, ge=1)
-    """So many spans are compared by one task, at about 80 bytes each."""
+    """How many spans one task compares, at about 80 bytes each."""
 
 
 class DedupSpansResult(EditedDocumentsResult, frozen=True, extra="forbid"):
     spans: tuple[str, ...]
-    """Folders of the spans of the documents that came in, one a shard; relative to the step's output."""
+    """Folders of the spans of the incoming documents, one a shard; relative to the step's output."""
     dropped_spans: tuple[str | None, ...]
-    """For each of them, which of its spans went with their documents; None where no document did."""
+    """The file, for each folder, of spans of dropped documents; None without such documents."""
     num_keys: int
     num_held: int
-    """Of the edited ones, those of fewer sentences than may be left, which stay because another document lost these for
-    them."""
+    """Edited documents with fewer sentences than may be left, which stay because others lost these sentences."""
     num_sentences_removed: int
-    """Of the documents that stayed."""
+    """Sentences of documents that stayed."""
 
 
 class SpanShard(BaseModel, frozen=True, extra="forbid"):
@@ -70,13 +63,13 @@ def _check(config: DedupSpansConfig) -> None:
         its = earlier.config_of(DedupSpansConfig)
         if its is not None and its.spans.min_words != config.spans.min_words:
             raise ValueError(
-                f"spans.min_words differs from that of {earlier.name}, which it is compared with; give both the same."
+                f"spans.min_words differs from that of {earlier.name}, which it is compared with. Give both the same."
             )
 
 
 @step(policy="tracked", packages=("numpy", "pyarrow"), check=_check)
 def dedup_spans(config: DedupSpansConfig, context: StepContext) -> DedupSpansResult:
-    """Spans shard by shard, repeats range of keys by range of keys, then the shards without them."""
+    """Write spans by shard, repeats by range of keys, then the shards without them."""
     from runtime.text.key_files import ranges
 
     paths = [config.documents.join(shard) for shard in config.documents.result.shards]
@@ -98,9 +91,7 @@ def dedup_spans(config: DedupSpansConfig, context: StepContext) -> DedupSpansRes
     edit = functools.partial(_edit_shard, parts, len(paths), config.spans.min_sentences_left)
     items = [(path, f"{context.output_path}/{own[index]}", index) for index, path in enumerate(paths)]
     shards = context.map(edit, items, in_flight=in_flight)
-    fields = documents_fields(
-        context, shards, emptied="Every text of it stands in the sources before it; leave it out."
-    )
+    fields = documents_fields(context, shards, emptied="Earlier sources have all of its texts; leave the source out.")
     return DedupSpansResult(
         **fields,
         **edited_fields(context, shards),
@@ -148,11 +139,10 @@ def _edit_shard(parts: list[str], num_shards: int, min_left: int, item: tuple[st
 
 @dataclasses.dataclass
 class _SpanEdits(Edits):
-    """Beside what went out: of which documents little is left, and where those stood that went."""
-
     num_held: int = 0
     num_sentences: int = 0
     dropped_rows: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    """Sentences of dropped documents."""
 
 
 def _left(
@@ -170,15 +160,9 @@ def _left(
         if not isinstance(found, Edited):
             yield found
         elif found.num_left < min_left and not found.is_held:
-            text = found.document.text
             edits.dropped_rows.append(found.rows)
-            ledger.drop(
-                TOO_LITTLE,
-                document_id=found.document.id,
-                detail=f"{found.num_left} sentences of {found.num_left + len(found.removed)}, at least {min_left}",
-                text=text,
-                num_bytes=len(text.encode()),
-            )
+            detail = f"{found.num_left} sentences of {found.num_left + len(found.removed)}, at least {min_left}"
+            ledger.drop_document(TOO_LITTLE, found.document, detail)
         else:
             edits.count(found.document.text, found.text)
             edits.num_held += found.num_left < min_left

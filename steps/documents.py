@@ -1,4 +1,4 @@
-"""What every step that yields documents returns: Parquet shards, counts, and what was dropped and why."""
+"""Documents: the result of every step that yields them, as Parquet shards, counts, and drops with their reasons."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ SAMPLES_PER_REASON = 20
 
 
 class ShardSize(BaseModel, frozen=True, extra="forbid"):
-    """What was written into one shard: whoever reads it can tell whether something is gone."""
+    """The content of one shard, so that a reader notices a loss."""
 
     num_documents: int
     num_bytes: int
@@ -32,16 +32,16 @@ class DocumentsResult(BaseModel, frozen=True, extra="forbid"):
     num_bytes: int
     """UTF-8 bytes of the text of all documents."""
     shard_sizes: tuple[ShardSize, ...] = ()
-    """Of each of `shards`; the tokenize step refuses documents whose shards were not counted."""
+    """Sizes, one a shard; the tokenize step refuses documents without them."""
     dropped: dict[str, int]
     """Documents dropped by this step, by reason."""
     dropped_bytes: dict[str, int] = {}
-    """UTF-8 bytes of the texts of those; 0 for what had no text, since it could not be read."""
+    """UTF-8 bytes of the dropped texts; 0 for unreadable pieces."""
     dropped_samples: str | None = None
-    """JSON lines `{reason, id, detail, excerpt}`: a few samples a reason; relative to the step's output."""
+    """JSON lines `{reason, id, detail, excerpt}`, a few a reason; relative to the step's output."""
 
     def sizes_by_shard(self, name: str) -> tuple[ShardSize, ...]:
-        """`shard_sizes`, held against the totals; `name` is what the step is called in errors."""
+        """Return `shard_sizes`; raise UserError if they do not add up to the totals of step `name`."""
         totals = (
             len(self.shard_sizes),
             sum(size.num_documents for size in self.shard_sizes),
@@ -50,16 +50,15 @@ class DocumentsResult(BaseModel, frozen=True, extra="forbid"):
         expected = (len(self.shards), self.num_documents, self.num_bytes)
         if totals != expected:
             raise UserError(
-                f"{name}: its shards were counted as {totals[0]} shards, {totals[1]} documents and {totals[2]} bytes; "
-                f"it says that it has {expected[0]}, {expected[1]} and {expected[2]}. Whoever reads it could not tell "
-                "what is lost: give `shard_sizes` one entry for each of `shards`."
+                f"{name}: shard_sizes add up to {totals[0]} shards, {totals[1]} documents and {totals[2]} bytes, the "
+                f"result has {expected[0]}, {expected[1]} and {expected[2]}. Give `shard_sizes` one entry for each of "
+                "`shards`."
             )
         return self.shard_sizes
 
 
 class DocumentsShard(BaseModel, frozen=True, extra="forbid"):
-    """What one shard of such a step reports; its documents lie in its own folder under `SHARD_FILE`, and the samples of
-    what it dropped, if anything, under `DROPPED_FILE`: the step would else hold those of all its shards."""
+    """The result of one shard; its folder holds the documents and, if any were dropped, samples of the dropped ones."""
 
     num_documents: int
     num_bytes: int
@@ -68,7 +67,7 @@ class DocumentsShard(BaseModel, frozen=True, extra="forbid"):
 
 
 def shard_fields(path: str, num_documents: int, num_bytes: int, ledger: "DropLedger") -> dict[str, Any]:
-    """Fields of a `DocumentsShard`; writes the samples of what was dropped into its folder."""
+    """Return the fields of a `DocumentsShard`; write the samples of dropped documents into its folder."""
     if ledger.samples:
         ledger.write(f"{path}/{DROPPED_FILE}")
     return {
@@ -80,7 +79,7 @@ def shard_fields(path: str, num_documents: int, num_bytes: int, ledger: "DropLed
 
 
 def as_text(sample: Mapping[str, str], origin: str) -> str:
-    """Where a sample of what was dropped stood, why it was, and what of it; `origin` as in `documents_fields`."""
+    """Return a sample of a drop as one line; `origin` as in `documents_fields`."""
     _, anchored, anchor = sample["id"].partition("#")
     return f"{f'{origin}{anchored}{anchor}' if origin else sample['id']}: {sample['reason']}: {sample['detail']}"
 
@@ -93,13 +92,17 @@ def documents_fields(
     dropped_before: Sequence[tuple[str, str, str]] = (),
     origin: str = "",
 ) -> dict[str, Any]:
-    """Fields of a `DocumentsResult` over the shards of `context.map`; writes the samples of what was dropped.
+    """Return the fields of a `DocumentsResult` for the shards of `context.map`; write samples of dropped documents.
 
-    `dropped_before` is what was dropped before there were shards: reason, id and detail of each. `origin` is what a
-    message calls the only file, if not by its name in the ids.
+    Args:
+        context: The step's context.
+        shards: The results of all shards, in order.
+        emptied: The fix for a source without documents left.
+        dropped_before: Reason, id and detail of pieces that were dropped before there were shards.
+        origin: The name of the only file in messages, if not its name in the ids.
 
-    No document at all is an error, and `emptied` says what to do about it: an empty source would be found only
-    hours later, by a mixture that waits for it.
+    Raises:
+        UserError: no document is left. Without the error, a mixture would find the empty source hours later.
     """
     from runtime.text.drops import DropLedger, read_samples
 
@@ -114,14 +117,15 @@ def documents_fields(
     dropped = dict(sorted(ledger.counts.items()))
     if ledger.samples:
         ledger.write(f"{context.output_path}/{DROPPED_FILE}")
-    if sum(shard.num_documents for shard in shards) == 0:
+    num_documents = sum(shard.num_documents for shard in shards)
+    if num_documents == 0:
         reasons = ", ".join(f"{reason}: {count}" for reason, count in dropped.items()) or "nothing was dropped"
         first = f" The first is {as_text(ledger.samples[0], origin)}" if ledger.samples else ""
         others = f"; samples are in {context.output_path}/{DROPPED_FILE}." if ledger.samples else ""
         raise UserError(f"{context.name}: no document is left ({reasons}). {emptied}{first}{others}")
     return {
         "shards": tuple(f"shards/{index:05d}/{SHARD_FILE}" for index in range(len(shards))),
-        "num_documents": sum(shard.num_documents for shard in shards),
+        "num_documents": num_documents,
         "num_bytes": sum(shard.num_bytes for shard in shards),
         "shard_sizes": tuple(
             ShardSize(num_documents=shard.num_documents, num_bytes=shard.num_bytes) for shard in shards

@@ -1,6 +1,6 @@
-"""Drops table: the way of one corpus through its steps as one page of Markdown: what each dropped, why, and samples.
+"""Drops table: the steps of one corpus as one page of Markdown: what each step dropped, why, and samples.
 
-Documents and bytes that come out of a step are those that go into the next: what edits cut is told as well.
+Documents and bytes add up: the output of a step is the input of the next, and the table counts what edits removed.
 """
 
 import re
@@ -17,9 +17,9 @@ TABLE_FILE = "drops.md"
 
 class DropsTableConfig(BaseModel, frozen=True, extra="forbid"):
     stages: tuple[Input[DocumentsResult], ...] = Field(min_length=1)
-    """In the order in which the documents went through them; what the first dropped were no documents yet."""
+    """The steps, in the order in which documents pass them; drops of the first were no documents yet."""
     names: tuple[str, ...]
-    """What the page calls them."""
+    """The names of the steps on the page."""
     samples_per_reason: int = Field(default=3, ge=0)
 
 
@@ -27,18 +27,18 @@ class DropsTableResult(BaseModel, frozen=True, extra="forbid"):
     table: str
     num_documents_in: int
     num_documents: int
-    """Left in the end."""
+    """Documents left after the last step."""
     num_bytes: int
 
 
 def _check(config: DropsTableConfig) -> None:
     if len(config.names) != len(config.stages):
-        raise ValueError(f"drops_table: {len(config.names)} names for {len(config.stages)} stages; give each its own.")
+        raise ValueError(f"drops_table: {len(config.names)} names for {len(config.stages)} stages. Give one for each.")
 
 
 @step(policy="tracked", check=_check)
 def drops_table(config: DropsTableConfig, context: StepContext) -> DropsTableResult:
-    """A table of the steps, one of the reasons, and under each reason a few of the documents that went for it."""
+    """Write a table of the steps, one of the reasons, and a few dropped documents for each reason."""
     import fsspec
 
     results = [stage.result for stage in config.stages]
@@ -72,7 +72,7 @@ def _steps(names: Sequence[str], results: Sequence[DocumentsResult]) -> Iterator
 
 
 def _edited(result: DocumentsResult) -> tuple[int, int]:
-    """Documents that lost text and stayed, and the bytes that they lost."""
+    """Return how many documents lost text and stayed, and the bytes that they lost."""
     if isinstance(result, EditedDocumentsResult):
         return result.num_edited, result.num_bytes_removed
     return 0, 0
@@ -115,7 +115,7 @@ def _removed_samples(name: str, stage: Input[DocumentsResult], num_samples: int)
 
 
 def _cell(text: str) -> str:
-    """A stranger's text in one line, with nothing in it that Markdown or a page would act on."""
+    """Return a foreign text in one line, without active Markdown or HTML."""
     line = " ".join(text.split()).replace("\\", "\\\\")
     for character in "|<>[]*_`#!&~$":
         line = line.replace(character, f"\\{character}")
@@ -123,10 +123,10 @@ def _cell(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """A stranger's text in one line as code: nothing in it is escaped, since Markdown would show the backslashes.
+    """Return a foreign text in one line as code, where Markdown escapes nothing.
 
-    Code ends at as many backticks as it began with (CommonMark 0.31, section 6.1), so it begins with more than stand
-    in a row in the text; a space on either side keeps the text's own apart, and goes.
+    Code ends at as many backticks as it begins with (CommonMark 0.31, section 6.1), so it begins with more than the
+    text has in a row. A space on either side separates backticks at the ends of the text, and is not shown.
     """
     line = " ".join(text.split())
     fence = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))

@@ -1,4 +1,4 @@
-"""What every step that takes text out of documents returns beside the documents: how many, how much, and samples."""
+"""Edited documents: the result of a step that removes text from documents, with counts and samples of the removals."""
 
 import dataclasses
 import json
@@ -9,32 +9,31 @@ from marin_dag.graph.step import StepContext
 from steps.documents import SAMPLES_PER_REASON, DocumentsResult, DocumentsShard
 
 REMOVED_FILE = "removed.jsonl"
-SAMPLES = 100
-SAMPLE_PIECES, SAMPLE_CHARACTERS = 6, 200
+MAX_SAMPLES = 100
+MAX_PIECES, MAX_CHARACTERS = 6, 200
+"""Size of a sample."""
 
 
 class EditedDocumentsResult(DocumentsResult, frozen=True, extra="forbid"):
-    """Bytes that came in are those that stay, those of dropped documents, and those that edits took out."""
+    """Incoming bytes are those that stay, those of dropped documents, and those that edits removed."""
 
     num_edited: int
     """Documents that lost text and stayed."""
     num_bytes_removed: int
     """UTF-8 bytes that these lost."""
     removed_samples: str | None
-    """JSON lines `{id, removed, left}`: a few of those documents, the lines or sentences that went, and how many are
-    left; relative to the step's output."""
+    """JSON lines `{id, removed, left}` of some edited documents: removed lines or sentences, and how many are left;
+    relative to the step's output."""
 
 
 class EditedDocumentsShard(DocumentsShard, frozen=True, extra="forbid"):
-    """What one shard of such a step reports; its samples, if any, lie under `REMOVED_FILE`."""
-
     num_edited: int
     num_bytes_removed: int
 
 
 @dataclasses.dataclass
 class Edits:
-    """What went out of the documents of a shard that stayed."""
+    """The edits of one shard."""
 
     num_documents: int = 0
     num_bytes: int = 0
@@ -45,29 +44,29 @@ class Edits:
         return len(self.samples) < SAMPLES_PER_REASON
 
     def count(self, before: str, after: str) -> None:
-        """One document that stays."""
+        """Count one document that stays."""
         self.num_documents += 1
         self.num_bytes += len(before.encode()) - len(after.encode())
 
     def add_sample(self, document_id: str, *, removed: Sequence[str], num_left: int) -> None:
-        shown = [piece[:SAMPLE_CHARACTERS] for piece in removed[:SAMPLE_PIECES]]
+        shown = [piece[:MAX_CHARACTERS] for piece in removed[:MAX_PIECES]]
         self.samples.append(json.dumps({"id": document_id, "removed": shown, "left": num_left}, ensure_ascii=False))
 
     def shard_fields(self, path: str) -> dict[str, Any]:
-        """Fields of an `EditedDocumentsShard` beside those of its documents; writes the samples into its folder."""
+        """Return the fields of an `EditedDocumentsShard` beside its documents'; write samples into its folder."""
         _write_lines(f"{path}/{REMOVED_FILE}", self.samples)
         return {"num_edited": self.num_documents, "num_bytes_removed": self.num_bytes}
 
 
 def edited_fields(context: StepContext, shards: Sequence[EditedDocumentsShard]) -> dict[str, Any]:
-    """Fields of an `EditedDocumentsResult` beside those of its documents; writes the first samples of all shards."""
+    """Return the fields of an `EditedDocumentsResult` beside its documents'; write the first samples of all shards."""
     import fsspec
 
     lines: list[str] = []
     for index, shard in enumerate(shards):
-        if shard.num_edited and len(lines) < SAMPLES:
+        if shard.num_edited and len(lines) < MAX_SAMPLES:
             with fsspec.open(f"{context.output_path}/shards/{index:05d}/{REMOVED_FILE}", "rb") as file:
-                lines += [line.decode().rstrip("\n") for line in file][: SAMPLES - len(lines)]
+                lines += [line.decode().rstrip("\n") for line in file][: MAX_SAMPLES - len(lines)]
     _write_lines(f"{context.output_path}/{REMOVED_FILE}", lines)
     return {
         "num_edited": sum(shard.num_edited for shard in shards),

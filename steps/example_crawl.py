@@ -9,25 +9,20 @@ from steps.fetch import InstalledPython
 
 class ExampleCrawlConfig(BaseModel, frozen=True, extra="forbid"):
     python: InstalledPython
-    """Whose docstrings; `installed_python()` fills it in."""
+    """The interpreter whose docstrings become pages; `installed_python()` fills it in."""
 
 
 @step(policy="tracked")
 def example_crawl(config: ExampleCrawlConfig, context: StepContext) -> DownloadResult:
-    """Three WARC files, and an evaluation set of items that some of their pages quote."""
-    import tempfile
-    from pathlib import Path
+    """Write three WARC files, and an evaluation set whose items some of the pages quote."""
+    from runtime.text.example_crawl import crawl_files
+    from runtime.text.fetch.installed_python import Inventory, check_inventory
+    from runtime.text.fetch.verified import write_verified
 
-    from runtime.text.example_crawl import write_crawl
-    from runtime.text.fetch.copy import copy_verified
-    from runtime.text.fetch.installed_python import Inventory, refuse_another_python
-
-    refuse_another_python(Inventory(config.python.python_version, config.python.inventory_sha256))
+    check_inventory(Inventory(config.python.python_version, config.python.inventory_sha256))
     files = []
-    with tempfile.TemporaryDirectory() as folder:
-        write_crawl(Path(folder))
-        for path in sorted(Path(folder).iterdir()):
-            relative = f"files/{path.name}"
-            copied = copy_verified(str(path), f"{context.output_path}/{relative}", sha256=None, cure="")
-            files.append(DownloadedFile(path=relative, name=path.name, **copied._asdict()))
+    for name, data in crawl_files().items():
+        path = f"files/{name}"
+        written = write_verified([data], f"{context.output_path}/{path}", name=name, sha256=None, cure="")
+        files.append(DownloadedFile(path=path, name=name, **written._asdict()))
     return DownloadResult(files=tuple(files))

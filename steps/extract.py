@@ -22,7 +22,7 @@ from steps.documents import (
 from steps.download import DownloadResult
 
 ID_DIGITS = 12
-MESSAGES = 3
+MAX_NAMED = 3
 """How many damaged files a message names."""
 
 
@@ -32,41 +32,40 @@ class ExtractConfig(BaseModel, frozen=True, extra="forbid"):
     unit_bytes: int = Field(default=6 << 20, ge=1)
     """About how many bytes of members make one shard."""
     max_unreadable_share: float = Field(default=0.01, ge=0, le=1)
-    """More unreadable pieces than this among all are an error: the format or the download is not what was thought."""
+    """A larger share of unreadable pieces is an error: the format or the download is probably wrong."""
     max_damaged_file_share: float = Field(default=0.01, ge=0, le=1)
-    """More files than this that are damaged, among all, are an error; of a source of a few files, any one is."""
+    """A larger share of damaged files is an error; in a source of a few files, any damaged file is."""
     shards_in_flight: Runtime[int] = 64
     origin: Runtime[str] = ""
-    """What messages call the file of a source that has one only, if a person knows it under another name."""
+    """The name in messages of a source's only file, if its author knows it under another name."""
 
 
 class ExtractedShard(DocumentsShard, frozen=True, extra="forbid"):
-    left_out: tuple[str, ...]
-    """Those of the reasons in `dropped` that are no fault: what was left out is no document by its nature."""
+    excluded: tuple[str, ...]
+    """The reasons in `dropped` that are no fault: pieces that are no documents by their nature."""
     num_damaged: int
     """Files that could not be read to their end."""
     damaged: tuple[str, ...]
-    """What is wrong with the first of them."""
+    """Messages about the first of them."""
 
 
 class ListedFile(BaseModel, frozen=True, extra="forbid"):
-    """What of one file is read, cut into the work of shards."""
+    """The units of one file."""
 
-    units: tuple[tuple[str, str, int, tuple[str, ...], tuple[tuple[str, int], ...]], ...]
+    units: tuple[tuple[str, str, int, tuple[str, ...]], ...]
     damage: str | None
-    """What is wrong with an archive, if not all of its members can be had."""
+    """The fault of an archive whose members cannot all be read."""
 
 
 @step(policy="tracked", packages=("pyarrow", "resiliparse"))
 def extract(config: ExtractConfig, context: StepContext) -> DocumentsResult:
-    """One shard for a run of members, so that the bytes do not depend on the workers."""
-    from runtime.text.drops import read_samples
+    """Write one shard a unit of members, so that the bytes do not depend on the workers."""
     from runtime.text.extraction.archive import is_archive
     from runtime.text.extraction.extract import DAMAGED_FILE
 
     files = config.download.result.files
-    # Ids begin with what the step is and not with what it is called: the sample for the tokenizer hashes them, and
-    # renaming a source must not change it.
+    # Ids begin with the digest and not the name: renaming a source must not change the tokenizer's sample, which is
+    # drawn by a hash of ids.
     source = context.digest[:ID_DIGITS]
     items = [
         (config.download.join(file.path), "" if len(files) == 1 and is_archive(file.path) else file.name)
@@ -87,61 +86,67 @@ def extract(config: ExtractConfig, context: StepContext) -> DocumentsResult:
         )
     write = functools.partial(_extract_shard, config.formats, source, config.origin, f"{context.work_path}/being-read")
     shards = context.map(write, work, in_flight=config.shards_in_flight)
-    num_damaged = len(unlisted) + sum(shard.num_damaged for shard in shards)
     damaged = [*(detail for _, _, detail in unlisted), *(detail for shard in shards for detail in shard.damaged)]
+    num_damaged = len(unlisted) + sum(shard.num_damaged for shard in shards)
     num_files = len(files) + sum(max(len(unit[3]) - 1, 0) for unit in work)
-    _refuse_too_many_damaged(config, context, damaged, num_damaged, num_files)
-    named = "".join(
-        f", and the name of the text in its lines or rows (--set {context.name}.formats.{index}.text_field=NAME)"
-        for index, format_ in enumerate(config.formats)
-        if hasattr(format_, "text_field")
-    )
+    _check_damaged(config, context, damaged, num_damaged, num_files)
     fields = documents_fields(
-        context,
-        shards,
-        emptied=f"The source is empty: check the files (UTF-8; one JSON object a line){named}; or leave it out."
-        if named
-        else "The source is empty: check the files, or leave it out.",
-        dropped_before=unlisted,
-        origin=config.origin,
+        context, shards, emptied=_emptied(config, context), dropped_before=unlisted, origin=config.origin
     )
     result = DocumentsResult(**fields)
-    left_out = {reason for shard in shards for reason in shard.left_out}
-    unreadable = {reason: count for reason, count in result.dropped.items() if reason not in left_out}
-    if unreadable:
-        samples = read_samples(f"{context.output_path}/{result.dropped_samples}")
-        one = as_text(next(sample for sample in samples if sample["reason"] in unreadable), config.origin)
-        counts = ", ".join(f"{reason}: {count:,}" for reason, count in unreadable.items())
-        context.log.warning("left out: %s, such as %s; samples are in %s", counts, one, result.dropped_samples)
-        share = sum(unreadable.values()) / (result.num_documents + sum(unreadable.values()))
-        if share > config.max_unreadable_share:
-            raise UserError(
-                f"{context.name}: {share:.1%} of the documents cannot be read ({counts}), such as {one}; samples "
-                f"are in {context.output_path}/{result.dropped_samples}. Correct the file or the format of the source, "
-                f"or raise the share that may be left out, now {config.max_unreadable_share:g}: --set "
-                f"{context.name}.max_unreadable_share=..."
-            )
+    _check_unreadable(config, context, result, {reason for shard in shards for reason in shard.excluded})
     return result
 
 
-def _refuse_too_many_damaged(
+def _emptied(config: ExtractConfig, context: StepContext) -> str:
+    settings = [
+        f"--set {context.name}.formats.{index}.text_field=NAME"
+        for index, format_ in enumerate(config.formats)
+        if hasattr(format_, "text_field")
+    ]
+    named = f" (UTF-8; one JSON object a line), and the field with the text ({', '.join(settings)})" if settings else ""
+    return f"The source is empty: check the files{named}, or leave it out."
+
+
+def _check_unreadable(config: ExtractConfig, context: StepContext, result: DocumentsResult, excluded: set[str]) -> None:
+    """Log what could not be read; raise UserError if it is more than `max_unreadable_share`."""
+    from runtime.text.drops import read_samples
+
+    unreadable = {reason: count for reason, count in result.dropped.items() if reason not in excluded}
+    if not unreadable:
+        return
+    path = f"{context.output_path}/{result.dropped_samples}"
+    example = as_text(next(sample for sample in read_samples(path) if sample["reason"] in unreadable), config.origin)
+    counts = ", ".join(f"{reason}: {count:,}" for reason, count in unreadable.items())
+    context.log.warning("unreadable: %s, such as %s; samples are in %s", counts, example, result.dropped_samples)
+    share = sum(unreadable.values()) / (result.num_documents + sum(unreadable.values()))
+    if share > config.max_unreadable_share:
+        raise UserError(
+            f"{context.name}: {share:.1%} of the documents cannot be read ({counts}), such as {example}; samples are "
+            f"in {path}. Correct the file or the format of the source, or allow a larger share than "
+            f"{config.max_unreadable_share:g}: --set {context.name}.max_unreadable_share=..."
+        )
+
+
+def _check_damaged(
     config: ExtractConfig, context: StepContext, damaged: Sequence[str], num_damaged: int, num_files: int
 ) -> None:
-    for detail in damaged[:MESSAGES]:
-        context.log.warning("damaged file left out: %s", detail)
+    """Log damaged files; raise UserError if they are more than `max_damaged_file_share`."""
+    for detail in damaged[:MAX_NAMED]:
+        context.log.warning("damaged file: %s", detail)
     if num_damaged > config.max_damaged_file_share * num_files:
-        rest = f"\nand {num_damaged - MESSAGES:,} more" if num_damaged > MESSAGES else ""
+        rest = f"\nand {num_damaged - MAX_NAMED:,} more" if num_damaged > MAX_NAMED else ""
         raise UserError(
-            # The first line stands alone where there is room for one: it says what is wrong, then how often.
+            # Tables of a run show the first line only.
             f"{context.name}: {damaged[0]} ({num_damaged:,} of {num_files:,} files cannot be read)"
-            + "".join(f"\n{detail}" for detail in damaged[1:MESSAGES])
-            + f"{rest}\nFetch or write them anew, or raise the share that may be left out, now "
-            f"{config.max_damaged_file_share:g}: --set {context.name}.max_damaged_file_share=..."
+            + "".join(f"\n{detail}" for detail in damaged[1:MAX_NAMED])
+            + f"{rest}\nFetch or write them again, or allow a larger share than {config.max_damaged_file_share:g}: "
+            f"--set {context.name}.max_damaged_file_share=..."
         )
 
 
 def _listed(config: ExtractConfig, context: StepContext, items: Sequence[tuple[str, str]]) -> list[ListedFile]:
-    """What of each file is read, in their order; an archive, which has to be opened for that, in a task of its own."""
+    """Return the units of each file; workers list archives, which have to be opened."""
     from runtime.text.extraction.archive import is_archive
 
     list_one = functools.partial(_list_file, config.formats, config.unit_bytes)
@@ -180,7 +185,7 @@ def _extract_shard(
         num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", documents)
     return ExtractedShard(
         **shard_fields(path, num_documents, num_bytes, ledger),
-        left_out=tuple(sorted(ledger.left_out)),
+        excluded=tuple(sorted(ledger.excluded)),
         num_damaged=ledger.counts[DAMAGED_FILE],
-        damaged=tuple(sample["detail"] for sample in ledger.samples if sample["reason"] == DAMAGED_FILE)[:MESSAGES],
+        damaged=tuple(sample["detail"] for sample in ledger.samples if sample["reason"] == DAMAGED_FILE)[:MAX_NAMED],
     )

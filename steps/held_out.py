@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh
 
     from runtime.evaluation.held_out import HeldOut
-    from runtime.model.config import LlamaConfig, Rope
+    from runtime.model.config import ModelConfig, Rope
 
 
 class OpenedText(NamedTuple):
@@ -27,7 +27,7 @@ def held_out(
     caches: Mapping[str, Input[TokenizeResult]],
     context: StepContext,
     mesh: "Mesh",
-    model: "LlamaConfig",
+    model: "ModelConfig",
     rope: "Rope",
     *,
     sequence_length: int,

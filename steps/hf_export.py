@@ -88,7 +88,7 @@ def hf_export(config: HfExportConfig, context: StepContext) -> HfExportResult:
         step=phase.step,
         consumed_tokens=phase.consumed_tokens,
         num_parameters=description.config.num_parameters,
-        has_qk_norm=description.config.use_qk_norm,
+        architecture=description.config.title,
         sequence_length=description.sequence_length,
         phase_digest=config.phase.digest,
         tokenizer_digest=tokenizer.digest,

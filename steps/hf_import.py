@@ -7,7 +7,8 @@ from pydantic import BaseModel, Field
 from marin_dag.graph.cost import Cost
 from marin_dag.graph.resources import Resources
 from marin_dag.graph.step import Input, StepContext, step
-from runtime.model.config import LlamaConfig, Rope
+from runtime.model.architectures import AnyModelConfig
+from runtime.model.config import Rope
 from steps.download import DownloadResult
 from steps.fetch import Files
 from steps.machine_checks import refuse_several_hosts
@@ -24,7 +25,7 @@ class HfImportConfig(BaseModel, frozen=True, extra="forbid"):
     """config.json, tokenizer.json and safetensors: `model_in(folder)`, or `HuggingFaceModel`."""
     tokenizer: Input[TokenizerResult]
     """That of the folder, as the sources are tokenized: an `input_tokenizer`."""
-    model: LlamaConfig
+    model: AnyModelConfig
     """As config.json has it, field by field."""
     rope: Rope
     sequence_length: int = Field(ge=2)
@@ -41,12 +42,12 @@ def check_import(config: HfImportConfig) -> None:
     fetch = getattr(config.download.step.config, "fetch", None) if config.download.has_step else None
     if not isinstance(fetch, Files) or "://" in fetch.folder:  # what lies elsewhere is read when it is here
         return
-    from runtime.interop.huggingface_config import read_json, refuse_another_model
+    from runtime.interop.huggingface_config import check_same_model, read_json
 
     for file in fetch.files:
         path = Path(fetch.folder, file.path or file.name)
         if file.name == "config.json" and path.is_file():
-            refuse_another_model(read_json(str(path)), str(path), config.model, config.rope)
+            check_same_model(read_json(str(path)), str(path), config.model, config.rope)
 
 
 def _cost(config: HfImportConfig, _: Resources) -> Cost:
@@ -58,8 +59,9 @@ def _cost(config: HfImportConfig, _: Resources) -> Cost:
 @step(policy="versioned", version="1", check=check_import, check_on=refuse_several_hosts, cost=_cost)
 def hf_import(config: HfImportConfig, context: StepContext) -> TrainPhaseResult:
     """Weights as they are, float32, as a checkpoint before the first update; one tensor at a time is in memory."""
-    from runtime.interop.huggingface_config import InteropError, read_json, refuse_another_model
+    from runtime.interop.huggingface_config import check_same_model, read_json
     from runtime.interop.huggingface_weights import CONFIG, stored_leaves
+    from runtime.model.huggingface import InteropError
     from runtime.training.run_state import CHECKPOINT, METRICS, SOURCE_LOSSES, save_weights
 
     files = {file.name: config.download.join(file.path) for file in config.download.result.files}
@@ -68,9 +70,9 @@ def hf_import(config: HfImportConfig, context: StepContext) -> TrainPhaseResult:
             f"{config.download.name}: has no {' and no '.join(missing)}, only {', '.join(sorted(files))}; fetch the "
             "whole folder, with model_in(folder) or HuggingFaceModel(repo=..., revision=...)."
         )
-    refuse_another_model(read_json(files[CONFIG]), files[CONFIG], config.model, config.rope)
+    check_same_model(read_json(files[CONFIG]), files[CONFIG], config.model, config.rope)
     _refuse_another_tokenizer(config, files[TOKENIZER])
-    leaves = stored_leaves(files, config.model)
+    leaves = stored_leaves(files, config.model.build())
     facts = config.model_dump(mode="json", include={"model", "rope", "sequence_length"})
     save_weights(
         context.output_path, leaves, facts=facts, on_leaf=lambda done, total: context.progress(done, total, "arrays")
@@ -83,7 +85,7 @@ def hf_import(config: HfImportConfig, context: StepContext) -> TrainPhaseResult:
 
 def _refuse_another_tokenizer(config: HfImportConfig, file: str) -> None:
     """Of the sources' tokenizer only the ids must be the folder's; what it adds around a text may be another."""
-    from runtime.interop.huggingface_config import InteropError
+    from runtime.model.huggingface import InteropError
 
     theirs, ours = (_vocabulary(path) for path in (file, config.tokenizer.join(config.tokenizer.result.tokenizer)))
     if max(ours, default=0) >= config.model.vocab_size:

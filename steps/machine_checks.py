@@ -11,7 +11,7 @@ from marin_dag.graph.slices import slice_shape
 from runtime.cost.chips import GENERATIONS, GPUS, REACHED_SHARE_OF_PEAK
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.kernels.kernel_shape import Devices, KernelShape
-from runtime.model.config import LlamaConfig
+from runtime.model.config import ModelConfig
 from runtime.parallel.mesh_shape import Machines, MeshShape
 from steps.phase_config import TrainPhaseConfig
 
@@ -77,7 +77,7 @@ def refuse_several_hosts(_: object, resources: Resources) -> None:
 
 def mesh_on(
     resources: Resources,
-    model: LlamaConfig,
+    model: ModelConfig,
     *,
     replica_parallel: int,
     model_parallel: int = 1,
@@ -90,7 +90,7 @@ def mesh_on(
     """
     try:
         layout = machines_of(resources).layout(replica=replica_parallel, model=model_parallel, context=context_parallel)
-        model.refuse_undivided(copy_size=layout.shape.copy_size, model_axis=model_parallel)
+        model.check_divides(copy_size=layout.shape.copy_size, model_axis=model_parallel)
     except ValueError as error:
         raise ValueError(f"on {resources}: {error}") from None
     return layout.shape

@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from marin_dag.graph.step import Added, Input, Once, Runtime, StopAt
 from marin_dag.values.changes import nearest
@@ -12,9 +12,10 @@ from runtime.data.mixing.static import Static
 from runtime.data.mixture import MixtureSchedule
 from runtime.data.packing import Packing
 from runtime.kernels.scatter_blocks import ScatterKernel
-from runtime.model.config import LlamaConfig, Rope
+from runtime.model.architectures import AnyModelConfig
+from runtime.model.config import Rope
 from runtime.optim.ema import Ema
-from runtime.optim.schedule import Schedule, WsdS
+from runtime.optim.schedule import Schedule, WsdS, placed
 from runtime.optim.skip_rule import SkipRule
 from runtime.training.timeline import JUMPS
 from steps.phase_result import TrainPhaseResult
@@ -37,7 +38,7 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     a run spiked on (PaLM, arXiv:2204.02311, section 5.1). They are of the size and mixture of its first update."""
     until_step: StopAt[int] = Field(ge=1)
     """Finished updates since the start of the run at which the phase ends. Moving it later continues the run."""
-    model: LlamaConfig
+    model: AnyModelConfig
     rope: Rope
     sequence_length: int = Field(ge=2)
     global_batch_size: int = Field(ge=1)
@@ -119,6 +120,13 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     def begin_step(self) -> int:
         """Finished updates of the state that it starts from; 0 of weights that were not trained here."""
         return 0 if self.start is None else self.start.milestone or 0
+
+    @field_validator("learning_rate")
+    @classmethod
+    def _place(cls, schedule: Schedule, info: ValidationInfo) -> Schedule:
+        """A schedule without a beginning begins where the phase does."""
+        start = info.data.get("start")
+        return placed(schedule, 0 if start is None else start.milestone or 0)
 
     @field_validator("acknowledge")
     @classmethod

@@ -1,9 +1,9 @@
-"""Report: everything a pipeline made, in; one self-contained HTML page and its headline figures, out."""
+"""The step `report`: one self-contained HTML page about a run, and its headline figures as JSON."""
 
 from pydantic import BaseModel
 
 from marin_dag.graph.step import StepContext, step
-from steps.report_config import ReportConfig, refuse_unknown_names
+from steps.report_config import ReportConfig, check_names
 
 PAGE_FILE, SUMMARY_FILE = "report.html", "summary.json"
 
@@ -16,9 +16,9 @@ class ReportResult(BaseModel, frozen=True, extra="forbid"):
     """JSON: the headline figures."""
 
 
-@step(policy="tracked", packages=("numpy", "pyarrow"), check=refuse_unknown_names)
+@step(policy="tracked", packages=("numpy", "pyarrow"), check=check_names)
 def report(config: ReportConfig, context: StepContext) -> ReportResult:
-    """The page holds no time, host or path: the same results give the same bytes."""
+    """Return the page holds no time, host or path: the same results give the same bytes."""
     import json
 
     import fsspec

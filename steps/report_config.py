@@ -1,4 +1,4 @@
-"""Report config: what a report reads, by the names of phases and sources, and what it refuses of them."""
+"""Config of a report: its inputs by phase and source, and its checks."""
 
 from typing import Annotated
 
@@ -31,7 +31,7 @@ class GraphNode(BaseModel, frozen=True, extra="forbid"):
 
 
 class RecipeChange(BaseModel, frozen=True, extra="forbid"):
-    """One setting of a phase that differs from the phase it starts from, in words."""
+    """A setting that a phase changes, in words."""
 
     field: str
     before: str
@@ -39,10 +39,12 @@ class RecipeChange(BaseModel, frozen=True, extra="forbid"):
 
 
 class ReportConfig(BaseModel, frozen=True, extra="forbid"):
-    """Everything is named by phase or by source; an export by its phase, or by `phase/anything` if it has several."""
+    """Inputs by phase or source; an export by its phase, or by `phase/anything` if it has several."""
 
     title: str
     introduction: str
+    command: str = "python RECIPE.py"
+    """Command that calls the recipe; commands on the page begin with it."""
     main_line: tuple[str, ...] = Field(min_length=1)
     """Phases that lead to the final model, in order; the others are branches."""
     phases: dict[str, Input[TrainPhaseResult]]
@@ -51,7 +53,7 @@ class ReportConfig(BaseModel, frozen=True, extra="forbid"):
     forks: dict[str, str] = {}
     """Branch that was made on the command line -> the phase that it repeats with other settings; any number."""
     fork_reasons: dict[str, str] = {}
-    """Of those whose maker said why."""
+    """Branch made on the command line -> the reason that its author gave."""
     labels: dict[str, str] = {}
     """Source -> what to call it, where mixtures and caches do not name it as a person does."""
     mixtures: dict[str, MixtureSchedule]
@@ -59,7 +61,7 @@ class ReportConfig(BaseModel, frozen=True, extra="forbid"):
     evaluations: dict[str, Input[EmaEvalResult]]
     exports: dict[str, Input[HfExportResult]]
     scores: dict[str, Input[LmEvalResult]]
-    """By the name of the export."""
+    """Name of the export -> its scores."""
     sources: dict[str, dict[StageName, Input[DocumentsResult]]]
     """Source -> stage -> what that stage left of it, in the order in which the documents went through them."""
     caches: dict[str, Input[TokenizeResult]]
@@ -68,11 +70,11 @@ class ReportConfig(BaseModel, frozen=True, extra="forbid"):
     """Dropped documents shown for each source, stage and reason."""
 
 
-def refuse_unknown_names(config: ReportConfig) -> None:
-    """Refuses a name that no phase has, before anything runs.
+def check_names(config: ReportConfig) -> None:
+    """Raise if a field names a phase, export or step that is not there.
 
     Raises:
-        ValueError: with the field and the names that there are.
+        ValueError: lists the field and the names that exist.
     """
     named = {
         "main_line": config.main_line,
@@ -98,5 +100,5 @@ def refuse_unknown_names(config: ReportConfig) -> None:
 
 
 def phase_of(export: str) -> str:
-    """The phase that an export was made of."""
+    """Return the phase that an export was made of."""
     return export.split("/")[0]

@@ -39,6 +39,7 @@ def contents_of(config: ReportConfig, *, own_kind: str) -> Report:
     return Report(
         title=config.title,
         introduction=config.introduction,
+        command=config.command,
         phases=phases,
         evaluations=_evaluations(config),
         exports=_exports(config),
@@ -82,9 +83,9 @@ def _draws(config: ReportConfig) -> dict[str, Draws]:
 
 
 def _consumption(config: ReportConfig, phases: Sequence[Phase], draws: dict[str, Draws]) -> Consumption | None:
-    """What each phase took from each source on its own way from the start of the run, as its log of draws has it.
+    """Return the tokens that each phase took from each source since the start of the run, by its log of draws.
 
-    Findings are of the whole ways: one to the end of the main line, and one to the end of each branch.
+    Findings cover whole paths: to the end of the main line, and to the end of each branch.
     """
     if not config.caches:
         return None
@@ -117,7 +118,7 @@ def _consumption(config: ReportConfig, phases: Sequence[Phase], draws: dict[str,
 
 
 def _order(config: ReportConfig) -> list[str]:
-    """The main line, then the branches, each with what starts from it right behind it."""
+    """Return the main line, then the branches, each with what starts from it right behind it."""
     waiting = sorted(set(config.phases) - set(config.main_line))
     order = list(config.main_line)
     # A stack: what is to come first lies on top.
@@ -140,22 +141,22 @@ def _phases(config: ReportConfig, draws: dict[str, Draws]) -> tuple[Phase, ...]:
     for name in order:
         result, parent = config.phases[name].result, config.parents.get(name)
         if result.final_loss is None:
-            raise ValueError(f"{name}: every update was left out by its skip rule; there is nothing to report of it.")
+            raise ValueError(f"{name}: the skip rule skipped every training step. Remove the phase from the report.")
         start_step = 0
         if parent is not None:
             before, common = config.phases[parent].result, curves[name].common_rows(curves[parent])
             if result.begin_step > before.begin_step:
                 start_step = result.begin_step
             elif common < len(curves[name]):
-                # Cut in two, it began where its parent did; before results told where, rows alone did. Updates that
-                # the skip rule left out have none, so the first may come later than the phase began.
+                # A phase cut in two began where its parent did. Results of older versions have no begin_step, so rows
+                # decide; skipped steps have no row, so the first row may come later than the phase began.
                 start_step = min(int(curves[name].step[common]) - 1, before.step)
-            else:  # a stop on its parent's way: its updates are those
+            else:  # a stop of its parent: both share the training steps
                 start_step = next((phase.start_step for phase in made if phase.name == parent), 0)
         own = curves[name].behind(start_step)
         if not len(own):
             raise ValueError(
-                f"{name}: every update of its own was left out by its skip rule; nothing is to report of it."
+                f"{name}: the skip rule skipped every training step of its own. Remove the phase from the report."
             )
         mixture = config.mixtures.get(name)
         spans = () if mixture is None else drawn_spans(draws[name], mixture, start_step, result.step)
@@ -249,7 +250,7 @@ def _stages(config: ReportConfig) -> tuple[Stage, ...]:
 
 
 def _graph(config: ReportConfig, own_kind: str) -> tuple[Node, ...]:
-    """What the report reads, directly or not, is done, or it could not run; of the rest it knows nothing."""
+    """Return the graph's nodes with states: the report's own step, steps that it needs (done), and others (unknown)."""
     inputs = {node.name: node.inputs for node in config.graph}
     own = [node.name for node in config.graph if node.kind == own_kind]
     above = set(own) if own else set(inputs)

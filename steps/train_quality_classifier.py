@@ -1,4 +1,4 @@
-"""Train a quality classifier: documents of the kind that is wanted and of the kind that is not in, a scorer out."""
+"""Train a quality classifier: wanted and unwanted documents in, a scorer out."""
 
 import functools
 
@@ -12,17 +12,17 @@ CLASSIFIER_FOLDER = "classifier"
 
 
 class TrainQualityClassifierConfig(BaseModel, frozen=True, extra="forbid"):
-    """As DCLM's (arXiv:2406.11794, section 4.4): instructions and explanations against pages of the web."""
+    """A classifier like DCLM's (arXiv:2406.11794, section 4.4), of instructions and explanations against web pages."""
 
     positives: tuple[Input[DocumentsResult], ...] = Field(min_length=1)
     negatives: tuple[Input[DocumentsResult], ...] = Field(min_length=1)
     documents_per_class: int = Field(default=200_000, ge=1)
-    """About how many are sampled, by a hash of their texts; fewer if there are fewer."""
+    """About how many documents are sampled by a hash of their texts, if there are so many."""
     max_characters: int = Field(default=20_000, ge=1)
-    """A longer text is judged by its beginning in training, so that one book does not fill the memory."""
+    """Training reads this much of a text, so that one book does not fill the memory."""
     max_ngram_words: int = Field(default=2, ge=1, le=5)
     table_bits: int = Field(default=20, ge=8, le=26)
-    """The table has two to this many rows, of 4 bytes."""
+    """The table has two to this many rows of 4 bytes."""
     epochs: int = Field(default=5, ge=1)
     held_out_share: float = Field(default=0.05, gt=0, lt=1)
     shards_in_flight: Runtime[int] = 64
@@ -32,11 +32,11 @@ class QualityClassifierResult(BaseModel, frozen=True, extra="forbid"):
     classifier: str
     """Folder of the model, relative to the step's output."""
     num_positives: int
-    """Documents of either class that were sampled, held-out ones among them."""
+    """Sampled documents, held-out ones included."""
     num_negatives: int
     num_held_out: int
     held_out_accuracy: float
-    """Share of the held-out documents of which the more probable class is the right one."""
+    """The share of held-out documents whose more probable class is right."""
     held_out_positives_found: float
     held_out_negatives_found: float
 
@@ -47,7 +47,7 @@ class SampledShard(BaseModel, frozen=True, extra="forbid"):
 
 @step(policy="tracked", packages=("numpy", "pyarrow", "scikit-learn"))
 def train_quality_classifier(config: TrainQualityClassifierConfig, context: StepContext) -> QualityClassifierResult:
-    """N-grams shard by shard, chunks of them in one random order, then passes over the chunks in one process."""
+    """Write n-grams by shard and chunks in one random order, then train in passes over the chunks in one process."""
     import numpy as np
 
     from runtime.text.quality_training import held_out, key_ranges, read_keys, train
@@ -71,7 +71,7 @@ def train_quality_classifier(config: TrainQualityClassifierConfig, context: Step
     if not num_positives or not num_negatives or len(ranges) == num_held_out:
         raise UserError(
             f"{context.name}: {num_positives:,} positive and {num_negatives:,} negative documents are too few to train "
-            "on and to hold some out; give more of both."
+            "on and to hold some out. Give more of both."
         )
     gather = functools.partial(_gather_chunk, features)
     context.map(gather, ranges, in_flight=config.shards_in_flight, name="chunks")

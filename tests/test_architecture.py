@@ -31,10 +31,10 @@ ENGINE_FOLDERS = ("cli", "keep", "run", "plan", "graph", "ledger", "identity", "
 ENGINE_EDGES_TO_REMOVE = 22
 """Imports against the layers that are still there."""
 RUNTIME_FOLDERS = (
-    *("cost", "report", "evaluation", "training", "interop", "tracking", "optim", "model", "parallel", "kernels"),
-    *("data", "text", "tables"),
+    *("cost", "report", "evaluation", "training", "interop", "tracking", "optim", "model", "parallel"),
+    *("platform", "kernels", "data", "text", "tables"),
 )
-"""The same of the runtime's. What a model is told, `model/config.py`, is numbers without JAX, and open to all."""
+"""The same of the runtime's. `model/config.py`, the interface of configs, is free of JAX and open to all."""
 VAGUE = {"utils", "util", "common", "helpers", "misc"}
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 

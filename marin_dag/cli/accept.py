@@ -67,5 +67,4 @@ COMMAND = Command(
     1_000,
     _add_arguments,
     options=("--set",),
-    advice={"--dry-run": "it writes the acceptance down; `why STEP` shows what would be accepted"},
 )

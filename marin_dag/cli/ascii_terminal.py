@@ -1,4 +1,4 @@
-"""Terminals without UTF-8: what is printed there ends no command, and reads well in ASCII."""
+"""ASCII terminals: characters that the encoding of a terminal lacks are replaced, so that no print fails."""
 
 import codecs
 import io
@@ -7,12 +7,11 @@ from typing import TextIO
 ERRORS = "marin_dag.ascii"
 IN_ASCII = {"→": "->", "–": "-", "—": "-", "…": "...", "×": "x", "±": "+-"}
 BY_DEFAULT = ("strict", "surrogateescape", "backslashreplace")
-"""How Python opens a stream where nobody has chosen: the second in the locale C, and there it refuses what the first
-does; the third is standard error's."""
+"""Python's own error handlers: the second in the C locale, where it fails as the first does; the third on stderr."""
 
 
-def made_printable(stream: TextIO) -> None:
-    """Has `stream` replace what its encoding lacks, unless somebody has chosen already what becomes of it."""
+def replace_unprintable(stream: TextIO) -> None:
+    """Make `stream` replace what its encoding lacks, unless the user has chosen an error handler."""
     if isinstance(stream, io.TextIOWrapper) and stream.errors in BY_DEFAULT:
         codecs.register_error(ERRORS, _in_ascii)
         stream.reconfigure(errors=ERRORS)
@@ -21,6 +20,6 @@ def made_printable(stream: TextIO) -> None:
 def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    lacked = error.object[error.start : error.end]
-    written = (IN_ASCII.get(letter, letter.encode("ascii", "backslashreplace").decode()) for letter in lacked)
-    return "".join(written), error.end
+    lacking = error.object[error.start : error.end]
+    replaced = (IN_ASCII.get(letter, letter.encode("ascii", "backslashreplace").decode()) for letter in lacking)
+    return "".join(replaced), error.end

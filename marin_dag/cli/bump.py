@@ -49,5 +49,4 @@ def _add_arguments(parser: Any) -> None:
 
 COMMAND = Command(
     "bump", "STEP [--write]", "where to raise the version of a versioned step, so that it is made again", _bump, 1, 1,
-    _add_arguments, options=("--set",),
-    advice={"--dry-run": "without --write it only shows what to edit; leave --dry-run out"})  # fmt: skip
+    _add_arguments, options=("--set",))  # fmt: skip

@@ -1,6 +1,6 @@
 """diff A [B]: config fields, inputs down to the root, and the source of what changed, from A to B."""
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import Records
@@ -40,5 +40,4 @@ COMMAND = Command(
     1,
     2,
     options=("--set",),
-    advice=ONLY_LOOKS,
 )

@@ -139,5 +139,4 @@ COMMAND = Command(
     0,
     _add_arguments,
     options=("--set",),
-    advice={"--dry-run": "without --yes it only shows what would go; leave --dry-run out"},
 )

@@ -2,10 +2,10 @@
 
 import sys
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.ledger.records import Record, Records, attempt_path
-from marin_dag.plan.compare import made_before, record_named
+from marin_dag.plan.compare import newest_hint, record_named
 from marin_dag.store.store import Store
 
 
@@ -25,7 +25,7 @@ def _log(session: Session) -> int:
         data = None
     if path is None or data is None:
         said = f"; {session.store.url(path)} is gone" if path else ""
-        before = made_before(records, session.step, "log") if session.step in graph else ""
+        before = newest_hint(records, session.step, "log") if session.step in graph else ""
         raise UserError(f"log {session.step}: no attempt has left a log here{said}.{before}")
     print(session.store.url(path), file=sys.stderr)
     print(data.decode(errors="replace"), end="")
@@ -53,5 +53,4 @@ COMMAND = Command(
     1,
     1,
     options=("--set",),
-    advice=ONLY_LOOKS,
 )

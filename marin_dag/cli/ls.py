@@ -1,14 +1,14 @@
-"""ls [GLOB...]: every step that matches, its digest and where its output is, and how the forks among them were made."""
+"""ls [GLOB...]: matching steps with digest and output, and the forks among them."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, ONLY_LOOKS, SELECTION, Command, Session
+from marin_dag.cli.session import NOTHING_WOULD_RUN, SELECTION, Command, Session
 from marin_dag.ledger.records import Record, Records
 from marin_dag.plan.planned import PlannedStep, Verdict
 
-READERS = 16
+NUM_READERS = 16
 
 
 def _list(session: Session) -> int:
@@ -18,7 +18,7 @@ def _list(session: Session) -> int:
     listed = [planned for planned in plan.steps if planned.is_selected and (wanted is None or planned.name in wanted)]
     names = {planned.name for planned in listed}
     kept = Records(session.store)
-    with ThreadPoolExecutor(READERS) as pool:
+    with ThreadPoolExecutor(NUM_READERS) as pool:
         records = list(pool.map(lambda planned: _record(kept, planned), listed))
     forks = [fork for fork in session.forks.all() if fork.name in names]
     if session.parsed.json:
@@ -35,9 +35,7 @@ def _list(session: Session) -> int:
         changes = ", ".join(f"{field}={text}" for field, text in fork.changes.items())
         because = f": {fork.reason}" if fork.reason else ""
         print(f"fork {fork.name} of {fork.base} with {changes}, by {fork.author}, {fork.created[:10]}{because}")
-    print(
-        f"outputs in {session.store.prefix}"
-    )  # in full: a relative one is another folder wherever this is called from
+    print(f"outputs in {session.store.prefix}")
     return NOTHING_WOULD_RUN
 
 
@@ -61,11 +59,10 @@ def _document(session: Session, planned: PlannedStep, record: Record | None) -> 
 
 COMMAND = Command(
     "ls",
-    "[GLOB]",
-    "steps (of GLOB, those that match): digest, output, how a fork was made",
+    "[GLOB...]",
+    "list steps (those that match GLOB): verdict, digest, output; and how forks were made",
     _list,
     0,
     100,
     options=("--set", "--json", *SELECTION),
-    advice=ONLY_LOOKS,
 )

@@ -1,7 +1,7 @@
-"""Page server: one page for the browser of this machine, what it shows as JSON, and the words of its buttons.
+"""Page server: one page for the browser of this machine, its content as JSON, and the requests of its buttons.
 
-What it knows and does is for whoever has its key, which is in the address that the command `page` prints, and nobody
-else: any program of this machine, and any page that a browser has open, can reach a port.
+Every request needs the key in the address that the command `page` prints: any program of this machine, and any page
+that a browser has open, can reach a port.
 """
 
 import hmac
@@ -25,36 +25,36 @@ HOST = "127.0.0.1"
 PAGE = Path(__file__).with_name("page.html")
 KEY_BYTES = 16
 MAX_LENGTH_DIGITS = 5
-"""Of the length of what is told."""
+"""Digits of the length of a request."""
 SILENT_SECONDS = 60.0
-"""Who has connected and is silent for longer is let go, with the thread that waits."""
-NO_KEY = "open the address that `page` has printed, all of it; it is another one each time that it is started"
+"""A connection that is silent for longer is closed, which ends its thread."""
+NO_KEY = "open the whole address that `page` printed; it changes each time that `page` starts"
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves the page of what is `watched`."""
+    """Server of the page of one `Watched`."""
 
     daemon_threads = True
 
     def __init__(self, watched: Watched, port: int) -> None:
-        """Raises OSError where the port is taken."""
-        self.key = secrets.token_hex(KEY_BYTES)  # of letters that no secret begins with: it is printed as it is
+        """Bind the port; raise OSError where it is taken."""
+        self.key = secrets.token_hex(
+            KEY_BYTES
+        )  # hexadecimal: nothing in it looks like a secret, so it is printed whole
         super().__init__((HOST, port), partial(_Handler, watched, self.key))
 
     @property
     def address(self) -> str:
-        """For the browser, which keeps what is behind # to itself, and gives it to the page alone."""
+        """The address with the key; a browser sends the part after # to no server."""
         return f"http://{HOST}:{self.server_port}/#{self.key}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Says what was not foreseen; that a browser has gone while it was answered is nothing."""
+        """Print unexpected errors, but not that a browser closed the connection."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One request."""
-
     timeout = SILENT_SECONDS
 
     def __init__(self, watched: Watched, key: str, *given: Any) -> None:
@@ -62,7 +62,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*given)  # answers the request
 
     def do_GET(self) -> None:
-        """The page, which says nothing by itself; what it shows, for whoever has the key."""
+        """Send the page, which holds no data, or its data to a client with the key."""
         path, _, query = self.path.partition("?")
         if path == "/":
             self._send(HTTPStatus.OK, "text/html; charset=utf-8", PAGE.read_bytes())
@@ -73,36 +73,36 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/log":
             self._answer(lambda: {"log": self._watched.log(parse_qs(query).get("name", [""])[-1])})
         else:
-            self._refuse(HTTPStatus.NOT_FOUND, f"there is no {path}")
+            self._refuse(HTTPStatus.NOT_FOUND, f"{path} does not exist")
 
     def do_POST(self) -> None:
-        """A word to a step."""
+        """Send a request to a step."""
         size = self.headers.get("Content-Length", "")
         if not self._has_key():
             self._refuse(HTTPStatus.FORBIDDEN, NO_KEY)
-        elif self.path != "/tell":
-            self._refuse(HTTPStatus.NOT_FOUND, f"there is no {self.path}")
+        elif self.path != "/request":
+            self._refuse(HTTPStatus.NOT_FOUND, f"{self.path} does not exist")
         elif not size.isascii() or not size.isdigit() or len(size) > MAX_LENGTH_DIGITS:
-            self._refuse(HTTPStatus.BAD_REQUEST, "what is told is too long, or does not say how long it is")
+            self._refuse(HTTPStatus.BAD_REQUEST, "the request is too long, or has no Content-Length")
         else:
             body = self.rfile.read(int(size))
-            self._answer(lambda: self._told(body))
+            self._answer(lambda: self._request(body))
 
-    def _told(self, body: bytes) -> dict[str, Any]:
+    def _request(self, body: bytes) -> dict[str, Any]:
         try:
             asked = json.loads(body)
             name, word, at, reason = (asked[field] for field in ("name", "word", "at", "reason"))
         except (ValueError, TypeError, KeyError):
-            raise UserError("tell: a request is {name, word, at, reason}, as JSON.") from None
+            raise UserError("page: a request is JSON with name, word, at and reason.") from None
         if not all(isinstance(text, str) for text in (name, word, reason)) or not (at is None or type(at) is int):
-            raise UserError("tell: name, word and reason are texts, and at a whole number or null.")
+            raise UserError("page: name, word and reason are strings, and at is an integer or null.")
         said = self._watched.tell(name, word, at=at, reason=reason)
-        return {"said": f"{name}: {said.whom}"}
+        return {"reply": f"{name}: {said.whom}"}
 
     def _answer(self, make: Callable[[], dict[str, Any]]) -> None:
         try:
             document = make()
-        except (StoreError, OSError) as error:  # the page says it, and asks again
+        except (StoreError, OSError) as error:  # the page shows it, and asks again
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         except UserError as error:
             self._refuse(HTTPStatus.BAD_REQUEST, str(error))
@@ -122,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
             ("Content-Length", str(len(body))),
             ("Cache-Control", "no-store"),
             ("X-Content-Type-Options", "nosniff"),
-            ("X-Frame-Options", "DENY"),  # nobody else's page puts our buttons below its own
+            ("X-Frame-Options", "DENY"),  # no other page can lay our buttons below its own
         ):
             self.send_header(name, value)
         self.end_headers()
@@ -132,4 +132,4 @@ class _Handler(BaseHTTPRequestHandler):
         return hmac.compare_digest(self.headers.get("X-Key", "").encode(), self._key.encode())
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Says nothing: a line a request would hide what the terminal has to say."""
+        """Print nothing: one line per request would hide the messages of the terminal."""

@@ -1,45 +1,225 @@
-"""Parser: of the command line; a mistake in it is an error like any other, with the name of what was mistaken."""
+"""Parsers: one for each command with the options that it takes, and one for a run, which has no command word."""
 
 import argparse
-import re
-from collections.abc import Collection, Sequence
-from typing import NoReturn
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
-from marin_dag.cli.session import FAILED, Command
+from marin_dag.cli.run import COMMAND as RUN
+from marin_dag.cli.session import Command, PipelineOptions, program
+from marin_dag.errors import UserError
 from marin_dag.values.changes import nearest
 
-NEGATIVE_NUMBER = re.compile(r"-\.?\d.*")
+EVERYWHERE: dict[str, dict[str, Any]] = {
+    "--prefix": {"default": "runs", "metavar": "DIR|gs://...", "help": "where outputs are (default: runs)"},
+    "--backend": {"choices": ("ray", "local"), "default": "ray", "help": "local: in this process"},
+    "--traceback": {"action": "store_true", "help": "show where in the code an error was raised"},
+}
+"""Options of every command."""
+OTHER_WORDS = {
+    "plan": ("status",),
+    "ls": ("list",),
+    "page": ("watch", "dashboard", "serve"),
+    "log": ("logs",),
+    "why": ("explain",),
+    "show": ("info",),
+    "drop": ("rm", "remove", "delete"),
+    "stop": ("cancel", "kill"),
+    "copy": ("cp", "backup", "mirror", "sync"),
+    "gc": ("clean", "prune"),
+}
+"""Command to what other tools call it."""
+EXIT_CODES = """\
+exit codes: 0 everything is done (with --dry-run: nothing would run), 1 something is wrong,
+2 (--dry-run, gc without --yes) something would run, be copied or be deleted,
+130 interrupted, 141 the reader of the output closed it early
+"""
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration; give seconds, such as 600")
+    return seconds
+
+
+_REPEATED = {"action": "append", "default": []}
+SHARED: dict[str, dict[str, Any]] = {
+    "--dry-run": {"action": "store_true", "help": "print the plan; start nothing, write nothing"},
+    "--json": {"action": "store_true", "help": "print JSON"},
+    "--every-step": {"action": "store_true", "help": "one line for each step of the plan"},
+    "--set": {**_REPEATED, "metavar": "STEP.FIELD=VALUE", "help": "override a field (fork: FIELD=VALUE)"},
+    "--only": {**_REPEATED, "metavar": "GLOB", "help": "only steps that match; * matches / too"},
+    "--until": {**_REPEATED, "metavar": "STEP", "help": "STEP and everything it needs"},
+    "--from": {**_REPEATED, "metavar": "STEP", "dest": "from_", "help": "STEP and everything that needs it"},
+    "--force": {**_REPEATED, "metavar": "STEP", "help": "run STEP although it is done"},
+    "--detach": {"action": "store_true", "help": "hand the run to the cluster of RAY_ADDRESS and return"},
+    "--copy-to": {"metavar": "DIR|gs://...", "help": "also copy what the run commits to this prefix"},
+    "--notice": {
+        "type": _seconds,
+        "metavar": "SECONDS",
+        "help": "time between the scheduler's warning and its kill, for a last save",
+    },
+    "--to": {"metavar": "DIR|gs://...", "help": "the prefix to copy to"},
+    "--as": {"dest": "as_", "metavar": "NAME", "help": "the name of the new step"},
+    "--reason": {"default": "", "metavar": "TEXT", "help": "why, for later readers"},
+    "--because": {"default": "", "metavar": "TEXT", "help": "why, for later readers"},
+}
+"""Options of several commands. `Command.options` lists those that a command takes."""
+DEFAULTS: dict[str, Any] = {
+    "names": [],
+    "set": [],
+    "only": [],
+    "until": [],
+    "from_": [],
+    "force": [],
+    **dict.fromkeys(("dry_run", "json", "every_step", "detach"), False),
+    **dict.fromkeys(("copy_to", "notice")),
+}
+"""Values of options that a plan reads, for commands that do not take them."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Exits with 1 where argparse would with 2, which says of a dry run that something would run."""
+    """A parser that lists its options and raises `UserError` for a mistake."""
+
+    def __init__(self, *, parents: Sequence["Parser"] = (), **settings: Any) -> None:
+        self.takes_value: dict[str, bool] = {}
+        """Option to whether a value follows it."""
+        for parent in parents:
+            self.takes_value |= parent.takes_value
+        super().__init__(
+            parents=list(parents),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            **settings,
+        )
+
+    def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
+        """Declare an argument, as argparse does."""
+        action = super().add_argument(*names, **settings)
+        self.takes_value |= dict.fromkeys(action.option_strings, action.nargs != 0)
+        return action
 
     def error(self, message: str) -> NoReturn:
-        """Says what is wrong with the arguments, and exits."""
-        self.exit(FAILED, f"{self.prog}: error: {message}\n`{self.prog} --help` lists commands and options.\n")
+        """Raise UserError: argparse would exit with 2, which means of a dry run that something would run."""
+        raise UserError(f"{message}. `{self.prog} --help` lists all options.")
 
-    def help_of(self, command: Command, options: Collection[str]) -> str:
-        """The help of one command, with those options only that it takes."""
-        page = argparse.ArgumentParser(
-            usage=f"{self.prog} {command.name} {command.usage}".rstrip(),
-            description=f"{command.name}: {command.help}.",
-            epilog=f"`{self.prog} --help` lists all commands.",
-            add_help=False,
+
+class Call(NamedTuple):
+    """The arguments of one call, parsed."""
+
+    command: Command
+    parsed: argparse.Namespace
+    given: list[list[str]]
+    """Each option as it was given, with its value."""
+
+
+def make_parsers(options: PipelineOptions, commands: Mapping[str, Command]) -> dict[str, Parser]:
+    """Return the parser of each command by its name; that of a run has the name "" and knows all commands."""
+    everywhere = Parser(add_help=False)
+    for name, settings in EVERYWHERE.items():
+        everywhere.add_argument(name, **settings)
+    if options.add_arguments is not None:
+        options.add_arguments(everywhere)
+    start = program()
+    run = Parser(
+        prog=start,
+        usage="%(prog)s [COMMAND] [STEP ...] [option ...]",
+        description=f"The pipeline {options.name!r}. Without COMMAND it runs what is not done.",
+        epilog=f"{EXIT_CODES}\n`{start} COMMAND --help` lists the options of COMMAND.",
+        parents=[everywhere],
+    )
+    _declare(run, RUN)
+    found = {"": run}
+    table = run.add_subparsers(title="commands", metavar="COMMAND", prog=start)
+    for command in commands.values():
+        usage = f"{start} {command.name} {command.usage}".rstrip()
+        parser = table.add_parser(
+            command.name,
+            usage=f"{usage} [option ...]",
+            description=command.help,
+            help=command.help,
+            parents=[everywhere],
         )
-        for action in self._actions:
-            if not set(options).isdisjoint(action.option_strings):
-                page._add_action(action)
-        return page.format_help()
+        _declare(parser, command)
+        parser.add_argument("names", nargs="*", metavar="STEP", help=argparse.SUPPRESS)
+        found[command.name] = parser
+    return found
 
-    def refuse_unknown_options(self, arguments: Sequence[str]) -> None:
-        """Names the first that is not known; argparse would take its value for the command and find fault with that."""
-        known = self._option_string_actions
-        for word in arguments:
-            if word == "--":
-                return
-            name = word.partition("=")[0]
-            # What argparse takes for a value: a dash alone, a number, a text with a space.
-            is_value = not word.startswith("-") or word == "-" or NEGATIVE_NUMBER.fullmatch(word) or " " in word
-            is_cluster = not word.startswith("--") and word[:2] in known
-            if not (is_value or name in known or is_cluster):
-                self.error(f"there is no option {name}.{nearest(name, known)}")
+
+def _declare(parser: Parser, command: Command) -> None:
+    for name in command.options:
+        parser.add_argument(name, **SHARED[name])
+    if command.add_arguments is not None:
+        command.add_arguments(parser)
+
+
+def parse(arguments: Sequence[str], parsers: Mapping[str, Parser], commands: Mapping[str, Command]) -> Call | str:
+    """Return the parsed call, or the page of help that the arguments ask for.
+
+    The command is the first word that is neither an option nor the value of one, so options may stand before it.
+
+    Raises:
+        UserError: an unknown command or option, or a wrong value or number of names.
+    """
+    every_option = {
+        name: takes_value for parser in parsers.values() for name, takes_value in parser.takes_value.items()
+    }
+    names, given = _split(arguments, every_option)
+    word = names.pop(0) if names else ""
+    if word not in parsers:
+        raise UserError(_detached_value(given, word) or f"{_unknown(word, commands)} `{program()} --help` lists all.")
+    parser, command = parsers[word], commands.get(word, RUN)
+    options = [words[0].partition("=")[0] for words in given]
+    if {"-h", "--help"} & set(options):
+        return parser.format_help()
+    if len(names) > command.max_names and (problem := _detached_value(given, names[command.max_names])):
+        raise UserError(problem)
+    command.check(names)
+    for option in options:
+        if option not in parser.takes_value:
+            what = f"`{word}`" if word else "a run"
+            raise UserError(f"{what} has no option {option}. `{parser.prog} --help` lists its options.")
+    words = [word for option in given for word in option]
+    parsed = parser.parse_args([*words, *(["--", *names] if names else [])], argparse.Namespace(**DEFAULTS))
+    return Call(command, parsed, given)
+
+
+def _split(arguments: Sequence[str], takes_value: Mapping[str, bool]) -> tuple[list[str], list[list[str]]]:
+    """Return the words that are no options, and each option with its value."""
+    names: list[str] = []
+    given: list[list[str]] = []
+    words = iter(arguments)
+    for word in words:
+        option, equals, _ = word.partition("=")
+        if word == "--":
+            names += words
+        elif not word.startswith("-") or word == "-":
+            names.append(word)
+        elif option not in takes_value:
+            raise UserError(
+                f"there is no option {option}.{nearest(option, takes_value)} `{program()} --help` lists all."
+            )
+        else:
+            value = next(words, None) if takes_value[option] and not equals else None
+            given.append([word] if value is None else [word, value])
+    return names, given
+
+
+def _unknown(word: str, commands: Collection[str]) -> str:
+    meant = next((f" Did you mean {command!r}?" for command, words in OTHER_WORDS.items() if word in words), None)
+    if word in ("run", "start", "resume"):
+        meant = " To run what is not done, give no command."
+    return f"there is no command {word!r}.{nearest(word, commands) if meant is None else meant}"
+
+
+def _detached_value(given: Sequence[Sequence[str]], word: str) -> str:
+    """Return the message for `--set FIELD VALUE`, where `word` is the value; "" where each --set has its value."""
+    for option, *value in given:
+        if option == "--set" and value and "=" not in value[0]:
+            whole = f"{value[0]}.{word}" if "=" in word else f"{value[0]}={word}"
+            return f"--set {value[0]} {word}: write field and value as one word: --set {whole}."
+    return ""

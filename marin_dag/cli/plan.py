@@ -1,4 +1,4 @@
-"""plan: the same as --dry-run; --json for other programs."""
+"""plan: the same as --dry-run."""
 
 from marin_dag.cli.run import dry_run
 from marin_dag.cli.session import SELECTION, Command, Session
@@ -11,7 +11,7 @@ def _plan(session: Session) -> int:
 COMMAND = Command(
     "plan",
     "[--json]",
-    "what would run, why, and what it costs; the same as --dry-run",
+    "show what would run, why, and what it costs; the same as --dry-run",
     _plan,
     options=("--dry-run", "--set", "--json", "--every-step", "--copy-to", *SELECTION),
 )

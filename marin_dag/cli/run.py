@@ -1,4 +1,4 @@
-"""(no command): plan, then run what is not done; with --dry-run only the plan."""
+"""Run: plan, then run what is not done; with --dry-run only the plan. This is the call without a command word."""
 
 import json
 import os
@@ -16,6 +16,7 @@ from marin_dag.cli.session import (
     NOTHING_WOULD_RUN,
     SELECTION,
     SOMETHING_WOULD_RUN,
+    Command,
     Finished,
     Session,
 )
@@ -24,19 +25,21 @@ from marin_dag.ledger.provenance import RUN_NAME
 from marin_dag.ledger.records import Records
 from marin_dag.plan.document import plan_document
 from marin_dag.plan.explain import explain
+from marin_dag.plan.lint import LintWarning
 from marin_dag.plan.plan import Plan
 from marin_dag.plan.planned import Verdict
-from marin_dag.plan.remarks import Remark
 from marin_dag.plan.table import render_plan
 from marin_dag.quantities import counted
 from marin_dag.run.early_interrupt import INTERRUPTED
 
+MAX_STUCK = 5
+
 
 def plan_and_run(session: Session) -> int:
-    """Runs what the plan says, or prints it."""
+    """Run what is not done, or print the plan."""
     plan = session.plan()
     if session.parsed.json and not session.parsed.dry_run:
-        raise UserError("--json: a run prints no document; use --dry-run --json, or the command `plan --json`.")
+        raise UserError("--json: only a plan is printed as JSON; use --dry-run --json, or the command `plan --json`.")
     refuse_no_second_place(session)
     if session.parsed.dry_run:
         return dry_run(session, plan)
@@ -47,38 +50,39 @@ def plan_and_run(session: Session) -> int:
         print(f"nothing to do: {counted(done, 'step')}, {'all ' if done != 1 else ''}done")
         _print_results(session, plan)
         _after_run(session, plan)
-        return _copied_alone(session, plan) if session.parsed.copy_to is not None else NOTHING_WOULD_RUN
+        return _only_copy(session, plan) if session.parsed.copy_to is not None else NOTHING_WOULD_RUN
     if plan.open_questions:
-        said = [f"{name}: {question}" for name, question in plan.open_questions.items()]
+        questions = [f"{name}: {question}" for name, question in plan.open_questions.items()]
         raise UserError(
-            "\n".join([*said, "Nothing was started. To run without them, select other steps with --until or --only."])
+            "\n".join([*questions, "Nothing was started. To run the other steps, select them with --until or --only."])
         )
-    return detach(session) if session.parsed.detach else _carry_out(session, plan)
+    return detach(session) if session.parsed.detach else _run_and_copy(session, plan)
 
 
 def dry_run(session: Session, plan: Plan) -> int:
-    """Prints the plan, and what the pipeline has to add."""
+    """Print the plan and what the pipeline adds to it."""
     code = show_plan(session, plan)
-    if session.on_dry_run is not None:
-        session.on_dry_run(session, plan)
+    if session.options.on_dry_run is not None:
+        session.options.on_dry_run(session, plan)
     return code
 
 
 def show_plan(session: Session, plan: Plan) -> int:
-    """Prints the plan and how to go on; returns the exit code of a dry run."""
+    """Print the plan and the commands to continue; return the exit code of a dry run."""
     copies = outstanding(session, plan)
-    code, go_on = exit_code(plan), ways_to_go_on(session, plan)
+    code, commands = exit_code(plan), commands_to_continue(session, plan)
     if code == NOTHING_WOULD_RUN and copies is not None and not copies.is_empty:
-        code, go_on = SOMETHING_WOULD_RUN, [("copy them", session.line()), *go_on]
+        code, commands = SOMETHING_WOULD_RUN, [("copy them", session.line()), *commands]
+    warnings = _warnings(session, plan)
     if session.parsed.json:
         document = plan_document(
             plan,
             pipeline=session.pipeline,
             store=session.store,
             exit_code=code,
-            remarks=_remarks(session, plan),
+            warnings=warnings,
             copies=None if copies is None else copies._asdict(),
-            commands=go_on,
+            commands=commands,
         )
         print(json.dumps(document, indent=1))
         return code
@@ -86,81 +90,81 @@ def show_plan(session: Session, plan: Plan) -> int:
     is_dumb = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
     width = max(shutil.get_terminal_size().columns, 60) if is_terminal else None
     print(render_plan(plan, width=width, color=is_terminal and not is_dumb, every_step=session.parsed.every_step))
-    print("\n".join(_rendered(_remarks(session, plan))), end="")
+    print("\n".join(_rendered(warnings)), end="")
     copied = [] if copies is None else [("copies in", copies.said)]
-    hands_over = session.parsed.dry_run and session.parsed.detach and plan.will_run
-    detached = [("--detach", _what_detach_will_do())] if hands_over else []
-    lines = [("outputs in", _outputs(session, plan)), *copied, *detached, *go_on]
+    is_detached = session.parsed.dry_run and session.parsed.detach and plan.will_run
+    detached = [("--detach", _detach_note())] if is_detached else []
+    lines = [("outputs in", _outputs(session, plan)), *copied, *detached, *commands]
     width = max(len(what) for what, _ in lines)
-    print("\n".join(["", *(f"{what:<{width}} {said}" for what, said in lines)]))
+    print("\n".join(["", *(f"{what:<{width}} {text}" for what, text in lines)]))
     return code
 
 
-def _remarks(session: Session, plan: Plan) -> dict[str, Sequence[Remark]]:
-    """What the pipeline has to say of the steps that would run."""
-    found = session.remarks(plan.graph)
+def _warnings(session: Session, plan: Plan) -> dict[str, Sequence[LintWarning]]:
+    """Return the lint warnings of the steps that would run."""
+    found = session.options.lint(plan.graph)
     return {planned.name: found[planned.name] for planned in plan.will_run if planned.name in found}
 
 
-def _rendered(remarks: Mapping[str, Sequence[Remark]]) -> Iterator[str]:
-    if not remarks:
+def _rendered(warnings: Mapping[str, Sequence[LintWarning]]) -> Iterator[str]:
+    if not warnings:
         return
-    yield "\nRight as it stands, and perhaps not meant:"
-    for name, of_step in remarks.items():
-        for remark in of_step:
-            yield f"  {name}: {remark.text}; instead: {remark.options(name)}"
+    yield "\nWarnings (the plan is valid as it is):"
+    for name, of_step in warnings.items():
+        for warning in of_step:
+            yield f"  {name}: {warning.text}; instead: {warning.options(name)}"
     yield ""
 
 
-def _what_detach_will_do() -> str:
+def _detach_note() -> str:
     address = os.environ.get("RAY_ADDRESS")
     where = f"the cluster of RAY_ADDRESS, {address}" if address else "the cluster of RAY_ADDRESS, which is not set"
-    return f"nothing is handed over now; without --dry-run the driver goes to {where}"
+    return f"nothing is submitted now; without --dry-run the driver goes to {where}"
 
 
 def _outputs(session: Session, plan: Plan) -> str:
-    """The prefix, in full: a relative one is another folder wherever the pipeline is called from."""
+    """Return the full prefix: a relative one depends on the working directory."""
     store = session.store
     is_made = any(planned.verdict is Verdict.DONE for planned in plan.steps) or Records(store).committed_keys()
-    return store.prefix if is_made else f"{store.prefix}, where nothing is made yet"
+    return store.prefix if is_made else f"{store.prefix}, which holds no output yet"
 
 
 def exit_code(plan: Plan) -> int:
-    """Of a dry run. Drift stops the whole plan; what is blocked stops only what needs it."""
+    """Return the exit code of a dry run. Drift stops the whole plan; a blocked step stops only what needs it."""
     if plan.drifted:
         return FAILED
     return SOMETHING_WOULD_RUN if plan.will_run else FAILED if plan.blocked else NOTHING_WOULD_RUN
 
 
-def ways_to_go_on(session: Session, plan: Plan) -> list[tuple[str, str]]:
-    """What a person may do now, each with the line to paste."""
+def commands_to_continue(session: Session, plan: Plan) -> list[tuple[str, str]]:
+    """Return what the user can do next, each with the command to paste."""
     lines = []
     if plan.will_run and not plan.drifted:
         decided = [word for setting in plan.open_settings for word in ("--set", setting)]
         lines.append(("once decided" if plan.open_questions else "run it", session.line(*decided)))
-    lines += session.lines_to_tell(planned for planned in plan.steps if planned.is_selected)
+    lines += session.publish_commands(planned for planned in plan.steps if planned.is_selected)
     plain = (Verdict.DONE, Verdict.MISSING, Verdict.BEGUN)
     asked = next((step for step in plan.steps if step.is_selected and step.verdict not in plain), None)
     if asked is not None:
         lines.append(("ask why", session.line("why", asked.name, without=["--every-step"])))
     stuck = [*plan.drifted, *plan.blocked]
     if stuck:
-        lines.append(("needs you", ", ".join(f"{step.name} ({step.verdict})" for step in stuck[:5])))
+        lines.append(("needs you", ", ".join(f"{step.name} ({step.verdict})" for step in stuck[:MAX_STUCK])))
     if plan.drifted:
         name = plan.drifted[0].name
         lines.append(("same output", session.line("accept", name, "--because", "...", without=["--every-step"])))
-        lines.append(("make anew", session.line("bump", name, without=["--every-step"])))
+        lines.append(("make again", session.line("bump", name, without=["--every-step"])))
     return lines
 
 
-def _copied_alone(session: Session, plan: Plan) -> int:
+def _only_copy(session: Session, plan: Plan) -> int:
     from marin_dag.run.live import display_for
 
     return concluded(copies_of(session, plan, display_for()), NOTHING_WOULD_RUN)
 
 
-def _carry_out(session: Session, plan: Plan) -> int:
-    from marin_dag.run.live import display_for  # a dry run must not wait for what only a run needs
+def _run_and_copy(session: Session, plan: Plan) -> int:
+    from marin_dag.run.live import display_for  # a dry run must not wait for imports that only a run needs
 
     display = display_for()
     copies = copies_of(session, plan, display)
@@ -192,7 +196,7 @@ def _run(session: Session, plan: Plan, display: Any, on_committed: Callable[[str
         name=os.environ.get(RUN_NAME, ""),
         notice_seconds=session.parsed.notice,
     )
-    if shared := plan.num_shared:  # else a run would count to fewer steps than the plan, without a word
+    if shared := plan.num_shared:  # the run counts fewer steps than the plan
         display.say(f"{counted(len(steps), 'step')} to run; {shared} more of the plan share the output of one of them")
     started = time.monotonic()
     code = run.run()
@@ -211,7 +215,7 @@ def _run(session: Session, plan: Plan, display: Any, on_committed: Callable[[str
 
 
 def backend_named(name: str, pipeline: str) -> Any:
-    """The backend of --backend, for a run of `pipeline`; imported here, since most commands need none."""
+    """Return the backend of --backend for a run of `pipeline`; imported here because most commands need none."""
     if name == "local":
         from marin_dag.run.local.backend import LocalBackend
 
@@ -222,35 +226,36 @@ def backend_named(name: str, pipeline: str) -> Any:
 
 
 def _after_run(session: Session, plan: Plan) -> None:
-    """What the pipeline writes about the run; the run ended as it did, whatever becomes of that."""
-    if session.after_run is None:
+    """Call the pipeline's `after_run`; its errors do not change the result of the run."""
+    if session.options.after_run is None:
         return
     try:
-        for line in session.after_run(session, plan):
+        for line in session.options.after_run(session, plan):
             print(f"  {line}")
-    except BrokenPipeError:  # of what is printed
+    except BrokenPipeError:  # from the prints
         raise
     except (UserError, ValueError, OSError) as error:
-        print(f"{session.pipeline}: what is written after a run was not written: {error}", file=sys.stderr)
-    except Exception:  # not an error of the user's: where it was raised is what helps
+        print(f"{session.pipeline}: the run is over, and its after_run failed: {error}", file=sys.stderr)
+    except Exception:  # an error of the pipeline: the traceback shows where
         traceback.print_exc()
 
 
 def _print_results(session: Session, plan: Plan, seconds: float | None = None) -> None:
-    if session.summary is not None:
-        for line in session.summary(Finished(plan, session.store, seconds)):
+    options = session.options
+    if options.summary is not None:
+        for line in options.summary(Finished(plan, session.store, seconds)):
             print(f"  {line}")
     records = Records(session.store)
     forked = session.forks.names_in(plan.graph)
-    wanted = session.results or plan.graph.last
+    wanted = options.results or plan.graph.last
     for planned in plan.steps:
-        is_meant = planned.name in wanted or planned.name in session.parsed.until
-        if not planned.is_selected or not is_meant or planned.name in forked:
+        is_wanted = planned.name in wanted or planned.name in session.parsed.until
+        if not planned.is_selected or not is_wanted or planned.name in forked:
             continue
         record = records.find(planned.step.key)
         if record is not None:
-            shown = session.results.get(planned.name, "")
-            print(f"  {planned.name}: {session.store.url(record.output_path)}{'/' if shown else ''}{shown}")
+            part = options.results.get(planned.name, "")
+            print(f"  {planned.name}: {session.store.url(record.output_path)}{'/' if part else ''}{part}")
     for name in forked:
         record = records.find(plan.graph.step(name).key) if plan[name].is_selected else None
         if record is not None:
@@ -258,11 +263,21 @@ def _print_results(session: Session, plan: Plan, seconds: float | None = None) -
 
 
 def _figures(result: Any) -> str:
-    """The numbers of a result, such as a final loss, for a fork that no report knows."""
+    """Return the numbers of a result, such as a final loss, for a fork that no report shows."""
     items = result.items() if isinstance(result, dict) else ()
-    said = [f"{field} {_figure(value)}" for field, value in items if type(value) in (int, float)]
-    return f"  ({', '.join(said)})" if said else ""
+    figures = [f"{field} {_figure(value)}" for field, value in items if type(value) in (int, float)]
+    return f"  ({', '.join(figures)})" if figures else ""
 
 
 def _figure(value: int | float) -> str:
     return f"{value:,.6g}" if isinstance(value, float) else f"{value:,}"
+
+
+COMMAND = Command(
+    "",
+    "",
+    "run what is not done",
+    plan_and_run,
+    options=("--dry-run", "--set", "--json", "--every-step", "--detach", "--copy-to", "--notice", *SELECTION),
+)
+"""A call without a command word."""

@@ -1,12 +1,14 @@
-"""Session: what every command shares (arguments, graph, store, forks), and what a command declares of itself."""
+"""Session: what every command shares (options, graph, store, forks), and how a command is declared."""
 
 import argparse
+import dataclasses
 import gc
+import inspect
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,14 +21,16 @@ from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH
 from marin_dag.paused_collection import collection_paused
 from marin_dag.plan.config_checks import RefusedStepsError
+from marin_dag.plan.lint import Lint, no_lint
 from marin_dag.plan.milestone_reasons import NotTold
 from marin_dag.plan.plan import Plan, make_plan
 from marin_dag.plan.planned import PlannedStep
-from marin_dag.plan.remarks import Remarks
 from marin_dag.store.prefix import open_store
 from marin_dag.store.store import Store
 
 NOTHING_WOULD_RUN, FAILED, SOMETHING_WOULD_RUN = 0, 1, 2
+SELECTION = ("--only", "--until", "--from", "--force")
+"""The shared options that select steps."""
 
 Build = Callable[[argparse.Namespace], Sequence[Step[Any]]]
 OnDryRun = Callable[["Session", Plan], None]
@@ -34,7 +38,7 @@ AfterRun = Callable[["Session", Plan], Iterable[str]]
 
 
 class Finished:
-    """A run that has ended well, or had nothing to do: what its steps returned."""
+    """A successful run, or one with nothing to do, and the results of its steps."""
 
     def __init__(self, plan: Plan, store: Store, seconds: float | None) -> None:
         self._plan = plan
@@ -43,12 +47,17 @@ class Finished:
         """How long it took; None if nothing had to run."""
 
     @property
+    def graph(self) -> Graph:
+        """The graph of this call."""
+        return self._plan.graph
+
+    @property
     def steps(self) -> tuple[str, ...]:
-        """Names of the steps of this call, inputs first."""
+        """Names of the selected steps, inputs first."""
         return tuple(planned.name for planned in self._plan.steps if planned.is_selected)
 
     def result(self, name: str) -> Any:
-        """What the step returned, or None if it is no step of this call."""
+        """Return the result of a step, or None if the step was not selected or has no record."""
         if name not in self.steps:
             return None
         step = self._plan[name].step
@@ -56,67 +65,133 @@ class Finished:
         return None if record is None else step.kind.result_type.model_validate(record.result)
 
 
+class Command(NamedTuple):
+    """One word of the command line. A module of `marin_dag.cli` declares it as `COMMAND`."""
+
+    name: str
+    usage: str
+    """The rest of the line, such as "STEP --as NAME"."""
+    help: str
+    run: Callable[["Session"], int]
+    """Returns the exit code."""
+    min_names: int = 0
+    """The least and the largest number of names."""
+    max_names: int = 0
+    add_arguments: Callable[[Any], None] | None = None
+    """Declares the command's own options."""
+    options: tuple[str, ...] = ()
+    """The shared options that the command takes: names in `parser.SHARED`."""
+
+    def check(self, names: Sequence[str]) -> None:
+        """Raise UserError for too few or too many names."""
+        usage = f"{program()} {self.name} {self.usage}".rstrip()
+        if len(names) < self.min_names:
+            raise UserError(f"{self.name}: give {'a step' if self.usage.startswith('STEP') else 'a name'}: `{usage}`.")
+        if len(names) > self.max_names:
+            extra = ", ".join(repr(name) for name in names[self.max_names :])
+            raise UserError(f"{self.name}: unexpected {extra}. Usage: `{usage}`.")
+
+
+def _no_variant(parsed: argparse.Namespace) -> str:
+    return ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PipelineOptions:
+    """What a recipe gives `main`."""
+
+    build: Build
+    """Makes the targets from the parsed arguments."""
+    name: str
+    """The pipeline's name; its forks are stored under it."""
+    add_arguments: Callable[[argparse.ArgumentParser], None] | None = None
+    """Declares the pipeline's own arguments."""
+    results: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Steps to list after a run, each with the file or folder of its output to show ("" for all of it). By default the
+    steps that no other step needs."""
+    summary: Callable[[Finished], Iterable[str]] | None = None
+    """Returns lines to print after a run, before the results."""
+    commands: Sequence[Command] = ()
+    """The pipeline's own commands."""
+    on_dry_run: OnDryRun | None = None
+    """Called after --dry-run has printed a plan, to print more about it."""
+    only_dry_run: Collection[str] = ()
+    """Options of the pipeline that need --dry-run; the printed commands leave them out."""
+    follow: Follow | None = None
+    """Kind of step to the kinds that each of its forks gets too, because they follow the fork's base."""
+    variant: Callable[[argparse.Namespace], str] = _no_variant
+    """Names the variant of the recipe that the arguments choose ("" for the default); a fork belongs to one variant."""
+    with_forks: WithForks | None = None
+    """Returns steps to add where there are forks, such as a report that compares them with their bases."""
+    after_run: AfterRun | None = None
+    """Called with the plan after each run, successful or not, to write files that belong to no output. Its lines are
+    printed."""
+    lint: Lint = no_lint
+    """Returns warnings about valid configs; plans and `fork` print them."""
+
+    def check(self) -> None:
+        """Raise UserError for a name that no folder can have, or a `build` that does not take the arguments."""
+        if not self.name.strip(".") or not {"/", "@"}.isdisjoint(self.name):
+            raise UserError(
+                f"main(name={self.name!r}): the pipeline's forks are stored in a folder of this name. Use a word "
+                'without "/" and "@", such as name="tootsie".'
+            )
+        try:
+            inspect.signature(self.build).bind(argparse.Namespace())
+        except TypeError as error:
+            raise UserError(f"main(build): the recipe's function is called as build(arguments): {error}.") from None
+
+
 class Session:
-    """One call of the command line. Graph and plan are made anew each time they are asked for."""
+    """One call of the command line. Each request for the graph or the plan makes it again."""
 
     def __init__(
         self,
+        options: PipelineOptions,
         parsed: argparse.Namespace,
-        arguments: Sequence[str],
-        build: Build,
-        name: str,
-        results: Mapping[str, str],
-        flags: frozenset[str],
-        summary: Callable[[Finished], Iterable[str]] | None,
-        on_dry_run: OnDryRun | None,
-        only_dry_run: frozenset[str],
-        follow: Follow | None,
-        takes: Mapping[str, frozenset[str]],
-        variant: str,
-        with_forks: WithForks | None,
-        after_run: AfterRun | None,
-        remarks: Remarks,
+        given: Sequence[Sequence[str]],
+        takes_value: Mapping[str, Mapping[str, bool]],
     ) -> None:
-        self.parsed = parsed
-        self.arguments = tuple(arguments)
-        self.pipeline = name
-        self.results = dict(results)
-        """Step to the part of its output that a person wants to see in the end."""
+        """Open the store.
+
+        Args:
+            options: of the pipeline.
+            parsed: the arguments.
+            given: each option of the call, with its value.
+            takes_value: the options of each command by its name.
+        """
+        self.options, self.parsed = options, parsed
         self.store: Store = open_store(parsed.prefix)
-        self.forks = Forks(self.store, name, follow, variant=variant, with_forks=with_forks)
-        self.on_dry_run = on_dry_run
-        """What the pipeline has to add to a plan that is only shown."""
-        self.after_run = after_run
-        """What the pipeline has to write about a run that has ended, in no output; its lines are printed."""
-        self.remarks = remarks
-        """What the pipeline has to say of steps that are right and perhaps not meant."""
-        self._build = build
-        self._flags = flags
-        self._only_dry_run = only_dry_run
-        self._takes = takes
-        self.summary = summary
-        """Lines to end a run with."""
+        self.forks = Forks(
+            self.store, options.name, options.follow, variant=options.variant(parsed), with_forks=options.with_forks
+        )
+        self._given, self._takes = given, takes_value
+
+    @property
+    def pipeline(self) -> str:
+        """The pipeline's name."""
+        return self.options.name
 
     @property
     def step(self) -> str:
-        """The step that the command is about."""
+        """The first name given to the command."""
         return str(self.parsed.names[0])
 
     def recipe(self) -> Graph:
-        """The graph as written, and the forks."""
-        return self.forks.added_to(Graph(self._build(self.parsed)))
+        """Return the graph as written, with the forks."""
+        return self.forks.added_to(Graph(self.options.build(self.parsed)))
 
     def graph(self) -> Graph:
-        """The graph with the overrides of this call."""
+        """Return the graph with the forks and the --set overrides."""
         return with_settings(self.recipe(), self.parsed.set)
 
     def selection(self) -> Selection:
-        """What --only, --until, --from and --force say."""
+        """Return what --only, --until, --from and --force select."""
         parsed = self.parsed
         return Selection(tuple(parsed.only), tuple(parsed.until), tuple(parsed.from_), tuple(parsed.force))
 
     def plan(self, about: str | None = None) -> Plan:
-        """A verdict for each step; for a command about one step, only for that step and all that it needs."""
+        """Return the plan of all steps, or of the step `about` and its inputs where no option selects others."""
         with collection_paused():
             graph = self.graph()
         selection = self.selection()
@@ -124,104 +199,50 @@ class Session:
             graph = Graph([graph.step(about)])
         try:
             plan = make_plan(graph, self.store, selection)
-        except RefusedStepsError as error:  # a kept fork that today's checks refuse would be in the way of everybody
+        except RefusedStepsError as error:  # a stored fork that a newer check refuses would block every command
             forks = self.forks.refused_in(graph, error.names)
-            said = [f"{fork.name} is a fork of {fork.base}: `drop {fork.name}` forgets it." for fork in forks]
-            raise UserError("\n".join([str(error), *said])) from None
-        gc.freeze()  # it stays until the command ends; to look through it once more then took a third of a second
+            fixes = [f"{fork.name} is a fork of {fork.base}: `drop {fork.name}` forgets it." for fork in forks]
+            raise UserError("\n".join([str(error), *fixes])) from None
+        gc.freeze()  # it lives until the command ends; another collection over it took a third of a second
         return plan
 
     def refuse_twice(self, option: str) -> None:
-        """Raises UserError where an option that has one value was given several: but for the last they are ignored."""
-        given = [words for words in options_of(self.arguments, self._flags) if words[0].partition("=")[0] == option]
-        if len(given) > 1:
-            raise UserError(f"{option}: given {len(given)} times, and one place is copied to; call it once for each.")
+        """Raise UserError where an option with one value was given more than once."""
+        if sum(words[0].partition("=")[0] == option for words in self._given) > 1:
+            raise UserError(f"{option}: given more than once; give it once.")
 
-    def lines_to_tell(self, planned: Iterable[PlannedStep]) -> list[tuple[str, str]]:
-        """What has an attempt at work keep a step that it was not told of, and that these steps start from."""
+    def publish_commands(self, planned: Iterable[PlannedStep]) -> list[tuple[str, str]]:
+        """Return the commands that ask running attempts to publish the milestones that these steps start from."""
         found: dict[str, str] = {}
         for each in planned:
             inputs = dict(each.step.inputs)
             for reason in each.reasons:
                 if isinstance(reason, NotTold) and reason.hears and not reason.is_past and reason.field:
-                    # The name under which it runs may be none of this graph.
+                    # The attempt may run under a name that this graph does not have.
                     words = ("tell", inputs[reason.field].name, PUBLISH, "--at", str(reason.wanted))
                     found[self.line(*words, without=["--every-step"])] = f"keep {reason.wanted}"
         return [(what, line) for line, what in found.items()]
 
     def line(self, *words: str, without: Sequence[str] = ()) -> str:
-        """A line to paste: the pipeline, then `words`, then the options of this call that the line's command takes, but
-        for those named."""
-        dropped = {"--dry-run", "--json", *self._only_dry_run, *without}
+        """Return a command line to paste: the pipeline, `words`, and those options of this call that the new command
+        takes, except `without`."""
+        dropped = {"--dry-run", "--json", *self.options.only_dry_run, *without}
         takes = self._takes[words[0] if words and not words[0].startswith("-") else ""]
-        kept = []
-        for option in options_of(self.arguments, self._flags):
+        kept: list[str] = []
+        for option in self._given:
             name = option[0].partition("=")[0]
             if name in takes and name not in dropped:
                 kept += option
         return shlex.join([*program_words(), *words, *kept])
 
 
-def options_of(arguments: Sequence[str], flags: frozenset[str]) -> Iterator[list[str]]:
-    """Each option among the arguments with its value; no command and no names."""
-    words = iter(arguments)
-    for word in words:
-        if word.startswith("-"):
-            takes_a_word = word not in flags and "=" not in word
-            yield [word, *([next(words)] if takes_a_word else [])]
-
-
-# Options of several commands. Where things are and run is every command's, and so are the pipeline's own options.
-SELECTION = ("--only", "--until", "--from", "--force")
-EVERYWHERE = frozenset({"--prefix", "--backend", "--traceback"})
-NO_ADVICE: Mapping[str, str] = {}
-ONLY_LOOKS: Mapping[str, str] = {"--dry-run": "it only looks, and starts and writes nothing; leave --dry-run out"}
-"""The advice of every command that writes nothing."""
-WRITES_WHAT_IS_ASKED_FOR: Mapping[str, str] = {
-    "--dry-run": "it starts nothing, and writes nothing but what an option of its own asks for; leave --dry-run out"
-}
-"""The advice of every command that looks, and that draws or writes what it saw where it is told to."""
-
-
-class Command(NamedTuple):
-    """One word of the command line. A module of `marin_dag.cli` declares it as `COMMAND`."""
-
-    name: str
-    usage: str
-    """After the name, such as "STEP --as NAME"."""
-    help: str
-    run: Callable[[Session], int]
-    """Returns the exit code."""
-    min_names: int = 0
-    """How many steps it takes, at least and at most."""
-    max_names: int = 0
-    add_arguments: Callable[[Any], None] | None = None
-    """Declares options that no other command has; the help names the command in parentheses."""
-    options: tuple[str, ...] = ()
-    """The options that it takes besides those it declares and those of every command."""
-    advice: Mapping[str, str] = NO_ADVICE
-    """To an option that it does not take and that a person may well try, what to do instead."""
-
-    def check(self, names: Sequence[str]) -> None:
-        """Refuses too few or too many names."""
-        if len(names) < self.min_names:
-            what = "a step" if self.usage.startswith("STEP") else "what it is about"
-            raise UserError(f"{self.name}: name {what}: `{program()} {self.name} {self.usage}`.")
-        if len(names) > self.max_names:
-            extra = ", ".join(repr(name) for name in names[self.max_names :])
-            raise UserError(
-                f"{self.name}: {extra} is too much; write `{f'{program()} {self.name} {self.usage}'.strip()}`."
-            )
-
-
 def program_words() -> list[str]:
-    """How this pipeline is called, as words: python and the script."""
-    script = Path(sys.argv[0])
-    return [_python(), _from_here(script)]
+    """Return the words that start this pipeline: Python and the script."""
+    return [_python(), _from_here(Path(sys.argv[0]))]
 
 
 def _python() -> str:
-    """By its name where the shell finds it so, and else by its path: nobody need have activated an environment."""
+    """Return Python's name where the shell finds this Python by it, and else its path."""
     here = Path(sys.executable)
     named = (name for name in ("python", "python3") if Path(shutil.which(name) or "").parent == here.parent)
     return next(named, _from_here(here))
@@ -232,5 +253,5 @@ def _from_here(path: Path) -> str:
 
 
 def program() -> str:
-    """How this pipeline is called."""
+    """Return the text that starts this pipeline."""
     return " ".join(program_words())

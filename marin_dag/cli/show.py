@@ -1,14 +1,15 @@
-"""show STEP: what its output was made from, which files it holds, and how it was made; --json prints the record."""
+"""show STEP: the config, result, files and provenance of an output; --json prints the record."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.identity.diff import config_fields
 from marin_dag.ledger.provenance import NOTHING_TRACKED_CHANGED, Provenance
 from marin_dag.ledger.records import Record, Records
-from marin_dag.plan.compare import made_before, record_named
+from marin_dag.plan.compare import newest_hint, record_named
 from marin_dag.quantities import counted
 from marin_dag.store.store import Store
 
@@ -21,8 +22,8 @@ def _show(session: Session) -> int:
         step = graph.step(session.step)
         record = records.find(step.key)
         if record is None:
-            before = made_before(records, step.name, "show")
-            raise UserError(f"show {step.name}: it is not made ({step.key[:8]}); `why {step.name}` says why.{before}")
+            hint = newest_hint(records, step.name, "show")
+            raise UserError(f"show {step.name}: no output ({step.key[:8]}); `why {step.name}` says why.{hint}")
     if session.parsed.json:
         print(record.model_dump_json(indent=1))
     else:
@@ -37,13 +38,13 @@ def _lines(record: Record, store: Store) -> Iterator[str]:
     yield f"{record.name}{at}"
     yield f"  digest       {record.digest}"
     yield f"  kind         {record.identity['kind']}"
-    version = "" if code["policy"] == "tracked" else f", version {code['version']!r}"
+    version = "" if code["policy"] == "tracked" else f", version {code['version']}"
     yield f"  code         {code['policy']}{version}; fingerprint {code['fingerprint'][:12]}"
     yield from (f"  package      {name} {version}" for name, version in code["packages"].items())
     yield "config"
     yield from (f"  {field} = {value}" for field, value in config_fields(record.identity))
     yield "result"
-    yield from (f"  {field} = {_shown(value)}" for field, value in _leaves("", record.result))
+    yield from (f"  {field} = {_rendered(value)}" for field, value in _leaves("", record.result))
     size = sum(file.size_in_bytes for file in record.manifest)
     yield f"output  {store.url(record.output_path)}"
     yield from (f"  {file.size_in_bytes:>14,}  {file.crc32c}  {file.path}" for file in record.manifest)
@@ -56,14 +57,14 @@ def _lines(record: Record, store: Store) -> Iterator[str]:
     if record.migrated_from is not None:
         yield f"  migrated     from {record.migrated_from}, of an earlier scheme of digests"
     yield f"  attempt      {record.attempt}, lease epoch {made.lease_epoch}"
-    yield f"  git commit   {made.git_commit or 'none: the script lies in no repository'}{changes_said(made)}"
+    yield f"  git commit   {made.git_commit or 'none: the script lies in no repository'}{dirty_note(made)}"
     yield f"  lock file    {made.lock or 'none'}"
     yield f"  environment  {store.url(made.environment)}"
     yield f"  command      {' '.join(made.argv)}"
 
 
 def _leaves(field: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Each figure under its dotted field."""
+    """Yield each value of a result under its dotted field."""
     if isinstance(value, dict) and value:
         for name, inner in value.items():
             yield from _leaves(f"{field}.{name}" if field else name, inner)
@@ -74,13 +75,13 @@ def _leaves(field: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield field, value
 
 
-def _shown(value: Any) -> str:
-    """A figure as a person reads it; the record has it whole."""
-    return f"{value:.6g}" if isinstance(value, float) else repr(value)
+def _rendered(value: Any) -> str:
+    """Return six digits of a float, and JSON of anything else; the record has all digits."""
+    return f"{value:.6g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
-def changes_said(made: Provenance) -> str:
-    """What follows the commit: nothing where the code is the commit's, else that it differs, with a digest."""
+def dirty_note(made: Provenance) -> str:
+    """Return the text that follows the commit: how the code differed from it, or nothing."""
     if not made.is_dirty:
         return ""
     if made.dirty_diff == NOTHING_TRACKED_CHANGED:
@@ -91,10 +92,9 @@ def changes_said(made: Provenance) -> str:
 COMMAND = Command(
     "show",
     "STEP",
-    "identity, files and provenance of a finished step; --json: its record",
+    "show the config, files and provenance of a finished step; --json: its record",
     _show,
     1,
     1,
     options=("--set", "--json"),
-    advice=ONLY_LOOKS,
 )

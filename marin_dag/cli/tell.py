@@ -167,5 +167,4 @@ COMMAND = Command(
     2,
     _add_arguments,
     options=("--set", "--reason"),
-    advice={"--dry-run": "without a word it only looks, and with one it is there to be heard; leave --dry-run out"},
 )

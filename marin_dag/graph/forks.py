@@ -12,6 +12,7 @@ from marin_dag.graph.assignments import parse_fork_settings
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import NAME, Milestone, Step, StepKind
 from marin_dag.ledger.lease import Leases
+from marin_dag.ledger.progress_mark import standing_failures
 from marin_dag.ledger.provenance import user_name
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH, Tellings
@@ -21,7 +22,6 @@ from marin_dag.plan.milestone_reasons import MilestoneMissing, NotTold
 from marin_dag.plan.reasons import render
 from marin_dag.plan.remainder import LeftBehind
 from marin_dag.plan.wanted_milestones import own_stop_not_told
-from marin_dag.run.progress_mark import standing_failures
 from marin_dag.store.redact import redact, refuse_secrets
 from marin_dag.store.store import Store
 from marin_dag.values.changes import apply_text, nearest, value_at
@@ -193,7 +193,11 @@ class Forks:
         names = {other for fork in forks for name in self._names_of(graph, fork) for other in graph.ancestors(name)}
         steps = [graph.step(name) for name in names]
         undone = {step.key for step in steps} & failed - records.committed_keys()
-        return [step.name for step in steps if step.key in undone and standing_failures(step, records)]
+        return [
+            step.name
+            for step in steps
+            if step.key in undone and standing_failures(records, step.key, step.kind.resumes_at)
+        ]
 
     def lost_by(self, graph: Graph, fork: Fork, *, alone: bool = False) -> tuple[Lost, ...]:
         """What is lost of the inputs of a fork that is not in `graph` yet; for `alone` see `lost_in`."""

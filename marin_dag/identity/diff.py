@@ -105,7 +105,7 @@ def _values(old: Any, new: Any, path: str) -> Iterator[Difference]:
         return
     tags = (_tag(old), _tag(new))
     if tags == ("input", "input") and _input_key(old) == _input_key(new):
-        yield FieldChanged(f"{path} (folder)", repr(old[3]), repr(new[3]))
+        yield FieldChanged(f"{path} (folder)", json.dumps(old[3]), json.dumps(new[3]))
     elif tags == ("input", "input"):
         yield InputChanged(path, _input_key(old), _input_key(new))
     elif tags[0] == tags[1] and tags[0] in ("model", "dataclass", "namedtuple") and old[1] == new[1]:
@@ -121,7 +121,7 @@ def _values(old: Any, new: Any, path: str) -> Iterator[Difference]:
     else:
         before, after = shown(old), shown(new)
         # What tells the two apart is never noise.
-        texts = (before, after) if before != after else (repr(old), repr(new))
+        texts = (before, after) if before != after else (json.dumps(old), json.dumps(new))
         yield FieldChanged(path or "config", *texts)
 
 
@@ -219,7 +219,7 @@ def shown(node: Any) -> str:
             return str(node)
         case float():
             return _short(node)
-    return repr(node)
+    return json.dumps(node, ensure_ascii=False)
 
 
 def _short(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Causes: where a difference was made. A changed input is followed up to the step whose field or function changed."""
+"""Causes: the step where a difference was made. A changed input leads up to the step whose field or code changed."""
 
 import dataclasses
 from functools import cached_property
@@ -12,27 +12,27 @@ from marin_dag.store.redact import without_known_secrets
 
 
 class Cause(NamedTuple):
-    """A difference, and the name of the step at which it was made."""
+    """A difference, and the name of the step where it was made."""
 
     step: str
     difference: Difference
 
 
 class Identified(NamedTuple):
-    """An identity document, and what the steps are called that have it."""
+    """An identity document, and the names of the steps that have it."""
 
     name: str
     document: dict[str, Any]
     names: frozenset[str] = frozenset()
 
     def is_same_step_as(self, other: "Identified") -> bool:
-        """Whether a difference is a change of one step, and not the choice of another."""
+        """Return whether a difference is a change of one step, and not the choice of another step."""
         mine, theirs = self.names | {self.name}, other.names | {other.name}
         return bool(mine & theirs) and self.document["kind"] == other.document["kind"]
 
 
 class _Pair(NamedTuple):
-    """An old and a new identity, by record key."""
+    """The record keys of an old and a new identity."""
 
     old_key: str
     new_key: str
@@ -41,7 +41,7 @@ class _Pair(NamedTuple):
 class Causes:
     """Follows differences through inputs; each pair of identities is compared once.
 
-    Identities are those of the graph and, where it has them not, of the records: either side may be old or new.
+    Identities come from the graph, or from the records where the graph does not have them.
     """
 
     def __init__(self, graph: Graph, records: Records) -> None:
@@ -50,7 +50,7 @@ class Causes:
         self._identified: dict[str, Identified | None] = {}
         self._graph = graph
 
-    # Most plans ask for no cause, and a large graph is then not gone through once more.
+    # Cached: most plans ask for no cause, and then skip another pass over a large graph.
     @cached_property
     def _by_digest(self) -> dict[str, list[Step[Any]]]:
         found: dict[str, list[Step[Any]]] = {}
@@ -63,24 +63,20 @@ class Causes:
         return {step.key: step for step in reversed(self._graph.steps)}
 
     def of(self, old: dict[str, Any], step: Step[Any]) -> tuple[Cause, ...]:
-        """Root causes of `step` not being what `old` documents: its own changes first, then those above it."""
-        return self.between(old, Identified(step.name, without_known_secrets(step.identity)))
-
-    def between(self, old: dict[str, Any], new: Identified) -> tuple[Cause, ...]:
-        """Root causes of `new` not being what `old` documents."""
-        found = differences(old, new.document)
+        """Return why `step` differs from the document `old`: its own changes, then those of its inputs."""
+        found = differences(old, without_known_secrets(step.identity))
         for pair in self._above(found):
             self._follow(pair)
-        return self._combined(new.name, found)
+        return self._combined(step.name, found)
 
     def above(self, name: str, difference: InputChanged) -> tuple[Cause, ...]:
-        """Root causes of one changed input of the step called `name`."""
+        """Return the root causes of one changed input of the step `name`."""
         for pair in self._above((difference,)):
             self._follow(pair)
         return tuple(self._of_input(name, difference))
 
     def _follow(self, first: _Pair) -> None:
-        """Without recursion: a chain of ten thousand steps has its cause at the far end."""
+        """Fill `_known` for a pair, without recursion: the cause may be ten thousand steps away."""
         pending = [first]
         while pending:
             pair = pending[-1]
@@ -88,7 +84,7 @@ class Causes:
             if pair in self._known:
                 pending.pop()
             elif old is None or new is None or not new.is_same_step_as(old):
-                self._known[pair] = ()  # another step altogether, or its record is gone
+                self._known[pair] = ()  # a different step, or its record is gone
             else:
                 found = differences(old.document, new.document)
                 unknown = [above for above in self._above(found) if above not in self._known]
@@ -127,7 +123,7 @@ class Causes:
             return followed
         stopping = self._by_key.get(difference.new_key)
         if stopping is not None and stopping.kind.stop_field is not None:
-            # The input follows wherever that step stops, and the stop was moved.
+            # The input is the last milestone of that step, and the stop was moved.
             moved = Cause(stopping.name, FieldChanged(stopping.kind.stop_field, old_milestone, new_milestone))
         else:
             moved = Cause(name, FieldChanged(difference.field, f"step {old_milestone}", f"step {new_milestone}"))

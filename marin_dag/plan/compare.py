@@ -1,4 +1,4 @@
-"""Compare: two identities side by side: declarations, config, inputs down to what changed in them, and the source."""
+"""Comparison: two identities side by side, and the lookup of records by digest, name or milestone."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -15,7 +15,8 @@ from marin_dag.plan.siblings import Siblings
 from marin_dag.store.store import Store
 
 SHORTEST_PREFIX = 6
-"""Fewer digits of a digest would too often mean two records, or be a step's name."""
+"""Fewer digits of a digest would often match two records, or be the name of a step."""
+MAX_SHOWN = 6
 
 
 class Side(NamedTuple):
@@ -23,7 +24,7 @@ class Side(NamedTuple):
 
     name: str
     what: str
-    """Where it comes from: "now", or the record."""
+    """Its origin: "now", or when the record was made."""
     key: str
     document: dict[str, Any]
 
@@ -32,20 +33,20 @@ class Side(NamedTuple):
 
 
 def of_step(step: Step[Any]) -> Side:
-    """A step as the code and the config have it now."""
+    """Return a step with its present code and config."""
     return Side(step.name, "now", step.key, step.identity)
 
 
 def of_record(record: Record) -> Side:
-    """What an output was made from."""
+    """Return the identity that an output was made from."""
     return Side(record.name, f"made {record.provenance.finished}", record.key, record.identity)
 
 
 def find_record(records: Records, text: str) -> Record | None:
-    """The record whose key begins with `text`, or None where that cannot be meant.
+    """Return the record whose key begins with `text`; None if `text` is no beginning of a key, or no record has it.
 
     Raises:
-        UserError: several begin so.
+        UserError: several records match.
     """
     digest, at, milestone = text.partition("@")
     if len(digest) < SHORTEST_PREFIX or set(digest) - set("0123456789abcdef"):
@@ -54,18 +55,18 @@ def find_record(records: Records, text: str) -> Record | None:
     if at:
         found = [key for key in found if key.partition("@")[2] == milestone]
     elif found and all(key.startswith(f"{found[0]}@") for key in found[1:]):
-        found = found[:1]  # an output, before the parts of it
+        found = found[:1]  # the output itself, before its milestones
     if len(found) > 1:
-        listed = ", ".join(short_key(key) for key in found[:6])
-        raise UserError(f"{text}: {len(found)} records begin so ({listed}); write more digits, or the @milestone.")
+        listed = ", ".join(short_key(key) for key in found[:MAX_SHOWN])
+        raise UserError(f"{text}: matches {len(found)} records ({listed}); give more digits, or the @milestone.")
     return records.get(found[0]) if found else None
 
 
 def record_named(records: Records, graph: Graph, text: str) -> Record | None:
-    """The record that a person names by digest or as STEP@MILESTONE; None for the name of a step, and for no record.
+    """Return the record that `text` names by digest or as STEP@MILESTONE; None for a step's name, or if none matches.
 
     Raises:
-        UserError: the step has published no such milestone, or several records begin so.
+        UserError: the step has not published this milestone, or several records match.
     """
     name, at, milestone = text.partition("@")
     if text in graph:
@@ -75,25 +76,25 @@ def record_named(records: Records, graph: Graph, text: str) -> Record | None:
     digest = graph.step(name).digest
     published = records.milestone_steps(digest)
     if milestone not in map(str, published):
-        steps = ", ".join(map(str, published))
-        raise UserError(f"{text}: {name} has published {f'only {steps}' if steps else 'nothing'} as the recipe is now.")
+        steps = ", ".join(map(str, published)) or "none"
+        raise UserError(f"{text}: {name} has not published this milestone. Published with the present recipe: {steps}.")
     return records.get(f"{digest}@{milestone}")
 
 
-def made_before(records: Records, name: str, command: str) -> str:
-    """For whoever asks for an output that is not made: how to ask for the newest that was, if there is one."""
+def newest_hint(records: Records, name: str, command: str) -> str:
+    """Return a sentence with the command for the newest output under `name`; "" if there is none."""
     made = newest_made(records, name)
-    return "" if made is None else f" `{command} {short_key(made)}` is about the newest that was made so called."
+    return "" if made is None else f" `{command} {short_key(made)}` shows the newest output under this name."
 
 
 def newest_made(records: Records, name: str) -> str | None:
-    """Key of the newest output under a name, whatever its identity."""
+    """Return the key of the newest output under a name, whatever its identity."""
     keys = Siblings(records, records.labels(), records.committed_keys()).keys(name)
     return keys[0] if keys else None
 
 
 def compare(old: Side, new: Side, graph: Graph, store: Store) -> Iterator[str]:
-    """Lines of the comparison."""
+    """Yield the lines that `diff` prints: declarations, config, inputs down to what changed in them, and the source."""
     yield f"- {old}"
     yield f"+ {new}"
     found = differences(old.document, new.document)
@@ -105,7 +106,7 @@ def compare(old: Side, new: Side, graph: Graph, store: Store) -> Iterator[str]:
     for difference in found:
         if isinstance(difference, InputChanged):
             above = causes.above(new.name, difference)
-            if [cause.step for cause in above] == [new.name]:  # chosen here, not changed above
+            if [cause.step for cause in above] == [new.name]:  # another input was chosen here
                 yield f"  {render_difference(above[0].difference)}"
                 continue
             yield f"  {render_difference(difference)}"
@@ -113,7 +114,7 @@ def compare(old: Side, new: Side, graph: Graph, store: Store) -> Iterator[str]:
         elif not isinstance(difference, CodeChanged):
             yield f"  {render_difference(difference)}"
     if code is not None:
-        counts = "" if any(isinstance(item, CodeChanged) for item in found) else " (recorded only: the version counts)"
-        yield f"  {render_difference(code)}{counts}"
+        note = "" if any(isinstance(item, CodeChanged) for item in found) else " (not part of the identity)"
+        yield f"  {render_difference(code)}{note}"
         yield ""
         yield from SourceDiffs(store, graph.steps).of(code)

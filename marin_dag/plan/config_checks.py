@@ -1,4 +1,4 @@
-"""Config checks: whether configs and names can work, and what they leave open, before a chip is reserved."""
+"""Config checks: configs and names that cannot work, and settings that a recipe leaves open, before anything starts."""
 
 import shlex
 from collections import defaultdict
@@ -14,7 +14,7 @@ MAX_NAMED = 3
 
 
 class RefusedStepsError(UserError):
-    """Configs that their kinds' checks refuse; `names` are those of the steps."""
+    """Steps whose configs or names cannot work; `names` are theirs."""
 
     def __init__(self, message: str, names: Iterable[str]) -> None:
         super().__init__(message)
@@ -22,7 +22,7 @@ class RefusedStepsError(UserError):
 
 
 def check_configs(steps: Iterable[Step[Any]]) -> None:
-    """Asks each kind whether a config can work, before a chip is reserved; all that is wrong is said at once."""
+    """Raise RefusedStepsError with every config that its kind's checks refuse."""
     names_by_problem: dict[str, list[str]] = defaultdict(list)
     refused = refusals(steps)
     for name, problem in refused.items():
@@ -32,23 +32,23 @@ def check_configs(steps: Iterable[Step[Any]]) -> None:
         raise RefusedStepsError("\n".join(lines), refused)
 
 
-def refuse_long_names(steps: Iterable[Step[Any]], store: Store) -> None:
-    """Raises RefusedStepsError for names of so many parts that the store would refuse what lies below an output."""
+def check_name_lengths(steps: Iterable[Step[Any]], store: Store) -> None:
+    """Raise RefusedStepsError for names that leave no room in the store's paths for the files of an output."""
     limit = max_name_length(store)
     names = [step.name for step in steps if len(step.name) > limit]
     if names:
         longest = max(names, key=len)
-        those = "step name" if len(names) == 1 else f"{len(names):,} step names are too long, such as"
+        what = "step name" if len(names) == 1 else f"{len(names):,} step names are too long, such as"
         raise RefusedStepsError(
-            f"{those} …{longest[-MAX_SHOWN:]}: {len(longest):,} characters, where the files of its output leave it "
-            f"{max(limit, 0):,} of {store.max_path_in_bytes:,} bytes for a path below {store.prefix}. Give it fewer or "
-            "shorter parts, or pass a shorter --prefix.",
+            f"{what} …{longest[-MAX_SHOWN:]}: {len(longest):,} characters, but at most {max(limit, 0):,} fit: a path "
+            f"below {store.prefix} has at most {store.max_path_in_bytes:,} bytes, and the files of the output need the "
+            "rest. Use fewer or shorter parts, or a shorter --prefix.",
             names,
         )
 
 
 def refusals(steps: Iterable[Step[Any]]) -> dict[str, str]:
-    """What is wrong with each step whose config cannot work, and how to mend it."""
+    """Return the problem and its fix for each step whose config cannot work, by name."""
 
     def ask(step: Step[Any]) -> None:
         if step.kind.check is not None:
@@ -56,11 +56,11 @@ def refusals(steps: Iterable[Step[Any]]) -> dict[str, str]:
         if step.kind.check_on is not None:
             step.kind.check_on(step.config, step.resources)
 
-    return {name: said(name, error) for name, error in _errors(steps, ask).items()}
+    return {name: with_fix(name, error) for name, error in _errors(steps, ask).items()}
 
 
 def undecided(steps: Iterable[Step[Any]]) -> dict[str, ValueError]:
-    """What the recipe leaves open of steps, by name."""
+    """Return the settings that a recipe leaves open, as errors by the name of the step."""
 
     def ask(step: Step[Any]) -> None:
         if step.kind.check_decided is not None:
@@ -69,14 +69,14 @@ def undecided(steps: Iterable[Step[Any]]) -> dict[str, ValueError]:
     return _errors(steps, ask)
 
 
-def said(name: str, error: ValueError) -> str:
-    """The error of the step `name` for a person, with the settings that mend it, if it has any."""
-    options = " --set ".join(shlex.quote(setting) for setting in settings(name, error))
+def with_fix(name: str, error: ValueError) -> str:
+    """Return the message of an error of the step `name`, with the --set options that fix it."""
+    options = " --set ".join(shlex.quote(setting) for setting in settings_to_fix(name, error))
     return f"{error}\nOn the command line: --set {options}" if options else str(error)
 
 
-def settings(name: str, error: ValueError) -> list[str]:
-    """STEP.FIELD=TEXT for each field that mends the error of the step `name`."""
+def settings_to_fix(name: str, error: ValueError) -> list[str]:
+    """Return STEP.FIELD=TEXT for each field that fixes an error of the step `name`."""
     cure = error.cure if isinstance(error, RefusedConfigError) else {}
     return [f"{name}.{field}={text}" for field, text in cure.items()]
 

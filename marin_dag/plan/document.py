@@ -1,7 +1,7 @@
 """Plan document: a plan as JSON for other programs, under a schema with a version.
 
-Within one version fields are added, never renamed, retyped or taken away, and no verdict is split in two.
-docs/explaining.md says what each means.
+Within one version, fields are added but never renamed, retyped or removed, and no verdict is split in two.
+docs/explaining.md defines each field.
 """
 
 import dataclasses
@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marin_dag.graph.cost import Cost
+from marin_dag.plan.lint import LintWarning
 from marin_dag.plan.plan import Plan, Root
 from marin_dag.plan.planned import PlannedStep, Verdict
 from marin_dag.plan.reasons import Reason, render, render_changed
-from marin_dag.plan.remarks import Remark
 from marin_dag.store.store import Store
 
-SCHEMA = "marin_dag.plan/2"
+SCHEMA = "marin_dag.plan/3"
 
 
 def plan_document(
@@ -25,12 +25,12 @@ def plan_document(
     pipeline: str,
     store: Store,
     exit_code: int,
-    remarks: Mapping[str, Sequence[Remark]],
+    warnings: Mapping[str, Sequence[LintWarning]],
     copies: Mapping[str, Any] | None,
     commands: Sequence[tuple[str, str]],
 ) -> dict[str, Any]:
-    """The document of `plan`: causes first, then steps, each with its `remarks`, totals, the outputs that a
-    second prefix lacks, and the commands to go on."""
+    """Return the document: root causes, steps with their `warnings`, totals, outputs that a second prefix lacks, and
+    the commands to continue."""
     selected = [planned for planned in plan.steps if planned.is_selected]
     return {
         "schema": SCHEMA,
@@ -38,7 +38,7 @@ def plan_document(
         "prefix": store.prefix,
         "exit_code": exit_code,
         "causes": [_cause(root) for root in plan.roots],
-        "steps": [_step(planned, remarks.get(planned.name, ())) for planned in plan.steps],
+        "steps": [_step(planned, warnings.get(planned.name, ())) for planned in plan.steps],
         "totals": {
             "steps": len(plan.steps),
             "selected": len(selected),
@@ -62,7 +62,7 @@ def _cause(root: Root) -> dict[str, Any]:
     }
 
 
-def _step(planned: PlannedStep, remarks: Sequence[Remark]) -> dict[str, Any]:
+def _step(planned: PlannedStep, warnings: Sequence[LintWarning]) -> dict[str, Any]:
     step = planned.step
     return {
         "name": step.name,
@@ -77,7 +77,7 @@ def _step(planned: PlannedStep, remarks: Sequence[Remark]) -> dict[str, Any]:
         "version": step.version,
         "inputs": [{"field": field, "step": item.step.name, "key": item.key} for field, item in step.inputs],
         "reasons": [_reason(reason) for reason in planned.reasons],
-        "remarks": [{"text": remark.text, "cure": dict(remark.cure)} for remark in remarks],
+        "warnings": [{"text": warning.text, "cure": dict(warning.cure)} for warning in warnings],
         "compared_with": None if planned.compared is None else planned.compared._asdict(),
         "cost": _cost(planned.cost),
         "saved": _cost(planned.saved),
@@ -89,7 +89,7 @@ def _reason(reason: Reason) -> dict[str, Any]:
 
 
 def _typed(value: Any) -> dict[str, Any]:
-    """A reason or a difference with its type in snake case; one inside another likewise."""
+    """Return the fields of a reason or difference, nested ones too, with its type in snake case."""
     fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     plain = {name: _typed(item) if dataclasses.is_dataclass(item) else item for name, item in fields.items()}
     return {"type": re.sub(r"(?<!^)(?=[A-Z])", "_", type(value).__name__).lower(), **plain}

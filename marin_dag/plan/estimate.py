@@ -1,4 +1,4 @@
-"""Estimate: how long steps will take, from the attempts on record of steps of their kind on the same resources."""
+"""Estimate: the cost of steps, and their time from recorded attempts of the same kind on the same resources."""
 
 import dataclasses
 import datetime
@@ -9,98 +9,98 @@ from typing import Any
 from marin_dag.graph.cost import Cost
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Record, Records
-from marin_dag.plan.former import former_config
 from marin_dag.plan.planned import PlannedStep
 
 MAX_SAMPLES = 3
-"""Records that are read for one kind and resources: a plan must not ask the store once a step."""
+"""Records read for one kind and resources: a plan must not send one request per step."""
 
 UNITS = ("flops", "tokens", "bytes_read", "bytes_written")
-"""What the time of a step is proportional to: the first of these that its kind can tell."""
+"""The time of a step is proportional to the first of these that its kind estimates."""
 
 Key = tuple[int, str, str]
-"""Kind, resources and unit: a laptop's time says nothing of a slice of TPUs, nor that of one file of a byte's."""
+"""Kind, resources and unit: a laptop's time predicts nothing about a slice of TPUs."""
 
 
-class PastAttempts:
+class RecordedTimes:
     """Seconds for each unit of work, by kind of step, resources and unit."""
 
     def __init__(self, records: Records, steps: Iterable[PlannedStep], committed: frozenset[str]) -> None:
         self._records = records
-        self._past: dict[Key, list[tuple[str, Step[Any]]]] = {}
-        """Records of each kind, and the step as it is now: the one that was made, or one that changed since."""
+        self._made: dict[Key, list[tuple[str, Step[Any]]]] = {}
+        """Record keys of finished steps."""
+        self._compared: dict[Key, list[tuple[str, Step[Any]]]] = {}
+        """Record keys of the outputs that stale steps are compared with."""
         self._rates: dict[Key, float | None] = {}
         for planned in steps:
             step = planned.step
-            key = step.key if step.key in committed else planned.compared.key if planned.compared else None
-            if key is not None:
-                self._past.setdefault(_key(step), []).append((key, step))
+            if step.key in committed:
+                self._made.setdefault(_key(step), []).append((step.key, step))
+            elif planned.compared is not None:
+                self._compared.setdefault(_key(step), []).append((planned.compared.key, step))
 
     def rate(self, step: Step[Any]) -> float | None:
-        """Seconds a unit of work; None where no attempt is on record."""
+        """Return seconds for a unit of work; None where no attempt is recorded."""
         key = _key(step)
         if key not in self._rates:
-            # Those with the most work, since of a small step most of the time is its start.
-            past = sorted(self._past.get(key, []), key=lambda item: _work(item[1]))[-MAX_SAMPLES:]
-            found = [self._sample(*item) for item in past]
-            rates = [sample for sample in found if sample is not None]
+            found = self._made.get(key) or self._compared.get(key, [])
+            # Samples with the most work, since a small step spends most of its time on starting.
+            samples = sorted(found, key=lambda sample: _work(sample[1], sample[1].config))[-MAX_SAMPLES:]
+            rates = [rate for sample in samples if (rate := self._rate_of(*sample)) is not None]
             self._rates[key] = statistics.median(rates) if rates else None
         return self._rates[key]
 
-    def _sample(self, key: str, step: Step[Any]) -> float | None:
-        """Seconds a unit of what was done then, which need not be what the step would do now."""
+    def _rate_of(self, key: str, step: Step[Any]) -> float | None:
         record = self._records.find(key)
         if record is None or record.provenance.resources != str(step.resources):
             return None
-        unit = unit_of(step)
-        if not unit:
-            return _duration(record)
-        config = step.config if key == step.key else former_config(step, record)
-        if config is None or step.kind.cost is None:
-            return None
-        work = getattr(step.kind.cost(config, step.resources), unit)
+        stop = step.kind.stop_field
+        # Apart from the stop, a stale step is taken to have had as much work as it has now.
+        config = step.config if stop is None else step.config.model_copy(update={stop: record.milestone})
+        work = _work(step, config)
         return _duration(record) / work if work > 0 else None
 
 
 def with_seconds(
     steps: tuple[PlannedStep, ...], records: Records, committed: frozenset[str]
 ) -> tuple[PlannedStep, ...]:
-    """The steps that would run, with an estimate of their time; the others as they are."""
-    past = PastAttempts(records, steps, committed)
+    """Return the steps; those that would run have an estimate of their time where one is recorded."""
+    recorded = RecordedTimes(records, steps, committed)
 
     def estimated(planned: PlannedStep) -> PlannedStep:
-        rate = past.rate(planned.step)
+        rate = recorded.rate(planned.step)
         if rate is None:
             return planned
         unit = unit_of(planned.step)
-        work, spared = (
-            getattr(cost, unit) if unit else whole for cost, whole in ((planned.cost, 1), (planned.saved, 0))
+        left = getattr(planned.cost, unit) if unit else 1
+        saved = getattr(planned.saved, unit) if unit else 0
+        return dataclasses.replace(
+            planned,
+            cost=dataclasses.replace(planned.cost, seconds=rate * left),
+            saved=dataclasses.replace(planned.saved, seconds=rate * saved),
+            is_timed=True,
         )
-        cost = dataclasses.replace(planned.cost, seconds=rate * work)
-        saved = dataclasses.replace(planned.saved, seconds=rate * spared)
-        return dataclasses.replace(planned, cost=cost, saved=saved, is_timed=True)
 
     return tuple(estimated(planned) if planned.will_run else planned for planned in steps)
 
 
 def unit_of(step: Step[Any]) -> str:
-    """What the time of all of `step` is proportional to; "" where its kind can tell nothing of its size."""
+    """Return the unit that the time of `step` is proportional to; "" where its kind estimates none."""
     whole = whole_cost(step)
     return next((unit for unit in UNITS if getattr(whole, unit)), "")
 
 
-def _work(step: Step[Any]) -> float:
+def _work(step: Step[Any], config: Any) -> float:
     unit = unit_of(step)
-    return float(getattr(whole_cost(step), unit)) if unit else 0.0
+    return float(getattr(step.kind.cost(config, step.resources), unit)) if unit and step.kind.cost else 1.0
 
 
 def whole_cost(step: Step[Any]) -> Cost:
-    """Of all of a step, or of all of its leg of a trajectory."""
+    """Return the cost of the whole step; of a phase, from the phase's own start."""
     return Cost() if step.kind.cost is None else step.kind.cost(step.config, step.resources)
 
 
 def cost_from(step: Step[Any], reached: int) -> Cost:
-    """Of what is left of a step whose trajectory has come to `reached` already."""
+    """Return the cost that is left of a step whose run has reached training step `reached`."""
     if step.kind.cost is None or step.kind.stop_field is None:
         return Cost()
     if step.kind.continues is None:
@@ -109,7 +109,7 @@ def cost_from(step: Step[Any], reached: int) -> Cost:
     start = step.predecessor
     if start is not None and start.milestone is not None and start.milestone >= reached:
         return whole_cost(step)
-    # As if it started there: what is written once a leg, such as a checkpoint, is written again.
+    # Computed as if the phase started at `reached`: what a phase writes once, such as a checkpoint, is written again.
     moved = step.at(step=reached).as_input()
     return step.kind.cost(step.config.model_copy(update={step.kind.continues: moved}), step.resources)
 

@@ -1,6 +1,8 @@
-"""Explain: all that is known about one step's verdict, down to the config field or the function that changed."""
+"""Explanation: everything known about one step's verdict, down to the config field or the function that changed."""
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Milestone, Step
@@ -18,7 +20,7 @@ MAX_SOURCE_LINES = 40
 
 
 def explain(plan: Plan, name: str, store: Store) -> str:
-    """What `why` prints."""
+    """Return the text that `why` prints."""
     return "\n".join(_lines(plan, plan[name], store))
 
 
@@ -28,25 +30,12 @@ def _lines(plan: Plan, planned: PlannedStep, store: Store) -> Iterator[str]:
     if planned.compared is not None:
         compared = planned.compared
         others = f", the nearest of {compared.num_compared}" if compared.num_compared > 1 else ""
-        yield f"  compared with what was made under this name {compared.finished} ({short_key(compared.key)}{others})"
+        yield f"  compared with the output made {compared.finished} under this name ({short_key(compared.key)}{others})"
     sources = SourceDiffs(store, plan.graph.steps)
     for reason in planned.reasons:
         yield from (f"  {line}" for line in _reason(plan.graph, step.name, reason, sources))
     yield ""
-    yield f"  kind      {step.identity['kind']}"
-    at = "" if step.until is None else f" at step {step.until:,}"
-    yield f"  digest    {step.digest}{at}"
-    policy = step.policy if step.policy == "tracked" else f"versioned, version {step.version!r}"
-    code = step.identity["code"]
-    definitions = counted(len(code["definitions"]), "definition")
-    yield f"  code      {policy}; {definitions}, fingerprint {code['fingerprint'][:12]}"
-    if step.base is not None:
-        changes = ", ".join(f"{field}={_value(value)}" for field, value in step.changes.items())
-        base = step.base.step.name if isinstance(step.base, Milestone) else step.base.name
-        yield f"  derived   {base}.{step.derivation}({changes})"
-    for field, item in step.inputs:
-        milestone = "" if item.milestone is None else f" at step {item.milestone:,}"
-        yield f"  input     {field} = {item.step.name}{milestone} ({item.digest[:8]}, {plan[item.step.name].verdict})"
+    yield from _identity(plan, step)
     if planned.verdict in (Verdict.DONE, Verdict.DRIFTED):
         record = Records(store).get(step.key)
         provenance = record.provenance
@@ -58,41 +47,55 @@ def _lines(plan: Plan, planned: PlannedStep, store: Store) -> Iterator[str]:
             yield f"  made as   {record.name}: the same identity under another name"
 
 
+def _identity(plan: Plan, step: Step[Any]) -> Iterator[str]:
+    yield f"  kind      {step.identity['kind']}"
+    at = "" if step.until is None else f" at step {step.until:,}"
+    yield f"  digest    {step.digest}{at}"
+    policy = step.policy if step.policy == "tracked" else f"versioned, version {step.version}"
+    code = step.identity["code"]
+    definitions = counted(len(code["definitions"]), "definition")
+    yield f"  code      {policy}; {definitions}, fingerprint {code['fingerprint'][:12]}"
+    if step.base is not None:
+        changes = ", ".join(f"{field}={_value(value)}" for field, value in step.changes.items())
+        base = step.base.step.name if isinstance(step.base, Milestone) else step.base.name
+        yield f"  derived   {base}.{step.derivation}({changes})"
+    for field, item in step.inputs:
+        milestone = "" if item.milestone is None else f" at step {item.milestone:,}"
+        yield f"  input     {field} = {item.step.name}{milestone} ({item.digest[:8]}, {plan[item.step.name].verdict})"
+
+
 def _value(value: object) -> str:
-    """A changed field as the recipe would write it; a step by its name."""
+    """Return a changed field as the recipe writes it; a step by its name."""
     if isinstance(value, Step | Milestone):
         return value.name if isinstance(value, Step) else f"{value.step.name}@{value.as_input().milestone}"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {_value(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{json.dumps(key)}: {_value(item)}" for key, item in value.items()) + "}"
     return shown(canonical(value, "changes"))
 
 
 def _reason(graph: Graph, name: str, reason: Reason, sources: SourceDiffs) -> Iterator[str]:
     match reason:
-        case Changed(is_here=False):
-            for step in reason.steps:
-                yield f"because of {' <- '.join(_path(graph, name, step))}"
-            yield f"  {render(reason)}"
-            yield from _definitions(reason.difference, sources)
         case Changed():
-            yield render(reason)
+            for step in () if reason.is_here else reason.steps:
+                yield f"because of {' <- '.join(_path(graph, name, step))}"
+            yield f"{'' if reason.is_here else '  '}{render(reason)}"
             yield from _definitions(reason.difference, sources)
         case Drifted():
             yield render(reason)
             yield from _definitions(reason.difference, sources)
-            yield f'  accept {name} --because "..." if it makes the same output, bump {name} to make it again'
+            yield f'  accept {name} --because "..." if it makes the same output; bump {name} to make it again'
         case Accepted():
             yield render(reason)
             yield from (f"    ~ {definition}" for definition in reason.definitions)
-            yield f"  accepted {reason.created}; accept {name} --revoke takes it back"
+            yield f"  accepted {reason.created}; accept {name} --revoke undoes it"
         case Failed():
-            yield f"attempt {reason.attempt} failed ({reason.attempts} so far):"
+            yield f"attempt {reason.attempt} failed ({counted(reason.attempts, 'attempt')}):"
             yield from (f"  {line}" for line in reason.error.strip().splitlines())
             yield f"  log: {reason.log_path}"
         case Running():
             yield render(reason)
             if not reason.is_queued and not reason.does:
-                yield f"  log {reason.name or name} prints what it has said so far"
+                yield f"  `log {reason.name or name}` prints its log"
         case BlockedBy():
             for blocker, verdict in reason.steps:
                 yield f"needs {' <- '.join(_path(graph, name, blocker))}, which is {verdict}"
@@ -111,7 +114,7 @@ def _definitions(difference: object, sources: SourceDiffs) -> Iterator[str]:
 
 
 def _path(graph: Graph, start: str, goal: str) -> list[str]:
-    """A shortest way from a step up to one that it needs."""
+    """Return the names on a shortest path from a step up to one of its ancestors."""
     came_from: dict[str, str] = {start: ""}
     pending = [start]
     for name in pending:

@@ -12,12 +12,13 @@ from marin_dag.graph.step import Step
 from marin_dag.identity.diff import Difference, code_difference
 from marin_dag.ledger.acceptances import Acceptances
 from marin_dag.ledger.lease import Held, Leases
+from marin_dag.ledger.progress_mark import standing_failures
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import Tellings
 from marin_dag.ledger.work_code import codes_left
 from marin_dag.paused_collection import collection_paused
 from marin_dag.plan.causes import Cause, Causes
-from marin_dag.plan.config_checks import check_configs, refuse_long_names, said, settings, undecided
+from marin_dag.plan.config_checks import check_configs, check_name_lengths, settings_to_fix, undecided, with_fix
 from marin_dag.plan.estimate import with_seconds
 from marin_dag.plan.lost_milestones import LostMilestones, kept_milestones
 from marin_dag.plan.milestone_reasons import MilestoneMissing
@@ -44,12 +45,11 @@ from marin_dag.plan.remainder import LeftBehind, with_remainders
 from marin_dag.plan.siblings import Siblings
 from marin_dag.plan.stops import Stops
 from marin_dag.plan.wanted_milestones import WantedMilestones, wanted_milestones
-from marin_dag.run.progress_mark import standing_failures
 from marin_dag.store.store import Store
 
 
 class Root(NamedTuple):
-    """One change that a person made, the steps at which it was made, and all the stale steps that follow from it."""
+    """One change, the steps where it was made, and the stale steps that follow from it."""
 
     made_at: tuple[str, ...]
     difference: Difference
@@ -58,7 +58,7 @@ class Root(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What carrying out the graph would do."""
+    """The verdicts of a graph, and the steps that would run."""
 
     graph: Graph
     steps: tuple[PlannedStep, ...]
@@ -71,13 +71,13 @@ class Plan:
 
     @property
     def num_shared(self) -> int:
-        """The selected steps that are not done and need not run: another makes the same output."""
+        """Number of selected steps, not done, whose output another step makes."""
         undone = [planned for planned in self.steps if planned.is_selected and planned.verdict is not Verdict.DONE]
         return sum(any(isinstance(reason, SameAs) for reason in planned.reasons) for planned in undone)
 
     @property
     def roots(self) -> tuple[Root, ...]:
-        """The changes behind everything that is stale, each once; those with the longest tail first."""
+        """The changes that make steps stale, each once; those that most steps follow from come first."""
         made_at: dict[Difference, dict[str, None]] = {}
         follow: dict[Difference, list[str]] = {}
         for planned in self.steps:
@@ -90,28 +90,29 @@ class Plan:
 
     @property
     def drifted(self) -> tuple[PlannedStep, ...]:
-        """The selected steps that wait for a person: nothing runs until each is accepted or bumped."""
+        """The selected steps that the user must accept or bump before anything runs."""
         return tuple(planned for planned in self.steps if planned.is_selected and planned.verdict is Verdict.DRIFTED)
 
     @property
     def blocked(self) -> tuple[PlannedStep, ...]:
-        """The selected steps whose inputs are not there and will not be made."""
+        """The selected steps with inputs that are missing and that this plan does not make."""
         return tuple(planned for planned in self.steps if planned.is_selected and planned.verdict is Verdict.BLOCKED)
 
     @functools.cached_property
     def wanted_milestones(self) -> WantedMilestones:
-        """What trajectories are to publish on their way, for all steps of the graph, selected or not."""
+        """Milestones that runs are to publish, for all steps of the graph, selected or not."""
         return wanted_milestones(self.graph.steps)
 
     @functools.cached_property
     def open_questions(self) -> dict[str, str]:
-        """What the recipe leaves open of steps that would run, by name; no run begins before a person has said it."""
-        return {name: said(name, error) for name, error in self._undecided.items()}
+        """Settings that the recipe leaves open of steps that would run, by name; runs refuse to start until they are
+        set."""
+        return {name: with_fix(name, error) for name, error in self._undecided.items()}
 
     @property
     def open_settings(self) -> tuple[str, ...]:
-        """STEP.FIELD=VALUE for each field that they are about, with a word in place of what only a person knows."""
-        return tuple(setting for name, error in self._undecided.items() for setting in settings(name, error))
+        """STEP.FIELD=VALUE for each open setting, with a placeholder for the value."""
+        return tuple(setting for name, error in self._undecided.items() for setting in settings_to_fix(name, error))
 
     @functools.cached_property
     def _undecided(self) -> dict[str, ValueError]:
@@ -124,7 +125,7 @@ class Plan:
 
     @property
     def saved(self) -> Cost:
-        """What the steps that would run need not do again."""
+        """Work that the steps that would run do not repeat."""
         return sum((planned.saved for planned in self.will_run), Cost())
 
     def __getitem__(self, name: str) -> PlannedStep:
@@ -133,17 +134,17 @@ class Plan:
 
 
 def make_plan(graph: Graph, store: Store, selection: Selection | None = None) -> Plan:
-    """Verdicts for all steps of `graph`.
+    """Return the verdicts of all steps of `graph`.
 
     Raises:
-        RefusedStepsError: a selected step whose config its kind's check refuses, or whose name is too long there.
-        UserError: a selection of no step.
+        RefusedStepsError: a selected step has a config that its kind's check refuses, or a name too long for the store.
+        UserError: the selection is empty.
     """
     selection = selection or Selection()
     selected = selection.names(graph)
     with collection_paused():
         steps = [graph.step(name) for name in graph.names if name in selected]
-        refuse_long_names(steps, store)
+        check_name_lengths(steps, store)
         check_configs(steps)
         return _Planner(graph, store, selected, frozenset(selection.force)).plan()
 
@@ -156,7 +157,7 @@ class _Planner:
         self.committed = self.records.committed_keys()
         self.planned: dict[str, PlannedStep] = {}
         self.makers: dict[str, str] = {}
-        """Record key to the step of this plan that makes it, or has."""
+        """Record key to the step of this plan that makes it, or made it."""
         self.acceptances = Acceptances(store)
         self.causes = Causes(graph, self.records)
         self.compared: dict[str, Compared] = {}
@@ -165,26 +166,25 @@ class _Planner:
         self.stops = Stops(store, tellings)
         self.lost_milestones = LostMilestones(graph, self.committed, self.left_behind, tellings)
         self.unable: frozenset[str] = frozenset()
-        """Steps that are selected and cannot run."""
+        """Selected steps that cannot run."""
         self.able = selected
-        """All others that are selected."""
-        self._siblings: Siblings | None = None
+        """All other selected steps."""
         self._kept = kept_milestones(self.committed)
 
     def plan(self) -> Plan:
         while True:
             for step in self.graph.steps:
-                self.planned[step.name] = self._planned(step)
+                self.planned[step.name] = self._plan_step(step)
             unable = {planned.name for planned in self.planned.values() if self._is_unable(planned)}
             if unable <= self.unable or self.lost_milestones.makers.isdisjoint(unable - self.unable):
                 break
-            self.unable |= unable  # what counted on one of them to come by its start is planned anew without it
+            self.unable |= unable  # steps that counted on a milestone of one of them are planned again without it
             self.able = self.selected - self.unable
             self.makers.clear()
         steps = with_remainders(self.planned.values(), self.left_behind, self._kept)
-        return Plan(self.graph, with_seconds(tuple(map(_told_begun, steps)), self.records, self.committed))
+        return Plan(self.graph, with_seconds(tuple(map(_with_begun, steps)), self.records, self.committed))
 
-    def _planned(self, step: Step[Any]) -> PlannedStep:
+    def _plan_step(self, step: Step[Any]) -> PlannedStep:
         is_selected = step.name in self.selected
         verdict, reasons = self._verdict(step)
         will_run = is_selected and verdict not in (Verdict.DONE, Verdict.DRIFTED)
@@ -212,7 +212,6 @@ class _Planner:
         return PlannedStep(step, verdict, reasons, will_run, is_selected, compared=compared)
 
     def _is_unable(self, planned: PlannedStep) -> bool:
-        """Whether it is selected, and will neither be run nor is there."""
         maker = self.planned[self.makers[planned.step.key]]
         return planned.is_selected and planned.verdict is not Verdict.DONE and not maker.will_run
 
@@ -223,7 +222,7 @@ class _Planner:
         earlier = [at for at in kept if step.until is not None and at < step.until]
         accepted: tuple[Accepted, ...] = ()
         if earlier:
-            # To go on with other code under the same version would mix the two in one trajectory.
+            # To continue with other code under the same version would mix both in one run.
             drift, accepted = self._drift(step, f"{step.digest}@{earlier[-1]}")
             if drift is not None:
                 return Verdict.DRIFTED, (drift,)
@@ -234,13 +233,28 @@ class _Planner:
         if drift is not None:
             return Verdict.DRIFTED, (drift,)
         accepted = tuple(dict.fromkeys((*accepted, *accepted_work)))
-        if step.key in self.failed_keys and (failures := standing_failures(step, self.records)):
-            newest = failures[-1]
-            log = self.store.url(newest.log_path)
-            return Verdict.FAILED, (Failed(len(failures), newest.attempt, newest.error, log),)
+        if failed := self._failed(step):
+            return Verdict.FAILED, failed
         if kept and step.until is not None:
             reason = Continues(earlier[-1], step.until) if earlier else MilestoneMissing(step.until, kept[0])
             return Verdict.MISSING, (reason, *accepted)
+        return self._verdict_by_siblings(step)
+
+    def _verdict_of_made(self, step: Step[Any]) -> tuple[Verdict, tuple[Reason, ...]]:
+        drift, accepted = self._drift(step, step.key)
+        return (Verdict.DONE, accepted) if drift is None else (Verdict.DRIFTED, (drift,))
+
+    def _failed(self, step: Step[Any]) -> tuple[Failed, ...]:
+        if step.key not in self.failed_keys:
+            return ()
+        failures = standing_failures(self.records, step.key, step.kind.resumes_at)
+        if not failures:
+            return ()
+        newest = failures[-1]
+        return (Failed(len(failures), newest.attempt, newest.error, self.store.url(newest.log_path)),)
+
+    def _verdict_by_siblings(self, step: Step[Any]) -> tuple[Verdict, tuple[Reason, ...]]:
+        """Return whether a step without an output is missing or stale."""
         if self.siblings.is_noted(step.name, step.key):
             if self.records.find(step.key) is not None:  # committed since the records were listed
                 return self._verdict_of_made(step)
@@ -250,25 +264,11 @@ class _Planner:
             return Verdict.MISSING, (NeverMade(),)
         record, finished = nearest.record, nearest.record.provenance.finished
         self.compared[step.name] = Compared(record.key, record.name, finished, nearest.num_compared)
-        return Verdict.STALE, self._changes(step, nearest.causes)
-
-    def _verdict_of_made(self, step: Step[Any]) -> tuple[Verdict, tuple[Reason, ...]]:
-        drift, accepted = self._drift(step, step.key)
-        return (Verdict.DONE, accepted) if drift is None else (Verdict.DRIFTED, (drift,))
-
-    def _changes(self, step: Step[Any], causes: tuple[Cause, ...]) -> tuple[Reason, ...]:
-        # One edit of a function that many steps share is one reason.
-        made_at: dict[Difference, list[str]] = {}
-        for cause in causes:
-            made_at.setdefault(cause.difference, []).append(cause.step)
-        return tuple(
-            Changed((step.name,) if step.name in names else tuple(names), difference, step.name in names)
-            for difference, names in made_at.items()
-        )
+        return Verdict.STALE, _changes(step, nearest.causes)
 
     def _drift(self, step: Step[Any], key: str) -> tuple[Drifted | None, tuple[Accepted, ...]]:
-        """Other code than that of the record, unless a person has accepted it."""
-        if step.policy != "versioned" or not step.identity["code"]["definitions"]:  # none: of what is adopted
+        """Return the drift from the code of a record, or the acceptances that cover it."""
+        if step.policy != "versioned" or not step.identity["code"]["definitions"]:  # adopted outputs have none
             return None, ()
         if self.codes.get(key) == step.identity["code"]["fingerprint"]:
             return None, ()
@@ -283,7 +283,7 @@ class _Planner:
         return (None, accepted) if path else (Drifted(str(step.version), difference), ())
 
     def _drift_of_work(self, step: Step[Any]) -> tuple[Drifted | None, tuple[Accepted, ...]]:
-        """The same of what attempts saved of a trajectory and the next one would go on from."""
+        """Return the drift from the code that wrote the saved states, which the next attempt would resume."""
         if step.policy != "versioned" or step.until is None or step.kind.resumes_at is None:
             return None, ()
         kept = self.left_behind.of(step.digest)
@@ -291,14 +291,14 @@ class _Planner:
             return None, ()
         accepted: list[Accepted] = []
         for identity in codes_left(self.store, step.digest, kept):
-            drift, by_persons = self._drift_from(step, identity)
+            drift, acceptances = self._drift_from(step, identity)
             if drift is not None:
                 return drift, ()
-            accepted.extend(by_persons)
+            accepted.extend(acceptances)
         return None, tuple(accepted)
 
     def _blockers(self, step: Step[Any]) -> tuple[tuple[str, str], ...]:
-        """Roots of what keeps `step` from running: inputs that are not there and will not be made."""
+        """Return name and verdict of the steps at the start of each chain of missing inputs that nothing will make."""
         roots: dict[tuple[str, str], None] = {}
         for _, item in step.inputs:
             other = self.planned[item.step.name]
@@ -311,18 +311,16 @@ class _Planner:
                 continue
             if other.verdict is Verdict.BLOCKED:
                 inner = [root for reason in other.reasons if isinstance(reason, BlockedBy) for root in reason.steps]
-                # None, where a milestone that it starts from was not kept: it is the root itself.
+                # None where a milestone that it starts from was not kept: then it is the root itself.
                 roots.update(dict.fromkeys(inner or [(other.name, str(other.verdict))]))
             else:
-                said = other.verdict if other.is_selected or other.verdict is Verdict.DRIFTED else "not selected"
-                roots[other.name, str(said)] = None
+                is_known = other.is_selected or other.verdict is Verdict.DRIFTED
+                roots[other.name, str(other.verdict) if is_known else "not selected"] = None
         return tuple(roots)
 
-    @property
+    @functools.cached_property
     def siblings(self) -> Siblings:
-        if self._siblings is None:
-            self._siblings = Siblings(self.records, self.records.labels(), self.committed)
-        return self._siblings
+        return Siblings(self.records, self.records.labels(), self.committed)
 
     @functools.cached_property
     def codes(self) -> Mapping[str, str]:
@@ -348,8 +346,19 @@ class _Planner:
         return Leases(self.store).running_and_silent()
 
 
-def _told_begun(planned: PlannedStep) -> PlannedStep:
-    """What there is something of to go on from is not missing."""
+def _changes(step: Step[Any], causes: tuple[Cause, ...]) -> tuple[Reason, ...]:
+    # One edit of a function that many steps share is one reason.
+    made_at: dict[Difference, list[str]] = {}
+    for cause in causes:
+        made_at.setdefault(cause.difference, []).append(cause.step)
+    return tuple(
+        Changed((step.name,) if step.name in names else tuple(names), difference, step.name in names)
+        for difference, names in made_at.items()
+    )
+
+
+def _with_begun(planned: PlannedStep) -> PlannedStep:
+    """Return the step; one with resumable state is `begun`, not `missing`."""
     is_begun = any(isinstance(reason, Continues | Resumes | KeptParts) for reason in planned.reasons)
     if planned.verdict is not Verdict.MISSING or not is_begun:
         return planned

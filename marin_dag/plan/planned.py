@@ -1,4 +1,4 @@
-"""Planned: one step of a plan, its verdict and what is left to do of it."""
+"""Planned step: the verdict of one step and the work that is left."""
 
 import dataclasses
 import enum
@@ -10,7 +10,7 @@ from marin_dag.plan.reasons import Reason
 
 
 class Verdict(enum.StrEnum):
-    """What is true of a step before anything runs."""
+    """The state of a step before anything runs."""
 
     DONE = "done"
     MISSING = "missing"
@@ -24,7 +24,7 @@ class Verdict(enum.StrEnum):
 
 
 class Compared(NamedTuple):
-    """The output under a stale step's name that is nearest to it."""
+    """The earlier output that a stale step is compared with."""
 
     key: str
     name: str
@@ -40,18 +40,18 @@ class PlannedStep:
     verdict: Verdict
     reasons: tuple[Reason, ...]
     will_run: bool
-    """Whether carrying out the plan runs it (or waits for whoever does)."""
+    """Whether the plan runs the step, or waits for another run that does."""
     is_selected: bool
     cost: Cost = dataclasses.field(default_factory=Cost)
-    """Of what is left to do."""
+    """The work that is left."""
     saved: Cost = dataclasses.field(default_factory=Cost)
-    """Of what is there already and not done again: an earlier milestone, or the state of an interrupted attempt."""
+    """The work already done: by an earlier milestone, or in the state of an interrupted attempt."""
     compared: Compared | None = None
-    """Of a stale step: the output that its reasons speak of."""
+    """The output that the reasons of a stale step refer to."""
     is_timed: bool = False
-    """Whether past attempts tell how long it takes, if only that it is less than a second."""
+    """Whether earlier attempts give an estimate of the time, even one below a second."""
 
     @property
     def name(self) -> str:
-        """Label of the step."""
+        """Name of the step."""
         return self.step.name

@@ -1,32 +1,31 @@
 """Reasons: why a step has its verdict, as typed values with one renderer."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from marin_dag.errors import listed
-from marin_dag.identity.diff import ABSENT, CodeChanged, DeclarationChanged, Difference, FieldChanged, InputChanged
+from marin_dag.identity.diff import CodeChanged, DeclarationChanged, Difference, FieldChanged, InputChanged
 from marin_dag.plan.milestone_reasons import MilestoneMissing, NotTold, OutsideTrajectory, said_of_milestone
 from marin_dag.quantities import counted
 
 MAX_NAMES = 3
 MAX_CHANGES = 6
-"""Differences of one step that are worth a line each; with more it is hardly the same step any more."""
+"""Changes of one step that a plan lists; with more, it is hardly the same step."""
 
 
 @dataclasses.dataclass(frozen=True)
 class NeverMade:
-    """No output of this identity, and none under this name."""
+    """There is no output of this identity, and none under this name."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordGone:
-    """It is noted under this name that the output was made, or about to be, and there is no record: somebody deleted
-    it, or whatever made it was killed just before it wrote it."""
+    """The name lists this output, but its record is missing: deleted, or the attempt was killed before it wrote it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Continues:
-    """The trajectory is there, up to an earlier step."""
+    """An earlier milestone of the run is published, and the step continues from it."""
 
     milestone: int
     until: int
@@ -34,7 +33,7 @@ class Continues:
 
 @dataclasses.dataclass(frozen=True)
 class Resumes:
-    """An attempt that was interrupted, or failed, left its state at a step."""
+    """An attempt that was interrupted, or failed, saved its state at a training step."""
 
     milestone: int
     until: int
@@ -42,7 +41,7 @@ class Resumes:
 
 @dataclasses.dataclass(frozen=True)
 class Follows:
-    """An earlier stop of the same trajectory is made in this plan too, and this step goes on from there."""
+    """This plan also makes an earlier stop of the same run, and the step continues from there."""
 
     step: str
     milestone: int
@@ -57,7 +56,7 @@ class KeptParts:
 
 @dataclasses.dataclass(frozen=True)
 class Changed:
-    """A difference to the newest output under this name, and the steps at which it was made."""
+    """A difference from the nearest output under this name, and the steps where it was made."""
 
     steps: tuple[str, ...]
     difference: Difference
@@ -66,7 +65,7 @@ class Changed:
 
 @dataclasses.dataclass(frozen=True)
 class Drifted:
-    """Same declared version, other code."""
+    """The code changed under the same declared version."""
 
     version: str
     difference: CodeChanged
@@ -74,7 +73,7 @@ class Drifted:
 
 @dataclasses.dataclass(frozen=True)
 class Accepted:
-    """Other code than that of the record, and a person said that it makes the same output."""
+    """The code differs from the record's, and a user accepted that it makes the same output."""
 
     author: str
     because: str
@@ -84,25 +83,25 @@ class Accepted:
 
 @dataclasses.dataclass(frozen=True)
 class Running:
-    """Somebody else has the lease."""
+    """Another run holds the lease."""
 
     host: str
     pid: int
     since: str
     name: str = ""
-    """Of the step that runs, where it is another stop of the same trajectory."""
+    """The name of the running step, where it is another stop of the same run."""
     done: int | None = None
-    """How far it is, as of its last heartbeat; None where it has not said."""
+    """Progress at the last heartbeat; None where it reports none."""
     total: int | None = None
     unit: str = ""
     saved: int | None = None
-    """The step that another attempt would go on from, were this one to end now."""
+    """The training step that another attempt would resume at if this one ended now."""
     parts: int = 0
     """Its finished shards."""
     is_queued: bool = False
-    """Whether it waits for its resources, as of its last heartbeat."""
+    """Whether it was waiting for resources at the last heartbeat."""
     does: str = ""
-    """See `Holder`: what is done with the step other than to make it."""
+    """See `Holder`: the lease may be held for another purpose than making the step."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,37 +116,38 @@ class Failed:
 
 @dataclasses.dataclass(frozen=True)
 class Stopped:
-    """A person told the step to stop (`tell STEP stop`), and it has not got further since."""
+    """A user stopped the step (`tell STEP stop`), and no attempt got further since."""
 
     author: str
     because: str
-    told: str
+    requested: str
+    """When."""
     answer: str
-    """What became of that."""
+    """The attempt's reply."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Silent:
-    """Who holds the lease elsewhere and has not ended, and whose last heartbeat is too old by this machine's clock."""
+    """The lease is held elsewhere, but its last heartbeat is too old by this machine's clock."""
 
     host: str
     pid: int
     seconds: int
     does: str = ""
-    """See `Holder`: what is done with the step other than to make it."""
+    """See `Holder`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BlockedBy:
-    """Steps that will not be there."""
+    """Inputs that are missing and that this plan does not make."""
 
     steps: tuple[tuple[str, str], ...]
-    """Name and verdict, the roots of the blockage only."""
+    """Name and verdict of the first steps of each blocked chain."""
 
 
 @dataclasses.dataclass(frozen=True)
 class NotSelected:
-    """Left out by --only, --until or --from."""
+    """The step is excluded by --only, --until or --from."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +159,7 @@ class SameAs:
 
 @dataclasses.dataclass(frozen=True)
 class Forced:
-    """Done, and to be run again because the command says so."""
+    """The step is done, and --force runs it again."""
 
 
 Reason = (
@@ -186,55 +186,35 @@ Reason = (
 )
 
 
-def are_counted(reasons: Iterable[Reason]) -> bool:
-    """Whether so much has changed that `render_all` counts the differences instead of naming each."""
-    return sum(isinstance(reason, Changed) for reason in reasons) > MAX_CHANGES
-
-
-def are_of_another_recipe(reasons: Iterable[Reason]) -> bool:
-    """Whether so many settings of the step itself have other values; entries of its lists and mappings that came or
-    went are none, for one fork more on a page of forks is an entry in seven of them."""
-    here = [reason.difference for reason in reasons if isinstance(reason, Changed) and reason.is_here]
-    return sum(_entry(difference) is None and not _is_in_a_list(difference) for difference in here) > MAX_CHANGES
-
-
 def render_all(reasons: Iterable[Reason]) -> tuple[str, ...]:
-    """Lines for the reasons of one step: one each, but for a mass of changes a count and where they are."""
-    reasons = tuple(reasons)
-    if not are_counted(reasons):
-        return tuple(render(reason) for reason in reasons)
-    changed = [reason for reason in reasons if isinstance(reason, Changed)]
-    here = [reason.difference for reason in changed if reason.is_here]
-    fields = dict.fromkeys(_what(difference) for difference in here)
-    above = dict.fromkeys(step for reason in changed if not reason.is_here for step in reason.steps)
-    entries = dict.fromkeys(entry for difference in here if (entry := _entry(difference)) is not None)
-    where = []
-    for what in ("new", "gone"):
-        names = [name for name, became in entries if became == what]
-        where += [f"{_listed(names)} {what}"] if names else []
-    where += [_listed(fields)] if fields else []
-    where += [f"in {_listed(above)}"] if above else []
-    others = tuple(render(reason) for reason in reasons if not isinstance(reason, Changed))
-    return (f"{len(changed)} differences: {'; '.join(where)}", *others)
+    """Return one line for each reason; changes after the first `MAX_CHANGES` are counted in one line."""
+    lines, num_changes = [], 0
+    for reason in reasons:
+        num_changes += isinstance(reason, Changed)
+        if not isinstance(reason, Changed) or num_changes <= MAX_CHANGES:
+            lines.append(render(reason))
+    if num_changes > MAX_CHANGES:
+        lines.append(f"and {num_changes - MAX_CHANGES} more changes; `why` lists them")
+    return tuple(lines)
 
 
 def render(reason: Reason) -> str:
-    """One line for one reason."""
+    """Return one line for one reason."""
     match reason:
         case NeverMade():
             return "never made"
         case RecordGone():
-            return "made before, and its record is gone: deleted, or a kill came first"
+            return "its record is gone: deleted, or the attempt was killed before it wrote one"
         case Continues():
-            return f"goes on from step {reason.milestone:,} to {reason.until:,}"
+            return f"continues from step {reason.milestone:,} to {reason.until:,}"
         case Resumes() if reason.milestone == reason.until:
-            return f"step {reason.until:,} was saved by an earlier attempt, and is published as it is"
+            return f"step {reason.until:,} was saved by an earlier attempt; only publishing is left"
         case Resumes():
-            return f"resumes at step {reason.milestone:,}, saved by an earlier attempt, of {reason.until:,}"
+            return f"resumes at step {reason.milestone:,} of {reason.until:,}, saved by an earlier attempt"
         case Follows():
-            return f"goes on from {reason.step} at step {reason.milestone:,}, the same trajectory"
+            return f"continues from {reason.step} at step {reason.milestone:,}, in the same run"
         case KeptParts():
-            return f"of an earlier attempt {counted(reason.count, 'finished shard')} can be taken over"
+            return f"reuses {counted(reason.count, 'finished shard')} of an earlier attempt"
         case MilestoneMissing() | OutsideTrajectory() | NotTold():
             return said_of_milestone(reason)
         case Changed(is_here=True):
@@ -242,22 +222,22 @@ def render(reason: Reason) -> str:
         case Changed():
             return render_changed(reason.steps, reason.difference)
         case Drifted():
-            return f"version {reason.version!r} was declared for other code: {render_difference(reason.difference)}"
+            return f"the code changed under version {reason.version}: {render_difference(reason.difference)}"
         case Accepted():
             return f"other code, accepted by {reason.author}: {reason.because}"
         case Running():
             return _running(reason)
         case Failed():
-            tries = "" if reason.attempts == 1 else f"{reason.attempts} attempts; "
-            # The first line says what failed; those after it say how often, where, and what to do.
-            return f"{tries}{reason.error.strip().splitlines()[0] if reason.error.strip() else 'failed'}"
+            # The first line names the failure; the later ones say how often, where, and what to do.
+            error = reason.error.strip().splitlines()[0] if reason.error.strip() else "failed"
+            return error if reason.attempts == 1 else f"{reason.attempts} attempts; {error}"
         case Stopped():
             because = f": {reason.because}" if reason.because else ""
-            return f"{reason.author} told it to stop{because} ({reason.told}); {reason.answer}"
+            return f"stopped by {reason.author}{because} ({reason.requested}); {reason.answer}"
         case Silent():
-            who = f"whoever {reason.does} it" if reason.does else "the attempt"
-            heard = f"was last heard {reason.seconds:,} s ago: killed, or this clock is ahead"
-            return f"{who} on {reason.host} (pid {reason.pid}) {heard}"
+            who = f"the process that {reason.does} it" if reason.does else "the attempt"
+            heartbeat = f"sent its last heartbeat {reason.seconds:,} s ago: it was killed, or this clock is ahead"
+            return f"{who} on {reason.host} (pid {reason.pid}) {heartbeat}"
         case BlockedBy():
             return "needs " + _listed([f"{name} ({verdict})" for name, verdict in reason.steps])
         case NotSelected():
@@ -265,39 +245,33 @@ def render(reason: Reason) -> str:
         case SameAs():
             return f"the same as {reason.step}"
         case Forced():
-            return "forced: runs again, and must give the same output"
+            return "forced: runs again and must give the same output"
 
 
 def _running(reason: Running) -> str:
     name = f"as {reason.name} " if reason.name else ""
     where = f"{reason.host or 'another machine'} (pid {reason.pid}) since {reason.since}"
     if reason.does:
-        return f"somebody {reason.does} it, on {where}"
-    said = [f"waits for its resources {name}in a run on {where}" if reason.is_queued else f"running {name}on {where}"]
+        return f"another process {reason.does} it, on {where}"
+    parts = [f"waits for resources {name}in a run on {where}" if reason.is_queued else f"running {name}on {where}"]
     if reason.done is not None:
-        said.append(f"at {reason.done:,} of {reason.total:,} {reason.unit}".rstrip())
+        parts.append(f"at {reason.done:,} of {reason.total:,} {reason.unit}".rstrip())
     if reason.saved is not None:
-        said.append(f"saved at step {reason.saved:,}")
+        parts.append(f"saved at step {reason.saved:,}")
     if reason.parts:
-        said.append(f"{counted(reason.parts, 'shard')} finished")
-    return ", ".join(said)
-
-
-def render_many(steps: tuple[str, ...], differences: Sequence[Difference]) -> str:
-    """One line for many differences that were made at the same steps."""
-    fields = dict.fromkeys(_what(difference) for difference in differences)
-    return f"{_listed(steps)}: {len(differences)} differences: {_listed(fields)}"
+        parts.append(f"{counted(reason.parts, 'shard')} finished")
+    return ", ".join(parts)
 
 
 def render_changed(steps: tuple[str, ...], difference: Difference) -> str:
-    """One line for one difference and where it was made."""
+    """Return one line for one difference and the steps where it was made."""
     if len(steps) == 1:
         return f"{steps[0]}: {render_difference(difference)}"
     return f"{render_difference(difference)}, in {_listed(steps)}"
 
 
 def render_difference(difference: Difference) -> str:
-    """One line for one difference."""
+    """Return one line for one difference."""
     match difference:
         case FieldChanged():
             return f"{difference.field}: {difference.old} -> {difference.new}"
@@ -310,37 +284,12 @@ def render_difference(difference: Difference) -> str:
             return f"{difference.what}: {difference.old} -> {difference.new}"
         case CodeChanged():
             parts = [("changed", difference.changed), ("new", difference.added), ("gone", difference.removed)]
-            said = [f"{what} {_listed([_leaf(name) for name in names])}" for what, names in parts if names]
-            return "code " + ("; ".join(said) or "that could not be read")
-
-
-def _what(difference: Difference) -> str:
-    """The field of the step at which a difference lies, or "code" and the like."""
-    match difference:
-        case FieldChanged() | InputChanged():
-            return difference.field.partition(".")[0]
-        case DeclarationChanged():
-            return difference.what
-        case CodeChanged():
-            return "code"
-
-
-def _entry(difference: Difference) -> tuple[str, str] | None:
-    """Name of the entry of a mapping that came or went, and which of the two."""
-    if not isinstance(difference, FieldChanged) or "." not in difference.field:
-        return None
-    name = difference.field.rpartition(".")[2]
-    return (name, "new") if difference.old == ABSENT else (name, "gone") if difference.new == ABSENT else None
-
-
-def _is_in_a_list(difference: Difference) -> bool:
-    """Whether it is of an item, which every item before it that came or went has moved."""
-    field = difference.field if isinstance(difference, FieldChanged | InputChanged) else ""
-    return any(part.isdigit() for part in field.split("."))
+            texts = [f"{what} {_listed([_leaf(name) for name in names])}" for what, names in parts if names]
+            return "code " + ("; ".join(texts) or "changed; the record does not say where")
 
 
 def short_key(key: str) -> str:
-    """A record's key for people: eight digits, and the milestone."""
+    """Return a record key with eight digits of the digest, and the milestone."""
     digest, at, milestone = key.partition("@")
     return f"{digest[:8]}{at}{milestone}"
 

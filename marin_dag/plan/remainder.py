@@ -1,4 +1,4 @@
-"""Remainder: what is left to do of each step of a plan that would run; what several steps share counts once."""
+"""Remainder: the work that is left of each step that would run. Work that several steps share counts once."""
 
 import dataclasses
 import itertools
@@ -27,46 +27,51 @@ from marin_dag.store.store import Store
 def with_remainders(
     steps: Iterable[PlannedStep], left_behind: "LeftBehind", milestones: Mapping[str, Sequence[int]]
 ) -> tuple[PlannedStep, ...]:
-    """The steps that would run, with the cost of what is left and with what an attempt left behind; others as they are.
+    """Return the steps; those that would run have the cost that is left and the reasons of what attempts left.
 
-    The stops of one trajectory are made one after the other, so each counts from the one before it.
+    The stops of one run are made one after the other, so the cost of each starts at the stop before it.
 
     Args:
         steps: of a plan.
-        left_behind: what attempts left for the next to go on from.
-        milestones: those that are committed, by digest.
+        left_behind: the files that attempts left to resume from.
+        milestones: the committed ones, by digest.
     """
     steps = tuple(steps)
-    legs: dict[str, list[PlannedStep]] = {}
+    stops: dict[str, list[PlannedStep]] = {}
     for planned in steps:
         if planned.will_run and planned.step.until is not None and not _is_forced(planned):
-            legs.setdefault(planned.step.digest, []).append(planned)
+            stops.setdefault(planned.step.digest, []).append(planned)
     before: dict[str, PlannedStep] = {}
-    """The leg that a step goes on from, by the step's name."""
-    for found in legs.values():
+    """The stop that a step continues from, by the step's name."""
+    for found in stops.values():
         found.sort(key=lambda planned: planned.step.until or 0)
         before.update((later.name, earlier) for earlier, later in itertools.pairwise(found))
+    return tuple(
+        _with_remainder(planned, left_behind, milestones, before.get(planned.name)) if planned.will_run else planned
+        for planned in steps
+    )
 
-    def with_remainder(planned: PlannedStep) -> PlannedStep:
-        if not planned.will_run:
-            return planned
-        if _is_forced(planned):  # it sees nothing of what is there
-            return dataclasses.replace(planned, cost=whole_cost(planned.step))
-        step = planned.step
-        reached = max((at for at in milestones.get(step.digest, ()) if at < (step.until or 0)), default=0)
-        reached, reasons = _reached(planned, reached, left_behind.of(step.digest))
-        earlier = before.get(planned.name)
-        begin = 0 if earlier is None else earlier.step.until or 0
-        if earlier is not None and begin > max(reached, _start_of(planned)):
-            others = (reason for reason in reasons if not isinstance(reason, Continues | Resumes))
-            reasons = (*others, Follows(earlier.name, begin))
-        whole = cost_from(step, begin) if begin else whole_cost(step)
-        if not reached:
-            return dataclasses.replace(planned, cost=whole, reasons=reasons)
-        left = cost_from(step, max(begin, reached))
-        return dataclasses.replace(planned, cost=left, saved=whole - left, reasons=reasons)
 
-    return tuple(with_remainder(planned) for planned in steps)
+def _with_remainder(
+    planned: PlannedStep,
+    left_behind: "LeftBehind",
+    milestones: Mapping[str, Sequence[int]],
+    earlier: PlannedStep | None,
+) -> PlannedStep:
+    if _is_forced(planned):  # it uses nothing that exists
+        return dataclasses.replace(planned, cost=whole_cost(planned.step))
+    step = planned.step
+    reached = max((at for at in milestones.get(step.digest, ()) if at < (step.until or 0)), default=0)
+    reached, reasons = _reached(planned, reached, left_behind.of(step.digest))
+    begin = 0 if earlier is None else earlier.step.until or 0
+    if earlier is not None and begin > max(reached, _start_of(planned)):
+        others = (reason for reason in reasons if not isinstance(reason, Continues | Resumes))
+        reasons = (*others, Follows(earlier.name, begin))
+    whole = cost_from(step, begin) if begin else whole_cost(step)
+    if not reached:
+        return dataclasses.replace(planned, cost=whole, reasons=reasons)
+    left = cost_from(step, max(begin, reached))
+    return dataclasses.replace(planned, cost=left, saved=whole - left, reasons=reasons)
 
 
 def _is_forced(planned: PlannedStep) -> bool:
@@ -74,19 +79,19 @@ def _is_forced(planned: PlannedStep) -> bool:
 
 
 def _reached(planned: PlannedStep, reached: int, kept: Sequence[str]) -> tuple[int, tuple[Reason, ...]]:
-    """How far the trajectory is, with what an attempt saved of it, and the reasons that say so."""
+    """Return how far the run is, saved states included, and the reasons with what an attempt left."""
     step, reasons = planned.step, planned.reasons
     saved: int | None = None
     if step.until is not None and step.kind.resumes_at is not None:
         saved = max((at for at in step.kind.resumes_at(kept) if reached < at <= step.until), default=None)
     parts = num_kept(kept)
     running = next((reason for reason in reasons if isinstance(reason, Running)), None)
-    if running is not None:  # what lies there is of an attempt that is at work, and not of an interrupted one
+    if running is not None:  # the files belong to a running attempt, not to an interrupted one
         reached = saved or reached
-        told = dataclasses.replace(running, saved=reached or None, parts=parts)
+        updated = dataclasses.replace(running, saved=reached or None, parts=parts)
         if running.unit == "steps" and running.done is not None:
-            told = dataclasses.replace(told, done=max(running.done, reached))  # saved since the last heartbeat
-        return reached, tuple(told if reason is running else reason for reason in reasons)
+            updated = dataclasses.replace(updated, done=max(running.done, reached))  # saved since the last heartbeat
+        return reached, tuple(updated if reason is running else reason for reason in reasons)
     if saved is not None and step.until is not None:
         reached = saved
         settled = NeverMade | RecordGone | Continues | (MilestoneMissing if reached == step.until else NeverMade)
@@ -101,14 +106,14 @@ def _start_of(planned: PlannedStep) -> int:
 
 
 class LeftBehind:
-    """What interrupted attempts left for the next, listed only for what somebody has ever worked on."""
+    """Files of interrupted attempts that the next one resumes from; only digests with a lease are listed."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._files: dict[str, list[str]] = {}
 
     def of(self, digest: str) -> list[str]:
-        """Files, relative to the work folder."""
+        """Return the files, relative to the work folder."""
         if digest not in self._attempted:
             return []
         if digest not in self._files:

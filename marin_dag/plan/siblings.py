@@ -1,4 +1,4 @@
-"""Siblings: what was made under a step's name before. A stale step is compared with the nearest of them."""
+"""Siblings: earlier outputs under a step's name. A stale step is compared with the nearest of them."""
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -9,11 +9,11 @@ from marin_dag.ledger.records import Record, Records
 from marin_dag.plan.causes import Cause, Causes
 
 MAX_COMPARED = 16
-"""Newest identities that are read for one step; an older one is hardly ever nearer, and each costs a request."""
+"""Newest identities read for one step. An older one is rarely nearer, and each costs a request."""
 
 
 class Nearest(NamedTuple):
-    """The sibling with the fewest root causes of difference; of several, the newest."""
+    """The sibling with the fewest causes of difference; the newest of several."""
 
     record: Record
     causes: tuple[Cause, ...]
@@ -29,15 +29,15 @@ class Siblings:
         self._committed = committed
 
     def keys(self, name: str) -> list[str]:
-        """Keys of records made under `name`, newest first."""
+        """Return the keys of records made under `name`, newest first."""
         return [key for key in reversed(self._labels.get(name, [])) if key in self._committed]
 
     def is_noted(self, name: str, key: str) -> bool:
-        """Whether it was noted under `name` that there is a record of `key`, or is about to be."""
+        """Return whether `name` lists `key`, which a run notes just before it commits the record."""
         return key in self._labels.get(name, [])
 
     def nearest(self, step: Step[Any], causes: Causes) -> Nearest | None:
-        """The sibling of another identity than `step`'s that explains best why it is stale."""
+        """Return the sibling with another identity than `step` that differs least from it."""
         one_each: dict[str, str] = {}
         for key in self.keys(step.name):
             one_each.setdefault(key.partition("@")[0], key)
@@ -46,7 +46,7 @@ class Siblings:
         compared = [(record, causes.of(record.identity, step)) for record in self._read(keys)]
         if not compared:
             return None
-        # Of two kinds there is one difference, that they are two, and nothing else to compare.
+        # Between two kinds there is a single difference, the kind, so siblings of the same kind come first.
         kind = step.identity["kind"]
         record, found = min(compared, key=lambda item: (item[0].identity["kind"] != kind, len(item[1])))
         return Nearest(record, found, len(compared))

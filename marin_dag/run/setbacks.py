@@ -5,12 +5,12 @@ import time
 from typing import Any
 
 from marin_dag.graph.step import Step
+from marin_dag.ledger.progress_mark import progress_mark
 from marin_dag.ledger.records import Failure, Records, first_lines
 from marin_dag.run.frontier import Frontier
 from marin_dag.run.live import Display
 from marin_dag.run.node import Node
 from marin_dag.run.obituary import headline
-from marin_dag.run.progress_mark import progress_mark
 from marin_dag.store.retry import is_transient, patiently
 from marin_dag.store.store import Store, StoreError
 
@@ -87,7 +87,7 @@ class Setbacks:
     def _progress_mark(self, step: Step[Any]) -> str:
         """See `progress_mark`; "" if the store is silent."""
         try:
-            return patiently(lambda: progress_mark(step, self._store))
+            return patiently(lambda: progress_mark(self._store, step.digest, step.kind.resumes_at))
         except StoreError as error:
             self._display.say(f"{step.name}: what it left to resume from cannot be seen: {first_lines(error)}")
             return ""

@@ -22,9 +22,7 @@ HLO_NAMES = {"bfloat16": "bf16", "float32": "f32"}
 def faults(request: Request, compiled: Compiled) -> list[str]:
     """A sentence for each fault; none is what a good program has."""
     model = request.model
-    heads = (model.num_attention_heads, model.num_key_value_heads)
-    of_layers = (*(count * model.head_dim for count in heads), model.intermediate_size)
-    widths = (*(size // request.model_parallel for size in of_layers), model.vocab_size)
+    widths = (*(size // request.model_parallel for size in model.layer_widths), model.vocab_size)
     whole = {model.hidden_size * size for width in widths for size in (width, padded_to_tiles(width))}
     wanted = HLO_NAMES[request.reduce_dtype]
     found = list(compiled.slow_operations)

@@ -17,8 +17,8 @@ from runtime.cost.compiler import ROOT, environment, outcome_of
 from runtime.cost.faults import faults
 from runtime.cost.request import DoesNotFit, Request
 from runtime.cost.roofline import flops_of, roofline_of
-from runtime.model.computation import Remat
-from runtime.model.config import LlamaConfig
+from runtime.model.llama.config import LlamaConfig
+from runtime.platform.remat import Remat
 
 CHIPS = (*GENERATIONS, "H200")
 KERNELS = {

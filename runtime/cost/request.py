@@ -7,7 +7,7 @@ from typing import Any, Literal
 from runtime.cost.chips import slice_of
 from runtime.cost.collectives import Collective
 from runtime.kernels.scatter_blocks import ScatterKernel
-from runtime.model.config import LlamaConfig
+from runtime.model.architectures import AnyModelConfig, config_from_fields
 from runtime.parallel.mesh_shape import Machines, MeshLayout
 
 
@@ -19,7 +19,7 @@ class Request:
     slice: str
     """Public name, such as "v4-2048"."""
     num_slices: int
-    model: LlamaConfig
+    model: AnyModelConfig
     sequence_length: int
     global_batch_size: int
     num_averages: int
@@ -54,7 +54,7 @@ class Request:
     @classmethod
     def from_json(cls, text: str) -> "Request":
         fields = json.loads(text)
-        return cls(**{**fields, "model": LlamaConfig(**fields["model"])})
+        return cls(**{**fields, "model": config_from_fields(fields["model"])})
 
 
 @dataclasses.dataclass(frozen=True)

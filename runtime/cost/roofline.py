@@ -18,7 +18,8 @@ from collections.abc import Iterable
 from runtime.cost.chips import Slice, slice_of
 from runtime.cost.collectives import Collective
 from runtime.cost.request import Compiled, Request
-from runtime.model.config import LlamaConfig
+from runtime.model.config import ModelConfig
+from runtime.optim.optimizer import ADAMW
 
 REACHED_SHARE = {"tpu": 0.7, "gpu": 0.55}
 """Of the roofline's speed, to plan days with. Public dense runs of 16B to 52B on v4 and v5e report 56 to 67 % of peak,
@@ -84,7 +85,7 @@ def flops_of(request: Request) -> Flops:
     causal = tokens * model.flops_per_token(sequence)
     again = 1 if request.remat == "full" else 0
     # A layer's last product is not computed again: nothing in its backward pass needs what it gave.
-    recomputed = again * (layers - 2 * model.num_hidden_layers * model.intermediate_size * model.hidden_size)
+    recomputed = again * 2 * model.num_recomputed_parameters
     forward_products, backward_products = ATTENTION_PRODUCTS.get(request.attention_kernel, (2, 5))
     attended = tokens * attention * (forward_products * (1 + again) + backward_products) // 2
     executed = tokens * (3 * layers + recomputed + head * LOSS_PRODUCTS[request.loss_kernel]) + attended
@@ -103,7 +104,7 @@ def roofline_of(request: Request, compiled: Compiled) -> Roofline:
     number = 4 if request.compute_dtype == "float32" else 2
     # Written once a gather, read once a pass; gradients in float32: written, and read to be scattered.
     passes = (number * (2 + 3) + 4 * 2) if is_training else number * 2
-    trees = 3 + request.num_averages
+    trees = 1 + ADAMW.num_trees + request.num_averages
     state = 4 * parameters / request.layout.shape.copy_size * (2 * trees + 1) if is_training else 0
     flops = flops_of(request)
     busiest = flops.executed + flops.attention * (_share_of_the_last_stretch(request) - 1)
@@ -190,5 +191,5 @@ def wire_bytes(items: Iterable[Collective]) -> int:
     return sum(item.wire_bytes for item in items)
 
 
-def _embeddings(model: LlamaConfig) -> int:
+def _embeddings(model: ModelConfig) -> int:
     return model.vocab_size * model.hidden_size * (1 if model.tie_word_embeddings else 2)

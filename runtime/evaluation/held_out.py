@@ -28,7 +28,7 @@ from runtime.evaluation.bits_per_byte import (
     BitsPerByteError,
     sums_of_window,
 )
-from runtime.model.llama import Llama
+from runtime.model.model import Params
 from runtime.parallel.host_rows import HostRows
 from runtime.parallel.hosts import whole
 from runtime.training.eval_step import EvalStep
@@ -117,7 +117,7 @@ class HeldOut:
 
     def scores(
         self,
-        params: Llama,
+        params: Params,
         *,
         on_batch: Callable[[int], None] = lambda done: None,
         watchdog: Watchdog | None = None,
@@ -153,7 +153,7 @@ class HeldOut:
                 )
         return found
 
-    def _scored(self, params: Llama, batch: int) -> tuple[np.ndarray, ...]:
+    def _scored(self, params: Params, batch: int) -> tuple[np.ndarray, ...]:
         """Losses, whether there is a target, tokens and segment ids: of the whole batch, on each host."""
         num_held = self.windows_per_batch if self.rows is None else len(self.rows.rows)
         held = slice(batch * num_held, (batch + 1) * num_held)

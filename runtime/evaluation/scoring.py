@@ -17,9 +17,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
 from runtime.model.computation import matmul_precision, whole
-from runtime.model.config import LlamaConfig, Rope
-from runtime.model.llama import Llama
-from runtime.model.rotary import inverse_frequencies
+from runtime.model.config import ModelConfig, Rope
+from runtime.model.model import Params
 from runtime.training.watchdog import Watchdog
 
 TOKENS_PER_BATCH = 4_096
@@ -48,8 +47,8 @@ class Scorer:
 
     def __init__(
         self,
-        params: Llama,
-        config: LlamaConfig,
+        params: Params,
+        config: ModelConfig,
         rope: Rope,
         *,
         compute_dtype: DTypeLike,
@@ -66,32 +65,32 @@ class Scorer:
         self._watchdog = Watchdog("batch") if watchdog is None else watchdog
         self._num_asked = 0
         self._params = params
-        self._frequencies = jnp.asarray(inverse_frequencies(rope, config.head_dim))
+        model = config.build()
+        self._frequencies = jnp.asarray(model.frequencies(rope))
         self._rows_per_batch = max(1, tokens_per_batch // self.max_length)
         computation = whole(compute_dtype, attention_kernel)
 
         @jax.jit
         def hidden_states(
-            params: Llama, tokens: Int32[Array, "row position"], segment_ids: Int32[Array, "row position"]
+            params: Params, tokens: Int32[Array, "row position"], segment_ids: Int32[Array, "row position"]
         ) -> Float[Array, "row position hidden_size"]:
             with matmul_precision(compute_dtype):
-                return params.hidden_states(
-                    tokens, segment_ids, self._frequencies, config=config, computation=computation
-                )
+                states = model.states(params, tokens, segment_ids, self._frequencies, computation=computation)
+                return states.hidden.reshape(*tokens.shape, -1)
 
         def logits(
-            params: Llama,
+            params: Params,
             hidden: Float[Array, "row position hidden_size"],
             row: Int32[Array, "query"],
             position: Int32[Array, "query"],
         ) -> Float32[Array, "query vocab_size"]:
             with matmul_precision(compute_dtype):
-                head = params.head(computation)
+                head = model.head(params, computation=computation)
                 return jnp.einsum("qh,hv->qv", hidden[row, position], head, preferred_element_type=jnp.float32)
 
         @jax.jit
         def score(
-            params: Llama,
+            params: Params,
             hidden: Float[Array, "row position hidden_size"],
             row: Int32[Array, "query"],
             position: Int32[Array, "query"],
@@ -103,7 +102,7 @@ class Scorer:
 
         @jax.jit
         def likeliest(
-            params: Llama, hidden: Float[Array, "row position hidden_size"], position: Int32[Array, "row"]
+            params: Params, hidden: Float[Array, "row position hidden_size"], position: Int32[Array, "row"]
         ) -> Int32[Array, "row"]:
             return jnp.argmax(logits(params, hidden, jnp.arange(position.size), position), axis=-1)
 

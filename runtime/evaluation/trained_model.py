@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, SingleDeviceSharding
 
 from runtime.model.description import ModelDescription
-from runtime.model.llama import Llama
+from runtime.model.model import Params, abstract_params
 from runtime.model.placement import parameter_specs, shardings
 from runtime.training.checkpoint import load_params, read_metadata
 
@@ -24,15 +24,15 @@ class TrainedModel:
         """Reads the description; raises `CheckpointError` where there is no complete checkpoint."""
         return cls(checkpoint, ModelDescription.from_facts(read_metadata(checkpoint).get("facts", {}), checkpoint))
 
-    def params(self, which: str, mesh: Mesh | None) -> Llama:
+    def params(self, which: str, mesh: Mesh | None) -> Params:
         """Float32 weights, "hot" or the average of that name: over the devices of `mesh`, or in host memory."""
-        config = self.description.config
-        shapes = jax.eval_shape(lambda: Llama.init(config, key=jax.random.key(0)))
+        model = self.description.config.build()
+        shapes = abstract_params(model)
         if mesh is None:
             on_host = SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
             places = jax.tree.map(lambda _: on_host, shapes)
         else:
-            places = shardings(parameter_specs(config), mesh)
+            places = shardings(parameter_specs(model), mesh)
         like = jax.tree.map(
             lambda shape, place: jax.ShapeDtypeStruct(shape.shape, jnp.float32, sharding=place), shapes, places
         )

@@ -1,35 +1,24 @@
-"""Hugging Face folders: a Llama and its tokenizer as `transformers` reads them, both ways, the same bytes each time.
+"""Hugging Face folders: a model and its tokenizer as `transformers` reads them, both ways, the same bytes each time."""
 
-What differs between the two sides, and how tensors are read, is in huggingface_weights.py.
-"""
-
+import itertools
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import fsspec
-import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import safetensors.numpy
 from tokenizers import Tokenizer, processors
 
-from runtime.interop.huggingface_config import InteropError, from_config_json, read_json, to_config_json
-from runtime.interop.huggingface_weights import (
-    CONFIG,
-    EMBED,
-    HEAD,
-    INDEX,
-    NORM,
-    QK_NORM_NAMES,
-    WEIGHTS,
-    StoredLeaf,
-    layer_names,
-    stored_leaves,
-)
-from runtime.model.config import LlamaConfig, Rope
-from runtime.model.llama import Llama, LlamaLayers
+from runtime.interop.huggingface_config import read_json
+from runtime.interop.huggingface_weights import CONFIG, INDEX, WEIGHTS, Stored, stored_as, stored_leaves
+from runtime.model.architectures import config_from_huggingface
+from runtime.model.config import ModelConfig, Rope
+from runtime.model.huggingface import InteropError
+from runtime.model.model import STACKED, Model, Params, abstract_params, leaves_by_name, map_tensors
 
 Dtype = Literal["float32", "bfloat16"]
 DTYPES: dict[str, np.dtype] = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -37,17 +26,17 @@ MAX_SHARD_SIZE_IN_BYTES = 5_000_000_000
 
 
 class SpecialTokens(NamedTuple):
-    """Ids that the export names; `bos` only where the model was trained to see one."""
+    """Ids that the export names; `bos_token_id` is None where the model was trained without one."""
 
     eos_token_id: int
     bos_token_id: int | None
 
 
 class ImportedModel(NamedTuple):
-    """What a folder holds, as our own types."""
+    """Contents of a folder, as our own types."""
 
-    params: Llama
-    config: LlamaConfig
+    params: Params
+    config: ModelConfig
     rope: Rope
     special_tokens: SpecialTokens
     tokenizer: Tokenizer
@@ -55,51 +44,55 @@ class ImportedModel(NamedTuple):
 
 def write_model(
     folder: str,
-    params: Llama,
-    config: LlamaConfig,
+    params: Params,
+    config: ModelConfig,
     rope: Rope,
     special_tokens: SpecialTokens,
     *,
     dtype: Dtype,
     max_shard_size_in_bytes: int = MAX_SHARD_SIZE_IN_BYTES,
 ) -> tuple[str, ...]:
-    """Writes config.json, generation_config.json and the weights; returns the names of the files.
+    """Write config.json, generation_config.json and the weights; return the names of the files.
 
-    One shard at a time is held in memory, beside `params`.
+    Memory holds one shard at a time, beside `params`.
+
+    Raises:
+        UnknownTensorError: a parameter has no name in Hugging Face's format.
+        InteropError: a value is not finite.
     """
     filesystem, path = fsspec.core.url_to_fs(folder)
     filesystem.makedirs(path, exist_ok=True)
     eos_token_id, bos_token_id = special_tokens
-    config_json = to_config_json(config, rope, eos_token_id=eos_token_id, bos_token_id=bos_token_id, dtype=dtype)
+    config_json = config.to_huggingface(rope, eos_token_id=eos_token_id, bos_token_id=bos_token_id, dtype=dtype)
     generation_json = {
         "bos_token_id": bos_token_id,
         "do_sample": False,
         "eos_token_id": eos_token_id,
-        # Without one, each call of `generate` warns that it takes the end-of-text token, as it should.
+        # Without one, each call of `generate` warns that it pads with the end-of-text token, as it should.
         "pad_token_id": eos_token_id,
     }
     _write_json(folder, CONFIG, config_json)
     _write_json(folder, "generation_config.json", generation_json)
-    weights = _write_weights(folder, params, DTYPES[dtype], max_shard_size_in_bytes)
+    weights = _write_weights(folder, config.build(), params, DTYPES[dtype], max_shard_size_in_bytes)
     return (CONFIG, "generation_config.json", *weights)
 
 
 def write_tokenizer(
     folder: str, tokenizer_file: str, special_tokens: SpecialTokens, *, vocab_size: int, max_length: int
 ) -> tuple[str, ...]:
-    """Writes tokenizer.json and tokenizer_config.json; returns the names of the files.
+    """Write tokenizer.json and tokenizer_config.json; return the names of the files.
 
-    A model trained on documents that open with BOS must be given one: where the file does not say so itself, its
-    post-processor is told to; and it pads and cuts nothing. Otherwise tokenizer.json is copied byte for byte.
+    The post-processor gets to add BOS where the model was trained with it, and padding and truncation are removed.
+    Where neither is needed, tokenizer.json is copied byte for byte.
     """
     with fsspec.open(tokenizer_file, "rb") as source:
         content = source.read()
     tokenizer = Tokenizer.from_str(content.decode())
-    # Not their number: ids may have gaps, and one behind the last row is as wrong as one token too many.
+    # Not the number of tokens: ids may have gaps, and one past the last row is wrong.
     if (num_ids := max(tokenizer.get_vocab().values(), default=-1) + 1) > vocab_size:
         raise InteropError(
-            f"{tokenizer_file}: {num_ids} ids, but the model's vocab_size is {vocab_size}; "
-            "this is not the tokenizer that the model was trained with."
+            f"{tokenizer_file}: has {num_ids} ids, and the model's vocab_size is {vocab_size}; use the tokenizer that "
+            "the model was trained with."
         )
     if tokenizer.padding is not None or tokenizer.truncation is not None:
         tokenizer.no_padding()
@@ -116,8 +109,8 @@ def write_tokenizer(
         content = tokenizer.to_str(pretty=True).encode()
     elif added != wanted:
         raise InteropError(
-            f"{tokenizer_file}: its post-processor adds the ids {added} to a text, and the model was trained "
-            f"with {wanted}; give the right bos_token_id, or a tokenizer without that post-processor."
+            f"{tokenizer_file}: its post-processor adds the ids {added} to a text, and the model was trained with "
+            f"{wanted}; use the bos_token_id of training, or a tokenizer without that post-processor."
         )
     tokenizer_config: dict[str, Any] = {
         "added_tokens_decoder": {},
@@ -135,55 +128,60 @@ def write_tokenizer(
 
 
 def read_model(folder: str, *, as_stored: bool = False) -> ImportedModel:
-    """Reads a folder that this module or `transformers` wrote; every tensor must be known and present.
+    """Read a folder that this module or `transformers` wrote; every tensor must be known and present.
 
     Args:
         folder: Local, or anything that fsspec opens.
-        as_stored: Keep the dtype that was stored, half of the memory for a bfloat16 model; by default parameters are
-            float32, as training has them. A model computes the same from both: it casts each layer when it uses it.
+        as_stored: Keep the stored dtype, half of the memory for a bfloat16 model; by default parameters are float32, as
+            in training. A model computes the same from both: it casts each layer when it uses it.
     """
     filesystem, path = fsspec.core.url_to_fs(folder)
     names = (entry.rpartition("/")[2] for entry in filesystem.ls(path, detail=False))
     files = {name: f"{folder}/{name}" for name in names}
     config_file = f"{folder}/{CONFIG}"
     document = read_json(config_file)
-    config, rope = from_config_json(document, config_file)
+    config, rope = config_from_huggingface(document, config_file)
     eos = document.get("eos_token_id")
     eos = eos[0] if isinstance(eos, list) else eos  # chat models list several; the first ends a text
     if eos is None:
-        raise InteropError(f"{config_file}: eos_token_id is not given; without it no text has an end.")
+        raise InteropError(f"{config_file}: has no eos_token_id, so no text would end; add it.")
     with fsspec.open(f"{folder}/tokenizer.json", "rb") as file:
         tokenizer = Tokenizer.from_str(file.read().decode())
     tokenizer.no_padding()
     tokenizer.no_truncation()
     special_tokens = SpecialTokens(eos, document.get("bos_token_id"))
-    leaves = {name: _whole(leaf, as_stored=as_stored) for name, leaf in stored_leaves(files, config).items()}
-    norms: dict[str, Any] = dict.fromkeys(QK_NORM_NAMES)
-    layers = {field: leaves[f"layers.{field}"] for field in layer_names(use_qk_norm=config.use_qk_norm)}
-    params = Llama(
-        embed_tokens=leaves["embed_tokens"],
-        layers=LlamaLayers(**(norms | layers)),
-        norm=leaves["norm"],
-        lm_head=leaves.get("lm_head"),
+    model = config.build()
+    leaves = stored_leaves(files, model)
+    params = map_tensors(
+        model,
+        lambda name, row, _: jnp.asarray(leaves[name].whole(), None if as_stored else jnp.float32),
+        abstract_params(model),
     )
     return ImportedModel(params, config, rope, special_tokens, tokenizer)
 
 
-def state_dict(params: Llama) -> Iterator[tuple[str, np.ndarray]]:
-    """Hugging Face names and float32 arrays, in the order of the forward pass, a layer at a time."""
-    yield EMBED, np.asarray(params.embed_tokens)
-    names = layer_names(use_qk_norm=params.layers.q_norm is not None)
-    for index in range(params.layers.q_proj.shape[0]):
-        for field, name in names.items():
-            value = np.asarray(getattr(params.layers, field)[index])
-            yield f"model.layers.{index}.{name}.weight", np.ascontiguousarray(value.T)
-    yield NORM, np.asarray(params.norm)
-    if params.lm_head is not None:
-        yield HEAD, np.ascontiguousarray(np.asarray(params.lm_head).T)
+def state_dict(model: Model, params: Params) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield Hugging Face's names and float32 arrays, in the order of the model's table, a layer at a time."""
+    stored, leaves = stored_as(model, params), leaves_by_name(params)
+    for name, layer in _in_order(stored):
+        value = np.asarray(leaves[name][layer] if name.startswith(STACKED) else leaves[name])
+        yield stored[name].names[layer], np.ascontiguousarray(value.T if stored[name].row.is_transposed else value)
 
 
-def _write_weights(folder: str, params: Llama, dtype: np.dtype, max_shard_size_in_bytes: int) -> tuple[str, ...]:
-    sizes = {name: size * dtype.itemsize for name, size in _sizes(params).items()}
+def _in_order(stored: Mapping[str, Stored]) -> Iterator[tuple[str, int]]:
+    """Yield the leaf and the layer of each of Hugging Face's tensors; of the stacked leaves, layer by layer."""
+    for _, group in itertools.groupby(stored, lambda name: name.startswith(STACKED)):
+        names = list(group)
+        yield from ((name, layer) for layer in range(len(stored[names[0]].names)) for name in names)
+
+
+def _write_weights(
+    folder: str, model: Model, params: Params, dtype: np.dtype, max_shard_size_in_bytes: int
+) -> tuple[str, ...]:
+    stored = stored_as(model, params)
+    sizes = {
+        stored[name].names[layer]: math.prod(stored[name].shape) * dtype.itemsize for name, layer in _in_order(stored)
+    }
     shards: list[list[str]] = [[]]
     filled = 0
     for name, size in sizes.items():
@@ -197,17 +195,19 @@ def _write_weights(folder: str, params: Llama, dtype: np.dtype, max_shard_size_i
         if len(shards) == 1
         else [f"model-{number:05d}-of-{len(shards):05d}.safetensors" for number in range(1, len(shards) + 1)]
     )
-    tensors = state_dict(params)
+    tensors = state_dict(model, params)
     for file, names in zip(files, shards, strict=True):
         content = {}
         for name in names:
             found, value = next(tensors)
             assert found == name
             if not np.isfinite(value).all():
-                raise InteropError(f"{name}: values that are not finite; a diverged model is not exported.")
+                raise InteropError(
+                    f"{name}: has values that are not finite, so the model diverged; export an earlier checkpoint."
+                )
             content[name] = value.astype(dtype)
         with fsspec.open(f"{folder}/{file}", "wb") as target:
-            # One key only: safetensors writes the keys of its metadata in an order that changes from run to run.
+            # One key only: safetensors writes the keys of metadata in an order that changes from run to run.
             target.write(safetensors.numpy.save(content, metadata={"format": "pt"}))
     if len(files) == 1:
         return tuple(files)
@@ -219,30 +219,12 @@ def _write_weights(folder: str, params: Llama, dtype: np.dtype, max_shard_size_i
     return (*files, INDEX)
 
 
-def _sizes(params: Llama) -> dict[str, int]:
-    """Numbers of values, in the order of `state_dict`, without touching them."""
-    sizes = {EMBED: params.embed_tokens.size}
-    depth, names = params.layers.q_proj.shape[0], layer_names(use_qk_norm=params.layers.q_norm is not None)
-    for index in range(depth):
-        for field, name in names.items():
-            sizes[f"model.layers.{index}.{name}.weight"] = getattr(params.layers, field).size // depth
-    sizes[NORM] = params.norm.size
-    if params.lm_head is not None:
-        sizes[HEAD] = params.lm_head.size
-    return sizes
-
-
-def _whole(leaf: StoredLeaf, *, as_stored: bool) -> jax.Array:
-    value = leaf.whole()
-    return jnp.asarray(value if as_stored else value.astype(np.float32))
-
-
 def _token_text(tokenizer: Tokenizer, token_id: int | None, role: str, file: str) -> str | None:
     if token_id is None:
         return None
     text = tokenizer.id_to_token(token_id)
     if text is None:
-        raise InteropError(f"{file}: no token has the id {token_id} that is meant as {role}.")
+        raise InteropError(f"{file}: has no token with the id {token_id}, the {role}; use the tokenizer of training.")
     return text
 
 

@@ -8,19 +8,19 @@ import fsspec
 
 @dataclasses.dataclass(frozen=True)
 class ModelCard:
-    """Facts about an export; nothing that changes between two runs of the same step."""
+    """Facts about an export, none of which changes between two runs of the same step."""
 
     name: str
     weights: str
-    """"hot": as last trained; otherwise the name of the exponential moving average that they are."""
+    """Name of the exponential moving average that these weights are, or "hot" for the weights themselves."""
     average_decay: float | None
-    """Share of the average that was kept at each update; None for hot weights."""
+    """Share of the average that each update kept; None for the weights themselves."""
     dtype: str
     step: int
     consumed_tokens: int
     num_parameters: int
-    has_qk_norm: bool
-    """Norms of queries and keys: to other programs the model is a Qwen3."""
+    architecture: str
+    """The model's title, such as "Llama"."""
     sequence_length: int
     phase_digest: str
     """Identity of the training phase."""
@@ -28,22 +28,21 @@ class ModelCard:
     """SHA-256 of tokenizer.json."""
 
     def markdown(self) -> str:
-        """The card, with the front matter that model hubs read."""
+        """Return the card, with the front matter that model hubs read."""
         meaning = "the weights as last trained"
         if self.average_decay is not None:
             meaning = (
                 f"the exponential moving average of the weights with decay {self.average_decay:g}, not the weights as "
                 "last trained"
             )
-        kind = "A Llama with query and key norms (in Hugging Face's names a Qwen3)" if self.has_qk_norm else "A Llama"
         return f"""---
 library_name: transformers
 pipeline_tag: text-generation
 ---
 # {self.name}
 
-{kind} of {self.num_parameters:,} parameters, trained for {self.step:,} updates on {self.consumed_tokens:,} tokens
-at a sequence length of {self.sequence_length:,}.
+A {self.architecture} of {self.num_parameters:,} parameters, trained for {self.step:,} updates on
+{self.consumed_tokens:,} tokens at a sequence length of {self.sequence_length:,}.
 
 - Weights: **{self.weights}** ({meaning}), stored as {self.dtype}.
 - A base model: it continues text. There is no chat template.
@@ -60,7 +59,7 @@ tokenizer = AutoTokenizer.from_pretrained(folder)
 
 
 def write_card(folder: str, card: ModelCard) -> tuple[str, ...]:
-    """Writes both forms; returns the names of the files."""
+    """Write both forms; return the names of the files."""
     document = json.dumps(dataclasses.asdict(card), indent=2, sort_keys=True) + "\n"
     for name, text in (("README.md", card.markdown()), ("training.json", document)):
         with fsspec.open(f"{folder}/{name}", "wb") as file:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from runtime.model.config import LlamaConfig
+from runtime.model.config import ModelConfig
 
 
 class Devices(NamedTuple):
@@ -38,7 +38,7 @@ class KernelShape(NamedTuple):
     def of(
         cls,
         devices: Devices,
-        model: LlamaConfig,
+        model: ModelConfig,
         *,
         num_rows: int,
         sequence_length: int,

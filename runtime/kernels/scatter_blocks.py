@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple, get_args
 
 from runtime.kernels.block_sizes import LANES, NO_ROW, UNKNOWN
 from runtime.kernels.tuned_blocks import MIB, SCATTER, VMEM_IN_BYTES, ScatterRow
-from runtime.model.config import LlamaConfig
+from runtime.model.config import ModelConfig
 
 ScatterKernel = Literal["xla", "pallas_tpu"]
 """How gradients of a layer's matrices are scattered over the first axis: by the compiler, after the products that form
@@ -75,7 +75,7 @@ def scatter_row(generation: str | None) -> ScatterRow:
 
 def layer_scatter_blocks(
     generation: str | None,
-    model: LlamaConfig,
+    model: ModelConfig,
     *,
     num_devices: int,
     num_tokens: int,
@@ -88,7 +88,6 @@ def layer_scatter_blocks(
     Raises:
         ValueError: the kernel does not take one of them.
     """
-    heads = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
     return {
         columns: scatter_blocks(
             generation,
@@ -99,7 +98,7 @@ def layer_scatter_blocks(
             item_bytes=item_bytes,
             sum_bytes=sum_bytes,
         )
-        for columns in (width // model_parallel for width in (*heads, model.intermediate_size))
+        for columns in (width // model_parallel for width in model.layer_widths)
     }
 
 

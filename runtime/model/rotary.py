@@ -1,7 +1,7 @@
 """Rotary position embedding (arXiv:2104.09864): frequencies on the host, rotation on the device.
 
-Pairs are (i, i + head_dim / 2), as in Hugging Face's Llama. The frequencies are an argument of the compiled
-program and not a constant in it, so a phase that changes the rotary embedding compiles nothing anew.
+Pairs are (i, i + head_dim / 2), as in Hugging Face's Llama. The frequencies are an argument of the compiled program and
+not a constant in it, so a phase that changes the rotary embedding compiles nothing.
 """
 
 import math
@@ -16,7 +16,7 @@ Frequencies = Float32[Array | np.ndarray, "half_head_dim"]
 
 
 def inverse_frequencies(rope: Rope, head_dim: int) -> np.ndarray:
-    """Radians a position for each pair, float32[head_dim / 2], with Llama-3 scaling where `rope` asks for it."""
+    """Return radians a position for each pair, float32[head_dim / 2], with Llama-3 scaling where `rope` has it."""
     exponents = np.arange(0, head_dim, 2, dtype=np.float64) / head_dim
     plain = 1.0 / rope.rope_theta**exponents
     if rope.scaling is None:
@@ -33,7 +33,7 @@ def inverse_frequencies(rope: Rope, head_dim: int) -> np.ndarray:
 def rotation(
     frequencies: Frequencies, sequence_length: int
 ) -> tuple[Float32[Array, "sequence half_head_dim"], Float32[Array, "sequence half_head_dim"]]:
-    """Cosine and sine of the angle of each position and pair."""
+    """Return cosine and sine of the angle of each position and pair."""
     positions = jnp.arange(sequence_length, dtype=jnp.float32)
     angles = positions[:, None] * jnp.asarray(frequencies)[None, :]
     return jnp.cos(angles), jnp.sin(angles)
@@ -46,7 +46,7 @@ def rotate(
     *,
     scale: float = 1.0,
 ) -> Float[Array, "batch sequence heads head_dim"]:
-    """Turns each pair by its angle, in float32; the result, times `scale`, is rounded once to the dtype of `heads`."""
+    """Return each pair turned by its angle, in float32; times `scale`, rounded once to the dtype of `heads`."""
     first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
     cosine, sine = cosine[None, :, None, :], sine[None, :, None, :]
     turned = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)

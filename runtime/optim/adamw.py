@@ -1,68 +1,52 @@
-"""AdamW (arXiv:1711.05101) with clipping by global norm, on shards: every hyperparameter is a traced scalar.
+"""AdamW on shards, of optax's parts; the clipping is ours, since the norm must be that of all devices.
 
-`parameters <- parameters - learning_rate * (mu_hat / (sqrt(nu_hat) + eps) + weight_decay * parameters)`, the decay
-on matrices of the layers and on an untied head only: not on embeddings, norms or biases (the recipe's mask).
+`parameters <- parameters - learning_rate * (mu_hat / (sqrt(nu_hat) + eps) + weight_decay * parameters)`, the decay on
+the tensors that the model's table marks. Element by element, so shards need no communication.
 """
 
-from typing import NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float32, Int32
+import optax
+from jaxtyping import Array, Float32
 
-from runtime.model.llama import Llama
+from runtime.model.model import Model, Params, map_tensors
 
 Scalar = Float32[Array, ""]
 TreeT = TypeVar("TreeT")
 
-_DECAYED = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head")
+
+def decay_mask(model: Model, params: Params) -> Params:
+    """Return True for each tensor that decays.
+
+    Raises:
+        UnknownTensorError: the model does not say whether a tensor decays.
+    """
+    return map_tensors(model, lambda name, tensor, leaf: tensor.is_decayed, params)
 
 
-class Update(NamedTuple):
-    """What one update leaves behind; `step` is what was added to the parameters."""
-
-    params: Llama
-    mu: Llama
-    nu: Llama
-    step: Llama
-
-
-def decay_mask(params: Llama) -> Llama:
-    """True where weight decay applies, by name of the field, so that a new tensor is not decayed by accident."""
-
-    def is_decayed(path: tuple, leaf: object) -> bool:
-        return path[-1].name in _DECAYED
-
-    return jax.tree_util.tree_map_with_path(is_decayed, params)
-
-
-def clip_by_global_norm(gradients: TreeT, norm: Scalar, max_norm: Scalar) -> TreeT:
-    """Scales by `max_norm / norm` where the norm (over all devices) is larger; otherwise bitwise as is."""
+def clip_by_norm(gradients: TreeT, norm: Scalar, max_norm: Scalar) -> TreeT:
+    """Return the gradients times `max_norm / norm` where the norm is larger; otherwise bitwise as they are."""
     return jax.tree.map(lambda leaf: jnp.where(norm < max_norm, leaf, (leaf / norm) * max_norm), gradients)
 
 
-def adamw(
-    params: Llama,
-    gradients: Llama,
-    mu: Llama,
-    nu: Llama,
-    *,
-    count: Int32[Array, ""],
-    learning_rate: Scalar,
-    weight_decay: Scalar,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-) -> Update:
-    """One update; `count` is the number of this one, from 1. Element by element, so shards need no communication."""
-    new_mu = jax.tree.map(lambda moment, gradient: b1 * moment + (1 - b1) * gradient, mu, gradients)
-    new_nu = jax.tree.map(lambda moment, gradient: b2 * moment + (1 - b2) * jnp.square(gradient), nu, gradients)
-    exponent = count.astype(jnp.float32)
-    mu_share, nu_share = 1 - b1**exponent, 1 - b2**exponent
+def adamw(model: Model) -> optax.GradientTransformationExtraArgs:
+    """Return the transformation; see `Optimizer.build`."""
 
-    def step_of(parameter: Array, first: Array, second: Array, is_decayed: bool) -> Array:
-        direction = (first / mu_share) / (jnp.sqrt(second / nu_share) + eps)
-        return -learning_rate * (direction + weight_decay * parameter if is_decayed else direction)
+    def update(
+        gradients: Params, state: optax.OptState, params: Params | None = None, **numbers: Any
+    ) -> tuple[Params, optax.OptState]:
+        assert params is not None
+        clipped = clip_by_norm(gradients, numbers["grad_norm"], numbers["max_norm"])
+        adam = optax.scale_by_adam(numbers["b1"], numbers["b2"], numbers["eps"])
+        with jax.numpy_dtype_promotion("standard"):  # optax takes b1 and b2 to the power of an integer
+            direction, state = adam.update(clipped, state)
+        stateless = optax.chain(
+            optax.add_decayed_weights(numbers["weight_decay"], decay_mask(model, params)),
+            optax.scale_by_learning_rate(numbers["learning_rate"]),
+        )
+        step, _ = stateless.update(direction, stateless.init(params), params)
+        return step, state
 
-    step = jax.tree.map(step_of, params, new_mu, new_nu, decay_mask(params))
-    return Update(params=jax.tree.map(jnp.add, params, step), mu=new_mu, nu=new_nu, step=step)
+    return optax.GradientTransformationExtraArgs(optax.scale_by_adam().init, update)

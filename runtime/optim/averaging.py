@@ -11,14 +11,14 @@ TreeT = TypeVar("TreeT")
 
 
 def averaged(average: TreeT, params: TreeT, decay: Float32[Array, ""]) -> TreeT:
-    """`decay * average + (1 - decay) * params`: `decay` is the share that is kept.
+    """Return `decay * average + (1 - decay) * params`: `decay` is the share that is kept.
 
     Weights that jump from 0 to 1 move the average to 1 - decay. Two public runs had it the other way round. A decay of
-    1 leaves the average as it is, bit for bit, whatever the weights are.
+    1 returns the average, bit for bit, whatever the weights are.
     """
     return jax.tree.map(lambda old, new: jnp.where(decay == 1, old, decay * old + (1 - decay) * new), average, params)
 
 
 def all_averaged(averages: Mapping[str, TreeT], params: TreeT, decays: Float32[Array, "averages"]) -> dict[str, TreeT]:
-    """Every average after an update; `decays` are in the order of the sorted names."""
+    """Return every average after an update; `decays` are in the order of the sorted names."""
     return {name: averaged(averages[name], params, decays[index]) for index, name in enumerate(sorted(averages))}

@@ -44,18 +44,40 @@ class Constant:
         return self.value
 
 
-@dataclasses.dataclass(frozen=True)
-class Linear:
-    """A straight line from `peak_value` to `end_value`: the last leg of WSD (arXiv:2404.06395).
+class Placed:
+    """A schedule with a beginning. Without a `start_step` it begins where its phase begins, once a phase takes it."""
 
-    Step `start_step + decay_steps` is the first at `end_value`; earlier steps than `start_step` see
-    `peak_value` and later ones `end_value`, exactly.
+    start_step: int | None
+
+    @property
+    def first_step(self) -> int:
+        """The step at which the schedule begins.
+
+        Raises:
+            ValueError: no phase has taken the schedule yet.
+        """
+        if self.start_step is None:
+            raise ValueError(f"{type(self).__name__}.start_step is not set; a phase sets it to its own first step.")
+        return self.start_step
+
+    def elapsed(self, step: int, num_steps: int) -> float:
+        """Return the share of `num_steps` that has passed at `step`, from 0 to 1."""
+        return min(max(step - self.first_step, 0), num_steps) / num_steps
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear(Placed):
+    """A straight line from `peak_value` to `end_value`: the decay of WSD (arXiv:2404.06395).
+
+    Step `start_step + decay_steps` is the first at `end_value`. Earlier steps than `start_step` have `peak_value` and
+    later ones `end_value`, exactly.
     """
 
     peak_value: float
     end_value: float
-    start_step: int
+    _: dataclasses.KW_ONLY
     decay_steps: int
+    start_step: int | None = None
     kind: Literal["linear"] = "linear"
 
     def __post_init__(self) -> None:
@@ -64,18 +86,19 @@ class Linear:
         _at_least("Linear", "decay_steps", self.decay_steps, 1, "For a jump, begin the next phase at the new value.")
 
     def __call__(self, step: int) -> float:
-        fraction = min(max(step - self.start_step, 0), self.decay_steps) / self.decay_steps
+        fraction = self.elapsed(step, self.decay_steps)
         return self.peak_value * (1 - fraction) + self.end_value * fraction
 
 
 @dataclasses.dataclass(frozen=True)
-class Rewarm:
-    """A straight line up from `init_value` to `peak_value` over `warmup_steps`, then constant (Phoenix)."""
+class Rewarm(Placed):
+    """A straight line up from `init_value` to `peak_value` over `warmup_steps`, then constant."""
 
     init_value: float
     peak_value: float
-    start_step: int
+    _: dataclasses.KW_ONLY
     warmup_steps: int
+    start_step: int | None = None
     kind: Literal["rewarm"] = "rewarm"
 
     def __post_init__(self) -> None:
@@ -84,27 +107,37 @@ class Rewarm:
         _at_least("Rewarm", "warmup_steps", self.warmup_steps, 1, "For a jump, use Constant.")
 
     def __call__(self, step: int) -> float:
-        fraction = min(max(step - self.start_step, 0), self.warmup_steps) / self.warmup_steps
+        fraction = self.elapsed(step, self.warmup_steps)
         return self.init_value * (1 - fraction) + self.peak_value * fraction
 
 
 @dataclasses.dataclass(frozen=True)
-class Cosine:
-    """Half a cosine from `peak_value` to `end_value` (arXiv:1608.03983, without restarts)."""
+class Cosine(Placed):
+    """A linear warm-up from 0 to `peak_value`, then half a cosine to `end_value` (arXiv:1608.03983, without restarts).
+
+    The cosine begins at step `start_step + warmup_steps` and takes `decay_steps`. Without a warm-up, earlier steps than
+    `start_step` have `peak_value`.
+    """
 
     peak_value: float
     end_value: float
-    start_step: int
+    _: dataclasses.KW_ONLY
     decay_steps: int
+    warmup_steps: int = 0
+    start_step: int | None = None
     kind: Literal["cosine"] = "cosine"
 
     def __post_init__(self) -> None:
         _is_rate("Cosine", "peak_value", self.peak_value)
         _is_rate("Cosine", "end_value", self.end_value)
         _at_least("Cosine", "decay_steps", self.decay_steps, 1, "For a jump, begin the next phase at the new value.")
+        _at_least("Cosine", "warmup_steps", self.warmup_steps, 0, "Without a warm-up it is 0.")
 
     def __call__(self, step: int) -> float:
-        fraction = min(max(step - self.start_step, 0), self.decay_steps) / self.decay_steps
+        since_start = step - self.first_step
+        if self.warmup_steps and since_start < self.warmup_steps:
+            return self.peak_value * max(since_start, 0) / self.warmup_steps
+        fraction = min(max(since_start - self.warmup_steps, 0), self.decay_steps) / self.decay_steps
         share = 0.5 * (1 + math.cos(math.pi * fraction))
         return self.peak_value * share + self.end_value * (1 - share)
 
@@ -178,3 +211,10 @@ class WsdS:
 
 
 Schedule = Constant | Linear | Rewarm | Cosine | WsdS
+
+
+def placed(schedule: Schedule, begin_step: int) -> Schedule:
+    """Return a schedule that begins at `begin_step` if it says no beginning of its own."""
+    if isinstance(schedule, Linear | Rewarm | Cosine) and schedule.start_step is None:
+        return dataclasses.replace(schedule, start_step=begin_step)
+    return schedule

@@ -1,9 +1,9 @@
-"""Leaving out bad updates: the arithmetic of `skip_rule.SkipRule`, on the device, without waiting for the host.
+"""Skipping bad updates: the arithmetic of `skip_rule.SkipRule`, on the device, without waiting for the host.
 
-Bad is decided by comparison and applied by selection. Multiplying an update by 0 would let the one value through that
-the rule exists for, since 0 times NaN is NaN; and one NaN in the window would make every mean after it NaN.
+A bad update is found by comparison and dropped by selection. Multiplying it by 0 would let through the one value that
+the rule exists for, since 0 times NaN is NaN; and one NaN in the window would make every later mean NaN.
 
-What is bad is never remembered, so that the window follows no jump. Where a jump is meant, it begins anew.
+Bad figures are never remembered, so the window follows no jump. Where a jump is meant, the history restarts.
 """
 
 import dataclasses
@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int32
 
 LEAST_DEVIATION = 1e-3
-"""Of the mean: a smaller deviation counts as this much. Figures that hardly vary, or not at all, say little of what is
-far: a limit right at their mean would make every later update bad, and none of them would ever be remembered."""
+"""Least deviation, as a share of the mean. With figures that hardly vary, a limit right at their mean would make every
+later update bad, and none of them would ever be remembered."""
 
 Scalar = Float32[Array, ""]
 TreeT = TypeVar("TreeT")
@@ -28,13 +28,13 @@ class SkipHistory(eqx.Module):
     losses: Float32[Array, "window"]
     grad_norms: Float32[Array, "window"]
     num_good: Int32[Array, ""]
-    """Since the window began."""
+    """Good updates since the window started."""
     num_consecutive: Int32[Array, ""]
-    """Updates left out since the last good one."""
+    """Updates skipped since the last good one."""
 
 
 class Verdict(NamedTuple):
-    """On one update; the limits are infinite as long as the history is too short."""
+    """Verdict on one update; the limits are infinite while the history is too short."""
 
     is_bad: Bool[Array, ""]
     loss_limit: Scalar
@@ -42,15 +42,14 @@ class Verdict(NamedTuple):
 
 
 def empty_history(window_steps: int) -> SkipHistory:
-    """Before the first update."""
+    """Return the history before the first update."""
     ring, zero = jnp.zeros(window_steps, jnp.float32), jnp.zeros((), jnp.int32)
     return SkipHistory(ring, ring, zero, zero)
 
 
-def begun_anew(history: SkipHistory, begins_anew: Scalar) -> SkipHistory:
-    """The history without what it has seen, where the number is not 0; bad updates in a row stay counted."""
-    num_good = jnp.where(begins_anew != 0, 0, history.num_good)
-    return dataclasses.replace(history, num_good=num_good)
+def restarted(history: SkipHistory, restarts: Scalar) -> SkipHistory:
+    """Return the history without its good updates where `restarts` is not 0; skips in a row stay counted."""
+    return dataclasses.replace(history, num_good=jnp.where(restarts != 0, 0, history.num_good))
 
 
 def judged(
@@ -62,16 +61,16 @@ def judged(
     sigma: Scalar,
     warmup_steps: Scalar,
 ) -> Verdict:
-    """Whether an update with these figures is to be left out; one without any target has shown nothing, and is."""
+    """Return whether an update with these figures is bad; one without any target is."""
     loss_limit = _limit(history.losses, history.num_good, sigma, warmup_steps)
     grad_norm_limit = _limit(history.grad_norms, history.num_good, sigma, warmup_steps)
-    # Each comparison is false for NaN, so it is the good that has to be shown.
+    # Each comparison is false for NaN, so an update must be shown to be good.
     is_good = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & (loss <= loss_limit) & (grad_norm <= grad_norm_limit)
     return Verdict(~is_good | (num_targets == 0), loss_limit, grad_norm_limit)
 
 
 def remembered(history: SkipHistory, verdict: Verdict, loss: Scalar, grad_norm: Scalar) -> SkipHistory:
-    """The history after this update: good figures take the place of the oldest, bad ones in a row are only counted."""
+    """Return the history after this update: good figures replace the oldest, a bad update is only counted."""
     place = history.num_good % history.losses.shape[0]
     is_bad = verdict.is_bad
 
@@ -87,16 +86,16 @@ def remembered(history: SkipHistory, verdict: Verdict, loss: Scalar, grad_norm: 
 
 
 def unless(is_bad: Bool[Array, ""], new: TreeT, old: TreeT) -> TreeT:
-    """`old` where the update is bad, bit for bit, and otherwise `new`."""
+    """Return `old`, bit for bit, where the update is bad, and otherwise `new`."""
     return jax.tree.map(lambda after, before: jnp.where(is_bad, before, after), new, old)
 
 
 def _limit(ring: Array, num_good: Array, sigma: Array, warmup_steps: Array) -> Array:
     size = ring.shape[0]
-    is_held = jnp.arange(size, dtype=jnp.int32) < num_good
+    is_filled = jnp.arange(size, dtype=jnp.int32) < num_good
     count = jnp.clip(num_good, 1, size).astype(jnp.float32)
-    mean = jnp.sum(jnp.where(is_held, ring, 0.0)) / count
-    deviation = jnp.sqrt(jnp.sum(jnp.where(is_held, jnp.square(ring - mean), 0.0)) / count)
+    mean = jnp.sum(jnp.where(is_filled, ring, 0.0)) / count
+    deviation = jnp.sqrt(jnp.sum(jnp.where(is_filled, jnp.square(ring - mean), 0.0)) / count)
     deviation = jnp.maximum(deviation, LEAST_DEVIATION * jnp.abs(mean))
     is_long_enough = num_good.astype(jnp.float32) >= warmup_steps
     return jnp.where(is_long_enough, mean + sigma * deviation, jnp.inf)

@@ -18,9 +18,7 @@ from jaxtyping import Array, Float
 from runtime.kernels.block_sizes import device_kind_here
 from runtime.parallel.compiler_options import hides_scatters
 from runtime.parallel.tiles import padded_to_tiles
-
-GATHERED = "gathered_parameters"
-"""Name of whole parameters, for rematerialisation policies. It is given inside `gather`, which a policy sees whole."""
+from runtime.platform.remat import GATHERED
 
 # (dimension, mesh axis) in the order of scattering, major axis first; axes of size 1 are left out.
 Splits = tuple[tuple[int, str], ...]

@@ -1,4 +1,4 @@
-"""Branches: a panel each, beside the main line over the same tokens; nobody tells ten lines in one panel apart."""
+"""Panels of branches: each branch beside the main line over the same tokens."""
 
 from collections.abc import Sequence
 
@@ -12,11 +12,11 @@ from runtime.report.scales import Scale, fitted, padded, text_width
 
 _MOST_COLUMNS = 4
 _BINS = 24
-"""Over the longest branch: what is compared is the level of a short branch, not its noise."""
+"""Bins over the longest branch; a short branch is compared by its level, not by its noise."""
 
 
 def branch_groups(report: Report) -> list[tuple[Phase, list[Phase]]]:
-    """Branches by the phase of the main line that they leave, directly or through another branch."""
+    """Return the branches by the phase of the main line that they leave, directly or through another branch."""
     by_name = {phase.name: phase for phase in report.phases}
 
     def root(phase: Phase) -> Phase | None:
@@ -31,7 +31,7 @@ def branch_groups(report: Report) -> list[tuple[Phase, list[Phase]]]:
 
 
 def twins(phases: Sequence[Phase]) -> list[str]:
-    """A sentence for each training that has several names."""
+    """Return a sentence for each training that has several names."""
     names: dict[str, list[str]] = {}
     for phase in phases:
         if phase.same_as is not None:
@@ -48,7 +48,7 @@ def _are(names: Sequence[str]) -> str:
 
 
 def branch_loss(report: Report, root: Phase, branches: Sequence[Phase], width: float) -> Markup:
-    """A panel a branch: its train loss since `root`, the way to it, and the main line over the same stretch."""
+    """Return a panel a branch: its train loss since `root`, the way to it, and the main line over the same stretch."""
     shown = [phase for phase in branches if phase.same_as is None]
     by_name = {phase.name: phase for phase in report.phases}
     start = root.consumed_tokens
@@ -79,12 +79,12 @@ def branch_loss(report: Report, root: Phase, branches: Sequence[Phase], width: f
             above = by_name.get(above.parent or "")
         xs, means = lines[phase.name]
         panel.append(line(frame, xs, means, "line branch strong"))
-        # At the number beside it, a mean over more or fewer updates than the last bin of the line.
+        # The dot stands at the final loss, a mean over another number of steps than the last bin.
         at = frame.x(float(xs[-1])), frame.y(phase.final_loss)
         panel.append(point(*at, f"{phase.name}, final loss: {phase.final_loss:.3f}", "dot branch", radius=3))
-        said = f"{phase.final_loss:.3f}"
-        if frame.left + text_width(name, TEXT_SIZE) * 1.1 + text_width(said, TEXT_SIZE) + 8 < frame.right:
-            panel.append(text(said, frame.right, frame.top - 8, "end"))
+        summary_text = f"{phase.final_loss:.3f}"
+        if frame.left + text_width(name, TEXT_SIZE) * 1.1 + text_width(summary_text, TEXT_SIZE) + 8 < frame.right:
+            panel.append(text(summary_text, frame.right, frame.top - 8, "end"))
         few = max(3, int(across / 70))
         panel.append(token_axis(frame, f"tokens since {fitted(root.name, across - 70, TEXT_SIZE)}", few))
         parts.append(joined(panel))
@@ -93,7 +93,7 @@ def branch_loss(report: Report, root: Phase, branches: Sequence[Phase], width: f
 
 
 def _smoothed(phase: Phase, start: float, length: float) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens since `start` and mean losses of the updates within `length`, in bins of about one width for all."""
+    """Return tokens since `start` and mean losses within `length`, in bins of about one width for all branches."""
     tokens = phase.curve.consumed_tokens - start
     rows = tokens <= length
     share = (float(tokens[rows][-1]) - (phase.start_tokens - start)) / length if rows.any() else 0.0

@@ -1,4 +1,4 @@
-"""What the report shows, as plain values: no engine, no files; refused at construction if a number is not one."""
+"""Contents of the report as plain values, without engine or files; a value that is not finite is refused."""
 
 import dataclasses
 import math
@@ -17,7 +17,7 @@ def _finite(where: str, value: float, cure: str) -> None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curve:
-    """One row a finished update, in order; `step` counts finished updates since the start of the run."""
+    """Metrics of a phase, one row a training step; `step` counts finished steps since the start of the run."""
 
     step: np.ndarray
     consumed_tokens: np.ndarray
@@ -50,7 +50,7 @@ class Curve:
         return int(self.step.size)
 
     def behind(self, step: int) -> "Curve":
-        """The rows of the updates that followed `step` finished ones."""
+        """Return the rows after `step` finished training steps."""
         rows = self.step > step
         return Curve(**{field.name: getattr(self, field.name)[rows] for field in dataclasses.fields(self)})
 
@@ -65,7 +65,7 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """One field that a phase sets otherwise than the one it came from."""
+    """A setting that a phase changes against the one it starts from."""
 
     field: str
     before: str
@@ -93,16 +93,16 @@ class MixtureSpan:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Phase:
-    """One leg of the run and the updates that it made itself."""
+    """A phase of the run, with the training steps that it made itself."""
 
     name: str
     parent: str | None
     is_main: bool
     start_step: int
-    """Finished updates before its first one."""
+    """Training steps finished before its first one."""
     step: int
     start_tokens: int
-    """Tokens consumed before its first update."""
+    """Tokens consumed before its first training step."""
     consumed_tokens: int
     final_loss: float
     averages: tuple[Average, ...]
@@ -120,7 +120,7 @@ class Phase:
     def __post_init__(self) -> None:
         _finite(f"phases[{self.name!r}].final_loss", self.final_loss, "the phase diverged; fork it from before that.")
         if not len(self.curve):
-            raise ValueError(f"phases[{self.name!r}].curve has no row; a phase makes at least one update.")
+            raise ValueError(f"phases[{self.name!r}].curve has no row; a phase has at least one training step.")
         if self.start_tokens >= self.consumed_tokens:
             raise ValueError(
                 f"phases[{self.name!r}] begins at {self.start_tokens} tokens and ends at {self.consumed_tokens}; "
@@ -136,7 +136,7 @@ class Evaluation:
     consumed_tokens: int
     hot: Mapping[str, float]
     averages: Mapping[str, Mapping[str, float]]
-    """Of each average by its name, the one that `best` goes by first; empty where none is kept."""
+    """Figures of each average by name; the first is the one that `best` returns. Empty without averages."""
 
     def __post_init__(self) -> None:
         if not self.hot:
@@ -152,7 +152,7 @@ class Evaluation:
 
     @property
     def best(self) -> Mapping[str, float]:
-        """Of the first average where there is one: the weights one would use."""
+        """Figures of the first average, or of the weights if there is none."""
         return next(iter(self.averages.values()), self.hot)
 
 
@@ -174,7 +174,7 @@ class Export:
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """One task of the harness on one export; `chance` is what guessing would give, where that is known."""
+    """A score of an export on a task; `chance` is what guessing would give, if known."""
 
     export: str
     task: str
@@ -202,8 +202,10 @@ class Score:
 
 
 def leading(scores: Sequence[Score]) -> list[Score]:
-    """One metric a task and export, for a panel and a mean: an accuracy, corrected for the length of the answer if
-    the task has that. Metrics that are no accuracy (a perplexity) stand in the table only."""
+    """Return one accuracy for each task and export, normalised by answer length where the task has that.
+
+    Metrics without a chance level, such as a perplexity, are left to the table.
+    """
     preference = ("acc_norm", "acc", "exact_match")
     best: dict[tuple[str, str], Score] = {}
     for score in (score for score in scores if score.chance is not None):
@@ -218,7 +220,7 @@ def leading(scores: Sequence[Score]) -> list[Score]:
 
 @dataclasses.dataclass(frozen=True)
 class Filling:
-    """How much of the sequences of a phase was trained on: the positions that have a next token to predict.
+    """Share of a phase's positions that have a next token to predict.
 
     The others are padding, and the last token of each document and of each sequence.
     """
@@ -236,24 +238,24 @@ class Filling:
 
     @property
     def share(self) -> float:
-        """Trained on, of all."""
+        """Share of positions that were trained on."""
         return self.num_targets / self.num_positions
 
 
 @dataclasses.dataclass(frozen=True)
 class SourceCurve:
-    """The train loss on one source, a row for each update that drew from it."""
+    """The train loss on one source, a row for each training step that drew from it."""
 
     source: str
     step: np.ndarray
-    """Finished updates, this one included."""
+    """Finished training steps, this one included."""
     loss: np.ndarray
     """Mean cross-entropy over the positions of that source, nats a token."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """One dropped document. All three texts come from documents of strangers."""
+    """A dropped document. All three texts are untrusted."""
 
     reason: str
     document: str
@@ -263,7 +265,7 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """What one step left of a source, and what it dropped."""
+    """Documents of a source that one step kept and dropped."""
 
     source: str
     stage: str
@@ -279,7 +281,7 @@ class Stage:
     num_edited: int = 0
     """Documents that lost sentences and stayed."""
     num_sentences_removed: int = 0
-    """Of those."""
+    """Sentences that these documents lost."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -309,6 +311,8 @@ class Report:
 
     title: str
     introduction: str
+    command: str
+    """Command that calls the recipe, such as "python pipelines/tootsie.py"."""
     phases: tuple[Phase, ...]
     evaluations: tuple[Evaluation, ...]
     exports: tuple[Export, ...]
@@ -317,13 +321,13 @@ class Report:
     caches: tuple[Cache, ...]
     graph: tuple[Node, ...]
     consumption: Consumption | None = None
-    """What each phase takes from each source, since the start of the run."""
+    """Tokens that each phase takes from each source, since the start of the run."""
     source_curves: tuple[SourceCurve, ...] = ()
-    """Of the main line."""
+    """Curves of the main line."""
     fillings: tuple[Filling, ...] = ()
-    """Of phases, in their order; one that is the same training as another is left out."""
+    """Fillings by phase, in order; phases that share the training of another have none."""
     final_loss_steps: int | None = None
-    """Updates that a final loss is the mean of; None does not say."""
+    """Number of training steps that a final loss is the mean of, if known."""
 
     def __post_init__(self) -> None:
         if not self.main_line:
@@ -364,6 +368,13 @@ class Report:
 
     @property
     def final_evaluation(self) -> Evaluation | None:
-        """That of the last phase of the main line that has one."""
-        found = {evaluation.phase: evaluation for evaluation in self.evaluations}
-        return next((found[phase.name] for phase in reversed(self.main_line) if phase.name in found), None)
+        """Evaluation of the final phase, if there is one."""
+        final = self.main_line[-1].name
+        return next((item for item in self.evaluations if item.phase == final), None)
+
+    @property
+    def final_scores(self) -> list[Score]:
+        """Scores of the first export of the final phase, one a task; empty without an export."""
+        final = self.main_line[-1].name
+        export = next((item.name for item in self.exports if item.phase == final), None)
+        return [score for score in leading(self.scores) if score.export == export]

@@ -5,7 +5,7 @@ from runtime.report.theme import SCRIPT, STYLE, content_security_policy
 
 
 def document(title: str, shown: Markup) -> str:
-    """The file's text; equal arguments give equal bytes."""
+    """Return the file's text; equal arguments give equal bytes."""
     head = element(
         "head",
         element("meta", charset="utf-8"),

@@ -1,4 +1,4 @@
-"""Tables of documents: what each stage dropped and left of each source, why, and what became tokens."""
+"""Tables of documents: kept and dropped by stage, reasons, and tokens."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from runtime.report.tables import CONTINUED, NONE, Cell, Column, table
 
 
 def stages_table(report: Report) -> Markup:
-    """Documents and bytes that each stage dropped and left, by source."""
+    """Return documents and bytes that each stage dropped and left, by source."""
     columns = [
         Column("source"), Column("stage"), Column("documents in", "number"), Column("dropped", "number"),
         Column("documents out", "number"), Column("text dropped", "number"), Column("text out", "number"),
@@ -35,18 +35,18 @@ def stages_table(report: Report) -> Markup:
 
 
 def edits_list(report: Report) -> Markup:
-    """What was taken out of documents that stayed, by source and stage."""
-    said = [
+    """Return a list of the edits of kept documents, by source and stage."""
+    summary_text = [
         f"{stage.source}, {stage.stage}: {counted(stage.num_edited, 'document')} lost "
         f"{counted(stage.num_sentences_removed, 'sentence')} and stayed."
         for stage in report.stages
         if stage.num_edited
     ]
-    return element("ul", *[element("li", line) for line in said]) if said else Markup()
+    return element("ul", *[element("li", line) for line in summary_text]) if summary_text else Markup()
 
 
 def rules_table(report: Report) -> Markup:
-    """What each rule dropped over all sources, most documents first within a stage."""
+    """Return the drops of each rule over all sources, most documents first within a stage."""
     columns = [
         Column("stage"), Column("rule"), Column("documents", "number"), Column("share", "number"),
         Column("text", "number"), Column("share of text", "number"), Column("sources"),
@@ -80,7 +80,7 @@ def rules_table(report: Report) -> Markup:
 
 
 def _share(part: int, whole: int) -> str:
-    """Two digits however small: a rule that drops a thousandth is not one that drops nothing."""
+    """Return a share with two digits, however small it is."""
     percent = 100 * part / whole if whole else 0.0
     return f"{percent:.0f}\u00a0%" if percent >= 9.95 else f"{percent:.2g}\u00a0%"
 
@@ -101,7 +101,7 @@ def hits_table(report: Report) -> Markup:
 
 
 def caches_table(report: Report) -> Markup:
-    """Tokens of each source."""
+    """Return tokens of each source."""
     columns = [
         Column("source"),
         *(Column(name, "number") for name in ("train tokens", "held-out tokens", "bytes a token")),
@@ -119,7 +119,7 @@ def caches_table(report: Report) -> Markup:
 
 
 def dropped_details(report: Report) -> Markup:
-    """One fold a source and stage, in it one a reason, in it the samples."""
+    """Return a fold for each source and stage, with a fold for each reason, with samples."""
     folds = []
     for stage in report.stages:
         dropped = {reason: count for reason, count in stage.dropped.items() if count}

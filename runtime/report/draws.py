@@ -1,4 +1,4 @@
-"""Draws: what was taken from each source, by the log of every update and not by what the mixture had said."""
+"""Draws of a phase: sequences from each source, counted by the log of every training step."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,17 +13,17 @@ from runtime.report.readings import read_columns, sources_of
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Draws:
-    """A row an update and source that it could draw from, from the start of the run, in order of steps."""
+    """Log of draws, one row a training step and source, in order of steps from the start of the run."""
 
     sources: tuple[str, ...]
     step: np.ndarray
-    """Finished updates, the row's own included."""
+    """Finished training steps, the row's own included."""
     source: np.ndarray
     """Index into `sources`."""
     num_sequences: np.ndarray
 
     def between(self, first: int, last: int) -> dict[str, int]:
-        """Sequences by source of the updates after step `first` and up to `last`; 0 of one that was never drawn."""
+        """Return sequences by source in the training steps after `first` and up to `last`."""
         begin, end = np.searchsorted(self.step, [first, last], side="right")
         rows = slice(int(begin), int(end))
         # float64 counts exactly up to 2**53 sequences.
@@ -44,7 +44,7 @@ def read_draws(path: str) -> Draws:
 
 
 def drawn_spans(draws: Draws, mixture: MixtureSchedule, first: int, last: int) -> tuple[MixtureSpan, ...]:
-    """Shares of the sequences that were drawn after step `first` and up to `last`, by stretch of the mixture.
+    """Return shares of the sequences that were drawn after step `first` and up to `last`, by stretch of the mixture.
 
     Where they are those that the mixture says, to the whole sequences that an allotment rounds to, they are given
     as it says them; under a policy that chooses others, or draws at random, as they were counted.

@@ -10,7 +10,7 @@ _ROW, _BAR = 22.0, 13.0
 
 
 def filling_bars(report: Report, width: float) -> Markup:
-    """A row for each phase: trained on, of all positions."""
+    """Return a row for each phase: trained on, of all positions."""
     left, right, top = name_column([filling.phase for filling in report.fillings], width), width - 58, 6.0
     bottom = top + len(report.fillings) * _ROW
     frame = Frame(Scale(0, 1, left, right), Scale(0, 1, bottom, top))
@@ -21,8 +21,8 @@ def filling_bars(report: Report, width: float) -> Markup:
         parts.append(text(f"{tick:.0%}", frame.x(tick), bottom + 14, "middle"))
     for row, filling in enumerate(report.fillings):
         y = top + row * _ROW + (_ROW - _BAR) / 2
-        left_out = filling.num_positions - filling.num_targets
-        tip = f"{filling.phase}: {filling.num_targets:,} positions trained on, {left_out:,} not"
+        not_trained = filling.num_positions - filling.num_targets
+        tip = f"{filling.phase}: {filling.num_targets:,} positions trained on, {not_trained:,} not"
         parts.append(text(fitted(filling.phase, left - 10, TEXT_SIZE), left - 8, y + 10.5, "end", "name"))
         whole = {"x": left, "y": y, "width": right - left, "height": _BAR}
         parts.append(element("rect", style="fill:var(--border)", data_tip=tip, **whole))
@@ -35,7 +35,7 @@ def filling_bars(report: Report, width: float) -> Markup:
 
 
 def filling_table(report: Report) -> Markup:
-    """The same in figures."""
+    """Return the same in figures."""
     columns = [
         Column("phase"), Column("positions", "number"), Column("trained on", "number"), Column("not", "number"),
         Column("share trained on", "number"),

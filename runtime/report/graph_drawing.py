@@ -107,7 +107,7 @@ def layout(nodes: Sequence[Node], main_line: Sequence[str]) -> Layout:
 
 
 def _below(nodes: Sequence[Node], spine_of: Mapping[str, str]) -> set[str]:
-    """Names of the steps that read a phase, directly or not."""
+    """Return names of the steps that read a phase, directly or not."""
     found: set[str] = set()
     size = -1
     while size != len(found):
@@ -124,7 +124,7 @@ def _kinds(nodes: Sequence[Node], depth: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _spine_order(groups: Sequence[str], parents: Mapping[str, str], main_line: Sequence[str]) -> list[str]:
-    """Each phase, then the branches that leave it, then the phase of the main line that follows."""
+    """Return each phase, then the branches that leave it, then the phase of the main line that follows."""
     order: list[str] = []
 
     def visit(group: str) -> None:
@@ -140,7 +140,7 @@ def _spine_order(groups: Sequence[str], parents: Mapping[str, str], main_line: S
 
 
 def _lanes(order: Sequence[str], parents: Mapping[str, str], main_line: Sequence[str]) -> dict[str, int]:
-    """A branch stands one lane right of the phase it leaves."""
+    """Return a branch stands one lane right of the phase it leaves."""
     lanes: dict[str, int] = {}
     for group in order:
         parent = parents.get(group)
@@ -202,12 +202,12 @@ def _bus(
 
 
 def state_text(state: str) -> str:
-    """A state in words."""
+    """Return a state in words."""
     return {"this": "makes this page", "unknown": "not needed by this page"}.get(state, state)
 
 
 def step_mark(state: str, x: float, y: float, **more: str | None) -> Markup:
-    """A step: a disc whose colour and sign both say the state, so that neither is needed alone."""
+    """Return a step: a disc whose colour and sign both say the state, so that neither is needed alone."""
     if state not in STATES:
         raise ValueError(f"step state {state!r} is none of {STATES}; map it to one before drawing.")
     sign = {
@@ -233,7 +233,7 @@ def _header(kinds: Sequence[str], left: float, step: float, top: float) -> Marku
 
 
 def _cells(row: Row, kinds: Sequence[str], left: float, step: float, y: float, mark: Mark) -> Markup:
-    """Steps of a row in their columns, those of one kind side by side, joined by a line."""
+    """Return steps of a row in their columns, those of one kind side by side, joined by a line."""
     places: list[tuple[Node, float]] = []
     for column, kind in enumerate(kinds):
         found = [node for node in row.nodes if node.kind == kind]

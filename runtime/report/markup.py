@@ -34,7 +34,7 @@ def escaped(text: str) -> Markup:
 
 
 def number(value: float, decimals: int = 1) -> str:
-    """A coordinate: a fixed number of decimals, no trailing zeros, no minus zero."""
+    """Return a coordinate: a fixed number of decimals, no trailing zeros, no minus zero."""
     text = f"{value:.{decimals}f}"
     if "." in text:
         text = text.rstrip("0").rstrip(".")

@@ -14,7 +14,7 @@ FONT = "12px system-ui,sans-serif"
 
 
 def mix_chart(uses: Sequence[SourceUse], labels: Mapping[str, str], title: str) -> str:
-    """An SVG: a row for each source, its bar cut by phase, tokens and epochs beside it.
+    """Return an SVG: a row for each source, its bar cut by phase, tokens and epochs beside it.
 
     Args:
         uses: By leg in the order of the run; epochs are those by the end of a leg.
@@ -39,8 +39,8 @@ def mix_chart(uses: Sequence[SourceUse], labels: Mapping[str, str], title: str) 
             shape = {"x": low, "y": float(y), "width": max(high - low, 0.5), "height": float(BAR)}
             parts.append(element("rect", tip, fill=COLOURS[legs.index(use.phase) % len(COLOURS)], **shape))
             begin, epochs = begin + use.num_tokens, use.epochs
-        said = f"{tokens_label(begin)}, {epochs:.2f} epochs" if math.isfinite(epochs) else tokens_label(begin)
-        parts.append(_text(said, scale(begin) + 6, y + BAR - 3))
+        summary_text = f"{tokens_label(begin)}, {epochs:.2f} epochs" if math.isfinite(epochs) else tokens_label(begin)
+        parts.append(_text(summary_text, scale(begin) + 6, y + BAR - 3))
     height = top + len(order) * ROW + 8
     drawing = element(
         "svg",

@@ -1,8 +1,7 @@
 """Norms as a page: which layers had gradients far from their usual size, and when; a panel a phase.
 
-A loss is told too late: of Marin's 32B the norms of single layers moved before its spikes. A page of its own, made when
-somebody asks: how often a phase tells its norms is no part of what it is, so the report, which is the same for equal
-runs, cannot know them.
+The norms of single layers of Marin's 32B moved before its loss spiked. This page is made on request and is no part of
+the report, since how often a phase records norms may differ between equal runs.
 """
 
 import dataclasses
@@ -30,11 +29,11 @@ _MOST_ROWS_NAMED = 12
 _OPACITIES = (0.0, 0.15, 0.35, 0.65, 1.0)
 _NOT_FINITE = "fill:var(--ink)"
 FEWEST_TOLD = 4
-"""Updates of a phase: a median of fewer is no usual size."""
+"""Least number of recorded steps of a phase; a median of fewer says little."""
 CAPTION = (
     "A row for each layer, the first at the top, then one for each tensor that belongs to none; from left to right the "
-    "updates whose norms were told. Colour: the norm of the row's gradient before clipping, against the median of "
-    "the same row in the same phase. Where there are more updates than columns, a column has the one furthest from it."
+    "training steps with recorded norms. Colour: the norm of the row's gradient before clipping, against the median of "
+    "the same row in the same phase. Where there are more steps than columns, a column has the one furthest from it."
 )
 
 
@@ -44,12 +43,12 @@ class LayerNorms:
 
     phase: str
     rows: tuple[str, ...]
-    step: Int64[np.ndarray, "told"]
-    norms: Float64[np.ndarray, "rows told"]
+    step: Int64[np.ndarray, "recorded"]
+    norms: Float64[np.ndarray, "rows recorded"]
     """Not a number where one was not finite."""
 
     @property
-    def ratios(self) -> Float64[np.ndarray, "rows told"]:
+    def ratios(self) -> Float64[np.ndarray, "rows recorded"]:
         """Each norm over the median of its row; of a row whose median is 0, or that has none, not a number."""
         with np.errstate(all="ignore"):
             median = np.array(
@@ -59,8 +58,8 @@ class LayerNorms:
 
 
 def layer_norms(phase: str, curves: Curves) -> LayerNorms:
-    """Of the updates in `curves`, whose seldom figures are those of `curves.with_norms`."""
-    told = sorted(curves.sparse.by_step.keys() & set(curves.step.tolist()))
+    """Return the norms of the training steps in `curves`, as `curves.with_norms` has read them."""
+    recorded = sorted(curves.sparse.by_step.keys() & set(curves.step.tolist()))
     group = f"{NORM_BY_PART[GRADIENT]}/"
     rows: dict[int | str, list[int]] = {}
     for index, name in enumerate(curves.sparse.names):
@@ -70,24 +69,28 @@ def layer_norms(phase: str, curves: Curves) -> LayerNorms:
             rows.setdefault(part if layer is None else layer, []).append(index)
     layers = sorted(key for key in rows if isinstance(key, int))
     order: list[int | str] = [*layers, *(key for key in rows if isinstance(key, str))]
-    values = np.array([curves.sparse.by_step[step] for step in told]).reshape(len(told), len(curves.sparse.names))
+    values = np.array([curves.sparse.by_step[step] for step in recorded]).reshape(
+        len(recorded), len(curves.sparse.names)
+    )
     # The norm of several parts together is the root of the sum of their squares.
     norms = [np.sqrt(np.square(values[:, np.array(rows[key])]).sum(axis=1)) for key in order]
     names = tuple(f"layer {key}" if isinstance(key, int) else key for key in order)
-    return LayerNorms(phase, names, np.array(told, np.int64), np.array(norms).reshape(len(order), len(told)))
+    return LayerNorms(phase, names, np.array(recorded, np.int64), np.array(norms).reshape(len(order), len(recorded)))
 
 
 def page(title: str, phases: Sequence[LayerNorms], notes: Sequence[str] = ()) -> str:
-    """The whole page; `phases` in the order in which they are shown, each with a row and an update."""
-    num_told = sum(len(norms.step) for norms in phases)
-    said = f"Gradient norms by layer, told at {counted(num_told, 'update')} of {counted(len(phases), 'phase')}."
+    """Return the whole page; `phases` in the order in which they are shown, each with a row and a training step."""
+    num_recorded = sum(len(norms.step) for norms in phases)
+    summary_text = (
+        f"Gradient norms by layer, recorded at {counted(num_recorded, 'step')} of {counted(len(phases), 'phase')}."
+    )
     panels = [
         joined([element("h3", norms.phase), figure(functools.partial(heat_map, norms), _range(norms))])
         for norms in phases
     ]
     shown = element(
         "main",
-        element("header", element("h1", title), element("p", said, class_="lead"), element("p", CAPTION)),
+        element("header", element("h1", title), element("p", summary_text, class_="lead"), element("p", CAPTION)),
         element("ul", *_keys(phases), class_="keys"),
         *panels,
         furthest_table(phases),
@@ -104,7 +107,7 @@ def level(ratio: float) -> int:
 
 
 def heat_map(norms: LayerNorms, width: float) -> Markup:
-    """Rows by updates, neighbours of one colour in one rectangle."""
+    """Return rows by training steps; neighbours of one colour share a rectangle."""
     left = name_column(norms.rows, width)
     across = width - left - 8
     starts, worst = _columns(norms.ratios, min(_MOST_COLUMNS, int(across / _LEAST_COLUMN)))
@@ -130,12 +133,12 @@ def heat_map(norms: LayerNorms, width: float) -> Markup:
         last = place == len(ticks) - 1 and place > 0
         step = norms.step[-1] if last else norms.step[starts[column]]
         parts.append(text(f"{step:,}", x, bottom + 16, anchor))
-    parts.append(text("updates finished", width - 8, _HEAD - 8, "end", "title"))
+    parts.append(text("finished training steps", width - 8, _HEAD - 8, "end", "title"))
     return drawing(width, bottom + _FOOT, f"Gradient norms of {norms.phase} by layer", *parts)
 
 
 def _cells(norms: LayerNorms, row: int, ratios: np.ndarray, starts: np.ndarray, frame: Frame) -> list[Markup]:
-    """Of one row; `frame` has a column of `starts` for each unit of its x."""
+    """Return one row; `frame` has a column of `starts` for each unit of its x."""
     parts = []
     keys = [level(float(ratio)) if math.isfinite(ratio) else None for ratio in ratios]
     begin = 0
@@ -145,7 +148,7 @@ def _cells(norms: LayerNorms, row: int, ratios: np.ndarray, starts: np.ndarray, 
         if keys[begin] != 0:
             piece = ratios[begin:end]
             last = int(starts[end]) - 1 if end < len(keys) else len(norms.step) - 1
-            steps = f"updates {norms.step[starts[begin]]:,} to {norms.step[last]:,}"
+            steps = f"steps {norms.step[starts[begin]]:,} to {norms.step[last]:,}"
             far = "not finite" if keys[begin] is None else f"{_times(piece)} its median"
             low, high = frame.x(begin), frame.x(end)
             shape = {"x": low, "y": frame.top, "width": high - low, "height": frame.bottom - frame.top}
@@ -166,12 +169,14 @@ def _distances(ratios: np.ndarray) -> np.ndarray:
 
 
 def _columns(ratios: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where columns of nearly as many updates begin, and of each row the ratio in it that is furthest from 1; one that
-    is not finite is further than any."""
-    told = ratios.shape[1]
-    starts = np.unique(np.linspace(0, told, min(max(most, 1), told) + 1).astype(np.int64)[:-1])
+    """Return the starts of columns of nearly equal width, and each row's ratio in them that is furthest from 1.
+
+    A ratio that is not finite counts as furthest.
+    """
+    recorded = ratios.shape[1]
+    starts = np.unique(np.linspace(0, recorded, min(max(most, 1), recorded) + 1).astype(np.int64)[:-1])
     found = []
-    for begin, end in zip(starts, [*starts[1:], told], strict=True):
+    for begin, end in zip(starts, [*starts[1:], recorded], strict=True):
         piece = ratios[:, begin:end]
         far = np.where(np.isnan(piece), np.inf, _distances(piece))
         found.append(piece[np.arange(len(piece)), far.argmax(axis=1)])
@@ -186,9 +191,9 @@ def _colour(key: int | None) -> str:
 
 
 def _keys(phases: Sequence[LayerNorms]) -> list[Markup]:
-    said = {-4: "a quarter or less", -2: "half", 0: "the median", 2: "twice", 4: "four times or more"}
+    summary_text = {-4: "a quarter or less", -2: "half", 0: "the median", 2: "twice", 4: "four times or more"}
     keys: list[tuple[str, str]] = [
-        ("fill:var(--band)" if key == 0 else _colour(key), word) for key, word in said.items()
+        ("fill:var(--band)" if key == 0 else _colour(key), word) for key, word in summary_text.items()
     ]
     if any(np.isnan(norms.ratios).any() for norms in phases):
         keys.append((_NOT_FINITE, "not finite, or a median of 0"))
@@ -197,14 +202,14 @@ def _keys(phases: Sequence[LayerNorms]) -> list[Markup]:
 
 
 def _range(norms: LayerNorms) -> str:
-    told = counted(len(norms.step), "update")
-    return f"{norms.phase}: told at {told}, from {norms.step[0]:,} to {norms.step[-1]:,}."
+    recorded = counted(len(norms.step), "step")
+    return f"{norms.phase}: recorded at {recorded}, from {norms.step[0]:,} to {norms.step[-1]:,}."
 
 
 def furthest_table(phases: Sequence[LayerNorms]) -> Markup:
-    """Of each phase the rows that were furthest above their median, three at most."""
+    """Return a table of at most three rows a phase, furthest above their median."""
     columns = [
-        Column("phase"), Column("where"), Column("times its median", "number"), Column("after update", "number"),
+        Column("phase"), Column("where"), Column("times its median", "number"), Column("after step", "number"),
         Column("norm", "number"), Column("median", "number"),
     ]  # fmt: skip
     rows: list[list[str | Cell]] = []

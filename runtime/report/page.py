@@ -1,4 +1,4 @@
-"""The page: sections in the order in which somebody asks, from what came out to how it was made."""
+"""The report's page: sections from results to how they were made."""
 
 import functools
 from collections.abc import Callable
@@ -49,7 +49,7 @@ WIDE, NARROW = 1040.0, 358.0
 
 
 def figure(draw: Callable[[float], Markup], caption: str) -> Markup:
-    """A figure in both widths; the style sheet shows one of them."""
+    """Return a figure in both widths; the style sheet shows one of them."""
     return element(
         "figure",
         element("div", draw(WIDE), class_="wide"),
@@ -68,7 +68,7 @@ def _folded(summary: str, *children: str, is_printed: bool = True) -> Markup:
 
 
 def render(report: Report) -> str:
-    """The whole page as text: the same report gives the same bytes."""
+    """Return the whole page as text: the same report gives the same bytes."""
     sections = [(key, title, made) for key, title, made in _sections(report) if made]
     links = [element("a", title, href=f"#{key}") for key, title, _ in sections]
     shown = element(
@@ -89,8 +89,8 @@ def _sections(report: Report) -> list[tuple[str, str, Markup]]:
         ("timeline", "Timeline of the run", _timeline(report)),
         ("loss", "Train loss", _loss(report)),
         ("filling", "How full the sequences were", _filling(report)),
-        ("waits", "Waits for data", _waits()),
-        ("average", "Hot and averaged weights", _average(report)),
+        ("stalls", "Data stalls", _waits(report)),
+        ("average", "Weights and EMA weights", _average(report)),
         ("domains", "Bits per byte by domain", _domains(report)),
         ("scores", "Scores", _scores(report)),
         ("forks", "Forks", _forks(report)),
@@ -100,30 +100,28 @@ def _sections(report: Report) -> list[tuple[str, str, Markup]]:
 
 
 BY_SOURCE = (
-    "Main line; nats a token, mean of consecutive updates, on one axis for all sources; the number is the last mean. "
+    "Main line; nats a token, mean of consecutive steps, on one axis for all sources; the number is the last mean. "
     "A source has no line where no phase drew from it. Shaded: every second phase. The axis does not begin at 0, and "
     "what lies above it in the first 3 % of the tokens is not drawn."
 )
 WAITS = (
-    "How long each phase waited for data, which share of the training time that was, and every stall of more than a "
-    "second with its cause: "
+    "How long each phase waited for data, the share of its training time, and every stall of more than a second with "
+    "its cause: "
 )
 WAITS_ELSEWHERE = (
-    ". That page lies in the folder above this one and is written when a run ends, well or not. The times are not "
-    "here, for they differ between equal runs, and this page does not. Where the link finds nothing (the report was "
-    "copied alone, or the run was killed), this command makes the page, with the options that the run had "
-    "(--prefix, --scale, --corpus, --set):"
+    ". That page lies in the folder above this one and is written when a run ends. Times differ between equal runs, so "
+    "they are not on this page. If the link is broken (the report was copied alone, or the run was killed), this "
+    "command makes the page, with the run's options (--prefix, --scale, --corpus, --set):"
 )
-WAITS_COMMAND = "python pipelines/tootsie.py stalls --page stalls.html"
+WAITS_COMMAND = "{command} stalls --page stalls.html"
 CURVES = (
-    "The gradients of each layer, and held-out text as phases measured it while they trained, are not here, for how "
-    "often they are told may differ between equal runs. This command draws each on a page, with the options that the "
-    "run had:"
+    "Gradients by layer, and held-out text measured while training, may be recorded at other steps in equal runs, so "
+    "they are not on this page. This command draws them, with the run's options:"
 )
-CURVES_COMMAND = "python pipelines/tootsie.py curves --norms norms.html --validation validation.html"
+CURVES_COMMAND = "{command} curves --norms norms.html --validation validation.html"
 RECIPE = (
-    "Each phase and what it sets otherwise than the phase it starts from. What is not written is inherited, "
-    "optimiser state and position in the data included."
+    "Each phase and the settings that it changes. It inherits everything else from the phase it starts from, optimizer "
+    "state and data position included."
 )
 
 
@@ -135,40 +133,28 @@ def _tiles(report: Report) -> Markup:
     last = report.main_line[-1]
     num_trainings = sum(phase.same_as is None for phase in report.branches)
     tiles = [
-        _tile("tokens trained on", tokens_label(last.consumed_tokens), f"{last.step:,} updates on the main line"),
+        _tile("tokens trained on", tokens_label(last.consumed_tokens), f"{last.step:,} steps on the main line"),
         _tile("phases", str(len(report.main_line)), f"and {side_branches(num_trainings, len(report.branches))}"),
         _tile("final train loss", f"{last.final_loss:.3f}", f"nats a token, end of {last.name}, {_final_mean(report)}"),
     ]
     evaluation = report.final_evaluation
     if evaluation is not None:
-        which = "averaged weights" if evaluation.averages else "hot weights"
+        which = "EMA weights" if evaluation.averages else "weights"
         below = (
             f"bits per byte, mean of {counted(len(evaluation.best), 'held-out domain')}, {which} of {evaluation.phase}"
         )
         tiles.append(_tile("held-out text", f"{mean(evaluation.best):.3f}", below))
-    final = final_scores(report)
-    if final:
-        tasks = counted(len(final), "task")
-        below = f"mean accuracy of {tasks}, {report.exports[-1].name}; guessing: {_chance(report):.3f}"
-        tiles.append(_tile("harness score", f"{mean(final):.3f}", below))
+    scores = report.final_scores
+    if scores:
+        accuracy = mean({score.label: score.value for score in scores})
+        chance = mean({score.label: score.chance or 0.0 for score in scores})
+        below = f"mean accuracy of {counted(len(scores), 'task')}, {scores[0].export}; guessing: {chance:.3f}"
+        tiles.append(_tile("harness score", f"{accuracy:.3f}", below))
     return element("div", *tiles, class_="tiles")
 
 
-def final_scores(report: Report) -> dict[str, float]:
-    """Accuracies of the last export by task."""
-    if not report.exports:
-        return {}
-    last = report.exports[-1].name
-    return {score.label: score.value for score in leading(report.scores) if score.export == last}
-
-
-def _chance(report: Report) -> float:
-    last = report.exports[-1].name
-    return mean({score.label: score.chance or 0.0 for score in leading(report.scores) if score.export == last})
-
-
 def summary(report: Report) -> dict[str, object]:
-    """The headline figures for a program to read; rounded, so that they do not show how a sum was ordered."""
+    """Return the headline figures as JSON data, rounded so that the order of a sum does not show."""
     last, evaluation = report.main_line[-1], report.final_evaluation
     return {
         "title": report.title,
@@ -232,7 +218,7 @@ def _timeline(report: Report) -> Markup:
         keys.append(element("li", swatch, source))
     caption = (
         "Blue is the main line, orange the branches: each begins at the tokens at which it leaves and is not part of "
-        "the axis' total. A rate of 0 (the first update of a warm-up) has no place on a log scale and is left out."
+        "the axis' total. A rate of 0 (the first step of a warm-up) is not drawn on a log scale."
     )
     tables = [_folded("The phases in figures", phases_table(report))]
     if stretches:
@@ -246,11 +232,11 @@ def _timeline(report: Report) -> Markup:
     )  # fmt: skip
 
 
-def _waits() -> Markup:
+def _waits(report: Report) -> Markup:
     # Bytes of an output: the link may name neither the attempt nor the step, so it goes to the folder of all attempts.
-    link = element("a", "the waits of this run", href=f"../{PAGE_FILE}")
-    told = element("p", WAITS, link, WAITS_ELSEWHERE)
-    return _section("waits", "Waits for data", "", told, _command(WAITS_COMMAND))
+    link = element("a", "the data stalls of this run", href=f"../{PAGE_FILE}")
+    paragraph = element("p", WAITS, link, WAITS_ELSEWHERE)
+    return _section("stalls", "Data stalls", "", paragraph, _command(WAITS_COMMAND.format(command=report.command)))
 
 
 def _command(line: str) -> Markup:
@@ -272,12 +258,12 @@ def _filling(report: Report) -> Markup:
 
 def _loss(report: Report) -> Markup:
     _, high, cut = loss_range(report)
-    caption = "Line: mean of consecutive updates. Shaded: the least and the greatest loss among them. Orange: branches."
+    caption = "Line: mean of consecutive steps. Shaded: their least and greatest loss. Orange: branches."
     if cut:
         first = float(report.main_line[0].curve.loss[0])
         caption += (
             f" The axis does not begin at 0; losses above {high:.2f}, the last of them at {tokens_label(cut)} tokens, "
-            f"are off it (the first update: {first:.2f})."
+            f"are off it (the first step: {first:.2f})."
         )
     parts: list[str] = [figure(functools.partial(loss, report), caption)]
     if report.source_curves:
@@ -287,7 +273,7 @@ def _loss(report: Report) -> Markup:
         names = f"Branches of {root.name}"
         text = (
             "Orange: the branch, and paler the way to it where it leaves another branch. Blue: the main line over the "
-            "same tokens, on its own mixture. Nats a token, mean of consecutive updates. The dot and the number are "
+            "same tokens, on its own mixture. Nats a token, mean of consecutive steps. The dot and the number are "
             f"the final loss, {_final_mean(report)}; of a shorter branch, those before it are among them. The axes do "
             "not begin at 0. "
         ) + " ".join(twins(branches))
@@ -299,7 +285,7 @@ def _loss(report: Report) -> Markup:
     parts += [
         element("h3", "Layer by layer, and held-out text on the way"),
         element("p", CURVES),
-        _command(CURVES_COMMAND),
+        _command(CURVES_COMMAND.format(command=report.command)),
     ]
     text = (
         "Cross-entropy on the text that was trained on. A change of mixture changes what is measured: a step there is "
@@ -310,7 +296,7 @@ def _loss(report: Report) -> Markup:
 
 def _final_mean(report: Report) -> str:
     number = "" if report.final_loss_steps is None else f" {report.final_loss_steps:,}"
-    return f"the mean of the last{number} updates"
+    return f"the mean of the last{number} steps"
 
 
 def _average(report: Report) -> Markup:
@@ -323,9 +309,9 @@ def _average(report: Report) -> Markup:
     )
     caption = "Large: mean over domains. Small and grey: each domain."
     if _has_several_averages(report):
-        caption += " A phase that keeps several has a row for each; exports take the first unless told otherwise."
+        caption += " A phase that keeps several has a row for each; exports take the first by default."
     drawn = figure(functools.partial(average_gap, report), caption)
-    return _section("average", "Hot and averaged weights", text, drawn)
+    return _section("average", "Weights and EMA weights", text, drawn)
 
 
 def _has_several_averages(report: Report) -> bool:
@@ -340,7 +326,7 @@ def _domains(report: Report) -> Markup:
         "of these sets were never trained on."
     )
     caption = (
-        "Filled: averaged weights; open: hot weights. Blue: main line; orange: branches, tied to the phase they left. "
+        "Filled: EMA weights; open: weights. Blue: main line; orange: branches, tied to the phase they left. "
         + ("Squares: further averages of the phase, of the main line only. " if _has_several_averages(report) else "")
         + "All panels span the same number of bits per byte, at different heights, so slopes can be compared."
     )
@@ -352,7 +338,7 @@ def _scores(report: Report) -> Markup:
     if not report.scores:
         return Markup()
     text = (
-        "lm-eval scores of the exported models. A score within its interval of the dashed line is not told apart from "
+        "lm-eval scores of the exported models. A score within its interval of the dashed line does not differ from "
         "guessing."
     )
     caption = "Dot: score. Bar: 95 % interval (1.96 standard errors). Dashed: chance. Axes differ from panel to panel."

@@ -17,7 +17,7 @@ Values = Sequence[float] | np.ndarray
 TEXT_SIZE = 11.0
 """Pixels; the style sheet says the same."""
 _GUESSED_SHARE = 0.03
-"""Of the tokens of a run: in these a model has learned little more than which words are frequent."""
+"""Share of a run's tokens in which a model learns little more than which words are frequent."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,12 +55,12 @@ class Frame:
 
 
 def name_column(names: Sequence[str], width: float) -> float:
-    """Pixels for the names left of the rows of a drawing, which keep most of its width; see `scales.fitted`."""
+    """Return pixels for the names left of the rows of a drawing, which keep most of its width; see `scales.fitted`."""
     return min(max(text_width(name, TEXT_SIZE) for name in names) + 12, width * 0.42)
 
 
 def drawing(width: float, height: float, description: str, *children: str) -> Markup:
-    """An SVG that fills the width of its place and keeps its proportions."""
+    """Return an SVG that fills the width of its place and keeps its proportions."""
     return element(
         "svg",
         *children,
@@ -79,12 +79,12 @@ def text(
 
 
 def straight(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
-    """One line."""
+    """Return a straight line."""
     return element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=class_)
 
 
 def horizontal_ticks(frame: Frame, ticks: Sequence[float], labels: Sequence[str]) -> Markup:
-    """Grid lines and labels of the y axis."""
+    """Return grid lines and labels of the y axis."""
     parts: list[str] = []
     for tick, label in zip(ticks, labels, strict=True):
         y = frame.y(tick)
@@ -94,14 +94,14 @@ def horizontal_ticks(frame: Frame, ticks: Sequence[float], labels: Sequence[str]
 
 
 def y_axis(frame: Frame, title: str, at_most: int = 6) -> Markup:
-    """Grid, labels and the title above the axis, where it can be read without turning one's head."""
+    """Return grid, labels and the title above the axis, where it can be read without turning one's head."""
     ticks = frame.y.ticks(at_most)
     labels = [rate_label(tick) for tick in ticks] if frame.y.kind == "log" else tick_labels(ticks)
     return joined([horizontal_ticks(frame, ticks, labels), text(title, 2, frame.top - 8, class_="title")])
 
 
 def token_axis(frame: Frame, title: str = "tokens consumed", at_most: int | None = None) -> Markup:
-    """Ticks below the frame, in one unit that the title names."""
+    """Return ticks below the frame, in one unit that the title names."""
     at_most = at_most or max(3, int((frame.right - frame.left) / 75))
     divisor, unit = token_unit(frame.x.high)
     ticks = frame.x.ticks(at_most)
@@ -115,7 +115,7 @@ def token_axis(frame: Frame, title: str = "tokens consumed", at_most: int | None
 
 
 def bands(frame: Frame, phases: Sequence[Band], top: float | None = None) -> Markup:
-    """Every second stretch shaded, with a hair line at each border."""
+    """Return every second stretch shaded, with a hair line at each border."""
     top = frame.top if top is None else top
     parts: list[str] = []
     for index, band in enumerate(phases):
@@ -137,7 +137,7 @@ def bands(frame: Frame, phases: Sequence[Band], top: float | None = None) -> Mar
 
 
 def band_names(frame: Frame, phases: Sequence[Band], bottom: float) -> tuple[Markup, int]:
-    """Names over the stretches, in as many rows as keep them apart, and that number of rows."""
+    """Return names over the stretches, in as many rows as keep them apart, and that number of rows."""
     row_ends: list[float] = []
     placed: list[tuple[float, int, float, str]] = []
     for band in phases:
@@ -158,7 +158,7 @@ def band_names(frame: Frame, phases: Sequence[Band], bottom: float) -> tuple[Mar
 
 
 def band_name_rows(width: float, spans: Sequence[tuple[str, float, float]]) -> int:
-    """Rows that `band_names` will need for (name, low share, high share) over a width."""
+    """Return rows that `band_names` will need for (name, low share, high share) over a width."""
     frame = Frame(Scale(0, 1, 0, width), Scale(0, 1, 1, 0))
     return band_names(frame, [Band(name, low, high) for name, low, high in spans], 0)[1]
 
@@ -185,43 +185,43 @@ def _inside(frame: Frame, points: Sequence[tuple[float, float]]) -> list[list[tu
 
 
 def path_of(points: Sequence[tuple[float, float]], closed: bool = False) -> str:
-    """The `d` of a path through pixel points."""
+    """Return the `d` of a path through pixel points."""
     steps = [f"{'L' if index else 'M'}{number(x)} {number(y)}" for index, (x, y) in enumerate(points)]
     return "".join(steps) + ("Z" if closed else "")
 
 
 def line(frame: Frame, xs: Values, ys: Values, class_: str, style: str | None = None) -> Markup:
-    """A line through values; what lies above or below the frame is not drawn."""
+    """Return a line through values; what lies above or below the frame is not drawn."""
     points = [(frame.x(float(x)), frame.y(float(y))) for x, y in zip(xs, ys, strict=True)]
     data = "".join(path_of(run) for run in _inside(frame, points))
     return element("path", d=data, class_=class_, style=style) if data else Markup()
 
 
 def envelope(frame: Frame, xs: Values, lows: Values, highs: Values, class_: str) -> Markup:
-    """The area between two lines, cut at the frame."""
+    """Return the area between two lines, cut at the frame."""
     upper = [(frame.x(float(x)), max(frame.y(float(y)), frame.top)) for x, y in zip(xs, highs, strict=True)]
     lower = [(frame.x(float(x)), max(frame.y(float(y)), frame.top)) for x, y in zip(xs, lows, strict=True)]
     return element("path", d=path_of([*upper, *reversed(lower)], closed=True), class_=class_)
 
 
 def point(x: float, y: float, tip: str, class_: str, style: str | None = None, radius: float = 4) -> Markup:
-    """A round mark that says its value when pointed at."""
+    """Return a round mark that says its value when pointed at."""
     return element("circle", cx=x, cy=y, r=radius, class_=class_, style=style, data_tip=tip)
 
 
 def square(x: float, y: float, tip: str, size: float = 6) -> Markup:
-    """A mark beside a `point`, for what is of the same kind and second to it."""
+    """Return a mark beside a `point`, for what is of the same kind and second to it."""
     half = size / 2
     return element("rect", x=x - half, y=y - half, width=size, height=size, class_="dot main", data_tip=tip)
 
 
 def colour_of(index: int) -> str:
-    """One of the eight colours of the page."""
+    """Return one of the eight colours of the page."""
     return f"var(--c{index % 8})"
 
 
 def extremes(xs: np.ndarray, ys: np.ndarray, columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that draw the same line on `columns` pixels: first, least, greatest and last of each (M4, VLDB 2014)."""
+    """Return rows that draw the same line: first, least, greatest and last of each pixel (M4, VLDB 2014)."""
     if len(xs) <= 4 * columns:
         return xs, ys
     column = np.minimum(((xs - xs[0]) / (xs[-1] - xs[0]) * columns).astype(np.int64), columns - 1)
@@ -235,7 +235,7 @@ def extremes(xs: np.ndarray, ys: np.ndarray, columns: int) -> tuple[np.ndarray, 
 
 
 def binned(xs: np.ndarray, ys: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Mean x, mean y, least and greatest y of consecutive rows in at most `bins` bins of nearly equal size."""
+    """Return mean x, mean y, least and greatest y of consecutive rows in at most `bins` bins of nearly equal size."""
     starts = np.unique(np.linspace(0, len(xs), min(bins, len(xs)) + 1).astype(np.int64)[:-1])
     sizes = np.diff([*starts, len(xs)])
     return (
@@ -247,19 +247,19 @@ def binned(xs: np.ndarray, ys: np.ndarray, bins: int) -> tuple[np.ndarray, np.nd
 
 
 def settled(tokens: np.ndarray, values: np.ndarray, end: float) -> np.ndarray:
-    """The values behind the first tokens of a run of `end` tokens, for the upper end of an axis.
+    """Return the values behind the first tokens of a run of `end` tokens, for the upper end of an axis.
 
-    The first updates fall from ln(vocabulary size): with them on the axis, all that follows is a flat line.
+    The first losses fall from ln(vocabulary size): with them on the axis, all that follows is a flat line.
     """
     return values[tokens >= _GUESSED_SHARE * end]
 
 
 def tokens_tip(low: float, high: float) -> str:
-    """A stretch of tokens in words."""
+    """Return a stretch of tokens in words."""
     return f"{tokens_label(low)} to {tokens_label(high)} tokens"
 
 
 def rounded_up(value: float) -> float:
-    """The next round number, for the top of an axis."""
+    """Return the next round number, for the top of an axis."""
     power = 10.0 ** math.floor(math.log10(value))
     return next(m * power for m in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10) if m * power >= value * (1 - 1e-9))

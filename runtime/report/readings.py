@@ -21,8 +21,7 @@ class ReadingError(ValueError):
 
 
 def read_columns(path: str, columns: Sequence[str], *, optional: Sequence[str] = ()) -> pa.Table:
-    """Columns of a Parquet file that a phase wrote; the `optional` ones where it has them. Sources are indices into
-    their names: there are millions of rows, and a few names.
+    """Return columns of a phase's Parquet file, `optional` ones where it has them; sources as dictionary indices.
 
     Raises:
         ReadingError: a column is missing.
@@ -43,7 +42,7 @@ def read_columns(path: str, columns: Sequence[str], *, optional: Sequence[str] =
 
 
 def read_curve(path: str) -> Curve:
-    """Rows of a `metrics.parquet`, without those of updates that the skip rule left out.
+    """Return rows of a `metrics.parquet`, without those of skipped training steps.
 
     Raises:
         ReadingError: a column is missing.
@@ -58,7 +57,7 @@ def read_curve(path: str) -> Curve:
 
 
 class Progress(NamedTuple):
-    """A row an update, those that the skip rule left out among them: they took their tokens, too."""
+    """Progress of a phase, one row a training step; skipped steps have rows, since they consumed tokens."""
 
     step: np.ndarray
     consumed_tokens: np.ndarray
@@ -77,14 +76,14 @@ class Progress(NamedTuple):
         return int(self.consumed_tokens[1] - self.consumed_tokens[0]) // int(self.global_batch_size[1])
 
     def sequence_length_at(self, step: int) -> int:
-        """Tokens a sequence of the update that finished as number `step`."""
+        """Return the sequence length of the training step that finished as number `step`."""
         (row,) = np.flatnonzero(self.step == step)
         if row == 0:
             return self.sequence_length
         return int(self.consumed_tokens[row] - self.consumed_tokens[row - 1]) // int(self.global_batch_size[row])
 
     def tokens_at(self, step: int) -> int:
-        """Tokens consumed when so many updates were finished; where rows begin behind that, before the first row."""
+        """Return the tokens consumed after `step` training steps, or before the first row if that comes later."""
         rows = np.flatnonzero(self.step == step)
         if rows.size:
             return int(self.consumed_tokens[rows[0]])
@@ -92,19 +91,19 @@ class Progress(NamedTuple):
 
 
 def read_progress(path: str) -> Progress:
-    """How far each update of a `metrics.parquet` came.
+    """Return the progress recorded in a `metrics.parquet`.
 
     Raises:
         ReadingError: a column is missing, or there is no row.
     """
     table = read_columns(path, Progress._fields)
     if not table.num_rows:
-        raise ReadingError(f"{path}: has no row; a phase makes at least one update. Train the phase again.")
+        raise ReadingError(f"{path}: has no row; a phase has at least one training step. Train the phase again.")
     return Progress(*(table.column(name).to_numpy() for name in Progress._fields))
 
 
 def read_num_targets(path: str, *, after_tokens: int) -> int:
-    """Positions that were predicted in the updates of a `metrics.parquet` behind so many tokens, skipped ones included.
+    """Return the number of predicted positions in a `metrics.parquet` after so many tokens, skipped steps included.
 
     Raises:
         ReadingError: a column is missing.
@@ -115,9 +114,9 @@ def read_num_targets(path: str, *, after_tokens: int) -> int:
 
 
 def read_source_curves(path: str) -> tuple[SourceCurve, ...]:
-    """The loss of each source from a `source_losses.parquet`, which goes back to the start of its run.
+    """Return the loss of each source from a `source_losses.parquet`, which goes back to the start of its run.
 
-    An update that drew a source without a position to predict in it, or skipped it, gives no row.
+    A training step gives no row for a source without a predicted position.
 
     Raises:
         ReadingError: a column is missing.
@@ -134,7 +133,7 @@ def read_source_curves(path: str) -> tuple[SourceCurve, ...]:
 
 
 def sources_of(table: pa.Table) -> tuple[np.ndarray, list[str]]:
-    """The source of each row, and the names that these are indices into, each once."""
+    """Return the source of each row, and the names that these are indices into, each once."""
     column = table.column("source")
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
@@ -143,7 +142,7 @@ def sources_of(table: pa.Table) -> tuple[np.ndarray, list[str]]:
 
 
 def read_samples(path: str, samples_per_reason: int) -> tuple[Sample, ...]:
-    """The first few samples of each reason, in the order of the file; excerpts are cut at 600 characters.
+    """Return the first few samples of each reason, in the order of the file; excerpts are cut at 600 characters.
 
     Raises:
         ReadingError: a line is not a sample.
@@ -163,5 +162,5 @@ def read_samples(path: str, samples_per_reason: int) -> tuple[Sample, ...]:
 
 
 def shortened(excerpt: str) -> str:
-    """The beginning of an excerpt, marked where it is cut."""
+    """Return the beginning of an excerpt, marked where it is cut."""
     return excerpt if len(excerpt) <= _EXCERPT_CHARACTERS else excerpt[:_EXCERPT_CHARACTERS] + " […]"

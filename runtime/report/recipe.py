@@ -10,7 +10,7 @@ from runtime.optim.schedule import Constant, Cosine, Linear, Rewarm, WsdS
 
 
 def rate(value: float) -> str:
-    """A number as people write it: 1.7e-3, 0.1, inf."""
+    """Return a number as people write it: 1.7e-3, 0.1, inf."""
     if value == 0 or 0.01 <= abs(value) < 1e5 or not math.isfinite(value):
         return f"{value:g}"
     mantissa, exponent = f"{value:.3e}".split("e")
@@ -18,13 +18,13 @@ def rate(value: float) -> str:
 
 
 def side_branches(num_trainings: int, num_names: int) -> str:
-    """How many branches there are; one training that has several names is one branch."""
+    """Return how many branches there are; one training that has several names is one branch."""
     branches = f"{num_trainings:,} side branch{'' if num_trainings == 1 else 'es'}"
     return branches if num_names == num_trainings else f"{branches} under {num_names:,} names"
 
 
 def described(value: object) -> str:
-    """A setting in words. What has no wording of its own is shown by its `repr`, which for a number or a text is it."""
+    """Return a setting in words; a type without a wording of its own by its `repr`."""
     match value:
         case None:
             return "none"
@@ -38,10 +38,13 @@ def described(value: object) -> str:
             return f"constant {rate(value.value)}"
         case Linear() | Cosine():
             fall = f"{rate(value.peak_value)} → {rate(value.end_value)}"
-            return f"{value.kind} {fall} over {value.decay_steps:,} steps from step {value.start_step:,}"
+            warmup = (
+                f"warm-up {value.warmup_steps:,} steps, " if isinstance(value, Cosine) and value.warmup_steps else ""
+            )
+            return f"{value.kind} {warmup}{fall} over {value.decay_steps:,} steps from step {value.first_step:,}"
         case Rewarm():
             rise = f"{rate(value.init_value)} → {rate(value.peak_value)}"
-            return f"rewarm {rise} over {value.warmup_steps:,} steps from step {value.start_step:,}, then constant"
+            return f"rewarm {rise} over {value.warmup_steps:,} steps from step {value.first_step:,}, then constant"
         case WsdS():
             cycles = "; ".join(
                 f"from step {cycle.start_step:,}: {cycle.cycle_steps:,} with {cycle.decay_steps:,} of decay"
@@ -53,7 +56,7 @@ def described(value: object) -> str:
             )
         case Ema():
             called = "average" if value.name == Ema.name else f"average {value.name}"
-            every = f" (every {value.every_steps:,} updates)" if value.every_steps > 1 else ""
+            every = f" (every {value.every_steps:,} steps)" if value.every_steps > 1 else ""
             return f"{called}, decay {value.decay:g}{every}"
         case Mapping():
             return ", ".join(f"{name}: {described(item)}" for name, item in value.items())
@@ -72,13 +75,13 @@ def described(value: object) -> str:
 
 
 def shares(values: Mapping[str, float], before: Mapping[str, float] | None = None) -> str:
-    """A mixture in words, the largest share first; with those `before` each that changed as `old -> new`."""
+    """Return a mixture in words, the largest share first; with those `before` each that changed as `old -> new`."""
     ordered = sorted(values.items(), key=lambda item: (-item[1], item[0]))
     words = []
     for source, share in ordered:
-        said = _percent(share)
-        old = said if before is None else _percent(before.get(source, 0.0))
-        words.append(f"{source} {said}" if old == said else f"{source} {old} -> {said}")
+        summary_text = _percent(share)
+        old = summary_text if before is None else _percent(before.get(source, 0.0))
+        words.append(f"{source} {summary_text}" if old == summary_text else f"{source} {old} -> {summary_text}")
     return ", ".join(words)
 
 

@@ -1,4 +1,4 @@
-"""The run over tokens: what it was told (timeline) and what it did (loss)."""
+"""Plots of the run over tokens: its settings (timeline) and its loss."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ from runtime.report.scales import Scale, fitted, padded, text_width, tokens_labe
 
 _BRANCH_ROW = 15.0
 _NO_RATE = 1e-3
-"""Where the axis stands if no update had a rate above 0: a run of one update, the first of its warm-up."""
+"""Axis of a run in which no training step had a rate above 0."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class MixtureStretch:
 
 
 def main_bands(report: Report) -> list[Band]:
-    """The main line as stretches of tokens."""
+    """Return the main line as stretches of tokens."""
     found = []
     for phase in report.main_line:
         tip = (
@@ -70,10 +70,10 @@ def _names_height(report: Report, width: float) -> float:
 
 
 def mixture_stretches(phases: Sequence[Phase]) -> list[MixtureStretch]:
-    """The mixture of consecutive phases over tokens, equal neighbours joined."""
+    """Return the mixture of consecutive phases over tokens, equal neighbours joined."""
     found: list[MixtureStretch] = []
     for phase in phases:
-        # The update that follows `step` finished ones is the row with step + 1.
+        # The training step after `step` finished ones is the row with step + 1.
         steps = np.concatenate([[phase.start_step], phase.curve.step])
         tokens = np.concatenate([[phase.start_tokens], phase.curve.consumed_tokens])
         ends = [span.start_step for span in phase.mixture[1:]] + [int(steps[-1])]
@@ -186,7 +186,7 @@ def timeline(report: Report, width: float) -> Markup:
     for phase, tokens, values in sorted(rates, key=lambda found: found[0].is_main):
         xs, ys = extremes(tokens, values, int(width))
         parts.append(line(rate_frame, xs, ys, "line main" if phase.is_main else "line branch"))
-    parts.append(text("batch size (sequences an update)", 2, batch_frame.top - 8, class_="title"))
+    parts.append(text("batch size (sequences a step)", 2, batch_frame.top - 8, class_="title"))
     parts.append(_batch_panel(batch_frame, report))
     parts.append(horizontal_ticks(mixture_frame, [0, 0.5, 1], ["0", "50 %", "100 %"]))
     parts.append(text("mixture (share of sequences by source)", 2, mixture_frame.top - 8, class_="title"))
@@ -198,7 +198,7 @@ def timeline(report: Report, width: float) -> Markup:
 
 
 def _positive_rates(phase: Phase) -> tuple[np.ndarray, np.ndarray]:
-    # The first update of a warm-up has rate 0, which no log scale holds.
+    # The first step of a warm-up has rate 0, which no log scale holds.
     positive = phase.curve.learning_rate > 0
     return phase.curve.consumed_tokens[positive], phase.curve.learning_rate[positive]
 
@@ -223,7 +223,7 @@ def _batch_panel(frame: Frame, report: Report) -> Markup:
 
 
 def loss_range(report: Report) -> tuple[float, float, float]:
-    """Ends of the loss axis, and the tokens before which losses above it are cut off."""
+    """Return ends of the loss axis, and the tokens before which losses above it are cut off."""
     end = report.main_line[-1].consumed_tokens
     curves = [phase.curve for phase in report.phases]
     values = np.concatenate([settled(curve.consumed_tokens, curve.loss, end) for curve in curves])

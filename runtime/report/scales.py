@@ -12,7 +12,7 @@ _TOKEN_UNITS = ((1e12, "T", "trillions"), (1e9, "B", "billions"), (1e6, "M", "mi
 
 
 def text_width(text: str, size: float) -> float:
-    """Pixels that `text` takes at a font size, estimated."""
+    """Return pixels that `text` takes at a font size, estimated."""
     return len(text) * _CHARACTER_WIDTH * size
 
 
@@ -53,7 +53,7 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
     def contains(self, value: float) -> bool:
-        """Whether a value lies between the ends."""
+        """Return whether a value lies between the ends."""
         return self.low <= value <= self.high
 
     def ticks(self, at_most: int) -> list[float]:
@@ -79,14 +79,14 @@ def _linear_ticks(low: float, high: float, at_most: int) -> list[float]:
 
 
 def padded(values: Sequence[float], share: float = 0.06, least: float = 1e-9) -> tuple[float, float]:
-    """Ends of a linear scale around values, with room of a share of their span on either side."""
+    """Return ends of a linear scale around values, with room of a share of their span on either side."""
     low, high = min(values), max(values)
     room = max((high - low) * share, least, abs(high) * 1e-6)
     return low - room, high + room
 
 
 def tick_labels(ticks: Sequence[float]) -> list[str]:
-    """Ticks with as many decimals as tell them apart, the same number for all."""
+    """Return ticks with as many decimals as tell them apart, the same number for all."""
     for decimals in range(8):
         if all(math.isclose(round(tick, decimals), tick, rel_tol=1e-9, abs_tol=1e-12) for tick in ticks):
             # Rounded first, so that a tiny negative number is written as 0 and not as -0; the sign of others stays.
@@ -95,7 +95,7 @@ def tick_labels(ticks: Sequence[float]) -> list[str]:
 
 
 def rate_label(value: float) -> str:
-    """A learning rate as people write it: 1.7e-3."""
+    """Return a learning rate as people write it: 1.7e-3."""
     mantissa, exponent = f"{value:.3e}".split("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}" if value else "0"
 
@@ -106,7 +106,7 @@ def token_unit(most: float) -> tuple[float, str]:
 
 
 def tokens_label(value: float) -> str:
-    """A number of tokens or documents with three figures: 12.7T, 840k, 12."""
+    """Return a number of tokens or documents with three figures: 12.7T, 840k, 12."""
     for size, letter, _ in _TOKEN_UNITS:
         if value >= size * 0.9995:
             scaled = value / size
@@ -115,12 +115,12 @@ def tokens_label(value: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number and what it counts: 1 document, 1,200 documents."""
+    """Return a number and what it counts: 1 document, 1,200 documents."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def bytes_label(value: float) -> str:
-    """A number of bytes with three figures, in decimal units."""
+    """Return a number of bytes with three figures, in decimal units."""
     figures = tokens_label(value)
     if value < 999.5:
         return f"{figures} B"

@@ -9,11 +9,11 @@ from runtime.report.contents import Evaluation, Export, Phase, Report, Score, le
 
 FALLEN_STANDARD_ERRORS = 6.0
 FEWEST_TASKS = 4
-"""In common, for one to stand against the others."""
+"""Least number of tasks in common, to compare one with the others."""
 RISING_SHARE = 0.75
-"""Of the other tasks."""
+"""Share of the other tasks that must have risen."""
 AVERAGE_BEHIND = 1.05
-"""Times the bits per byte of the weights. An average of the last updates is within 3 % of them, on either side."""
+"""Factor on the bits per byte of the weights. An average of recent weights is within 3 % of them."""
 
 
 def doubts(report: Report) -> list[str]:
@@ -40,7 +40,7 @@ def _repeated(scores: Sequence[Score], exports: Sequence[Export]) -> Iterator[st
 
 
 def _fallen(scores: Sequence[Score], exports: Sequence[Export], phases: Sequence[Phase]) -> Iterator[str]:
-    """A task that is far below what it was for the phase that this one started from, while most others rose."""
+    """Yield a task that is far below what it was for the phase that this one started from, while most others rose."""
     by_export: dict[str, dict[str, Score]] = {}
     for score in leading(scores):
         by_export.setdefault(score.export, {})[score.label] = score
@@ -68,7 +68,7 @@ def _fallen(scores: Sequence[Score], exports: Sequence[Export], phases: Sequence
 
 
 def _export_before(export: Export, exports: Sequence[Export], parents: Mapping[str, str | None]) -> Export | None:
-    """That of the nearest phase on the way to the one that this is of; None if none of them has one."""
+    """Return the export of the nearest phase on the way to this one's, or None."""
     phase = parents.get(export.phase)
     while phase is not None:
         for other in exports:
@@ -86,5 +86,5 @@ def _averages(evaluations: Sequence[Evaluation]) -> Iterator[str]:
             if mean(values) > AVERAGE_BEHIND * hot:
                 yield (
                     f"{evaluation.phase}, average {name!r}: {mean(values):.3f} bits per byte, where the weights have "
-                    f"{hot:.3f}: it hardly follows them; look at its decay, and at how many updates it is of"
+                    f"{hot:.3f}: it hardly follows them; look at its decay and at the number of steps"
                 )

@@ -1,4 +1,4 @@
-"""What the run is worth: hot against averaged weights, bits per byte by domain, harness scores, documents kept."""
+"""Plots of results: weights and averages, bits per byte by domain, scores, kept documents."""
 
 from collections.abc import Mapping, Sequence
 
@@ -27,7 +27,7 @@ _CONFIDENCE = 1.96
 
 
 def value_axis(frame: Frame, title: str, at_most: int) -> Markup:
-    """Grid and labels of an x axis that is not tokens."""
+    """Return grid and labels of an x axis that is not tokens."""
     ticks = frame.x.ticks(at_most)
     parts: list[str] = []
     for tick, label in zip(ticks, tick_labels(ticks), strict=True):
@@ -39,7 +39,7 @@ def value_axis(frame: Frame, title: str, at_most: int) -> Markup:
 
 
 def gaps(evaluation: Evaluation) -> dict[str, dict[str, float]]:
-    """Hot minus averaged bits per byte by domain, of each average by its name; empty where none is kept."""
+    """Return by how much each average is better in bits per byte, by domain; empty without averages."""
     return {
         name: {domain: evaluation.hot[domain] - values[domain] for domain in sorted(evaluation.hot)}
         for name, values in evaluation.averages.items()
@@ -47,7 +47,7 @@ def gaps(evaluation: Evaluation) -> dict[str, dict[str, float]]:
 
 
 def average_gap(report: Report, width: float) -> Markup:
-    """One row a phase, or one an average where a phase keeps several: the gap in each domain, and their mean."""
+    """Return a row for each average of each phase: the gap in each domain, and the mean."""
     found = {evaluation.phase: gaps(evaluation) for evaluation in report.evaluations}
     phases = [phase for phase in (*report.main_line, *report.branches) if phase.name in found]
     values = [value for by_name in found.values() for gap in by_name.values() for value in gap.values()]
@@ -58,16 +58,16 @@ def average_gap(report: Report, width: float) -> Markup:
     split = sum(phase.is_main for phase, _ in rows)
     extra = 10 if 0 < split < len(rows) else 0
     frame = Frame(Scale(low, high, left, width - 14), Scale(0, 1, 8 + _ROW * len(rows) + extra, 8))
-    parts: list[str] = [value_axis(frame, "hot minus averaged, bits per byte", 8 if width > 600 else 5)]
+    parts: list[str] = [value_axis(frame, "weights minus EMA weights, bits per byte", 8 if width > 600 else 5)]
     parts.append(straight(frame.x(0), frame.top, frame.x(0), frame.bottom, "zero"))
     for row, ((phase, name), label) in enumerate(zip(rows, labels, strict=True)):
         y = frame.top + _ROW * (row + 0.5) + (extra if row >= split else 0)
         parts.append(text(fitted(label, left - 10, TEXT_SIZE), left - 8, y + 3.8, "end", "name"))
         if phase.same_as is not None:
             room = frame.right - frame.x(0) - 8
-            said = f"the same training as {phase.same_as}"
-            said = said if text_width(said, TEXT_SIZE) <= room else f"as {phase.same_as}"
-            parts.append(text(said, frame.x(0) + 8, y + 3.8, class_="quiet"))
+            summary_text = f"the same training as {phase.same_as}"
+            summary_text = summary_text if text_width(summary_text, TEXT_SIZE) <= room else f"as {phase.same_as}"
+            parts.append(text(summary_text, frame.x(0) + 8, y + 3.8, class_="quiet"))
             continue
         if not name:
             parts.append(text("keeps no average", frame.x(0) + 8, y + 3.8, class_="quiet"))
@@ -80,7 +80,7 @@ def average_gap(report: Report, width: float) -> Markup:
         tip = f"{label}, mean of {len(gap)} domains: {middle:+.4f}"
         parts.append(straight(frame.x(0), y, frame.x(middle), y, f"bar {kind}"))
         parts.append(point(frame.x(middle), y, tip, f"dot {kind}", radius=5))
-    return drawing(width, frame.bottom + 36, "Gap between hot and averaged weights by phase", *parts)
+    return drawing(width, frame.bottom + 36, "Gap between weights and EMA weights by phase", *parts)
 
 
 def domain_panels(report: Report, width: float) -> Markup:
@@ -133,11 +133,13 @@ def _domain_panel(frame: Frame, domain: str, report: Report, found: Mapping[str,
         reached[phase.name] = (tokens, value)
         at = f"{domain} after {phase.name} ({tokens_label(tokens)} tokens)"
         if not evaluation.averages:
-            marks.append(point(frame.x(tokens), frame.y(value), f"{at}: hot {value:.4f}", f"ring {kind}", radius=3.5))
+            marks.append(
+                point(frame.x(tokens), frame.y(value), f"{at}: weights {value:.4f}", f"ring {kind}", radius=3.5)
+            )
             continue
         hot = evaluation.hot[domain]
         averaged = (f"{name} {values[domain]:.4f}" for name, values in evaluation.averages.items())
-        tip = f"{at}: {', '.join(averaged)}, hot {hot:.4f}"
+        tip = f"{at}: {', '.join(averaged)}, weights {hot:.4f}"
         if phase.is_main:
             _, *further = evaluation.averages.values()
             marks += [square(frame.x(tokens), frame.y(values[domain]), tip) for values in further]
@@ -149,7 +151,7 @@ def _domain_panel(frame: Frame, domain: str, report: Report, found: Mapping[str,
 
 
 def score_panels(report: Report, width: float) -> Markup:
-    """A panel a task: each export's score with its 95 % interval, and what guessing would give."""
+    """Return a panel a task: each export's score with its 95 % interval, and what guessing would give."""
     shown = leading(report.scores)
     tasks = list(dict.fromkeys((score.label, score.metric) for score in shown))
     exports = list(dict.fromkeys(score.export for score in shown))
@@ -207,7 +209,7 @@ def _score_panel(
 
 
 def kept_documents(stages: Sequence[Stage], width: float) -> Markup:
-    """One bar a source: documents that came in, what each stage dropped, what is left."""
+    """Return a bar for each source: documents in, dropped by each stage, and left."""
     order = list(dict.fromkeys(stage.stage for stage in stages))
     by_source: dict[str, list[Stage]] = {}
     for stage in stages:

@@ -12,12 +12,12 @@ from runtime.report.tables import CONTINUED, NONE, Cell, Column, table
 
 
 def phase_name(phase: Phase) -> str:
-    """As tables write it: a branch is set off from the main line."""
+    """Return a phase's name for tables; branches are indented."""
     return phase.name if phase.is_main else f"↳ {phase.name}"
 
 
 def exports_table(report: Report) -> Markup:
-    """Where each exported model is."""
+    """Return where each exported model is."""
     columns = [Column("export"), Column("phase"), Column("weights"), Column("folder"), Column("digest")]
     rows = [
         [item.name, item.phase, item.weights, element("code", item.folder), element("code", item.digest)]
@@ -27,7 +27,7 @@ def exports_table(report: Report) -> Markup:
 
 
 def phases_table(report: Report) -> Markup:
-    """Steps, tokens, batch, learning rate and loss of each phase."""
+    """Return steps, tokens, batch, learning rate and loss of each phase."""
     columns = [
         Column("phase"), Column("starts from"), Column("steps", "number"), Column("tokens", "number"),
         Column("batch", "number"), Column("learning rate"), Column("average (decay)"), Column("final loss", "number"),
@@ -62,7 +62,7 @@ def _kept(phase: Phase) -> str:
 
 
 def mixture_table(report: Report) -> Markup:
-    """Share of each source in each stretch of the main line."""
+    """Return share of each source in each stretch of the main line."""
     stretches = mixture_stretches(report.main_line)
     heads = [f"{tokens_label(stretch.low)} – {tokens_label(stretch.high)}" for stretch in stretches]
     columns = [Column("source"), *(Column(head, "number") for head in heads)]
@@ -74,8 +74,7 @@ def mixture_table(report: Report) -> Markup:
 
 
 def reading_table(report: Report) -> Markup:
-    """How often the main line has read each source by the end of each phase, and the tokens that it took of it: as its
-    log of draws counts them, whatever its mixture had said."""
+    """Return a table of epochs and tokens of each source by the end of each phase, as the log of draws counts them."""
     if report.consumption is None:
         return Markup()
     uses = {(use.source, use.phase): use for use in report.consumption.uses}
@@ -90,11 +89,11 @@ def reading_table(report: Report) -> Markup:
             NONE if use is None else f"{_three_digits(use.epochs)} × ({tokens_label(use.num_tokens)})" for use in found
         ]  # fmt: skip
         rows.append([cache.source, f"{cache.num_train_tokens:,}", *cells])
-    said = [element("ul", *[element("li", str(finding)) for finding in report.consumption.findings])]
+    summary_text = [element("ul", *[element("li", str(finding)) for finding in report.consumption.findings])]
     return joined(
         [
             table(columns, rows, "Times that a source was read by the end of each phase (tokens drawn in the phase)"),
-            *(said if report.consumption.findings else []),
+            *(summary_text if report.consumption.findings else []),
         ]
     )
 
@@ -107,7 +106,7 @@ def _three_digits(value: float) -> str:
 
 
 def forks_table(report: Report) -> Markup:
-    """Each fork beside the phase that it is with other settings: what was changed, and what it did."""
+    """Return each fork beside the phase that it is with other settings: what was changed, and what it did."""
     by_name = {phase.name: phase for phase in report.phases}
     found = {evaluation.phase: mean(evaluation.best) for evaluation in report.evaluations}
     columns = [
@@ -138,7 +137,7 @@ def forks_table(report: Report) -> Markup:
 
 
 def domains_table(report: Report) -> Markup:
-    """Bits per byte of each phase, the mean before its many domains: each average that it keeps, hot below."""
+    """Return bits per byte of each phase: the mean, then the domains; averages first, then the weights."""
     found = {evaluation.phase: evaluation for evaluation in report.evaluations}
     domains = report.domains
     columns = [
@@ -166,7 +165,7 @@ def domains_table(report: Report) -> Markup:
 
 
 def _competing(evaluation: Evaluation) -> list[Mapping[str, float]]:
-    """The weights one would choose among: every average, or the hot ones where there is none."""
+    """Return the weights one would choose among: every average, or the weights themselves without one."""
     return list(evaluation.averages.values()) or [evaluation.hot]
 
 
@@ -217,7 +216,7 @@ def _score_cell(score: Score, most: float) -> Cell:
 
 
 def score_warnings(report: Report) -> Markup:
-    """What the evaluation itself says against a score, and what two models' scores say of each other."""
+    """Return the warnings about scores."""
     found = doubts(report)
     if not found:
         return Markup()
@@ -227,7 +226,7 @@ def score_warnings(report: Report) -> Markup:
 
 
 def steps_table(report: Report) -> Markup:
-    """Every step, for a reader without a pointer."""
+    """Return every step, for a reader without a pointer."""
     columns = [Column("step"), Column("kind"), Column("state"), Column("reads")]
     rows: list[list[str | Cell]] = [
         [node.name, node.kind, node.state, Cell(", ".join(node.inputs), is_quiet=True)] for node in report.graph
@@ -236,7 +235,7 @@ def steps_table(report: Report) -> Markup:
 
 
 def recipe_table(report: Report) -> Markup:
-    """What each phase sets otherwise than the one it came from, one row a field."""
+    """Return a table of the settings that each phase changes, one row a field."""
     columns = [Column("phase"), Column("starts from"), Column("field"), Column("before"), Column("after")]
     rows: list[list[str | Cell]] = []
     for phase in report.phases:
@@ -245,7 +244,7 @@ def recipe_table(report: Report) -> Markup:
 
 
 def _start_of(phase: Phase) -> str | Cell:
-    """The phase that it starts from, or what else, which a first phase counts among its settings."""
+    """Return the phase that it starts from, or what else, which a first phase counts among its settings."""
     if phase.parent is not None:
         return phase.parent
     return Cell(next((change.after for change in phase.changes if change.field == "start"), "scratch"), is_quiet=True)

@@ -25,7 +25,7 @@ _BINS = 60
 
 
 def source_losses(report: Report, width: float) -> Markup:
-    """A panel a source, over the tokens of the whole main line; a gap is a stretch in which it was not drawn."""
+    """Return a panel a source, over the tokens of the whole main line; a gap is a stretch in which it was not drawn."""
     curves = report.source_curves
     end = float(report.main_line[-1].consumed_tokens)
     columns = 1 if width < 600 else min(_MOST_COLUMNS, len(curves))
@@ -61,7 +61,7 @@ def source_losses(report: Report, width: float) -> Markup:
 
 
 def _pieces(report: Report, curve: SourceCurve) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Tokens and mean losses of a source, phase by phase: where a phase does not draw it, there is no line."""
+    """Return tokens and mean losses of a source, phase by phase: where a phase does not draw it, there is no line."""
     pieces = []
     whole = float(report.main_line[-1].consumed_tokens)
     for phase in report.main_line:

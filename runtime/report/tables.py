@@ -17,7 +17,7 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """What a table shows at one place; a plain text is a cell too."""
+    """A cell of a table; a plain text is a cell too."""
 
     content: str
     is_best: bool = False
@@ -25,13 +25,13 @@ class Cell:
 
 
 CONTINUED = Cell("")
-"""In a row below another: the cell above goes on."""
+"""Marker of a cell that continues the cell above."""
 NONE = Cell("–", is_quiet=True)
 """There is no such value."""
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], caption: str) -> Markup:
-    """A table that scrolls sideways by itself on a narrow page; its first column names the row.
+    """Return a table that scrolls sideways by itself on a narrow page; its first column names the row.
 
     Raises:
         ValueError: a row has another number of cells than there are columns, or the first row continues nothing.

@@ -15,13 +15,13 @@ from runtime.report.theme import STYLE
 
 KEY_MARGIN, KEY_HEIGHT, KEY_CHARACTER = 48.0, 20.0, 6.8
 CAPTION = (
-    "What the recipe says; nothing here was measured. Blue is the main line, orange the branches: each begins at the "
+    "The recipe's settings; nothing here was measured. Blue is the main line, orange the branches: each begins at the "
     "tokens at which it leaves and is not part of the axis' total."
 )
 
 
 def page(title: str, phases: Sequence[Phase], words: str) -> str:
-    """A page that holds the drawing, the sources by colour, and `words` (the timeline as text) below them."""
+    """Return a page that holds the drawing, the sources by colour, and `words` (the timeline as text) below them."""
     report = _report(title, phases)
     shown = element(
         "main",
@@ -34,7 +34,7 @@ def page(title: str, phases: Sequence[Phase], words: str) -> str:
 
 
 def svg(title: str, phases: Sequence[Phase]) -> str:
-    """The drawing alone, as a file of its own with its colours and the sources by colour inside."""
+    """Return the drawing alone, as a file of its own with its colours and the sources by colour inside."""
     report = _report(title, phases)
     drawn = timeline(report, WIDE)
     height = float(drawn.partition('viewBox="')[2].partition('"')[0].split()[3])
@@ -54,14 +54,14 @@ def svg(title: str, phases: Sequence[Phase]) -> str:
 
 
 def _report(title: str, phases: Sequence[Phase]) -> Report:
-    return Report(title, "", tuple(phases), (), (), (), (), (), ())
+    return Report(title, "", "", tuple(phases), (), (), (), (), (), ())
 
 
 def _summary(report: Report) -> str:
     last = report.main_line[-1]
     num_trainings = sum(phase.same_as is None for phase in report.branches)
     return (
-        f"{len(report.main_line)} phases, {last.step:,} updates, {tokens_label(last.consumed_tokens)} tokens, "
+        f"{len(report.main_line)} phases, {last.step:,} steps, {tokens_label(last.consumed_tokens)} tokens, "
         f"and {side_branches(num_trainings, len(report.branches))}."
     )
 
@@ -75,7 +75,7 @@ def _keys(report: Report) -> list[Markup]:
 
 
 def _drawn_keys(report: Report, top: float) -> tuple[list[Markup], float]:
-    """The sources by colour in as many rows as they need, and the height of all rows."""
+    """Return the sources by colour in as many rows as they need, and the height of all rows."""
     found, x, y = [], KEY_MARGIN, top
     for index, source in enumerate(sources_in_order(mixture_stretches(report.main_line))):
         width = 32 + KEY_CHARACTER * len(source)

@@ -1,7 +1,7 @@
 """Validation as a page: bits per byte of held-out text over tokens, as the phases of a run were measured in training.
 
-A page of its own, made when somebody asks: how often a phase measures is no part of what it is, and what it finds is
-in no output. So the report, which is the same for equal runs, cannot know it.
+This page is made on request and is no part of the report, since how often a phase validates may differ between equal
+runs.
 """
 
 import dataclasses
@@ -48,31 +48,33 @@ _HALO = "paint-order:stroke;stroke:var(--page);stroke-width:3px;stroke-linejoin:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ValidationCurve:
-    """One phase and what it has measured so far, a row a measurement; no row for one that measures nothing."""
+    """Validations of one phase so far, one row each."""
 
     phase: str
     is_main: bool
     start_tokens: int
-    """Tokens consumed before its first update."""
+    """Tokens consumed before its first training step."""
     consumed_tokens: int
-    """By now."""
+    """Tokens consumed by now."""
     num_sources: int
-    """That each mean is over."""
+    """Sources that each mean is over."""
     step: np.ndarray
     tokens: np.ndarray
     """Consumed by the state that was measured."""
     means: Mapping[str, np.ndarray]
-    """By set of weights, `HOT` first: mean over the sources; not a number where that set was not measured."""
+    """Set of weights, `HOT` first, to the mean over the sources; NaN where the set was not measured."""
 
 
 def page(title: str, curves: Sequence[ValidationCurve], notes: Sequence[str] = ()) -> str:
-    """The whole page; `curves` in the order in which they are shown, at least one with a row; `notes` are sentences."""
+    """Return the whole page; `curves` in the order shown, at least one with a row; `notes` are sentences."""
     measured = [curve for curve in curves if len(curve.step)]
     num_measured = sum(len(curve.step) for curve in measured)
-    said = f"{counted(num_measured, 'measurement')} of held-out text while {counted(len(measured), 'phase')} trained."
+    summary_text = (
+        f"{counted(num_measured, 'measurement')} of held-out text while {counted(len(measured), 'phase')} trained."
+    )
     shown = element(
         "main",
-        element("header", element("h1", title), element("p", said, class_="lead")),
+        element("header", element("h1", title), element("p", summary_text, class_="lead")),
         figure(functools.partial(validation, curves), _caption(curves)),
         element("ul", *_keys(measured), class_="keys lines"),
         validation_table(measured),
@@ -82,7 +84,7 @@ def page(title: str, curves: Sequence[ValidationCurve], notes: Sequence[str] = (
 
 
 def validation(curves: Sequence[ValidationCurve], width: float) -> Markup:
-    """Mean bits per byte of every phase over the tokens of all, branches beside the main line."""
+    """Return mean bits per byte of every phase over the tokens of all, branches beside the main line."""
     left, right = margins(width)
     end = max(curve.consumed_tokens for curve in curves)
     measured = [curve for curve in curves if len(curve.step)]
@@ -112,11 +114,11 @@ def validation(curves: Sequence[ValidationCurve], width: float) -> Markup:
 
 
 def stacked(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """The places from `low` to `high`, `gap` or more apart, that are nearest to those wanted, which are in order.
+    """Return places from `low` to `high`, at least `gap` apart, nearest to those wanted, which are in order.
 
     `high - low` has room for them all.
     """
-    # Less a gap for each that comes before, the places need only be in order: neighbours that are not share their mean.
+    # Less a gap for each earlier place, places need only be in order: neighbours out of order share their mean.
     blocks: list[list[float]] = []
     for index, place in enumerate(wanted):
         blocks.append([place - index * gap])
@@ -129,7 +131,7 @@ def stacked(wanted: Sequence[float], gap: float, low: float, high: float) -> lis
 
 
 def _branch_names(frame: Frame, measured: Sequence[ValidationCurve]) -> Markup:
-    """The name of each branch beside its last point on the picture, where the frame has room for it."""
+    """Return the name of each branch beside its last point on the picture, where the frame has room for it."""
     places: list[_Name] = []
     for curve in measured:
         if curve.is_main or (last := _last_on(frame.y, curve)) is None:
@@ -168,7 +170,7 @@ class _Name:
 
 
 def _columns(names: Sequence[_Name]) -> list[list[_Name]]:
-    """Names over each other: two of different columns have no x in common."""
+    """Return names over each other: two of different columns have no x in common."""
     columns: list[list[_Name]] = []
     for name in sorted(names, key=lambda name: name.left):
         if columns and name.left < max(other.right for other in columns[-1]) + _NAME_OFFSET:
@@ -179,7 +181,7 @@ def _columns(names: Sequence[_Name]) -> list[list[_Name]]:
 
 
 def _last_on(axis: Scale, curve: ValidationCurve) -> tuple[float, float] | None:
-    """Tokens and mean of the last measurement that is on the axis, of the first set of weights that has one."""
+    """Return tokens and mean of the last measurement that is on the axis, of the first set of weights that has one."""
     for means in curve.means.values():
         for tokens, value in zip(curve.tokens[::-1], means[::-1], strict=True):
             if np.isfinite(value) and axis.contains(float(value)):
@@ -188,7 +190,7 @@ def _last_on(axis: Scale, curve: ValidationCurve) -> tuple[float, float] | None:
 
 
 def validation_table(measured: Sequence[ValidationCurve]) -> Markup:
-    """The last measurement of each phase."""
+    """Return the last measurement of each phase."""
     averages = _averages(measured)
     columns = [
         Column("phase"), Column("measured", "number"), Column("sources", "number"),
@@ -208,8 +210,8 @@ def validation_table(measured: Sequence[ValidationCurve]) -> Markup:
         rows.append([curve.phase, *figures, *values])
     is_marked = any(isinstance(cell, Cell) and cell.is_best for row in rows for cell in row)
     better = " Bold: the best weights of a phase." if is_marked else ""
-    said = "Bits per byte of held-out text where each phase was measured last, mean of its sources."
-    return table(columns, rows, f"{said}{better}")
+    summary_text = "Bits per byte of held-out text where each phase was measured last, mean of its sources."
+    return table(columns, rows, f"{summary_text}{better}")
 
 
 def _band(curve: ValidationCurve) -> Band:
@@ -218,23 +220,23 @@ def _band(curve: ValidationCurve) -> Band:
 
 
 def _averages(measured: Sequence[ValidationCurve]) -> list[str]:
-    """Names of all sets of weights but the ones as last trained, those of earlier phases first."""
+    """Return names of all sets of weights but the ones as last trained, those of earlier phases first."""
     return list(dict.fromkeys(which for curve in measured for which in curve.means if which != HOT))
 
 
 def _styles(measured: Sequence[ValidationCurve]) -> dict[str, str | None]:
-    """How the lines of each set of weights are drawn, in all phases: `HOT` without gaps, no two averages alike."""
+    """Return the dash pattern of each set of weights; `HOT` is solid and no two averages are alike."""
     styles = {which: f"stroke-dasharray:{_dash(index)}" for index, which in enumerate(_averages(measured))}
     return {HOT: None, **styles}
 
 
 def _dash(index: int) -> str:
-    """Of an average by its place on the page: dashes, then dots, then dashes with ever more dots between them."""
+    """Return the dash pattern of an average by its place on the page."""
     return ("5 3", "1.5 3")[index] if index < 2 else "9 3" + " 1.5 3" * (index - 1)
 
 
 def _measurements(curves: Sequence[ValidationCurve]) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens and mean, of all phases and sets of weights."""
+    """Return tokens and mean, of all phases and sets of weights."""
     found = [(curve.tokens, means) for curve in curves for means in curve.means.values()]
     tokens, means = (np.concatenate(column) for column in zip(*found, strict=True))
     known = np.isfinite(means)
@@ -242,7 +244,7 @@ def _measurements(curves: Sequence[ValidationCurve]) -> tuple[np.ndarray, np.nda
 
 
 def _ends(curves: Sequence[ValidationCurve]) -> tuple[float, float]:
-    """Of the axis: from the least that was measured to the greatest behind the first tokens of the run, if any was."""
+    """Return the ends of the axis: the least and the greatest value behind the first tokens of the run."""
     tokens, means = _measurements(curves)
     behind = settled(tokens, means, max(curve.consumed_tokens for curve in curves))
     return padded([means.min(), (behind if len(behind) else means).max()])
@@ -267,7 +269,7 @@ def _caption(curves: Sequence[ValidationCurve]) -> str:
 
 
 def _keys(measured: Sequence[ValidationCurve]) -> list[Markup]:
-    """One for each set of weights."""
+    """Return a key for each set of weights."""
     keys = []
     for which, style in _styles(measured).items():
         stroke = element("path", d=f"M1 7L{_KEY_WIDTH - 1} 7", class_="line main", style=style)

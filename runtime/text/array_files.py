@@ -1,4 +1,4 @@
-"""Arrays as .npy files in any store; nothing in them is unpickled."""
+"""Arrays as .npy files in any store, without pickles."""
 
 import fsspec
 import numpy as np
@@ -10,6 +10,6 @@ def write_array(path: str, values: np.ndarray) -> None:
 
 
 def read_array(path: str) -> np.ndarray:
-    """What `write_array` wrote."""
+    """Read what `write_array` wrote."""
     with fsspec.open(path, "rb") as file:
         return np.load(file, allow_pickle=False)

@@ -1,7 +1,7 @@
-"""A batch of texts as one byte array: words, lines and n-grams of all of them at once, as NumPy arrays.
+"""A batch of texts as one byte array, with its words, lines and n-grams as NumPy arrays.
 
-Filters, near-duplicate search and decontamination all ask "which pieces of text are equal?". A piece is named by a
-64-bit hash of its bytes (`runtime.text.hashing`).
+Filters, near-duplicate search and decontamination all look for equal pieces of text. The name of a piece is a 64-bit
+hash of its bytes (`runtime.text.hashing`).
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ Mask = np.ndarray
 
 
 def byte_class(characters: bytes) -> Mask:
-    """The table that is true for these byte values."""
+    """Return the table that is true for these byte values."""
     table = np.zeros(256, bool)
     table[np.frombuffer(characters, np.uint8)] = True
     return table
@@ -61,7 +61,7 @@ class TextBatch:
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         self.texts = texts
         self.num_documents = len(texts)
-        # Every document ends in a newline of its own, so that no word, line or n-gram crosses into the next.
+        # A newline after each document keeps words, lines and n-grams inside it.
         self.data = np.frombuffer(b"\n".join([*encoded, b""]), np.uint8)
         self.document_starts = np.concatenate([[0], np.cumsum(lengths + 1)]).astype(np.int64)
         self.document_lengths = lengths
@@ -72,7 +72,7 @@ class TextBatch:
 
     @functools.cached_property
     def is_space(self) -> Mask:
-        """Whether each byte belongs to white space."""
+        """bool, one entry a byte: whether the byte belongs to white space."""
         is_space = WHITESPACE[self.data]
         leads = np.flatnonzero(_WIDE_SPACE_LEADS[self.data])
         first, second, third = (self.data[leads + offset].astype(np.uint32) for offset in range(3))
@@ -92,7 +92,7 @@ class TextBatch:
         return _count_before(table[self.data])
 
     def segments(self, is_separator: Mask) -> Segments:
-        """The runs of bytes between separators; `is_separator` has one entry a byte and holds for newlines."""
+        """Return the runs of bytes between separators; `is_separator` has one entry a byte and holds for newlines."""
         inside = ~is_separator
         edges = np.diff(inside.astype(np.int8), prepend=np.int8(0), append=np.int8(0))
         return self.spans(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1))
@@ -110,13 +110,13 @@ class TextBatch:
 
     @functools.cached_property
     def folded_words(self) -> Segments:
-        """What survives a change of case, punctuation and layout (`runtime.text.folding`)."""
+        """Words without their case, punctuation and layout (`runtime.text.folding`)."""
         starts, ends, hashes = folded_words(self.texts, self.data, self.document_starts)
         return Segments(starts, ends, hashes, self._documents_at(starts))
 
     @functools.cached_property
     def lines(self) -> Segments:
-        """Lines without the white space around them; lines of nothing else are left out."""
+        """Lines without the white space around them, and without empty lines."""
         return self._trimmed(NEWLINE[self.data])
 
     @functools.cached_property
@@ -138,7 +138,7 @@ class TextBatch:
         return self.spans(self.words.starts[first], self.words.ends[after - 1])
 
     def sums(self, segments: Segments, values: np.ndarray | None = None) -> np.ndarray:
-        """float64, for each document the number of its segments, or the sum of their values."""
+        """Return, float64, the number of segments of each document, or the sum of their values."""
         return np.bincount(segments.documents, values, minlength=self.num_documents).astype(np.float64)
 
     def excerpt(self, start: int, end: int) -> str:
@@ -146,13 +146,13 @@ class TextBatch:
 
 
 def hash_of(text: str) -> np.uint64:
-    """The hash that `TextBatch` gives a segment of these bytes."""
+    """Return the hash that `TextBatch` gives a segment of these bytes."""
     batch = TextBatch([text])
     return batch.spans(np.array([0]), batch.document_lengths).hashes[0]
 
 
 def ngram_hashes(words: Segments, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Hashes of all runs of `length` words of one document, and the index of the first word of each."""
+    """Return hashes of all runs of `length` words of one document, and the index of the first word of each."""
     count = len(words) - length + 1
     if count <= 0:
         return np.empty(0, np.uint64), np.empty(0, np.int64)
@@ -165,8 +165,8 @@ def ngram_hashes(words: Segments, length: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def repeated(keys: np.ndarray) -> np.ndarray:
-    """Positions of the keys that occur more than once, grouped by key, ascending within a key."""
-    # Only a stable sort may choose who comes first: the fast ones order equal keys by the processor's vectors.
+    """Return positions of the keys that occur more than once, grouped by key, ascending within a key."""
+    # Only a stable sort gives one order on every processor.
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     same = ordered[1:] == ordered[:-1]

@@ -1,7 +1,6 @@
-"""Clusters: what pairs of equal documents connect, and which of each cluster are dropped for the one that stays.
+"""Clusters of duplicates: what pairs connect, and which documents of each cluster are dropped for the one that stays.
 
-Pairs come in any number of parts, one after the other; what is held is a word or two for each document that has a
-duplicate, and nothing for the others.
+Pairs come in any number of parts. Memory holds two numbers for each document that has a duplicate.
 """
 
 from collections.abc import Iterator
@@ -9,9 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from runtime.text.runs import begins_run
+
 
 class Cluster(NamedTuple):
-    """Documents that say the same, ascending; only those that are dropped for the one that stays."""
+    """Duplicates, ascending; the lists hold the documents that are dropped for `kept`."""
 
     kept: int
     exact: tuple[int, ...]
@@ -27,7 +28,7 @@ class Components:
         self.roots = np.empty(0, np.int64)
 
     def join(self, pairs: np.ndarray) -> None:
-        """More pairs, int64[pairs, 2]."""
+        """Add pairs, int64[pairs, 2]."""
         edges = np.concatenate([np.stack([self.documents, self.roots], axis=1), pairs])
         self.documents, ends = np.unique(edges, return_inverse=True)
         ends = ends.reshape(-1, 2)
@@ -41,29 +42,29 @@ class Components:
         self.roots = self.documents[parents]
 
     def pairs(self) -> np.ndarray:
-        """int64[pairs, 2]: each document but the roots, with its root before it; they connect what is connected."""
+        """Return int64[pairs, 2] that connect the same documents: each document but the roots, after its root."""
         is_led = self.documents != self.roots
         return np.stack([self.roots[is_led], self.documents[is_led]], axis=1)
 
 
 class Dropped(NamedTuple):
-    """Documents that are dropped, ascending, and of each the one that stays for it."""
+    """The documents that are dropped, ascending, and the document that stays for each."""
 
     documents: np.ndarray
     """int64."""
     kept: np.ndarray
     """int64."""
     is_exact: np.ndarray
-    """bool: the very text of the one that stays; a copy of a near duplicate is a near duplicate."""
+    """bool: whether the text is that of the document that stays. A copy of a near duplicate is a near duplicate."""
 
 
 def dropped(components: Components, exact: np.ndarray, *, first_own: int = 0) -> Dropped:
-    """What goes of the documents from `first_own` on; those before it are of other sources, and stay.
+    """Return which documents from `first_own` on are dropped; documents before it belong to other sources and stay.
 
     Args:
-        components: Of all pairs, the exact ones among them.
-        exact: int64[pairs, 2], each copy, once, with the first document of its text before it.
-        first_own: Number of the first document that may be dropped.
+        components: The components of all pairs, exact ones included.
+        exact: int64[pairs, 2], each copy once, after the first document of its text.
+        first_own: The first document that may be dropped.
     """
     goes = (components.documents != components.roots) & (components.documents >= first_own)
     documents, kept = components.documents[goes], components.roots[goes]
@@ -76,7 +77,7 @@ def dropped(components: Components, exact: np.ndarray, *, first_own: int = 0) ->
 
 
 def clusters(found: Dropped, *, documents_per_block: int = 1 << 20) -> Iterator[list[Cluster]]:
-    """The clusters by the number of the document that stays, in blocks of about so many documents."""
+    """Yield the clusters by the number of the document that stays, in blocks of about so many documents."""
     order = np.argsort(found.kept, kind="stable")
     kept = found.kept[order]
     begin = 0
@@ -88,8 +89,7 @@ def clusters(found: Dropped, *, documents_per_block: int = 1 << 20) -> Iterator[
 
 
 def _block(found: Dropped, places: np.ndarray) -> list[Cluster]:
-    kept = found.kept[places]
-    cuts = np.flatnonzero(kept[1:] != kept[:-1]) + 1
+    cuts = np.flatnonzero(begins_run(found.kept[places]))[1:]
     result = []
     for members in np.split(places, cuts):
         exact, near = members[found.is_exact[members]], members[~found.is_exact[members]]

@@ -1,11 +1,11 @@
 """Decontamination: documents that share a long run of words with an evaluation item.
 
-A hit is a run of `ngram_words` words (13: GPT-3, arXiv:2005.14165, appendix C) that stands in both, compared without
-case, punctuation and layout (`runtime.text.folding`). A field of an item that is shorter is matched whole, if it has at
-least `min_field_words` words; still shorter ones (an option "all of the above") say nothing about contamination.
+A hit is a run of `ngram_words` words (13: GPT-3, arXiv:2005.14165, appendix C) in both, compared without case,
+punctuation and layout (`runtime.text.folding`). A shorter field of an item is matched whole if it has at least
+`min_field_words` words; still shorter fields ("all of the above") are no sign of contamination.
 
-Every item that has the run is hit, in whatever tasks. Of a run that stands in more than `FIELDS_NAMED` fields of one
-task, such as a prompt that each item begins with, the first so many are named.
+Every item with the run is hit. If more than `MAX_NAMED_FIELDS` fields of a task have it, such as a common prompt, the
+first ones are named.
 """
 
 import codecs
@@ -22,18 +22,19 @@ import pyarrow.parquet as pq
 from runtime.tables.parquet_bytes import from_parquet
 from runtime.text.array_files import read_array, write_array
 from runtime.text.batch import TextBatch, ngram_hashes
+from runtime.text.runs import begins_run, run_starts
 
-FIELDS_NAMED = 100
+MAX_NAMED_FIELDS = 100
 _TABLE_BITS = 24
 _FIELDS_SCHEMA = pa.schema([("task", pa.string()), ("item", pa.int32()), ("field", pa.string())])
 
 
 class ItemField(NamedTuple):
-    """One string of an evaluation item."""
+    """A string of an evaluation item."""
 
     task: str
     item: int
-    """Row of the task's file, from 0."""
+    """The row in the task's file, from 0."""
     field: str
     text: str
 
@@ -41,7 +42,7 @@ class ItemField(NamedTuple):
 class Hit(NamedTuple):
     """A run of words that a document shares with an item; positions are UTF-8 bytes of the document's text.
 
-    The words may stand in several fields of the item; `field` has the first of them.
+    The words may be in several fields of the item; `field` has the first of them.
     """
 
     document: int
@@ -55,23 +56,23 @@ class Hit(NamedTuple):
 
 
 class _Lookup(NamedTuple):
-    """Runs of one length: their hashes, sorted, and all fields that each stands in."""
+    """Runs of one length: their hashes, sorted, and all fields that have each."""
 
     length: int
     hashes: np.ndarray
-    """Each once."""
+    """Each hash once."""
     starts: np.ndarray
-    """Where in `owners` the fields of each begin, and at the end how many there are."""
+    """The place in `owners` where the fields of each hash begin, with the total at the end."""
     owners: np.ndarray
     table: np.ndarray
-    """Whether any of the hashes begins with these bits."""
+    """Whether a hash begins with these bits."""
 
 
 class ItemIndex:
-    """The n-grams of the evaluation items, for lookup by hash. Built once, then loaded for every shard."""
+    """The n-grams of the evaluation items by hash. Built once, then loaded for every shard."""
 
     def __init__(self, folder: str) -> None:
-        """Loads what `build_index` wrote to `folder`."""
+        """Load what `build_index` wrote to `folder`."""
         self._fields_path = f"{folder}/fields.parquet"
         hashes, owners, lengths = (read_array(f"{folder}/{name}.npy") for name in ("hashes", "owners", "lengths"))
         self._lookups = []
@@ -84,13 +85,13 @@ class ItemIndex:
             self._lookups.append(_Lookup(length, unique, starts, owners[chosen], table))
 
     def hits(self, texts: list[str]) -> list[Hit]:
-        """Hits by document, position and item; runs of one item that overlap or touch are one hit."""
+        """Return hits by document, position and item; runs of one item that overlap or touch are one hit."""
         batch = TextBatch(texts)
         words = batch.folded_words
         found: list[tuple[int, int, int]] = []
         for length, unique, starts, owners, table in self._lookups:
             hashes, first = ngram_hashes(words, length)
-            # One bit decides for nearly all; only what passes pays for the binary search.
+            # One bit rejects nearly all, so that few pay for the binary search.
             passed = np.flatnonzero(table[_slot(hashes)])
             slots = np.minimum(np.searchsorted(unique, hashes[passed]), len(unique) - 1)
             matched = unique[slots] == hashes[passed]
@@ -99,7 +100,7 @@ class ItemIndex:
         return [self._hit(batch, *span) for span in self._merged(sorted(found), words.documents)]
 
     def _merged(self, spans: list[tuple[int, int, int]], documents: np.ndarray) -> list[tuple[int, int, int]]:
-        """Joins spans of one document and item that overlap or touch; the first names the field."""
+        """Join spans of one document and item that overlap or touch; the first names the field."""
         merged: list[tuple[int, int, int]] = []
         last: dict[tuple[int, str, int], int] = {}
         for first, after, owner in spans:
@@ -115,7 +116,7 @@ class ItemIndex:
 
     @functools.cached_property
     def _fields(self) -> list[ItemField]:
-        # Only a hit needs the names, and most shards have none.
+        # Only hits need the names, and most shards have none.
         with fsspec.open(self._fields_path, "rb") as file:
             rows = from_parquet(file.read()).to_pylist()
         return [ItemField(row["task"], row["item"], row["field"], "") for row in rows]
@@ -130,16 +131,14 @@ class ItemIndex:
 
 
 def build_index(fields: Iterable[ItemField], folder: str, *, ngram_words: int, min_field_words: int) -> int:
-    """Writes the index of all fields; returns the number of n-grams.
+    """Write the index of all fields and return the number of n-grams.
 
     Raises:
         ValueError: `min_field_words` is not between 1 and `ngram_words`.
     """
     if not 1 <= min_field_words <= ngram_words:
-        raise ValueError(
-            f"min_field_words is {min_field_words}, ngram_words is {ngram_words}; it must lie between 1 and that."
-        )
-    # A word takes a character: shorter texts need not be hashed to be left out.
+        raise ValueError(f"min_field_words is {min_field_words}. Set it between 1 and ngram_words ({ngram_words}).")
+    # A word has a character or more, so shorter texts need no hash.
     kept = [field for field in fields if len(field.text) >= min_field_words]
     batch = TextBatch([field.text for field in kept])
     words = batch.folded_words
@@ -165,25 +164,22 @@ def build_index(fields: Iterable[ItemField], folder: str, *, ngram_words: int, m
 
 
 def _of_first_fields(keys: np.ndarray, fields: np.ndarray, tasks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each n-gram with its fields once, by key and field; of each task at most `FIELDS_NAMED`."""
+    """Return each n-gram with its fields once, by key and field; at most `MAX_NAMED_FIELDS` fields a task."""
     order = np.lexsort((fields, keys))
     keys, fields = keys[order], fields[order]
-    is_first = np.ones(len(keys), bool)
-    is_first[1:] = (keys[1:] != keys[:-1]) | (fields[1:] != fields[:-1])
+    is_first = begins_run(keys, fields)
     keys, fields = keys[is_first], fields[is_first]
     of_task = tasks[fields]
-    # Fields of a task need not stand together, so the rank is taken in order of key, task and field.
+    # The fields of a task may be scattered, so ranks are taken in the order of key, task and field.
     order = np.lexsort((fields, of_task, keys))
-    begins = np.ones(len(keys), bool)
-    begins[1:] = (np.diff(keys[order]) != 0) | (np.diff(of_task[order]) != 0)
-    ranks = np.arange(len(keys)) - np.maximum.accumulate(np.where(begins, np.arange(len(keys)), 0))
+    ranks = np.arange(len(keys)) - run_starts(keys[order], of_task[order])
     named = np.zeros(len(keys), bool)
-    named[order] = ranks < FIELDS_NAMED
+    named[order] = ranks < MAX_NAMED_FIELDS
     return keys[named], fields[named]
 
 
 def copy_item_files(files: Mapping[str, str], folder: str) -> dict[str, int]:
-    """Copies JSON-lines files, given by task, to `TASK.jsonl`; returns how many items each has.
+    """Copy JSON-lines files, given by task, to `TASK.jsonl`; return how many items each has.
 
     Raises:
         ValueError: a line is no JSON object.
@@ -194,25 +190,25 @@ def copy_item_files(files: Mapping[str, str], folder: str) -> dict[str, int]:
             number = 0
             lines = (line.removeprefix(codecs.BOM_UTF8).strip() for line in file)
             for number, line in enumerate(filter(None, lines), start=1):
-                _refuse_other_than_object(line, f"{task}.jsonl: item {number}")
-                # It is a blank in JSON; whoever reads lines as text would end one there.
+                _check_object(line, f"{task}.jsonl: item {number}")
+                # A carriage return is a blank in JSON, but would end a line for readers of text.
                 copy.write(line.replace(b"\r", b" ") + b"\n")
             num_items[task] = number
     return num_items
 
 
-def _refuse_other_than_object(line: bytes, where: str) -> None:
+def _check_object(line: bytes, where: str) -> None:
     try:
         row = json.loads(line.decode())
-        json.dumps(row, ensure_ascii=False).encode()  # half of a character, written as an escape, is no text
+        json.dumps(row, ensure_ascii=False).encode()  # raises for a lone surrogate
     except ValueError as error:
-        raise ValueError(f"{where} is not JSON ({error}); an evaluation set has one JSON object a line.") from error
+        raise ValueError(f"{where} is not JSON ({error}). Write one JSON object a line.") from error
     if not isinstance(row, dict):
-        raise ValueError(f"{where} is a {type(row).__name__}; an evaluation set has one JSON object a line.")
+        raise ValueError(f"{where} is a {type(row).__name__}; write one JSON object a line.")
 
 
 def read_item_fields(files: Mapping[str, str]) -> Iterator[ItemField]:
-    """Every string in every row of the JSON-lines files, which are given by task."""
+    """Yield every string in every row of JSON-lines files, which are given by task."""
     for task, path in sorted(files.items()):
         with fsspec.open(path, "rb") as lines:
             for item, line in enumerate(lines):

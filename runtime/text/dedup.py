@@ -1,15 +1,13 @@
 """Duplicates: exact by SHA-256, near by MinHash over word n-grams with banded lookup (LSH).
 
-Two documents are near duplicates if the estimated Jaccard similarity of their sets of word n-grams reaches
-`min_similarity`; a cluster is what such pairs connect, and its first document in document order stays.
-Candidates come from bands: two documents of similarity s meet in at least one of b bands of r hashes with
-probability 1 - (1 - s**r)**b (Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, section 3.4); FineWeb uses
-b=14, r=8 on 5-grams (arXiv:2406.17557, appendix E.1). There a shared band alone is a duplicate; here the whole
-signature must agree too, which takes the chance out of what is dropped (`runtime.text.buckets`).
+Two documents are near duplicates if the estimated Jaccard similarity of their word n-grams reaches `min_similarity`.
+Pairs connect clusters; the first document of a cluster stays. Candidates come from bands: two documents of similarity s
+meet in one of b bands of r hashes with probability 1 - (1 - s**r)**b (Leskovec, Rajaraman, Ullman, Mining of Massive
+Datasets, section 3.4). FineWeb uses b=14, r=8 on 5-grams (arXiv:2406.17557, appendix E.1) and takes a shared band for a
+duplicate. Here the whole signatures must agree too (`runtime.text.buckets`), which takes chance out of the result.
 
-Documents of several sources are numbered through, those that come first in the lower numbers: the lowest stays
-(`runtime.text.clusters`). Bands, and ranges of the keys of a band, are compared apart from each other, so that no
-process needs the signatures of all documents.
+Documents of several sources are numbered in the order of the sources, and the lowest number of a cluster stays
+(`runtime.text.clusters`). Bands, and ranges of their keys, are compared separately: no process needs all signatures.
 """
 
 import hashlib
@@ -21,12 +19,13 @@ import numpy as np
 from runtime.text.batch import TextBatch, ngram_hashes
 from runtime.text.hashing import mix
 from runtime.text.minhash import MinHash
+from runtime.text.runs import run_starts
 
 _SEED = 0x6D696E68617368
 
 
 class Signatures(NamedTuple):
-    """What deduplication needs to know of documents, without their texts."""
+    """The signatures of documents, without their texts."""
 
     exact: np.ndarray
     """bytes32, SHA-256 of the text."""
@@ -40,10 +39,9 @@ def signatures(texts: Sequence[str], parameters: MinHash) -> Signatures:
 
 
 def minhash(texts: Sequence[str], parameters: MinHash) -> np.ndarray:
-    """uint32[documents, num_hashes]: for each hash function the least value over the document's n-grams.
+    """Return uint32[documents, num_hashes]: for each hash function the least value over the document's n-grams.
 
-    Words are folded (`runtime.text.folding`). A document of fewer words than an n-gram counts as one n-gram, so that it
-    equals only itself.
+    Words are folded (`runtime.text.folding`). A document of fewer words than an n-gram counts as one n-gram.
     """
     batch = TextBatch(texts)
     words = batch.folded_words
@@ -70,7 +68,7 @@ def minhash(texts: Sequence[str], parameters: MinHash) -> np.ndarray:
 
 
 def band_keys(minhashes: np.ndarray, parameters: MinHash) -> np.ndarray:
-    """uint64[bands, documents]: equal where all hashes of a band are."""
+    """Return uint64[bands, documents], equal where all hashes of a band are."""
     keys = np.zeros((parameters.num_bands, len(minhashes)), np.uint64)
     for band, key in enumerate(keys):
         for column in range(band * parameters.rows_per_band, (band + 1) * parameters.rows_per_band):
@@ -79,22 +77,21 @@ def band_keys(minhashes: np.ndarray, parameters: MinHash) -> np.ndarray:
 
 
 def text_keys(exact: np.ndarray) -> np.ndarray:
-    """uint64[documents, 4]: the SHA-256 in words; the first sets copies side by side, two tell texts apart."""
+    """Return uint64[documents, 4], the SHA-256 in words: the first sorts copies together, two identify a text."""
     return np.ascontiguousarray(exact).view("<u8").reshape(len(exact), 4)
 
 
 def copies(keys: np.ndarray, marks: np.ndarray, documents: np.ndarray) -> np.ndarray:
-    """int64[pairs, 2]: each document that is not the first of its key and mark, with that first one before it."""
+    """Return int64[pairs, 2]: each document that is not the first of its key and mark, after that first one."""
     order = np.lexsort((documents, marks, keys))
     keys, marks, documents = keys[order], marks[order], documents[order]
-    begins = np.ones(len(order), bool)
-    begins[1:] = (keys[1:] != keys[:-1]) | (marks[1:] != marks[:-1])
-    first = documents[np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))]
-    return np.stack([first[~begins], documents[~begins]], axis=1).astype(np.int64)
+    starts = run_starts(keys, marks)
+    is_copy = starts < np.arange(len(order))
+    return np.stack([documents[starts[is_copy]], documents[is_copy]], axis=1).astype(np.int64)
 
 
 def _short_texts(batch: TextBatch, ngram_words: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """A key for each text of fewer words, of all of them; those of no words are told apart by their bytes."""
+    """Yield a key for each text of fewer words than an n-gram; for texts without words by their bytes."""
     num_words = batch.sums(batch.folded_words)
     empty = np.flatnonzero(num_words == 0)
     starts = batch.document_starts[empty]

@@ -1,7 +1,7 @@
 """Documents: Parquet shards of `id`, `text`, `source`, `metadata`; equal documents give equal bytes.
 
-Row groups are cut by what is in the documents, never by time or memory at hand, and no index, date or
-host goes into the file. Both directions hold one row group in memory, so a shard may be of any size.
+Row groups depend on the documents alone, and the file holds no index, date or host. Reading and writing hold one row
+group in memory, so a shard may have any size.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,10 +17,10 @@ ROW_GROUP_BYTES = 8 << 20
 
 
 class Document(NamedTuple):
-    """One text and where it comes from."""
+    """A text and its origin."""
 
     id: str
-    """Unique over all sources; what a sample is keyed by."""
+    """Unique over all sources; samples are drawn by it."""
     text: str
     source: str
     metadata: str = "{}"
@@ -28,13 +28,13 @@ class Document(NamedTuple):
 
 
 class DocumentsError(ValueError):
-    """A shard that cannot be read or a document that cannot be written; the message says which and what to do."""
+    """A shard that cannot be read, or a document that cannot be written."""
 
 
 def write_documents(path: str, documents: Iterable[Document]) -> tuple[int, int]:
-    """Writes one shard; returns the number of documents and the UTF-8 bytes of their texts.
+    """Write one shard and return the number of documents and the UTF-8 bytes of their texts.
 
-    `path` is anything fsspec opens. No documents give a valid shard of no rows.
+    `path` is anything that fsspec opens. Without documents, the shard is valid and has no rows.
     """
     num_documents = num_bytes = 0
     with fsspec.open(path, "wb", auto_mkdir=True) as file, pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
@@ -47,26 +47,26 @@ def write_documents(path: str, documents: Iterable[Document]) -> tuple[int, int]
 
 
 def read_documents(paths: Iterable[str]) -> Iterator[Document]:
-    """Every document of the shards, shard by shard in the order given, each in the order it was written."""
+    """Yield every document of the shards, in the order of the shards and within each as written."""
     for path in paths:
         for batch in read_batches(path):
             yield from batch
 
 
 def read_batches(path: str) -> Iterator[list[Document]]:
-    """The documents of one shard, a row group at a time."""
+    """Yield the documents of one shard, a row group at a time."""
     with fsspec.open(path, "rb") as file:
         try:
             reader = pq.ParquetFile(file)
         except pa.ArrowInvalid as error:
             raise DocumentsError(
-                f"{path}: not a Parquet file ({error}); it may be cut short. Remove it and run the step that wrote it."
+                f"{path}: not a Parquet file ({error}); it may be cut short. Delete it, and run its step again."
             ) from error
         names = reader.schema_arrow.names
         wrong = [name for name in SCHEMA.names if names.count(name) != 1]
         if wrong:
             raise DocumentsError(
-                f"{path}: columns are {names}, {wrong} missing or there twice; a shard of documents has "
+                f"{path}: columns are {names}; {wrong} must be there exactly once. Write the shard with "
                 f"{SCHEMA.names}, all strings."
             )
         for index in range(reader.num_row_groups):
@@ -83,8 +83,8 @@ def _row_groups(documents: Iterable[Document]) -> Iterator[tuple[list[Document],
             size = len(document.text.encode())
         except UnicodeEncodeError as error:
             raise DocumentsError(
-                f"document {document.id!r} of source {document.source!r}: text has no UTF-8 form ({error}); "
-                "decode the source strictly, or drop the document and count it."
+                f"document {document.id!r} of source {document.source!r}: text has no UTF-8 form ({error}). "
+                "Decode the source strictly, or drop the document and count it."
             ) from error
         group.append(document)
         group_bytes += size

@@ -1,4 +1,4 @@
-"""Edits: rules that take lines out of a text, before the rules after them judge what is left."""
+"""Edits: rules that remove lines from a text before the rules after them judge it."""
 
 import re
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ _CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
 
 
 def c4_lines(text: str, rule: C4Lines) -> str:
-    """The lines of a text that C4 keeps, without their citation marks; "" if it keeps none."""
+    """Return the lines that C4 keeps, without their citation marks; "" if it keeps none."""
     return "\n".join(_kept(text, rule))
 
 
 def changed_lines(before: str, after: str) -> list[str]:
-    """The lines of a text that are no lines of what is left of it: those that went, and those that lost marks."""
+    """Return the lines that were removed or changed."""
     left = set(after.splitlines())
     stripped = (line.strip() for line in before.splitlines())
     return [line for line in stripped if line and line not in left]
@@ -27,7 +27,7 @@ def _kept(text: str, rule: C4Lines) -> Iterator[str]:
         line = raw.strip()
         if rule.remove_citations:
             line = _CITATION.sub("", line).strip()
-        if len(line.split()) < rule.min_words:  # here, as in C4's code: a mark is no word of the line
+        if len(line.split()) < rule.min_words:  # as in C4's code: a citation mark is no word
             continue
         if rule.terminal_punctuation and (not line.endswith(rule.terminal_punctuation) or line.endswith("...")):
             continue

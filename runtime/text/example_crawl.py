@@ -1,7 +1,7 @@
-"""A small crawl that nobody had to fetch: docstrings of Python's own library as pages of a web site, in WARC files.
+"""A small crawl that needs no download: docstrings of Python's library as pages of a web site, in WARC files.
 
-Among the pages is what every crawl has: copies, nearly equal pages, a banner on all of them, pages of nothing but
-links, another language, an error page, a revisit, and pages that quote items of an evaluation set.
+The pages include what every crawl has: copies, nearly equal pages, a banner on every page, pages of links only, another
+language, an error page, a revisit, and pages that quote items of an evaluation set.
 """
 
 import gzip
@@ -16,13 +16,11 @@ from runtime.text.extraction.extracted import Text
 from runtime.text.extraction.python_source import read_docstrings
 
 MODULES = (
-    "argparse.py", "bisect.py", "calendar.py", "cmd.py", "codecs.py", "configparser.py", "contextlib.py", "copy.py",
-    "datetime.py", "decimal.py", "difflib.py", "doctest.py", "enum.py", "fractions.py", "ftplib.py", "functools.py",
-    "heapq.py", "inspect.py", "locale.py", "logging/__init__.py", "mailbox.py", "optparse.py", "pathlib.py",
-    "pickle.py", "random.py", "shutil.py", "smtplib.py", "statistics.py", "string.py", "subprocess.py", "tarfile.py",
-    "tempfile.py",
-    "textwrap.py", "threading.py", "typing.py", "unittest/case.py", "unittest/mock.py", "urllib/parse.py",
-    "urllib/request.py", "zipfile.py",
+    "argparse", "bisect", "calendar", "cmd", "codecs", "configparser", "contextlib", "copy", "datetime", "decimal",
+    "difflib", "doctest", "enum", "fractions", "ftplib", "functools", "heapq", "inspect", "locale", "logging/__init__",
+    "mailbox", "optparse", "pathlib", "pickle", "random", "shutil", "smtplib", "statistics", "string", "subprocess",
+    "tarfile", "tempfile", "textwrap", "threading", "typing", "unittest/case", "unittest/mock", "urllib/parse",
+    "urllib/request", "zipfile",
 )  # fmt: skip
 FILES = 3
 MIN_WORDS = 60
@@ -41,14 +39,15 @@ class Page(NamedTuple):
     status: str = "200 OK"
 
 
-def write_crawl(folder: pathlib.Path) -> None:
-    """Writes `crawl-N.warc.gz`, and `quoted.jsonl`, an evaluation set whose items are quoted by some of the pages."""
+def crawl_files() -> dict[str, bytes]:
+    """Return the bytes of `crawl-N.warc.gz`, and of `quoted.jsonl`, an evaluation set that some pages quote."""
     pages, items = _pages()
-    for number in range(FILES):
-        records = b"".join(gzip.compress(_record(page), mtime=0) for page in pages[number::FILES])
-        (folder / f"crawl-{number}.warc.gz").write_bytes(records)
+    files = {
+        f"crawl-{number}.warc.gz": b"".join(gzip.compress(_record(page), mtime=0) for page in pages[number::FILES])
+        for number in range(FILES)
+    }
     lines = "".join(json.dumps({"question": item, "answer": "yes"}) + "\n" for item in items)
-    (folder / "quoted.jsonl").write_text(lines)
+    return {**files, "quoted.jsonl": lines.encode()}
 
 
 def _pages() -> tuple[list[Page], list[str]]:
@@ -71,12 +70,12 @@ def _pages() -> tuple[list[Page], list[str]]:
 def _texts() -> Iterator[tuple[str, str]]:
     library = pathlib.Path(sysconfig.get_path("stdlib"))
     for module in MODULES:
-        path = library / module
-        if not path.exists():  # a version of Python that has it elsewhere
+        path = library / f"{module}.py"
+        if not path.exists():  # some versions of Python have it elsewhere
             continue
         for found in read_docstrings(path.read_bytes()):
             if isinstance(found, Text) and len(found.text.split()) >= MIN_WORDS:
-                yield f"{module.removesuffix('.py')}/{found.anchor or 'about'}", found.text
+                yield f"{module}/{found.anchor or 'about'}", found.text
 
 
 def _body(name: str, text: str) -> str:
@@ -89,8 +88,8 @@ def _body(name: str, text: str) -> str:
 
 def _record(page: Page) -> bytes:
     body = f"<nav>{_LINKS}</nav><main>{page.body}{_BANNER}</main>"
-    shown = f"<html><head><title>{page.path}</title></head><body>{body}</body></html>"
-    answer = f"HTTP/1.1 {page.status}\r\nContent-Type: text/html; charset=utf-8\r\n\r\n{shown}".encode()
+    document = f"<html><head><title>{page.path}</title></head><body>{body}</body></html>"
+    answer = f"HTTP/1.1 {page.status}\r\nContent-Type: text/html; charset=utf-8\r\n\r\n{document}".encode()
     headers = (
         f"WARC/1.0\r\nWARC-Type: {page.kind}\r\nWARC-Target-URI: https://toys.example/{page.path}\r\n"
         f"Content-Type: application/http; msgtype=response\r\nContent-Length: {len(answer)}\r\n\r\n"

@@ -1,10 +1,9 @@
-"""Filter rules: which texts a source keeps, as plain values. Defaults are the thresholds of the papers cited.
+"""Filter rules: which texts a source keeps, as plain values. Defaults are the thresholds of the cited papers.
 
-A rule says when a document is dropped; the rules of a source apply in order and the first that fails names the
-reason. An edit among them takes lines out of the text that the rules after it judge and that is kept. Characters are
-Unicode code points, words are what stands between white space (Unicode's, the no-break space among it), lines and
-paragraphs that are empty do not count.
-`runtime.text.filters` evaluates the rules, `runtime.text.edits` the edits.
+The rules of a source apply in order, and the first that a document fails names the reason of its drop. An edit among
+them removes lines from the text that is kept and that later rules judge. Characters are Unicode code points, words are
+separated by Unicode's white space, and empty lines and paragraphs do not count. `runtime.text.filters` evaluates the
+rules, `runtime.text.edits` the edits.
 """
 
 import dataclasses
@@ -12,7 +11,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Length:
-    """Too short to learn from, or too long to be one text."""
+    """Limits of length: too short to learn from, or too long to be one text."""
 
     min_words: int
     max_words: int | None = None
@@ -27,20 +26,20 @@ class GopherQuality:
     min_mean_word_length: float = 3.0
     max_mean_word_length: float = 10.0
     max_symbols_per_word: float = 0.1
-    """Hash signs, and apart from them ellipses."""
+    """Hash signs; ellipses have the same limit."""
     max_bullet_lines: float = 0.9
     max_ellipsis_lines: float = 0.3
     min_alphabetic_words: float = 0.8
     min_stop_words: int = 2
-    """How many of the, be, to, of, and, that, have, with occur."""
+    """How many of the words the, be, to, of, and, that, have, with occur."""
 
 
 @dataclasses.dataclass(frozen=True)
 class GopherRepetition:
     """Repetition within a document (arXiv:2112.11446, appendix A.1.1, table A1).
 
-    The paper leaves open whether the first occurrence of a duplicate counts; here, as in DataTrove, only the
-    later ones do. A character covered by several duplicate n-grams counts once.
+    The paper does not say whether the first occurrence of a duplicate counts; here, as in DataTrove, only later ones
+    do. A character covered by several duplicate n-grams counts once.
     """
 
     max_duplicate_lines: float = 0.30
@@ -48,7 +47,7 @@ class GopherRepetition:
     max_duplicate_line_characters: float = 0.20
     max_duplicate_paragraph_characters: float = 0.20
     max_top_ngram_characters: tuple[tuple[int, float], ...] = ((2, 0.20), (3, 0.18), (4, 0.16))
-    """(n, share of the characters in all occurrences of the most frequent n-gram)."""
+    """(n, the share of characters in all occurrences of the most frequent n-gram)."""
     max_duplicate_ngram_characters: tuple[tuple[int, float], ...] = (
         (5, 0.15),
         (6, 0.14),
@@ -63,14 +62,14 @@ class GopherRepetition:
 class C4Lines:
     """The line rules of C4 (arXiv:1910.10683, section 2.2, and its code for the last three fields): an edit.
 
-    A text of which no line is left is dropped.
+    A text without a line left is dropped.
     """
 
     terminal_punctuation: tuple[str, ...] = (".", "?", "!", '"', "'")
-    """A line that ends in none of them goes, and so does one that ends in three dots. Empty: all endings are good;
-    FineWeb left this rule out, since it drops 30 % of the tokens (arXiv:2406.17557, section 3.5)."""
+    """A line without one of these endings goes, and so does one that ends in three dots. Empty allows all endings:
+    FineWeb left this rule out, because it drops 30 % of the tokens (arXiv:2406.17557, section 3.5)."""
     min_words: int = 3
-    """Counted when citation marks are gone."""
+    """Words of a line, citation marks excluded."""
     forbidden: tuple[str, ...] = (
         "javascript",
         "terms of use",
@@ -80,41 +79,43 @@ class C4Lines:
         "use of cookies",
         "use cookies",
     )
-    """A line with one of them goes; compared without case."""
+    """A line with one of these texts goes; case does not count."""
     max_word_characters: int = 1_000
     remove_citations: bool = True
-    """Marks such as [1], [edit] and [citation needed]."""
+    """Citation marks are [1], [edit] and [citation needed]."""
 
 
 @dataclasses.dataclass(frozen=True)
 class C4Document:
-    """The document rules of C4 (arXiv:1910.10683, section 2.2); `C4Lines` goes before it."""
+    """The document rules of C4 (arXiv:1910.10683, section 2.2), for use after `C4Lines`."""
 
     min_sentences: int = 5
-    """Runs of text that end in a terminal punctuation mark, which a quotation mark may follow."""
+    """A sentence ends in a terminal punctuation mark, which a quotation mark may follow."""
     forbidden: tuple[str, ...] = ("lorem ipsum", "{")
-    """A curly bracket says code; compared without case."""
+    """A curly bracket is a sign of code; case does not count."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BadWords:
     """C4's last rule (arXiv:1910.10683, section 2.2): a text with one of these words goes.
 
-    C4 took the "List of Dirty, Naughty, Obscene or Otherwise Bad Words"; which list is the recipe's to say.
+    C4 used the "List of Dirty, Naughty, Obscene or Otherwise Bad Words"; the recipe chooses the list.
     """
 
     words: tuple[str, ...]
-    """Words or phrases; compared without case, with no letter or digit beside them."""
+    """Words or phrases without a letter or digit beside them; case does not count."""
 
     def __post_init__(self) -> None:
         if not self.words:
-            raise ValueError("BadWords.words is empty, so the rule would keep everything; name the words.")
+            raise ValueError("BadWords.words is empty, so the rule would keep everything. Name the words.")
 
 
 @dataclasses.dataclass(frozen=True)
 class Language:
-    """The language of most of the text, by fastText's model of 176 languages (FineWeb: English at 0.65,
-    arXiv:2406.17557, section 3.3; C4: English at 0.99, by another model)."""
+    """The language of most of the text, by fastText's model of 176 languages.
+
+    FineWeb keeps English at 0.65 (arXiv:2406.17557, section 3.3), C4 at 0.99 by another model.
+    """
 
     languages: tuple[str, ...] = ("en",)
     """ISO 639 codes."""
@@ -123,22 +124,22 @@ class Language:
 
 @dataclasses.dataclass(frozen=True)
 class QualityScore:
-    """The score of a classifier that was trained from labelled pairs, as DCLM's (arXiv:2406.11794, section 4.4).
+    """The score of a classifier trained on labelled documents, like DCLM's (arXiv:2406.11794, section 4.4).
 
     The filter step names the classifier. Exactly one of the fields is given.
     """
 
     min_score: float | None = None
-    """Between 0 and 1: the probability of the positive class, as it was in training."""
+    """Between 0 and 1: the probability of the positive class in training."""
     keep_fraction: float | None = None
-    """Of the documents that come in, all rules before this one left aside; DCLM keeps 0.1."""
+    """The fraction of all incoming documents that are kept, whatever rules come before; DCLM keeps 0.1."""
 
     def __post_init__(self) -> None:
         if (self.min_score is None) == (self.keep_fraction is None):
-            raise ValueError(f"{self}: give one of min_score and keep_fraction.")
+            raise ValueError(f"{self}: give exactly one of min_score and keep_fraction.")
         for name, share in (("min_score", self.min_score), ("keep_fraction", self.keep_fraction)):
             if share is not None and not 0 < share <= 1:
-                raise ValueError(f"QualityScore.{name} is {share}; it is a share in (0, 1].")
+                raise ValueError(f"QualityScore.{name} is {share}. Set it above 0, up to 1.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,43 +154,45 @@ class FineWebQuality:
 
 @dataclasses.dataclass(frozen=True)
 class RepeatedPeriod:
-    """One n-gram over and over: what OLMo 2 found behind loss spikes (arXiv:2501.00656, section 3.1).
+    """Endless repetition of one n-gram, which OLMo 2 found behind loss spikes (arXiv:2501.00656, section 3.1).
 
-    There over tokens, here over words, since this step comes before any tokenizer; and over characters, white space
-    apart, for what has no words (ababab, rulers, a phrase spelled letter by letter).
+    OLMo 2 counts tokens. This rule counts words, because no tokenizer exists yet, and characters without white space,
+    for texts without words (ababab, rulers).
     """
 
     max_period: int = 13
     """Words."""
     max_repeats: int = 32
-    """A run of this many is dropped; of characters, where such runs make up the text."""
+    """A run of this many is dropped; for characters, if such runs make up the text."""
     max_period_characters: int = 64
     max_periodic_share: float = 0.5
-    """Of all characters, in runs of one period."""
+    """The share of all characters in runs of one period."""
 
     def __post_init__(self) -> None:
         if self.max_repeats < 2:
-            raise ValueError(f"RepeatedPeriod.max_repeats is {self.max_repeats}; one time is no repeat: 2 or more.")
+            raise ValueError(f"RepeatedPeriod.max_repeats is {self.max_repeats}. Set it to 2 or more.")
 
 
 @dataclasses.dataclass(frozen=True)
 class SingleCharacter:
-    """One character makes up most of the text, white space apart: rulers, backslashes, boxes, padding."""
+    """A character that makes up most of the text, white space excluded: rulers, backslashes, boxes, padding."""
 
     max_share: float = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
 class CodeLayout:
-    """Minified, generated or data files among source code (Codex, arXiv:2107.03374, section 3.1; the share of
-    letters and digits and the markers as in StarCoder, arXiv:2305.06161)."""
+    """Minified, generated or data files among source code (Codex, arXiv:2107.03374, section 3.1).
+
+    The share of letters and digits and the markers are StarCoder's (arXiv:2305.06161).
+    """
 
     max_line_characters: int = 1_000
     max_mean_line_characters: float = 100.0
     min_alphanumeric: float = 0.25
-    """Share of letters and digits in all characters."""
+    """The share of letters and digits in all characters."""
     generated_markers: tuple[str, ...] = ("generated by", "autogenerated", "auto-generated", "do not edit")
-    """In the first five lines; compared without case."""
+    """Texts in the first five lines; case does not count."""
 
 
 Rule = (

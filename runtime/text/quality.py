@@ -1,8 +1,8 @@
-"""A quality classifier: a linear model over the n-grams of words of a text, as fastText's, in one array.
+"""A quality classifier: a linear model over a text's word n-grams, like fastText's, in one array.
 
-A text is the mean of its n-grams (fastText: arXiv:1607.01759), each of them a row of the table that its hash names. A
-row is one number: with two classes, fastText's vectors and the layer behind them come to one weight an n-gram. It is
-kept as a NumPy array and a JSON file: nothing in it can run.
+A text is the mean of its n-grams (fastText: arXiv:1607.01759); each n-gram's hash selects a row of the table. With two
+classes, fastText's vectors and output layer reduce to one weight a row. The model is a NumPy array and a JSON file,
+without code.
 """
 
 import dataclasses
@@ -17,7 +17,8 @@ from runtime.text.hashing import mix
 
 WEIGHTS_FILE, DESCRIPTION_FILE = "weights.npy", "classifier.json"
 SCALE = 32.0
-"""A mean over hundreds of n-grams is small; this brings the rows to about unit length, where the learning rate fits."""
+"""A mean over hundreds of n-grams is small; this scale brings rows to about unit length, where the learning rate
+fits."""
 _MAX_LOG_ODDS = 32.0
 _STEPS = 1 << 14
 
@@ -27,13 +28,13 @@ class Features:
     """N-grams of texts, as rows of the table."""
 
     indices: np.ndarray
-    """uint32, one after the other."""
+    """uint32, of one text after the other."""
     lengths: np.ndarray
-    """int64, how many each text has."""
+    """int64, the number of n-grams of each text."""
 
 
 def features_of(batch: TextBatch, *, max_ngram_words: int, table_bits: int) -> Features:
-    """All n-grams of words of one to `max_ngram_words` words; words are letters and digits, without case."""
+    """Return all n-grams of one to `max_ngram_words` folded words."""
     words = batch.folded_words
     rows, documents = [], []
     for length in range(1, max_ngram_words + 1):
@@ -47,7 +48,7 @@ def features_of(batch: TextBatch, *, max_ngram_words: int, table_bits: int) -> F
 
 @dataclasses.dataclass(frozen=True)
 class QualityModel:
-    """Scores texts; the higher, the more a text is like the positive ones."""
+    """A trained model; a higher score is more like the positive documents."""
 
     weights: np.ndarray
     """float32, one an n-gram's row."""
@@ -59,11 +60,11 @@ class QualityModel:
         return len(self.weights).bit_length() - 1
 
     def scores(self, batch: TextBatch) -> np.ndarray:
-        """float64 in (0, 1): the probability of the positive class, as it was in training."""
+        """Return, float64 in (0, 1), the probability of the positive class in training."""
         return score_of(self.log_odds(batch))
 
     def log_odds(self, batch: TextBatch) -> np.ndarray:
-        """float64: what the scores are the sigmoid of."""
+        """Return, float64, the arguments of the sigmoid that gives the scores."""
         features = features_of(batch, max_ngram_words=self.max_ngram_words, table_bits=self.table_bits)
         documents = np.repeat(np.arange(batch.num_documents), features.lengths)
         sums = np.bincount(documents, self.weights[features.indices], minlength=batch.num_documents)
@@ -77,22 +78,24 @@ class QualityModel:
 
     @classmethod
     def load(cls, folder: str) -> "QualityModel":
-        """What `save` wrote to `folder`."""
+        """Load what `save` wrote to `folder`."""
         weights = read_array(f"{folder}/{WEIGHTS_FILE}")
         with fsspec.open(f"{folder}/{DESCRIPTION_FILE}", "rb") as file:
             described = json.loads(file.read())
         if described["scale"] != SCALE:
-            raise ValueError(f"{folder}: made with scale {described['scale']}, this code has {SCALE}; train it again.")
+            raise ValueError(
+                f"{folder}: made with scale {described['scale']}, this code has {SCALE}. Train the classifier again."
+            )
         return cls(weights, described["intercept"], described["max_ngram_words"])
 
 
 def score_of(log_odds: np.ndarray) -> np.ndarray:
-    """The sigmoid, which neither overflows nor reaches 0 or 1 within the range of a table of floats."""
+    """Return the sigmoid, which neither overflows nor reaches 0 or 1."""
     return 1 / (1 + np.exp(-np.clip(log_odds, -_MAX_LOG_ODDS, _MAX_LOG_ODDS)))
 
 
 class ScoreCounts:
-    """How many texts have which score, in steps too small to matter, so that shards can be added up."""
+    """Counts of texts by score, in steps too small to matter, so that shards can be added."""
 
     def __init__(self, counts: np.ndarray | None = None) -> None:
         self.counts = np.zeros(_STEPS, np.int64) if counts is None else counts
@@ -103,9 +106,11 @@ class ScoreCounts:
         self.counts += np.bincount((shares * (_STEPS - 1)).astype(np.int64), minlength=_STEPS)
 
     def min_score(self, keep_fraction: float) -> float:
-        """The lowest score of a step at which no more than this fraction of the texts is kept."""
+        """Return the lowest score of a step that keeps at most this fraction of the texts."""
         at_or_above = np.cumsum(self.counts[::-1])[::-1]
         step = int(np.argmax(at_or_above <= keep_fraction * at_or_above[0]))
         if at_or_above[step] > keep_fraction * at_or_above[0]:
-            raise ValueError(f"no score keeps as few as {keep_fraction:g} of the texts: too many have the highest.")
+            raise ValueError(
+                f"too many texts have the highest score to keep {keep_fraction:g} of them. Raise keep_fraction."
+            )
         return float(score_of(np.array(step * 2 * _MAX_LOG_ODDS / (_STEPS - 1) - _MAX_LOG_ODDS)))

@@ -1,7 +1,7 @@
-"""Ranged reads: the bytes or rows of a file that are asked for and little else, from disks and object stores.
+"""Ranged reads: only the bytes or rows that are asked for, from disks and object stores.
 
-A file that is opened on an object store reads ahead, by megabytes. Where a task takes one range of each of a thousand
-files that comes to all of them, and to all of them again for every task.
+An open file on an object store reads megabytes ahead. A task that takes one range of each of a thousand files would so
+read all of them, and every task again.
 """
 
 import io
@@ -13,40 +13,35 @@ import fsspec.core
 import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 
-from runtime.text.array_files import write_array
-
 GAP_BYTES = 1 << 16
-"""What lies between two rows is read too where it is no more than this, which takes less time than a request."""
+"""A smaller gap between two rows is read too: that is faster than another request."""
 BYTES_AT_ONCE = 64 << 20
 _NPY_HEADER_BYTES = 128
-"""Of a file of `write_rows`: the format pads its header to a multiple of 64, and ours take two."""
+"""The header of a file of rows: the format pads it to a multiple of 64, and ours take two."""
 
 
 def read_bytes(path: str, start: int, end: int) -> bytes:
-    """The bytes of a file from `start` up to `end`.
+    """Read the bytes of a file from `start` to before `end`.
 
     Raises:
-        ValueError: The file ends before that.
+        ValueError: the file ends before `end`.
     """
     system, name = fsspec.core.url_to_fs(path)
     data = system.cat_file(name, start=start, end=end) if start < end else b""
     if len(data) != end - start:
-        raise ValueError(f"{path}: ends {end - start - len(data)} bytes early; it was cut short: run its step anew.")
+        raise ValueError(
+            f"{path}: ends {end - start - len(data)} bytes early; it was cut short. Delete it, and run its step again."
+        )
     return data
 
 
-def write_rows(path: str, rows: np.ndarray) -> None:
-    """Writes an array of two dimensions as a .npy file."""
-    write_array(path, rows)
-
-
 def num_rows(path: str) -> int:
-    """How many rows a file of `write_rows` has."""
+    """Return the number of rows of a two-dimensional .npy file."""
     return _header(path)[0][0]
 
 
 def read_rows(path: str, rows: np.ndarray) -> np.ndarray:
-    """Some rows of a file of `write_rows`, by ascending numbers: mapped on a disk, else by as few requests as pay."""
+    """Read rows of a two-dimensional .npy file by ascending numbers: mapped on a disk, else in few requests."""
     system, name = fsspec.core.url_to_fs(path)
     if isinstance(system, LocalFileSystem):
         return np.load(name, mmap_mode="r")[rows]
@@ -68,19 +63,19 @@ def _header(path: str) -> tuple[tuple[int, int], np.dtype]:
     np.lib.format.read_magic(file)
     shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
     if is_fortran or len(shape) != 2 or file.tell() != _NPY_HEADER_BYTES:
-        raise ValueError(f"{path}: not a file of rows; run the step that wrote it anew.")
+        raise ValueError(f"{path}: not a file of rows. Delete it, and run its step again.")
     return (shape[0], shape[1]), dtype
 
 
 def _at_once(rows: np.ndarray, size: int) -> Iterator[list[tuple[int, int]]]:
-    """Places in `rows` that are read together, begin and end, and such runs that are read at once."""
+    """Yield lists of ranges in `rows`; each range is one request, and each list is read at once."""
     if not len(rows):
         return
     cuts = np.flatnonzero(np.diff(rows) * size > GAP_BYTES + size) + 1
     waiting: list[tuple[int, int]] = []
     num_bytes = 0
     for first, last in itertools.pairwise([0, *cuts.tolist(), len(rows)]):
-        # A run may be as long as the file.
+        # A range may be as long as the file.
         parts = np.flatnonzero(np.diff((rows[first:last] - rows[first]) * size // BYTES_AT_ONCE)) + 1 + first
         for begin, after in itertools.pairwise([first, *parts.tolist(), last]):
             length = (int(rows[after - 1] - rows[begin]) + 1) * size

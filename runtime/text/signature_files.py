@@ -1,8 +1,8 @@
-"""Signatures on disk: written shard by shard, read by ranges of keys, over as many shards and sources as there are.
+"""Signatures on disk: written shard by shard, read by ranges of keys over many shards and sources.
 
-A shard's folder holds `minhash.npy`, `ids.json` and files of keys (`runtime.text.key_files`): `text.bin`, by the
-SHA-256 of the text, and `band-NN.bin` for each band, by the hashes of the band. Documents of a list of such folders are
-numbered through; a file of the rows that stayed leaves the others out of the numbers.
+A shard's folder holds `minhash.npy`, `ids.json` and files of keys (`runtime.text.key_files`): `text.bin` by the SHA-256
+of the text, and `band-NN.bin` for each band. Documents of a list of folders are numbered one folder after the other,
+without rows that did not stay.
 """
 
 import json
@@ -18,11 +18,11 @@ from runtime.text.clusters import Components
 from runtime.text.dedup import band_keys, copies, signatures, text_keys
 from runtime.text.key_files import ALL_BUCKETS, Buckets, read_keys, records, write_keys
 from runtime.text.minhash import MinHash
-from runtime.text.ranged_reads import num_rows, read_rows, write_rows
+from runtime.text.ranged_reads import num_rows, read_rows
 
 NO_PAIRS = np.empty((0, 2), np.int64)
 PAIRS_HELD = 1 << 20
-"""Beyond so many they are joined to components, which are a pair a document at most."""
+"""More pairs than this are joined to components, which have at most one pair a document."""
 TEXT = "text"
 
 
@@ -35,15 +35,15 @@ class SignatureWriter:
         self._parts = [signatures([], parameters)]
 
     def add(self, ids: Sequence[str], texts: Sequence[str]) -> None:
-        """The next documents."""
+        """Add the next documents."""
         self._ids += ids
         self._parts.append(signatures(texts, self._parameters))
 
     def write(self, folder: str) -> int:
-        """Writes the folder; returns the number of documents."""
+        """Write the folder and return the number of documents."""
         exact, minhash = (np.concatenate(part) for part in zip(*self._parts, strict=True))
         texts, rows = text_keys(exact), np.arange(len(exact))
-        write_rows(f"{folder}/minhash.npy", minhash)
+        write_array(f"{folder}/minhash.npy", minhash)
         write_keys(f"{folder}/{TEXT}.bin", records(texts[:, 0], texts[:, 1], rows))
         for band, keys in enumerate(band_keys(minhash, self._parameters)):
             write_keys(f"{folder}/{band_name(band)}.bin", records(keys, texts[:, 0], rows))
@@ -53,7 +53,7 @@ class SignatureWriter:
 
 
 def band_name(band: int) -> str:
-    """The file of keys of a band, without its ending."""
+    """Return the name of a band's file of keys, without its suffix."""
     return f"band-{band:02d}"
 
 
@@ -66,7 +66,7 @@ class Keys(NamedTuple):
 
 
 class SignatureFile:
-    """The folder of one shard, or the rows of it that `kept`, a file of one truth value a row, says."""
+    """The folder of one shard, restricted to the rows that the file `kept` marks."""
 
     def __init__(self, folder: str, kept: str | None) -> None:
         self._folder = folder
@@ -77,7 +77,7 @@ class SignatureFile:
         return self._length
 
     def keys(self, name: str, buckets: Buckets) -> Keys:
-        """The keys of one file in this range; documents are places in this shard."""
+        """Return the keys of one file in this range; documents are places in this shard."""
         found = read_keys(f"{self._folder}/{name}.bin", buckets)
         places = found["row"].astype(np.int64)
         if self._kept is not None:
@@ -87,7 +87,7 @@ class SignatureFile:
         return Keys(found["key"], found["mark"], places)
 
     def minhash(self, places: np.ndarray) -> np.ndarray:
-        """uint32[places, hashes] of the documents at `places`, which ascend."""
+        """Return uint32[places, hashes] of the documents at ascending places."""
         return read_rows(f"{self._folder}/minhash.npy", self._rows_of(places))
 
     def ids(self, places: np.ndarray) -> list[str]:
@@ -101,7 +101,7 @@ class SignatureFile:
 
 
 def keys_of(files: Sequence[SignatureFile], name: str, buckets: Buckets = ALL_BUCKETS) -> Keys:
-    """Keys of all files in this range; holds 24 bytes a key."""
+    """Return the keys of all files in this range; takes 24 bytes a key."""
     parts = [
         found._replace(documents=found.documents + start)
         for start, file in zip(starts_of(files), files, strict=False)
@@ -111,14 +111,14 @@ def keys_of(files: Sequence[SignatureFile], name: str, buckets: Buckets = ALL_BU
 
 
 def exact_pairs(files: Sequence[SignatureFile], buckets: Buckets = ALL_BUCKETS) -> np.ndarray:
-    """Copies with the first document of their text: texts whose SHA-256 agree in 128 bits."""
+    """Return pairs of a copy and the first document of its text; 128 bits of the SHA-256 must agree."""
     return copies(*keys_of(files, TEXT, buckets)) if files else NO_PAIRS
 
 
 def near_pairs(
     files: Sequence[SignatureFile], bands: Sequence[int], parameters: MinHash, buckets: Buckets = ALL_BUCKETS
 ) -> np.ndarray:
-    """Pairs that connect all that meet in one of the bands and agree enough; a document is led by one other at most."""
+    """Return pairs that connect all documents that meet in a band and agree enough, at most one pair a document."""
     if not files or not bands:
         return NO_PAIRS
     meeting = [members(*keys_of(files, band_name(band), buckets)) for band in bands]
@@ -140,28 +140,18 @@ def near_pairs(
 
 
 def ids_of(files: Sequence[SignatureFile], documents: np.ndarray) -> dict[int, str]:
-    """Ids by number, of ascending numbers."""
+    """Return ids by ascending number."""
     found = [name for file, places in _by_file(files, documents) for name in file.ids(places)]
     return dict(zip(documents.tolist(), found, strict=True))
 
 
 def starts_of(files: Sequence[SignatureFile]) -> np.ndarray:
-    """Number of the first document of each file, and at the end the number of all."""
+    """Return the number of the first document of each file, with the total at the end."""
     return np.cumsum([0, *(len(file) for file in files)])
 
 
-def write_pairs(path: str, pairs: np.ndarray) -> None:
-    """Pairs of numbers, as they are."""
-    write_array(path, pairs.astype(np.int64))
-
-
-def read_pairs(path: str) -> np.ndarray:
-    """What `write_pairs` wrote."""
-    return read_array(path)
-
-
 def _by_file(files: Sequence[SignatureFile], documents: np.ndarray) -> list[tuple[SignatureFile, np.ndarray]]:
-    """Each file that has some of the ascending numbers, and where in it they are."""
+    """Return each file that has some of the ascending numbers, and their places in it."""
     starts = starts_of(files)
     cuts = np.searchsorted(documents, starts)
     spans = zip(files, starts[:-1], cuts[:-1], cuts[1:], strict=True)

@@ -1,14 +1,13 @@
-"""Spans: three sentences in a row that stand elsewhere in the corpus too (C4, arXiv:1910.10683, section 2.2).
+"""Spans: three sentences in a row that also occur elsewhere in the corpus (C4, arXiv:1910.10683, section 2.2).
 
-"We discarded all but one of any three-sentence span occurring more than once in the data set." Here, to the letter:
+"We discarded all but one of any three-sentence span occurring more than once in the data set." In detail:
 
-- A sentence ends behind one of . ! ? … 。 ！ ？, with the quotation marks and brackets behind it, where white space or
-  the end of the text follows; and at the end of a line. (C4's come from a model of English.)
-- Two spans are equal if their sentences are, in lower case and with every run of white space as one space.
-- A span of fewer than `min_words` words is none: C4's lines have three words at least, and three closing brackets say
-  nothing.
-- Spans are in order of document, and in a document of position. A span repeats another if it equals one that comes
-  before it and does not overlap it. The sentences of spans that repeat another go; what is left keeps its order.
+- A sentence ends after one of . ! ? … 。 ！ ？ and closing quotation marks and brackets, before white space or the end
+  of the text; and at the end of a line. (C4 uses a model of English.)
+- Two spans are equal if their sentences are, in lower case and with single spaces.
+- A span needs `min_words` words: C4's lines have three words at least.
+- A span repeats an equal span before it, in order of document and position, that it does not overlap. The sentences of
+  repeats are removed; the others keep their order.
 """
 
 import hashlib
@@ -26,14 +25,14 @@ _SENTENCE = re.compile(r"""\S(?:[^\n]*?[.!?…。！？]["'”’»)\]]*(?=\s|$)
 
 
 class Sentence(NamedTuple):
-    """Where a sentence stands, without the white space around it; positions are characters."""
+    """The place of a sentence in characters, without the white space around it."""
 
     start: int
     end: int
 
 
 def sentences(text: str) -> list[Sentence]:
-    """The sentences of a text, in order."""
+    """Return the sentences of a text, in order."""
     found = []
     for match in _SENTENCE.finditer(text):
         trimmed = match.group().rstrip()
@@ -42,9 +41,9 @@ def sentences(text: str) -> list[Sentence]:
 
 
 def span_keys(text: str, rule: RepeatedSpans) -> tuple[int, np.ndarray]:
-    """How many sentences a text has, and V16[sentences - 2]: a key for the span that begins at each.
+    """Return the number of sentences, and uint64[sentences - 2, 2]: a key for the span that begins at each.
 
-    Keys are 128 bits of BLAKE2b; a span of too few words has the key 0.
+    Keys are 128 bits of BLAKE2b; the key of a span of too few words is 0.
     """
     found = sentences(text)
     words = [text[sentence.start : sentence.end].lower().split() for sentence in found]
@@ -58,7 +57,7 @@ def span_keys(text: str, rule: RepeatedSpans) -> tuple[int, np.ndarray]:
 
 
 def without_sentences(text: str, gone: Sequence[bool]) -> str:
-    """A text without these of its sentences; where some went, the widest of the gaps around them stays."""
+    """Return a text without these sentences; of the gaps around removed ones, the widest stays."""
     found = sentences(text)
     kept = [place for place in range(len(found)) if not gone[place]]
     if not kept:
@@ -71,7 +70,7 @@ def without_sentences(text: str, gone: Sequence[bool]) -> str:
 
 
 def covered(num_sentences: int, repeats: Iterator[int] | Sequence[int]) -> np.ndarray:
-    """bool[sentences]: those of the spans that begin at these sentences."""
+    """Return bool[sentences]: the sentences of spans that begin at `repeats`."""
     gone = np.zeros(num_sentences, bool)
     for first in repeats:
         gone[first : first + SENTENCES_PER_SPAN] = True

@@ -9,8 +9,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 
 from runtime.text.documents import Document
 
-# Llama 3's own pattern (Meta's llama3 repository, llama/tokenizer.py): words keep their leading space, digits go
-# in groups of up to three, runs of white space keep the last space for the word that follows.
+# Llama 3's pattern (Meta's llama3 repository, llama/tokenizer.py): words keep their leading space, digits form groups
+# of up to three, and white space keeps its last space for the next word.
 LLAMA3_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -25,7 +25,7 @@ _RUN = re.compile(r"\s+|\S+")
 
 
 def train(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
-    """Specials have the ids 0 and 1, then come the 256 bytes, then the merges in the order they were learned."""
+    """Train a tokenizer; the special tokens have the ids 0 and 1, then come 256 bytes, then merges as learned."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -50,8 +50,7 @@ def train(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
 
 
 def _cut(text: str) -> Iterator[str]:
-    """Pieces without a run of blanks, or of anything else, that is longer than any word: what the trainer takes grows
-    with the square of the longest."""
+    """Yield pieces without long runs of blanks or other characters: the trainer's time is quadratic in the longest."""
     begin = 0
     for run in _RUN.finditer(text) if len(text) > LONGEST_RUN else ():
         for end in range(run.start() + LONGEST_RUN, run.end(), LONGEST_RUN):
@@ -61,20 +60,20 @@ def _cut(text: str) -> Iterator[str]:
 
 
 def sample_key(document: Document) -> int:
-    """Where a document stands in the order in which a sample takes them: by the hash of its id."""
+    """Return a document's place in the order in which samples take documents: the hash of its id."""
     return int.from_bytes(hashlib.blake2b(document.id.encode(), digest_size=8).digest(), "big")
 
 
 def keys_below(num_bytes: int, of_bytes: int) -> int:
-    """The key below which about `num_bytes` of a source of `of_bytes` lie; all keys lie below `EVERY_KEY`."""
+    """Return the key below which about `num_bytes` of a source of `of_bytes` are; all keys are below `EVERY_KEY`."""
     return EVERY_KEY if num_bytes >= of_bytes else EVERY_KEY * num_bytes // of_bytes
 
 
 def sampled(documents: Iterable[Document], *, below: int, num_bytes: int) -> list[Document]:
-    """Of the documents with keys below `below` those with the lowest that make `num_bytes`, in the order given.
+    """Return the documents with the lowest keys below `below` that make up `num_bytes`, in the order given.
 
-    Holds so many bytes and one document more, however many there are. Of what each shard of a source gives, the lowest
-    keys that make `num_bytes` are those of the whole source.
+    Memory holds `num_bytes` and one document more. Taking the lowest keys of each shard's sample gives the sample of
+    the whole source.
     """
     heap: list[tuple[int, int, Document]] = []
     total = 0
@@ -89,7 +88,8 @@ def sampled(documents: Iterable[Document], *, below: int, num_bytes: int) -> lis
 
 
 def last_key(keys_and_sizes: Iterable[tuple[int, int]], num_bytes: int) -> tuple[int, bool]:
-    """The last key that a sample of `num_bytes` takes, and whether there were so many bytes; -1 of no documents."""
+    """Return the last key that a sample of `num_bytes` takes (-1 without documents), and whether there were enough
+    bytes."""
     key, taken = -1, 0
     for key, size in sorted(keys_and_sizes):
         taken += size
@@ -99,5 +99,5 @@ def last_key(keys_and_sizes: Iterable[tuple[int, int]], num_bytes: int) -> tuple
 
 
 def size_of(document: Document) -> int:
-    """UTF-8 bytes of its text."""
+    """Return the UTF-8 bytes of the text."""
     return len(document.text.encode())

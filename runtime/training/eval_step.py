@@ -10,10 +10,9 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float32
 
 from runtime.model.computation import Computation, matmul_precision
-from runtime.model.config import LlamaConfig, Rope
-from runtime.model.llama import Llama
+from runtime.model.config import ModelConfig, Rope
+from runtime.model.model import Params
 from runtime.model.placement import check_placement, parameter_specs
-from runtime.model.rotary import inverse_frequencies
 from runtime.parallel.compiler_options import compiler_options
 from runtime.parallel.mesh import TOKEN_AXES, platform
 from runtime.training.kernel_choice import check_kernels
@@ -27,11 +26,11 @@ class TokenLosses(NamedTuple):
     has_target: Bool[Array, "batch sequence"]
 
 
-EvalStep = Callable[[Llama, Tokens, Tokens], TokenLosses]
+EvalStep = Callable[[Params, Tokens, Tokens], TokenLosses]
 
 
 def build_eval_step(
-    config: LlamaConfig,
+    config: ModelConfig,
     rope: Rope,
     mesh: Mesh,
     *,
@@ -43,9 +42,9 @@ def build_eval_step(
     program = eval_program(
         config, mesh, attention_kernel=attention_kernel, loss_kernel=loss_kernel, compute_dtype=compute_dtype
     )
-    frequencies = inverse_frequencies(rope, config.head_dim)
+    frequencies = config.build().frequencies(rope)
 
-    def step(params: Llama, tokens: Tokens, segment_ids: Tokens) -> TokenLosses:
+    def step(params: Params, tokens: Tokens, segment_ids: Tokens) -> TokenLosses:
         check_batch(tokens, config, mesh, 1)
         return program(params, tokens, segment_ids, frequencies)
 
@@ -53,7 +52,7 @@ def build_eval_step(
 
 
 def eval_program(
-    config: LlamaConfig,
+    config: ModelConfig,
     mesh: Mesh,
     *,
     attention_kernel: str,
@@ -75,10 +74,10 @@ def eval_program(
 
 
 @functools.cache
-def _eval_program(config: LlamaConfig, mesh: Mesh, computation: Computation, loss_kernel: str) -> Callable:
+def _eval_program(config: ModelConfig, mesh: Mesh, computation: Computation, loss_kernel: str) -> Callable:
     spread = computation.spread
 
-    def losses(params: Llama, tokens: Array, segment_ids: Array, frequencies: Array) -> TokenLosses:
+    def losses(params: Params, tokens: Array, segment_ids: Array, frequencies: Array) -> TokenLosses:
         labels, has_target = next_tokens(tokens, segment_ids, spread)
         batch = Batch(tokens, segment_ids, labels, has_target.astype(jnp.float32))
         # Labels come from the next device of the context axis: before the layers, not beside them.
@@ -99,7 +98,7 @@ def _eval_program(config: LlamaConfig, mesh: Mesh, computation: Computation, los
     mapped = jax.shard_map(
         losses,
         mesh=mesh,
-        in_specs=(parameter_specs(config), TOKEN_AXES, TOKEN_AXES, PartitionSpec()),
+        in_specs=(parameter_specs(config.build()), TOKEN_AXES, TOKEN_AXES, PartitionSpec()),
         out_specs=TOKEN_AXES,
         check_vma=False,
     )

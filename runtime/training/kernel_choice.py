@@ -20,7 +20,7 @@ from runtime.kernels import (
 from runtime.kernels.kernel_shape import KernelShape
 from runtime.kernels.scatter_blocks import ScatterKernel, layer_scatter_blocks, scatter_row
 from runtime.kernels.tuned_blocks import MIB, MosaicBlocks, SplashBlocks, TritonBlocks
-from runtime.model.config import LlamaConfig
+from runtime.model.config import ModelConfig
 from runtime.parallel.hosts import of_first_host
 from runtime.parallel.mesh import first_data_axis
 
@@ -271,7 +271,7 @@ def check_kernels(platform: str, *, attention_kernel: str, loss_kernel: str) -> 
 
 
 def described_scatter(
-    kernel: ScatterKernel, mesh: Mesh, model: LlamaConfig, shape: KernelShape, reduce_dtype: str
+    kernel: ScatterKernel, mesh: Mesh, model: ModelConfig, shape: KernelShape, reduce_dtype: str
 ) -> str:
     """In what parts the gradients of layers are scattered, by the columns of their matrices; as `described_blocks`."""
     if kernel == "xla":

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from runtime.model.config import LlamaConfig
+from runtime.model.config import ModelConfig
 from runtime.optim.skipping import LEAST_DEVIATION
 from runtime.tracking.events import EventLog
 from runtime.tracking.metrics import MetricsRow, MetricsTable
@@ -116,7 +116,7 @@ class FirstLoss(NamedTuple):
     tolerance: float
 
 
-def first_loss_of(model: LlamaConfig) -> FirstLoss:
+def first_loss_of(model: ModelConfig) -> FirstLoss:
     """ln(vocab_size), and half the variance of the logits, in nats.
 
     Behind the last norm a hidden state has the length sqrt(hidden_size), and the head's columns are drawn independently

@@ -14,14 +14,14 @@ from jaxtyping import Array, Bool, Float32, Int32
 
 from runtime.kernels.cross_entropy import CrossEntropy, linear_cross_entropy
 from runtime.kernels.scatter_blocks import ScatterKernel
-from runtime.model.computation import FORMS, Computation, Remat, Whole
-from runtime.model.config import LlamaConfig
-from runtime.model.llama import Llama
+from runtime.model.computation import Computation, Whole
+from runtime.model.config import ModelConfig
+from runtime.model.model import Frequencies, Params
 from runtime.model.placement import Sharded
-from runtime.model.rotary import Frequencies
-from runtime.parallel.collective_order import CollectiveOrder
 from runtime.parallel.mesh import copy_size, data_size, num_batch_parts, platform
 from runtime.parallel.spread import ALONE, Spread
+from runtime.platform.platform import PLATFORMS
+from runtime.platform.remat import Remat
 
 Scalar = Float32[Array, ""]
 Tokens = Int32[Array | np.ndarray, "batch sequence"]
@@ -39,7 +39,7 @@ class Batch(NamedTuple):
 
 def computation_on(
     mesh: Mesh,
-    config: LlamaConfig,
+    config: ModelConfig,
     *,
     attention_kernel: str,
     compute_dtype: jax.typing.DTypeLike,
@@ -49,16 +49,17 @@ def computation_on(
 ) -> Computation:
     """How the model runs on the devices of `mesh`."""
     dtype, spread = np.dtype(compute_dtype), Spread(model=mesh.shape["model"], context=mesh.shape["context"])
-    on_mesh = partial(Computation, attention_kernel, dtype, remat, spread=spread, forms=FORMS[platform(mesh)])
+    on_mesh = partial(Computation, attention_kernel, dtype, remat, spread=spread, platform=PLATFORMS[platform(mesh)])
     if copy_size(mesh) == 1:  # no layer holds a collective
         if scatter_kernel != "xla":
             raise ValueError(
                 f"scatter kernel {scatter_kernel!r}: each device of this mesh holds all parameters, and no gradient is "
                 "scattered; use scatter kernel 'xla'."
             )
-        return on_mesh(Whole(dtype), CollectiveOrder(by_data=False))
-    sharded = Sharded(config, tuple(dict(mesh.shape).items()), dtype, np.dtype(reduce_dtype), scatter_kernel)
-    return on_mesh(sharded, CollectiveOrder(by_data=platform(mesh) == "cpu"), regather=True)
+        return on_mesh(Whole(dtype))
+    return on_mesh(
+        Sharded(config.build(), tuple(dict(mesh.shape).items()), dtype, np.dtype(reduce_dtype), scatter_kernel)
+    )
 
 
 def next_tokens(
@@ -73,31 +74,30 @@ def next_tokens(
 
 
 def token_losses(
-    params: Llama,
+    params: Params,
     batch: Batch,
     frequencies: Frequencies,
     *,
     z_loss: Scalar,
-    config: LlamaConfig,
+    config: ModelConfig,
     computation: Computation,
     loss_kernel: str,
 ) -> CrossEntropy:
     """Objective, losses and log-normalisers of this device's own tokens."""
     own_tokens = computation.spread.own_tokens
-    hidden, head = params.own_hidden_states_and_head(
-        batch.tokens, batch.segment_ids, frequencies, config=config, computation=computation
+    hidden, head, auxiliary_loss = config.build().states(
+        params, batch.tokens, batch.segment_ids, frequencies, computation=computation
     )
-    return linear_cross_entropy(
-        hidden,
-        head,
-        own_tokens(batch.labels.reshape(-1)),
-        weights=own_tokens(batch.weights.reshape(-1)),
-        z_loss=z_loss,
-        kernel=loss_kernel,
+    weights = own_tokens(batch.weights.reshape(-1))
+    found = linear_cross_entropy(
+        hidden, head, own_tokens(batch.labels.reshape(-1)), weights=weights, z_loss=z_loss, kernel=loss_kernel
     )
+    if auxiliary_loss is None:
+        return found
+    return found._replace(objective=found.objective + jnp.sum(weights) * auxiliary_loss)
 
 
-def check_batch(tokens: Tokens, config: LlamaConfig, mesh: Mesh, num_microbatches: int) -> None:
+def check_batch(tokens: Tokens, config: ModelConfig, mesh: Mesh, num_microbatches: int) -> None:
     """Raises where a batch does not divide over the mesh, or is longer than the model can be asked for."""
     batch, sequence = tokens.shape
     parts, context, model = num_batch_parts(mesh) * num_microbatches, mesh.shape["context"], mesh.shape["model"]
@@ -113,6 +113,5 @@ def check_batch(tokens: Tokens, config: LlamaConfig, mesh: Mesh, num_microbatche
         )
     if sequence > config.max_position_embeddings:
         raise ValueError(
-            f"tokens: sequences of {sequence} tokens, and LlamaConfig.max_position_embeddings is "
-            f"{config.max_position_embeddings}."
+            f"tokens: sequences of {sequence} tokens, and max_position_embeddings is {config.max_position_embeddings}."
         )

@@ -10,19 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 from jaxtyping import Array, Float32
 
-from runtime.model.config import LlamaConfig
-from runtime.model.llama import Llama
-from runtime.model.placement import parameter_specs
+from runtime.model.config import ModelConfig
+from runtime.model.model import STACKED, Params, leaves_by_name
+from runtime.model.placement import is_spec, parameter_specs
 from runtime.parallel.collectives import splits
 from runtime.parallel.mesh import COPY_AXES
 from runtime.tracking.parts import Tensor
-from runtime.training.checkpoint_leaves import leaves_by_name
-
-STACKED = "layers."
-"""What the names of tensors that hold all layers begin with; the layers are their first axis."""
 
 
 def tensors_of(params: object) -> tuple[Tensor, ...]:
@@ -31,7 +27,7 @@ def tensors_of(params: object) -> tuple[Tensor, ...]:
     return tuple(Tensor(name, leaf.shape[0] if name.startswith(STACKED) else None) for name, leaf in named)
 
 
-def squares_of_parts(trees: Sequence[Llama], *, config: LlamaConfig, mesh: Mesh) -> Float32[Array, "trees parts"]:
+def squares_of_parts(trees: Sequence[Params], *, config: ModelConfig, mesh: Mesh) -> Float32[Array, "trees parts"]:
     """Sums of squares over all devices, inside `jax.shard_map`; each value counts once, whether split or copied.
 
     Args:
@@ -42,12 +38,12 @@ def squares_of_parts(trees: Sequence[Llama], *, config: LlamaConfig, mesh: Mesh)
     axes = tuple(axis for axis in COPY_AXES if sizes[axis] > 1)
     if not axes:
         return own
-    specs = jax.tree.leaves(parameter_specs(config), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
+    specs = jax.tree.leaves(parameter_specs(config.build()), is_leaf=is_spec)
     is_split = [bool(splits(spec, sizes)) for spec, tensor in zip(specs, tensors, strict=True) for _ in tensor.parts]
     return jnp.where(np.array(is_split), lax.psum(own.reshape(-1), axes).reshape(own.shape), own)
 
 
-def _own_squares(tree: Llama, tensors: Sequence[Tensor]) -> Float32[Array, "parts"]:
+def _own_squares(tree: Params, tensors: Sequence[Tensor]) -> Float32[Array, "parts"]:
     """Of what lies on this device."""
     sums = []
     for leaf, tensor in zip(jax.tree.leaves(tree), tensors, strict=True):

@@ -87,12 +87,12 @@ def continued(
     goes_on = restore in KEEP_THE_DATA_POSITION
     wanted: dict[str, Any] = {"params": saved.params}
     if restore in ("everything", "weights_and_optimizer"):
-        wanted |= {"mu": saved.mu, "nu": saved.nu, "count": saved.count}
+        wanted |= {"optimizer": saved.optimizer}
     if goes_on:
         kept = {name: saved.averages[name] for name in averages if name in saved.averages}
         wanted |= {"key": saved.key, "averages": kept}
     taken, _ = checkpoint.load(opened, wanted, partial=True)
-    anew = begun(like, seed, [field for field in ("mu", "nu", "count", "key", "history") if field not in wanted])
+    anew = begun(like, seed, [field for field in ("optimizer", "key", "history") if field not in wanted])
     state = with_averages(dataclasses.replace(like, **{"averages": {}} | taken | anew), averages)
     position = DataPosition.from_json(metadata["data_position"]) if goes_on else DataPosition()
     return _assembled(opened, state, metadata, position)

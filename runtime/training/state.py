@@ -9,12 +9,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Int32, Key, UInt32
+from jaxtyping import Array, Key, UInt32
 
-from runtime.model.config import LlamaConfig
-from runtime.model.llama import Llama
-from runtime.model.placement import bundle, check_placement, parameter_specs, shardings
+from runtime.model.config import ModelConfig
+from runtime.model.model import Params
+from runtime.model.placement import check_placement, is_spec, parameter_specs, shardings
+from runtime.optim.optimizer import ADAMW, Optimizer
 from runtime.optim.skipping import SkipHistory, empty_history
 
 # Purposes of `jax.random.fold_in(root, purpose)`: a new use of randomness gets a new number and disturbs no other.
@@ -22,13 +24,11 @@ INITIALIZATION = 0
 
 
 class TrainState(eqx.Module):
-    """Everything the train step reads and writes. All leaves are arrays; parameters and moments are float32."""
+    """Everything the train step reads and writes. All leaves are arrays; parameters are float32."""
 
-    params: Llama
-    mu: Llama
-    nu: Llama
-    averages: dict[str, Llama]  # by name; programs know them in the order of their sorted names
-    count: Int32[Array, ""]  # finished optimiser updates
+    params: Params
+    optimizer: optax.OptState
+    averages: dict[str, Params]  # by name; programs know them in the order of their sorted names
     key: UInt32[Array, "2"]  # data of the PRNG root; never changes, only folded into
     history: SkipHistory | None = None  # what the skip rule judges by; None where every update is taken
 
@@ -38,52 +38,81 @@ class TrainState(eqx.Module):
         return 0 if self.history is None else self.history.losses.shape[0]
 
 
-def state_specs(config: LlamaConfig, *, averages: Collection[str], with_history: bool = False) -> TrainState:
-    """The state's tree with a partition spec for each leaf: moments and averages lie where their parameters do."""
-    specs, everywhere = parameter_specs(config), PartitionSpec()
-    fields = {"params": specs, "mu": specs, "nu": specs, "averages": dict.fromkeys(averages, specs)}
-    history = None
-    if with_history:
-        history = bundle(SkipHistory, {field.name: everywhere for field in dataclasses.fields(SkipHistory)})
-    return bundle(TrainState, fields | {"count": everywhere, "key": everywhere, "history": history})
+def state_specs(state: TrainState, config: ModelConfig, optimizer: Optimizer = ADAMW) -> TrainState:
+    """Return the tree of `state` with a partition spec for each leaf.
+
+    Averages, and trees in the optimizer's state that have the parameters' structure, lie where the parameters do.
+    """
+    model, everywhere = config.build(), PartitionSpec()
+    specs = parameter_specs(model)
+    copied = jax.tree.map(lambda _: everywhere, state)
+    placed = optax.tree_map_params(
+        optimizer.build(model),
+        lambda _, spec: spec,
+        state.optimizer,
+        specs,
+        transform_non_params=lambda _: everywhere,
+        is_leaf=is_spec,
+    )
+    averages = dict.fromkeys(state.averages, specs)
+    return eqx.tree_at(lambda tree: (tree.params, tree.optimizer, tree.averages), copied, (specs, placed, averages))
 
 
 def initial_state(
-    config: LlamaConfig, seed: int, mesh: Mesh, *, averages: Collection[str] = (), skip_window_steps: int = 0
+    config: ModelConfig,
+    seed: int,
+    mesh: Mesh,
+    *,
+    averages: Collection[str] = (),
+    skip_window_steps: int = 0,
+    optimizer: Optimizer = ADAMW,
 ) -> TrainState:
     """The state before the first update: the same values on every mesh, each device making only what it holds.
 
     `averages` are the names of those to keep.
     """
     check_placement(config, mesh)
-    make = _initialization(config, mesh, tuple(sorted(averages)), skip_window_steps)
+    make = _initialization(config, mesh, tuple(sorted(averages)), skip_window_steps, optimizer)
     return make(jax.random.key_data(_root(seed)))
 
 
-def abstract_state(config: LlamaConfig, *, averages: Collection[str] = (), skip_window_steps: int = 0) -> TrainState:
-    """The state's tree with shapes and dtypes only; nothing is made."""
-    make = functools.partial(_first_state, config, averages=averages, skip_window_steps=skip_window_steps)
+def abstract_state(
+    config: ModelConfig,
+    *,
+    averages: Collection[str] = (),
+    skip_window_steps: int = 0,
+    optimizer: Optimizer = ADAMW,
+) -> TrainState:
+    """Return the state's tree with shapes and dtypes only; nothing is made."""
+    make = functools.partial(_first_state, config, optimizer, averages=averages, skip_window_steps=skip_window_steps)
     return jax.eval_shape(make, jax.ShapeDtypeStruct((2,), np.uint32))
 
 
-def placed_shapes(config: LlamaConfig, mesh: Mesh, averages: Collection[str], skip_window_steps: int) -> TrainState:
-    """The state's tree with shapes and shardings: what a checkpoint is laid out as on this mesh."""
+def placed_shapes(
+    config: ModelConfig,
+    mesh: Mesh,
+    averages: Collection[str],
+    skip_window_steps: int,
+    optimizer: Optimizer = ADAMW,
+) -> TrainState:
+    """Return the state's tree with shapes and shardings: what a checkpoint is laid out as on this mesh."""
     check_placement(config, mesh)
-    shapes = abstract_state(config, averages=averages, skip_window_steps=skip_window_steps)
-    specs = state_specs(config, averages=averages, with_history=skip_window_steps > 0)
+    shapes = abstract_state(config, averages=averages, skip_window_steps=skip_window_steps, optimizer=optimizer)
     return jax.tree.map(
         lambda shape, place: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=place),
         shapes,
-        shardings(specs, mesh),
+        shardings(state_specs(shapes, config, optimizer), mesh),
     )
 
 
 @functools.cache
-def _initialization(config: LlamaConfig, mesh: Mesh, averages: tuple[str, ...], skip_window_steps: int) -> Callable:
-    """The program that makes the first state; the seed is its argument, so that another one compiles nothing."""
-    make = functools.partial(_first_state, config, averages=averages, skip_window_steps=skip_window_steps)
-    specs = state_specs(config, averages=averages, with_history=skip_window_steps > 0)
-    return jax.jit(make, out_shardings=shardings(specs, mesh))
+def _initialization(
+    config: ModelConfig, mesh: Mesh, averages: tuple[str, ...], skip_window_steps: int, optimizer: Optimizer
+) -> Callable:
+    """Return the program that makes the first state; the seed is its argument, so that another one compiles nothing."""
+    make = functools.partial(_first_state, config, optimizer, averages=averages, skip_window_steps=skip_window_steps)
+    shapes = abstract_state(config, averages=averages, skip_window_steps=skip_window_steps, optimizer=optimizer)
+    return jax.jit(make, out_shardings=shardings(state_specs(shapes, config, optimizer), mesh))
 
 
 def _root(seed: int) -> Key[Array, ""]:
@@ -91,23 +120,27 @@ def _root(seed: int) -> Key[Array, ""]:
 
 
 def _first_state(
-    config: LlamaConfig, key: UInt32[Array, "2"], *, averages: Collection[str], skip_window_steps: int
+    config: ModelConfig,
+    optimizer: Optimizer,
+    key: UInt32[Array, "2"],
+    *,
+    averages: Collection[str],
+    skip_window_steps: int,
 ) -> TrainState:
     root = jax.random.wrap_key_data(key, impl="threefry2x32")
-    params = Llama.init(config, key=jax.random.fold_in(root, INITIALIZATION))
+    model = config.build()
+    params = model.init(jax.random.fold_in(root, INITIALIZATION))
     return TrainState(
         params=params,
-        mu=jax.tree.map(jnp.zeros_like, params),
-        nu=jax.tree.map(jnp.zeros_like, params),
+        optimizer=optimizer.build(model).init(params),
         averages={name: jax.tree.map(jnp.copy, params) for name in averages},
-        count=jnp.zeros((), jnp.int32),
         key=key,
         history=empty_history(skip_window_steps) if skip_window_steps else None,
     )
 
 
 def begun(like: TrainState, seed: int, fields: Collection[str]) -> dict[str, Any]:
-    """Those of the `fields` "mu", "nu", "count", "key" and "history" as they are before the first update.
+    """Return those of the `fields` "optimizer", "key" and "history" as they are before the first update.
 
     Args:
         like: shapes with shardings, which the arrays get.

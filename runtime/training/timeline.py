@@ -11,7 +11,7 @@ from typing import Protocol
 
 from runtime.data.mixing.policies import MixingPolicy
 from runtime.data.mixture import MixtureSchedule
-from runtime.model.config import LlamaConfig, Rope
+from runtime.model.config import ModelConfig, Rope
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Schedule
 from runtime.optim.skip_rule import SkipRule
@@ -35,7 +35,7 @@ class PhaseSettings(Protocol):
     @property
     def skip_batches(self) -> int: ...
     @property
-    def model(self) -> LlamaConfig: ...
+    def model(self) -> ModelConfig: ...
     @property
     def rope(self) -> Rope: ...
     @property

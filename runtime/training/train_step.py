@@ -13,22 +13,22 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float32, Int32
 
-from runtime.kernels.materialize import materialized
 from runtime.kernels.scatter_blocks import ScatterKernel, check_scatter_kernel
-from runtime.model.computation import REMATS, Computation, Remat, matmul_precision
-from runtime.model.config import LlamaConfig, Rope
-from runtime.model.llama import Llama
+from runtime.model.computation import Computation, matmul_precision
+from runtime.model.config import ModelConfig, Rope
+from runtime.model.model import Params, materialized
 from runtime.model.placement import check_placement
-from runtime.model.rotary import inverse_frequencies
-from runtime.optim.adamw import adamw, clip_by_global_norm
 from runtime.optim.averaging import all_averaged
-from runtime.optim.skipping import begun_anew, judged, remembered, unless
+from runtime.optim.optimizer import ADAMW, Optimizer
+from runtime.optim.skipping import judged, remembered, restarted, unless
 from runtime.parallel.compiler_options import compiler_options
 from runtime.parallel.mesh import BATCH_AXES, TOKEN_AXES, platform
+from runtime.platform.remat import Remat, check_remat
 from runtime.training.kernel_choice import check_kernels
 from runtime.training.objective import (
     Batch,
@@ -119,15 +119,17 @@ class ProgramOptions:
     reduce_dtype: jax.typing.DTypeLike = np.float32
     """What gradients are summed in over all devices."""
     scatter_kernel: ScatterKernel = "xla"
+    optimizer: Optimizer = ADAMW
 
     @classmethod
     def of(cls, source: Any, **changes: Any) -> "ProgramOptions":
-        """As the fields of the same names of `source` are (of a phase's config, say), but for `changes`."""
-        return cls(**{field.name: getattr(source, field.name) for field in dataclasses.fields(cls)} | changes)
+        """Return options with `source`'s fields of the same names (a phase's config, say), but for `changes`."""
+        names = [field.name for field in dataclasses.fields(cls) if field.name != "optimizer"]
+        return cls(**{name: getattr(source, name) for name in names} | changes)
 
 
 def build_train_step(
-    config: LlamaConfig, rope: Rope, mesh: Mesh, options: ProgramOptions, *, donate: bool = True
+    config: ModelConfig, rope: Rope, mesh: Mesh, options: ProgramOptions, *, donate: bool = True
 ) -> TrainStep:
     """`step(state, tokens, segment_ids, hyperparameters) -> (state, metrics)`; calls with equal arguments share it.
 
@@ -138,7 +140,7 @@ def build_train_step(
         ValueError: a kernel, a policy or the mesh does not suit the model or the devices, or a batch not the mesh.
     """
     program = train_program(config, mesh, options, donate=donate)
-    frequencies = inverse_frequencies(rope, config.head_dim)
+    frequencies = config.build().frequencies(rope)
 
     def step(
         state: TrainState, tokens: Tokens, segment_ids: Tokens, hyperparameters: Hyperparameters
@@ -154,7 +156,7 @@ def build_train_step(
     return step
 
 
-def train_program(config: LlamaConfig, mesh: Mesh, options: ProgramOptions, *, donate: bool) -> Callable:
+def train_program(config: ModelConfig, mesh: Mesh, options: ProgramOptions, *, donate: bool) -> Callable:
     """The program of `build_train_step`, not yet compiled: for machines that are not there, too.
 
     Its arguments: state, tokens, segment ids, the hyperparameters as one float32 array, and the rotary frequencies.
@@ -162,7 +164,7 @@ def train_program(config: LlamaConfig, mesh: Mesh, options: ProgramOptions, *, d
     check_placement(config, mesh)
     check_kernels(platform(mesh), attention_kernel=options.attention_kernel, loss_kernel=options.loss_kernel)
     check_scatter_kernel(platform(mesh), options.scatter_kernel)
-    _check_remat(options.remat)
+    check_remat(options.remat)
     if options.num_microbatches < 1:
         raise ValueError(f"num_microbatches is {options.num_microbatches}; it must be at least 1.")
     computation = computation_on(
@@ -176,15 +178,23 @@ def train_program(config: LlamaConfig, mesh: Mesh, options: ProgramOptions, *, d
     )
     reduce_dtype = np.dtype(options.reduce_dtype)
     return _train_program(
-        config, mesh, computation, options.loss_kernel, options.num_microbatches, reduce_dtype, donate
+        config,
+        mesh,
+        computation,
+        options.optimizer,
+        options.loss_kernel,
+        options.num_microbatches,
+        reduce_dtype,
+        donate,
     )
 
 
 @functools.cache
 def _train_program(
-    config: LlamaConfig,
+    config: ModelConfig,
     mesh: Mesh,
     computation: Computation,
+    optimizer: Optimizer,
     loss_kernel: str,
     num_microbatches: int,
     reduce_dtype: np.dtype,
@@ -197,6 +207,8 @@ def _train_program(
         for axes in (BATCH_AXES, (*BATCH_AXES, "context"), (*BATCH_AXES, "context", "model"))
     )
     context = tuple(axis for axis in ("context",) if spread.context > 1)
+    model = config.build()
+    transformation = optimizer.build(model)
 
     def update(
         state: TrainState, tokens: Array, segment_ids: Array, packed: Array, frequencies: Array
@@ -208,7 +220,7 @@ def _train_program(
         # A batch without any target has weights 0 and gradients 0, not 0/0: the loop tells it by `num_targets`.
         weights = has_target.astype(jnp.float32) / jnp.maximum(num_targets, 1).astype(jnp.float32)
 
-        def objective(params: Llama, batch: Batch) -> tuple[Array, tuple[Array, tuple[Array, Array]]]:
+        def objective(params: Params, batch: Batch) -> tuple[Array, tuple[Array, tuple[Array, Array]]]:
             result = losses(params, batch, frequencies, z_loss=told["z_loss"])
             own, normalizer = spread.own_tokens(batch.weights.reshape(-1)), result.log_normalizer
             figures = [own * result.loss, own * jnp.square(normalizer), own * normalizer]
@@ -219,8 +231,7 @@ def _train_program(
         batch = order.after(batch, (labels, weights), tokens)
         computed = _gradients(objective, state.params, batch, num_microbatches)
         gradients, figures, per_token = order.after(computed, computed, tokens)
-        if platform(mesh) == "gpu" and computation.unrolled_layers(config.num_hidden_layers) > 1:
-            gradients = dataclasses.replace(gradients, layers=materialized(gradients.layers))
+        gradients = materialized(model, gradients, computation)
         row_targets = order.after(row_targets, computed, tokens)
         if mesh.shape["replica"] > 1:
             sent = jax.tree.map(lambda leaf: leaf.astype(reduce_dtype), gradients)
@@ -235,22 +246,19 @@ def _train_program(
         squares = functools.partial(squares_of_parts, config=config, mesh=mesh)
         (of_gradient,) = squares([gradients])
         grad_norm = jnp.sqrt(jnp.sum(of_gradient))
-        count = state.count + 1
-        result = adamw(
+        step, optimizer_state = transformation.update(
+            gradients,
+            state.optimizer,
             state.params,
-            clip_by_global_norm(gradients, grad_norm, told["max_norm"]),
-            state.mu,
-            state.nu,
-            count=count,
-            **{name: told[name] for name in ("learning_rate", "weight_decay", "b1", "b2", "eps")},
+            grad_norm=grad_norm,
+            **{name: told[name] for name in optimizer.hyperparameters},
         )
-        new_state = TrainState(
-            params=result.params, mu=result.mu, nu=result.nu, averages=state.averages, count=count, key=state.key
-        )
+        params = optax.apply_updates(state.params, step)
+        new_state = TrainState(params=params, optimizer=optimizer_state, averages=state.averages, key=state.key)
         skip = None
         if state.history is not None:
             sigma, warmup_steps = told["skip_sigma"], told["skip_warmup_steps"]
-            history = begun_anew(state.history, told["skip_begins_anew"])
+            history = restarted(state.history, told["skip_begins_anew"])
             verdict = judged(history, loss, grad_norm, num_targets, sigma=sigma, warmup_steps=warmup_steps)
             history = remembered(history, verdict, loss, grad_norm)
             new_state = unless(verdict.is_bad, new_state, dataclasses.replace(state, history=None))
@@ -259,7 +267,7 @@ def _train_program(
         # After the selection: of an update that is left out, an average takes the weights that stay.
         averages = all_averaged(state.averages, new_state.params, decays)
         new_state = dataclasses.replace(new_state, averages=averages)
-        of_step, of_params = squares([result.step, new_state.params])
+        of_step, of_params = squares([step, new_state.params])
         if skip is not None:
             of_step = jnp.where(skip.is_skipped, 0.0, of_step)
         metrics = StepMetrics(
@@ -279,7 +287,7 @@ def _train_program(
         return new_state, metrics
 
     def program(state: TrainState, tokens: Array, segment_ids: Array, packed: Array, frequencies: Array) -> Any:
-        specs = state_specs(config, averages=tuple(state.averages), with_history=state.history is not None)
+        specs = state_specs(state, config, optimizer)
         everywhere = PartitionSpec()
         mapped = jax.shard_map(
             update,
@@ -295,8 +303,8 @@ def _train_program(
 
 
 def _gradients(
-    objective: Callable, params: Llama, batch: Batch, num_microbatches: int
-) -> tuple[Llama, Array, tuple[Array, Array]]:
+    objective: Callable, params: Params, batch: Batch, num_microbatches: int
+) -> tuple[Params, Array, tuple[Array, Array]]:
     """Of this device's share of the batch: gradients and figures, summed over micro-batches in float32, and losses and
     log-normalisers of its own tokens, each [micro-batch, token]."""
     differentiate = jax.grad(objective, has_aux=True)
@@ -325,8 +333,3 @@ def _all_rows(axes: tuple[str, ...], rows: Array) -> Array:
 
 def _sum_over(axes: tuple[str, ...], value: Array) -> Array:
     return lax.psum(value, axes) if axes else value
-
-
-def _check_remat(remat: str) -> None:
-    if remat not in REMATS:
-        raise ValueError(f"remat is {remat!r}; it must be one of {', '.join(REMATS)}.")

@@ -1,4 +1,4 @@
-"""Pins down: tests that docs/mistakes.md names exist, its links lead somewhere, and a row without a test says so."""
+"""Every test that docs/reference/mistakes.md names exists, and every link of the docs leads somewhere."""
 
 import ast
 import functools
@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/mistakes.md"
+PAGE = ROOT / "docs/reference/mistakes.md"
 TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def rows(page: str) -> list[list[str]]:
-    """The cells of every row of its tables, headings left out."""
+    """Return the cells of every row of its tables, without headings."""
     found = []
     for line in page.splitlines():
         if line.startswith("|") and not line.startswith(("|---", "| mistake |")):
@@ -28,13 +28,13 @@ NAMED = sorted({test for row in ROWS for test in TEST.findall(row[-1])})
 
 @functools.cache
 def functions_of(path: Path) -> frozenset[str]:
-    """Names of the tests that a file defines, read off its syntax tree: nothing of it is imported."""
+    """Return the names of the functions that a test file defines."""
     return frozenset(node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef))
 
 
 @functools.cache
 def anchors(path: Path) -> frozenset[str]:
-    """Of the headings of a page, as they are linked to."""
+    """Return the anchors of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
 
@@ -56,12 +56,19 @@ def test_no_mistake_stands_twice() -> None:
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("page", ["mistakes.md", "training.md", "recipe.md", "evaluation.md"])
-def test_every_relative_link_leads_to_a_file_and_its_heading(page: str) -> None:
-    links = [link for link in LINK.findall((ROOT / "docs" / page).read_text(encoding="utf-8")) if "://" not in link]
-    assert links
-    for link in links:
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_leads_to_a_file_and_its_heading(page: Path) -> None:
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
+        if "://" in link:
+            continue
         path, _, anchor = link.partition("#")
-        target = (ROOT / "docs" / (path or page)).resolve()
-        assert target.is_file(), link
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+def test_the_docs_have_at_most_thirty_thousand_words() -> None:
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in PAGES) <= 30_000

@@ -152,7 +152,7 @@ def test_a_later_stop_trains_only_the_added_steps_and_moving_it_back_is_done_at_
     later = ("--set", "deeper_starling.until_step=29", "--until", "deeper_starling")
     plan = finished("--dry-run", *later)
     assert plan.code == 2
-    assert "goes on from step 27 to 29" in plan.output
+    assert "continues from step 27 to 29" in plan.output
     extended = finished(*later)
     assert extended.code == 0, extended.output
     assert extended.started == ["deeper_starling"]

@@ -2,7 +2,7 @@
 
     python tests/end_to_end/tiny_tootsie.py --texts DIR
 
-With SECONDS_PER_UPDATE set, a phase waits as long before each update, so that a test can meet it half done.
+With SECONDS_PER_UPDATE set, a phase waits that long before each step, so that a test can interrupt it.
 """
 
 import argparse
@@ -12,20 +12,17 @@ import sys
 import time
 from collections.abc import Sequence
 
-from marin_dag.cli.main import main
 from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import Step
 from marin_dag.run.attempt import AttemptContext
+from pipelines import recipe
 from pipelines.corpus import Corpus
-from pipelines.fork_report import fork_report
-from pipelines.headline import headline
 from pipelines.roles import weights_by_source
 from pipelines.scales import LAPTOP, BatchSize, Boundaries
 from pipelines.source import DEGENERATE, Source, clean_documents
-from pipelines.stalls_beside_report import write_stalls
-from pipelines.tootsie import FOLLOW, RESULTS, tootsie
+from pipelines.tootsie import RESULTS, tootsie
 from runtime.evaluation.suites import TaskSpec
-from runtime.model.config import LlamaConfig
+from runtime.model.llama.config import LlamaConfig
 from runtime.optim.schedule import Cycles
 from runtime.text.extraction.formats import JsonLines
 from runtime.text.filter_rules import Length
@@ -130,7 +127,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def slow_down(seconds: float) -> None:
-    """Between two updates a phase asks whether to stop: here it waits for the answer."""
+    """Delay each step: a phase asks between two steps whether to stop."""
     stop_reason = AttemptContext.stop_reason
 
     def slow(context: AttemptContext) -> str:
@@ -143,15 +140,4 @@ def slow_down(seconds: float) -> None:
 if __name__ == "__main__":
     if "SECONDS_PER_UPDATE" in os.environ:
         slow_down(float(os.environ["SECONDS_PER_UPDATE"]))
-    sys.exit(
-        main(
-            build,
-            add_arguments=add_arguments,
-            name="tiny",
-            results=RESULTS,
-            summary=headline,
-            follow=FOLLOW,
-            with_forks=fork_report,
-            after_run=write_stalls,
-        )
-    )
+    sys.exit(recipe.main(build, name="tiny", add_arguments=add_arguments, results=RESULTS))

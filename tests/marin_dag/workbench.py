@@ -11,8 +11,8 @@ from marin_dag.cli.main import main
 from marin_dag.graph.assignments import parse_assignment
 from marin_dag.graph.graph import Graph
 from marin_dag.identity import code_identity as code
+from marin_dag.plan.lint import no_lint
 from marin_dag.plan.plan import Plan, make_plan
-from marin_dag.plan.remarks import no_remarks
 from marin_dag.store.prefix import open_store
 
 MODULE = "workbench_recipe"
@@ -104,8 +104,8 @@ class Workbench:
         self._capsys.readouterr()
         argv = ["--prefix", str(self.prefix), "--backend", "local", *arguments]
         recipe = self._recipe()
-        follow, remarks = getattr(recipe, "FOLLOW", None), getattr(recipe, "remarks", no_remarks)
-        code = main(recipe.build, name="bench", argv=argv, follow=follow, remarks=remarks)
+        follow, lint = getattr(recipe, "FOLLOW", None), getattr(recipe, "lint", no_lint)
+        code = main(recipe.build, name="bench", argv=argv, follow=follow, lint=lint)
         said = self._capsys.readouterr()
         return code, said.out + said.err
 

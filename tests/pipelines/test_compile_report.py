@@ -311,7 +311,7 @@ def test_a_compile_is_for_people_and_json_for_programs(tmp_path, capsys):
 def test_a_run_compiles_nothing_ahead_and_does_not_pass_over_the_wish(tmp_path, capsys, command):
     argv = [*command, "--scale", "8b", "--compile", "--prefix", str(tmp_path)]
     assert main(build, add_arguments=add_arguments, name="mine", argv=argv, only_dry_run=("--compile",)) == 1
-    assert "--compile belongs to --dry-run" in capsys.readouterr().err
+    assert "--compile needs --dry-run" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

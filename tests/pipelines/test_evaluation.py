@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from marin_dag.graph.resources import Gpu
 from pipelines.evaluation import evaluated
 from pipelines.scales import LAPTOP
-from runtime.model.config import LlamaConfig
+from runtime.model.llama.config import LlamaConfig
 from steps.ema_eval import check_machines
 from steps.train_phase import train_phase
 from tests.catalogue import expect_error

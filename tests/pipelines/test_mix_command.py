@@ -7,9 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from marin_dag.cli.main import main
 from marin_dag.graph.graph import Graph
-from pipelines import mix_command, tootsie
+from pipelines import tootsie
 from pipelines.mix_command import mix_to, rendered
 from pipelines.scales import LAPTOP
 from tests.catalogue import check_message
@@ -20,13 +19,7 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def run(tmp_path, capsys) -> Run:
     def call(*words: str) -> tuple[int, str, str]:
-        code = main(
-            tootsie.build,
-            add_arguments=tootsie.add_arguments,
-            name="tootsie",
-            commands=(mix_command.command(tootsie.source_tokens),),
-            argv=[*words, "--prefix", str(tmp_path / "runs")],
-        )
+        code = tootsie.main([*words, "--prefix", str(tmp_path / "runs")])
         printed = capsys.readouterr()
         return code, printed.out, printed.err
 

@@ -14,10 +14,11 @@ from marin_dag.graph.graph import Graph
 from pipelines.corpus import eight_b_corpus, laptop_corpus
 from pipelines.model_remarks import model_remarks
 from pipelines.scales import EIGHT_B, LAPTOP
-from pipelines.timeline import legs_in, phases_in, remarks
+from pipelines.timeline import legs_in, lint, phases_in
 from pipelines.tootsie import branches, phases
 from runtime.cost.matrix import MODELS
-from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig
+from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
+from runtime.model.llama.config import LlamaConfig
 from runtime.optim.schedule import Constant, Cosine
 
 
@@ -33,12 +34,12 @@ def eight_b():
 
 def said_of(step):
     """Of a phase, with the whole run that leads to it in the graph."""
-    found = remarks(Graph([step])).get(step.name, ())
-    return [(remark.text, dict(remark.cure)) for remark in found]
+    found = lint(Graph([step])).get(step.name, ())
+    return [(warning.text, dict(warning.cure)) for warning in found]
 
 
 def cured(step):
-    """The phase with what its only remark proposes."""
+    """The phase with what its only warning proposes."""
     ((_, cure),) = said_of(step)
     values = {field: json.loads(text) for field, text in cure.items()}
     return step.fork(f"{step.name}-cured", **values)
@@ -190,7 +191,7 @@ def test_every_pipeline_that_trains_has_it_said_in_its_plan(tmp_path, pipeline, 
 
     as_written = plan()
     assert as_written.returncode == 2, as_written.stderr
-    assert "perhaps not meant" not in as_written.stdout
+    assert "Warnings" not in as_written.stdout
     found = plan("--set", f"{phase}.model.initializer_range=1").stdout
     assert f"{phase}: model.initializer_range is 1, " in found
     assert f"--set {phase}.model.initializer_range=0." in found

@@ -6,7 +6,8 @@ from marin_dag.graph.step import StepContext, step
 from pipelines.reporting import graph_of, parents_of, recipe_of, with_report
 from pipelines.timeline import legs_in, phases_in
 from runtime.data.mixture import MixtureSchedule
-from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig
+from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
+from runtime.model.llama.config import LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Constant, Cycles, Linear, Rewarm, WsdS
 from runtime.report.recipe import described
@@ -103,7 +104,10 @@ def test_the_recipe_says_what_changes_and_nothing_else():
 
 
 def test_settings_are_described_in_words():
-    decay, rewarm = Linear(1.7e-3, 1.7e-4, 740_500, 79_500), Rewarm(1.7e-4, 1.7e-3, 0, 2_000)
+    decay, rewarm = (
+        Linear(1.7e-3, 1.7e-4, start_step=740_500, decay_steps=79_500),
+        Rewarm(1.7e-4, 1.7e-3, start_step=0, warmup_steps=2_000),
+    )
     assert described(decay) == "linear 1.7e-3 → 1.7e-4 over 79,500 steps from step 740,500"
     assert described(rewarm) == "rewarm 1.7e-4 → 1.7e-3 over 2,000 steps from step 0, then constant"
     assert described(LLAMA2_ROPE) == "theta 10,000, no scaling"

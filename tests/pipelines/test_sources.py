@@ -1,4 +1,4 @@
-"""Pins down: every component of the recipe has its data set, and sources say what they are."""
+"""Sources: every component of the recipe has its data set, and each source its role."""
 
 import argparse
 import fnmatch
@@ -25,6 +25,15 @@ from steps.evaluation_items import evaluation_items
 from steps.fetch import Wheel
 from tests.catalogue import expect_error
 
+
+@pytest.fixture
+def tmp_path(tmp_path):
+    """Return a folder with one name in every test, so that messages do not depend on the tests that run."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    return folder
+
+
 COMPONENTS = {name for value in vars(mixtures).values() if isinstance(value, dict) for name in value if name.islower()}
 STAGES = ["decontaminate", "dedup", "filter", "extract", "download"]
 
@@ -46,7 +55,7 @@ def test_every_component_of_the_mixtures_has_its_data_set():
         assert set(weights) <= set(sources)
 
 
-def test_the_laptop_has_seven_sources_that_play_every_role():
+def test_the_laptop_has_seven_sources_in_every_role():
     sources = laptop_sources()
     assert {source.role for source in sources.values()} == set(ROLES)
     assert len({source.fetch for source in sources.values()}) == len(sources) == 7
@@ -54,11 +63,11 @@ def test_the_laptop_has_seven_sources_that_play_every_role():
 
 
 @pytest.mark.parametrize("name", sorted(laptop_sources()))
-def test_a_laptop_source_goes_through_all_five_stages(name):
+def test_a_laptop_source_has_all_five_steps(name):
     assert stages(laptop_sources()[name]) == [f"{stage}/{name}" for stage in STAGES]
 
 
-def test_a_published_corpus_is_used_as_it_is_and_only_checked():
+def test_a_published_corpus_is_only_checked():
     dclm = eight_b_sources()["dclm_baseline"]
     assert stages(dclm) == ["decontaminate/dclm_baseline", "extract/dclm_baseline", "download/dclm_baseline"]
     assert dclm.decontamination == "report"
@@ -69,7 +78,7 @@ def test_compiled_packages_are_the_same_file_on_every_machine():
     assert [wheel.name for wheel in wheels if wheel.platform_tags] == ["scikit-learn"]
 
 
-def test_a_text_of_two_sources_stays_with_the_one_that_teaches_and_never_with_the_web():
+def test_a_text_of_two_sources_stays_in_the_one_of_higher_priority():
     documents = clean_documents(laptop_sources().values(), evaluation_items_step())
     deduplicated = {name: next(i.step for f, i in step.inputs if f == "documents") for name, step in documents.items()}
     before = {name: [item.step.name for item in step.config.against] for name, step in deduplicated.items()}
@@ -79,7 +88,7 @@ def test_a_text_of_two_sources_stays_with_the_one_that_teaches_and_never_with_th
     assert sorted(ROLES) == sorted(PRIORITY)
 
 
-def test_sources_whose_signatures_are_made_differently_are_refused_by_the_plan():
+def test_sources_with_different_signatures_are_refused_by_the_plan():
     documents = clean_documents(laptop_sources().values(), evaluation_items_step())
     web = next(item.step for field, item in documents["web"].inputs if field == "documents")
     assert dedup.check is not None
@@ -88,14 +97,8 @@ def test_sources_whose_signatures_are_made_differently_are_refused_by_the_plan()
         dedup.check(web.config.model_copy(update={"minhash": MinHash(num_bands=20)}))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"ngram_words": 128}, "ngram_words is 128; an index holds runs of at most 127 words"),
-        ({"ngram_words": 5}, r"min_field_words is 8, more than ngram_words \(5\)"),
-    ],
-)
-def test_runs_that_no_index_holds_are_refused_by_the_plan(changes, message):
+@pytest.mark.parametrize("changes", [{"ngram_words": 128}, {"ngram_words": 5}])
+def test_impossible_ngrams_are_refused_by_the_plan(changes):
     config = evaluation_items_step().config
     assert evaluation_items.check is not None
     evaluation_items.check(config.model_copy(update={"ngram_words": 127}))
@@ -116,7 +119,7 @@ def test_own_files_become_sources_in_the_role_of_their_name(tmp_path):
     assert {name: source.role for name, source in found.items()} == {"wiki_de": "encyclopedia", "notes": "web"}
 
 
-def test_every_packing_that_the_help_names_is_read(tmp_path):
+def test_every_packing_in_the_help_is_read(tmp_path):
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     named = re.findall(r"\*(\.jsonl\S*)", " ".join(parser.format_help().split()))
@@ -148,7 +151,7 @@ def test_another_name_of_the_same_role_changes_no_identity_from_download_to_trai
     assert {step.name for step in two.caches.values()} == {"tokenize/code_mine", "tokenize/my-diary-2024"}
 
 
-def test_the_page_of_an_own_corpus_says_so_and_calls_the_sources_by_their_files(tmp_path):
+def test_the_report_names_a_users_sources_by_their_files(tmp_path):
     own_file(tmp_path, "notes.jsonl.gz")
     own_file(tmp_path, "papers_mine.jsonl.gz", text="y")
     (report,) = tootsie(LAPTOP, corpus_of(str(tmp_path), LAPTOP))
@@ -160,7 +163,7 @@ def test_the_page_of_an_own_corpus_says_so_and_calls_the_sources_by_their_files(
     assert laptop.config.title == "Tootsie (laptop)"
 
 
-def test_two_own_files_of_one_name_are_refused_with_both_files(tmp_path):
+def test_two_files_of_one_name_are_refused(tmp_path):
     for name in ("notes.jsonl.gz", "notes.jsonl"):
         own_file(tmp_path, name, text=name)
     with expect_error(ValueError):
@@ -170,34 +173,33 @@ def test_two_own_files_of_one_name_are_refused_with_both_files(tmp_path):
 @pytest.mark.parametrize(
     "name", ["web_cafe\u0301s du Nord.jsonl", "web_caf\u00e9s du Nord.jsonl", "web_cafés du Nord.jsonl.gz"]
 )
-def test_a_letter_of_an_own_file_stays_in_its_label_without_its_accent(tmp_path, name):
+def test_a_label_has_letters_without_accents(tmp_path, name):
     own_file(tmp_path, name)
     assert list(corpus_sources(str(tmp_path))) == ["web_cafes-du-Nord"]
 
 
 @pytest.mark.parametrize("names", [("café", "cafè"), ("cafe", "café"), ("wiki_日本", "wiki_中国"), ("a b", "a-b")])
-def test_two_own_files_whose_names_are_one_label_are_refused_with_both_files(tmp_path, names):
+def test_two_files_of_one_label_are_refused(tmp_path, names):
     for name in names:
         own_file(tmp_path, f"{name}.jsonl", text=name)
-    _first, _second = sorted(names)
     with expect_error(ValueError):
         corpus_sources(str(tmp_path))
 
 
-def test_a_corpus_without_a_name_is_not_the_folder_one_stands_in(tmp_path, monkeypatch):
+def test_a_corpus_without_a_name_is_refused(tmp_path, monkeypatch):
     own_file(tmp_path, "web.jsonl")
     monkeypatch.chdir(tmp_path)
     with expect_error(UserError):
         corpus_sources("")
 
 
-def test_an_empty_file_of_a_folder_is_named(tmp_path):
+def test_an_empty_file_is_refused(tmp_path):
     (tmp_path / "notes.jsonl").touch()
     with expect_error(ValueError):
         corpus_sources(str(tmp_path))
 
 
-def test_two_own_files_of_one_content_are_refused_with_both_files(tmp_path):
+def test_two_files_of_one_content_are_refused(tmp_path):
     own_file(tmp_path, "notes.jsonl.gz")
     own_file(tmp_path, "code.jsonl.gz")
     with expect_error(ValueError):
@@ -205,14 +207,14 @@ def test_two_own_files_of_one_content_are_refused_with_both_files(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["__.jsonl.gz", "文書.jsonl.gz"])
-def test_a_file_whose_name_gives_no_label_is_named_with_the_cure(tmp_path, name):
+def test_a_file_without_a_label_is_refused(tmp_path, name):
     own_file(tmp_path, name)
     with expect_error(ValueError):
         corpus_sources(str(tmp_path))
 
 
 @pytest.mark.parametrize("other", ["notes.txt", "web.parquet", "more/web.jsonl", "web.json", "README.parquet"])
-def test_what_would_be_left_out_of_an_own_corpus_is_refused_and_companions_are_not(tmp_path, other):
+def test_files_that_would_not_be_read_are_refused(tmp_path, other):
     for name in (
         "web.jsonl",
         "README.txt",
@@ -232,38 +234,28 @@ def test_what_would_be_left_out_of_an_own_corpus_is_refused_and_companions_are_n
     assert list(corpus_sources(str(tmp_path))) == ["web"]
 
 
-@pytest.mark.parametrize(
-    ("name", "cure"),
-    [
-        ("web.ndjson", "Rename web.ndjson to web.jsonl: the format is the same. Convert"),
-        ("web.jsonlines.gz", "Rename web.jsonlines.gz to web.jsonl.gz: the format is the same. Convert"),
-        ("web.JSONL.GZ", "Rename web.JSONL.GZ to web.jsonl.gz: the format is the same. Convert"),
-        ("web.parquet", "lies in the folder itself. Convert"),
-        ("more/web.jsonl", "lies in the folder itself. Convert"),
-    ],
-)
-def test_files_that_are_none_to_read_are_named_where_there_are_no_others(tmp_path, name, cure):
+@pytest.mark.parametrize("name", ["web.ndjson", "web.jsonlines.gz", "web.JSONL.GZ", "web.parquet", "more/web.jsonl"])
+def test_a_folder_with_other_files_only_is_refused(tmp_path, name):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text('{"text": "A text."}\n')
-    with expect_error(ValueError) as refused:
+    with expect_error(ValueError):
         corpus_sources(str(tmp_path))
-    assert f": {name} would not be read" in str(refused.value)
 
 
-@pytest.mark.parametrize(("folder", "said"), [("none", "no such folder"), (".", r"no file matches \*\.jsonl or")])
-def test_a_corpus_that_is_not_there_or_empty_is_told_which_files_are_read(tmp_path, folder, said):
+@pytest.mark.parametrize("folder", ["none", "."])
+def test_a_missing_or_empty_corpus_is_refused(tmp_path, folder):
     with expect_error(UserError):
         corpus_sources(str(tmp_path / folder))
 
 
-def test_of_a_corpus_in_a_bucket_that_cannot_be_reached_that_is_said_and_not_that_there_is_no_folder(monkeypatch):
+def test_an_unreachable_bucket_is_not_reported_as_a_missing_folder(monkeypatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
     monkeypatch.setattr("marin_dag.store.gcs.FIRST_CONTACT_TIMEOUT_SECONDS", 0.5)
     with expect_error(UserError):
         corpus_sources("gs://bucket/texts")
 
 
-def test_a_corpus_in_a_bucket_is_read_where_it_lies(gcs_bucket):
+def test_a_corpus_may_be_in_a_bucket(gcs_bucket):
     url = f"gs://{gcs_bucket}/{uuid.uuid4().hex}"
     with fsspec.open(f"{url}/web_notes.jsonl", "wb") as file:
         file.write(b'{"text": "A page of notes."}\n')

@@ -1,21 +1,14 @@
 """`stalls` shows how long each phase waited for data, from the event logs of a run."""
 
-from marin_dag.cli.main import main
 from marin_dag.graph.graph import Graph
-from pipelines import stalls_command, tootsie
+from pipelines import tootsie
 from pipelines.scales import LAPTOP
 from runtime.tracking.events import EventLog
 from tests.catalogue import check_message
 
 
 def run(prefix, capsys, *words):
-    code = main(
-        tootsie.build,
-        add_arguments=tootsie.add_arguments,
-        name="tootsie",
-        commands=(stalls_command.COMMAND,),
-        argv=["stalls", *words, "--prefix", str(prefix)],
-    )
+    code = tootsie.main(["stalls", *words, "--prefix", str(prefix)])
     printed = capsys.readouterr()
     return code, printed.out, printed.err
 

@@ -18,7 +18,7 @@ def laptop():
 
 def said_of(step):
     found = validation_remarks(legs_in(phases_in([step]))).get(step.name, ())
-    return [(remark.text, dict(remark.cure)) for remark in found]
+    return [(warning.text, dict(warning.cure)) for warning in found]
 
 
 @pytest.mark.parametrize(("scale", "corpus"), [(LAPTOP, laptop_corpus), (EIGHT_B, eight_b_corpus)])

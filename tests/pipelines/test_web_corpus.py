@@ -1,4 +1,4 @@
-"""Pins down: a crawl becomes clean documents by a recipe of one page, and what was dropped can be read."""
+"""Web corpus: a crawl becomes clean documents, and the page of drops shows what was dropped."""
 
 import argparse
 import io
@@ -19,13 +19,20 @@ from marin_dag.run.live import LineDisplay
 from marin_dag.run.local.backend import LocalBackend
 from marin_dag.store.prefix import open_store
 from pipelines import web_corpus
-from pipelines.evaluation import stages_of
-from pipelines.reporting import graph_of, with_report
+from pipelines.reporting import graph_of, stages_of, with_report
 from runtime.report.markup import escaped
 from steps.report import report
 from steps.report_config import ReportConfig
 from tests.catalogue import expect_error
 from tests.steps.report_inputs import phase
+
+
+@pytest.fixture
+def tmp_path(tmp_path):
+    """Return a folder with one name in every test, so that messages do not depend on the tests that run."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    return folder
 
 
 def built(*argv):
@@ -36,24 +43,25 @@ def built(*argv):
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """What each step up to the page of drops gives for the crawl of its own making; where the page is; the prefix."""
+    """Return the results of the steps up to the page of drops for the built-in crawl, the page's path, and the
+    prefix."""
     prefix = tmp_path_factory.mktemp("runs")
     steps = {step.name: step for step in built().steps}
     wanted = Graph([steps["drops"]]).steps
-    store, told = open_store(str(prefix)), io.StringIO()
-    display = LineDisplay(Console(file=told), Console(file=told))
-    assert Run(wanted, store, LocalBackend(), display, command="").run() == 0, told.getvalue()
+    store, shown = open_store(str(prefix)), io.StringIO()
+    display = LineDisplay(Console(file=shown), Console(file=shown))
+    assert Run(wanted, store, LocalBackend(), display, command="").run() == 0, shown.getvalue()
     records = {step.name: Records(store).get(step.key) for step in wanted}
     return {name: record.result for name, record in records.items()}, prefix / records["drops"].output_path, prefix
 
 
-def test_each_step_finds_in_the_crawl_what_it_is_there_for(results):
+def test_each_step_drops_something_of_the_crawl(results):
     found = results[0]
     assert {"not a page: HTTP status", "not a page: revisit of an earlier record"} <= set(found["extract"]["dropped"])
     assert {"language: not en", "Gopher: too few words"} <= set(found["filter/rules"]["dropped"])
     assert set(found["filter/quality"]["dropped"]) == {"quality classifier"}
     assert set(found["dedup"]["dropped"]) == {"exact duplicate", "near duplicate"}
-    # The banner stands on all pages, and stays on the first.
+    # The banner is on all pages, and stays on the first.
     assert found["dedup/spans"]["num_edited"] == found["dedup/spans"]["num_documents"] - 1
     assert found["decontaminate"]["dropped"]["overlaps with quoted"] >= 1
     assert found["drops"]["num_documents"] == found["decontaminate"]["num_documents"] > 100
@@ -79,7 +87,7 @@ def test_the_page_of_drops_adds_up_and_shows_samples(results):
     assert any(line.startswith("- `") and "at least 0.65: " in line for line in lines)
 
 
-def test_own_crawls_evaluation_sets_and_wanted_texts_take_the_place_of_its_own(tmp_path):
+def test_a_users_crawl_replaces_the_built_in_one(tmp_path):
     (tmp_path / "crawl.warc.gz").write_bytes(b"")
     (tmp_path / "sets" / "toys").mkdir(parents=True)
     (tmp_path / "sets" / "toys" / "test.jsonl").write_text(json.dumps({"question": "?"}))
@@ -94,7 +102,7 @@ def test_own_crawls_evaluation_sets_and_wanted_texts_take_the_place_of_its_own(t
 
 
 @pytest.mark.parametrize("name", ["toys.jsonl.gz", "toys/test.parquet", "toys.json"])
-def test_an_evaluation_set_that_would_not_be_looked_for_is_refused(tmp_path, name):
+def test_an_unread_evaluation_set_is_refused(tmp_path, name):
     for other in ("math.jsonl", "README.md", ".cache/x.bin", name):
         (tmp_path / other).parent.mkdir(exist_ok=True)
         (tmp_path / other).write_text('{"question": "?"}')
@@ -155,7 +163,7 @@ def test_the_report_shows_every_step_of_the_chain_and_what_each_of_two_filters_d
             assert escaped(reason) in page
 
 
-def test_the_model_begins_to_read_while_the_rest_is_tokenized():
+def test_training_starts_while_text_is_tokenized():
     (train,) = (step for step in built().steps if step.name == "train")
     (cache,) = (item for field, item in train.inputs if field.startswith("caches"))
     assert cache.is_growing

@@ -1,9 +1,9 @@
-"""An extraction with pages that their reader dies of, done again and again until it comes through.
+"""An extraction with pages that end their reader's process, repeated until it succeeds.
 
     python -m tests.steps.deadly_page PREFIX CORPUS [ray]
 
-Each try is a fork of its own, and prints how it ended. In a Python that finds `SITECUSTOMIZE` as sitecustomize.py, and
-in its children, Resiliparse dies of a page that says "deadly".
+Each attempt is a fork, and prints how it ended. In a Python that finds `SITECUSTOMIZE` as sitecustomize.py, and in its
+children, Resiliparse dies of a page that says "deadly".
 """
 
 import os
@@ -48,7 +48,7 @@ def page(text: str) -> bytes:
 
 
 def write_corpus(folder: Path) -> None:
-    """Two archives of pages, the second of records; two deadly pages in the first, one in the second."""
+    """Write two archives, one of pages and one of records; two deadly pages in the first, one in the second."""
     folder.mkdir()
     with zipfile.ZipFile(folder / "pages.zip", "w") as archive:
         for number in range(6):

@@ -16,7 +16,8 @@ from marin_dag.run.context import ALONE
 from runtime.data.cache import TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.mixture import MixtureSchedule
-from runtime.model.config import LLAMA2_ROPE, LlamaConfig
+from runtime.model.config import LLAMA2_ROPE
+from runtime.model.llama.config import LlamaConfig
 from runtime.optim.schedule import Linear
 from runtime.tracking.events import read_events
 from runtime.tracking.metrics import MetricsTable

@@ -1,4 +1,4 @@
-"""Pins down: a page that ends the process that reads it is dropped under its name, and the crawl goes on."""
+"""Deadly pages: a page that ends its reader's process is dropped, and the crawl goes on."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ def corpus(tmp_path_factory):
 
 
 def run(prefix, corpus, *import_first):
-    """How each try ended, and the record of the step."""
+    """Return how each attempt ended, and the record of the step."""
     path = os.pathsep.join(map(str, (*import_first, ROOT)))
     command = [sys.executable, "-m", "tests.steps.deadly_page", str(prefix), str(corpus)]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}, check=False)
@@ -40,10 +40,10 @@ def texts(record, store):
     return {document.id.rpartition("/")[2]: document.text for document in read_documents(shards)}
 
 
-def test_a_page_that_ends_its_process_is_dropped_under_its_name_and_costs_no_other(corpus, tmp_path):
+def test_a_deadly_page_is_dropped_and_costs_no_other(corpus, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(deadly_page.SITECUSTOMIZE)
     tries, record, store = run(tmp_path / "deadly", corpus, tmp_path)
-    # One for each shard with such a page: the run that dies is the process itself here.
+    # One death for each shard with such a page, since the run is the process that dies.
     assert tries == [-signal.SIGSEGV] * 3 + [0]
     assert record.result["dropped"] == {DEADLY: 3}
     samples = read_samples(store.url(f"{record.output_path}/{record.result['dropped_samples']}"))

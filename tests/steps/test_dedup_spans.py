@@ -1,4 +1,4 @@
-"""Pins down: a sentence that goes stands in a document that stays, in its own source and in those before."""
+"""Dedup spans as a step: a removed sentence survives in a document that stays, across sources."""
 
 import pytest
 
@@ -16,7 +16,7 @@ END_OF_BANNER = BANNER.partition(". ")[2]
 
 @pytest.fixture
 def without_spans(run_alone):
-    """`without_spans(name, shards, *against)` -> the output, and its texts."""
+    """Return `without_spans(name, shards, *against)`, which returns the output and its texts."""
 
     def run(name, shards, *against, keys_per_task=8_000_000):
         documents = run_alone(written, WrittenConfig(shards=shards), f"{name}-written")

@@ -1,4 +1,4 @@
-"""Pins down: a page of Markdown shows the ids and texts of strangers as they are, and acts on nothing in them."""
+"""Drops table: ids and texts of documents are shown literally, whatever Markdown or HTML is in them."""
 
 import pytest
 from markdown_it import MarkdownIt
@@ -22,7 +22,7 @@ STRANGE = (
 
 
 def page_of(run_alone, tmp_path, text):
-    """Tokens of the page whose only sample has this text as its id, its detail and its excerpt."""
+    """Return the tokens of a page whose only sample has this text as id, detail and excerpt."""
     ledger = DropLedger(samples_per_reason=3)
     ledger.drop("too short", document_id=text, detail=text, text=text)
     ledger.write(str(tmp_path / "dropped.jsonl"))
@@ -36,7 +36,7 @@ def page_of(run_alone, tmp_path, text):
 
 
 @pytest.mark.parametrize("text", STRANGE)
-def test_a_sample_is_shown_as_it_is(run_alone, tmp_path, text):
+def test_a_sample_is_shown_literally(run_alone, tmp_path, text):
     tokens = page_of(run_alone, tmp_path, text)
     shown = next(token for token in reversed(tokens) if token.type == "inline").children
     line = " ".join(text.split())

@@ -6,7 +6,7 @@ import pytest
 
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
 from marin_dag.graph.step import Step
-from runtime.model.config import LlamaConfig
+from runtime.model.llama.config import LlamaConfig
 from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.train_phase import train_phase
 from tests.catalogue import expect_error

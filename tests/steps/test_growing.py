@@ -85,7 +85,7 @@ def phase_on(cache: Input[TokenizeResult], until_step: int) -> TrainPhaseConfig:
         rope=LLAMA2_ROPE,
         sequence_length=LENGTH,
         global_batch_size=4,
-        learning_rate=Linear(1e-3, 1e-4, 0, 10),
+        learning_rate=Linear(1e-3, 1e-4, start_step=0, decay_steps=10),
         weight_decay=0.0,
         b1=0.9,
         b2=0.95,

@@ -24,8 +24,9 @@ from marin_dag.values.changes import apply_text
 from runtime.data.batch import DataPosition
 from runtime.evaluation.trained_model import TrainedModel
 from runtime.interop.huggingface import SpecialTokens, state_dict, write_model
-from runtime.interop.huggingface_config import InteropError
-from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope
+from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
+from runtime.model.huggingface import InteropError
+from runtime.model.llama.config import LlamaConfig
 from runtime.training import checkpoint_leaves
 from runtime.training.checkpoint_reader import CheckpointError
 from steps.download import DownloadConfig, download
@@ -74,7 +75,8 @@ def imported(run_alone: Any) -> Import:
 
 def refuse_other_weights(phase: Input[TrainPhaseResult], folder: Path) -> None:
     """Every tensor is, bit for bit, what `transformers` reads from the folder, in float32."""
-    ours = dict(state_dict(TrainedModel.open(phase.join(phase.result.checkpoint)).params("hot", None)))
+    trained = TrainedModel.open(phase.join(phase.result.checkpoint))
+    ours = dict(state_dict(trained.description.config.build(), trained.params("hot", None)))
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).state_dict()
     assert set(ours) <= set(theirs)
     for name, value in ours.items():

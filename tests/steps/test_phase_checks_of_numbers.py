@@ -37,12 +37,18 @@ def checked(**changes: Any) -> TrainPhaseConfig:
         ({"weight_decay": float("inf")}, "weight_decay is inf, .* float32, where it is infinite"),
         ({"eps": 1e39}, r"eps is 1e\+39, .* infinite"),
         ({"max_norm": 1e39}, r"max_norm is 1e\+39, .* infinite"),
-        ({"learning_rate": Linear(1e-3, 1e39, 0, 8)}, r"learning_rate\.end_value is 1e\+39, .* infinite"),
-        ({"learning_rate": Rewarm(1e39, 1e-3, 0, 8)}, r"learning_rate\.init_value is 1e\+39, .* infinite"),
+        (
+            {"learning_rate": Linear(1e-3, 1e39, start_step=0, decay_steps=8)},
+            r"learning_rate\.end_value is 1e\+39, .* infinite",
+        ),
+        (
+            {"learning_rate": Rewarm(1e39, 1e-3, start_step=0, warmup_steps=8)},
+            r"learning_rate\.init_value is 1e\+39, .* infinite",
+        ),
         ({"skip": dataclasses.replace(RULE, sigma=1e39)}, r"skip\.sigma is 1e\+39, .* infinite"),
         ({"eps": 1e-39}, "eps is 1e-39, .* float32, where it may be 0"),
         (
-            {"learning_rate": Linear(1e-3, 1e-60, 0, 8)},
+            {"learning_rate": Linear(1e-3, 1e-60, start_step=0, decay_steps=8)},
             r"learning_rate\.end_value is 1e-60, .* it may be 0",
         ),
         (

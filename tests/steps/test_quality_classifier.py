@@ -1,4 +1,4 @@
-"""Pins down: a classifier trained on two kinds of documents keeps the wanted kind, with the same bytes each time."""
+"""Quality classifier as a step: it keeps the wanted kind of documents, with the same bytes each time."""
 
 import json
 from pathlib import Path
@@ -56,7 +56,7 @@ def trained(run_alone, tmp_path):
     return train
 
 
-def test_what_is_held_out_is_told_apart_and_how_well_is_in_the_result(trained):
+def test_the_result_has_the_accuracy_on_held_out_documents(trained):
     result = trained().result
     assert (result.num_positives, result.num_negatives) == (150, 120)
     assert 40 <= result.num_held_out <= 60
@@ -64,7 +64,7 @@ def test_what_is_held_out_is_told_apart_and_how_well_is_in_the_result(trained):
     assert min(result.held_out_positives_found, result.held_out_negatives_found) > 0.9
 
 
-def test_the_model_depends_on_the_texts_and_not_on_how_they_lie_in_shards(trained):
+def test_the_model_does_not_depend_on_shards(trained):
     one, same, other = trained("one"), trained("same", cut=99), trained("other", epochs=2)
 
     def model(found):
@@ -76,13 +76,13 @@ def test_the_model_depends_on_the_texts_and_not_on_how_they_lie_in_shards(traine
     assert model(one) != model(other)
 
 
-def test_about_so_many_documents_are_taken_of_each_class(trained):
+def test_each_class_gives_about_the_configured_number_of_documents(trained):
     result = trained(documents_per_class=60).result
     assert 40 <= result.num_positives <= 80
     assert 40 <= result.num_negatives <= 80
 
 
-def test_a_filter_keeps_by_score_or_by_fraction_what_the_classifier_likes(run_alone, tmp_path, trained):
+def test_a_filter_keeps_documents_by_score_or_by_fraction(run_alone, tmp_path, trained):
     mixed = documents(tmp_path, "mixed", [texts(TOYS, 20, 5) + texts(SPAM, 20, 6), texts(SPAM, 40, 7)])
     classifier = trained()
 
@@ -101,13 +101,13 @@ def test_a_filter_keeps_by_score_or_by_fraction_what_the_classifier_likes(run_al
     assert set(ids) <= {f"mixed/0/{number}" for number in range(20)}
 
 
-def test_a_rule_that_asks_and_a_classifier_belong_together(tmp_path):
+def test_a_quality_rule_needs_a_classifier(tmp_path):
     mixed = documents(tmp_path, "mixed", [["a text"]])
     with expect_error(ValueError):
         filter_documents.check(FilterConfig(documents=mixed, rules=(QualityScore(min_score=0.5),)))
 
 
-def test_a_number_of_a_rule_that_is_below_zero_is_refused_before_anything_runs(tmp_path):
+def test_a_negative_number_in_a_rule_is_refused_by_the_plan(tmp_path):
     mixed = documents(tmp_path, "mixed", [["a text"]])
     for rule, _said in (
         (Length(min_words=-1), r"Length\.min_words is -1"),
@@ -117,7 +117,7 @@ def test_a_number_of_a_rule_that_is_below_zero_is_refused_before_anything_runs(t
             filter_documents.check(FilterConfig(documents=mixed, rules=(Length(min_words=0), rule)))
 
 
-def test_too_few_documents_to_hold_some_out_are_an_error(run_alone, tmp_path):
+def test_too_few_documents_are_an_error(run_alone, tmp_path):
     one, other = documents(tmp_path, "one", [["a toy"]]), documents(tmp_path, "none", [[]])
     config = TrainQualityClassifierConfig(positives=(one,), negatives=(other,))
     with expect_error(UserError):

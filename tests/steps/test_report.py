@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from steps.report import report
-from steps.report_config import GraphNode, refuse_unknown_names
+from steps.report_config import GraphNode, check_names
 from tests.catalogue import expect_error
 from tests.steps.report_inputs import example
 
@@ -53,7 +53,7 @@ def test_names_that_nothing_has_are_refused_when_the_plan_is_made(tmp_path, chan
     if changes.get("scores"):
         changes = {"scores": {"other": config.scores["ocelot"]}}
     with expect_error(ValueError):
-        refuse_unknown_names(example(tmp_path, **changes))
+        check_names(example(tmp_path, **changes))
 
 
 def test_a_stage_that_is_none_is_refused(tmp_path):

@@ -1,11 +1,10 @@
-"""Pins down: own files become clean documents, the same bytes each time; each bad input is one clear message."""
+"""Text steps: own files become clean documents with the same bytes each time; each bad input is one message."""
 
 import gzip
 import hashlib
 import io
 import json
 import os
-import re
 import shutil
 import tarfile
 import zipfile
@@ -37,7 +36,16 @@ from steps.fetch import files_in, installed_python
 from steps.filter import FilterConfig, filter_documents
 from steps.input_tokenizer import InputTokenizerConfig, input_tokenizer, local_tokenizer
 from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
-from tests.catalogue import expect_error
+from tests.catalogue import check_message, expect_error
+
+
+@pytest.fixture
+def tmp_path(tmp_path):
+    """Return a folder with one name in every test, so that messages do not depend on the tests that run."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    return folder
+
 
 STORY = "Once there was a toy that wound itself every morning and walked to the window to look at the sea, alone."
 ITEM = {
@@ -102,7 +110,7 @@ def lines_of(documents, relative):
     return [json.loads(line) for line in Path(documents.join(relative)).read_text().splitlines()]
 
 
-def test_what_each_step_drops_is_counted_and_what_is_left_is_clean(run_alone, corpus, items, tmp_path):
+def test_the_drops_of_each_step_are_counted_and_the_rest_is_clean(run_alone, corpus, items, tmp_path):
     clean = chain(run_alone, corpus, items)
     assert texts_of(clean) == [TEXTS[0], TEXTS[4]]
     assert (clean.result.num_documents, clean.result.dropped) == (2, {"overlaps with toy": 1})
@@ -145,18 +153,14 @@ def test_an_empty_file_is_an_error(run_alone, tmp_path):
         extracted(run_alone, write_corpus(tmp_path / "corpus", []))
 
 
-def test_rules_that_drop_everything_are_an_error(run_alone, corpus):
+def test_rules_that_drop_everything_are_an_error(run_alone, corpus, tmp_path):
     documents = extracted(run_alone, corpus)
-    message = (
-        r"no document is left \(too few words: 5\)\. The rules drop the whole source.* The first is "
-        r"d{12}/stories\.jsonl\.gz#0: too few words: 21, at least 999; samples are in (\S+/dropped\.jsonl)\.$"
-    )
-    with expect_error(UserError) as error:
+    with expect_error(UserError):
         run_alone(filter_documents, FilterConfig(documents=documents, rules=(Length(min_words=999),)), "filter")
-    assert Path(re.search(message, str(error.value))[1]).read_text().count("\n") == 5
+    assert (tmp_path / "outputs/filter/dropped.jsonl").read_text().count("\n") == 5
 
 
-def test_lines_cut_from_documents_that_stay_are_counted_and_shown(run_alone, tmp_path):
+def test_removed_lines_are_counted_and_sampled(run_alone, tmp_path):
     separator = "\u2028menu"  # a line break to some, and none in a file of JSON lines
     texts = [STORY, f"Home\n{STORY}\nNäxt page[1]", f"{separator}\n{STORY}", "Home"]
     documents = extracted(run_alone, write_corpus(tmp_path / "corpus", texts))
@@ -174,7 +178,7 @@ def test_lines_cut_from_documents_that_stay_are_counted_and_shown(run_alone, tmp
     ]
 
 
-def test_a_filter_without_edits_has_none_to_show(run_alone, corpus):
+def test_a_filter_without_edits_counts_none(run_alone, corpus):
     config = FilterConfig(documents=extracted(run_alone, corpus), rules=(Length(min_words=5),))
     result = run_alone(filter_documents, config, "filter").result
     assert (result.num_edited, result.num_bytes_removed, result.removed_samples) == (0, 0, None)
@@ -190,7 +194,7 @@ def deduplicated(run_alone, folder, name, texts, **changes):
 WEB = [STORY, TEXTS[4], STORY.upper().replace(",", ";"), "A page that stands nowhere else."]
 
 
-def test_a_text_of_two_sources_stays_with_the_first_and_the_second_says_where_it_is(run_alone, tmp_path):
+def test_a_text_of_two_sources_stays_in_the_first(run_alone, tmp_path):
     book = deduplicated(run_alone, tmp_path, "book", [STORY, STORY, "A chapter on bread, and on nothing else at all."])
     web = deduplicated(run_alone, tmp_path, "web", WEB, against=(book,))
     assert texts_of(book) == [STORY, "A chapter on bread, and on nothing else at all."]
@@ -204,14 +208,14 @@ def test_a_text_of_two_sources_stays_with_the_first_and_the_second_says_where_it
     assert [len(cluster["exact"]) for cluster in clusters] == [1, 1]
 
 
-def test_a_copy_of_the_very_first_document_is_one_of_its_own_source(run_alone, tmp_path):
+def test_a_copy_of_the_first_document_counts_as_a_duplicate_of_its_own_source(run_alone, tmp_path):
     alone = deduplicated(run_alone, tmp_path, "alone", [STORY, TEXTS[4], STORY])
     assert alone.result.dropped == {"exact duplicate": 1}
     later = deduplicated(run_alone, tmp_path, "later", ["A page.", "A second page.", "A page."], against=(alone,))
     assert later.result.dropped == {"exact duplicate": 1}
 
 
-def test_a_document_that_overlaps_with_items_of_two_tasks_is_counted_by_the_first_in_it(run_alone, tmp_path):
+def test_a_document_with_items_of_two_tasks_counts_for_the_first_item_in_it(run_alone, tmp_path):
     tasks = {task: " ".join(f"{task}{number}" for number in range(14)) for task in ("first", "then")}
     for task, words in tasks.items():
         (tmp_path / "sets").mkdir(exist_ok=True)
@@ -225,7 +229,7 @@ def test_a_document_that_overlaps_with_items_of_two_tasks_is_counted_by_the_firs
     assert clean.result.hits_by_task == {"first": 1, "then": 1}
 
 
-def test_the_documents_that_stay_do_not_depend_on_how_many_tasks_compare_them(run_alone, tmp_path):
+def test_deduplication_does_not_depend_on_the_number_of_tasks(run_alone, tmp_path):
     texts = [*WEB, *TEXTS]
     one = deduplicated(run_alone, tmp_path, "one", texts)
     many = deduplicated(run_alone, tmp_path, "many", texts, keys_per_task=1)
@@ -234,7 +238,7 @@ def test_the_documents_that_stay_do_not_depend_on_how_many_tasks_compare_them(ru
     assert len(list((tmp_path / "outputs/dedup/many/pairs").iterdir())) == 15 * len(texts)
 
 
-def test_a_source_of_which_nothing_is_new_is_an_error(run_alone, tmp_path):
+def test_a_source_without_new_documents_is_an_error(run_alone, tmp_path):
     book = deduplicated(run_alone, tmp_path, "book", [STORY])
     with expect_error(UserError):
         deduplicated(run_alone, tmp_path, "web", [STORY], against=(book,))
@@ -251,7 +255,7 @@ def test_files_of_one_name_in_two_folders_keep_their_documents_apart(run_alone, 
     assert ids == [f"{'d' * 12}/{folder}/part-0.jsonl.gz#0" for folder in ("test", "train")]
 
 
-def test_what_a_file_is_called_where_it_lies_is_not_in_what_is_made_of_it(run_alone, tmp_path):
+def test_the_name_of_a_users_file_does_not_reach_the_documents(run_alone, tmp_path):
     made = []
     for name in ("notes.jsonl.gz", "other.jsonl.gz"):
         folder = write_corpus(tmp_path / name.split(".")[0], name=name)
@@ -268,7 +272,7 @@ def test_what_a_file_is_called_where_it_lies_is_not_in_what_is_made_of_it(run_al
         assert Path(one.join(shard)).read_bytes() == Path(other.join(shard)).read_bytes()
 
 
-def test_two_lines_of_one_id_are_named_with_both_lines_and_the_cure(run_alone, tmp_path):
+def test_two_lines_of_one_id_are_refused(run_alone, tmp_path):
     lines = [{"id": "a", "text": STORY}, {"text": STORY}, {"id": "b", "text": STORY}, {"id": "a", "text": "other"}]
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus/notes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -281,7 +285,7 @@ def test_two_lines_of_one_id_are_named_with_both_lines_and_the_cure(run_alone, t
     assert run_alone(extract, published, "extract-published").result.num_documents == 4
 
 
-def test_lines_that_cannot_be_read_are_a_warning_with_their_counts(run_alone, tmp_path, caplog):
+def test_unreadable_lines_are_a_warning_with_their_counts(run_alone, tmp_path, caplog):
     (tmp_path / "corpus").mkdir()
     lines = [json.dumps({"text": f"{STORY} {number}"}).encode() for number in range(400)]
     lines += [b'{"text": "na\xefve"}', b"not json", b"[1]"]
@@ -289,13 +293,10 @@ def test_lines_that_cannot_be_read_are_a_warning_with_their_counts(run_alone, tm
     found = extracted(run_alone, str(tmp_path / "corpus"))
     assert found.result.num_documents == 400
     (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
-    assert record.getMessage() == (
-        "left out: not UTF-8: 1, not a JSON object: 2, such as dddddddddddd/notes.jsonl.gz#line 401: not UTF-8: byte "
-        "0xef at offset 12: invalid continuation byte; samples are in dropped.jsonl"
-    )
+    check_message(record.getMessage())
 
 
-def test_a_damaged_file_costs_no_other_and_more_than_the_limit_are_an_error(run_alone, tmp_path, caplog):
+def test_damaged_files_cost_no_other_and_too_many_are_an_error(run_alone, tmp_path, caplog):
     for number in range(4):
         write_corpus(tmp_path / "corpus", [f"{STORY} {number}"], name=f"{number}.jsonl.gz")
     path = tmp_path / "corpus/2.jsonl.gz"
@@ -307,10 +308,10 @@ def test_a_damaged_file_costs_no_other_and_more_than_the_limit_are_an_error(run_
     found = extracted(run_alone, str(tmp_path / "corpus"), **limits)
     assert texts_of(found) == [f"{STORY} {number}" for number in (0, 1, 3)]
     assert found.result.dropped == {"damaged file": 1}
-    assert "damaged file left out: 2.jsonl.gz: cannot be unpacked" in caplog.text
+    check_message(caplog.messages[-2])
 
 
-def test_an_archive_that_cannot_be_listed_is_counted_and_sampled_and_what_of_it_can_be_read_stays(run_alone, tmp_path):
+def test_a_damaged_archive_is_counted_and_its_readable_members_stay(run_alone, tmp_path):
     (tmp_path / "corpus").mkdir()
     for number in range(3):
         with zipfile.ZipFile(tmp_path / f"corpus/{number}.zip", "w") as archive:
@@ -331,15 +332,12 @@ def test_an_archive_that_cannot_be_listed_is_counted_and_sampled_and_what_of_it_
     assert texts_of(found) == [f"{STORY} {number}" for number in (0, 2, 3, 4)]
     assert found.result.dropped == {"damaged file": 2}
     samples = lines_of(found, found.result.dropped_samples)
-    assert [(sample["id"], sample["detail"].partition(": ")[2][:26]) for sample in samples] == [
-        (f"{'d' * 12}/1.zip", "not a readable zip archive"),
-        (f"{'d' * 12}/3.tar", "not a readable tar archive"),
-    ]
+    assert [sample["id"] for sample in samples] == [f"{'d' * 12}/1.zip", f"{'d' * 12}/3.tar"]
     with expect_error(UserError):
         run_alone(extract, config.model_copy(update={"max_damaged_file_share": 0.1}), "strict")
 
 
-def test_what_is_no_page_in_a_web_archive_is_counted_and_no_reason_to_stop(run_alone, tmp_path):
+def test_other_records_of_a_web_archive_are_counted_and_no_error(run_alone, tmp_path):
     page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>" + STORY.encode()
     records = [
         b"WARC/1.0\r\nWARC-Type: %s\r\nContent-Type: application/http\r\nContent-Length: %d\r\n\r\n%s\r\n\r\n"
@@ -380,7 +378,6 @@ def test_a_few_documents_that_are_not_utf8_are_counted_and_many_are_an_error(run
     assert documents.result.dropped == {"not UTF-8": 1}
     (sample,) = lines_of(documents, documents.result.dropped_samples)
     assert sample["id"] == f"{'d' * 12}/stories.jsonl.gz#line 6"
-    assert "0xef" in sample["detail"]
 
 
 def test_a_file_that_changed_after_the_plan_is_refused(run_alone, corpus, tmp_path):
@@ -400,13 +397,13 @@ def test_changed_content_is_another_identity_and_another_folder_is_not(tmp_path)
     assert digest("here", TEXTS) == digest("there", TEXTS) != digest("changed", TEXTS[1:])
 
 
-@pytest.mark.parametrize(("folder", "message"), [("missing", "no such folder"), (".", r"no file matches \*.jsonl.gz")])
-def test_a_folder_without_files_is_named(tmp_path, folder, message):
+@pytest.mark.parametrize("folder", ["missing", "."])
+def test_a_folder_without_files_is_refused(tmp_path, folder):
     with expect_error(UserError):
         files_in(str(tmp_path / folder), "*.jsonl.gz")
 
 
-def test_files_are_found_in_a_folder_of_any_name_and_folders_among_them_are_not_taken(tmp_path):
+def test_files_are_found_in_a_folder_of_any_name(tmp_path):
     folder = tmp_path / "h[1]*"
     (folder / "spark.jsonl").mkdir(parents=True)
     (folder / "a.jsonl").write_text("{}\n")
@@ -416,7 +413,7 @@ def test_files_are_found_in_a_folder_of_any_name_and_folders_among_them_are_not_
     assert find_files(str(folder), ("*.jsonl",)) == find_files(str(folder), ("**",)) == ["a.jsonl"]
 
 
-def test_what_would_be_missing_without_a_word_is_refused_by_name(tmp_path):
+def test_files_that_would_be_missing_silently_are_refused(tmp_path):
     for name in ("here", "elsewhere"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.jsonl").write_text("{}\n")
@@ -455,7 +452,7 @@ def own_items(run_alone, folder, files):
     return run_alone(own_evaluation_items, OwnItemsConfig(download=downloaded), "own-items")
 
 
-def test_any_set_of_json_lines_is_one_to_be_held_against(run_alone, corpus, tmp_path):
+def test_any_json_lines_are_an_evaluation_set(run_alone, corpus, tmp_path):
     files = {"toy.jsonl": json.dumps(ITEM) + "\r\n\n", "more/test.jsonl": '{"text": "none"}\n{"text": ["no"]}'}
     items = own_items(run_alone, tmp_path / "sets", files)
     assert items.result.num_items == {"more-test": 2, "toy": 1}
@@ -465,16 +462,17 @@ def test_any_set_of_json_lines_is_one_to_be_held_against(run_alone, corpus, tmp_
 
 
 @pytest.mark.parametrize(
-    ("files", "message"),
+    "files",
     [
-        ({"toy.jsonl": "{}\n[1]\n"}, r"toy\.jsonl: item 2 is a list; an evaluation set has one JSON object a line"),
-        ({"toy.jsonl": "nonsense"}, r"toy\.jsonl: item 1 is not JSON"),
-        ({"toy.jsonl": "{}", "more/none.jsonl": "\n\r\n"}, r"more-none\.jsonl of download-items has no items, and"),
-        ({"toy.json": "{}"}, r"no file ends in \.jsonl among \['toy\.json'\]; name a folder of evaluation sets"),
-        ({"a/b.jsonl": "{}", "a-b.jsonl": "{}"}, r"two files would be one task among \['a-b\.jsonl', 'a/b\.jsonl'\]"),
+        {"toy.jsonl": "{}\n[1]\n"},
+        {"toy.jsonl": "nonsense"},
+        {"toy.jsonl": "{}", "more/none.jsonl": "\n\r\n"},
+        {"toy.json": "{}"},
+        {"a/b.jsonl": "{}", "a-b.jsonl": "{}"},
     ],
+    ids=["list", "no JSON", "empty", "other ending", "one name"],
 )
-def test_what_is_no_evaluation_set_is_named(run_alone, tmp_path, files, message):
+def test_a_file_that_is_no_evaluation_set_is_refused(run_alone, tmp_path, files):
     with expect_error(UserError, ValueError):
         own_items(run_alone, tmp_path / "sets", files)
 
@@ -511,7 +509,7 @@ def test_a_vocabulary_larger_than_the_text_allows_is_an_error(run_alone, documen
         run_alone(train_tokenizer, config, "tokenizer")
 
 
-def test_a_tokenizer_of_the_users_is_taken_as_it_is(run_alone, documents):
+def test_a_users_tokenizer_is_taken_unchanged(run_alone, documents):
     config = TrainTokenizerConfig(documents={"stories": documents}, vocab_size=400)
     trained = run_alone(train_tokenizer, config, "tokenizer")
     taken = run_alone(input_tokenizer, InputTokenizerConfig(tokenizer=local_tokenizer(trained.path)), "taken")

@@ -1,4 +1,4 @@
-"""Pins down: every step over documents writes the same bytes on one worker and on many."""
+"""Text steps: every one writes the same bytes with one worker and with many."""
 
 import concurrent.futures
 import dataclasses
@@ -13,11 +13,11 @@ from tests.steps import text_chain
 
 @dataclasses.dataclass
 class Workers:
-    """A context whose shards run on threads, begun in an order of their own."""
+    """A context whose shards run on threads, started in a random order."""
 
     context: object
     num_workers: int
-    begun: set
+    started: set
 
     def __getattr__(self, name):
         return getattr(self.context, name)
@@ -34,34 +34,34 @@ class Workers:
     ):
         items = list(items)
         on_counted(0, len(items))
-        self.begun.add(f"{self.context.name}/{name}")
+        self.started.add(f"{self.context.name}/{name}")
         order = random.Random(self.num_workers).sample(range(len(items)), len(items))
         with concurrent.futures.ThreadPoolExecutor(self.num_workers) as pool:
-            begun = {
+            started = {
                 index: pool.submit(function, items[index], f"{self.output_path}/{name}/{index:05d}") for index in order
             }
         for index in order:
-            on_finished(index, begun[index].result())
-        return [begun[index].result() for index in range(len(items))]
+            on_finished(index, started[index].result())
+        return [started[index].result() for index in range(len(items))]
 
 
 def ended(folder, corpus, num_workers, context_of):
-    """What every step of the chain writes and returns, and the maps that ran."""
-    inputs, results, begun = {}, {}, set()
+    """Return what every step of the chain writes and returns, and the maps that ran."""
+    inputs, results, started = {}, {}, set()
     for name, step in text_chain.chain(corpus).items():
         output = folder / name
         output.mkdir(parents=True)
         result = step.kind.function(
-            bound(step.config, inputs), Workers(context_of(name, str(output)), num_workers, begun)
+            bound(step.config, inputs), Workers(context_of(name, str(output)), num_workers, started)
         )
         inputs[step.digest] = Input(None, name=name, digest=step.digest, path=str(output), result=result)
         results[name] = result
     files = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    return files, results, begun
+    return files, results, started
 
 
 def bound(config, inputs):
-    """A config with the outputs of other steps, as the engine binds them."""
+    """Return a config with the outputs of other steps, bound as the engine does."""
 
     def of(value):
         if isinstance(value, Input):

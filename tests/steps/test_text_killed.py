@@ -1,4 +1,4 @@
-"""Pins down: killed in any map of any step over documents, the next run does the rest, to the same bytes."""
+"""Text steps: killed in any map of any step, the next run completes the rest with the same bytes."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from tests.steps import text_chain
 
 
 def committed(prefix, corpus):
-    """What each step has committed: its result, and path, size and checksum of every file."""
+    """Return what each step has committed: its result, and path, size and checksum of every file."""
     records = Records(open_store(str(prefix)))
     found = {name: records.get(step.key) for name, step in text_chain.chain(str(corpus)).items()}
     return {name: (record.result, record.manifest) for name, record in found.items()}
@@ -26,26 +26,24 @@ def run(*arguments):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """The folder of the corpus, and what a run commits that nobody disturbs."""
+    """Return the folder of the corpus, and what an undisturbed run commits."""
     folder = tmp_path_factory.mktemp("undisturbed")
     text_chain.write_corpus(folder / "corpus")
     run(folder / "runs", folder / "corpus")
     return folder / "corpus", committed(folder / "runs", folder / "corpus")
 
 
-def test_killed_in_each_map_of_each_step_a_run_does_no_finished_shard_again_and_commits_the_same_bytes(
-    tmp_path, undisturbed
-):
+def test_a_killed_run_resumes_in_every_map_and_commits_the_same_bytes(tmp_path, undisturbed):
     (corpus, expected), log = undisturbed, tmp_path / "log"
     run(tmp_path / "killed", corpus, log, *text_chain.MAPS)
     assert committed(tmp_path / "killed", corpus) == expected
-    begun = Counter(log.read_text().splitlines())
+    started = Counter(log.read_text().splitlines())
     killed = {f"{victim} 00001" for victim in text_chain.MAPS}
-    assert {shard for shard, count in begun.items() if count > 1} == killed
-    assert max(begun.values()) == 2
+    assert {shard for shard, count in started.items() if count > 1} == killed
+    assert max(started.values()) == 2
 
 
-def test_every_step_of_the_chain_has_something_to_do(undisturbed):
+def test_every_step_of_the_chain_changes_documents(undisturbed):
     results = {name: result for name, (result, _) in undisturbed[1].items()}
     assert sum(results["filter"]["dropped"].values()) > 0
     assert set(results["dedup"]["dropped"]) == {"exact duplicate", "near duplicate"}

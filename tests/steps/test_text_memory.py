@@ -1,6 +1,6 @@
-"""Pins down: the memory that a step over documents takes stays flat, however many there are.
+"""Text steps: memory does not grow with the number of shards.
 
-Measured in a process of its own: tracemalloc counts what every thread allocates, those of earlier tests among them.
+Measured in a process of its own: tracemalloc counts the allocations of every thread, those of other tests included.
 """
 
 import concurrent.futures
@@ -58,7 +58,7 @@ def peak_to_filter(folder: Path, num_documents: int) -> int:
 
 
 def test_a_shard_of_twice_the_size_takes_no_more_memory_to_filter(alone, tmp_path):
-    alone.submit(peak_to_filter, tmp_path, 64).result()  # what is loaded once
+    alone.submit(peak_to_filter, tmp_path, 64).result()  # loads modules
     less, more = (alone.submit(peak_to_filter, tmp_path, count).result() for count in (512, 1_024))
     assert more < 1.2 * less
 
@@ -68,7 +68,7 @@ FEW_NO = BadWords(words=("boats boats", "key key"))
 
 
 def shards(folder, count):
-    """Shards of 50 documents of 10 lines; of each shard a tenth are copies, a tenth near copies, all share a banner."""
+    """Write shards of 50 documents of 10 lines: a tenth copies, a tenth near copies, and a banner on all."""
     chance = random.Random(0)
     num_bytes = 0
     for index in range(count):
@@ -96,7 +96,7 @@ def fewer_and_more(tmp_path_factory):
 
 
 def downloaded(documents):
-    """The same texts as files of JSON lines."""
+    """Write the same texts as files of JSON lines."""
     folder, files = Path(documents.path), []
     for shard in documents.result.shards:
         lines = (json.dumps({"text": document.text}) + "\n" for document in read_documents([documents.join(shard)]))
@@ -123,7 +123,7 @@ CONFIGS = {
 
 @dataclasses.dataclass
 class OneByOne:
-    """A context whose shards run one after the other, with what each leaves behind in cycles taken away."""
+    """A context whose shards run one after the other, with garbage collected after each."""
 
     context: object
 
@@ -159,8 +159,8 @@ def peaks_of(name: str, folder: Path, given: list[Input]) -> list[int]:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_twice_the_shards_take_no_more_memory(alone, name, fewer_and_more, tmp_path):
-    _, few, many = alone.submit(peaks_of, name, tmp_path, fewer_and_more).result()  # first what is loaded once
-    # What is left is the results of the shards, 2 KB each, and a few numbers for each duplicate.
+    _, few, many = alone.submit(peaks_of, name, tmp_path, fewer_and_more).result()  # loads modules
+    # The results of the shards take 2 KB each, and each duplicate a few numbers.
     added = fewer_and_more[2].result.num_bytes - fewer_and_more[1].result.num_bytes
     assert many - few < 0.05 * added
     assert many < 1.2 * few

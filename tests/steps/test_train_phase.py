@@ -32,7 +32,9 @@ from runtime.data.mixing.odm import OdmPaper
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.model import llama
 from runtime.model.computation import whole
-from runtime.model.config import LLAMA2_ROPE, LlamaConfig
+from runtime.model.config import LLAMA2_ROPE
+from runtime.model.llama.config import LlamaConfig
+from runtime.model.model import logits
 from runtime.model.rotary import inverse_frequencies
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Linear
@@ -843,8 +845,8 @@ def test_the_log_normalizer_of_a_source_is_that_of_the_logits_over_its_targets(t
     batch, _ = loader.batch(DataPosition(), 0, config.global_batch_size)
     params = initial_state(model, config.seed, make_mesh(MeshShape(), jax.devices()[:1])).params
     inputs = jnp.asarray(batch.tokens), jnp.asarray(batch.segment_ids), inverse_frequencies(LLAMA2_ROPE, model.head_dim)
-    logits = np.asarray(params.logits(*inputs, config=model, computation=whole("float32")), np.float64)
-    normalizer = np.log(np.exp(logits).sum(axis=-1))[:, :-1]
+    scores = np.asarray(logits(model.build(), params, *inputs, computation=whole("float32")), np.float64)
+    normalizer = np.log(np.exp(scores).sum(axis=-1))[:, :-1]
     has_target = batch.segment_ids[:, :-1] == batch.segment_ids[:, 1:]
     assert not has_target.all(), "documents end within rows"
     rows = {row.source: row for row in trajectory.source_losses(1)}
@@ -880,7 +882,13 @@ def test_a_replay_draws_what_the_log_says_and_not_what_its_own_losses_would(tmp_
     original, replayed = Trajectory(tmp_path / "one", "e" * 64), Trajectory(tmp_path / "two", "f" * 64)
     original.run(mixed)
     use_devices(4)
-    other = until(mixed, 30, replay=original.at(30), learning_rate=Linear(1e-4, 1e-5, 0, 20), mixing=LossDrop())
+    other = until(
+        mixed,
+        30,
+        replay=original.at(30),
+        learning_rate=Linear(1e-4, 1e-5, start_step=0, decay_steps=20),
+        mixing=LossDrop(),
+    )
     replayed.run(other)
     assert draws(replayed, 30) == draws(original, 30)
     assert replayed.metrics(30)[29].loss != original.metrics(30)[29].loss

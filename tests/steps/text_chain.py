@@ -2,8 +2,8 @@
 
     python -m tests.steps.text_chain PREFIX CORPUS [LOG STEP/MAP ...]
 
-Runs the graph; with more arguments once for each STEP/MAP, every time in a fork of its own that kills itself as the
-second shard of that map begins, and then to the end. LOG gets a line for every shard that begins.
+Runs the graph. With more arguments, first runs once for each STEP/MAP in a fork that kills itself when the second shard
+of that map starts. LOG gets a line for every shard that starts.
 """
 
 import importlib
@@ -69,7 +69,7 @@ class ItemsConfig(BaseModel, frozen=True, extra="forbid"):
 
 @step()
 def items(config: ItemsConfig, context: StepContext) -> EvaluationItemsResult:
-    """One evaluation item."""
+    """Write one evaluation item."""
     file = Path(context.output_path) / "toy.jsonl"
     file.write_text(json.dumps({"question": config.question}) + "\n")
     fields = read_item_fields({"toy": str(file)})
@@ -80,7 +80,7 @@ def items(config: ItemsConfig, context: StepContext) -> EvaluationItemsResult:
 
 
 def write_corpus(folder: Path) -> None:
-    """Files of sentences: copies, near copies, repeated spans, one short text and one contaminated one."""
+    """Write files of sentences: copies, near copies, repeated spans, a short text and a contaminated one."""
     chance = random.Random(0)
     phrases = [" ".join(chance.choices(WORDS, k=8)) + "." for _ in range(400)]
     texts = ["\n".join(chance.sample(phrases, k=8)) for _ in range(50)]
@@ -101,7 +101,7 @@ def write_corpus(folder: Path) -> None:
 
 
 def chain(folder: str) -> dict[str, Step[Any]]:
-    """Every step of the way, by name."""
+    """Return every step by name."""
     fetched = download("download", DownloadConfig(fetch=files_in(folder, "*.zip")))
     documents = extract("extract", ExtractConfig(download=fetched, formats=(JsonLines(),)))
     training = TrainQualityClassifierConfig(
@@ -124,7 +124,7 @@ def run(prefix: str, corpus: str) -> int:
 
 
 def kill_at(log: str, victim: str) -> None:
-    """From here on this process notes each shard that begins, and dies as the second of `victim` does."""
+    """Log each shard that starts in this process, and kill it at the second shard of `victim`."""
     begin = ShardCall.__call__
 
     def noted(call: ShardCall) -> None:
@@ -140,7 +140,7 @@ def kill_at(log: str, victim: str) -> None:
 
 
 def main(prefix: str, corpus: str, log: str = "", *victims: str) -> int:
-    if victims:  # what each fork would load and read anew
+    if victims:  # modules and files that each fork would load again
         importlib.import_module("sklearn.linear_model")
         assert all(each.identity for each in chain(corpus).values())
     for victim in victims:

@@ -9,12 +9,12 @@ from steps.documents import DocumentsResult, ShardSize
 
 class WrittenConfig(BaseModel, frozen=True, extra="forbid"):
     shards: tuple[tuple[str, ...], ...]
-    """Texts, by shard."""
+    """Texts by shard."""
 
 
 @step()
 def written(config: WrittenConfig, context: StepContext) -> DocumentsResult:
-    """The texts as they are."""
+    """Write the texts unchanged."""
     counts = []
     for index, texts in enumerate(config.shards):
         rows = [Document(f"{index}/{number}", text, "test") for number, text in enumerate(texts)]

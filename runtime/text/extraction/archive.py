@@ -1,4 +1,4 @@
-"""Archives and plain files: which members a format covers, and their bytes, without unpacking to disk."""
+"""Archives and plain files: the members that a format covers, and their bytes, without unpacking to disk."""
 
 import bz2
 import contextlib
@@ -6,22 +6,22 @@ import fnmatch
 import functools
 import gzip
 import lzma
+import shutil
 import struct
 import tarfile
 import tempfile
 import zipfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, NamedTuple, cast
 
 import pyarrow as pa
 
-from runtime.text.extraction.damage import damage_told, open_stored, store_failures_raised
+from runtime.text.extraction.damage import as_damage, open_stored, store_failures_raised
 from runtime.text.extraction.extracted import DamagedFileError
 from runtime.text.extraction.formats import Format
 
 ZIP_SUFFIXES = (".whl", ".zip")
-# The standard library's streams say when they are cut short; tarfile's own would only end there.
+# tarfile's own decompression ends silently where a stream is cut short; these raise.
 _COMPRESSED_TARS: dict[str, Callable[[IO[bytes]], Any]] = {
     ".tar.gz": gzip.open,
     ".tgz": gzip.open,
@@ -31,25 +31,13 @@ _COMPRESSED_TARS: dict[str, Callable[[IO[bytes]], Any]] = {
 }
 TAR_SUFFIXES = (".tar", *_COMPRESSED_TARS)
 
-
 _CHUNK_BYTES = 1 << 20
 _SPOOLED_IN_MEMORY_BYTES = 32 << 20
-MAX_SPOOLED_BYTES = 16 << 30
-"""What a member may take of the machine's temporary folder while it is read."""
-_WHOLE = 1 << 62
-_FETCH_ANEW = (
-    "it is cut short, damaged or not an archive at all: fetch it anew, and compare its checksum with the publisher's."
-)
-# Besides BadZipFile, what the standard library raises for directories and headers that are no such thing: versions and
-# methods that nobody has, names that are no text, places before the file begins, a password.
+_CURE = "it is cut short, damaged or no archive. Fetch it again, and compare its checksum with the publisher's."
+# Besides BadZipFile, zipfile raises these for damaged directories and headers.
 _ODD_ZIP = (NotImplementedError, RuntimeError, ValueError, OverflowError, struct.error)
 _TAR_ENDS, _NOT_TAR = tarfile.EOFHeaderError, tarfile.ReadError  # type: ignore[attr-defined]  # its stubs lack it
 _ODD_TAR = (tarfile.HeaderError, ValueError, IndexError, OverflowError)
-
-
-class Member(NamedTuple):
-    name: str
-    size_in_bytes: int
 
 
 class Unit(NamedTuple):
@@ -58,18 +46,16 @@ class Unit(NamedTuple):
     file: str
     """Path of the downloaded file."""
     name: str
-    """What ids call the file; "" for an archive whose members need no telling from another's."""
+    """The file's name in ids; "" for the only archive of a source."""
     format_index: int
     members: tuple[str, ...]
     """Empty for a file that is no archive."""
-    outdated: tuple[tuple[str, int], ...] = ()
-    """How many times a member of a tar lies before its last: who appends to a tar replaces what was there."""
 
 
 class Listing(NamedTuple):
     units: list[Unit]
     damage: str | None
-    """What is wrong with the archive, if its members cannot all be had; those that can are in the units."""
+    """The fault of an archive whose members cannot all be read; the units hold the others."""
 
 
 def is_archive(path: str) -> bool:
@@ -77,49 +63,34 @@ def is_archive(path: str) -> bool:
 
 
 def list_units(path: str, name: str, formats: Sequence[Format], *, unit_bytes: int) -> Listing:
-    """Cuts what the formats cover into units of about `unit_bytes`, by the archive's own table of contents.
+    """List the members that the formats cover, in units of about `unit_bytes`.
 
-    Of a plain file it is `name`, as its publisher has it, that a format covers or not. A compressed tar archive is one
-    unit for each format, since every other would have to be unpacked from the beginning.
+    A format covers a plain file by `name`. A compressed tar archive is one unit a format: each further unit would
+    unpack it from the beginning again.
     """
-    if path.endswith(tuple(_COMPRESSED_TARS)):
-        unit_bytes = _WHOLE
+    if not is_archive(path):
+        return Listing([Unit(path, name, i, ()) for i, format_ in enumerate(formats) if covers(format_, name)], None)
+    sizes: dict[str, int] = {}
+    repeated: dict[str, None] = {}
     damage = None
-    members = [Member(name, 0)]
-    numbers: Counter[str] = Counter()
-    if is_archive(path):
-        members = []
-        try:
-            with store_failures_raised():
-                members.extend(_members(path))
-        except DamagedFileError as error:
-            damage = str(error)
-        numbers = Counter(member.name for member in members)
-        if damage is None and (twice := [name for name, number in numbers.items() if number > 1]):
-            damage = (
-                f"{path}: members that are there more than once: {len(twice)}, such as {twice[0]!r}; the last is read."
-            )
-        members = list({member.name: member for member in members}.values())
-    found = []
-
-    def unit_of(index: int, names: list[str]) -> Unit:
-        outdated = [(name, numbers[name] - 1) for name in names if numbers[name] > 1]
-        return Unit(path, name, index, tuple(names), tuple(outdated))
-
-    for index, format_ in enumerate(formats):
-        group: list[str] = []
-        group_bytes = 0
-        for member in sorted(members):
-            if not covers(format_, member.name):
-                continue
-            group.append(member.name)
-            group_bytes += member.size_in_bytes
-            if group_bytes >= unit_bytes:
-                found.append(unit_of(index, group))
-                group, group_bytes = [], 0
-        if group:
-            found.append(unit_of(index, group))
-    return Listing(found if is_archive(path) else [unit._replace(members=(), outdated=()) for unit in found], damage)
+    try:
+        with store_failures_raised():
+            for member, size in _members(path):
+                if member in sizes:
+                    repeated[member] = None
+                sizes[member] = size
+    except DamagedFileError as error:
+        damage = str(error)
+    if damage is None and repeated:
+        first = next(iter(repeated))
+        damage = f"{path}: {len(repeated)} names stand for several members, such as {first!r}; one of them is read."
+    limit = None if path.endswith(tuple(_COMPRESSED_TARS)) else unit_bytes
+    units = [
+        Unit(path, name, index, tuple(group))
+        for index, format_ in enumerate(formats)
+        for group in _groups([(member, sizes[member]) for member in sorted(sizes) if covers(format_, member)], limit)
+    ]
+    return Listing(units, damage)
 
 
 def covers(format_: Format, name: str) -> bool:
@@ -129,11 +100,24 @@ def covers(format_: Format, name: str) -> bool:
     return matches(format_.members) and not matches(format_.exclude)
 
 
-def open_members(unit: Unit) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
-    """Name of each member of a unit, and what opens it until the next is asked for; one at a time.
+def _groups(members: Sequence[tuple[str, int]], limit: int | None) -> Iterator[list[str]]:
+    group: list[str] = []
+    num_bytes = 0
+    for name, size in members:
+        group.append(name)
+        num_bytes += size
+        if limit is not None and num_bytes >= limit:
+            yield group
+            group, num_bytes = [], 0
+    if group:
+        yield group
 
-    Names tell the files of a source apart. What opens a member raises DamagedFileError where it cannot; so does the
-    iterator, where no member behind can be had.
+
+def open_members(unit: Unit) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
+    """Yield the name of each member, unique in the source, and a function that opens it before the next is asked for.
+
+    Raises:
+        DamagedFileError: no further member can be read. The function raises it where only its member cannot.
     """
     if not unit.members:
         with open_stored(unit.file) as file:
@@ -145,14 +129,10 @@ def open_members(unit: Unit) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
             for name in unit.members:
                 yield prefix + name, functools.partial(_open_zip_member, archive, unit.file, name)
         return
-    # No further than to the last: what is wrong behind it is the listing's to tell, once.
-    left = set(unit.members)
-    outdated = Counter(dict(unit.outdated))
+    left = set(unit.members)  # damage after the last of them is the listing's to report
     for member, tar in _tar_members(unit.file):
         name = _printable(member.name)
-        if outdated[name]:
-            outdated[name] -= 1
-        elif name in left:
+        if name in left:
             left.remove(name)
             yield prefix + name, functools.partial(_open_tar_member, tar, member)
         if not left:
@@ -160,70 +140,46 @@ def open_members(unit: Unit) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
 
 
 def is_seekable(unit: Unit) -> bool:
-    """Whether members can be read in any order as they lie, without unpacking them again from their beginning."""
+    """Return whether members can be read in any order without unpacking them again."""
     return not unit.members or not unit.file.endswith((*ZIP_SUFFIXES, *_COMPRESSED_TARS))
 
 
 @contextlib.contextmanager
-def spooled(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
-    """A copy that can be read in any order; what does not fit into memory lies in a temporary file.
-
-    Raises:
-        DamagedFileError: the member unpacks to more than `MAX_SPOOLED_BYTES`.
-    """
+def spooled(file: IO[bytes]) -> Iterator[IO[bytes]]:
+    """Copy a file so that it can be read in any order; a large copy lies in a temporary file."""
     with tempfile.SpooledTemporaryFile(_SPOOLED_IN_MEMORY_BYTES) as copy:
-        size = 0
-        while data := file.read(_CHUNK_BYTES):
-            size += len(data)
-            if size > MAX_SPOOLED_BYTES:
-                raise DamagedFileError(
-                    f"{name}: unpacks to more than {MAX_SPOOLED_BYTES:,} bytes, and cannot be read in the order in "
-                    "which it lies; take it out of its archive, or leave it out with `exclude`."
-                )
-            copy.write(data)
+        shutil.copyfileobj(file, copy, _CHUNK_BYTES)
         copy.seek(0)
         yield copy
 
 
 def read_member(file: IO[bytes], archive: str, name: str) -> bytes:
-    cure = "the archive is damaged: fetch it anew, or leave the member out with `exclude`."
-    with damage_told(f"{archive}: member {name!r} cannot be unpacked", cure):
+    cure = "the archive is damaged. Fetch it again, or leave the member out with `exclude`."
+    with as_damage(f"{archive}: member {name!r} cannot be unpacked", cure):
         return file.read()
 
 
-def _members(path: str) -> Iterator[Member]:
-    """Files of an archive."""
+def _members(path: str) -> Iterator[tuple[str, int]]:
+    """Yield names and sizes of the files of an archive."""
     if path.endswith(ZIP_SUFFIXES):
         with _open_zip(path) as archive:
-            yield from (Member(info.filename, info.file_size) for info in archive.infolist() if not info.is_dir())
+            yield from ((info.filename, info.file_size) for info in archive.infolist() if not info.is_dir())
     else:
-        yield from (Member(_printable(info.name), info.size) for info, _ in _tar_members(path))
+        yield from ((_printable(info.name), info.size) for info, _ in _tar_members(path))
 
 
 @contextlib.contextmanager
 def _open_zip(path: str) -> Iterator[zipfile.ZipFile]:
     with open_stored(path) as file:
-        what = f"{path}: not a readable zip archive"
-        try:
-            with damage_told(what, _FETCH_ANEW):
-                archive = zipfile.ZipFile(file)
-        except DamagedFileError:
-            raise
-        except _ODD_ZIP as error:
-            raise DamagedFileError(f"{what} ({error}); {_FETCH_ANEW}") from error
+        with as_damage(f"{path}: no readable zip archive", _CURE, *_ODD_ZIP):
+            archive = zipfile.ZipFile(file)
         with archive:
             yield archive
 
 
 def _open_zip_member(archive: zipfile.ZipFile, path: str, name: str) -> IO[bytes]:
-    what = f"{path}: member {name!r} cannot be opened"
-    try:
-        with damage_told(what, _FETCH_ANEW):
-            return archive.open(name)
-    except DamagedFileError:
-        raise
-    except _ODD_ZIP as error:
-        raise DamagedFileError(f"{what} ({error}); {_FETCH_ANEW}") from error
+    with as_damage(f"{path}: member {name!r} cannot be opened", _CURE, *_ODD_ZIP):
+        return archive.open(name)
 
 
 def _open_tar_member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
@@ -233,14 +189,14 @@ def _open_tar_member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[by
 
 
 class _Promptly:
-    """Gives what is unpacked as it comes: a reader that waits for more loses it where the stream is cut short."""
+    """A stream that returns what it has unpacked: waiting for more would lose it where the stream is cut short."""
 
     def __init__(self, file: Any) -> None:
         self.read = file.read1 if hasattr(file, "read1") else file.read
 
 
 class _TarInfo(tarfile.TarInfo):
-    """Python's own takes a header that cannot be read for the end of the archive, and loses what is behind it."""
+    """Headers that raise where they cannot be read; tarfile's own would silently end the archive there."""
 
     @classmethod
     def fromtarfile(cls, tarfile: tarfile.TarFile) -> "_TarInfo":
@@ -253,10 +209,10 @@ class _TarInfo(tarfile.TarInfo):
 
 
 def _tar_members(path: str) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
-    """Files of a tar archive in its own order; a link, a device or a folder is none."""
+    """Yield the files of a tar archive in its order, without links, devices and folders."""
     decompress = next((opened for suffix, opened in _COMPRESSED_TARS.items() if path.endswith(suffix)), None)
-    told = damage_told(f"{path}: not a readable tar archive", _FETCH_ANEW)
-    with open_stored(path) as file, told, contextlib.ExitStack() as stack:
+    damage = as_damage(f"{path}: no readable tar archive", _CURE)
+    with open_stored(path) as file, damage, contextlib.ExitStack() as stack:
         if decompress is not None:
             file = cast(IO[bytes], _Promptly(stack.enter_context(decompress(file))))
         with tarfile.open(fileobj=file, mode="r:" if decompress is None else "r|", tarinfo=_TarInfo) as archive:
@@ -264,9 +220,9 @@ def _tar_members(path: str) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]
                 if info.isfile():
                     yield info, archive
         while decompress is not None and file.read(_CHUNK_BYTES):
-            pass  # to the checksum behind the last member
+            pass  # up to the checksum after the last member
 
 
 def _printable(name: str) -> str:
-    """The name without the surrogates that stand for bytes that are no UTF-8: they have no form in an id."""
+    """Return the name without surrogates, which stand for bytes that are not UTF-8 and have no place in an id."""
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")

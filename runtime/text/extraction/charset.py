@@ -1,10 +1,9 @@
-"""The characters of a web page: by what its bytes show, then by what server and page say, last by a guess.
+"""The charset of a web page: UTF-8 if the bytes are, else what server or page declare, else a guess.
 
-UTF-8 is tried first whatever is declared: hardly a text in another encoding is valid UTF-8, and servers that declare
-another one for it are common. Then come the declarations, as browsers read them (WHATWG Encoding: "iso-8859-1" means
-windows-1252), and last a statistical guess. The first that decodes all the bytes is taken. A page that keeps to what
-it declares but for a few bytes (a visitor's name in another encoding) is taken with a U+FFFD for each: the guess would
-make the few right and the rest wrong.
+UTF-8 is tried first whatever is declared: text in another charset is hardly ever valid UTF-8, and servers that declare
+another one for it are common. Labels mean what browsers take them for (WHATWG Encoding: "iso-8859-1" is windows-1252).
+The first charset that decodes all bytes wins. A page with a few bytes outside its declared charset, such as a visitor's
+name, is read with a U+FFFD for each: a guess would get those few right and the rest wrong.
 """
 
 import codecs
@@ -16,30 +15,30 @@ from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 
 _BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _META = re.compile(rb"<meta\b[^>]*?charset\s*=\s*[\"']?\s*([\w:.+-]+)", re.I)
-# As browsers do (HTML, "prescan a byte stream"), but twice as far: pages of 2008 begin with long scripts.
+# Browsers search 1,024 bytes (HTML, "prescan a byte stream"), but pages of 2008 begin with long scripts.
 _PRESCAN_BYTES = 2_048
 
 
 class Decoded(NamedTuple):
     text: str
     charset: str
-    """Name of the Python codec."""
+    """The name of a Python codec."""
     source: str
-    """What told it: "bytes", "server", "page" or "guess"."""
+    """The origin of the charset: "bytes", "server", "page" or "guess"."""
     num_replaced: int = 0
-    """Characters that are U+FFFD, since their bytes are none in this charset."""
+    """How many characters are U+FFFD because their bytes have no meaning in the charset."""
 
 
 def decode_page(
     data: bytes, *, server_charset: str | None, is_cut: bool = False, max_replaced_share: float = 0.0
 ) -> Decoded | None:
-    """None if no encoding that is declared or likely decodes the bytes, or the text holds NUL, which no page does.
+    """Decode a page; return None if no charset fits or the text holds NUL, which no page does.
 
     Args:
         data: The body.
-        server_charset: Of the Content-Type, if any.
+        server_charset: The label in the Content-Type, if any.
         is_cut: The body may end inside a character.
-        max_replaced_share: Of the characters, how many may be none in the charset that is declared.
+        max_replaced_share: The share of characters that the declared charset may lack.
     """
     for mark, charset in _BYTE_ORDER_MARKS:
         if data.startswith(mark):

@@ -1,8 +1,8 @@
-"""Code of a page, set aside before its text is taken and put back as it was: to the last space and empty line.
+"""Code of a page, set aside before the page's text is taken, and put back unchanged.
 
-Every `pre` leaves a mark where it stood. Lines that a page makes blocks of their own, in a `pre` or as rows of a table,
-are lines of code here too. A mark is a private character that stands nowhere in the parsed page, so no page can forge
-one; that is asked of the tree, since a page may write any character as a reference (`&#xe000;`).
+Each `pre` leaves a mark in its place, and so do tables whose rows are lines of code. A mark is a private character that
+the parsed page does not use, so that no page can forge one. The tree is searched for it, because a page may write any
+character as a reference (`&#xe000;`).
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 _PRIVATE_AREAS = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
 _LINES = "span.line, span.token-line, span.code-line, div.line, code.line"
-# Every line of a block is moved in as far as its mark was: without a limit two long things of a page would multiply.
+# Each line of a block is indented as far as its mark: without a limit, two long things of a page would multiply.
 _MAX_INDENT = 32
 
 All = Callable[[Any, str], list[Any]]
@@ -25,7 +25,7 @@ class SetAside(NamedTuple):
 
 
 def set_aside(tree: Any, select: All) -> SetAside:
-    """Replaces each block of code by a mark; in a page that uses every private character code stays where it is."""
+    """Replace each block of code by a mark; in a page that uses every private character, code stays in its place."""
     found = list(_blocks(tree, select))
     mark = _unused(str(tree)) if found else None
     if mark is None:
@@ -38,7 +38,7 @@ def set_aside(tree: Any, select: All) -> SetAside:
 
 
 def put_back(text: str, code: SetAside) -> str:
-    """The text with the code where its marks are, its lines as far in as the line of the mark begins."""
+    """Return the text with the code in place of its marks, indented like the line of the mark."""
     if not code.blocks:
         return text
     placed = re.compile(f"{code.mark}(\\d+){code.mark}")
@@ -56,7 +56,7 @@ def _filled(line: str, placed: re.Pattern[str], code: SetAside) -> str:
 
 
 def _unused(page: str) -> str | None:
-    """The first private character that a page does not use."""
+    """Return the first private character that a page does not use."""
     first = chr(_PRIVATE_AREAS[0][0])
     if first not in page:
         return first
@@ -65,7 +65,7 @@ def _unused(page: str) -> str | None:
 
 
 def _blocks(tree: Any, select: All) -> Iterator[tuple[Any, str]]:
-    """Every `pre` and every table of lines of code that shows something and stands in no other, with what it shows."""
+    """Yield every `pre` and table of code that is not empty and not inside another, with its code."""
     rows: dict[Any, list[str]] = {}
     for row in select(tree, "td.blob-code, td.line-content"):
         rows.setdefault(row.closest("table"), []).append(row.text.strip("\n"))

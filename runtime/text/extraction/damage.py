@@ -1,4 +1,4 @@
-"""Damage of a file, told from a failure of what it lies in: one is counted and skipped, the other stops the step."""
+"""Damage of a file, kept apart from failures of the store: damage is counted, a failure of the store stops the step."""
 
 import contextlib
 import io
@@ -14,16 +14,15 @@ import pyarrow as pa
 
 from runtime.text.extraction.extracted import DamagedFileError
 
-# What the standard library's and Arrow's readers raise for bytes that are not what they should be.
+# The errors of the standard library's and Arrow's readers for damaged bytes.
 _BY_READERS = (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError, pa.ArrowException)
 _BUFFER_BYTES = 1 << 20
 
 
 class StoreFailureError(Exception):
-    """The store failed while a file was being read; nothing is known to be wrong with the file.
+    """A failure of the store while a file was read, as a class that no reader catches.
 
-    It is of no family that a reader raises for damage, or swallows: `zipfile` takes any OSError for a file that is none
-    of its own.
+    `zipfile`, for one, takes any OSError for a damaged file.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -44,7 +43,7 @@ class _Watched(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         position = offset + (self._file.tell() if whence == io.SEEK_CUR else 0)
         if whence != io.SEEK_END and position < 0:
-            raise OSError(f"byte {position:,} is before the beginning")  # without a number, as of a damaged stream
+            raise OSError(f"byte {position:,} is before the beginning")  # no errno: damage, see `as_damage`
         return int(self._file.seek(offset, whence))
 
     def tell(self) -> int:
@@ -53,7 +52,7 @@ class _Watched(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         try:
             data = self._file.read(len(buffer))
-        except Exception as error:  # raised again as it is, by `store_failures_raised`
+        except Exception as error:  # `store_failures_raised` raises it again
             raise StoreFailureError(error) from error
         buffer[: len(data)] = data
         return len(data)
@@ -61,14 +60,14 @@ class _Watched(io.RawIOBase):
 
 @contextlib.contextmanager
 def open_stored(path: str) -> Iterator[IO[bytes]]:
-    """A file of any store, to be read in any order; what the store raises on the way is a StoreFailureError."""
+    """Open a file of any store for reading in any order; failures of the store become StoreFailureError."""
     with fsspec.open(path, "rb") as file:
         yield io.BufferedReader(_Watched(file), _BUFFER_BYTES)
 
 
 @contextlib.contextmanager
 def store_failures_raised() -> Iterator[None]:
-    """Raises what the store raised, as it was: whether it may pass is told by its class."""
+    """Raise the store's own error for a StoreFailureError: its class says whether a retry may help."""
     try:
         yield
     except StoreFailureError as failure:
@@ -76,16 +75,17 @@ def store_failures_raised() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def damage_told(what: str, cure: str) -> Iterator[None]:
-    """Makes one error of all that readers raise for damaged bytes: `what (error); cure`.
+def as_damage(problem: str, cure: str, *more: type[Exception]) -> Iterator[None]:
+    """Raise DamagedFileError, `problem (error); cure`, for what readers, and `more`, raise for damaged bytes.
 
-    Raises:
-        DamagedFileError: for those, unless the machine ran out of disk or memory.
+    Errors of this machine's disk and memory pass as they are.
     """
     try:
         yield
-    except _BY_READERS as error:
-        # Readers raise a bare OSError for a bad stream; one with a number comes from the disk of this machine.
-        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None):
+    except (*_BY_READERS, *more) as error:
+        # Readers raise an OSError without errno for a bad stream; a disk's has one.
+        if isinstance(error, DamagedFileError | MemoryError) or (
+            isinstance(error, OSError) and error.errno is not None
+        ):
             raise
-        raise DamagedFileError(f"{what} ({str(error) or type(error).__name__}); {cure}") from error
+        raise DamagedFileError(f"{problem} ({str(error) or type(error).__name__}); {cure}") from error

@@ -1,4 +1,4 @@
-"""One unit of downloaded files to documents: reads each member as its format says, counts what it cannot read."""
+"""Extraction of documents from one unit of files: members are read as their format, faults are counted."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -8,14 +8,13 @@ from runtime.text.documents import Document
 from runtime.text.drops import DropLedger
 from runtime.text.extraction import html, prose, python_source, records, service_models, web_archive
 from runtime.text.extraction.archive import Unit, is_seekable, open_members, read_member, spooled
-from runtime.text.extraction.damage import damage_told, store_failures_raised
-from runtime.text.extraction.extracted import NOT_UTF8, DamagedFileError, Extracted, LeftOut, Text, Unreadable
+from runtime.text.extraction.damage import as_damage, store_failures_raised
+from runtime.text.extraction.extracted import NOT_UTF8, DamagedFileError, Excluded, Extracted, Text, Unreadable
 from runtime.text.extraction.formats import (
     ChatTable,
     Format,
     HtmlPages,
     JsonLines,
-    PackageMetadata,
     ParquetTable,
     PydocTopics,
     PythonDocstrings,
@@ -23,7 +22,6 @@ from runtime.text.extraction.formats import (
     RestructuredText,
     ServiceModels,
     WebArchive,
-    is_read_in_any_order,
 )
 from runtime.text.extraction.guard import Guard, unguarded
 
@@ -40,20 +38,18 @@ def extract(
     origin: str = "",
     guard: Guard = unguarded,
 ) -> Iterator[Document]:
-    """Documents of a unit, in the order of its members; ids are `source/member#anchor`.
+    """Yield the documents of a unit in the order of its members; ids are `source/member#anchor`.
 
     Args:
-        unit: What to read.
-        formats: Those of the source.
-        source: Begins every id.
-        ledger: Takes what is no document and what cannot be read, a damaged file among it: what came out of it before
-            the damage stays, and the next is read.
-        origin: What a message calls the file, if not by its name in the ids.
-        guard: How each page, record or member is read that is read as a whole; lines of JSON and rows of tables are
-            read as they stand.
+        unit: The members.
+        formats: The formats of the source.
+        source: The beginning of every id.
+        ledger: Counts what is no document or cannot be read. The documents before the damage of a file stay.
+        origin: The file's name in messages, if not its name in the ids.
+        guard: Reads each page, record or member that is read as a whole; lines and rows are read without it.
 
     Raises:
-        UnreadableFileError: a file does not fit the format, or gives two documents one id where none may be.
+        UnreadableFileError: two documents of a file have one id where the format forbids that.
     """
     format_ = formats[unit.format_index]
     try:
@@ -62,7 +58,6 @@ def extract(
                 read = functools.partial(_read, format_, open_member, unit, name, origin or name, guard)
                 yield from _documents(read, source, name, ledger)
     except DamagedFileError as error:
-        # No member behind it can be had either.
         identifier = f"{source}/{unit.name}" if unit.name else source
         ledger.drop(DAMAGED_FILE, document_id=identifier, detail=str(error), text="")
 
@@ -74,21 +69,21 @@ def _documents(read: Callable[[], Extracted], source: str, name: str, ledger: Dr
             match found:
                 case Unreadable():
                     ledger.drop(found.reason, document_id=identifier, detail=found.detail, text=found.excerpt)
-                case LeftOut():
-                    ledger.leave_out(found.reason, document_id=identifier, detail=found.detail)
-                case Text() if (fault := _no_utf8(identifier) or _no_utf8(found.text)) is not None:
+                case Excluded():
+                    ledger.exclude(found.reason, document_id=identifier, detail=found.detail)
+                case Text() if (fault := _surrogate(identifier) or _surrogate(found.text)) is not None:
                     shown = identifier.encode(errors="backslashreplace").decode()
                     ledger.drop(NOT_UTF8, document_id=shown, detail=fault, text=found.text)
                 case Text() if not found.text.strip():
-                    ledger.leave_out(EMPTY, document_id=identifier, detail="nothing but white space")
+                    ledger.exclude(EMPTY, document_id=identifier, detail="nothing but white space")
                 case Text():
                     yield Document(identifier, found.text, source, found.metadata)
     except DamagedFileError as error:
         ledger.drop(DAMAGED_FILE, document_id=f"{source}/{name}", detail=str(error), text="")
 
 
-def _no_utf8(text: str) -> str | None:
-    """What keeps a string, which JSON or Python may have built of escapes, from being UTF-8."""
+def _surrogate(text: str) -> str | None:
+    """Return where a string has a lone surrogate, which escapes of JSON or Python may give."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -98,10 +93,10 @@ def _no_utf8(text: str) -> str | None:
 
 def _read(
     format_: Format, open_member: Callable[[], IO[bytes]], unit: Unit, name: str, shown: str, guard: Guard
-) -> Iterator[Text | Unreadable | LeftOut]:
-    with damage_told(f"{shown}: cannot be read", "it is cut short or damaged: fetch it anew."), open_member() as file:
-        if is_read_in_any_order(format_) and not is_seekable(unit):
-            with spooled(file, shown) as copy:
+) -> Iterator[Text | Unreadable | Excluded]:
+    with as_damage(f"{shown}: cannot be read", "it is cut short or damaged. Fetch it again."), open_member() as file:
+        if isinstance(format_, WebArchive | ParquetTable | ChatTable) and not is_seekable(unit):
+            with spooled(file) as copy:
                 yield from _read_as(format_, copy, unit, name, shown, guard)
         else:
             yield from _read_as(format_, file, unit, name, shown, guard)
@@ -112,17 +107,11 @@ def _read_as(format_: Format, file: IO[bytes], unit: Unit, name: str, shown: str
         case WebArchive():
             return web_archive.read_web_archive(file, format_, guard)
         case JsonLines():
-            return records.read_json_lines(
-                file,
-                shown,
-                text_field=format_.text_field,
-                id_field=format_.id_field,
-                unique_ids=format_.unique_ids,
-            )
+            return records.read_json_lines(file, shown, format_)
         case ParquetTable():
-            return records.read_parquet(file, shown, text_field=format_.text_field, id_field=format_.id_field)
+            return records.read_parquet(file, shown, format_)
         case ChatTable():
-            return records.read_chats(file, shown, messages_field=format_.messages_field, id_field=format_.id_field)
+            return records.read_chats(file, shown, format_)
     data = read_member(file, unit.file, name)
     return guard(_read_member, format_, data, anchor="", name=shown, data=data)
 
@@ -143,6 +132,4 @@ def _read_member(format_: Format, data: bytes) -> Extracted:
             return python_source.read_topics(data)
         case RestructuredText():
             return prose.read_restructured_text(data)
-        case PackageMetadata():
-            return prose.read_package_metadata(data)
     raise AssertionError(f"{type(format_).__name__} is read as a stream")

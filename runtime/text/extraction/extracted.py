@@ -1,4 +1,4 @@
-"""What a reader of one format yields: texts, and what it could not read."""
+"""The values that readers of a format yield: texts, unreadable pieces, and pieces that are no documents."""
 
 import json
 from collections.abc import Iterator
@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 
 class DamagedFileError(ValueError):
-    """A file that cannot be read from here on; the others of its source can."""
+    """A file that cannot be read from here on; the other files of its source can."""
 
 
 class Text(NamedTuple):
-    """One document of a file; `anchor` tells it from the others of the same file ("" where there are none)."""
+    """A document; `anchor` is its id within the file ("" for the only document of a file)."""
 
     anchor: str
     text: str
@@ -27,22 +27,22 @@ class Unreadable(NamedTuple):
     excerpt: str
 
 
-class LeftOut(NamedTuple):
-    """A piece that is no document by its nature, so that nothing is wrong if there are many."""
+class Excluded(NamedTuple):
+    """A piece that is no document by its nature; many of them are no fault."""
 
     anchor: str
     reason: str
     detail: str
 
 
-Extracted = Iterator[Text | Unreadable | LeftOut]
+Extracted = Iterator[Text | Unreadable | Excluded]
 
 NOT_UTF8 = "not UTF-8"
 EXCERPT_BYTES = 200
 
 
 def decoded(data: bytes) -> str | Unreadable:
-    """Strict UTF-8; a guess at another encoding would be a silent change of what is trained on."""
+    """Decode UTF-8 strictly; guessing another encoding would silently change the text."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

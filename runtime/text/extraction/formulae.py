@@ -1,7 +1,7 @@
-"""Formulae of a page as TeX, each once, between dollar signs, however many ways the page shows it in.
+"""Formulae of a page as TeX between dollar signs, each once, whatever forms the page shows it in.
 
-The TeX is what the page tells: an annotation, a script, the text of an image. Where it tells none, the structure of
-MathML is written as TeX, and powers in the text keep their sign.
+The TeX comes from the page: an annotation, a script, the text of an image. Without any, MathML's structure is written
+as TeX, and powers in the text keep their sign.
 """
 
 import re
@@ -29,7 +29,7 @@ _BASE = re.compile(r"(?:\d|\)|(?:^|[^A-Za-z])(?:[A-Za-z]|[kcmn]m|mi|ft|in))$")
 
 
 def write_as_tex(tree: Any, select: All) -> None:
-    """Replaces every formula by its TeX."""
+    """Replace every formula by its TeX."""
     for selector in _FORMULAE:
         for element in select(tree, selector):
             tex = _tex(element)
@@ -45,15 +45,15 @@ def write_as_tex(tree: Any, select: All) -> None:
 
 
 def _tex(element: Any) -> str:
-    """The TeX that stands behind a formula; "" where the page does not tell it."""
+    """Return the TeX of a formula; "" if the page has none."""
     source = element.query_selector('annotation[encoding="application/x-tex"]')
     if source is not None:
         found = source.text
     elif element.tag == "script":
         found = element.text
     else:
-        told = element if element.tag in ("math", "img") else element.query_selector("math[alttext], img[alt]")
-        found = "" if told is None else told.getattr("alttext") or told.getattr("alt") or ""
+        named = element if element.tag in ("math", "img") else element.query_selector("math[alttext], img[alt]")
+        found = "" if named is None else named.getattr("alttext") or named.getattr("alt") or ""
     if not found.strip():
         inner = element if element.tag == "math" else element.query_selector("math")
         return tex_of(inner) if inner is not None and is_structured(inner) else ""
@@ -64,6 +64,6 @@ def _tex(element: Any) -> str:
 
 def _is_display(element: Any) -> bool:
     inner = element if element.tag == "math" else element.query_selector("math")
-    told = [element.getattr(name) or "" for name in ("class", "display", "type")]
-    told += [] if inner is None else [inner.getattr("display") or ""]
-    return any(_DISPLAY.search(value) or value == "block" for value in told)
+    values = [element.getattr(name) or "" for name in ("class", "display", "type")]
+    values += [] if inner is None else [inner.getattr("display") or ""]
+    return any(_DISPLAY.search(value) or value == "block" for value in values)

@@ -1,10 +1,8 @@
-"""Guards: a document that its reader dies of is left out, and neither the worker nor the other documents with it.
+"""Guards: a document that ends the process of its reader is left out, and costs neither the worker nor the others.
 
-Readers are native code in part, and one page can end the process it is read in. Documents are therefore read here, at
-full speed, as long as nobody has died over them; whose worker did die is read once more, each document in a child
-process that is replaced when it dies. A document is left out if, and only if, a process that has read nothing else dies
-of it: what another page broke in memory is not laid at its door, and the documents that come out do not depend on who
-died before.
+Readers are partly native code, so one page can end their process. Documents are read in the worker, at full speed,
+until a worker dies over them. The next attempt reads each of them in a child process, replaced when it dies. A document
+is left out if and only if a fresh child dies of it, so that no document pays for memory that another one corrupted.
 """
 
 import contextlib
@@ -16,16 +14,14 @@ import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, cast
 
 import fsspec
 
-from runtime.text.extraction.extracted import Extracted, Unreadable
+from runtime.text.extraction.extracted import EXCERPT_BYTES, Extracted, Unreadable
 
 DEADLY = "ends the process that reads it"
-_EXCERPT_BYTES = 200
-# What the machine or the process does to itself; any other signal comes from outside or for want of memory.
+# Signals of faults; others come from outside, or for want of memory.
 _OWN_FAULTS = frozenset((signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT))
 
 
@@ -36,38 +32,33 @@ class ReaderKilledError(RuntimeError):
 
 
 class _DeathError(Exception):
-    """The child has died; no error of a reader is one."""
+    """The child has died."""
 
 
 class Guard(Protocol):
-    """How a document is read."""
+    """A way to call a reader."""
 
     def __call__(
         self, read: Callable[..., Extracted], *arguments: object, anchor: str, name: str, data: bytes
     ) -> Extracted:
-        """What `read(*arguments)` yields, of the document at `anchor` in its file that is made of `data`.
+        """Yield what `read(*arguments)` yields, all of which must fit into memory; `read` is a module's function.
 
-        `read` is a function of a module, and it yields no more than fits into memory. Errors call the document `name`.
+        `anchor` and `data` describe the document if it is left out; errors call it `name`.
         """
 
 
 def unguarded(read: Callable[..., Extracted], *arguments: object, anchor: str, name: str, data: bytes) -> Extracted:
-    """See Guard. Read here."""
+    """Read in this process; see Guard."""
     return read(*arguments)
 
 
 class Guarded:
-    """See Guard. Each is read in a child; entered for as long as it is used."""
+    """Read each document in a child process; see Guard."""
 
     def __init__(self) -> None:
         self._child: _Child | None = None
 
-    def __enter__(self) -> "Guarded":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         if self._child is not None:
             self._child.kill()
 
@@ -83,23 +74,23 @@ class Guarded:
                 return
             except _DeathError:
                 status, self._child = self._child.status(), None
+            reason = signal.Signals(-status).name if status < 0 else f"exit status {status}"
             if -status not in _OWN_FAULTS:
                 raise ReaderKilledError(
-                    f"{name}: the process that read it was ended ({_told(status)}), from outside or "
-                    "for want of memory. Run the same command again; if it comes again, give the step more memory."
+                    f"{name}: the process that read it was ended ({reason}), from outside or for want of memory. Run "
+                    "the same command again; if the error returns, give the step more memory."
                 )
             if was_fresh:
-                excerpt = data[:_EXCERPT_BYTES].decode(errors="backslashreplace")
-                yield Unreadable(anchor, DEADLY, f"{_told(status)}, {len(data):,} bytes", excerpt)
+                excerpt = data[:EXCERPT_BYTES].decode(errors="backslashreplace")
+                yield Unreadable(anchor, DEADLY, f"{reason}, {len(data):,} bytes", excerpt)
                 return
 
 
 @contextlib.contextmanager
 def guard_after_death(mark: str) -> Iterator[Guard]:
-    """The plain way of reading, or, if whoever read these documents before died over them, the guarded one.
+    """Yield `unguarded`, or a `Guarded` if an earlier reader of these documents died.
 
-    Args:
-        mark: A path of their own in a folder that survives kills, where a file lies while they are being read.
+    `mark` is a path of these documents' own that survives kills; a file lies there while they are read.
     """
     filesystem, path = fsspec.core.url_to_fs(mark)
     filesystem.invalidate_cache()
@@ -110,20 +101,20 @@ def guard_after_death(mark: str) -> Iterator[Guard]:
     is_read = False
     try:
         if has_died:
-            with Guarded() as guard:
+            with contextlib.closing(Guarded()) as guard:
                 yield guard
         else:
             yield unguarded
         is_read = True
     finally:
-        # An error is no death; but what somebody died over is still there when an error ends the next attempt.
+        # An error is no death; but a mark of an earlier death outlives an error of this attempt.
         if is_read or not has_died:
             with contextlib.suppress(FileNotFoundError):
                 filesystem.rm(path)
 
 
 class _Child:
-    """One process that reads documents and says what is in them."""
+    """A process that reads documents and sends back what is in them."""
 
     def __init__(self) -> None:
         self.num_read = 0
@@ -137,7 +128,7 @@ class _Child:
             )
 
     def read(self, read: Callable[..., Extracted], arguments: tuple[object, ...]) -> Extracted:
-        """Raises _DeathError if the process dies, and what `read` raises."""
+        """Yield what `read` yields, and raise what it raises, or _DeathError if the process dies."""
         try:
             self._ours.send((read, arguments))
             found, error = self._ours.recv()
@@ -149,52 +140,47 @@ class _Child:
             raise error
 
     def status(self) -> int:
-        """How it ended, as `subprocess` says it."""
+        """Wait for the end of the process and return its status as `subprocess` has it."""
         self._ours.close()
         return self._process.wait()
 
     def kill(self) -> None:
-        """Ends it, in the middle of a document too."""
         self._process.kill()
         self.status()
 
 
 def serve(descriptor: int) -> None:
-    """A child's life: reads what it is sent until nobody sends any more."""
+    """Read documents for the parent until it closes the connection."""
     with Connection(descriptor) as connection:
         while True:
             try:
                 read, arguments = connection.recv()
             except EOFError:
                 return
-            found = []  # what came before an error counts
+            found = []  # pieces before an error count
             failure = None
             try:
                 for piece in read(*arguments):
                     found.append(piece)
-            except Exception as error:  # raised again by whoever asked
+            except Exception as error:  # the parent raises it
                 failure = _sendable(error)
             try:
                 connection.send((found, failure))
             except Exception:
                 if failure is None:
                     raise
-                connection.send((found, _in_words(failure)))  # it holds what cannot be sent, such as an open file
+                connection.send((found, _described(failure)))  # the error holds an open file or the like
 
 
 def _sendable(error: Exception) -> Exception:
-    """The error, or one with its words where it cannot be made again in another process."""
+    """Return the error, or a description of one that cannot be built again in the parent."""
     made, arguments, *_ = cast(tuple[Any, ...], error.__reduce__())
     try:
         made(*arguments)
-    except Exception:  # whatever its own class makes of being copied
-        return _in_words(error)
+    except Exception:
+        return _described(error)
     return error
 
 
-def _in_words(error: Exception) -> Exception:
+def _described(error: Exception) -> Exception:
     return RuntimeError(f"{type(error).__qualname__}: {error}")
-
-
-def _told(status: int) -> str:
-    return signal.Signals(-status).name if status < 0 else f"exit status {status}"

@@ -1,9 +1,8 @@
-"""HTML to text, by Resiliparse: block structure stays as line breaks, lists keep their marks, code its layout.
+"""HTML to text by Resiliparse: blocks stay lines, lists keep their marks, code keeps its layout.
 
-What Resiliparse loses is mended in its tree before it reads it: formulae are given as TeX (`formulae`), code as it
-stands (`code_blocks`); numbers beside the lines of code and the marks behind headings go; a row of a table of data is
-one line; bars of links go, and lists of prose, or of links among prose, stay, which its rule for the main content takes
-for navigation.
+Before Resiliparse reads the tree, this module repairs what Resiliparse loses: formulae become TeX (`formulae`), code is
+set aside (`code_blocks`), line numbers and heading marks go, a row of a data table becomes one line, bars of links go,
+and lists of prose stay, which Resiliparse takes for navigation.
 """
 
 import re
@@ -15,11 +14,10 @@ from resiliparse.parse.html import HTMLTree
 
 from runtime.text.extraction.charset import decode_page
 from runtime.text.extraction.code_blocks import put_back, set_aside
-from runtime.text.extraction.extracted import Extracted, Text, Unreadable, metadata
+from runtime.text.extraction.extracted import EXCERPT_BYTES, Extracted, Text, Unreadable, metadata
 from runtime.text.extraction.formulae import write_as_tex
 
 NO_CHARSET, TOO_DEEP = "no charset fits", "nested too deep"
-_EXCERPT_BYTES = 200
 _NO_PROSE = "td.linenos, td.gutter, .lineno, .linenodiv, .line-numbers-rows, a.headerlink, .mw-editsection"
 _HEADING_LINKS = "h1 a, h2 a, h3 a, h4 a, h5 a, h6 a"
 _HEADING_MARKS = ("#", "¶", "§", "🔗")
@@ -29,77 +27,92 @@ _MAX_LINKED = 0.5
 _MIN_WORDS_PER_LINK = 3
 _MIN_PROSE_CHARACTERS = 60
 _MAX_CELL_CHARACTERS = 300
-# Deeper than Resiliparse looks for navigation; an element of no meaning of its own changes nothing else.
+# Resiliparse searches fewer parents than this for signs of navigation.
 _WRAPPERS = 6
-# Browsers build no page deeper than 512. Resiliparse takes the square of the depth: a megabyte of `<div>` is an hour.
+# Browsers build no page deeper than 512. Resiliparse's time grows with the square: a megabyte of `<div>` takes an hour.
 _MAX_DEPTH = 1_000
 _TOO_DEEP_SELECTOR = ">".join(["html", *["*"] * _MAX_DEPTH])
 
 
-class TooDeepError(ValueError):
-    """A page whose elements are nested deeper than anybody would show it."""
+class PageError(ValueError):
+    """A page that cannot be read; `reason` is counted."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
 
 
 def read_pages(data: bytes, *, main_content: bool, max_replaced_share: float) -> Extracted:
-    """One page in whatever charset its bytes show or it declares; no server is there to be asked."""
-    page = decode_page(data, server_charset=None, max_replaced_share=max_replaced_share)
-    if page is None:
-        yield Unreadable(
-            "", NO_CHARSET, f"{len(data):,} bytes", data[:_EXCERPT_BYTES].decode(errors="backslashreplace")
-        )
-        return
-    told = {"charset": page.charset, "charset_from": page.source}
-    told |= {"replaced": str(page.num_replaced)} if page.num_replaced else {}
+    """Yield the one page of a file."""
     try:
-        yield Text("", page_text(page.text, main_content=main_content), metadata(**told))
-    except TooDeepError as error:
-        yield Unreadable("", TOO_DEEP, str(error), page.text[:_EXCERPT_BYTES])
+        text, found = read_page(data, main_content=main_content, max_replaced_share=max_replaced_share)
+        yield Text("", text, metadata(**found))
+    except PageError as error:
+        yield Unreadable("", error.reason, str(error), data[:EXCERPT_BYTES].decode(errors="backslashreplace"))
+
+
+def read_page(
+    data: bytes,
+    *,
+    main_content: bool,
+    max_replaced_share: float,
+    server_charset: str | None = None,
+    is_cut: bool = False,
+) -> tuple[str, dict[str, str]]:
+    """Return the text of a page, and what is known of its charset as metadata.
+
+    Raises:
+        PageError: no charset fits, or the page is nested too deep.
+    """
+    page = decode_page(data, server_charset=server_charset, is_cut=is_cut, max_replaced_share=max_replaced_share)
+    if page is None:
+        raise PageError(NO_CHARSET, f"{len(data):,} bytes, the server declares {server_charset or 'none'}")
+    found = {"charset": page.charset, "charset_from": page.source}
+    if page.num_replaced:
+        found["replaced"] = str(page.num_replaced)
+    return page_text(page.text, main_content=main_content), found
 
 
 def plain_text(markup: str) -> str:
-    """All the text of a piece of HTML without formulae."""
+    """Return all the text of a piece of HTML without formulae."""
     return extract_plain_text(markup, preserve_formatting=True).strip()
 
 
 def page_text(page: str, *, main_content: bool) -> str:
-    """The text of a page that people wrote for people.
-
-    Args:
-        page: The page as it came.
-        main_content: Leave navigation, side bars and footers out.
+    """Return the text of a page; `main_content` leaves navigation, side bars and footers out.
 
     Raises:
-        TooDeepError: more elements stand in each other than any page needs.
+        PageError: the page is nested too deep.
     """
-    tree: Any = HTMLTree.parse(page)  # its stubs allow None wherever a node may be asked for
+    tree: Any = HTMLTree.parse(page)  # its stubs allow None for every node
     if tree.body is None:
         return ""
-    _refuse_too_deep(tree, outside="math")
+    _check_depth(tree, outside="math")
     for element in _all(tree, _NO_PROSE):
         element.decompose()
     for mark in _all(tree, _HEADING_LINKS):
         if mark.text.strip() in _HEADING_MARKS:
             mark.decompose()
     write_as_tex(tree, _all)
-    _refuse_too_deep(tree)
+    _check_depth(tree)
     code = set_aside(tree, _all)
     _join_cells(tree)
     if main_content:
         _remove_bars_of_links(tree)
         _protect_lists_of_prose(tree)
-    # Of pictures only the text of formulae is said, which has its place by now: the rest is "logo" and "5 of 5 stars".
+    # The texts of pictures are "logo" and "5 of 5 stars"; those of formulae are in the tree as TeX.
     text = extract_plain_text(tree, preserve_formatting=True, main_content=main_content, alt_texts=False)
     return put_back(text, code).strip()
 
 
-def _refuse_too_deep(tree: Any, *, outside: str | None = None) -> None:
+def _check_depth(tree: Any, *, outside: str | None = None) -> None:
     for element in _all(tree, _TOO_DEEP_SELECTOR):
         if outside is None or element.closest(outside) is None:
-            raise TooDeepError(f"more than {_MAX_DEPTH:,} elements in each other")
+            raise PageError(TOO_DEEP, f"more than {_MAX_DEPTH:,} elements in each other")
 
 
 def _join_cells(tree: Any) -> None:
-    """Makes the cells of tables of data one line each, so that a row stays a row; a table of layout has no headings."""
+    """Make each cell of a data table one line, so that a row stays a row; tables for layout have no headings."""
     for table in _all(tree, "table:has(th):not(:has(table))"):
         for cell in table.query_selector_all("td, th").values():
             if 0 < len(cell.text) <= _MAX_CELL_CHARACTERS and cell.query_selector("p, div, br, ul, ol") is not None:
@@ -107,12 +120,11 @@ def _join_cells(tree: Any) -> None:
                     line_break.replace_with(tree.create_text_node(" "))
                 for block in cell.query_selector_all("p, div, li").values():
                     block.append_child(tree.create_text_node(" "))
-                joined = tree.create_text_node(" ".join(cell.text.split()))
-                cell.replace_children(joined)
+                cell.replace_children(tree.create_text_node(" ".join(cell.text.split())))
 
 
 def _remove_bars_of_links(tree: Any) -> None:
-    """Takes away what is three links or more and marks between them: the menus of pages that are laid out by tables."""
+    """Remove runs of three links or more with marks between them: the menus of pages laid out by tables."""
     for element in _all(tree, "td, p, div, center, span"):
         children = element.child_nodes.values()  # as in `_all`
         if sum(node.tag == "a" for node in children) >= _MIN_LINKS_OF_BAR:
@@ -132,7 +144,7 @@ def _protect_lists_of_prose(tree: Any) -> None:
         texts = [link.text for link in links]
         is_linked = sum(map(len, texts)) > _MAX_LINKED * len(element.text)
         if is_linked and element.parent in beside_prose and _are_titles(texts):
-            for link, text in zip(links, texts, strict=True):  # by which it would be navigation again
+            for link, text in zip(links, texts, strict=True):  # as links they would count as navigation
                 link.replace_with(tree.create_text_node(text))
             is_linked = False
         if not is_linked:
@@ -144,10 +156,10 @@ def _protect_lists_of_prose(tree: Any) -> None:
 
 
 def _are_titles(links: Sequence[str]) -> bool:
-    """Whether a list of links that stands beside prose belongs to it: further reading, sources."""
+    """Return whether links look like titles, as in a list of further reading."""
     return sum(len(link.split()) for link in links) >= _MIN_WORDS_PER_LINK * len(links)
 
 
 def _all(tree: Any, selector: str) -> list[Any]:
-    # One by one the collection would be searched anew for each of its elements: minutes for a page of many links.
+    # Iterating the collection searches it again for each element: minutes for a page of many links.
     return tree.document.query_selector_all(selector).values()

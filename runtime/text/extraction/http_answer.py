@@ -1,7 +1,7 @@
-"""HTTP answers as crawlers store them: status, headers, and the body with what was put around it for the way taken off.
+"""HTTP answers as crawlers store them: status, content type, and the body without chunks and compression.
 
-Crawlers differ in whether they store a body as it came or decoded, and keep the headers either way. So chunks and
-compression are taken off where they are there, and a body that shows neither is taken as it is.
+Some crawlers store a body decoded and keep the headers that say otherwise. A body without chunks or compression is
+therefore taken as it is. FastWARC's decoder raises for these bodies, and for chunks with extensions.
 """
 
 import io
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from runtime.text.extraction.warc import headers_of
+from runtime.text.extraction.warc import parse_headers
 
 CUT_SHORT = "HTTP: body cut short"
 UNDECODABLE = "HTTP: body cannot be decoded"
@@ -27,16 +27,15 @@ _CHARSET = re.compile(r"charset\s*=[\s\"']*([^\s;\"']+)", re.I)
 class Answer(NamedTuple):
     status: int
     content_type: str
-    """In lower case, without parameters; "" if the server did not say."""
+    """Lower case, without parameters; "" if absent."""
     charset: str | None
-    """As the server says."""
     body: bytes
     is_cut: bool
     """The body ends before its chunks or its compressed stream do."""
 
 
 class HttpError(ValueError):
-    """An answer that cannot be had; `reason` is counted, the message says what was found."""
+    """An answer that cannot be read; `reason` is counted, the message says what was found."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -44,26 +43,27 @@ class HttpError(ValueError):
 
 
 def parse_answer(stored: bytes, *, max_body_bytes: int) -> Answer:
-    """The answer in the payload of a WARC record.
+    """Parse the payload of a WARC record.
 
     Raises:
-        HttpError: no status line, a body in a compression that is unknown or broken, or one larger than asked for.
+        HttpError: no status line, an unknown or broken compression, or a body larger than the limit.
     """
     status = _STATUS.match(stored)
     if status is None:
         raise HttpError(NO_ANSWER, f"begins with {stored[:40]!r}")
     end = _END_OF_HEADERS.search(stored)
-    headers = headers_of(stored if end is None else stored[: end.start()])
+    headers = parse_headers(stored if end is None else stored[: end.start()])
     body, is_cut = b"" if end is None else stored[end.end() :], False
     if "chunked" in headers.get("transfer-encoding", "").lower():
         body, is_cut = _without_chunks(body)
     for encoding in reversed(headers.get("content-encoding", "").lower().split(",")):
         if encoding.strip() not in ("", "identity", "none"):
-            body, inner_cut = _decompressed(body, encoding.strip(), max_body_bytes)
-            is_cut |= inner_cut
-    told = headers.get("content-type", "")
-    charset = _CHARSET.search(told)
-    return Answer(int(status[1]), told.partition(";")[0].strip().lower(), charset[1] if charset else None, body, is_cut)
+            body, is_cut_inside = _decompressed(body, encoding.strip(), max_body_bytes)
+            is_cut |= is_cut_inside
+    value = headers.get("content-type", "")
+    charset = _CHARSET.search(value)
+    kind = value.partition(";")[0].strip().lower()
+    return Answer(int(status[1]), kind, charset[1] if charset else None, body, is_cut)
 
 
 def _without_chunks(body: bytes) -> tuple[bytes, bool]:
@@ -73,18 +73,18 @@ def _without_chunks(body: bytes) -> tuple[bytes, bool]:
         size = int(head[1], 16)
         if size == 0:
             return b"".join(pieces), False
-        piece = body[head.end() : head.end() + size]
-        pieces.append(piece)
-        if len(piece) < size:
+        end = head.end() + size
+        pieces.append(body[head.end() : end])
+        if len(body) < end:
             return b"".join(pieces), True
-        position = head.end() + size + (2 if body[head.end() + size : head.end() + size + 2] == b"\r\n" else 1)
-    # Nothing that looks like a chunk at the very beginning: the crawler took them off and left the header.
+        position = end + (2 if body[end : end + 2] == b"\r\n" else 1)
+    # Without a chunk at the very beginning the crawler stored the body decoded.
     return (b"".join(pieces), True) if pieces else (body, False)
 
 
 def _decompressed(body: bytes, encoding: str, limit: int) -> tuple[bytes, bool]:
     if not body or body.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
-        return body, False  # the crawler decompressed it and left the header
+        return body, False  # the crawler stored the body decoded
     match encoding:
         case "gzip" | "x-gzip":
             return _inflated(body, 31, limit)
@@ -93,9 +93,9 @@ def _decompressed(body: bytes, encoding: str, limit: int) -> tuple[bytes, bool]:
             is_zlib = len(body) > 1 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
             return _inflated(body, 15 if is_zlib else -15, limit)
         case "br" | "brotli":
-            return _by_arrow(body, "brotli", limit)
+            return _decompressed_by_arrow(body, "brotli", limit)
         case "zstd":
-            return _by_arrow(body, "zstd", limit)
+            return _decompressed_by_arrow(body, "zstd", limit)
     raise HttpError(UNDECODABLE, f"Content-Encoding {encoding!r} is not known")
 
 
@@ -110,18 +110,16 @@ def _inflated(body: bytes, wbits: int, limit: int) -> tuple[bytes, bool]:
     return data, not inflate.eof
 
 
-def _by_arrow(body: bytes, codec: str, limit: int) -> tuple[bytes, bool]:
-    pieces: list[bytes] = []
-    size = 0
+def _decompressed_by_arrow(body: bytes, codec: str, limit: int) -> tuple[bytes, bool]:
+    data = b""
     try:
         with pa.CompressedInputStream(io.BytesIO(body), codec) as stream:
-            while piece := stream.read(64 << 10):
-                pieces.append(piece)
-                size += len(piece)
-                if size > limit:
+            while piece := stream.read(1 << 20):
+                data += piece
+                if len(data) > limit:
                     raise HttpError(TOO_LARGE, f"more than {limit:,} bytes when decompressed")
     except OSError as error:
-        if pieces and "truncated" in str(error).lower():
-            return b"".join(pieces), True
+        if data and "truncated" in str(error).lower():
+            return data, True
         raise HttpError(UNDECODABLE, str(error)) from error
-    return b"".join(pieces), False
+    return data, False

@@ -1,24 +1,23 @@
-"""Presentation MathML as TeX, for formulae whose page does not tell their TeX: fractions, roots, scripts, rows, tables.
+"""Presentation MathML as TeX: fractions, roots, scripts, rows, tables.
 
-Characters stand as they are (α is TeX that every current engine reads); what has no rule here gives the text in it.
+Characters stay as they are (every current engine reads α as TeX). An element without a rule gives its text.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 MAX_DEPTH = 64
-"""Elements inside each other; what lies deeper gives the text in it. Nobody writes such formulae, and each level takes
-room on Python's stack."""
+"""An element deeper than this gives its text: no author nests so deep, and each level takes room on Python's stack."""
 _FENCES = {"{": r"\{", "}": r"\}"}
 
 
 def tex_of(element: Any) -> str:
-    """TeX of a `math` element, or of anything in it."""
+    """Return the TeX of a `math` element or anything in it."""
     return " ".join(_tex(element, MAX_DEPTH).split())
 
 
 def is_structured(element: Any) -> bool:
-    """Whether its characters alone would lose what stands above, below or beside what."""
+    """Return whether the characters alone would lose what is above, below or beside what."""
     return element.query_selector(", ".join(_RULES)) is not None
 
 
@@ -26,7 +25,7 @@ def _tex(element: Any, depth: int) -> str:
     if depth == 0:
         return str(element.text)
     rule = _RULES.get(element.tag)
-    children = [node for node in element.child_nodes.values() if node.tag != "#text"]  # not one by one
+    children = [node for node in element.child_nodes.values() if node.tag != "#text"]  # see `html._all`
     if rule is not None:
         return rule([_tex(child, depth - 1) for child in children], element)
     if not children:

@@ -1,4 +1,4 @@
-"""Python modules: the source as it is, the docstrings alone, or the topics that `help()` shows."""
+"""Python modules: the source, the docstrings alone, or the topics that `help()` shows."""
 
 import ast
 import inspect
@@ -18,7 +18,7 @@ def read_source(data: bytes) -> Extracted:
 
 
 def read_docstrings(data: bytes) -> Extracted:
-    """Names stand above their docstrings as the signature that a reader would call."""
+    """Yield the module's docstring, and those of each function or class under its signature."""
     tree = _parsed(data)
     if isinstance(tree, Unreadable):
         yield tree
@@ -38,6 +38,7 @@ def read_docstrings(data: bytes) -> Extracted:
 
 
 def read_topics(data: bytes) -> Extracted:
+    """Yield the texts of the module's dicts of literals, sorted by key."""
     tree = _parsed(data)
     if isinstance(tree, Unreadable):
         yield tree
@@ -59,16 +60,13 @@ def _sections(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, name:
     found = []
     docstring = ast.get_docstring(node)
     if docstring:
-        found.append(f"{_heading(node, name)}\n\n{docstring}")
+        heading = name if isinstance(node, ast.ClassDef) else f"{name}({ast.unparse(node.args)})"
+        found.append(f"{heading}\n\n{docstring}")
     if isinstance(node, ast.ClassDef):
         for member in node.body:
             if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 found += _sections(member, f"{name}.{member.name}")
     return found
-
-
-def _heading(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, name: str) -> str:
-    return name if isinstance(node, ast.ClassDef) else f"{name}({ast.unparse(node.args)})"
 
 
 def _parsed(data: bytes) -> ast.Module | Unreadable:
@@ -77,12 +75,7 @@ def _parsed(data: bytes) -> ast.Module | Unreadable:
         return text
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes in somebody else's code
+            warnings.simplefilter("ignore")  # invalid escapes
             return ast.parse(text)
-    except (
-        SyntaxError,
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ) as error:  # the last: nested too deeply for the parser
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two for deep nesting
         return Unreadable("", NOT_PYTHON, str(error), text)

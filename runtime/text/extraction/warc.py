@@ -1,10 +1,11 @@
-"""WARC files (ISO 28500): each record by itself, so that a damaged one costs no other.
+"""Records of WARC files (ISO 28500), each read by itself, so that damage costs one record.
 
-In a compressed WARC every record is a gzip member of its own; a member that is damaged is one record lost, and reading
-goes on at the next that begins with a record. In a plain file it goes on at the next line that begins one. The length
-that a record claims is held against the blank lines that must follow: one that claims too much would swallow the next.
-Memory holds one record; a file that is compressed as a whole lies unpacked in a temporary file. Libraries for WARC
-(warcio, FastWARC) end at the first damage instead.
+In a compressed WARC file each record is a gzip member: after a damaged member, reading continues at the next member
+that begins with a record, in a plain file at the next line that begins one. The blank lines after a record confirm the
+length that it claims. Memory holds one record.
+
+FastWARC 2.0 is faster at this (5 % of an extraction), but it ends at the first damaged byte, and believes every length:
+a record that claims 5,000 bytes swallows the records after it.
 """
 
 import gzip
@@ -13,7 +14,7 @@ import re
 import tempfile
 import zlib
 from collections.abc import Iterator
-from typing import IO, NamedTuple, cast
+from typing import IO, NamedTuple
 
 CUT_SHORT = "WARC: record cut short"
 DAMAGED = "WARC: damaged record"
@@ -23,30 +24,27 @@ _GZIP_MAGIC = b"\x1f\x8b\x08"
 _MAGIC = b"WARC/"
 _CHUNK_BYTES = 64 << 10
 _MAX_HEADER_BYTES = 1 << 20
-_IN_MEMORY_BYTES = 32 << 20
-MAX_UNPACKED_BYTES = 16 << 30
-"""What a file that is compressed as a whole may take of the machine's temporary folder while it is read."""
 _END_OF_HEADERS = re.compile(rb"\r?\n\r?\n")
 _CONTENT_LENGTH = re.compile(rb"^content-length[ \t]*:[ \t]*(\d{1,18})[ \t]*\r?$", re.I | re.M)
 
 
 class Record(NamedTuple):
-    """One record as it is stored: nothing of its payload is decoded."""
+    """A record as stored; its payload is not decoded."""
 
     place: str
-    """Its offset in the file, which is what an index of a crawl calls it by."""
+    """Its offset in the file, as indices of crawls have it."""
     headers: dict[str, str]
-    """Names in lower case."""
+    """Headers by name in lower case."""
     payload: bytes
 
     @property
     def kind(self) -> str:
-        """The WARC-Type, in lower case."""
+        """The WARC-Type in lower case."""
         return self.headers.get("warc-type", "").lower()
 
 
 class Damage(NamedTuple):
-    """A record that cannot be had, and why; what follows it is read all the same."""
+    """A record that cannot be read, and why."""
 
     place: str
     reason: str
@@ -58,16 +56,16 @@ Found = Iterator[Record | Damage]
 
 
 def read_records(file: IO[bytes], *, max_record_bytes: int) -> Found:
-    """Every record in order of the file, which may be gzipped record by record, gzipped as a whole, or plain."""
+    """Yield every record of a file that is plain, gzipped record by record, or gzipped as a whole."""
     if _at(file, 0, len(_GZIP_MAGIC)) == _GZIP_MAGIC:
         return _compressed(file, max_record_bytes)
     return _plain(file, max_record_bytes)
 
 
-def headers_of(head: bytes) -> dict[str, str]:
-    """Headers by name in lower case, without the first line; of a name that comes twice the last counts.
+def parse_headers(head: bytes) -> dict[str, str]:
+    """Return headers by name in lower case, without the first line; the last header of a name counts.
 
-    A line without a colon is left out, and one that begins with white space goes on with the one before.
+    A line that begins with white space continues the header before it; a line without a colon is skipped.
     """
     found: dict[str, str] = {}
     name = ""
@@ -92,8 +90,7 @@ def _compressed(file: IO[bytes], max_record_bytes: int) -> Found:
         if member.error:
             yield Damage(str(start), CUT_SHORT if member.is_cut else DAMAGED, member.error, _excerpt(member.data))
             start = _next_member(file, start + 1)
-        elif member.end is None and start == 0 and _claims(member.data) <= max_record_bytes:
-            # Not one record a member: the file was compressed as a whole.
+        elif member.end is None and start == 0 and _claimed_length(member.data) <= max_record_bytes:
             yield from _compressed_as_a_whole(file, max_record_bytes)
             return
         elif member.end is None:
@@ -106,25 +103,21 @@ def _compressed(file: IO[bytes], max_record_bytes: int) -> Found:
 
 
 def _compressed_as_a_whole(file: IO[bytes], max_record_bytes: int) -> Found:
-    """Set aside unpacked: a record is read back and forth, and every step back would unpack all again."""
+    """Yield the records of one large gzip member from an unpacked copy: each step back would unpack it again."""
     file.seek(0)
     end = None
-    with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as plain:
+    with tempfile.TemporaryFile() as plain:
         try:
             with gzip.GzipFile(fileobj=file) as packed:
                 while data := packed.read1(_CHUNK_BYTES):
-                    if plain.tell() + len(data) > MAX_UNPACKED_BYTES:
-                        end = Damage("", TOO_LARGE, f"gzip: unpacks to more than {MAX_UNPACKED_BYTES:,} bytes")
-                        break
                     plain.write(data)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            end = Damage("", CUT_SHORT, f"gzip: {error}; nothing behind this can be read")
+            end = Damage("", CUT_SHORT, f"gzip: {error}; nothing after this can be read")
         place = "0"
-        for found in _plain(cast(IO[bytes], plain), max_record_bytes):
-            if end is not None and isinstance(found, Damage) and found.reason == CUT_SHORT:
-                continue  # the last one, and `end` says why
-            place = found.place
-            yield found
+        for found in _plain(plain, max_record_bytes):
+            if end is None or not (isinstance(found, Damage) and found.reason == CUT_SHORT):  # `end` says why
+                place = found.place
+                yield found
         if end is not None:
             yield end._replace(place=f"after {place}")
 
@@ -132,13 +125,13 @@ def _compressed_as_a_whole(file: IO[bytes], max_record_bytes: int) -> Found:
 class _Member(NamedTuple):
     data: bytes
     end: int | None
-    """Where the next begins; None if this one is damaged or larger than asked for."""
+    """The beginning of the next member; None if this one is damaged or larger than the limit."""
     error: str = ""
     is_cut: bool = False
 
 
 def _member(file: IO[bytes], start: int, *, limit: int | None) -> _Member:
-    """One gzip member: its bytes, or without a limit only where it ends."""
+    """Read one gzip member of at most `limit` bytes; without a limit, find only where it ends."""
     file.seek(start)
     inflate = zlib.decompressobj(wbits=31)
     pieces: list[bytes] = []
@@ -152,16 +145,15 @@ def _member(file: IO[bytes], start: int, *, limit: int | None) -> _Member:
         except zlib.error as error:
             return _Member(b"".join(pieces), None, f"gzip: {error}")
         size += len(piece)
-        if limit is None:
-            continue
-        pieces.append(piece)
-        if size > limit:
-            return _Member(b"".join(pieces), None)
+        if limit is not None:
+            pieces.append(piece)
+            if size > limit:
+                return _Member(b"".join(pieces), None)
     return _Member(b"".join(pieces), file.tell() - len(inflate.unused_data))
 
 
 def _next_member(file: IO[bytes], start: int) -> int | None:
-    """The next place where a gzip member begins that begins with a record."""
+    """Return where the next gzip member that begins with a record begins."""
     for place in _places(file, start, _GZIP_MAGIC):
         if _member(file, place, limit=len(_MAGIC)).data.startswith(_MAGIC):
             return place
@@ -183,20 +175,19 @@ def _plain(file: IO[bytes], max_record_bytes: int) -> Found:
             start = _next_record(file, start + 1)
             continue
         begin, length = start + end_of_headers.end(), int(claimed[1])
+        payload = _at(file, begin, length) if length <= max_record_bytes else b""
         behind = _at(file, begin + length, 4)
         if behind.strip(b"\r\n"):
-            detail = f"no record ends {length:,} bytes after its headers, as it claims"
+            detail = f"it claims {length:,} bytes, and no record ends there"
             yield Damage(str(start), DAMAGED, detail, _excerpt(head))
             start = _next_record(file, begin)
             continue
         if length > max_record_bytes:
             yield Damage(str(start), TOO_LARGE, f"{length:,} bytes, at most {max_record_bytes:,}", _excerpt(head))
+        elif len(payload) < length:
+            yield Damage(str(start), CUT_SHORT, f"{len(payload):,} of {length:,} bytes", _excerpt(head))
         else:
-            payload = _at(file, begin, length)
-            if len(payload) == length:
-                yield Record(str(start), headers_of(head[: end_of_headers.end()]), payload)
-            else:
-                yield Damage(str(start), CUT_SHORT, f"{len(payload):,} of {length:,} bytes", _excerpt(head))
+            yield Record(str(start), parse_headers(head[: end_of_headers.end()]), payload)
         blank = _END_OF_HEADERS.match(behind)
         start = begin + length + (len(behind) if blank is None else blank.end())
 
@@ -206,7 +197,7 @@ def _next_record(file: IO[bytes], start: int) -> int | None:
 
 
 def _places(file: IO[bytes], start: int, mark: bytes) -> Iterator[int]:
-    """Positions of `mark` from `start` on."""
+    """Yield the offsets of `mark` from `start` on."""
     while block := _at(file, start, 1 << 20):
         at = block.find(mark)
         while at >= 0:
@@ -217,8 +208,7 @@ def _places(file: IO[bytes], start: int, mark: bytes) -> Iterator[int]:
         start += max(len(block) - len(mark) + 1, 1)
 
 
-def _claims(head: bytes) -> int:
-    """How long the first record says that it is."""
+def _claimed_length(head: bytes) -> int:
     length = _CONTENT_LENGTH.search(head, 0, _MAX_HEADER_BYTES)
     return int(length[1]) if length else 0
 

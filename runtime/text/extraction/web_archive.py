@@ -1,11 +1,10 @@
-"""Web archives to documents: the pages among the records of a WARC file, and the texts of a WET file."""
+"""Web archives to documents: the pages of a WARC file and the texts of a WET file."""
 
 from collections.abc import Iterator
 from typing import IO
 
 from runtime.text.extraction import html
-from runtime.text.extraction.charset import decode_page
-from runtime.text.extraction.extracted import Extracted, LeftOut, Text, Unreadable, metadata
+from runtime.text.extraction.extracted import EXCERPT_BYTES, Excluded, Extracted, Text, Unreadable, metadata
 from runtime.text.extraction.formats import WebArchive
 from runtime.text.extraction.guard import Guard, unguarded
 from runtime.text.extraction.html import NO_CHARSET
@@ -18,12 +17,10 @@ OTHER_STATUS = "not a page: HTTP status"
 OTHER_TYPE = "not a page: content type"
 
 _HTML = ("text/html", "application/xhtml+xml", "application/vnd.wap.xhtml+xml")
-_EXCERPT_BYTES = 200
 
 
 def read_web_archive(file: IO[bytes], format_: WebArchive, guard: Guard = unguarded) -> Extracted:
-    """A document for each page that a server gave (response, resource) and each text (conversion); anchors are the
-    offsets of their records. Each record is read under the guard."""
+    """Yield a document for each page (response, resource) and each text (conversion); anchors are record offsets."""
     for record in read_records(file, max_record_bytes=format_.max_record_bytes):
         match record:
             case Damage():
@@ -33,7 +30,7 @@ def read_web_archive(file: IO[bytes], format_: WebArchive, guard: Guard = unguar
                 yield from guard(_documents, record, format_, anchor=record.place, name=name, data=record.payload)
 
 
-def _documents(record: Record, format_: WebArchive) -> Iterator[Text | Unreadable | LeftOut]:
+def _documents(record: Record, format_: WebArchive) -> Iterator[Text | Unreadable | Excluded]:
     kind = record.headers.get("content-type", "").partition(";")[0].strip().lower()
     match record.kind:
         case "response" if kind == "application/http" or record.payload.startswith(b"HTTP/"):
@@ -43,7 +40,7 @@ def _documents(record: Record, format_: WebArchive) -> Iterator[Text | Unreadabl
                 yield _unreadable(record, error.reason, str(error), record.payload)
                 return
             if answer.status not in format_.statuses:
-                yield LeftOut(record.place, OTHER_STATUS, f"{answer.status}, {_uri(record)}")
+                yield Excluded(record.place, OTHER_STATUS, f"{answer.status}, {_uri(record)}")
             else:
                 yield _page(record, answer, format_)
         case "resource":
@@ -51,33 +48,29 @@ def _documents(record: Record, format_: WebArchive) -> Iterator[Text | Unreadabl
         case "conversion":
             yield _text(record)
         case "revisit":
-            yield LeftOut(record.place, REVISIT, _uri(record))
+            yield Excluded(record.place, REVISIT, _uri(record))
         case _:
-            yield LeftOut(record.place, OTHER_KIND, f"{record.kind or 'none'}, {kind or 'no content type'}")
+            yield Excluded(record.place, OTHER_KIND, f"{record.kind or 'none'}, {kind or 'no content type'}")
 
 
-def _page(record: Record, answer: Answer, format_: WebArchive) -> Text | Unreadable | LeftOut:
+def _page(record: Record, answer: Answer, format_: WebArchive) -> Text | Unreadable | Excluded:
     if answer.content_type not in _HTML:
-        return LeftOut(record.place, OTHER_TYPE, f"{answer.content_type or 'none'}, {_uri(record)}")
+        return Excluded(record.place, OTHER_TYPE, f"{answer.content_type or 'none'}, {_uri(record)}")
     was_truncated = "warc-truncated" in record.headers
     if answer.is_cut and not was_truncated:
         return _unreadable(record, CUT_SHORT, f"{len(answer.body):,} bytes", answer.body)
-    page = decode_page(
-        answer.body,
-        server_charset=answer.charset,
-        is_cut=was_truncated,
-        max_replaced_share=format_.max_replaced_share,
-    )
-    if page is None:
-        return _unreadable(record, NO_CHARSET, f"server says {answer.charset or 'none'}", answer.body)
     try:
-        text = html.page_text(page.text, main_content=format_.main_content)
-    except html.TooDeepError as error:
-        return _unreadable(record, html.TOO_DEEP, str(error), answer.body)
-    told = {"url": _uri(record), "date": record.headers.get("warc-date", ""), "charset": page.charset}
-    told |= {"charset_from": page.source} | ({"truncated": "yes"} if was_truncated else {})
-    told |= {"replaced": str(page.num_replaced)} if page.num_replaced else {}
-    return Text(record.place, text, metadata(**told))
+        text, found = html.read_page(
+            answer.body,
+            server_charset=answer.charset,
+            is_cut=was_truncated,
+            main_content=format_.main_content,
+            max_replaced_share=format_.max_replaced_share,
+        )
+    except html.PageError as error:
+        return _unreadable(record, error.reason, str(error), answer.body)
+    found |= {"url": _uri(record), "date": record.headers.get("warc-date", "")}
+    return Text(record.place, text, metadata(**found, **({"truncated": "yes"} if was_truncated else {})))
 
 
 def _text(record: Record) -> Text | Unreadable:
@@ -93,5 +86,5 @@ def _uri(record: Record) -> str:
 
 
 def _unreadable(record: Record, reason: str, detail: str, data: bytes) -> Unreadable:
-    excerpt = data[:_EXCERPT_BYTES].decode(errors="backslashreplace")
+    excerpt = data[:EXCERPT_BYTES].decode(errors="backslashreplace")
     return Unreadable(record.place, reason, f"{detail}, {_uri(record)}", excerpt)

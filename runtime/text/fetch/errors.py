@@ -1,27 +1,29 @@
-"""What can go wrong on the way from a publisher to here; each message says what to do about it."""
+"""Errors of a fetch; each message says what to do about it."""
+
+from typing import NamedTuple
 
 
 class FetchError(Exception):
-    """A file that cannot be had as asked; trying the same again would not help."""
+    """A file that cannot be fetched as the recipe names it; another attempt would not help."""
 
-    # What fetches has tried again already; a step that waits once more would only hide the message.
+    # The fetch has retried already: a step that retried once more would only hide the message.
     is_transient = False
 
 
 class ChecksumError(FetchError):
-    """A file came, but not the one that was asked for."""
+    """A file whose checksum or size is not the expected one."""
 
 
 class ChangedFileError(FetchError):
-    """The publisher put another file in the place of the one that was being fetched."""
+    """A file that its publisher replaced during the fetch."""
 
 
 class UnreachableError(FetchError, ConnectionError):
-    """Nobody answered, or not now; trying again later may help."""
+    """A server that does not answer, or not now; a later attempt may help."""
 
 
 class MissingFileError(FetchError):
-    """The server says that there is no such file, now and for good."""
+    """A file that the server no longer has; `status` is 404 or 410."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message, status)
@@ -29,3 +31,19 @@ class MissingFileError(FetchError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class Failure(NamedTuple):
+    """A file that could not be fetched."""
+
+    name: str
+    problem: str
+    """The message, which begins with the address."""
+    missing_status: int | None
+    """404 or 410 if the publisher has no such file."""
+    is_unreachable: bool
+
+    @classmethod
+    def of(cls, name: str, error: FetchError) -> "Failure":
+        status = error.status if isinstance(error, MissingFileError) else None
+        return cls(name, str(error), status, isinstance(error, UnreachableError))

@@ -1,28 +1,58 @@
-"""Files over HTTP: fetched in parts that survive a kill, verified as a whole; the requests are `http_session`'s.
+"""Files over HTTP: fetched in parts that survive a kill, retried, and verified as a whole.
 
-A part is one object in the store, so that resuming works where files cannot be appended to. A part counts as
-there if it has its full length; the publisher's ETag, or the date of the file, is in the folder's name, so that
-parts of two versions of a file never meet. Where neither tells two versions apart and no checksum is known, the file
-comes in one go: nothing could tell that its parts are of one version.
+Each part is one object in the store, because objects cannot be appended to; a part with its full length is never
+fetched again. The folder of the parts is named by address, ETag and size, so parts of two versions never mix. A file
+without a strong ETag and without a known checksum is fetched in one request.
 """
 
+import dataclasses
 import fnmatch
 import gzip
 import hashlib
-import itertools
+import http.client
+import re
+import time
 import urllib.parse
-from collections.abc import Mapping, Sequence
-from operator import not_
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar, cast
 
 import fsspec
+import requests
+import urllib3
 
-from runtime.text.fetch.copy import CHUNK_BYTES, Copied, wrong_checksum
-from runtime.text.fetch.errors import ChangedFileError, ChecksumError, FetchError
-from runtime.text.fetch.http_session import OnBytes, Retries, Session
+from runtime.text.fetch.errors import ChangedFileError, ChecksumError, FetchError, MissingFileError, UnreachableError
+from runtime.text.fetch.verified import CHUNK_BYTES, Written, check_size, read_chunks, write_verified
+
+ResultT = TypeVar("ResultT")
+OnBytes = Callable[[int, int | None], None]
+"""Called with the bytes that are here and the file's size, None if the server does not say it."""
 
 PART_BYTES = 64 << 20
-MAX_CHANGES = 3
-"""So often a file may change while it is fetched, and is begun anew."""
+MAX_RESTARTS = 3
+"""How often a fetch restarts because the file changed meanwhile."""
+TIMEOUT_SECONDS = 60
+_TRANSIENT = frozenset((408, 425, 429, 500, 502, 503, 504))
+# RFC 9110, section 14.4.
+_CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-(\d{1,18})|\*)/(?:(\d{1,18})|\*)")
+_CHANGED = "The publisher or a proxy changed the file; it was deleted. If the new one is right, pin its checksum."
+
+
+@dataclasses.dataclass(frozen=True)
+class Retries:
+    """How often to send a request, and how long to wait in between: doubling, or as long as the server asks."""
+
+    attempts: int = 5
+    first_wait_seconds: float = 1.0
+    max_asked_wait_seconds: float = 120.0
+    """A server that asks for a longer wait fails the file."""
+    sleep: Callable[[float], None] = time.sleep
+
+
+class Remote(NamedTuple):
+    size_in_bytes: int | None
+    """None if the server knows no ranges or no size."""
+    etag: str | None
+    """None unless strong: equal strong ETags mean equal bytes (RFC 9110, section 8.8.1)."""
 
 
 def fetch_url(
@@ -35,122 +65,252 @@ def fetch_url(
     headers: Mapping[str, str] | None = None,
     part_bytes: int = PART_BYTES,
     retries: Retries | None = None,
-    on_bytes: OnBytes | None = None,
-) -> Copied:
-    """Fetches `url` to `destination`; unfinished parts lie below `parts_path` until the file is complete.
-
-    A file that changes meanwhile is begun anew.
+    on_bytes: OnBytes = lambda done, total: None,
+) -> Written:
+    """Fetch `url` to `destination`, both checksum and size verified where they are known.
 
     Args:
-        url: What to fetch.
-        destination: Anything that fsspec opens.
-        parts_path: A folder that survives a kill.
-        sha256: What the file must be, if that is known. Without it, and without a strong validator of the server's, a
-            file larger than a part comes in one go.
-        size_in_bytes: What its size must be, if that is known.
-        headers: Sent to the origin of `url` alone, and not to where it redirects.
+        url: The address.
+        destination: A path in any store.
+        parts_path: A folder that survives a kill; holds the parts until the file is complete.
+        sha256: The expected checksum, None if unknown.
+        size_in_bytes: The expected size, None if unknown.
+        headers: Sent with each request; an Authorization header only to the host of `url`.
         part_bytes: Size of a part.
-        retries: How often to try.
-        on_bytes: Told how much of the file is here, and its size where the server says it, first of what was here
-            before and then as the rest comes.
+        retries: How often to retry.
+        on_bytes: Called as bytes arrive.
+
+    Raises:
+        UnreachableError: no answer after all retries.
+        ChecksumError: wrong checksum or size.
+        FetchError: anything that another attempt would not change.
     """
-    session = Session(url, dict(headers or {}), retries or Retries(), on_bytes or (lambda done, total: None))
-    folder, parts = _fetch_parts(session, url, parts_path, part_bytes, size_in_bytes, may_mix=sha256 is not None)
-    copied = _join(parts, destination)
+    session = _Session(url, dict(headers or {}), retries or Retries(), on_bytes)
+    for restart in range(MAX_RESTARTS + 1):
+        try:
+            folder, parts = _fetch_parts(session, url, parts_path, part_bytes, size_in_bytes, sha256 is not None)
+            break
+        except ChangedFileError:
+            if restart == MAX_RESTARTS:
+                raise
+    try:
+        written = write_verified(
+            read_chunks(parts), destination, name=url, sha256=sha256, size_in_bytes=size_in_bytes, cure=_CHANGED
+        )
+    except ChecksumError:
+        _remove(folder)
+        raise
+    _remove(folder)
+    return written
+
+
+def _remove(folder: str) -> None:
     filesystem, path = fsspec.core.url_to_fs(folder)
     if filesystem.exists(path):
         filesystem.rm(path, recursive=True)
-    if size_in_bytes not in (None, copied.size_in_bytes):
-        filesystem, path = fsspec.core.url_to_fs(destination)
-        filesystem.rm(path)
-        _refuse_another_size(url, size_in_bytes, copied.size_in_bytes)
-    if sha256 is not None and copied.sha256 != sha256:
-        filesystem, path = fsspec.core.url_to_fs(destination)
-        filesystem.rm(path)
-        raise wrong_checksum(
-            url,
-            expected=sha256,
-            found=copied.sha256,
-            size_in_bytes=copied.size_in_bytes,
-            cure="The publisher changed the file, or what lies between changed it; the file was thrown away. If the "
-            "new one is meant, put its checksum into the recipe.",
-        )
-    return copied
 
 
 def _fetch_parts(
-    session: Session, url: str, parts_path: str, part_bytes: int, size_in_bytes: int | None, *, may_mix: bool
+    session: "_Session", url: str, parts_path: str, part_bytes: int, size_in_bytes: int | None, is_pinned: bool
 ) -> tuple[str, list[str]]:
-    """The folder of the parts, and all of them in order; begins anew where the file changes meanwhile."""
-    for _ in range(MAX_CHANGES):
-        try:
-            return _fetch_parts_of_one_version(session, url, parts_path, part_bytes, size_in_bytes, may_mix=may_mix)
-        except ChangedFileError:  # the parts of the former version lie in another folder than those of the next
-            continue
-    return _fetch_parts_of_one_version(session, url, parts_path, part_bytes, size_in_bytes, may_mix=may_mix)
-
-
-def _fetch_parts_of_one_version(
-    session: Session, url: str, parts_path: str, part_bytes: int, size_in_bytes: int | None, *, may_mix: bool
-) -> tuple[str, list[str]]:
+    """Return the folder of the parts and all parts in order; fetch those that are not there."""
     remote = session.probe()
-    key = hashlib.sha256(f"{url}\0{remote.validator}\0{remote.size_in_bytes}".encode()).hexdigest()[:16]
+    key = hashlib.sha256(f"{url}\0{remote.etag}\0{remote.size_in_bytes}".encode()).hexdigest()[:16]
     folder = f"{parts_path}/{key}"
-    if remote.size_in_bytes is not None:
-        _refuse_another_size(url, size_in_bytes, remote.size_in_bytes)  # before it is fetched for nothing
-    if remote.size_in_bytes is None or not (may_mix or remote.is_strong or remote.size_in_bytes <= part_bytes):
+    if remote.size_in_bytes is None or not (is_pinned or remote.etag or remote.size_in_bytes <= part_bytes):
         session.fetch_whole(f"{folder}/whole")
         return folder, [f"{folder}/whole"]
-    starts = range(0, remote.size_in_bytes, part_bytes)
-    parts = [f"{folder}/{index:05d}" for index in range(len(starts))]
-    lengths = [min(part_bytes, remote.size_in_bytes - start) for start in starts]
+    check_size(url, expected=size_in_bytes, found=remote.size_in_bytes)
+    ranges = [
+        (start, min(start + part_bytes, remote.size_in_bytes)) for start in range(0, remote.size_in_bytes, part_bytes)
+    ]
+    parts = [f"{folder}/{index:05d}" for index in range(len(ranges))]
     sizes = _sizes(folder)
-    is_here = [sizes.get(part.rpartition("/")[2]) == length for part, length in zip(parts, lengths, strict=True)]
-    num_here = sum(itertools.compress(lengths, is_here))
+    missing = [
+        (part, *range_) for part, range_ in zip(parts, ranges, strict=True) if sizes.get(part) != range_[1] - range_[0]
+    ]
+    num_here = remote.size_in_bytes - sum(end - start for _, start, end in missing)
     session.on_bytes(num_here, remote.size_in_bytes)
-    for part, start, length in itertools.compress(zip(parts, starts, lengths, strict=True), map(not_, is_here)):
-        session.fetch_part(part, start, start + length, remote, num_here=num_here)
-        num_here += length
+    for part, start, end in missing:
+        session.fetch_part(part, start, end, remote, num_here)
+        num_here += end - start
     return folder, parts
 
 
+def _sizes(folder: str) -> dict[str, int]:
+    filesystem, inner = fsspec.core.url_to_fs(folder)
+    filesystem.invalidate_cache()
+    found = filesystem.find(inner, detail=True)
+    return {f"{folder}/{path.rpartition('/')[2]}": entry["size"] for path, entry in found.items()}
+
+
 def list_index(url: str, path: str, *, base: str, patterns: Sequence[str], sha256: str | None) -> list[str]:
-    """Addresses in a publisher's list that match one of the shell patterns, in alphabetical order."""
+    """Return the addresses in a publisher's list that match a shell pattern, sorted; the list is kept at `path`."""
     fetch_url(url, path, parts_path=f"{path}-parts", sha256=sha256)
     with fsspec.open(path, "rb") as file:
         data = file.read()
     lines = (gzip.decompress(data) if url.endswith(".gz") else data).decode().split()
     found = [line for line in lines if any(fnmatch.fnmatchcase(line, pattern) for pattern in patterns)]
     if not found:
-        raise FetchError(f"{url}: none of {len(lines)} lines matches {list(patterns)} (first: {', '.join(lines[:3])}).")
+        raise FetchError(
+            f"{url}: none of {len(lines)} lines matches {list(patterns)} (first: {', '.join(lines[:3])}). Correct "
+            "`files` in the recipe."
+        )
     return sorted(urllib.parse.urljoin(base, line) for line in found)
 
 
-def _sizes(folder: str) -> dict[str, int]:
-    """Sizes of the files of a folder, by name."""
-    filesystem, inner = fsspec.core.url_to_fs(folder)
-    filesystem.invalidate_cache()
-    found = filesystem.find(inner, detail=True)
-    return {path.rpartition("/")[2]: entry["size"] for path, entry in found.items()}
+class _Session:
+    """Requests for one file, with retries."""
 
+    def __init__(self, url: str, headers: dict[str, str], retries: Retries, on_bytes: OnBytes) -> None:
+        self._url = url
+        self._headers = {"Accept-Encoding": "identity", **headers}
+        self._retries = retries
+        self.on_bytes = on_bytes
+        self._session = requests.Session()
+        self._session.auth = lambda request: request  # else requests replaces the header by what a .netrc file holds
 
-def _refuse_another_size(url: str, expected: int | None, found: int) -> None:
-    if expected not in (None, found):
-        raise ChecksumError(
-            f"{url}: wrong size\n  expected: {expected:,} bytes\n  found:    {found:,} bytes\nThe publisher changed "
-            "the file, or what lies between changed it; it was thrown away. Run the same command again, and check the "
-            "revision in the recipe if it comes again."
+    def probe(self) -> Remote:
+        """Ask for the first byte: the answer says whether the server knows ranges, and the size."""
+
+        def ask() -> Remote:
+            with self._open({"Range": "bytes=0-0"}, http.client.REQUESTED_RANGE_NOT_SATISFIABLE) as response:
+                range_ = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
+                # An empty file has no first byte: it answers 416 with the size 0.
+                is_known = range_ is not None and (range_[1] is not None or range_[3] == "0")
+                size = int(range_[3]) if range_ is not None and is_known and range_[3] is not None else None
+                return Remote(size, _strong_etag(response))
+
+        return self._with_retries(ask)
+
+    def fetch_part(self, path: str, start: int, end: int, remote: Remote, num_here: int) -> None:
+        """Fetch the bytes from `start` to before `end`; `num_here` other bytes are here already.
+
+        Raises:
+            ChangedFileError: the server has another file now.
+        """
+        headers = {"Range": f"bytes={start}-{end - 1}"} | ({"If-Range": remote.etag} if remote.etag else {})
+        expected = {f"bytes {start}-{end - 1}/{size}" for size in (remote.size_in_bytes, "*")}
+
+        def fetch() -> None:
+            with self._open(headers) as response:
+                # Some servers ignore If-Range, so the ETag of the answer counts too.
+                is_same = _strong_etag(response) in (None, remote.etag)
+                if response.headers.get("Content-Range", "").strip() not in expected or not is_same:
+                    raise ChangedFileError(
+                        f"{self._url}: the file changed during each of {MAX_RESTARTS + 1} fetches. Run the same "
+                        "command again when its publisher has finished writing it."
+                    )
+                self._save(response, path, end - start, num_here, remote.size_in_bytes)
+
+        self._with_retries(fetch)
+
+    def fetch_whole(self, path: str) -> None:
+        """Fetch all bytes in one request."""
+
+        def fetch() -> None:
+            with self._open({}) as response:
+                length = response.headers.get("Content-Length", "")
+                size = int(length) if length.isdigit() else None
+                self._save(response, path, size, 0, size)
+
+        self._with_retries(fetch)
+
+    def _save(
+        self, response: requests.Response, path: str, expected_bytes: int | None, num_here: int, total: int | None
+    ) -> None:
+        size = 0
+        with fsspec.open(path, "wb", auto_mkdir=True) as file:
+            for chunk in _chunks(response):
+                file.write(chunk)
+                size += len(chunk)
+                self.on_bytes(num_here + size, total)
+        if expected_bytes not in (None, size):
+            raise requests.ConnectionError(f"the connection ended after {size} of {expected_bytes} bytes")
+
+    def _open(self, headers: dict[str, str], *accepted: int) -> requests.Response:
+        response = self._session.get(
+            self._url, headers={**self._headers, **headers}, stream=True, timeout=TIMEOUT_SECONDS
+        )
+        if self._url.startswith("https:") and not response.url.startswith("https:"):
+            raise FetchError(
+                f"{self._url}: redirects to {response.url}, without encryption, where anyone could change the file. "
+                "Ask the publisher for an address that stays with https."
+            )
+        if not response.ok and response.status_code not in accepted:
+            response.close()
+            raise _StatusError(response)
+        return response
+
+    def _with_retries(self, action: Callable[[], ResultT]) -> ResultT:
+        wait = self._retries.first_wait_seconds
+        for attempt in range(1, self._retries.attempts + 1):
+            asked = 0.0
+            try:
+                return action()
+            except _StatusError as error:
+                asked = _asked_wait(error.response)
+                failure, cause = self._failure(error.response, asked), cast(Exception, error)
+            except requests.RequestException as error:
+                failure, cause = self._no_network(error), error
+            is_too_long = asked > self._retries.max_asked_wait_seconds
+            if not isinstance(failure, UnreachableError) or is_too_long or attempt == self._retries.attempts:
+                raise failure from cause
+            self._retries.sleep(max(wait, asked))
+            wait *= 2
+        raise AssertionError("attempts is at least 1")
+
+    def _no_network(self, error: BaseException) -> FetchError:
+        while error.__context__ is not None:  # the first one says why, without the names of pools and retries
+            error = error.__context__
+        return UnreachableError(
+            f"{self._url}: no network: {error}\nCheck the connection and the proxy, then run the same command again; "
+            "complete parts are kept."
         )
 
+    def _failure(self, response: requests.Response, asked: float) -> FetchError:
+        status = response.status_code
+        answer = f"{self._url}: the server answers {status} {response.reason}"
+        if status in _TRANSIENT:
+            limit = self._retries.max_asked_wait_seconds
+            why = (
+                f" and asks for a wait of {asked:,.0f} s, longer than the {limit:,.0f} s that a download waits"
+                if asked > limit
+                else f", {self._retries.attempts} times; it is overloaded or down"
+            )
+            return UnreachableError(f"{answer}{why}. Run the same command again later; complete parts are kept.")
+        if status in (401, 403):
+            return FetchError(f"{answer}; it wants a login or an accepted licence. Set the access token and run again.")
+        if status in (404, 410):
+            missing = f"{answer}; there is no such file. Check the address and the revision in the recipe."
+            return MissingFileError(missing, status)
+        return FetchError(f"{answer}; another attempt would not help. Check the address in the recipe.")
 
-def _join(parts: list[str], destination: str) -> Copied:
-    digest = hashlib.sha256()
-    size = 0
-    with fsspec.open(destination, "wb", auto_mkdir=True) as writer:
-        for part in parts:
-            with fsspec.open(part, "rb") as reader:
-                while chunk := reader.read(CHUNK_BYTES):
-                    digest.update(chunk)
-                    writer.write(chunk)
-                    size += len(chunk)
-    return Copied(digest.hexdigest(), size)
+
+class _StatusError(Exception):
+    """An answer whose status is an error."""
+
+    def __init__(self, response: requests.Response) -> None:
+        super().__init__(response.status_code)
+        self.response = response
+
+
+def _strong_etag(response: requests.Response) -> str | None:
+    etag = response.headers.get("ETag")
+    return None if etag is None or etag.startswith("W/") else etag
+
+
+def _asked_wait(response: requests.Response) -> float:
+    """Return the seconds that the server asks for, as a number or a date (RFC 9110, section 10.2.3)."""
+    try:
+        return urllib3.Retry().parse_retry_after(response.headers.get("Retry-After", "0"))
+    except urllib3.exceptions.InvalidHeader:
+        return 0.0
+
+
+def _chunks(response: requests.Response) -> Iterator[bytes]:
+    """Yield the body as it was sent: requests would decompress it where a server sends a Content-Encoding."""
+    try:
+        yield from response.raw.stream(CHUNK_BYTES, decode_content=False)
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise requests.ConnectionError(f"the connection broke ({error})") from error

@@ -1,4 +1,4 @@
-"""Files that a user already has, locally or in a bucket, named by their content."""
+"""Files that a user already has, in a folder or a bucket, identified by their content."""
 
 import glob
 import hashlib
@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -14,84 +14,76 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from runtime.cache_folder import cache_folder, keep
-from runtime.text.fetch.copy import CHUNK_BYTES
 from runtime.text.fetch.errors import FetchError
+from runtime.text.fetch.verified import read_chunks
 
 LARGE_FILE_IN_BYTES = 64 * 2**20
-"""From here on reading it takes longer than a person waits for."""
+"""The checksum of a file of this size or more is cached."""
 SETTLED_SECONDS = 2.0
-"""A file that was written so lately may be written again within one tick of its file system's clock."""
+"""A younger file may be written again within one tick of its file system's clock."""
 MAX_NAMED = 3
-OF_AN_OBJECT = ("generation", "ETag", "etag")
-"""What stores say of an object, and of another one at the same place say otherwise."""
 
 
 def find_files(folder: str, patterns: tuple[str, ...]) -> list[str]:
-    """Names relative to `folder` that match one of the patterns, in alphabetical order; as in a shell no hidden ones.
+    """Return the names, relative to `folder`, that match a pattern, sorted; hidden files do not count.
 
     Raises:
-        FetchError: it is no folder, nothing in it matches, or what matches may not be read, or is a link that leads
-            nowhere or to a folder, a pipe or the like: what it stands for would be missing, and nobody would be told.
+        FetchError: no such folder, no match, or a match or folder that cannot be read (rights, dead links, pipes).
     """
     filesystem, root = fsspec.core.url_to_fs(folder)
     if not filesystem.isdir(root):
         what = "is a file" if filesystem.isfile(root) else "no such folder"
-        raise FetchError(f"{folder}: {what}; name the folder that holds the files ({', '.join(patterns)}).")
+        raise FetchError(f"{folder}: {what}. Name the folder that holds the files ({', '.join(patterns)}).")
     root = root.rstrip("/")
     is_local = isinstance(filesystem, LocalFileSystem)
-    if is_local:  # in a folder that may not be read fsspec finds nothing, and says nothing
-        looked_into = dict.fromkeys(path for pattern in patterns for path in _folders_of(root, pattern))
-        _refuse_closed(looked_into, os.R_OK | os.X_OK)
+    if is_local:  # fsspec passes over a folder that it may not read
+        folders = {path for pattern in patterns for path in _searched_folders(root, pattern)}
+        _check_rights(folders, os.R_OK | os.X_OK)
     matched = {path for pattern in patterns for path in filesystem.glob(f"{glob.escape(root)}/{pattern}")}
-    shown = {path[len(root) + 1 :]: path for path in sorted(matched) if path.rstrip("/") != root}
-    shown = {name: path for name, path in shown.items() if not any(part.startswith(".") for part in name.split("/"))}
-    is_file = {name: filesystem.isfile(path) for name, path in shown.items()}
-    names = [name for name in shown if is_file[name]]
-    others = [name for name, path in shown.items() if not is_file[name] and not _is_own_folder(filesystem, path)]
+    paths = {path[len(root) + 1 :]: path for path in sorted(matched) if path.rstrip("/") != root}
+    paths = {name: path for name, path in paths.items() if not any(part.startswith(".") for part in name.split("/"))}
+    names = [name for name, path in paths.items() if filesystem.isfile(path)]
+    others = [name for name in paths.keys() - set(names) if not _is_searched(filesystem, paths[name])]
     if others:
         raise FetchError(
-            f"{folder}: {', '.join(others[:MAX_NAMED])} cannot be read: a link that leads nowhere or to a folder, or "
-            "no file at all. Mend it, or take it out of the folder."
+            f"{folder}: {', '.join(sorted(others)[:MAX_NAMED])} cannot be read: a link to nothing or to a folder, or "
+            "no file. Fix it, or take it out of the folder."
         )
     if not names:
-        raise FetchError(f"{folder}: no file matches {' or '.join(patterns)}.")
+        raise FetchError(
+            f"{folder}: no file matches {' or '.join(patterns)}. Add files of these names, or name another folder."
+        )
     if is_local:
-        _refuse_closed([shown[name] for name in names], os.R_OK)
+        _check_rights({paths[name] for name in names}, os.R_OK)
     return names
 
 
-def _folders_of(root: str, pattern: str) -> Iterator[str]:
-    """Those that a pattern looks into: of `a/*/*.jsonl` the root, `a`, and what is in it; of `a/**` all below `a`."""
+def _searched_folders(root: str, pattern: str) -> Iterator[str]:
+    """Yield the folders that a pattern searches: for `a/*/*.jsonl` the root, `a` and its folders; for `**` all."""
     levels = pattern.split("/")
     for index, level in enumerate(levels):
-        folders = glob.glob("/".join([glob.escape(root), *levels[:index], ""]))  # noqa: PTH207 -- no hidden ones
+        folders = glob.glob("/".join([glob.escape(root), *levels[:index], ""]))  # noqa: PTH207 -- skips hidden ones
+        yield from (folder.rstrip("/") for folder in folders)
         if "**" in level:
             for folder in folders:
-                yield from _with_all_below(folder.rstrip("/"))
+                for path, names, _ in os.walk(folder):
+                    names[:] = [name for name in names if not name.startswith(".")]
+                    yield from (f"{path.rstrip('/')}/{name}" for name in names if not Path(path, name).is_symlink())
             return
-        yield from (folder.rstrip("/") for folder in folders)
 
 
-def _with_all_below(root: str) -> Iterator[str]:
-    """But for hidden folders, and those behind a link."""
-    yield root
-    for folder, names, _ in os.walk(root):
-        names[:] = [name for name in names if not name.startswith(".")]
-        yield from (f"{folder}/{name}" for name in names if not Path(folder, name).is_symlink())
-
-
-def _refuse_closed(paths: Iterable[str], rights: int) -> None:
-    closed = [path for path in paths if not os.access(path, rights)]
+def _check_rights(paths: set[str], rights: int) -> None:
+    closed = sorted(path for path in paths if not os.access(path, rights))
     if closed:
         more = f" and {len(closed) - MAX_NAMED} more" if len(closed) > MAX_NAMED else ""
         raise FetchError(
-            f"{', '.join(closed[:MAX_NAMED])}{more}: you may not read what is there; give yourself the right to "
-            f"(`chmod -R u+rX {shlex.quote(closed[0])}`, if it is yours), or take it out of the folder."
+            f"{', '.join(closed[:MAX_NAMED])}{more}: no right to read. Run `chmod -R u+rX {shlex.quote(closed[0])}`, "
+            "or take it out of the folder."
         )
 
 
-def _is_own_folder(filesystem: Any, path: str) -> bool:
-    """Whether it is a folder that `**` looks into: of one behind a link it would see nothing."""
+def _is_searched(filesystem: Any, path: str) -> bool:
+    """Return whether `**` looks into it: a folder that is no link."""
     is_link = isinstance(filesystem, LocalFileSystem) and Path(path).is_symlink()
     return filesystem.isdir(path) and not is_link
 
@@ -102,29 +94,28 @@ class Content(TypedDict):
 
 
 def content_of(path: str) -> Content:
-    """Of a file here or in a bucket; a large one is read once, and not again as long as it stays as it is.
+    """Return checksum and size of a file in any store.
 
-    A recipe asks for it whenever it is built, and a folder of weights has gigabytes.
+    Recipes ask for it at every plan, so the checksum of a large file is cached until the file changes.
     """
     filesystem, inner = fsspec.core.url_to_fs(path)
-    marks = _marks(filesystem, inner)
-    kept = cache_folder("checksums") / f"{hashlib.sha256(json.dumps([path, marks]).encode()).hexdigest()}.json"
-    if marks and kept.exists():
-        return json.loads(kept.read_text())
+    version = _version(filesystem, inner)
+    cached = cache_folder("checksums") / f"{hashlib.sha256(json.dumps([path, version]).encode()).hexdigest()}.json"
+    if version and cached.exists():
+        return json.loads(cached.read_text())
     digest = hashlib.sha256()
     size = 0
-    with filesystem.open(inner, "rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-            size += len(chunk)
+    for chunk in read_chunks([path]):
+        digest.update(chunk)
+        size += len(chunk)
     content: Content = {"sha256": digest.hexdigest(), "size_in_bytes": size}
-    if size >= LARGE_FILE_IN_BYTES and marks and marks == _marks(filesystem, inner):
-        keep(kept, json.dumps(content))
+    if size >= LARGE_FILE_IN_BYTES and version and version == _version(filesystem, inner):
+        keep(cached, json.dumps(content))
     return content
 
 
-def _marks(filesystem: Any, path: str) -> list[str]:
-    """What is another when the file has been written since; empty where nothing tells that."""
+def _version(filesystem: Any, path: str) -> list[str]:
+    """Return values that change when the file is written; empty if nothing would show a change."""
     if isinstance(filesystem, LocalFileSystem):
         found = Path(path).stat()
         if time.time() - max(found.st_mtime, found.st_ctime) < SETTLED_SECONDS:
@@ -132,4 +123,4 @@ def _marks(filesystem: Any, path: str) -> list[str]:
         return [str(part) for part in (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)]
     filesystem.invalidate_cache(path.rpartition("/")[0])
     found = filesystem.info(path)
-    return next(([name, str(found[name])] for name in OF_AN_OBJECT if found.get(name)), [])
+    return next(([name, str(found[name])] for name in ("generation", "ETag", "etag") if found.get(name)), [])

@@ -25,7 +25,7 @@ def test_drift_stops_the_plan_and_shows_both_ways_out(drifted: Workbench) -> Non
     assert drifted.files() == before, "nothing of the rest may run"
     code, table = drifted("--dry-run")
     assert code == 1
-    assert "version '1' was declared for other code: code changed workbench_recipe.weigh" in table
+    assert "the code changed under version 1: code changed workbench_recipe.weigh" in table
     assert "accept count --because" in table and "bump count" in table
 
 
@@ -118,7 +118,7 @@ def test_the_other_steps_run_when_the_selection_leaves_the_drifted_one_out(drift
         (["accept", "text/web", "--because", "x"], "accept text/web: it is done, not drifted; there is nothing"),
         (["accept", "cuont", "--because", "x"], "accept 'cuont' matches no step. Did you mean 'count'?"),
         (["accept", "count", "--revoke", "--because", "x"], "accept count --revoke: nothing was accepted for it"),
-        (["accept", "--because", "x"], "accept: name a step"),
+        (["accept", "--because", "x"], "accept: give a step"),
     ],
 )
 def test_a_mistake_in_accepting_is_one_message_and_writes_nothing(

@@ -1,15 +1,20 @@
-"""why, diff, log, show, ls: everything is answered from records, and without the code of the day they were made."""
+"""why, diff, log, show, ls: answers come from records, without the code that made them."""
 
 import json
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from marin_dag.identity.diff import FieldChanged
 from marin_dag.ledger.records import Records
+from marin_dag.plan.reasons import Changed, Reason
 from marin_dag.store.prefix import open_store
+from tests.catalogue import check_message
 from tests.marin_dag.workbench import Workbench
 
 ROOT = Path(__file__).parents[3]
@@ -22,37 +27,35 @@ def made(bench: Workbench) -> Workbench:
 
 
 def digests(bench: Workbench, name: str) -> list[str]:
-    """Of what was made under a name, oldest first."""
+    """Return the digests of the outputs under a name, oldest first."""
     return [key.partition("@")[0] for key in Records(open_store(str(bench.prefix))).labels()[name]]
 
 
-def test_the_source_of_a_changed_function_is_shown_from_the_store_alone(made: Workbench) -> None:
+def test_the_source_of_a_changed_function_comes_from_the_store(made: Workbench) -> None:
     made.edit("return number * FACTOR", "doubled = number * FACTOR\n    return doubled")
     for command in (["diff", "count"], ["why", "count"]):
-        code, said = made(*command)
+        code, output = made(*command)
         assert code == 0
-        lines = [line.strip() for line in said.splitlines()]
+        lines = [line.strip() for line in output.splitlines()]
         assert "--- workbench_recipe.weigh (then)" in lines
         assert "-    return number * FACTOR" in lines
         assert "+    doubled = number * FACTOR" in lines
-        assert "Grams" not in said, "a docstring is no code"
+        assert "Grams" not in output, "a docstring is not code"
 
 
-def test_added_and_removed_definitions_are_whole_in_the_diff(made: Workbench) -> None:
+def test_a_diff_shows_added_and_removed_definitions_whole(made: Workbench) -> None:
     made.edit("return number * FACTOR", "return thrice(number)")
     made.edit("def train_cost", "def thrice(number):\n    return 3 * number\n\n\ndef train_cost")
-    _, said = made("diff", "count")
-    assert "code changed workbench_recipe.weigh; new workbench_recipe.thrice; gone workbench_recipe.FACTOR" in said
-    assert "+def thrice(number):" in said and "-FACTOR = 2" in said
+    check_message(made("diff", "count")[1])
 
 
-def test_a_name_that_is_imported_from_elsewhere_shows_in_the_diff(made: Workbench) -> None:
+def test_a_diff_shows_a_name_imported_from_elsewhere(made: Workbench) -> None:
     made.edit("from pathlib import Path", "from pathlib import PosixPath as Path")
-    _, said = made("diff", "text/web")
-    assert "-# Path is pathlib:Path" in said and "+# Path is pathlib:PosixPath" in said
+    lines = made("diff", "text/web")[1].splitlines()
+    assert {"-# Path is pathlib:Path", "+# Path is pathlib:PosixPath"} <= set(lines)
 
 
-def test_each_source_is_kept_once_and_again_only_when_the_code_changed(made: Workbench) -> None:
+def test_each_source_is_stored_once(made: Workbench) -> None:
     kept = made.files("sources")
     assert len(kept) == 3
     made("--set", "text/web.text=webb")
@@ -63,144 +66,138 @@ def test_each_source_is_kept_once_and_again_only_when_the_code_changed(made: Wor
     assert len(made.files("sources")) == 4
 
 
-def test_a_source_that_was_not_kept_is_said_to_be_missing(made: Workbench) -> None:
+def test_a_missing_source_is_named(made: Workbench) -> None:
     for path in (made.prefix / "sources").iterdir():
         path.unlink()
     made.edit("FACTOR = 2", "FACTOR = 3")
-    code, said = made("diff", "count")
+    code, output = made("diff", "count")
     assert code == 0
-    assert re.search(r"\(the source of fingerprint \w{12} was not kept\)", said)
+    check_message(output)
 
 
 def test_a_diff_follows_a_changed_input_to_the_field_that_changed(made: Workbench) -> None:
-    _, said = made("diff", "third", "--set", "text/web.text=webb")
-    assert "input data: " in said
-    assert "      text/web: text: 'web' -> 'webb'" in said
+    check_message(made("diff", "third", "--set", "text/web.text=webb")[1])
 
 
-def test_a_diff_of_two_steps_shows_the_choice_of_another_input_and_does_not_follow_it(made: Workbench) -> None:
-    _, said = made("diff", "first", "second")
-    assert "  rate: 0.5 -> 0.25" in said
-    assert re.search(r"  start: None -> \w{8}@10", said)
-    _, said = made("diff", "second", "third")
-    assert "no difference" in said, "they are one trajectory"
+def test_a_diff_of_two_steps_shows_another_input_without_following_it(made: Workbench) -> None:
+    check_message(made("diff", "first", "second")[1])
+    assert len(made("diff", "second", "third")[1].splitlines()) == 3, "they are one run"
 
 
-def test_a_step_as_it_was_committed_has_no_difference(made: Workbench) -> None:
-    code, said = made("diff", "count")
-    assert (code, "no difference" in said) == (0, True)
+def test_a_committed_step_has_no_difference(made: Workbench) -> None:
+    code, output = made("diff", "count")
+    assert code == 0
+    check_message(output)
 
 
 def test_two_records_are_compared_by_digest(made: Workbench) -> None:
     made("--set", "count.least=3")
     old, new = digests(made, "count")
-    _, said = made("diff", old[:10], new[:10])
-    assert "  least: 1 -> 3" in said
-    _, said = made("diff", new[:10], "count")
-    assert "  least: 3 -> 1" in said
+    assert "  least: 1 -> 3" in made("diff", old[:10], new[:10])[1].splitlines()
+    assert "  least: 3 -> 1" in made("diff", new[:10], "count")[1].splitlines()
 
 
-def test_a_stale_step_is_compared_with_the_nearest_of_its_name_not_the_newest(made: Workbench) -> None:
+def test_a_stale_step_is_compared_with_the_nearest_output_of_its_name(made: Workbench) -> None:
     made("--set", "count.least=2", "--set", "first.rate=7")
-    table = made("--dry-run", "--set", "first.rate=9")[1]
-    assert "  stale     rate: 0.5 -> 9.0" in table
-    _, why = made("why", "first", "--set", "first.rate=9")
-    assert re.search(r"compared with what was made under this name \S+ \(\w{8}@10, the nearest of 2\)", why)
+    planned = made.plan("--set", "first.rate=9")["first"]
+    assert changed(planned.reasons) == {"rate": ("0.5", "9.0")}, "the newest differs in `count` as well"
+    assert planned.compared is not None and planned.compared.num_compared == 2
+    check_message(made("why", "first", "--set", "first.rate=9")[1])
 
 
-def test_a_moved_stop_is_named_at_the_step_that_stops_there(made: Workbench) -> None:
-    table = made("--dry-run", "--set", "first.until_step=12")[1]
-    assert re.search(r"second +stale +first: until_step: 10 -> 12", table)
+def changed(reasons: Iterable[Reason]) -> dict[str, tuple[str, str]]:
+    """Return field to old and new value of each changed field."""
+    found = (reason.difference for reason in reasons if isinstance(reason, Changed))
+    return {each.field: (each.old, each.new) for each in found if isinstance(each, FieldChanged)}
 
 
-def test_a_moved_stop_hides_no_other_change_of_that_step(made: Workbench) -> None:
-    _, said = made("why", "second", "--set", "first.until_step=12", "--set", "first.rate=0.75")
-    assert "until_step: 10 -> 12" in said and "rate: 0.5 -> 0.75" in said
+def test_a_moved_stop_is_a_change_of_the_step_that_stops_there(made: Workbench) -> None:
+    plan = made.plan("--set", "first.until_step=12", "--set", "first.rate=0.75")
+    reasons = plan["second"].reasons
+    assert changed(reasons) == {"until_step": ("10", "12"), "rate": ("0.5", "0.75")}
+    assert all(isinstance(reason, Changed) and reason.steps == ("first",) for reason in reasons)
 
 
-def test_noise_of_binary_arithmetic_is_not_printed_unless_it_is_the_difference(made: Workbench) -> None:
-    table = made("--dry-run", "--set", "first.rate=0.0050999999999999995")[1]
-    assert "rate: 0.5 -> 0.0051 " in f"{table} " and "0.00509999" not in table.split("run it")[0]
+def test_rounding_noise_is_not_printed_unless_it_is_the_difference(made: Workbench) -> None:
+    noise = ("--set", "first.rate=0.0050999999999999995")
+    assert changed(made.plan(*noise)["first"].reasons) == {"rate": ("0.5", "0.0051")}
     made("--set", "first.rate=0.0051")
-    table = made("--dry-run", "--set", "first.rate=0.0050999999999999995")[1]
-    assert "rate: 0.0051 -> 0.0050999999999999995" in table
+    assert changed(made.plan(*noise)["first"].reasons) == {"rate": ("0.0051", "0.0050999999999999995")}
 
 
 def test_a_log_is_that_of_the_attempt_that_made_the_step(made: Workbench) -> None:
-    code, said = made("log", "first")
+    code, output = made("log", "first")
     assert code == 0
-    assert "committed" in said and str(made.prefix / "outputs" / "first-") in said
+    assert "committed" in output and str(made.prefix / "outputs" / "first-") in output
 
 
-def test_a_log_of_what_failed_is_that_of_its_newest_attempt(made: Workbench) -> None:
+def test_the_log_of_a_failed_step_is_that_of_its_newest_attempt(made: Workbench) -> None:
     made.edit("return Count(total=len(config.text))", 'raise ValueError("no " + config.text)')
     made("--until", "text/web")
-    code, said = made("log", "text/web")
+    code, output = made("log", "text/web")
     assert code == 0
-    assert "ValueError: no web" in said
+    assert "ValueError: no web" in output
 
 
-def test_show_writes_each_figure_of_a_result_on_a_line_and_as_a_person_reads_it(bench: Workbench) -> None:
+def test_show_writes_each_value_of_a_result_on_a_line(bench: Workbench) -> None:
     bench.edit(
         'class Count(BaseModel, frozen=True, extra="forbid"):\n    total: int\n',
         'class Count(BaseModel, frozen=True, extra="forbid"):\n    total: int\n'
         "    by: list[dict[str, dict[str, float]]] = [{'web': {'loss': 1.0 / 3}}]\n    words: list[str] = ['a', 'b']\n",
     )
     bench("--until", "text/web")
-    _, said = bench("show", "text/web")
-    assert "result\n  total = 3\n  by[0].web.loss = 0.333333\n  words = ['a', 'b']\noutput" in said
-    assert "0.3333333333333333" in bench("show", "text/web", "--json")[1], "the record has it whole"
+    check_message(bench("show", "text/web")[1].partition("result\n")[2].partition("output")[0])
+    assert json.loads(bench("show", "text/web", "--json")[1])["result"]["by"] == [{"web": {"loss": 1 / 3}}]
 
 
-def test_show_tells_identity_files_and_provenance(made: Workbench) -> None:
-    code, said = made("show", "text/web")
+def test_show_prints_identity_files_and_provenance(made: Workbench) -> None:
+    code, output = made("show", "text/web")
     assert code == 0
-    assert "  text = 'web'" in said
-    assert re.search(r"3  \w{8}  text.txt", said)
+    assert '  text = "web"' in output.splitlines()
+    assert re.search(r"3  \w{8}  text.txt", output)
     for what in ("digest", "started", "finished", "host", "git commit", "lock file", "environment", "command"):
-        assert re.search(rf"^  {what} +\S", said, re.MULTILINE), what
-    assert re.search(r"^  letters +one by one$", said, re.MULTILINE)
+        assert re.search(rf"^  {what} +\S", output, re.MULTILINE), what
+    assert re.search(r"^  letters +one by one$", output, re.MULTILINE)
     record = json.loads(made("show", "text/web", "--json")[1])
     assert record["identity"]["kind"] == "workbench_recipe.text"
-    assert made("show", record["digest"][:12])[1] == said
+    assert made("show", record["digest"][:12])[1] == output
     for command in ("show", "log"):
         assert made(command, "third@30") == made(command, "third")
 
 
-def test_the_states_that_a_step_has_published_are_told_as_they_are_typed(made: Workbench) -> None:
+def test_published_milestones_are_listed_without_commas(made: Workbench) -> None:
     (last,) = (made.prefix / "commits").glob(f"{digests(made, 'third')[0]}@30.json")
     last.with_stem(last.stem.replace("@30", "@1001")).write_bytes(last.read_bytes())
-    assert "third has published only 20, 30, 1001 as the recipe is now." in made("show", "third@25")[1]
+    check_message(made("show", "third@25")[1])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments",
     [
-        (["show", "third", "--set", "first.rate=3"], "show third: it is not made"),
-        (["show", "third", "--set", "first.rate=3"], "is about the newest that was made so called"),
-        (["log", "third", "--set", "first.rate=3"], "log third: no attempt has left a log here"),
-        (["diff", "third", "first", "second"], "diff: 'second' is too much"),
-        (["show", "thrid"], "there is no step 'thrid'. Did you mean 'third'?"),
-        (["show", "third@25"], "third@25: third has published only 20, 30 as the recipe is now."),
-        (["log", "third@30", "--set", "third.rate=3"], "third@30: third has published nothing as the recipe is now."),
-        (["why", "third@30"], "'third@30' is a state of 'third', and a step is named here: 'third'.\n"),
-        (["ls", "x*"], "ls 'x*' matches no step."),
-        (["--json"], "--json: a run prints no document; use --dry-run --json"),
+        "show third --set first.rate=3",
+        "log third --set first.rate=3",
+        "diff third first second",
+        "show thrid",
+        "show third@25",
+        "log third@30 --set third.rate=3",
+        "why third@30",
+        "ls 'x*'",
+        "--json",
     ],
 )
-def test_a_mistake_in_asking_is_one_message(made: Workbench, arguments: list[str], message: str) -> None:
-    code, said = made(*arguments)
-    assert (code, message in said) == (1, True), said
+def test_a_mistake_in_a_question_is_one_message(made: Workbench, arguments: str) -> None:
+    code, output = made(*shlex.split(arguments))
+    assert code == 1
+    check_message(output)
 
 
-def test_a_listing_may_be_narrowed_and_read_by_programs(made: Workbench) -> None:
+def test_a_listing_can_be_narrowed_and_printed_as_json(made: Workbench) -> None:
     made("fork", "second", "--as", "branch", "--set", "rate=2.0", "--reason", "faster")
     _, listed = made("ls", "text/*")
     assert [line.split()[0] for line in listed.splitlines()[:-1] if not line.startswith("fork")] == [
         "text/web",
         "text/code",
     ]
-    assert listed.splitlines()[-1].startswith("outputs in /")
     document = json.loads(made("ls", "--json")[1])
     assert document["schema"] == "marin_dag.ls/1"
     steps = {step["name"]: step for step in document["steps"]}
@@ -211,7 +208,7 @@ def test_a_listing_may_be_narrowed_and_read_by_programs(made: Workbench) -> None
     ]
 
 
-def test_a_pattern_chooses_among_the_forks_too(made: Workbench) -> None:
+def test_a_pattern_selects_forks_too(made: Workbench) -> None:
     for name in ("branch", "twig"):
         made("fork", "second", "--as", name, "--set", "rate=2.0")
 
@@ -226,7 +223,7 @@ def test_a_pattern_chooses_among_the_forks_too(made: Workbench) -> None:
     assert [fork["name"] for fork in json.loads(made("ls", "t*", "--json")[1])["forks"]] == ["twig"]
 
 
-def test_explaining_imports_neither_jax_nor_ray(made: Workbench) -> None:
+def test_commands_that_explain_import_neither_jax_nor_ray(made: Workbench) -> None:
     program = (
         "import sys, marin_dag.cli.main\n"
         f"sys.path.insert(0, {str(made.file.parent)!r})\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.cli.show import changes_said
+from marin_dag.cli.show import dirty_note
 from marin_dag.ledger import provenance
 from marin_dag.ledger.provenance import NOTHING_TRACKED_CHANGED, Provenance, git_state
 
@@ -82,7 +82,7 @@ def test_of_large_or_many_untracked_files_sizes_and_their_number_count(
 )
 def test_a_record_is_shown_with_no_digest_of_nothing(is_dirty: bool | None, digest: str | None, said: str):
     made = Provenance(git_commit="c", is_dirty=is_dirty, dirty_diff=digest, argv=(), host="", environment="")
-    assert changes_said(made) == said
+    assert dirty_note(made) == said
 
 
 def test_looking_at_the_repository_writes_nothing_into_it(repository: Path):

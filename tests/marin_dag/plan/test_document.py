@@ -1,4 +1,4 @@
-"""Plan document: the schema that other programs rely on."""
+"""Plan document: the schema that other programs depend on."""
 
 import inspect
 import json
@@ -14,7 +14,7 @@ COST = {"tokens", "flops", "chip_hours", "bytes_read", "bytes_written", "seconds
 STEP = {"name", "kind", "verdict", "is_selected", "will_run", "digest", "milestone", "key", "policy", "version"} | {
     "inputs",
     "reasons",
-    "remarks",
+    "warnings",
     "compared_with",
     "cost",
     "saved",
@@ -48,17 +48,17 @@ REASONS: dict[str, dict[str, Any]] = {
     | {"does": str},
     "NotTold": RUNS_ON | {"wanted": int, "field": str, "digest": str, "step": str, "hears": bool},
     "Failed": {"attempts": int, "attempt": str, "error": str, "log_path": str},
-    "Stopped": {"author": str, "because": str, "told": str, "answer": str},
+    "Stopped": {"author": str, "because": str, "requested": str, "answer": str},
     "Silent": {"host": str, "pid": int, "seconds": int, "does": str},
     "BlockedBy": {"steps": tuple[tuple[str, str], ...]},
     "SameAs": {"step": str},
 }
-"""Of `marin_dag.plan/2`: a change of what stands here, other than a further entry, is another version of the schema."""
+"""The reasons of `marin_dag.plan/3`. A change here, other than a new entry, needs a new version of the schema."""
 
 
 def document(bench: Workbench, *arguments: str) -> tuple[int, dict[str, Any]]:
-    code, said = bench("plan", "--json", *arguments)
-    return code, json.loads(said)
+    code, output = bench("plan", "--json", *arguments)
+    return code, json.loads(output)
 
 
 def test_a_document_has_the_fields_of_its_schema(bench: Workbench) -> None:
@@ -68,7 +68,7 @@ def test_a_document_has_the_fields_of_its_schema(bench: Workbench) -> None:
         *("schema", "pipeline", "prefix", "exit_code", "causes", "steps", "totals"),
         *("open_questions", "opaque", "copies", "commands"),
     ]
-    assert plan["schema"] == "marin_dag.plan/2"
+    assert plan["schema"] == "marin_dag.plan/3"
     assert all(set(step) == STEP and set(step["cost"]) == set(step["saved"]) == COST for step in plan["steps"])
     assert plan["totals"]["verdicts"]["missing"] == plan["totals"]["will_run"] == 6
     assert plan["totals"]["cost"]["tokens"] == 30_000 and plan["copies"] is None
@@ -82,19 +82,19 @@ def test_verdicts_and_reasons_are_those_of_its_schema(bench: Workbench) -> None:
     assert {kind.__name__: inspect.get_annotations(kind) for kind in typing.get_args(Reason)} == REASONS
 
 
-def test_it_is_the_same_from_a_dry_run_and_writes_nothing(bench: Workbench) -> None:
+def test_a_dry_run_prints_the_same_document_and_writes_nothing(bench: Workbench) -> None:
     assert json.loads(bench("--dry-run", "--json")[1]) == document(bench)[1]
     assert not bench.prefix.exists()
 
 
-def test_nothing_to_do_is_0_and_drift_is_1(bench: Workbench) -> None:
+def test_the_exit_code_is_0_for_nothing_to_do_and_1_for_drift(bench: Workbench) -> None:
     bench()
     code, plan = document(bench)
     assert (code, plan["totals"]["will_run"], plan["causes"]) == (0, 0, [])
     bench.edit("FACTOR = 2", "FACTOR = 3")
     code, plan = document(bench)
     assert code == 1
-    assert [command["what"] for command in plan["commands"]] == ["ask why", "needs you", "same output", "make anew"]
+    assert [command["what"] for command in plan["commands"]] == ["ask why", "needs you", "same output", "make again"]
     (drifted,) = [step for step in plan["steps"] if step["verdict"] == "drifted"]
     (reason,) = drifted["reasons"]
     assert reason["type"] == "drifted" and reason["version"] == "1"
@@ -102,7 +102,7 @@ def test_nothing_to_do_is_0_and_drift_is_1(bench: Workbench) -> None:
     assert reason["difference"]["changed"] == ["workbench_recipe.FACTOR"]
 
 
-def test_a_copy_that_would_be_made_is_2(bench: Workbench, tmp_path: Path) -> None:
+def test_a_missing_copy_has_exit_code_2(bench: Workbench, tmp_path: Path) -> None:
     assert bench()[0] == 0
     place = str(tmp_path / "there")
     code, plan = document(bench, "--copy-to", place)
@@ -121,7 +121,7 @@ def test_a_copy_that_would_be_made_is_2(bench: Workbench, tmp_path: Path) -> Non
     assert (code, plan["copies"]["num_left"], plan["commands"]) == (0, 0, [])
 
 
-def test_root_causes_come_with_all_that_follows_and_reasons_are_typed(bench: Workbench) -> None:
+def test_root_causes_list_the_stale_steps_and_reasons_are_typed(bench: Workbench) -> None:
     bench()
     _, plan = document(bench, "--set", "first.rate=2")
     (cause,) = plan["causes"]
@@ -138,7 +138,7 @@ def test_root_causes_come_with_all_that_follows_and_reasons_are_typed(bench: Wor
     assert steps["first"]["compared_with"]["num_compared"] == 1
 
 
-def test_what_is_not_selected_says_so(bench: Workbench) -> None:
+def test_unselected_steps_are_marked(bench: Workbench) -> None:
     _, plan = document(bench, "--until", "count")
     assert plan["totals"]["selected"] == 3
     assert [step["name"] for step in plan["steps"] if not step["is_selected"]] == ["first", "second", "third"]

@@ -1,4 +1,4 @@
-"""Estimates: by what steps of the same kind took on the same resources for what they did, and by nothing else."""
+"""Estimates: from records of steps of the same kind on the same resources, and from nothing else."""
 
 import itertools
 
@@ -18,13 +18,13 @@ def run_with_a_minute_each(bench: Workbench, monkeypatch: pytest.MonkeyPatch) ->
     assert bench()[0] == 0
 
 
-def test_time_is_estimated_only_from_attempts_on_the_same_resources(
+def test_time_is_estimated_only_from_records_on_the_same_resources(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_with_a_minute_each(bench, monkeypatch)
     changed = ("--set", "second.rate=2.0")
     assert seconds(bench.plan(*changed)) == [60, 60]
-    # As for another scale of one recipe: what was there took a laptop's time, and what is planned runs elsewhere.
+    # As at another scale of a recipe: the records are from a laptop, and the planned steps run elsewhere.
     bench.edit(
         'second = first.then("second", until_step=20, rate=0.25)',
         'second = first.then("second", until_step=20, rate=0.25).on(Tpu("v4-8"))',
@@ -39,25 +39,19 @@ def test_time_is_estimated_only_from_attempts_on_the_same_resources(
     assert seconds(bench.plan(*changed)) == [0, 0]
 
 
-def test_what_an_attempt_did_is_counted_from_the_config_that_it_had(
-    bench: Workbench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_work_of_a_record_is_that_of_its_config(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.edit("Cost(tokens=1000.0 * (", "Cost(tokens=1000.0 * config.rate * (")
     run_with_a_minute_each(bench, monkeypatch)
-    # A minute at 0.25 each; `third` goes on unchanged, so its record tells of the start of `second`.
-    assert seconds(bench.plan("--set", "second.rate=1.0")) == [240, 240]
-    assert seconds(bench.plan("--set", "second.rate=2.0")) == [480, 480]
+    # `first` took a minute at a rate of 0.5; the records of the stale steps do not count beside it.
+    assert seconds(bench.plan("--set", "second.rate=1.0")) == [120, 120]
+    assert seconds(bench.plan("--set", "second.rate=2.0")) == [240, 240]
 
 
-def test_a_step_without_a_size_says_nothing_of_one_that_has_one(
+def test_stale_steps_alone_are_estimated_by_their_own_records(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench.edit(
-        "@step()\ndef text",
-        "@step(cost=lambda config, _: Cost(bytes_read=1e12 if config.text == 'lots' else 0))\ndef text",
-    )
     run_with_a_minute_each(bench, monkeypatch)
-    assert bench.plan("--set", "text/web.text=webb")["text/web"].cost.seconds == 60
-    lots = "--set", "text/web.text=lots"
-    assert bench.plan(*lots)["text/web"].cost.seconds == 0
-    assert "4 min of work in 4 of the 5 steps, by past attempts" in bench("--dry-run", *lots)[1]
+    plan = bench.plan("--set", "text/web.text=webb", "--set", "third.until_step=50")
+    estimates = {planned.name: planned.cost.seconds for planned in plan.will_run}
+    assert estimates == {"text/web": 60, "count": 60, "first": 60, "second": 60, "third": 180}
+    assert all(planned.is_timed for planned in plan.will_run)

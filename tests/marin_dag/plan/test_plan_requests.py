@@ -1,4 +1,4 @@
-"""What a plan asks of the store: listings, and no request for each step that is done."""
+"""Requests of a plan: a few listings, and none for each finished step."""
 
 import functools
 from pathlib import Path
@@ -20,7 +20,7 @@ def versioned(name: str) -> Step[Text]:
     return write(name, WriteConfig(text=name), policy="versioned", version="1")
 
 
-def test_a_plan_of_what_is_done_takes_listings_and_reads_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_plan_of_finished_steps_reads_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     steps = [versioned(f"step{number}") for number in range(5)]
     assert run(str(tmp_path), steps)[0] == 0
     store, asked = LocalStore(str(tmp_path)), []
@@ -35,7 +35,7 @@ def test_a_plan_of_what_is_done_takes_listings_and_reads_no_record(tmp_path: Pat
     assert sorted(asked) == [("list", "codes"), ("list", "commits")]
 
 
-def test_where_two_attempts_with_other_code_tried_the_record_says_which_won(tmp_path: Path):
+def test_after_two_attempts_with_different_code_the_record_decides(tmp_path: Path):
     item = versioned("step")
     assert run(str(tmp_path), [item])[0] == 0
     store = LocalStore(str(tmp_path))

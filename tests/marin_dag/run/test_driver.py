@@ -22,6 +22,7 @@ from marin_dag.graph.step import Step, StepContext, step
 from marin_dag.ledger.epoch import seal
 from marin_dag.ledger.lease import Lease, Leases
 from marin_dag.ledger.progress import Progress
+from marin_dag.ledger.progress_mark import progress_mark
 from marin_dag.ledger.records import Records, record_path
 from marin_dag.plan.plan import make_plan
 from marin_dag.plan.planned import Verdict
@@ -30,7 +31,6 @@ from marin_dag.run.backend import Backend, Listener, Outcome
 from marin_dag.run.driver import Run
 from marin_dag.run.live import LineDisplay, TableDisplay, figures_of
 from marin_dag.run.local.backend import LocalBackend
-from marin_dag.run.progress_mark import progress_mark
 from marin_dag.run.ray.backend import RayBackend
 from marin_dag.store.prefix import open_store
 from tests.catalogue import expect_error
@@ -496,9 +496,11 @@ def test_an_error_that_may_pass_is_told_and_not_waited_out_where_the_run_is_to_s
 
 def test_a_milestone_that_was_published_is_progress(tmp_path: Path):
     store, main = open_store(str(tmp_path / "runs")), count("main", CountConfig(stride=2, until_step=10))
-    before = progress_mark(main, store)
+    before = progress_mark(store, main.digest, main.kind.resumes_at)
     assert run(store.prefix, [count("main", CountConfig(stride=2, until_step=5))])[0] == 0
-    assert progress_mark(main, store) != before, "though its work holds nothing to resume from"
+    assert progress_mark(store, main.digest, main.kind.resumes_at) != before, (
+        "though its work holds nothing to resume from"
+    )
 
 
 def test_a_crash_loop_stops_and_says_so(tmp_path: Path, backend: Backend):

@@ -24,7 +24,7 @@ from runtime.kernels import attention_tokamax
 from runtime.kernels.block_sizes import family_of, triton_blocks
 from runtime.kernels.names import RATIOS
 from runtime.kernels.tuned_blocks import FUSED, MOSAIC, SPLASH
-from runtime.model.config import LlamaConfig
+from runtime.model.llama.config import LlamaConfig
 
 WITH_ITS_JAX = pytest.mark.skipif(
     attention_tokamax.missing() is not None, reason="the kernel refuses to run here, which is tested"
@@ -328,7 +328,7 @@ KEPT_PROGRAM = """
 from runtime.cost.compile_program import arguments_of, mesh_of
 from runtime.cost.described_devices import as_default
 from runtime.cost.request import Request
-from runtime.model.config import LlamaConfig
+from runtime.model.llama.config import LlamaConfig
 from runtime.training.train_step import ProgramOptions, train_program
 model = LlamaConfig(1024, 512, 1024, 2, 8, 2, 64, 256)  # only tokens are 256
 request = Request("train", "1 x H200", 1, model, 256, 2, 0, "bfloat16", "tokamax", "chunked_wide")

@@ -12,7 +12,7 @@ import pytest
 from runtime.cost import compiler
 from runtime.cost.compiler import ROOT, NoCompilerError, key_of, outcome_of, packages_of
 from runtime.cost.request import Compiled, DoesNotFit, Request
-from runtime.model.config import LlamaConfig
+from runtime.model.llama.config import LlamaConfig
 from tests.catalogue import expect_error
 
 MODEL = LlamaConfig(512, 128, 256, 2, 2, 1, 64, 256)

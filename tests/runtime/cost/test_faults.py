@@ -7,7 +7,7 @@ import pytest
 from runtime.cost import faults
 from runtime.cost.collectives import Collective
 from runtime.cost.request import Compiled, Request
-from runtime.model.config import LlamaConfig
+from runtime.model.llama.config import LlamaConfig
 
 MODEL = LlamaConfig(128_256, 4096, 14_336, 32, 32, 8, 128, 4096)
 REQUEST = Request("train", "v4-2048", 1, MODEL, 4096, 3072, 1, "bfloat16", "splash", "chunked_wide")

@@ -7,7 +7,7 @@ import pytest
 from runtime.cost.collectives import Collective
 from runtime.cost.request import Compiled, DoesNotFit, Request
 from runtime.cost.roofline import flops_of, roofline_of, seconds_of
-from runtime.model.config import LlamaConfig
+from runtime.model.llama.config import LlamaConfig
 
 MODEL = LlamaConfig(
     vocab_size=100, hidden_size=8, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,

@@ -13,8 +13,10 @@ from runtime.evaluation.harness import GenerationError, GenerationRequest, Llama
 from runtime.evaluation.scoring import Score, Scored, Scorer, pack
 from runtime.interop.huggingface import SpecialTokens, read_model, write_model, write_tokenizer
 from runtime.model.computation import whole
-from runtime.model.config import LLAMA3_ROPE, LlamaConfig
-from runtime.model.llama import Llama
+from runtime.model.config import LLAMA3_ROPE
+from runtime.model.llama.config import LlamaConfig
+from runtime.model.llama.model import LlamaParams
+from runtime.model.model import logits
 from runtime.model.rotary import inverse_frequencies
 from runtime.training.watchdog import Watchdog
 from tests.catalogue import expect_error
@@ -227,17 +229,17 @@ def test_a_score_is_the_plain_sum_of_log_softmax_at_the_targets(monkeypatch):
 
 
 @jax.jit
-def plain_logits(params: Llama, tokens: jax.Array) -> jax.Array:
+def plain_logits(params: LlamaParams, tokens: jax.Array) -> jax.Array:
     frequencies = inverse_frequencies(LLAMA3_ROPE, CONFIG.head_dim)
     segment_ids = jnp.zeros_like(tokens)
-    return params.logits(tokens, segment_ids, frequencies, config=CONFIG, computation=whole(jnp.float32))
+    return logits(CONFIG.build(), params, tokens, segment_ids, frequencies, computation=whole(jnp.float32))
 
 
-def plain_score(params: Llama, sequence: Scored) -> tuple[float, bool]:
+def plain_score(params: LlamaParams, sequence: Scored) -> tuple[float, bool]:
     tokens = np.zeros((1, MAX_LENGTH), np.int32)
     tokens[0, : len(sequence.inputs)] = sequence.inputs
-    logits = np.asarray(plain_logits(params, tokens), np.float64)[0, : len(sequence.inputs)]
-    log_shares = (logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True))[-len(sequence.targets) :]
+    values = np.asarray(plain_logits(params, tokens), np.float64)[0, : len(sequence.inputs)]
+    log_shares = (values - np.logaddexp.reduce(values, axis=-1, keepdims=True))[-len(sequence.targets) :]
     picked = log_shares[np.arange(len(sequence.targets)), list(sequence.targets)]
     return float(picked.sum()), bool((log_shares.argmax(-1) == np.array(sequence.targets)).all())
 

@@ -17,8 +17,10 @@ from runtime.data.cache_writer import TokenCacheWriter
 from runtime.evaluation.bits_per_byte import PADDING_SEGMENT, BitsPerByteError
 from runtime.evaluation.held_out import HeldOut, Windows, read_windows, window_starts
 from runtime.model.computation import whole
-from runtime.model.config import LLAMA3_ROPE, LlamaConfig
-from runtime.model.llama import Llama
+from runtime.model.config import LLAMA3_ROPE
+from runtime.model.llama.config import LlamaConfig
+from runtime.model.llama.model import Llama
+from runtime.model.model import logits
 from runtime.model.rotary import inverse_frequencies
 from runtime.parallel.host_rows import host_rows
 from runtime.parallel.mesh import make_mesh
@@ -86,7 +88,7 @@ def eval_step(num_devices=1):
 
 
 def model():
-    return jax.tree.map(lambda leaf: 5 * leaf, Llama.init(CONFIG, key=jax.random.key(0)))
+    return jax.tree.map(lambda leaf: 5 * leaf, Llama(CONFIG).init(jax.random.key(0)))
 
 
 class Recorded:
@@ -108,10 +110,10 @@ def plainly(params, windows):
 
     @jax.jit
     def whole_logits(params, windows):
-        return params.logits(*windows, frequencies, config=CONFIG, computation=whole(jnp.float32))
+        return logits(CONFIG.build(), params, *windows, frequencies, computation=whole(jnp.float32))
 
-    logits = whole_logits(params, windows)
-    log_shares = np.asarray(jax.nn.log_softmax(logits), np.float64)
+    values = whole_logits(params, windows)
+    log_shares = np.asarray(jax.nn.log_softmax(values), np.float64)
     bits, num_bytes, num_tokens = 0.0, 0, 0
     for window, (tokens, segment_ids) in enumerate(zip(*windows, strict=True)):
         for i in range(SEQUENCE - 1):

@@ -6,8 +6,8 @@ from pathlib import Path
 import jax
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from runtime.model.config import LlamaConfig
-from runtime.model.llama import Llama
+from runtime.model.llama.config import LlamaConfig
+from runtime.model.llama.model import Llama, LlamaParams
 
 CONFIG = LlamaConfig(
     vocab_size=320,
@@ -21,7 +21,7 @@ CONFIG = LlamaConfig(
 )
 
 
-def model(config: LlamaConfig = CONFIG) -> Llama:
+def model(config: LlamaConfig = CONFIG) -> LlamaParams:
     """A random model with wide enough weights for attention to matter, and norms that are not all one nor alike."""
 
     def moved(path: tuple[object, ...], leaf: jax.Array) -> jax.Array:
@@ -30,7 +30,7 @@ def model(config: LlamaConfig = CONFIG) -> Llama:
         # By name: two norms of one shape must differ, or nobody would see them exchanged.
         return leaf + 0.1 * jax.random.normal(jax.random.key(zlib.crc32(str(path).encode())), leaf.shape)
 
-    return jax.tree_util.tree_map_with_path(moved, Llama.init(config, key=jax.random.key(0)))
+    return jax.tree_util.tree_map_with_path(moved, Llama(config).init(jax.random.key(0)))
 
 
 def tokenizer_file(path: Path, *, with_bos: bool = False) -> Path:

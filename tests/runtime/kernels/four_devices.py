@@ -20,8 +20,9 @@ from jaxtyping import Array
 
 from runtime.kernels import linear
 from runtime.kernels.scattered_product_tpu import scattered_product
-from runtime.model.config import LLAMA3_ROPE, LlamaConfig
-from runtime.model.llama import Llama
+from runtime.model.config import LLAMA3_ROPE
+from runtime.model.llama.config import LlamaConfig
+from runtime.model.llama.model import Llama, LlamaParams
 from runtime.model.placement import Sharded, parameter_specs
 from runtime.model.rotary import inverse_frequencies
 from runtime.parallel.mesh import TOKEN_AXES, make_mesh
@@ -54,7 +55,7 @@ def sums(num_devices: int, columns: int, dtype: str) -> float:
     return far(mapped(left, right), left.astype(np.float32).T @ right.astype(np.float32))
 
 
-def gradients(mesh: Mesh, scatter_kernel: str) -> Llama:
+def gradients(mesh: Mesh, scatter_kernel: str) -> LlamaParams:
     computation = computation_on(
         mesh, CONFIG, attention_kernel="reference", compute_dtype="float32", remat="full", reduce_dtype="float32",
         scatter_kernel=scatter_kernel,
@@ -62,15 +63,15 @@ def gradients(mesh: Mesh, scatter_kernel: str) -> Llama:
     assert isinstance(computation.gather, Sharded)
     frequencies = inverse_frequencies(LLAMA3_ROPE, CONFIG.head_dim)
 
-    def total(params: Llama, tokens: Array) -> Array:
+    def total(params: LlamaParams, tokens: Array) -> Array:
         segments = jnp.zeros_like(tokens)
-        hidden = params.hidden_states(tokens, segments, frequencies, config=CONFIG, computation=computation)
+        hidden = Llama(CONFIG).states(params, tokens, segments, frequencies, computation=computation).hidden
         return jnp.sum(jnp.sin(hidden * jnp.arange(hidden.shape[-1])))
 
-    specs = parameter_specs(CONFIG)
+    specs = parameter_specs(Llama(CONFIG))
     mapped = jax.shard_map(jax.grad(total), mesh=mesh, in_specs=(specs, TOKEN_AXES), out_specs=specs, check_vma=False)
     tokens = np.random.default_rng(0).integers(0, CONFIG.vocab_size, (4, 128), dtype=np.int32)
-    return jax.jit(mapped)(Llama.init(CONFIG, key=jax.random.key(0)), tokens)
+    return jax.jit(mapped)(Llama(CONFIG).init(jax.random.key(0)), tokens)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from runtime.kernels.scatter_blocks import (
     scatter_row,
 )
 from runtime.kernels.tuned_blocks import MIB
-from runtime.model.config import LlamaConfig
+from runtime.model.llama.config import LlamaConfig
 from runtime.parallel.mesh import AXES, make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.training.kernel_choice import described_scatter

@@ -7,12 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from runtime.model.computation import FORMS, PLAIN, Forms, Remat, whole
-from runtime.model.config import LLAMA2_ROPE, LlamaConfig
-from runtime.model.llama import Llama
+from runtime.model.computation import whole
+from runtime.model.config import LLAMA2_ROPE
+from runtime.model.llama.config import LlamaConfig
+from runtime.model.llama.model import Llama, LlamaParams
 from runtime.model.rotary import inverse_frequencies
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
+from runtime.platform.platform import PLAIN, PLATFORMS, Platform
+from runtime.platform.remat import Remat
 from runtime.training.objective import computation_on
 
 CONFIG = LlamaConfig(
@@ -29,32 +32,32 @@ TOKENS = np.random.default_rng(0).integers(0, CONFIG.vocab_size, (2, 16), dtype=
 SEGMENT_IDS = np.repeat([[0, 1, 2], [0, 1, 2]], [5, 4, 7], axis=1).astype(np.int32)
 
 
-def gradient(forms: Forms, attention_kernel: str, remat: Remat = "none") -> jax.stages.Lowered:
+def gradient(forms: Platform, attention_kernel: str, remat: Remat = "none") -> jax.stages.Lowered:
     """Of a sum over the final hidden states, as a program of the parameters."""
-    computation = whole("float32", attention_kernel, remat)._replace(forms=forms)
+    computation = whole("float32", attention_kernel, remat)._replace(platform=forms)
     frequencies = inverse_frequencies(LLAMA2_ROPE, CONFIG.head_dim)
 
-    def total(params: Llama) -> jax.Array:
-        states = params.hidden_states(
-            jnp.asarray(TOKENS), jnp.asarray(SEGMENT_IDS), frequencies, config=CONFIG, computation=computation
+    def total(params: LlamaParams) -> jax.Array:
+        states = Llama(CONFIG).states(
+            params, jnp.asarray(TOKENS), jnp.asarray(SEGMENT_IDS), frequencies, computation=computation
         )
-        return jnp.sum(jnp.sin(states))
+        return jnp.sum(jnp.sin(states.hidden))
 
     return jax.jit(jax.grad(total)).lower(params())
 
 
 @functools.cache
-def params() -> Llama:
+def params() -> LlamaParams:
     noise = np.random.default_rng(1)
     return jax.tree.map(
         lambda leaf: leaf + np.float32(0.1) * noise.normal(size=leaf.shape).astype(np.float32),
-        Llama.init(CONFIG, key=jax.random.key(0)),
+        Llama(CONFIG).init(jax.random.key(0)),
     )
 
 
-@pytest.mark.parametrize("platform", FORMS)
+@pytest.mark.parametrize("platform", PLATFORMS)
 def test_the_forms_of_a_platform_change_no_gradient_beyond_rounding(platform: str) -> None:
-    got = gradient(FORMS[platform], "chunked").compile()(params())
+    got = gradient(PLATFORMS[platform], "chunked").compile()(params())
     expected = gradient(PLAIN, "reference").compile()(params())
     for ours, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
@@ -62,14 +65,14 @@ def test_the_forms_of_a_platform_change_no_gradient_beyond_rounding(platform: st
 
 @pytest.mark.parametrize(("most_unrolled_layers", "num_loops"), [(2, 2), (3, 0)])
 def test_only_a_model_of_few_layers_is_written_out(most_unrolled_layers: int, num_loops: int) -> None:
-    program = gradient(PLAIN._replace(most_unrolled_layers=most_unrolled_layers), "reference").as_text()
+    program = gradient(Platform(most_unrolled_layers=most_unrolled_layers), "reference").as_text()
     assert program.count("stablehlo.while") == num_loops  # forwards and backwards
 
 
-@pytest.mark.parametrize("platform", FORMS)
+@pytest.mark.parametrize("platform", PLATFORMS)
 def test_what_is_computed_again_spares_memory_in_the_forms_of_a_platform(platform: str) -> None:
     memory = [
-        gradient(FORMS[platform], "reference", remat).compile().memory_analysis().temp_size_in_bytes
+        gradient(PLATFORMS[platform], "reference", remat).compile().memory_analysis().temp_size_in_bytes
         for remat in ("full", "dots", "none")
     ]
     assert memory[0] < memory[1] < memory[2]

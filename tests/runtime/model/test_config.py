@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from runtime.model.config import LLAMA3_ROPE, LlamaConfig, Rope
+from runtime.model.config import LLAMA3_ROPE, Rope
+from runtime.model.llama.config import LlamaConfig
 from tests.catalogue import expect_error
 
 LLAMA_31_8B = LlamaConfig(128_256, 4096, 14_336, 32, 32, 8, 128, 4096)

@@ -8,10 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from runtime.model.computation import Remat, whole
-from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope
-from runtime.model.llama import Llama, rms_norm
+from runtime.model import model
+from runtime.model.computation import whole
+from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
+from runtime.model.layers import rms_norm
+from runtime.model.llama.config import LlamaConfig
+from runtime.model.llama.model import Llama, LlamaParams
 from runtime.model.rotary import inverse_frequencies
+from runtime.platform.remat import Remat
 from tests.deferred_import import torch, transformers
 
 CONFIG = LlamaConfig(
@@ -33,7 +37,7 @@ def rope_parameters(rope: Rope) -> dict:
     return {"rope_type": "llama3", "rope_theta": rope.rope_theta, **dataclasses.asdict(rope.scaling)}
 
 
-def their_model(params: Llama, config: LlamaConfig, rope: Rope) -> "torch.nn.Module":
+def their_model(params: LlamaParams, config: LlamaConfig, rope: Rope) -> "torch.nn.Module":
     """The same weights in transformers; QK-norm is the one of Qwen3, which is otherwise a Llama."""
     names = (
         "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads "
@@ -43,7 +47,7 @@ def their_model(params: Llama, config: LlamaConfig, rope: Rope) -> "torch.nn.Mod
     fields["attn_implementation"] = "eager"
     architecture = "Qwen3" if config.use_qk_norm else "Llama"
     their_config = getattr(transformers, f"{architecture}Config")(**fields)
-    model = getattr(transformers, f"{architecture}ForCausalLM")(their_config)
+    theirs = getattr(transformers, f"{architecture}ForCausalLM")(their_config)
     state = {"model.embed_tokens.weight": params.embed_tokens, "model.norm.weight": params.norm}
     state["lm_head.weight"] = params.embed_tokens if params.lm_head is None else params.lm_head.T
     for index in range(config.num_hidden_layers):
@@ -57,23 +61,27 @@ def their_model(params: Llama, config: LlamaConfig, rope: Rope) -> "torch.nn.Mod
         if config.use_qk_norm:
             for name in ("q_norm", "k_norm"):
                 state[f"model.layers.{index}.self_attn.{name}.weight"] = getattr(layer, name)
-    model.load_state_dict({name: torch.tensor(np.array(value)) for name, value in state.items()})
-    return model.eval()
+    theirs.load_state_dict({name: torch.tensor(np.array(value)) for name, value in state.items()})
+    return theirs.eval()
 
 
 @functools.cache
-def random_params(config: LlamaConfig) -> Llama:
+def random_params(config: LlamaConfig) -> LlamaParams:
     """Random norms too: at one, a norm in the wrong place would not show."""
-    params = Llama.init(config, key=jax.random.key(0))
+    params = Llama(config).init(jax.random.key(0))
     noise = np.random.default_rng(1)
     return jax.tree.map(lambda leaf: leaf + np.float32(0.1) * noise.normal(size=leaf.shape).astype(np.float32), params)
 
 
-def logits(params: Llama, tokens: np.ndarray, segment_ids: np.ndarray, config: LlamaConfig, rope: Rope) -> np.ndarray:
+def logits(
+    params: LlamaParams, tokens: np.ndarray, segment_ids: np.ndarray, config: LlamaConfig, rope: Rope
+) -> np.ndarray:
     frequencies = inverse_frequencies(rope, config.head_dim)
     computation = whole("float32")
     inputs = jnp.asarray(tokens), jnp.asarray(segment_ids), frequencies
-    return np.asarray(jax.jit(lambda params: params.logits(*inputs, config=config, computation=computation))(params))
+    return np.asarray(
+        jax.jit(lambda params: model.logits(Llama(config), params, *inputs, computation=computation))(params)
+    )
 
 
 @pytest.mark.parametrize("rope", [LLAMA2_ROPE, LLAMA3_ROPE])
@@ -113,7 +121,7 @@ def test_a_later_token_changes_nothing_before_it() -> None:
 @pytest.mark.parametrize("changes", [{}, {"tie_word_embeddings": True}, {"use_qk_norm": True}])
 def test_the_parameters_are_as_many_as_the_config_says(changes: dict) -> None:
     config = dataclasses.replace(CONFIG, **changes)
-    shapes = jax.eval_shape(lambda: Llama.init(config, key=jax.random.key(0)))
+    shapes = jax.eval_shape(lambda: Llama(config).init(jax.random.key(0)))
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == config.num_parameters
 
 
@@ -132,14 +140,12 @@ def test_rematerialisation_changes_no_gradient_beyond_rounding(remat: str) -> No
     tokens = jnp.asarray(np.random.default_rng(5).integers(0, CONFIG.vocab_size, (2, 16), dtype=np.int32))
     frequencies = inverse_frequencies(LLAMA2_ROPE, CONFIG.head_dim)
 
-    def gradient(remat: str) -> Llama:
+    def gradient(remat: str) -> LlamaParams:
         computation = whole("float32", remat=remat)
 
-        def total(params: Llama) -> jax.Array:
-            states = params.hidden_states(
-                tokens, jnp.zeros_like(tokens), frequencies, config=CONFIG, computation=computation
-            )
-            return jnp.sum(jnp.sin(states))
+        def total(params: LlamaParams) -> jax.Array:
+            states = Llama(CONFIG).states(params, tokens, jnp.zeros_like(tokens), frequencies, computation=computation)
+            return jnp.sum(jnp.sin(states.hidden))
 
         return jax.jit(jax.grad(total))(params)
 
@@ -153,18 +159,16 @@ def test_rematerialisation_changes_no_gradient_beyond_rounding(remat: str) -> No
 )
 def test_what_keeps_the_products_keeps_what_attention_gave(kernel: str, of_the_forward_pass: str) -> None:
     config = dataclasses.replace(CONFIG, hidden_size=128, head_dim=64, max_position_embeddings=128)
-    shapes = jax.eval_shape(lambda: Llama.init(config, key=jax.random.key(0)))
+    shapes = jax.eval_shape(lambda: Llama(config).init(jax.random.key(0)))
     tokens = jax.ShapeDtypeStruct((1, 128), jnp.int32)
     frequencies = inverse_frequencies(LLAMA2_ROPE, 64)
 
     def count(remat: Remat) -> int:
         computation = whole("bfloat16", kernel, remat)
 
-        def total(params: Llama, tokens: jax.Array) -> jax.Array:
-            states = params.hidden_states(
-                tokens, jnp.zeros_like(tokens), frequencies, config=config, computation=computation
-            )
-            return jnp.sum(states)
+        def total(params: LlamaParams, tokens: jax.Array) -> jax.Array:
+            states = Llama(config).states(params, tokens, jnp.zeros_like(tokens), frequencies, computation=computation)
+            return jnp.sum(states.hidden)
 
         return str(jax.make_jaxpr(jax.grad(total))(shapes, tokens)).count(f"= {of_the_forward_pass}[")
 

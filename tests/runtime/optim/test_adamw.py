@@ -1,4 +1,4 @@
-"""Our AdamW, optax's and torch's give the same parameters; the decay mask is the recipe's."""
+"""AdamW on shards is optax's and torch's AdamW; the tensors that decay are the recipe's."""
 
 import functools
 
@@ -6,11 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
-from runtime.model.config import LlamaConfig
-from runtime.model.llama import Llama
-from runtime.optim.adamw import adamw, clip_by_global_norm, decay_mask
+from runtime.model.llama.config import LlamaConfig
+from runtime.model.llama.model import Llama, LlamaParams
+from runtime.model.model import UnknownTensorError
+from runtime.optim.adamw import clip_by_norm, decay_mask
+from runtime.optim.optimizer import ADAMW, Optimizer
 from tests.deferred_import import torch
+from tests.runtime.model.toy import Toy, ToyConfig
 
 CONFIG = LlamaConfig(
     vocab_size=12,
@@ -23,12 +27,11 @@ CONFIG = LlamaConfig(
     max_position_embeddings=16,
     use_qk_norm=True,
 )
-TOLD = {"learning_rate": 3e-3, "weight_decay": 0.1, "b1": 0.9, "b2": 0.95, "eps": 1e-8}
-SCALARS = {name: jnp.float32(value) for name, value in TOLD.items()}
+NUMBERS = {"learning_rate": 3e-3, "weight_decay": 0.1, "b1": 0.9, "b2": 0.95, "eps": 1e-8}
 STEPS = 4
 
 
-def gradients_of(params: Llama, step: int) -> Llama:
+def gradients_of(params: LlamaParams, step: int) -> LlamaParams:
     rng = np.random.default_rng(step)
     # Exact zeros too: eps decides what they do.
     return jax.tree.map(
@@ -37,36 +40,41 @@ def gradients_of(params: Llama, step: int) -> Llama:
 
 
 @functools.cache
-def initial() -> Llama:
-    return Llama.init(CONFIG, key=jax.random.key(0))
+def initial() -> LlamaParams:
+    return Llama(CONFIG).init(jax.random.key(0))
 
 
 @functools.cache
-def ours() -> tuple[Llama, Llama]:
+def ours() -> tuple[LlamaParams, LlamaParams]:
     start = params = initial()
-    mu = nu = jax.tree.map(jnp.zeros_like, params)
+    transformation = ADAMW.build(Llama(CONFIG))
+    state = transformation.init(params)
+    numbers = {name: jnp.float32(value) for name, value in NUMBERS.items()} | {"max_norm": jnp.float32(jnp.inf)}
     for step in range(STEPS):
-        gradients = gradients_of(params, step)
-        params, mu, nu, _ = adamw(params, gradients, mu, nu, count=jnp.int32(step + 1), **SCALARS)
+        updates, state = transformation.update(
+            gradients_of(params, step), state, params, grad_norm=jnp.float32(1), **numbers
+        )
+        params = optax.apply_updates(params, updates)
     return start, params
 
 
-def assert_close(got: Llama, expected: list) -> None:
+def assert_close(got: LlamaParams, expected: list) -> None:
     for leaf, wanted in zip(jax.tree.leaves(got), expected, strict=True):
         np.testing.assert_allclose(leaf, wanted, rtol=2e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("optimizer", [ADAMW])
+def test_an_optimizer_says_how_large_its_state_is_and_starts_at_zero(optimizer: Optimizer) -> None:
+    state = optimizer.build(Llama(CONFIG)).init(initial())
+    sizes = [leaf.size for leaf in jax.tree.leaves(state)]
+    assert sum(size for size in sizes if size > 1) == optimizer.num_trees * CONFIG.num_parameters
+    assert not any(map(np.any, jax.tree.leaves(state)))
 
 
 def test_the_parameters_are_those_of_optax() -> None:
     start, params = ours()
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-        optimizer = optax.adamw(
-            TOLD["learning_rate"],
-            b1=TOLD["b1"],
-            b2=TOLD["b2"],
-            eps=TOLD["eps"],
-            weight_decay=TOLD["weight_decay"],
-            mask=decay_mask(start),
-        )
+        optimizer = optax.adamw(**NUMBERS, mask=decay_mask(Llama(CONFIG), start))
         theirs, state = start, optimizer.init(start)
         for step in range(STEPS):
             updates, state = optimizer.update(gradients_of(theirs, step), state, theirs)
@@ -77,15 +85,17 @@ def test_the_parameters_are_those_of_optax() -> None:
 def test_the_parameters_are_those_of_torch() -> None:
     start, params = ours()
     leaves = [torch.nn.Parameter(torch.tensor(np.array(leaf))) for leaf in jax.tree.leaves(start)]
-    mask = jax.tree.leaves(decay_mask(start))
+    mask = jax.tree.leaves(decay_mask(Llama(CONFIG), start))
     groups = [
         {
             "params": [leaf for leaf, decayed in zip(leaves, mask, strict=True) if decayed == wanted],
             "weight_decay": decay,
         }
-        for wanted, decay in ((True, TOLD["weight_decay"]), (False, 0.0))
+        for wanted, decay in ((True, NUMBERS["weight_decay"]), (False, 0.0))
     ]
-    optimizer = torch.optim.AdamW(groups, lr=TOLD["learning_rate"], betas=(TOLD["b1"], TOLD["b2"]), eps=TOLD["eps"])
+    optimizer = torch.optim.AdamW(
+        groups, lr=NUMBERS["learning_rate"], betas=(NUMBERS["b1"], NUMBERS["b2"]), eps=NUMBERS["eps"]
+    )
     for step in range(STEPS):
         for leaf, gradient in zip(leaves, jax.tree.leaves(gradients_of(start, step)), strict=True):
             leaf.grad = torch.tensor(np.array(gradient))
@@ -94,7 +104,7 @@ def test_the_parameters_are_those_of_torch() -> None:
 
 
 def test_matrices_and_the_head_decay_and_embeddings_and_norms_do_not() -> None:
-    mask = decay_mask(initial())
+    mask = decay_mask(Llama(CONFIG), initial())
     layers = mask.layers
     assert mask.lm_head
     assert all((layers.q_proj, layers.k_proj, layers.v_proj, layers.o_proj))
@@ -103,12 +113,20 @@ def test_matrices_and_the_head_decay_and_embeddings_and_norms_do_not() -> None:
     assert not any((layers.input_layernorm, layers.post_attention_layernorm))
 
 
+def test_a_tensor_that_the_model_does_not_list_is_refused() -> None:
+    model = Toy(ToyConfig(is_listed=False))
+    params = model.init(jax.random.key(0))
+    with pytest.raises(UnknownTensorError) as caught:
+        decay_mask(model, params)
+    assert caught.value.tensor == "scale"
+
+
 def test_clipping_is_that_of_optax_and_leaves_small_gradients_bitwise_alone() -> None:
     gradients = gradients_of(initial(), 0)
     norm = optax.tree.norm(gradients)
-    clipped = clip_by_global_norm(gradients, norm, jnp.float32(1.0))
+    clipped = clip_by_norm(gradients, norm, jnp.float32(1.0))
     expected, _ = optax.clip_by_global_norm(1.0).update(gradients, optax.EmptyState())
     assert_close(clipped, jax.tree.leaves(expected))
     for limit in (norm * 1.01, jnp.float32(jnp.inf)):
-        kept = clip_by_global_norm(gradients, norm, limit)
+        kept = clip_by_norm(gradients, norm, limit)
         assert all(map(np.array_equal, jax.tree.leaves(kept), jax.tree.leaves(gradients)))

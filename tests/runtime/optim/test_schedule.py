@@ -1,5 +1,6 @@
 """Schedules against closed forms, at every boundary and one step to each side of it."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.optim.schedule import Constant, Cosine, Cycles, Linear, Rewarm, WsdS
+from runtime.optim.schedule import Constant, Cosine, Cycles, Linear, Rewarm, WsdS, placed
 from tests.catalogue import expect_error
 
 KESTREL = WsdS(1e-3, 1e-4, 1_000, (Cycles(0, 10_000, 1_000), Cycles(200_000, 20_000, 2_000)))
@@ -18,8 +19,8 @@ KESTREL = WsdS(1e-3, 1e-4, 1_000, (Cycles(0, 10_000, 1_000), Cycles(200_000, 20_
     [
         (Constant(3e-3), "value", "3e-3"),
         (Constant(3e-3), "value", True),
-        (Linear(3e-3, 0.0, 0, 10), "end_value", None),
-        (Linear(3e-3, 0.0, 0, 10), "decay_steps", "10"),
+        (Linear(3e-3, 0.0, start_step=0, decay_steps=10), "end_value", None),
+        (Linear(3e-3, 0.0, start_step=0, decay_steps=10), "decay_steps", "10"),
     ],
 )
 def test_what_is_no_number_is_refused_with_its_field(schedule, field, value):
@@ -38,7 +39,8 @@ def test_a_linear_decay_is_exact_at_both_ends_and_flat_outside():
 
 @given(start=st.integers(0, 2**40), elapsed=st.integers(0, 2**20))
 def test_a_decay_takes_the_same_values_wherever_it_starts(start, elapsed):
-    assert Linear(1.7e-3, 1.7e-4, start, 79_500)(start + elapsed) == Linear(1.7e-3, 1.7e-4, 0, 79_500)(elapsed)
+    decay = Linear(1.7e-3, 1.7e-4, start_step=0, decay_steps=79_500)
+    assert dataclasses.replace(decay, start_step=start)(start + elapsed) == decay(elapsed)
 
 
 def test_wsd_s_warms_up_from_zero_and_decays_inversely_to_the_end_value():
@@ -107,8 +109,8 @@ def test_every_cycle_of_kestrel_follows_the_closed_form_at_its_boundaries(cycle)
 def test_straight_lines_are_their_closed_forms_everywhere(step, start, length):
     share = min(max((step - start) / length, 0.0), 1.0)
     expected = 1.7e-3 + (1.7e-5 - 1.7e-3) * share
-    assert Linear(1.7e-3, 1.7e-5, start, length)(step) == pytest.approx(expected, rel=1e-9)
-    assert Rewarm(1.7e-3, 1.7e-5, start, length)(step) == pytest.approx(expected, rel=1e-9)
+    assert Linear(1.7e-3, 1.7e-5, start_step=start, decay_steps=length)(step) == pytest.approx(expected, rel=1e-9)
+    assert Rewarm(1.7e-3, 1.7e-5, start_step=start, warmup_steps=length)(step) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,9 @@ def test_straight_lines_are_their_closed_forms_everywhere(step, start, length):
 )
 def test_cosine_is_its_closed_form_at_both_ends_and_between(elapsed, share):
     share = 0.5 * (1 + math.cos(math.pi * elapsed / 1_000)) if share is None else share
-    assert Cosine(1e-3, 1e-4, 70, 1_000)(70 + elapsed) == pytest.approx(1e-4 + 9e-4 * share, rel=1e-12)
+    assert Cosine(1e-3, 1e-4, start_step=70, decay_steps=1_000)(70 + elapsed) == pytest.approx(
+        1e-4 + 9e-4 * share, rel=1e-12
+    )
 
 
 @given(step=st.integers(0, 2**62))
@@ -136,8 +140,8 @@ def test_cosine_agrees_with_optax():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Linear(1.0, 0.1, 0, 0), r"Linear\.decay_steps is 0"),
-        (lambda: Rewarm(0.1, 1.0, 0, 0), r"Rewarm\.warmup_steps is 0"),
+        (lambda: Linear(1.0, 0.1, start_step=0, decay_steps=0), r"Linear\.decay_steps is 0"),
+        (lambda: Rewarm(0.1, 1.0, start_step=0, warmup_steps=0), r"Rewarm\.warmup_steps is 0"),
         (lambda: Constant(math.nan), r"Constant\.value is nan"),
         (lambda: Constant(-1.0), r"Constant\.value is -1"),
         (lambda: Cycles(0, 10, 11), r"Cycles\.decay_steps is 11, longer than cycle_steps = 10"),
@@ -150,3 +154,17 @@ def test_cosine_agrees_with_optax():
 def test_nonsense_is_refused_at_construction(make, message):
     with expect_error(ValueError):
         make()
+
+
+def test_a_cosine_warms_up_from_zero_and_then_falls():
+    schedule = Cosine(1e-3, 1e-4, start_step=100, warmup_steps=10, decay_steps=20)
+    assert [schedule(step) for step in (0, 100, 105, 110, 130, 500)] == [0.0, 0.0, 5e-4, 1e-3, 1e-4, 1e-4]
+
+
+def test_a_schedule_without_a_beginning_begins_where_its_phase_does():
+    decay = Linear(1e-3, 1e-4, decay_steps=10)
+    with expect_error(ValueError):
+        decay(0)
+    assert placed(decay, 7) == Linear(1e-3, 1e-4, start_step=7, decay_steps=10)
+    assert placed(placed(decay, 7), 9).first_step == 7
+    assert placed(Constant(1e-3), 7) == Constant(1e-3)

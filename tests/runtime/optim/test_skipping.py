@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from runtime.optim.skip_rule import SkipRule
-from runtime.optim.skipping import LEAST_DEVIATION, SkipHistory, begun_anew, empty_history, judged, remembered, unless
+from runtime.optim.skipping import LEAST_DEVIATION, SkipHistory, empty_history, judged, remembered, restarted, unless
 from tests.catalogue import expect_error
 
 RULE = SkipRule(window_steps=8, sigma=3.0, warmup_steps=4, max_consecutive=5)
@@ -93,7 +93,7 @@ def test_a_lasting_jump_is_never_taken_for_the_new_level():
 @given(st.lists(st.tuples(anything, anything), max_size=12), st.lists(st.tuples(anything, anything), max_size=20))
 def test_where_it_begins_anew_it_judges_as_if_nothing_had_been_before(before, values):
     history, _ = run(before)
-    after, bad = run(values, history=begun_anew(history, jnp.float32(1)))
+    after, bad = run(values, history=restarted(history, jnp.float32(1)))
     fresh, bad_of_fresh = run(values)
     assert bad == bad_of_fresh
     assert int(after.num_good) == int(fresh.num_good)
@@ -104,9 +104,9 @@ def test_a_level_that_is_meant_is_trained_on_and_a_spike_behind_it_is_left_out()
     higher = [(loss + 0.25, norm) for loss, norm in calm]
     history, bad = run(calm)
     assert not any(bad)
-    assert all(run(higher, history=begun_anew(history, jnp.float32(0)))[1]), "the rule would stop the run"
+    assert all(run(higher, history=restarted(history, jnp.float32(0)))[1]), "the rule would stop the run"
     behind = [*higher, (3.5, 0.2), *higher, (2.75, 2.0), (math.nan, 0.2)]
-    _, bad = run(behind, history=begun_anew(history, jnp.float32(1)))
+    _, bad = run(behind, history=restarted(history, jnp.float32(1)))
     assert bad == [False] * 40 + [True] + [False] * 40 + [True, True]
 
 

@@ -11,13 +11,14 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from runtime.model.computation import Remat
-from runtime.model.config import LLAMA3_ROPE, LlamaConfig
-from runtime.model.llama import Llama
+from runtime.model.config import LLAMA3_ROPE
+from runtime.model.llama.config import LlamaConfig
+from runtime.model.llama.model import LlamaParams
 from runtime.model.rotary import inverse_frequencies
 from runtime.parallel.collectives import scatter, splits
 from runtime.parallel.mesh import DATA_AXES, make_mesh
 from runtime.parallel.mesh_shape import MeshShape
+from runtime.platform.remat import Remat
 from runtime.tracking.parts import part_names
 from runtime.training.eval_step import build_eval_step
 from runtime.training.part_norms import tensors_of
@@ -63,7 +64,7 @@ def leaves(state: TrainState) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
 
 
-def plain_norms(tree: Llama) -> dict[str, float]:
+def plain_norms(tree: LlamaParams) -> dict[str, float]:
     """Of each tensor, and of each layer of those that hold all layers, in NumPy."""
     found = {name: getattr(tree, name) for name in ("embed_tokens", "norm", "lm_head")}
     for name, stacked in vars(tree.layers).items():
@@ -71,11 +72,13 @@ def plain_norms(tree: Llama) -> dict[str, float]:
     return {name: float(np.linalg.norm(np.asarray(values, np.float64))) for name, values in found.items()}
 
 
-def norms_by_part(before: Llama, after: TrainState, figures: StepMetrics) -> dict[str, list[dict[str, float]]]:
+def norms_by_part(before: LlamaParams, after: TrainState, figures: StepMetrics) -> dict[str, list[dict[str, float]]]:
     """Of the first update, as it was told and in NumPy from the state behind it: (gradient, update, parameters)."""
     # The first moment is then a share of the clipped gradient.
     unclipped = float(figures.grad_norm) / min(HYPERPARAMETERS.max_norm, float(figures.grad_norm))
-    gradients = jax.tree.map(lambda mu: np.asarray(mu, np.float64) / (1 - HYPERPARAMETERS.b1) * unclipped, after.mu)
+    gradients = jax.tree.map(
+        lambda mu: np.asarray(mu, np.float64) / (1 - HYPERPARAMETERS.b1) * unclipped, after.optimizer.mu
+    )
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), after.params)
     names = part_names(tensors_of(after.params))
     told = [dict(zip(names, norms, strict=True)) for norms in np.asarray(figures.part_norms).tolist()]

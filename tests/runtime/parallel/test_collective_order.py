@@ -12,10 +12,11 @@ from jax.sharding import PartitionSpec
 
 from runtime.cost.compile_program import compiled_program
 from runtime.cost.request import Request
-from runtime.model.config import LlamaConfig
-from runtime.parallel.collective_order import CollectiveOrder
+from runtime.model.llama.config import LlamaConfig
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
+from runtime.platform.collective_order import CollectiveOrder
+from runtime.platform.platform import PLATFORMS
 from tests.catalogue import expect_error
 from tests.runtime.parallel.program_order import unordered
 
@@ -53,7 +54,7 @@ def test_no_collective_may_run_beside_a_loop_that_holds_others(shape: MeshShape,
 
 @pytest.mark.parametrize(("shape", "at_least"), [(MeshShape(data=2), 5), (MeshShape(data=2, model=2, context=2), 10)])
 def test_left_to_the_program_they_may(shape: MeshShape, at_least: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.training.objective.CollectiveOrder", lambda by_data: OF_PROGRAM)
+    monkeypatch.setitem(PLATFORMS, "cpu", dataclasses.replace(PLATFORMS["cpu"], orders_collectives=False))
     assert len(pairs(shape, REQUEST)) >= at_least
 
 

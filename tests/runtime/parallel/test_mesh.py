@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from runtime.model.config import LlamaConfig
+from runtime.model.llama.config import LlamaConfig
 from runtime.model.placement import check_placement
 from runtime.parallel.hosts import open_cores
 from runtime.parallel.mesh import (

@@ -232,6 +232,7 @@ def example_report() -> Report:
     return Report(
         "Tootsie, laptop scale",
         "A Llama of 1.1 million parameters, trained through the phases of Tootsie 8B on ten sources of real text.",
+        "python pipelines/tootsie.py",
         phases, _evaluations(phases), exports, _scores(exports), _stages(), caches, _graph(phases, exports),
         source_curves=_source_curves(phases), fillings=_fillings(phases),
     )  # fmt: skip

@@ -66,7 +66,7 @@ def test_what_stands_out_is_in_its_row_and_column_however_many_updates_there_are
     )
     assert left + 0.48 * whole < x < x + across < left + 0.52 * whole
     assert y == pytest.approx(top + height * 23 / 40, abs=0.2)
-    assert "layer 23, updates" in found and "64 times its median" in found
+    assert "layer 23, steps" in found and "64 times its median" in found
     assert len(drawn) < 20_000
 
 
@@ -79,5 +79,5 @@ def test_the_page_names_the_layers_that_were_furthest_above_their_median_and_whe
         ["embed_tokens", "–", "–", "–", "–"],
     ]
     assert "<phoenix>" not in made and "<p>a note.</p>" in made
-    assert "layer 1, updates 300 to 300: not finite" in made and "not finite, or a median of 0" in made
+    assert "layer 1, steps 300 to 300: not finite" in made and "not finite, or a median of 0" in made
     assert "nan" not in re.sub(r"<[a-z]+ ", "", made.split("<body>")[1].split("<script>")[0])

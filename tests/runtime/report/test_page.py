@@ -93,11 +93,11 @@ def test_every_link_leads_to_a_section(page):
     assert set(links) <= keys
 
 
-def test_how_full_the_sequences_of_each_phase_were_is_drawn_and_written(report, page):
-    section = page[page.index('id="filling"') : page.index('id="waits"')]
+def test_each_phase_shows_how_full_its_sequences_were(report, page):
+    section = page[page.index('id="filling"') : page.index('id="stalls"')]
     phoenix = next(filling for filling in report.fillings if filling.phase == "phoenix")
-    left_out = phoenix.num_positions - phoenix.num_targets
-    assert f"phoenix: {phoenix.num_targets:,} positions trained on, {left_out:,} not" in section
+    not_trained = phoenix.num_positions - phoenix.num_targets
+    assert f"phoenix: {phoenix.num_targets:,} positions trained on, {not_trained:,} not" in section
     assert "87.00%" in section and "99.30%" in section
     assert all(phase.name in section for phase in report.phases)
 
@@ -107,10 +107,10 @@ def test_more_positions_trained_on_than_there_are_is_refused():
         Filling("kestrel", 10, 11)
 
 
-def test_the_page_says_which_command_tells_the_waits_for_data_and_holds_no_time_itself(page):
-    section = page[page.index('id="waits"') : page.index('id="average"')]
+def test_the_page_prints_the_command_for_data_stalls_and_holds_no_time(page):
+    section = page[page.index('id="stalls"') : page.index('id="average"')]
     assert "python pipelines/tootsie.py stalls" in section and "--page stalls.html" in section
-    assert '<a href="../stalls.html">the waits of this run</a>' in section
+    assert '<a href="../stalls.html">the data stalls of this run</a>' in section
     assert not re.search(r"\d+(\.\d+)? ?(s|ms|seconds)\b", section)
 
 
@@ -262,7 +262,7 @@ def test_the_dot_of_a_branch_is_at_the_number_beside_it_and_the_page_says_what_i
     for name in in_first_row:
         assert heights[name] == pytest.approx(high + scale * (4.5 - final[name]), abs=0.1)
     text = "".join(read(render(report)).text)
-    assert "The dot and the number are the final loss, the mean of the last 20 updates;" in text
+    assert "The dot and the number are the final loss, the mean of the last 20 steps;" in text
 
 
 @pytest.mark.parametrize(
@@ -415,7 +415,7 @@ def test_a_run_of_one_update_whose_rate_is_0_is_a_page(report):
     first = report.phases[0]
     curve = dataclasses.replace(first.curve.behind(1199), learning_rate=np.zeros(1))
     one = dataclasses.replace(first, curve=curve, start_step=1199, start_tokens=first.consumed_tokens - 2048)
-    page = render(Report("One update", "", (one,), (), (), (), (), (), ()))
+    page = render(Report("One update", "", "python RECIPE.py", (one,), (), (), (), (), (), ()))
     assert read(page).errors == [] and "learning rate" in page
     branch = report.branches[0]
     still = dataclasses.replace(branch.curve, learning_rate=0 * branch.curve.learning_rate)

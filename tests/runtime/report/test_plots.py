@@ -229,7 +229,7 @@ def test_each_of_several_averages_is_drawn_and_stands_in_the_tables_by_its_name(
     panels = domain_panels(several, 1040)
     tips = re.findall(r'<rect [^>]*class="dot main" data-tip="([^"]+)"', panels)
     assert len(tips) == len(report.domains)
-    assert all(re.search(r"after phoenix .*: averaged [\d.]+, slow [\d.]+, hot [\d.]+$", tip) for tip in tips)
+    assert all(re.search(r"after phoenix .*: averaged [\d.]+, slow [\d.]+, weights [\d.]+$", tip) for tip in tips)
     assert 'class="dot main" data-tip' not in "".join(re.findall(r"<rect[^>]*>", domain_panels(report, 1040)))
     table = domains_table(several)
     rows = re.findall(r"<tr>.*?</tr>", table)

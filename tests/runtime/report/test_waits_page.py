@@ -19,14 +19,14 @@ def rows(made: str) -> list[list[str]]:
     return [[html.unescape(cell) for cell in row] for row in found]
 
 
-def test_waits_stand_by_phase_and_cause_and_stalls_with_their_number_and_the_longest():
+def test_stalls_are_listed_by_phase_and_cause_with_number_and_longest():
     made = page("Waits", WAITS)
     table = rows(made)
     assert ["kestrel", "2", "100.0", "12.00", "12.00%", "10.00", "2.00", "–"] in table
     assert ["<phoenix>", "1", "50.0", "0.50", "1.00%", "–", "–", "0.50"] in table
     assert ["kestrel", "cache not built yet", "2", "10.0", "7.5", "5"] in table
     assert ["packing", "1", "1.2", "1.2", "12"] in table
-    assert "2 phases waited 12.5 s for data, 8.33% of 150 s in the loop; 3 waits of more than a second." in made
+    assert "2 phases waited 12.5 s for data, 8.33% of 150 s in the loop; 3 stalls of more than a second." in made
     assert "<phoenix>" not in made
 
 
@@ -40,5 +40,5 @@ def test_each_bar_is_as_long_as_its_seconds_and_names_them():
     assert abs(widths["10.00 s for cache not built yet"] / widths["2.00 s for packing"] - 5) < 0.05
 
 
-def test_a_run_that_never_stalled_says_so():
-    assert "No wait was longer than a second." in page("Waits", WAITS[1:])
+def test_a_run_without_stalls():
+    assert "No stall was longer than a second." in page("Waits", WAITS[1:])

@@ -1,4 +1,4 @@
-"""The figures of the standard rule sets in plain Python over one text, from the papers: slow and easy to check."""
+"""The values of the standard rule sets in plain Python over one text, from the papers: slow and easy to check."""
 
 from collections import Counter
 
@@ -38,7 +38,7 @@ def is_letter(character):
 
 
 def duplicates(pieces, text):
-    """Shares of pieces, and of characters, that repeat an earlier piece."""
+    """Return the shares of pieces, and of characters, that repeat an earlier piece."""
     seen, repeats = set(), []
     for piece in pieces:
         if piece in seen:
@@ -48,7 +48,7 @@ def duplicates(pieces, text):
 
 
 def spans_of(text):
-    """Words with the position of their first character."""
+    """Return words with the position of their first character."""
     found, begin = [], None
     for place, character in enumerate(text + " "):
         if character in SPACE:
@@ -74,7 +74,7 @@ def extent(gram):
 
 
 def top_ngram(text, length):
-    """Share of the characters in all occurrences of the n-gram that repeats most; of several the longest."""
+    """Return the share of characters in all occurrences of the most frequent n-gram; of several the longest."""
     counts = Counter(map(name, grams(text, length)))
     first = {}
     for gram in grams(text, length):
@@ -86,7 +86,7 @@ def top_ngram(text, length):
 
 
 def duplicate_ngrams(text, length):
-    """Share of the characters of words in n-grams that occurred before; each once."""
+    """Return the share of characters of words in n-grams that occurred before, each counted once."""
     seen, covered = set(), set()
     for at, gram in enumerate(grams(text, length)):
         if name(gram) in seen:
@@ -97,7 +97,7 @@ def duplicate_ngrams(text, length):
 
 
 def figures(text):
-    """Every figure by the reason that `findings` gives it, where the reason names one figure."""
+    """Return every value by its reason in `findings`, where one reason has one value."""
     words, lines = words_of(text), lines_of(text)
     pieces, characters = duplicates(lines, text)
     paragraph_pieces, paragraph_characters = duplicates(paragraphs_of(text), text)

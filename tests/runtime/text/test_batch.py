@@ -1,4 +1,4 @@
-"""Pins down: pieces of a batch are what plain Python says they are, and equal pieces have equal hashes."""
+"""Batches: pieces match plain Python, and equal pieces have equal hashes."""
 
 from collections import Counter
 
@@ -10,12 +10,12 @@ from runtime.text.batch import TextBatch, hash_of, ngram_hashes, repeated
 
 HASH_OF_THE = 0xCEBBA419FC5B8C27
 
-# Few characters, so that pieces repeat; among them upper case, white space of 1 to 3 bytes and characters of 2 to 4.
+# Few characters, so that pieces repeat: upper case, white space of 1 to 3 bytes, characters of 2 to 4 bytes.
 texts = st.lists(st.text(alphabet="abAB .\n\té…😀\x85\xa0\u2009\u2028\u3000â", max_size=60), min_size=1, max_size=8)
 
 
 @given(texts)
-def test_words_and_lines_are_those_of_plain_python(documents):
+def test_words_and_lines_match_plain_python(documents):
     batch = TextBatch(documents)
     words = [(index, word.encode()) for index, text in enumerate(documents) for word in text.split()]
     lines = [
@@ -30,7 +30,7 @@ def test_words_and_lines_are_those_of_plain_python(documents):
 
 
 @given(texts)
-def test_hashes_are_equal_exactly_where_words_are(documents):
+def test_hashes_are_equal_if_and_only_if_words_are(documents):
     words = TextBatch(documents).words
     plain = [word.encode() for text in documents for word in text.split()]
     by_hash = dict(zip(words.hashes.tolist(), plain, strict=True))
@@ -39,7 +39,7 @@ def test_hashes_are_equal_exactly_where_words_are(documents):
 
 
 @given(texts)
-def test_the_hash_of_a_word_does_not_depend_on_where_it_stands(documents):
+def test_the_hash_of_a_word_does_not_depend_on_its_place(documents):
     words = TextBatch(documents).words
     plain = [word.encode() for text in documents for word in text.split()]
     assert words.hashes.tolist() == [int(hash_of(word.decode())) for word in plain]
@@ -59,7 +59,7 @@ def test_ngrams_never_cross_two_documents(documents, length):
 
 
 @given(st.lists(st.integers(0, 5), max_size=30))
-def test_repeated_groups_what_occurs_twice_in_order_of_position(values):
+def test_repeated_groups_keys_in_order_of_position(values):
     keys = np.array(values, np.uint64)
     positions = repeated(keys).tolist()
     counts = Counter(values)

@@ -1,11 +1,11 @@
-"""Pins down: a long run of words shared with an item is found where it stands; shorter ones are not."""
+"""Decontamination: a long run of words shared with an item is found at its place; shorter runs are not."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.text.decontamination import (
-    FIELDS_NAMED,
+    MAX_NAMED_FIELDS,
     ItemField,
     ItemIndex,
     build_index,
@@ -34,7 +34,7 @@ def index(tmp_path_factory):
     return ItemIndex(folder)
 
 
-def test_a_hit_says_which_item_and_where_in_the_document(index):
+def test_a_hit_has_the_item_and_the_place_in_the_document(index):
     shouted = QUESTION.upper().replace(" ", "\n", 3)
     document = f"Größe. {PADDING} {shouted}? {PADDING}"
     (hit,) = index.hits([PADDING, document])
@@ -88,16 +88,16 @@ def test_a_text_of_two_tasks_is_a_hit_in_both_and_in_each_of_their_items(tmp_pat
     assert {hit.num_words for hit in hits} == {17}
 
 
-def test_of_a_prompt_that_every_item_begins_with_only_the_first_are_named(tmp_path):
-    items = [(task, item) for task in ("other", "toy") for item in range(FIELDS_NAMED + 1)]
+def test_a_common_prompt_names_its_first_items_only(tmp_path):
+    items = [(task, item) for task in ("other", "toy") for item in range(MAX_NAMED_FIELDS + 1)]
     fields = [ItemField(*item, "prompt", QUESTION) for item in items]
     num_ngrams = build_index(fields, str(tmp_path), ngram_words=13, min_field_words=8)
     hits = ItemIndex(str(tmp_path)).hits([QUESTION])
     assert num_ngrams == 5
-    assert [(hit.task, hit.item) for hit in hits] == [item for item in items if item[1] < FIELDS_NAMED]
+    assert [(hit.task, hit.item) for hit in hits] == [item for item in items if item[1] < MAX_NAMED_FIELDS]
 
 
-def test_runs_of_one_item_that_touch_are_one_hit_and_named_by_the_first_field(tmp_path):
+def test_touching_runs_of_one_item_are_one_hit_of_the_first_field(tmp_path):
     words = [f"word{number}" for number in range(26)]
     question, answer = " ".join(words[:13]), " ".join(words[13:])
     fields = [ItemField("toy", 0, "question", question), ItemField("toy", 0, "answer", answer)]
@@ -132,13 +132,13 @@ def test_an_item_without_long_fields_is_no_error(tmp_path):
     assert ItemIndex(str(tmp_path)).hits([PADDING]) == []
 
 
-def test_field_lengths_that_make_no_sense_are_refused(tmp_path):
+def test_impossible_field_lengths_are_refused(tmp_path):
     with expect_error(ValueError):
         build_index(FIELDS, str(tmp_path), ngram_words=13, min_field_words=14)
 
 
-def test_runs_of_a_script_without_spaces_may_be_as_long_as_an_index_can_tell(tmp_path):
-    """There each character is a word, so that thirteen words say little."""
+def test_runs_of_a_script_without_spaces_may_have_127_characters(tmp_path):
+    """In such scripts each character is a word, and thirteen words are no sign of a copy."""
     question = "".join(chr(0x4E00 + number) for number in range(MOST_NGRAM_WORDS + 2))
     fields = [ItemField("toy", 0, "question", question)]
     longest = {"ngram_words": MOST_NGRAM_WORDS, "min_field_words": MOST_NGRAM_WORDS}
@@ -150,7 +150,7 @@ def test_runs_of_a_script_without_spaces_may_be_as_long_as_an_index_can_tell(tmp
 
 
 @given(st.lists(st.sampled_from([*QUESTION.split(), "and", "other"]), max_size=40))
-def test_hits_are_exactly_the_shared_runs_of_plain_python(index, chosen):
+def test_hits_match_plain_python(index, chosen):
     grams = {tuple(QUESTION.split()[i : i + 13]) for i in range(5)}
     expected = any(tuple(chosen[i : i + 13]) in grams for i in range(len(chosen)))
     assert bool(index.hits([" ".join(chosen)])) == expected
@@ -162,7 +162,7 @@ def copied(tmp_path, data: bytes):
     return num_items, list(read_item_fields({"toy": str(tmp_path / "copy/toy.jsonl")}))
 
 
-def test_a_copy_of_items_reads_alike_as_bytes_and_as_text(tmp_path):
+def test_copied_items_have_the_same_lines_as_bytes_and_as_text(tmp_path):
     data = b'\xef\xbb\xbf{"q":"caf\xc3\xa9",\r"a":["x"]}\r\n\n  {"q":"\xe2\x80\xa8"}'
     num_items, fields = copied(tmp_path, data)
     assert num_items == {"toy": 2}
@@ -179,6 +179,6 @@ def test_a_copy_of_items_reads_alike_as_bytes_and_as_text(tmp_path):
     "line",
     [b'{"q":"half of one \\ud800"}', '{"q":"é"}'.encode("latin-1"), '{"q":"é"}'.encode("utf-16"), b'{"q":"a\rb"}'],
 )
-def test_an_item_that_is_no_text_is_refused_by_its_number(line, tmp_path):
+def test_an_item_that_is_no_object_is_refused(line, tmp_path):
     with expect_error(ValueError):
         copied(tmp_path, b'{"q":"a"}\n' + line + b"\n")

@@ -1,4 +1,4 @@
-"""Pins down: copies and near copies form one cluster whose first document stays; different texts stay apart."""
+"""Dedup: copies and near copies form one cluster whose first document stays; different texts stay apart."""
 
 import random
 import uuid
@@ -37,7 +37,7 @@ def edited(seed, edits):
 
 
 def written(texts, parameters=PARAMETERS, name="shard", kept=None):
-    """A shard of signatures, in memory."""
+    """The signatures of a shard, in memory."""
     writer = SignatureWriter(parameters)
     writer.add([f"{name}/{number}" for number in range(len(texts))], texts)
     folder = f"memory://signatures/{uuid.uuid4()}"
@@ -64,14 +64,14 @@ def clusters_of(files, parameters=PARAMETERS, first_own=0, tasks=1, num_ranges=1
 
 
 def pages(seed, count, boilerplate=346, own=54):
-    """Pages that share most of their words, so that many pairs are near duplicates by signature, and many not."""
+    """Return pages that share most of their words: many pairs are near duplicates by signature, and many not."""
     chooser = random.Random(seed)
     shared = " ".join(words(seed, boilerplate))
     return [f"{' '.join(f'p{chooser.randrange(50_000)}' for _ in range(own))} {shared}" for _ in range(count)]
 
 
 def by_all_pairs(texts):
-    """Clusters by the definition: every pair that shares a band and agrees in 80 %, one after the other."""
+    """Return clusters by the definition: every pair that shares a band and agrees in 80 %."""
     rows = minhash(texts, PARAMETERS)
     led_by = list(range(len(texts)))
 
@@ -90,7 +90,7 @@ def by_all_pairs(texts):
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_what_is_dropped_is_what_the_definition_drops_over_all_pairs(seed):
+def test_drops_match_the_definition_over_all_pairs(seed):
     texts = pages(seed, 65)
     expected = by_all_pairs(texts)
     assert found(texts) == expected
@@ -98,7 +98,7 @@ def test_what_is_dropped_is_what_the_definition_drops_over_all_pairs(seed):
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_pages_of_a_crowded_bucket_are_found_too(seed):
+def test_duplicates_in_a_crowded_bucket_are_found(seed):
     texts = pages(seed, 150)
     (near,), (expected,) = (
         [{number for cluster in clusters for number in cluster[2]}] for clusters in (found(texts), by_all_pairs(texts))
@@ -124,8 +124,8 @@ def pairs_in_one_bucket(minhashes, min_similarity):
     return np.concatenate(list(found))
 
 
-def test_six_hundred_versions_of_one_text_hide_no_pair_behind_them():
-    """Of a large bucket only those that agree with nobody before them go on to the next round."""
+def test_six_hundred_versions_of_one_text_hide_no_pair_after_them():
+    """Only documents that agree with none before them go on to the next round of a large bucket."""
     minhashes = np.repeat(np.array([[1], [2]], np.uint32), [600, 2], axis=0) * np.ones(10, np.uint32)
     found = pairs_in_one_bucket(minhashes, 0.8)
     assert [600, 601] in found.tolist()
@@ -150,7 +150,7 @@ def test_a_similarity_that_is_just_reached_is_enough():
 
 
 @pytest.mark.parametrize("count", [60, 100])
-def test_documents_behind_the_others_take_no_duplicate_away(count):
+def test_more_documents_at_the_end_remove_no_duplicate(count):
     texts = pages(3, 130)
     before, after = (
         {number for cluster in found(some) for number in cluster.near if number < count}
@@ -175,7 +175,7 @@ def test_a_copy_of_a_near_copy_belongs_to_the_same_cluster():
     assert found([text(1), edited(1, 2), edited(1, 2)]) == [(0, (), (1, 2))]
 
 
-def test_texts_shorter_than_an_ngram_equal_only_themselves():
+def test_texts_shorter_than_an_ngram_match_only_copies():
     assert found(["one two", "one two", "one three", "", "", "ONE TWO"]) == [(0, (1,), (5,)), (3, (4,), ())]
     assert found(["!!!", "???", "", "!!!"]) == [(0, (3,), ())], "those of no words, only their copies"
 
@@ -184,12 +184,12 @@ VERSIONS = [text(1), edited(1, 3), text(2), text(1), edited(2, 2), "", "", text(
 
 
 @pytest.mark.parametrize(("tasks", "num_ranges"), [(1, 1), (2, 3), (5, 1), (14, 64)])
-def test_clusters_do_not_depend_on_how_many_tasks_share_the_bands_and_their_keys(tasks, num_ranges):
+def test_clusters_do_not_depend_on_the_number_of_tasks(tasks, num_ranges):
     assert clusters_of([written(VERSIONS)], tasks=tasks, num_ranges=num_ranges) == found(VERSIONS) != []
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)).filter(lambda pair: pair[0] != pair[1]), max_size=20))
-def test_components_are_what_pairs_connect_in_whatever_parts_they_come(pairs):
+def test_components_do_not_depend_on_the_parts_of_the_pairs(pairs):
     parts = [np.array(pairs[place : place + 3], np.int64).reshape(-1, 2) for place in range(0, len(pairs) + 1, 3)]
     components = Components()
     for part in parts:
@@ -204,14 +204,14 @@ def test_components_are_what_pairs_connect_in_whatever_parts_they_come(pairs):
 
 
 @pytest.mark.parametrize("cut", range(1, len(VERSIONS)))
-def test_clusters_do_not_depend_on_how_the_documents_are_cut_into_shards(cut):
+def test_clusters_do_not_depend_on_the_shards(cut):
     assert clusters_of([written(VERSIONS[:cut]), written(VERSIONS[cut:])]) == found(VERSIONS)
 
 
-def test_what_an_earlier_source_has_is_dropped_and_nothing_of_the_earlier_source():
+def test_a_document_of_an_earlier_source_is_dropped_in_the_later_one():
     earlier = written([text(1), text(1), text(2), text(4)], kept=[True, False, True, True])
     own = written([text(5), edited(1, 3), text(2), text(5), text(6)])
-    # Numbers: the three that the earlier source kept, then the own ones from 3 on.
+    # Numbers 0 to 2 are what the earlier source kept, 3 and above the later source.
     assert clusters_of([earlier, own], first_own=3) == [(0, (), (4,)), (1, (5,), ()), (3, (6,), ())]
 
 
@@ -220,12 +220,12 @@ def test_two_earlier_documents_that_an_own_one_joins_both_stay():
     assert clusters_of([earlier, written([text(1)])], first_own=2) == [(0, (2,), ())]
 
 
-def test_what_an_earlier_source_dropped_drops_nothing():
+def test_a_dropped_document_of_an_earlier_source_drops_nothing():
     earlier = written([text(1), text(2)], kept=[False, True])
     assert clusters_of([earlier, written([text(1)])], first_own=1) == []
 
 
-def test_what_an_earlier_source_kept_behind_what_it_dropped_is_compared_and_named():
+def test_a_kept_document_after_a_dropped_one_of_an_earlier_source_is_compared():
     earlier = written([text(1), text(2), text(3)], name="earlier", kept=[False, True, True])
     own = written([edited(3, 1), text(9)], name="own")
     assert clusters_of([earlier, own], first_own=2) == [(1, (), (2,))]
@@ -246,7 +246,7 @@ def test_the_estimate_is_near_the_true_similarity(edits):
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=8), st.integers(1, 4))
-def test_signatures_do_not_depend_on_how_documents_are_batched(choices, cut):
+def test_signatures_do_not_depend_on_batches(choices, cut):
     texts = [edited(seed, edits) for seed, edits in choices]
     whole = signatures(texts, PARAMETERS)
     parts = [signatures(texts[:cut], PARAMETERS), signatures(texts[cut:], PARAMETERS)]
@@ -255,7 +255,7 @@ def test_signatures_do_not_depend_on_how_documents_are_batched(choices, cut):
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=10))
-def test_one_document_of_each_text_stays_and_nobody_is_dropped_twice(choices):
+def test_one_document_of_each_text_stays_and_none_is_dropped_twice(choices):
     texts = [edited(seed, edits) for seed, edits in choices]
     dropped = [member for cluster in found(texts) for member in (*cluster.exact, *cluster.near)]
     assert len(dropped) == len(set(dropped))
@@ -265,6 +265,6 @@ def test_one_document_of_each_text_stays_and_nobody_is_dropped_twice(choices):
 @pytest.mark.parametrize(
     "change", [{"num_bands": 0}, {"ngram_words": 0}, {"min_similarity": 0}, {"min_similarity": 1.5}]
 )
-def test_parameters_that_make_no_sense_are_refused(change):
+def test_impossible_parameters_are_refused(change):
     with expect_error(ValueError):
         MinHash(**change)

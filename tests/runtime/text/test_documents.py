@@ -1,4 +1,4 @@
-"""Pins down: what is written is read back, bytes depend on documents alone, and bad shards are named."""
+"""Documents: shards round trip, their bytes depend on the documents alone, and bad shards are refused."""
 
 from pathlib import Path
 
@@ -15,13 +15,13 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
 
 @given(rows=st.lists(st.builds(Document, TEXT, TEXT, TEXT, TEXT), max_size=20))
-def test_documents_come_back_as_they_were_written(rows, tmp_path_factory):
+def test_documents_round_trip(rows, tmp_path_factory):
     path = str(tmp_path_factory.mktemp("documents") / "a" / "shard.parquet")
     assert write_documents(path, rows) == (len(rows), sum(len(row.text.encode()) for row in rows))
     assert list(read_documents([path, path])) == rows + rows
 
 
-def test_equal_documents_give_equal_bytes_whatever_yields_them(tmp_path, monkeypatch):
+def test_equal_documents_give_equal_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "ROW_GROUP_BYTES", 100)
     rows = [Document(str(index), "x" * index, "web") for index in range(50)]
     write_documents(str(tmp_path / "list"), rows)
@@ -30,12 +30,12 @@ def test_equal_documents_give_equal_bytes_whatever_yields_them(tmp_path, monkeyp
     assert len(list(read_batches(str(tmp_path / "list")))) > 5
 
 
-def test_any_fsspec_path_will_do():
+def test_a_shard_may_be_in_any_store():
     write_documents("memory://documents/shard.parquet", [Document("1", "a", "web")])
     assert list(read_documents(["memory://documents/shard.parquet"])) == [Document("1", "a", "web", "{}")]
 
 
-def test_a_shard_cut_short_is_refused_by_name(tmp_path: Path):
+def test_a_shard_that_is_cut_short_is_refused(tmp_path: Path):
     path = tmp_path / "shard.parquet"
     write_documents(str(path), [Document("1", "a" * 1000, "web")])
     path.write_bytes(path.read_bytes()[:-10])
@@ -43,7 +43,7 @@ def test_a_shard_cut_short_is_refused_by_name(tmp_path: Path):
         list(read_documents([str(path)]))
 
 
-def test_a_table_without_the_columns_is_refused_by_name(tmp_path: Path):
+def test_a_table_without_the_columns_is_refused(tmp_path: Path):
     path = str(tmp_path / "shard.parquet")
     pq.write_table(pa.table({"id": ["1"], "content": ["a"]}), path)
     with expect_error(DocumentsError):
@@ -54,6 +54,6 @@ def test_a_table_without_the_columns_is_refused_by_name(tmp_path: Path):
         list(read_documents([path]))
 
 
-def test_a_lone_surrogate_is_refused_with_the_documents_id(tmp_path: Path):
+def test_a_lone_surrogate_is_refused(tmp_path: Path):
     with expect_error(DocumentsError):
         write_documents(str(tmp_path / "shard.parquet"), [Document("7", "\ud800", "web")])

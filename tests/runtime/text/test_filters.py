@@ -1,4 +1,4 @@
-"""Pins down: each rule drops the text it is about, keeps its neighbour, and says why with the figure."""
+"""Filters: each rule drops the text that it is about, keeps its neighbour, and gives the value behind it."""
 
 import pytest
 from hypothesis import example, given
@@ -124,7 +124,7 @@ def test_a_ruler_in_a_text_and_a_few_repeats_are_still_kept(text):
 
 
 @given(st.text(alphabet="ab中 \n", max_size=60), st.integers(1, 5), st.integers(2, 4))
-def test_the_share_in_runs_of_a_period_is_that_of_plain_python(text, max_period, min_repeats):
+def test_the_share_in_runs_of_a_period_matches_plain_python(text, max_period, min_repeats):
     dense = "".join(text.split())
     covered = [
         {
@@ -145,7 +145,7 @@ def test_a_period_that_does_not_repeat_is_refused():
         RepeatedPeriod(max_repeats=1)
 
 
-def test_the_detail_holds_the_figure_and_the_limit():
+def test_the_detail_has_the_value_and_the_limit():
     (rejection,) = rejections(["one two"], [Length(min_words=5)])
     assert rejection.detail == "2, at least 5"
 
@@ -157,7 +157,7 @@ def test_the_first_failing_rule_names_the_reason():
 
 @given(st.lists(st.sampled_from(["", " \n", "a", PROSE, PROSE + " ha" * 40, "menu\n" * 9, "é" * 90]), max_size=6))
 @example([PROSE + " ha" * 20, "ha " * 20])
-def test_a_text_is_judged_alike_alone_and_in_company(documents):
+def test_a_verdict_does_not_depend_on_the_batch(documents):
     rules = [SingleCharacter(), RepeatedPeriod(), GopherQuality(), GopherRepetition(), FineWebQuality(), CodeLayout()]
     alone = [rejections([text], rules)[0] for text in documents]
     assert rejections(documents, rules) == alone
@@ -183,7 +183,7 @@ PIECES = st.sampled_from(
 
 @given(st.lists(st.lists(PIECES, max_size=60).map("".join), min_size=1, max_size=4))
 @example(["the river " * 20])
-def test_every_figure_is_that_of_plain_python_over_each_text(texts):
+def test_every_value_matches_plain_python(texts):
     rules = [GopherQuality(), GopherRepetition(), C4Document(forbidden=()), FineWebQuality()]
     measures = Measures(TextBatch(texts))
     found = {finding.reason: finding.values for rule in rules for finding in findings(rule, measures)}
@@ -205,7 +205,7 @@ LINES = [
 ]
 
 
-def test_c4_takes_out_lines_and_judges_what_is_left():
+def test_c4_removes_lines_and_judges_the_rest():
     (kept,) = filtered(["\n".join(LINES)], [C4Lines(), Length(min_words=5)])
     assert kept == f'{LINES[0]}\nHe said: "The toy is wound."'
     (dropped,) = filtered(["\n".join(LINES)], [C4Lines(), C4Document()])
@@ -214,13 +214,13 @@ def test_c4_takes_out_lines_and_judges_what_is_left():
     assert filtered([LINES[1]], [C4Lines(terminal_punctuation=())]) == [LINES[1]]
 
 
-def test_citation_marks_are_no_words_of_a_line_and_a_text_of_marks_alone_is_none():
+def test_citation_marks_are_no_words():
     free = C4Lines(terminal_punctuation=())
     assert filtered(["The toy is wound. [1]\n[2] [3] [4]\nThe key [5] [6]"], [free]) == ["The toy is wound."]
     assert filtered(["[1] [2] [3]\n[4] [5] [6]"], [free]) == [Rejection("C4: no line is left", "0 lines, at least 1")]
 
 
-def test_a_rule_that_asks_for_no_words_keeps_empty_lines_and_no_text_of_nothing_else():
+def test_a_rule_without_a_least_number_of_words_keeps_empty_lines():
     rule = C4Lines(terminal_punctuation=(), min_words=0)
     assert filtered(["The toy.\n\nThe key."], [rule]) == ["The toy.\n\nThe key."]
     assert filtered(["\n \n"], [rule]) == [Rejection("C4: no line is left", "0 lines, at least 1")]
@@ -232,7 +232,7 @@ def test_a_rule_before_an_edit_judges_the_whole_text():
     assert filtered([text], [C4Lines(), Length(min_words=40)]) == [Rejection("too few words", "11, at least 40")]
 
 
-def test_a_bad_word_is_found_as_a_word_and_whatever_its_case():
+def test_a_bad_word_is_found_as_a_whole_word_in_any_case():
     rule = BadWords(words=("darn", "oh my"))
     assert reason("Well, DARN it.", rule) == reason("Oh my.", rule) == "C4: bad words"
     assert reason("A darned sock, and ohmy.", rule) is None
@@ -243,7 +243,7 @@ def test_a_bad_word_is_found_as_a_word_and_whatever_its_case():
 GERMAN = "Der Fluss, der durch das Tal fließt, trägt seit Menschengedenken Boote zum Meer, und niemand beklagt sich."
 
 
-def test_the_language_of_a_text_is_held_against_those_that_are_wanted():
+def test_a_text_in_another_language_is_dropped():
     assert reason(PROSE, Language()) is None
     assert reason(GERMAN, Language()) == "language: not en"
     assert reason(GERMAN, Language(languages=("en", "de"))) is None

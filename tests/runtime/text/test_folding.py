@@ -1,4 +1,4 @@
-"""Pins down: folded words are those of plain Python over Unicode's tables, and equal however the text is set."""
+"""Folding: words match plain Python over Unicode's tables, and do not depend on typography."""
 
 import unicodedata
 
@@ -11,7 +11,7 @@ from runtime.text.batch import TextBatch
 
 FORMATS = "\u00ad\u200d\u200e\ufeff\ufe0f"
 ALONE = "\u6c34\u3042\u30ab\u0e01"
-# Two cases, two forms of one letter, marks, dashes, quotes, spaces, symbols, formats, scripts with and without spaces.
+# Two cases, two forms of one letter, marks, dashes, quotes, spaces, symbols, scripts with and without spaces.
 ALPHABET = (
     "abAB9 .\n\t'\u2019\u00e9e\u0301\u00df\ufb01\uff21\u00b2"
     "\u2014\u00a0\u2028\u3002\u2122\U0001f600\U0001d400\U00020000" + FORMATS + ALONE
@@ -23,7 +23,7 @@ def is_of_a_word(character):
 
 
 def plain(text):
-    """Words with their places in the text, character by character."""
+    """Return words with their places in the text, character by character."""
     words, opened = [], False
     for place, character in enumerate(text):
         if character in FORMATS:
@@ -41,7 +41,7 @@ def plain(text):
 
 
 @given(st.lists(st.text(alphabet=ALPHABET, max_size=40), min_size=1, max_size=6))
-def test_words_are_those_of_plain_python(texts):
+def test_words_match_plain_python(texts):
     batch = TextBatch(texts)
     words = batch.folded_words
     expected = [(index, *word) for index, text in enumerate(texts) for word in plain(text)]
@@ -62,12 +62,12 @@ def test_words_are_those_of_plain_python(texts):
         ("\u6c34\u706b", "\u6c34\u3001\u706b"),
     ],
 )
-def test_the_same_words_differently_set_are_equal(one, other):
+def test_typography_does_not_change_words(one, other):
     first, second = (TextBatch([text]).folded_words.hashes.tolist() for text in (one, other))
     assert first == second != []
 
 
-def test_a_word_is_the_same_beside_other_scripts_and_in_a_group_of_its_own():
+def test_a_word_does_not_depend_on_the_texts_beside_it():
     plain_text, other = "the river runs " * 20_000, "the river runs \u6c34" * 20_000
     words = TextBatch([plain_text, other, plain_text]).folded_words
     assert set(words.hashes[words.documents == 0].tolist()) < set(words.hashes[words.documents == 1].tolist())

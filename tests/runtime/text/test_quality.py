@@ -1,4 +1,4 @@
-"""Pins down: a classifier learns what tells two kinds of text apart, the same each time, and scores as it learned."""
+"""Quality classifier: it separates two kinds of text, the same way each time."""
 
 import itertools
 
@@ -10,7 +10,7 @@ from runtime.text.quality_training import key_ranges
 from tests.catalogue import expect_error
 
 
-def test_features_are_the_words_and_pairs_of_words_of_each_text_alone():
+def test_features_are_words_and_pairs_of_words_of_one_text():
     texts = ["The toy, the TOY", "", "toy the"]
     found = features_of(TextBatch(texts), max_ngram_words=2, table_bits=20)
     assert found.lengths.tolist() == [7, 0, 3]
@@ -22,7 +22,7 @@ def test_features_are_the_words_and_pairs_of_words_of_each_text_alone():
     assert found.indices[7:].tolist() == alone.indices.tolist()
 
 
-def test_a_saved_model_scores_as_before_and_holds_nothing_that_could_run(tmp_path):
+def test_a_saved_model_scores_as_before_and_holds_no_code(tmp_path):
     model = QualityModel(np.random.default_rng(0).normal(size=1 << 10).astype(np.float32), 0.25, 2)
     model.save(str(tmp_path))
     batch = TextBatch(["A toy that winds itself.", "x", ""])
@@ -34,7 +34,7 @@ def test_a_saved_model_scores_as_before_and_holds_nothing_that_could_run(tmp_pat
         QualityModel.load(str(tmp_path))
 
 
-def test_the_least_score_of_a_fraction_keeps_no_more_than_it():
+def test_the_least_score_of_a_fraction_keeps_at_most_that_fraction():
     log_odds = np.random.default_rng(1).normal(scale=6, size=10_000)
     counts = ScoreCounts()
     for part in np.array_split(log_odds, 7):
@@ -48,7 +48,7 @@ def test_the_least_score_of_a_fraction_keeps_no_more_than_it():
         ScoreCounts(np.roll(same.counts, len(same.counts) // 2)).min_score(0.1)
 
 
-def test_copies_of_a_text_are_in_one_range_and_on_one_side_of_what_is_held_out():
+def test_copies_of_a_text_are_all_held_out_or_none():
     keys = np.repeat(np.random.default_rng(2).integers(0, 2**63, 3_000, dtype=np.uint64), 3)
     ranges, num_held_out = key_ranges(keys, 1_000)
     assert num_held_out >= 1

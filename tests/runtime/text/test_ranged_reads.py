@@ -1,4 +1,4 @@
-"""Pins down: rows come back as they were written, from disks and stores, and little is read that was not asked for."""
+"""Ranged reads: rows round trip on disks and stores, and little else is read."""
 
 import uuid
 
@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.text import ranged_reads
-from runtime.text.ranged_reads import num_rows, read_bytes, read_rows, write_rows
+from runtime.text.array_files import write_array
+from runtime.text.ranged_reads import num_rows, read_bytes, read_rows
 from tests.catalogue import expect_error
 
 ROWS = np.random.default_rng(0).integers(0, 1 << 32, (3_000, 112), np.uint32)
@@ -19,28 +20,28 @@ ROW_BYTES = 4 * 112
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
-    """The same rows on a disk and in a store."""
-    found = [str(tmp_path_factory.mktemp("rows") / "rows.npy"), f"memory://{uuid.uuid4()}/rows.npy"]
+    """Return paths of the same rows on a disk and in a store."""
+    found = [str(tmp_path_factory.mktemp("rows") / "rows.npy"), f"memory://{uuid.uuid4().hex}/rows.npy"]
     for path in found:
-        write_rows(path, ROWS)
+        write_array(path, ROWS)
     return found
 
 
 @given(st.sets(st.integers(0, len(ROWS) - 1), max_size=40))
-def test_rows_are_those_that_were_asked_for(paths, numbers):
+def test_read_rows_match_the_array(paths, numbers):
     rows = np.array(sorted(numbers), np.int64)
     for path in paths:
         assert num_rows(path) == len(ROWS)
         assert np.array_equal(read_rows(path, rows), ROWS[rows])
 
 
-def test_a_run_of_rows_that_is_longer_than_what_is_read_at_once_comes_in_parts(paths, monkeypatch):
+def test_a_long_run_of_rows_is_read_in_parts(paths, monkeypatch):
     monkeypatch.setattr(ranged_reads, "BYTES_AT_ONCE", 10 * ROW_BYTES)
     rows = np.array([*range(5, 200), *range(210, 1_000, 7)], np.int64)
     assert np.array_equal(read_rows(paths[1], rows), ROWS[rows])
 
 
-def test_of_a_store_little_is_read_that_was_not_asked_for(paths, monkeypatch):
+def test_a_store_is_asked_for_little_more_than_the_rows(paths, monkeypatch):
     read = []
     one = MemoryFileSystem.cat_file
 
@@ -53,8 +54,8 @@ def test_of_a_store_little_is_read_that_was_not_asked_for(paths, monkeypatch):
     assert sorted(read) == [128, ROW_BYTES, ROW_BYTES, 11 * ROW_BYTES]
 
 
-def test_a_file_that_was_cut_short_is_named(paths):
-    path = f"memory://{uuid.uuid4()}/short.bin"
+def test_a_file_that_is_cut_short_is_refused(paths):
+    path = f"memory://{uuid.uuid4().hex}/short.bin"
     with fsspec.open(path, "wb") as file:
         file.write(bytes(10))
     assert read_bytes(path, 2, 10) == bytes(8)

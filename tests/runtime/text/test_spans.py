@@ -1,4 +1,4 @@
-"""Pins down: three sentences that stood before go, by a definition of a few lines, however the documents are cut."""
+"""Spans: repeated spans are removed by a definition of a few lines, for any cut into shards."""
 
 import itertools
 import re
@@ -27,7 +27,7 @@ VOICES = [
 
 
 def plain(documents, min_words=6):
-    """What stays of each document, a list of sentences, straight from the definition."""
+    """Return what stays of each document, as lists of sentences, straight from the definition."""
     seen, kept = {}, []
     for number, document in enumerate(documents):
         gone = set()
@@ -43,7 +43,7 @@ def plain(documents, min_words=6):
 
 
 def shards_of(tmp_path, documents, cuts):
-    """Shards of documents, lists of sentences, cut before these; with the folders of their spans."""
+    """Write documents, lists of sentences, as shards cut at these places, with the folders of their spans."""
     edges = [0, *cuts, len(documents)]
     shards, folders = [], []
     for number, (begin, end) in enumerate(itertools.pairwise(edges)):
@@ -56,7 +56,7 @@ def shards_of(tmp_path, documents, cuts):
 
 
 def edited(tmp_path, shards, folders, keys_per_task=1 << 20, earlier=()):
-    """By shard, each document as it is left behind those of the folders `earlier`."""
+    """Return, by shard, each document as edited after the shards of `earlier`."""
     parts = []
     for number, buckets in enumerate(
         ranges(sum(len(read_keys(f"{each.folder}/first.bin")) for each in folders), keys_per_task)
@@ -74,7 +74,7 @@ def lines_of(text):
 
 
 def found(tmp_path, documents, cuts=(), keys_per_task=1 << 20, num_earlier=0):
-    """What stays of each document behind the first shards, from the files of all."""
+    """Return what stays of each document after the first shards, from the files of all."""
     shards, folders = shards_of(tmp_path, documents, cuts)
     left = edited(tmp_path, shards[num_earlier:], folders[num_earlier:], keys_per_task, folders[:num_earlier])
     return [lines_of(document.text) for shard in left for document in shard]
@@ -85,7 +85,7 @@ def is_dropped(document, min_left):
 
 
 def finished(left, folders, min_left):
-    """The texts that stay, what was left of the others, and what later sources are compared with."""
+    """Return the texts that stay, what was left of the dropped ones, and what later sources are compared with."""
     kept, dropped, published = [], [], []
     for shard, folder in zip(left, folders, strict=True):
         gone = [document for document in shard if is_dropped(document, min_left)]
@@ -101,7 +101,7 @@ def finished(left, folders, min_left):
     st.lists(st.integers(0, 6), max_size=3),
     st.sampled_from([1, 3, 1 << 20]),
 )
-def test_what_stays_is_what_the_definition_says(tmp_path_factory, documents, cuts, keys_per_task):
+def test_remaining_sentences_match_the_definition(tmp_path_factory, documents, cuts, keys_per_task):
     cuts = sorted(min(cut, len(documents)) for cut in cuts)
     folder = tmp_path_factory.mktemp("spans")
     assert found(folder, documents, cuts, keys_per_task) == plain(documents)
@@ -120,7 +120,7 @@ DOCUMENTS = st.lists(
 
 @settings(max_examples=40)
 @given(DOCUMENTS, DOCUMENTS, st.integers(0, 6), st.integers(2, 4))
-def test_whatever_goes_still_stands_in_a_document_that_stays(tmp_path_factory, first, second, cut, min_left):
+def test_a_removed_sentence_survives_in_a_document_that_stays(tmp_path_factory, first, second, cut, min_left):
     stands, published = set(), []
     for source in (first, second):
         folder = tmp_path_factory.mktemp("source")
@@ -130,7 +130,7 @@ def test_whatever_goes_still_stands_in_a_document_that_stays(tmp_path_factory, f
         stands |= plain_sentences(document.text for document in kept)
         came = [document.document if isinstance(document, Edited) else document for document in kept]
         assert plain_sentences(document.text for document in came) <= stands
-        # Of a dropped one all but what was left of it; so little that it was dropped for.
+        # Without a dropped document, except for the little that was left of it.
         assert plain_sentences("\n".join(document.removed) for document in dropped) <= stands
         assert all(document.num_left == len(lines_of(document.text)) < min_left for document in dropped)
 
@@ -141,7 +141,7 @@ PROSE = ["The toy went out to sea.", "Nobody knew who had wound it.", "It was a 
 MORE = ["Wood is what it was made of.", "The key was made of iron.", "Both were lost in the river."]
 
 
-def test_a_place_for_which_others_lost_a_sentence_stays_however_little_is_left_around_it(tmp_path):
+def test_a_held_document_stays_however_little_is_left(tmp_path):
     documents = [[*BANNER, *PROSE], [*BANNER, FACT], [*MORE, *BANNER[1:], FACT]]
     for number, cuts in enumerate([(), (1,), (2,), (1, 2)]):
         folder = tmp_path / str(number)
@@ -152,7 +152,7 @@ def test_a_place_for_which_others_lost_a_sentence_stays_however_little_is_left_a
         assert not dropped
 
 
-def test_no_later_source_loses_a_span_for_the_sake_of_a_document_that_was_dropped(tmp_path):
+def test_a_later_source_loses_no_span_for_a_dropped_document(tmp_path):
     for cuts in ((), (1,)):
         folder = tmp_path / f"earlier{len(cuts)}"
         folder.mkdir()
@@ -168,7 +168,7 @@ def test_no_later_source_loses_a_span_for_the_sake_of_a_document_that_was_droppe
 
 
 @pytest.mark.parametrize("keep", [4, 12, -1], ids=["header", "header of all", "body"])
-def test_a_file_that_was_cut_short_is_an_error_and_not_fewer_repeats(tmp_path, keep):
+def test_a_span_file_that_is_cut_short_is_an_error(tmp_path, keep):
     shards, folders = shards_of(tmp_path, [[*BANNER, *PROSE]] * 4, (1, 2))
     assert edited(tmp_path, shards, folders)[2][1].num_left == 0
     path = tmp_path / "part0" / "repeats.bin"
@@ -178,13 +178,13 @@ def test_a_file_that_was_cut_short_is_an_error_and_not_fewer_repeats(tmp_path, k
         list(edited_from)
 
 
-def test_the_first_place_of_a_span_stays_and_its_overlap_with_itself_is_no_repetition(tmp_path):
+def test_the_first_place_of_a_span_stays_and_overlaps_are_no_repeats(tmp_path):
     toy, wound, who, child = VOICES[:4]
     documents = [[toy, wound, who], [child, toy, wound, who, child], [toy] * 4, [toy] * 7]
     assert found(tmp_path, documents) == [[toy, wound, who], [child, child], [toy] * 4, []]
 
 
-def test_what_an_earlier_source_has_goes_and_nothing_of_the_earlier_source(tmp_path):
+def test_a_span_of_an_earlier_source_is_removed_in_the_later_one(tmp_path):
     toy, wound, who, child = VOICES[:4]
     documents = [[toy, wound, who], [toy, wound, who], [child, toy, wound, who], [who, child, toy]]
     assert found(tmp_path, documents, cuts=(2,), num_earlier=1) == [[child], [who, child, toy]]
@@ -212,13 +212,13 @@ def test_a_sentence_ends_at_its_mark_or_at_the_end_of_its_line(text, expected):
 
 
 @given(st.text(alphabet="ab.!? \n\t”)", max_size=60))
-def test_sentences_hold_all_of_a_text_but_white_space_and_come_back_whole(text):
+def test_sentences_cover_a_text_but_for_white_space(text):
     found = sentences(text)
     assert re.sub(r"\s", "", "".join(text[start:end] for start, end in found)) == re.sub(r"\s", "", text)
     assert without_sentences(text, [False] * len(found)) == text.strip()
 
 
-def test_paragraphs_stay_apart_where_a_sentence_between_them_goes():
+def test_paragraphs_stay_separate_when_a_sentence_between_them_goes():
     text = "First.    Gone.\n\nGone too. Last."
     assert without_sentences(text, [False, True, True, False]) == "First.\n\nLast."
     assert without_sentences(text, [False, True, False, False]) == "First.\n\nGone too. Last."
@@ -233,6 +233,6 @@ def test_ranges_cover_all_buckets_once():
 
 
 @pytest.mark.parametrize("field", ["min_words", "min_sentences_left"])
-def test_a_rule_that_makes_no_sense_is_refused(field):
+def test_an_impossible_rule_is_refused(field):
     with expect_error(ValueError):
         RepeatedSpans(**{field: 0})

@@ -1,4 +1,4 @@
-"""Pins down: a sample is what has the lowest keys, and holds no more than it takes."""
+"""Samples for a tokenizer: the documents with the lowest keys, and no other in memory."""
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ def documents_of(sizes):
 
 
 @given(sizes=SIZES, num_bytes=st.integers(1, 400), cut=st.integers(0, 40), share=st.integers(0, 4))
-def test_the_lowest_of_the_parts_are_the_lowest_of_the_whole(sizes, num_bytes, cut, share):
+def test_the_lowest_keys_of_all_shards_are_those_of_the_source(sizes, num_bytes, cut, share):
     documents, below = documents_of(sizes), EVERY_KEY * share // 4
     parts = [sampled(part, below=below, num_bytes=num_bytes) for part in (documents[:cut], documents[cut:])]
     found = [document for part in parts for document in part]
@@ -28,7 +28,7 @@ def test_the_lowest_of_the_parts_are_the_lowest_of_the_whole(sizes, num_bytes, c
     assert [one for one in found if sample_key(one) <= last] == [one for one in documents if one in expected]
 
 
-def test_a_sample_that_is_exactly_full_takes_no_document_more():
+def test_an_exactly_full_sample_takes_no_more_documents():
     assert last_key([(3, 5), (1, 5), (2, 5)], 10) == (2, True)
     assert last_key([(3, 5), (1, 5), (2, 5)], 11) == (3, True)
     assert last_key([(3, 5), (1, 5)], 11) == (3, False)
@@ -36,7 +36,7 @@ def test_a_sample_that_is_exactly_full_takes_no_document_more():
 
 
 class CountedText(str):
-    """A text that knows how many of its kind are alive; what else a process allocates is not the sample's doing."""
+    """A text that counts the living texts of its class; other allocations of the process do not matter."""
 
     __slots__ = ()
     num_alive = 0
@@ -49,7 +49,7 @@ class CountedText(str):
         CountedText.num_alive -= 1
 
 
-def test_of_twenty_thousand_documents_a_hundredth_is_held():
+def test_a_sample_holds_only_its_own_documents():
     most = 0
 
     def documents():
@@ -60,11 +60,11 @@ def test_of_twenty_thousand_documents_a_hundredth_is_held():
 
     found = sampled(documents(), below=EVERY_KEY, num_bytes=100_000)
     assert 100_000 <= sum(map(size_of, found)) < 102_000
-    assert len(found) <= most <= len(found) + 2  # and the one that it looks at, and the one that is made
+    assert len(found) <= most <= len(found) + 2  # and the current document, and the next
 
 
 @pytest.mark.parametrize(
     ("wanted", "of", "share"), [(0, 10, 0.0), (5, 10, 0.5), (10, 10, 1.0), (11, 10, 1.0), (1, 0, 1.0)]
 )
-def test_as_many_keys_are_below_as_bytes_are_wanted(wanted, of, share):
+def test_the_share_of_keys_is_the_share_of_bytes(wanted, of, share):
     assert keys_below(wanted, of) == int(share * EVERY_KEY)

@@ -4,8 +4,9 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from runtime.model.computation import Remat
-from runtime.model.config import LLAMA3_ROPE, LlamaConfig, Rope
+from runtime.model.config import LLAMA3_ROPE, Rope
+from runtime.model.llama.config import LlamaConfig
+from runtime.platform.remat import Remat
 from runtime.training.train_step import ProgramOptions, TrainStep, build_train_step
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import equinox as eqx
 import jax
 import numpy as np
+import optax
 
 from runtime.data.cache import TokenCache, TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
@@ -45,10 +46,8 @@ class SmallState(eqx.Module):
     """The fields of a TrainState, with one matrix for a model."""
 
     params: dict[str, jax.Array]
-    mu: dict[str, jax.Array]
-    nu: dict[str, jax.Array]
+    optimizer: optax.ScaleByAdamState
     averages: dict[str, dict[str, jax.Array]]
-    count: jax.Array
     key: jax.Array
     history: None = None
     skip_window_steps: int = eqx.field(default=0, static=True)
@@ -59,14 +58,16 @@ def placed(values: np.ndarray) -> jax.Array:
     return jax.device_put(values)
 
 
+def moments(mu: np.ndarray, nu: np.ndarray, count: int) -> optax.ScaleByAdamState:
+    return optax.ScaleByAdamState(placed(np.int32(count)), {"w": placed(mu)}, {"w": placed(nu)})
+
+
 def initial(averages: Collection[str] = ("averaged",), skip_window_steps: int = 0) -> SmallState:
     matrix = np.random.default_rng(0).normal(size=(VOCAB_SIZE, 4)).astype(np.float32)
     return SmallState(
         params={"w": placed(matrix)},
-        mu={"w": placed(np.zeros_like(matrix))},
-        nu={"w": placed(np.zeros_like(matrix))},
+        optimizer=moments(np.zeros_like(matrix), np.zeros_like(matrix), 0),
         averages={name: {"w": placed(matrix)} for name in averages},
-        count=placed(np.int32(0)),
         key=placed(np.array([1, 2], np.uint32)),
         skip_window_steps=skip_window_steps,
     )
@@ -81,8 +82,8 @@ def train_step(
     state: SmallState, tokens: np.ndarray, segment_ids: np.ndarray, told: Hyperparameters
 ) -> tuple[SmallState, StepMetrics]:
     """Heavy-ball descent of each token's row towards the update's number, in NumPy."""
-    w, mu, nu = (np.asarray(tree["w"]) for tree in (state.params, state.mu, state.nu))
-    error = w[tokens] - np.float32(np.sin(int(state.count)))
+    w, mu, nu = (np.asarray(tree["w"]) for tree in (state.params, state.optimizer.mu, state.optimizer.nu))
+    error = w[tokens] - np.float32(np.sin(int(state.optimizer.count)))
     gradient = np.zeros_like(w)
     np.add.at(gradient, tokens, error / np.float32(tokens.size))
     mu = np.float32(0.9) * mu + gradient
@@ -93,10 +94,8 @@ def train_step(
         averages[name] = {"w": placed(kept * np.asarray(state.averages[name]["w"]) + (1 - kept) * w)}
     new = SmallState(
         {"w": placed(w)},
-        {"w": placed(mu)},
-        {"w": placed(nu + gradient**2)},
+        moments(mu, nu + gradient**2, int(state.optimizer.count) + 1),
         averages,
-        placed(np.int32(int(state.count) + 1)),
         state.key,
         skip_window_steps=state.skip_window_steps,
     )

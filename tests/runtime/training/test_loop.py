@@ -345,7 +345,7 @@ def test_a_first_update_that_is_not_finite_sends_nobody_to_an_earlier_milestone(
 def test_an_update_that_is_not_finite_stops_the_run_and_nothing_of_it_is_saved(tmp_path, figure, bad_step):
     def step_function(state, tokens, segment_ids, told):
         state, metrics = small_run.train_step(state, tokens, segment_ids, told)
-        if int(state.count) == bad_step:
+        if int(state.optimizer.count) == bad_step:
             metrics = metrics._replace(**{figure: jnp.float32(np.nan)})
         return state, metrics
 
@@ -370,7 +370,7 @@ def test_right_behind_an_update_that_is_not_finite_nothing_is_saved_whoever_asks
 
     def step_function(state, tokens, segment_ids, told):
         state, metrics = small_run.train_step(state, tokens, segment_ids, told)
-        if int(state.count) == bad_step:
+        if int(state.optimizer.count) == bad_step:
             metrics = metrics._replace(loss=jnp.float32(np.nan))
             is_taken.set()
             if asked == "by a person":
@@ -398,7 +398,7 @@ def test_an_update_that_is_not_finite_says_in_which_parts_of_the_model(tmp_path,
     def step_function(state, tokens, segment_ids, told):
         state, metrics = small_run.train_step(state, tokens, segment_ids, told)
         norms = np.array(metrics.part_norms)
-        if int(state.count) == 6:
+        if int(state.optimizer.count) == 6:
             norms[row:] = np.nan  # a gradient that is not finite makes updates and parameters so
             metrics = metrics._replace(loss=jnp.float32(np.nan), part_norms=jnp.asarray(norms))
         return state, metrics
@@ -435,7 +435,7 @@ def test_norms_by_part_are_told_every_so_many_steps_and_at_the_last_and_a_resume
 def test_a_batch_without_any_target_stops_a_run_without_a_skip_rule_and_nothing_of_it_is_saved(tmp_path):
     def step_function(state, tokens, segment_ids, told):
         state, metrics = small_run.train_step(state, tokens, segment_ids, told)
-        if int(state.count) == 6:
+        if int(state.optimizer.count) == 6:
             metrics = metrics._replace(num_targets=jnp.int32(0), loss=jnp.float32(0), grad_norm=jnp.float32(0))
         return state, metrics
 
@@ -457,7 +457,7 @@ def skipping(bad_steps: set[int]):
     def step_function(state, tokens, segment_ids, told):
         nonlocal consecutive
         after, metrics = small_run.train_step(state, tokens, segment_ids, told)
-        is_bad = int(after.count) in bad_steps
+        is_bad = int(after.optimizer.count) in bad_steps
         consecutive = consecutive + 1 if is_bad else 0
         limits = jnp.float32(2.5), jnp.float32(np.inf)
         skip = SkipMetrics(jnp.array(is_bad), *limits, jnp.int32(consecutive))
@@ -483,7 +483,7 @@ def test_a_skipped_update_says_where_in_the_model_and_is_no_part_of_the_median(t
 
     def step_function(state, tokens, segment_ids, told):
         state, metrics = skips(state, tokens, segment_ids, told)
-        step = int(state.count)
+        step = int(state.optimizer.count)
         factor = {20: 1e4, 21: 2e4, 25: np.nan}.get(step, 1 + step / 100)
         return state, metrics._replace(part_norms=jnp.array([[factor], [0.1], [5.0]], jnp.float32))
 
@@ -606,9 +606,9 @@ def test_weights_and_optimizer_are_taken_and_the_data_begin_anew(tmp_path):
     folder = begun(tmp_path, average_decays=small_run.AVERAGED)
     whole = run_state.continued(folder, "everything", small_run.state_like, seed=0, averages=("averaged",))
     run = run_state.continued(folder, "weights_and_optimizer", small_run.state_like, seed=0, averages=("averaged",))
-    assert words((run.state.params, run.state.mu, run.state.nu, run.state.count)) == words(
-        (whole.state.params, whole.state.mu, whole.state.nu, whole.state.count)
-    )
+    assert words(
+        (run.state.params, run.state.optimizer.mu, run.state.optimizer.nu, run.state.optimizer.count)
+    ) == words((whole.state.params, whole.state.optimizer.mu, whole.state.optimizer.nu, whole.state.optimizer.count))
     assert words(run.state.averages) == words(run.state.params)
     assert (run.step, run.consumed_tokens) == (whole.step, whole.consumed_tokens) == (6, 6 * 4 * 8)
     assert (run.data_position.consumed, whole.data_position.consumed) == (
@@ -621,8 +621,16 @@ def test_the_optimizer_alone_begins_anew_and_all_else_goes_on(tmp_path):
     folder = begun(tmp_path, average_decays=small_run.AVERAGED)
     whole = run_state.continued(folder, "everything", small_run.state_like, seed=0, averages=("averaged",))
     run = run_state.continued(folder, "everything_but_optimizer", small_run.state_like, seed=0, averages=("averaged",))
-    assert not np.any(run.state.mu["w"]) and not np.any(run.state.nu["w"]) and int(run.state.count) == 0
-    assert np.any(whole.state.mu["w"]) and np.any(whole.state.nu["w"]) and int(whole.state.count) == 6
+    assert (
+        not np.any(run.state.optimizer.mu["w"])
+        and not np.any(run.state.optimizer.nu["w"])
+        and int(run.state.optimizer.count) == 0
+    )
+    assert (
+        np.any(whole.state.optimizer.mu["w"])
+        and np.any(whole.state.optimizer.nu["w"])
+        and int(whole.state.optimizer.count) == 6
+    )
     assert words((run.state.params, run.state.averages, run.state.key)) == words(
         (whole.state.params, whole.state.averages, whole.state.key)
     )
@@ -635,18 +643,16 @@ def test_weights_alone_are_taken_and_the_optimizer_begins_anew(tmp_path):
     run = run_state.continued(folder, "weights", small_run.state_like, seed=0)
     whole = run_state.continued(folder, "everything", small_run.state_like, seed=0, averages=("averaged",))
     assert words(run.state.params) == words(whole.state.params)
-    assert words((run.state.mu, run.state.nu, run.state.count)) == words(
-        (small_run.initial().mu, small_run.initial().nu, small_run.initial().count)
-    )
+    assert words(run.state.optimizer) == words(small_run.initial().optimizer)
     assert len(run.metrics) == 6
 
 
 @pytest.mark.parametrize(
     ("restore", "read"),
     [
-        ("everything", {"params", "mu", "nu", "count", "key", "averages"}),
+        ("everything", {"params", "optimizer", "key", "averages"}),
         ("everything_but_optimizer", {"params", "key", "averages"}),
-        ("weights_and_optimizer", {"params", "mu", "nu", "count"}),
+        ("weights_and_optimizer", {"params", "optimizer"}),
         ("weights", {"params"}),
     ],
 )

@@ -13,8 +13,9 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from runtime.cost.compile_program import arguments_of
 from runtime.cost.request import Request
 from runtime.evaluation.scoring import Scorer
-from runtime.model.config import LLAMA3_ROPE, LlamaConfig
-from runtime.model.llama import Llama
+from runtime.model.config import LLAMA3_ROPE
+from runtime.model.llama.config import LlamaConfig
+from runtime.model.llama.model import Llama
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.training.eval_step import eval_program
@@ -104,7 +105,7 @@ def test_the_lowered_program_says_so_of_each_product(
 
 @pytest.mark.parametrize(("compute_dtype", "precision"), [("float32", HIGHEST), ("bfloat16", None)])
 def test_scores_are_computed_by_the_same_rule(compute_dtype: str, precision: Any) -> None:
-    params = Llama.init(MODEL, key=jax.random.key(0))
+    params = Llama(MODEL).init(jax.random.key(0))
     scorer = Scorer(params, MODEL, LLAMA3_ROPE, compute_dtype=jnp.dtype(compute_dtype), tokens_per_batch=256)
     tokens, hidden, index = jnp.zeros((1, 256), int), jnp.zeros((1, 256, 128), compute_dtype), jnp.zeros(4, int)
     for program, arguments in (

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 from pipelines.scales import LAPTOP
 from runtime.model.computation import whole
-from runtime.model.config import LLAMA2_ROPE, LlamaConfig
-from runtime.model.llama import Llama
+from runtime.model.config import LLAMA2_ROPE
+from runtime.model.llama.config import LlamaConfig
+from runtime.model.llama.model import Llama
+from runtime.model.model import logits
 from runtime.model.rotary import inverse_frequencies
 from runtime.tracking.events import read_events
 from runtime.tracking.metrics import MetricsRow, MetricsTable
@@ -402,10 +404,8 @@ def test_weights_as_they_are_drawn_have_the_first_loss_that_is_expected(model):
     frequent = 1 / np.arange(1, model.vocab_size + 1)
     tokens = rng.choice(model.vocab_size, (4, 256), p=frequent / frequent.sum()).astype(np.int32)
     frequencies = inverse_frequencies(LLAMA2_ROPE, model.head_dim)
-    logits = Llama.init(model, key=jax.random.key(0)).logits(
-        jnp.asarray(tokens), jnp.zeros_like(tokens), frequencies, config=model, computation=whole("float32")
-    )
-    scores = np.asarray(logits)[:, :-1]
+    inputs = Llama(model).init(jax.random.key(0)), jnp.asarray(tokens), jnp.zeros_like(tokens), frequencies
+    scores = np.asarray(logits(Llama(model), *inputs, computation=whole("float32")))[:, :-1]
     found = jax.nn.logsumexp(scores, axis=-1) - np.take_along_axis(scores, tokens[:, 1:, None], axis=-1)[..., 0]
     expected, tolerance = first_loss_of(model)
     assert abs(float(found.mean()) - expected) < tolerance / 2
@@ -417,7 +417,7 @@ def spiking(at: int):
     run.grad_norm[at - 1] *= 16
 
     def step_function(state, tokens, segment_ids, hyperparameters):
-        step = int(state.count) + 1
+        step = int(state.optimizer.count) + 1
         after, metrics = small_run.train_step(state, tokens, segment_ids, hyperparameters)
         grad_norm = jnp.float32(run.grad_norm[step - 1])
         update_norm = jnp.float32(run.update_norm[step - 1] * hyperparameters.learning_rate)
@@ -460,7 +460,7 @@ def test_a_run_stopped_right_before_what_is_alarming_alarms_when_it_is_resumed(t
     seen = []
 
     def step_function(state, *arguments):
-        seen.append(int(state.count) + 1)
+        seen.append(int(state.optimizer.count) + 1)
         return spiking(81)(state, *arguments)
 
     with expect_error(TrainingStopped):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from runtime.model.config import LlamaConfig
+from runtime.model.llama.config import LlamaConfig
 from runtime.tracking.parts import MEASURED, Tensor, norms_fields, norms_of, part_names
 from runtime.training.norm_places import RecentNorms
 from runtime.training.part_norms import tensors_of

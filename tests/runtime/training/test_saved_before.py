@@ -33,7 +33,7 @@ def test_a_run_goes_on_with_what_an_earlier_version_saved(number: int, step: int
     updates = []
 
     def step_function(state, *arguments):
-        updates.append(int(state.count))
+        updates.append(int(state.optimizer.count))
         return small_run.train_step(state, *arguments)
 
     reached = small_run.run(tmp_path / "old", lease_epoch=2, step_function=step_function)

@@ -48,7 +48,7 @@ def test_updates_go_on_while_a_checkpoint_is_written_and_the_next_save_waits_for
         return write_chunk(*arguments)
 
     def step_function(state, *arguments):
-        if int(state.count) == 6:
+        if int(state.optimizer.count) == 6:
             two_updates_later.set()
         return small_run.train_step(state, *arguments)
 
@@ -76,7 +76,7 @@ def failing(at_count: int):
     """The small train step, whose device fails."""
 
     def step_function(state, *arguments):
-        if int(state.count) == at_count:
+        if int(state.optimizer.count) == at_count:
             raise RuntimeError("the device is gone")
         return small_run.train_step(state, *arguments)
 
@@ -260,7 +260,7 @@ def test_a_checkpoint_that_takes_long_to_write_is_certified_once_it_is_there(tmp
         return write_chunk(*arguments)
 
     def step_function(state, *arguments):
-        if int(state.count) == 16:
+        if int(state.optimizer.count) == 16:
             six_updates_later.set()
         return small_run.train_step(state, *arguments)
 
@@ -274,7 +274,7 @@ def test_a_milestone_on_the_way_and_the_end_of_the_phase_leave_certified_ones_an
     seen = {}
 
     def step_function(state, *arguments):
-        seen[int(state.count)] = [found.step for found in temporary(tmp_path) if found.is_certified]
+        seen[int(state.optimizer.count)] = [found.step for found in temporary(tmp_path) if found.is_certified]
         return small_run.train_step(state, *arguments)
 
     small_run.run(

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from runtime.data.mixing.policies import MixingPolicy
 from runtime.data.mixing.static import Static, Stratified
 from runtime.data.mixture import MixtureSchedule
-from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope
+from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
+from runtime.model.llama.config import LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Constant, Linear, Schedule
 from runtime.optim.skip_rule import SkipRule
@@ -55,7 +56,9 @@ def then(**settings) -> Settings:
 
 
 def test_a_rate_that_meets_the_one_before_needs_no_acknowledgement():
-    refuse_unacknowledged_changes("next", BEFORE, then(learning_rate=Linear(1e-3, 1e-4, 100, 100)))
+    refuse_unacknowledged_changes(
+        "next", BEFORE, then(learning_rate=Linear(1e-3, 1e-4, start_step=100, decay_steps=100))
+    )
 
 
 def test_a_jump_of_the_learning_rate_is_refused_with_both_values_and_the_line_to_write():
@@ -177,9 +180,12 @@ def test_tokens_agree_with_counting_every_update(drawn, data):
 
 
 def test_a_leg_knows_where_it_stands_in_its_run_whatever_the_order_it_is_given_in():
+    decay = Linear(1e-3, 1e-4, start_step=100, decay_steps=100)
     phases = {
         "branch": then(until_step=170, global_batch_size=1),
-        "second": then(until_step=200, global_batch_size=24, learning_rate=Linear(1e-3, 1e-4, 100, 100)),
+        "second": then(
+            until_step=200, global_batch_size=24, learning_rate=Linear(1e-3, 1e-4, start_step=100, decay_steps=100)
+        ),
         "first": BEFORE,
     }
     legs = legs_of(phases, {"second": ("first", 100), "branch": ("second", 150)})
@@ -187,7 +193,7 @@ def test_a_leg_knows_where_it_stands_in_its_run_whatever_the_order_it_is_given_i
     assert (legs["second"].begin_tokens, legs["second"].end_tokens) == (100 * 8 * 32, (100 * 8 + 100 * 24) * 32)
     assert legs["branch"].begin_tokens == (100 * 8 + 50 * 24) * 32
     assert (legs["branch"].parent, legs["branch"].steps, legs["branch"].end_tokens) == ("second", 20, 64_640)
-    assert legs["second"].rates == (1e-3, Linear(1e-3, 1e-4, 100, 100)(199))
+    assert legs["second"].rates == (1e-3, decay(199))
 
 
 def test_a_leg_that_starts_nowhere_is_refused():

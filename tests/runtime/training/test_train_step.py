@@ -9,11 +9,14 @@ import pytest
 from jax.sharding import Mesh
 
 from runtime.model.computation import whole
-from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope
+from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
+from runtime.model.llama.config import LlamaConfig
+from runtime.model.model import logits
 from runtime.model.rotary import inverse_frequencies
 from runtime.optim.ema import Ema
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
+from runtime.platform.remat import check_remat
 from runtime.training.eval_step import build_eval_step
 from runtime.training.objective import check_batch, next_tokens
 from runtime.training.state import TrainState, initial_state, with_averages
@@ -22,7 +25,6 @@ from runtime.training.train_step import (
     Hyperparameters,
     ProgramOptions,
     TrainStep,
-    _check_remat,
     _train_program,
     build_train_step,
 )
@@ -73,11 +75,11 @@ def test_labels_are_the_next_tokens_of_the_same_document() -> None:
 def test_the_loss_is_the_mean_over_the_predicted_positions_of_the_logits(mesh: Mesh) -> None:
     state, (tokens, segment_ids) = state_of(mesh), batch()
     inputs = jnp.asarray(tokens), jnp.asarray(segment_ids), inverse_frequencies(LLAMA3_ROPE, CONFIG.head_dim)
-    logits_of = jax.jit(lambda params: params.logits(*inputs, config=CONFIG, computation=whole("float32")))
-    logits = np.asarray(logits_of(state.params), np.float64)
-    normalizer = np.log(np.exp(logits).sum(axis=-1))
+    logits_of = jax.jit(lambda params: logits(CONFIG.build(), params, *inputs, computation=whole("float32")))
+    scores = np.asarray(logits_of(state.params), np.float64)
+    normalizer = np.log(np.exp(scores).sum(axis=-1))
     has_target = segment_ids[:, :-1] == segment_ids[:, 1:]
-    chosen = np.take_along_axis(logits[:, :-1], tokens[:, 1:, None], axis=-1)[..., 0]
+    chosen = np.take_along_axis(scores[:, :-1], tokens[:, 1:, None], axis=-1)[..., 0]
     losses = (normalizer[:, :-1] - chosen)[has_target]
     _, metrics = build(mesh)(state, tokens, segment_ids, TOLD)
     assert metrics.num_targets == has_target.sum()
@@ -111,7 +113,7 @@ def test_in_bfloat16_an_update_is_near_that_in_float32_and_what_is_kept_stays_fl
     assert float(of_narrow.loss) != float(of_wide.loss)
     for got, expected in zip(jax.tree.leaves(narrow), jax.tree.leaves(wide), strict=True):
         assert got.dtype == expected.dtype and got.dtype != jnp.bfloat16
-    for got, expected in zip(jax.tree.leaves(narrow.mu), jax.tree.leaves(wide.mu), strict=True):
+    for got, expected in zip(jax.tree.leaves(narrow.optimizer.mu), jax.tree.leaves(wide.optimizer.mu), strict=True):
         assert np.linalg.norm(got - expected) < 0.02 * np.linalg.norm(expected)
 
 
@@ -123,7 +125,7 @@ def test_a_batch_that_repeats_is_learned(mesh: Mesh) -> None:
         losses.append(float(metrics.loss))
     assert losses[0] == pytest.approx(np.log(CONFIG.vocab_size), rel=0.05)
     assert losses[-1] < 0.5 * losses[0]
-    assert int(state.count) == 30
+    assert int(state.optimizer.count) == 30
 
 
 def test_micro_batches_change_rounding_only(mesh: Mesh) -> None:
@@ -131,7 +133,8 @@ def test_micro_batches_change_rounding_only(mesh: Mesh) -> None:
     for state, metrics in results[1:]:
         for figure, expected in zip(jax.tree.leaves(metrics), jax.tree.leaves(results[0][1]), strict=True):
             np.testing.assert_allclose(figure, expected, rtol=1e-5)
-        for got, expected in zip(jax.tree.leaves(state.mu), jax.tree.leaves(results[0][0].mu), strict=True):
+        moments = state.optimizer.mu, results[0][0].optimizer.mu
+        for got, expected in zip(*map(jax.tree.leaves, moments), strict=True):
             np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-7)
 
 
@@ -198,7 +201,7 @@ def test_several_averages_each_follow_by_their_own_decay_and_change_nothing_else
             expected[name] = decay * expected[name] + (1 - decay) * weights
     for name, values in expected.items():
         np.testing.assert_allclose(state.averages[name].embed_tokens, values, rtol=1e-5, atol=1e-8)
-    assert_near(*((tree.params, tree.mu, tree.nu, tree.averages["fast"]) for tree in (state, alone)))
+    assert_near(*((tree.params, tree.optimizer, tree.averages["fast"]) for tree in (state, alone)))
 
 
 def test_a_decay_for_an_average_that_is_not_there_is_refused(mesh: Mesh) -> None:
@@ -211,7 +214,7 @@ def test_an_update_that_is_not_finite_is_left_out_and_nothing_of_it_is_kept(mesh
     state = initial_state(CONFIG, 0, mesh, averages=("averaged",), skip_window_steps=4)
     told = TOLD._replace(skip_sigma=6.0, skip_warmup_steps=2)
     first, metrics = build(mesh)(state, *batch(), told)
-    assert metrics.skip is not None and not metrics.skip.is_skipped and int(first.count) == 1
+    assert metrics.skip is not None and not metrics.skip.is_skipped and int(first.optimizer.count) == 1
     plain, _ = build(mesh)(state_of(mesh), *batch(), TOLD)
     assert_near(dataclasses.replace(first, history=None), plain)
 
@@ -309,7 +312,7 @@ def test_the_donated_state_is_used_up(mesh: Mesh) -> None:
     step = plain_step(CONFIG, mesh, remat="none")
     state = state_of(mesh)
     step(state, *batch(), TOLD)
-    assert all(leaf.is_deleted() for leaf in jax.tree.leaves((state.params, state.mu, state.nu, state.averages)))
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves((state.params, state.optimizer, state.averages)))
 
 
 def test_seeds_differ_and_a_seed_repeats(mesh: Mesh) -> None:
@@ -339,7 +342,7 @@ def test_a_step_that_cannot_be_built_is_refused(mesh: Mesh, changes: dict, messa
 
 def test_an_unknown_remat_policy_is_an_error_that_lists_the_known_ones() -> None:
     with expect_error(ValueError):
-        _check_remat("some")
+        check_remat("some")
 
 
 def test_a_batch_that_does_not_divide_or_is_too_long_is_refused(mesh: Mesh) -> None:

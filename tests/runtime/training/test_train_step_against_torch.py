@@ -43,7 +43,7 @@ def test_two_updates_of_a_packed_batch_are_those_of_transformers_and_torch(tmp_p
         np.testing.assert_allclose([metrics.loss, metrics.grad_norm], [loss, grad_norm], rtol=1e-5)
         assert grad_norm > TOLD.max_norm  # or clipping would not be compared
     theirs = model.state_dict()
-    for name, ours in state_dict(state.params):
+    for name, ours in state_dict(CONFIG.build(), state.params):
         np.testing.assert_allclose(ours, theirs[name].numpy(), atol=1e-5, err_msg=name)
 
 

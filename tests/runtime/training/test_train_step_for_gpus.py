@@ -6,10 +6,11 @@ import pytest
 
 from runtime.cost.compile_program import arguments_of
 from runtime.cost.request import Request
-from runtime.model.computation import FORMS
-from runtime.model.config import LLAMA2_ROPE, LlamaConfig
+from runtime.model.config import LLAMA2_ROPE
+from runtime.model.llama.config import LlamaConfig
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
+from runtime.platform.platform import PLATFORMS
 from runtime.training.state import initial_state
 from runtime.training.train_step import Hyperparameters, ProgramOptions, train_program
 from tests.runtime.training.plain_step import plain_step
@@ -53,11 +54,11 @@ def test_an_update_with_the_embedding_s_gradient_summed_as_on_a_gpu_is_the_same_
         step = plain_step(SMALL, mesh, rope=LLAMA2_ROPE, remat="none")
         told = Hyperparameters(1e-2, 0.0, 0.9, 0.95, 1e-8, 1.0, 0.0)
         state, _ = step(initial_state(SMALL, 0, mesh), tokens, np.zeros_like(tokens), told)
-        return np.asarray(state.mu.embed_tokens)
+        return np.asarray(state.optimizer.mu.embed_tokens)
 
     scattered = updated()
     # The sums alone: a CPU's collectives need the order that they are given there.
-    monkeypatch.setitem(FORMS, "cpu", FORMS["gpu"])
+    monkeypatch.setitem(PLATFORMS, "cpu", PLATFORMS["gpu"])
     sorted_by_id = updated()
     assert np.abs(scattered).max() > 0
     np.testing.assert_allclose(sorted_by_id, scattered, rtol=1e-5, atol=1e-9)

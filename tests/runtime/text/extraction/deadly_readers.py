@@ -1,4 +1,4 @@
-"""Readers of a document that do to their process what native code does now and then."""
+"""A reader that ends its process, as native code may."""
 
 import os
 import signal
@@ -10,15 +10,14 @@ num_read = 0
 
 
 class OddError(Exception):
-    """Cannot be made again of what it says."""
+    """An error that cannot be built from its arguments."""
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(f"{what} in line {line}")
 
 
 def read(text: str) -> Iterator[Text]:
-    """`SIGSEGV` and the like end the process; `second` does if it has read before; the others raise behind
-    a text."""
+    """End the process for `SIGSEGV` and the like, and for `second` after another text; else yield and then raise."""
     global num_read
     num_read += 1
     if text.startswith("SIG") or (text == "second" and num_read > 1):

@@ -1,4 +1,4 @@
-"""Pins down: the text of a page keeps its code, its lists and its formulae, and loses what is beside the content."""
+"""HTML pages: the text keeps code, lists and formulae, and loses what is beside the content."""
 
 import pytest
 
@@ -51,13 +51,13 @@ def test_code_keeps_its_indentation_and_empty_lines_and_loses_the_numbers_of_its
         ),
     ],
 )
-def test_code_keeps_its_lines_whatever_makes_them(code, expected):
+def test_code_keeps_its_lines_in_every_markup(code, expected):
     assert text_of(code) == expected
 
 
 @pytest.mark.parametrize("mark", ["\ue000", "&#xe000;", "&#57344;"])
 @pytest.mark.parametrize("number", ["0", "7", "9" * 5_000])
-def test_no_page_can_write_what_code_is_put_back_for(mark, number):
+def test_no_page_can_forge_a_mark_of_code(mark, number):
     forged = f"{mark}{number}{mark}"
     shown = f"\ue000{number}\ue000"
     assert text_of(f"<p>{forged}</p>") == shown
@@ -87,7 +87,7 @@ def test_a_row_of_a_table_of_data_is_one_line():
     assert text_of(table) == "Toys\nToy\t\tSold in\t\tPrice\nShip of wood\t\tMay June\t\t5"
 
 
-def test_links_that_a_text_gives_for_further_reading_are_kept():
+def test_links_for_further_reading_are_kept():
     titles = ("The winding of toys by children", "Wood of the valley (1911)")
     links = "<ul>" + "".join(f"<li><a href='#'>{title}</a></li>" for title in titles) + "</ul>"
     assert text_of(links) == "  • The winding of toys by children\n  • Wood of the valley (1911)"
@@ -115,7 +115,7 @@ def test_marks_of_headings_and_names_of_pictures_go():
         ("the 1<sup>st</sup> toy<sup>1</sup> of 9<sup><a href='#n'>[2]</a></sup>", "the 1st toy1 of 9[2]"),
     ],
 )
-def test_powers_keep_their_sign_and_notes_get_none(powers, expected):
+def test_powers_keep_their_sign_and_footnotes_get_none(powers, expected):
     assert text_of(f"<p>So {powers}.</p>") == f"So {expected}."
 
 
@@ -184,11 +184,11 @@ MATHML = f"<semantics><mi>x</mi><annotation encoding='application/x-tex'>{TEX}</
         ),
     ],
 )
-def test_a_formula_stands_once_as_its_tex(formula, expected):
+def test_a_formula_appears_once_as_tex(formula, expected):
     assert text_of(f"<p>Here {formula} there.</p>") == f"Here {expected} there."
 
 
-def test_pages_of_many_things_are_read():
+def test_pages_of_many_elements_are_read():
     # Looked up one by one in the tree, as they would be in a loop over it, they would take minutes; cells too.
     rows = "".join(f"<tr><td>a<br>{place}</td></tr>" for place in range(3_000))
     assert text_of(f"<table><tr><th>toy</th></tr>{rows}</table>").count("\na ") == 3_000
@@ -204,7 +204,7 @@ def test_pages_of_many_things_are_read():
     assert text_of(f"<p>So <math>{power}{'<mi>y</mi>' * 2_000}</math>.</p>") == f"So $x^{{2}}{'y' * 2_000}$."
 
 
-def test_a_page_may_be_nested_deeper_than_browsers_build_it_and_not_without_end():
+def test_a_page_may_be_nested_deeper_than_in_browsers_up_to_a_limit():
     def read(depth):
         page = b"<html><body>" + b"<div>" * depth + b"a toy"
         (found,) = read_pages(page, main_content=False, max_replaced_share=0)

@@ -1,4 +1,4 @@
-"""Pins down: light markup goes, what it marks stays, and no run of one character takes the square of its length."""
+"""reStructuredText: markup goes, its text stays, and no run of one character takes quadratic time."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from runtime.text.extraction.prose import plain_restructured_text
         (".. note:: Wind it.", "Wind it."),
     ],
 )
-def test_marks_go_and_what_they_mark_stays(marked, plain):
+def test_markup_goes_and_its_text_stays(marked, plain):
     assert plain_restructured_text(marked) == plain
 
 

@@ -1,21 +1,19 @@
-"""Pins down: a file comes whole and verified or not at all, in parts that are never fetched twice."""
+"""HTTP downloads: a file comes whole and verified or not at all, in parts that are never fetched twice."""
 
 import email.utils
 import hashlib
 import http.client
 import http.server
-import io
 import itertools
 import ssl
 import threading
-import urllib.request
 from collections.abc import Callable, Iterator
 
 import pytest
+import requests
 
 from runtime.text.fetch.errors import ChecksumError, FetchError, UnreachableError
 from runtime.text.fetch.http import Retries, fetch_url, list_index
-from runtime.text.fetch.http_session import Redirects
 from tests.catalogue import expect_error
 
 CONTENT = bytes(range(256)) * 40
@@ -24,14 +22,14 @@ RETRIES = Retries(attempts=3, sleep=lambda seconds: None)
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves CONTENT; `failures` are answered first, `cut_after` ends a body early, once."""
+    """A server of CONTENT that answers `failures` first; `cut_after` ends one body early."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.failures: list[int] = []
         self.ranges: list[str | None] = []
         self.knows_ranges = True
-        self.tells_length = True
+        self.sends_length = True
         self.cut_after: int | None = None
         self.retry_after: str | None = None
         self.content = CONTENT
@@ -40,7 +38,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.heeds_if_range = True
         self.validators: Callable[[bytes], dict[str, str]] = lambda content: {"ETag": etag_of(content)}
         self.next_content: dict[str, bytes] = {}
-        """What the server has from the moment on at which the range is asked for."""
+        """Content that the server has from the first request for a range on."""
         self.seen: list[tuple[str, str | None]] = []
 
     @property
@@ -90,7 +88,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_response(200)
         for name, value in validators.items():
             self.send_header(name, value)
-        if self.server.tells_length:
+        if self.server.sends_length:
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.server.cut_after is not None and len(body) > 1:
@@ -139,23 +137,23 @@ def test_finished_parts_are_not_fetched_again_and_a_torn_one_is(server, tmp_path
     assert (tmp_path / "out/data.bin").read_bytes() == CONTENT
 
 
-def test_what_is_here_before_is_told_first_and_bytes_only_grow(server, tmp_path):
+def test_bytes_of_an_earlier_attempt_are_reported_first(server, tmp_path):
     key = hashlib.sha256(f'{server.url}\0"{SHA256}"\0{len(CONTENT)}'.encode()).hexdigest()[:16]
     folder = tmp_path / "parts" / key
     folder.mkdir(parents=True)
     (folder / "00000").write_bytes(CONTENT[:4_000])
     (folder / "00002").write_bytes(CONTENT[8_000:])
-    told = []
-    fetch(server, tmp_path, on_bytes=lambda *here: told.append(here))
-    assert told == [(6_240, 10_240), (10_240, 10_240)]
+    reported = []
+    fetch(server, tmp_path, on_bytes=lambda *here: reported.append(here))
+    assert reported == [(6_240, 10_240), (10_240, 10_240)]
 
 
-@pytest.mark.parametrize("tells_length", [True, False])
-def test_bytes_are_told_where_the_server_says_no_length_too(server, tmp_path, tells_length):
-    server.knows_ranges, server.tells_length = False, tells_length
-    told = []
-    fetch(server, tmp_path, on_bytes=lambda *here: told.append(here))
-    assert told == [(10_240, 10_240 if tells_length else None)]
+@pytest.mark.parametrize("sends_length", [True, False])
+def test_bytes_are_reported_without_a_length_too(server, tmp_path, sends_length):
+    server.knows_ranges, server.sends_length = False, sends_length
+    reported = []
+    fetch(server, tmp_path, on_bytes=lambda *here: reported.append(here))
+    assert reported == [(10_240, 10_240 if sends_length else None)]
 
 
 def test_parts_of_another_version_of_the_file_are_not_used(server, tmp_path):
@@ -172,19 +170,19 @@ OLD_DATE = email.utils.formatdate(1_000_000_000, usegmt=True)
 
 @pytest.mark.parametrize("heeds_if_range", [True, False])
 @pytest.mark.parametrize("other", [OTHER, OTHER[:-1]])
-def test_a_file_that_changes_while_it_is_fetched_is_begun_anew(server, tmp_path, heeds_if_range, other):
+def test_a_file_that_changes_during_its_fetch_is_fetched_again(server, tmp_path, heeds_if_range, other):
     server.heeds_if_range, server.next_content = heeds_if_range, {"bytes=4000-7999": other}
     assert fetch(server, tmp_path, sha256=None).sha256 == hashlib.sha256(other).hexdigest()
 
 
-def test_a_file_that_grows_is_begun_anew_though_nothing_but_its_size_tells(server, tmp_path):
+def test_a_file_that_grows_during_its_fetch_is_fetched_again(server, tmp_path):
     server.validators = lambda content: {}
     grown = OTHER + b"!"
     server.next_content = {"bytes=4000-7999": grown}
     assert fetch(server, tmp_path, sha256=hashlib.sha256(grown).hexdigest()).size_in_bytes == len(grown)
 
 
-def test_a_file_that_never_stays_the_same_is_given_up(server, tmp_path):
+def test_a_file_that_always_changes_fails(server, tmp_path):
     changes = itertools.count()
     server.validators = lambda content: {"ETag": f'"{next(changes)}"'}
     with expect_error(FetchError):
@@ -198,15 +196,11 @@ def test_a_file_that_never_stays_the_same_is_given_up(server, tmp_path):
         ({}, False),
         ({"ETag": 'W/"one"'}, False),
         ({"ETag": 'W/"one"', "Last-Modified": OLD_DATE}, False),
-        ({"Last-Modified": OLD_DATE}, True),
-        ({"Last-Modified": email.utils.formatdate(4_000_000_000, usegmt=True)}, False),
-        ({"Last-Modified": "yesterday"}, False),
+        ({"Last-Modified": OLD_DATE}, False),
         ({"ETag": '"one"'}, True),
     ],
 )
-def test_what_nothing_tells_from_another_version_comes_in_one_go_unless_its_checksum_is_known(
-    server, tmp_path, validators, is_strong
-):
+def test_a_file_without_a_strong_etag_and_checksum_is_fetched_in_one_request(server, tmp_path, validators, is_strong):
     server.validators = lambda content: validators
     for given, comes_in_parts in ((None, is_strong), (SHA256, True)):
         server.ranges.clear()
@@ -219,12 +213,12 @@ def test_what_nothing_tells_from_another_version_comes_in_one_go_unless_its_chec
     assert server.ranges == ["bytes=0-0", "bytes=0-10239"]  # one part is of one version
 
 
-def test_a_connection_that_ends_early_is_tried_again(server, tmp_path):
+def test_a_connection_that_ends_early_is_retried(server, tmp_path):
     server.cut_after = 1_000
     assert fetch(server, tmp_path).sha256 == SHA256
 
 
-def test_a_server_in_trouble_is_tried_again(server, tmp_path):
+def test_a_server_error_is_retried(server, tmp_path):
     server.failures = [503, 500]
     assert fetch(server, tmp_path).sha256 == SHA256
 
@@ -233,14 +227,14 @@ def test_a_server_in_trouble_is_tried_again(server, tmp_path):
     ("asked", "waits"),
     [("7", [7.0, 7.0]), ("120", [120.0, 120.0]), ("0", [1.0, 2.0]), ("Fri, 31 Dec", [1.0, 2.0])],
 )
-def test_a_server_that_asks_for_time_is_given_it(server, tmp_path, asked, waits):
+def test_a_retry_waits_as_long_as_the_server_asks(server, tmp_path, asked, waits):
     server.failures, server.retry_after = [429, 503], asked
     waited = []
     fetch(server, tmp_path, retries=Retries(attempts=3, sleep=waited.append))
     assert waited == waits
 
 
-def test_a_date_until_which_a_server_wants_to_be_left_alone_is_kept(server, tmp_path, monkeypatch):
+def test_a_retry_waits_until_the_date_that_the_server_asks_for(server, tmp_path, monkeypatch):
     monkeypatch.setattr("time.time", lambda: 1_000_000_000.0)
     server.failures, server.retry_after = [429, 503], email.utils.formatdate(1_000_000_030, usegmt=True)
     waited = []
@@ -249,7 +243,7 @@ def test_a_date_until_which_a_server_wants_to_be_left_alone_is_kept(server, tmp_
 
 
 @pytest.mark.parametrize("asked", ["3600", email.utils.formatdate(1_000_003_600, usegmt=True)])
-def test_a_server_that_asks_for_more_time_than_there_is_is_not_asked_again_before(server, tmp_path, monkeypatch, asked):
+def test_a_server_that_asks_for_too_long_a_wait_is_not_asked_again(server, tmp_path, monkeypatch, asked):
     monkeypatch.setattr("time.time", lambda: 1_000_000_000.0)
     server.failures, server.retry_after = [429, 429], asked
     waited = []
@@ -262,7 +256,7 @@ def test_a_server_that_asks_for_more_time_than_there_is_is_not_asked_again_befor
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_what_authenticates_to_one_host_is_not_told_to_the_host_it_redirects_to(server, tmp_path, host):
+def test_a_redirect_to_another_host_does_not_carry_the_login(server, tmp_path, host):
     server.redirect_to = f"http://{host}:{server.server_address[1]}/moved"
     headers = {"authorization": "Bearer planted"}
     assert fetch(server, tmp_path, headers=headers).sha256 == SHA256
@@ -270,24 +264,12 @@ def test_what_authenticates_to_one_host_is_not_told_to_the_host_it_redirects_to(
     assert set(server.seen) == {("127.0.0.1", "Bearer planted"), (host, kept)}
 
 
-def test_another_port_or_scheme_is_another_host_and_nothing_goes_from_https_to_http():
-    redirects = Redirects({"X-Private": "planted"})
-
-    def followed(before, after):
-        request = urllib.request.Request(before, headers={"X-Private": "planted", "Range": "bytes=0-0"})
-        return redirects.redirect_request(request, io.BytesIO(), 302, "Found", http.client.HTTPMessage(), after).headers
-
-    for before, after, is_told in (
-        ("https://a.org/x", "https://a.org/y", True),
-        ("https://a.org/x", "https://a.org:443/y", True),
-        ("https://a.org/x", "https://a.org:444/y", False),
-        ("https://a.org/x", "https://b.a.org/y", False),
-        ("http://a.org/x", "https://a.org/y", False),
-    ):
-        headers = followed(before, after)
-        assert ("X-private" in headers, headers["Range"]) == (is_told, "bytes=0-0"), (before, after)
+def test_a_redirect_from_https_to_http_is_refused(tmp_path, monkeypatch):
+    answer = requests.Response()
+    answer.status_code, answer.url = 200, "http://a.org/y"
+    monkeypatch.setattr(requests.Session, "get", lambda *given, **also: answer)
     with expect_error(FetchError):
-        followed("https://a.org/x", "http://a.org/y")
+        fetch_url("https://a.org/x", str(tmp_path / "x"), parts_path=str(tmp_path / "parts"), sha256=None)
 
 
 @pytest.mark.parametrize("knows_ranges", [True, False])
@@ -297,13 +279,13 @@ def test_an_empty_file_is_a_file(server, tmp_path, knows_ranges):
     assert (tmp_path / "out/data.bin").read_bytes() == b""
 
 
-def test_a_file_whose_size_the_server_does_not_know_comes_in_one_go(server, tmp_path):
+def test_a_file_of_unknown_size_is_fetched_in_one_request(server, tmp_path):
     server.total = "*"
     assert fetch(server, tmp_path).sha256 == SHA256
     assert server.ranges == ["bytes=0-0", None]
 
 
-def test_a_connection_that_breaks_in_its_encryption_is_tried_again(server, tmp_path, monkeypatch):
+def test_a_broken_encryption_is_retried(server, tmp_path, monkeypatch):
     read, broken = http.client.HTTPResponse.read, [ssl.SSLError("bad record mac")]
 
     def read_or_break(response, *given):
@@ -317,7 +299,7 @@ def test_a_connection_that_breaks_in_its_encryption_is_tried_again(server, tmp_p
 
 
 @pytest.mark.parametrize("knows_ranges", [True, False])
-def test_a_file_of_another_size_than_its_publisher_names_is_refused(server, tmp_path, knows_ranges):
+def test_a_file_of_another_size_than_the_publisher_lists_is_refused(server, tmp_path, knows_ranges):
     server.knows_ranges = knows_ranges
     with expect_error(ChecksumError):
         fetch(server, tmp_path, sha256=None, size_in_bytes=7)
@@ -326,22 +308,22 @@ def test_a_file_of_another_size_than_its_publisher_names_is_refused(server, tmp_
 
 
 @pytest.mark.parametrize("knows_ranges", [True, False])
-def test_how_much_of_a_file_is_here_is_told_as_it_comes(server, tmp_path, knows_ranges):
+def test_bytes_are_reported_as_they_arrive(server, tmp_path, knows_ranges):
     server.knows_ranges = knows_ranges
-    told = []
-    fetch(server, tmp_path, on_bytes=lambda done, total: told.append((done, total)))
-    assert told[-1] == (len(CONTENT), len(CONTENT))
-    assert told == sorted(told)
-    assert len(told) == (4 if knows_ranges else 1)  # with parts, first what was here before: nothing
+    reported = []
+    fetch(server, tmp_path, on_bytes=lambda done, total: reported.append((done, total)))
+    assert reported[-1] == (len(CONTENT), len(CONTENT))
+    assert reported == sorted(reported)
+    assert len(reported) == (4 if knows_ranges else 1)  # with parts, first what was here before: nothing
 
 
-def test_a_server_that_stays_in_trouble_is_named(server, tmp_path):
+def test_a_lasting_server_error_is_unreachable(server, tmp_path):
     server.failures = [503] * 3
     with expect_error(UnreachableError):
         fetch(server, tmp_path)
 
 
-def test_a_missing_file_is_not_tried_again(server, tmp_path):
+def test_a_missing_file_is_not_retried(server, tmp_path):
     server.failures = [404, 404]
     with expect_error(FetchError):
         fetch(server, tmp_path)
@@ -354,7 +336,7 @@ def test_a_wrong_checksum_shows_both_and_leaves_no_file(server, tmp_path):
     assert not (tmp_path / "out/data.bin").exists()
 
 
-def test_no_network_is_said_in_one_message(tmp_path):
+def test_a_missing_network_is_unreachable(tmp_path):
     with expect_error(UnreachableError):
         fetch_url(
             "http://127.0.0.1:9/data.bin",
@@ -365,7 +347,7 @@ def test_no_network_is_said_in_one_message(tmp_path):
         )
 
 
-def test_an_index_gives_the_matching_addresses_in_order(server, tmp_path):
+def test_an_index_gives_the_matching_addresses_sorted(server, tmp_path):
     server.content = b"data/web/b.jsonl\ndata/web/a.jsonl\ndata/code/c.jsonl\n"
     found = list_index(
         server.url, str(tmp_path / "index"), base="https://example.org/", patterns=("*/web/*",), sha256=None

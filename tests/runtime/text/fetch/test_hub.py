@@ -1,4 +1,4 @@
-"""Pins down: the files of a pinned revision on a hub, by pattern, with what is known of them."""
+"""Listings of a hub: the files of a pinned revision by pattern, with size and checksum."""
 
 import http.server
 import json
@@ -52,7 +52,7 @@ def endpoint():
         thread.join()
 
 
-def test_files_come_in_order_with_size_checksum_and_address(endpoint):
+def test_files_are_sorted_with_size_checksum_and_address(endpoint):
     first, second = list_files(REPO, REVISION, ("*.jsonl.gz",), repo_type="dataset", endpoint=endpoint)
     assert (first.name, first.size_in_bytes, first.sha256) == ("data/a.jsonl.gz", 5, "e" * 64)
     assert (second.name, second.size_in_bytes, second.sha256) == ("data/b.jsonl.gz", 7, None)
@@ -61,17 +61,17 @@ def test_files_come_in_order_with_size_checksum_and_address(endpoint):
     )
 
 
-def test_a_pattern_that_matches_nothing_names_files_that_are_there(endpoint):
+def test_a_pattern_without_matches_is_refused(endpoint):
     with expect_error(FetchError):
         list_files(REPO, REVISION, ("*.parquet",), repo_type="dataset", endpoint=endpoint)
 
 
-def test_an_unknown_repository_is_named(endpoint):
+def test_an_unknown_repository_is_refused(endpoint):
     with expect_error(FetchError):
         list_files("someone/else", REVISION, ("*",), repo_type="dataset", endpoint=endpoint)
 
 
-def test_no_network_is_said_in_one_message():
+def test_a_missing_network_is_unreachable():
     with expect_error(UnreachableError):
         list_files(REPO, REVISION, ("*",), repo_type="dataset", endpoint="http://127.0.0.1:9")
 
@@ -85,19 +85,16 @@ def test_an_address_names_a_data_set_its_revision_and_its_files(path, pattern):
 
 
 @pytest.mark.parametrize(
-    ("address", "message"),
+    "address",
     [
-        (
-            f"hf://datasets/{REPO}/a.jsonl",
-            r"names no revision, .*write hf://datasets/someone/texts@REVISION/a\.jsonl, with the commit",
-        ),
-        (f"hf://datasets/{REPO}@main/a.jsonl", r"'main' is a branch or a tag, which may move; write the commit"),
-        (f"hf://datasets/{REPO}@", r"'' is a branch or a tag"),
-        (f"hf://{REPO}@{REVISION}", "is no address of a data set; write hf://datasets/OWNER/NAME@REVISION/PATH"),
-        (f"hf://models/{REPO}@{REVISION}", "is no address of a data set"),
-        (f"s3://datasets/{REPO}@{REVISION}", "is no address of a data set"),
+        f"hf://datasets/{REPO}/a.jsonl",
+        f"hf://datasets/{REPO}@main/a.jsonl",
+        f"hf://datasets/{REPO}@",
+        f"hf://{REPO}@{REVISION}",
+        f"hf://models/{REPO}@{REVISION}",
+        f"s3://datasets/{REPO}@{REVISION}",
     ],
 )
-def test_an_address_that_is_none_or_may_move_is_refused_with_the_cure(address, message):
+def test_an_address_without_a_commit_is_refused(address):
     with expect_error(ValueError):
         parse_dataset_address(address)

@@ -1,4 +1,4 @@
-"""Pins down: the standard library becomes the same archive each time, and another interpreter is refused."""
+"""The standard library as an archive: the same bytes each time, and another interpreter is refused."""
 
 import sysconfig
 import zipfile

