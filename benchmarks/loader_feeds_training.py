@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.laptop_model import LaptopStep, loader_in
 from benchmarks.verdict import conclude
 from pipelines.scales import LAPTOP
-from runtime.data.loader import Batch, DataPosition, Loader
+from runtime.data.loader import DataPosition, LoadedBatch, Loader
 from runtime.training.train_step import Hyperparameters
 
 BAR = 20.0
@@ -72,7 +72,7 @@ def _seconds_of_loading(loader: Loader, global_batch_size: int) -> float:
     return (time.perf_counter() - began) / LOADER_STEPS
 
 
-def _seconds_of_training(batch: Batch) -> float:
+def _seconds_of_training(batch: LoadedBatch) -> float:
     """Seconds a step, compiled and warm."""
     laptop = LaptopStep(LAPTOP.batches[-1])
     state = laptop.state(averages=("averaged",))

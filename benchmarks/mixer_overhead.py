@@ -17,12 +17,10 @@ from benchmarks.verdict import conclude
 from pipelines.scales import EIGHT_B
 from runtime.data.cache import TokenFormat
 from runtime.data.loader import DataPosition, Loader
-from runtime.data.mixing.exp3 import Exp3
-from runtime.data.mixing.fixed import Static
 from runtime.data.mixing.loss_drop import LossDrop
-from runtime.data.mixing.odm_paper import OdmPaper
-from runtime.data.mixing.odm_released import OdmReleased
+from runtime.data.mixing.odm import OdmPaper, OdmReleased
 from runtime.data.mixing.policy import Policy, Seen
+from runtime.data.mixing.static import Static
 from runtime.data.mixture import MixtureSchedule
 
 GLOBAL_BATCH_SIZE = 2_048
@@ -35,7 +33,6 @@ POLICIES: dict[str, Policy] = {
     "static": Static(),
     "odm_paper": OdmPaper(alpha=0.9),
     "odm_released": OdmReleased(alpha=0.5, warmup_steps=0),
-    "exp3": Exp3(),
     "loss_drop": LossDrop(warmup_steps=0),
 }
 
@@ -80,7 +77,7 @@ def plan_seconds(policy: Policy) -> float:
 
     for step in range(STEPS):
         began = time.thread_time()
-        _, position = loader.plan(position, step, GLOBAL_BATCH_SIZE, feedback=feedback)
+        _, (position,) = loader.locate(position, range(step, step + 1), GLOBAL_BATCH_SIZE, feedback=feedback)
         if step >= WARMUP_STEPS:
             seconds.append(time.thread_time() - began)
     return statistics.median(seconds)

@@ -45,7 +45,7 @@ from runtime.text.tokenizer_training import BEGIN_OF_TEXT, END_OF_TEXT, train
 from steps.documents import DocumentsResult, ShardSize
 from steps.tokenize import TokenizeConfig, tokenize
 from steps.tokenizer import TokenizerResult
-from steps.train_tokenizer import written_tokenizer
+from steps.train_tokenizer import write_tokenizer
 
 PEERS = Path(__file__).parent.parent / ".venv-peers" / "bin" / "python"
 BAR, BAR_TO_DATATROVE = 0.9, 3.0
@@ -100,7 +100,7 @@ def documents_in(config: FolderConfig, context: StepContext) -> DocumentsResult:
 @step()
 def tokenizer_in(config: FolderConfig, context: StepContext) -> TokenizerResult:
     document = Path(config.folder, "tokenizer.json").read_text()
-    return written_tokenizer(document, context, eos_token=config.eos, bos_token=config.bos)
+    return write_tokenizer(document, context, eos_token=config.eos, bos_token=config.bos)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from marin_dag.store.store import Store
-from pipelines.trainings import attempts_of, names_of_trainings
+from pipelines.attempts import attempt_events, phases_by_digest
 from steps.phase_config import TrainPhaseConfig
 
 
@@ -57,7 +57,7 @@ def publish_line(session: Session, digest: str, trained_as: str, step: int) -> I
 
 def _checkpoints(session: Session) -> int:
     graph, only_good = session.graph(), session.parsed.good
-    trainings = names_of_trainings(graph.steps)
+    trainings = phases_by_digest(graph.steps)
     wanted = [graph.step(name) for name in dict.fromkeys(session.parsed.names)]
     for step in wanted:
         if step.digest not in trainings:
@@ -84,7 +84,7 @@ def _all_of(
         yield from _listed(found)
     good = [each for each in found if each.good_steps]
     if not good:
-        events = [event for attempt in attempts_of(session.store, phase.digest) for event in attempt]
+        events = [event for attempt in attempt_events(session.store, phase.digest) for event in attempt]
         yield f"no good checkpoint of {phase.name}: {why_none(events, phase)}"
         return
     newest = good[0]

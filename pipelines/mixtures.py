@@ -1,8 +1,8 @@
 """Mixtures of the Tootsie 8B run, by the component names of the public recipe.
 
-Weights are written as the recipe writes them (TiB, billions of tokens, shares) and only their ratios
-count. The public loader truncated shares to whole samples in blocks of 2,048, so that three sources of the
-first dessert mixture were never drawn; here shares are exact, and that difference is deliberate.
+Weights are written as in the recipe (TiB, billions of tokens, shares); only their ratios count. The public loader
+truncated shares to whole samples in blocks of 2,048, so three sources of the first dessert mixture were never drawn.
+Shares are exact here, deliberately.
 """
 
 import math
@@ -12,7 +12,7 @@ Weights = dict[str, float]
 
 
 def scaled(weights: Mapping[str, float], share: float) -> Weights:
-    """`weights` scaled to sum to `share`."""
+    """Return `weights` scaled to sum to `share`."""
     total = math.fsum(weights.values())
     return {name: share * weight / total for name, weight in weights.items()}
 
@@ -50,15 +50,14 @@ COOLDOWN_V1: Weights = scaled(COOLDOWN_WEB, 0.7) | scaled(HIGH_QUALITY, 0.3)
 
 DESSERT: Weights = {"flan": 17.0, "all_math": 4.217}
 
-# The first dessert gave the dessert the share that was meant for high quality, and the other way round; it
-# was found after the run. It stays in the recipe as the branch that it was.
+# The first dessert swapped the shares of the dessert and of high quality, which was found after the run. The branch
+# stays in the recipe.
 DESSERT_BAD: Weights = scaled(COOLDOWN_WEB, 0.7) | scaled(HIGH_QUALITY, 0.1) | scaled(DESSERT, 0.2)
 DESSERT_REPAIRED: Weights = scaled(COOLDOWN_WEB, 0.7) | scaled(HIGH_QUALITY, 0.2) | scaled(DESSERT, 0.1)
 
 COOLDOWN_V2: Weights = scaled(COOLDOWN_WEB, 0.7) | scaled(HIGH_QUALITY | {"all_math": 4.217}, 0.25) | {"flan": 0.05}
 
-# Spoonbill: a little instruction data. The retrospective says 0.3 % and 1 %; the code says 0.1 % and 2.9 %,
-# and the code is what ran.
+# Spoonbill: a little instruction data. The retrospective has 0.3 % and 1 %; the code that ran has 0.1 % and 2.9 %.
 SPOONBILL: Weights = scaled(COOLDOWN_V1, 0.97) | {"tulu_sft": 0.001, "flan": 0.029}
 
 # Phoenix: 2,000 steps on both, then Nemotron and code.
@@ -78,8 +77,7 @@ STARLING: Weights = scaled(NEMOTRON, 0.7) | scaled(
         "stackexchange_custom": 0.0855,
         "wikipedia_markdown": 0.01825,
         "medu_science_qa": 0.006,
-        # The public recipe reads this corpus under a second name here (finemath-3-plus), which restarted its
-        # read position. One corpus has one name and one position here.
+        # The public recipe reads this corpus under a second name (finemath-3-plus), which restarted its read position.
         "finemath_3_plus": 0.17,
     },
     0.3,
@@ -87,16 +85,16 @@ STARLING: Weights = scaled(NEMOTRON, 0.7) | scaled(
 
 
 def stand_in(weights: Mapping[str, float], sources: Mapping[str, str]) -> Weights:
-    """`weights` by the sources that stand for the components: those with one stand-in are added up.
+    """Return `weights` by the sources that stand in for the components; weights of one stand-in add up.
 
     Raises:
-        KeyError: a component without a stand-in.
+        KeyError: a component has no stand-in.
     """
     total: Weights = {}
     for component, weight in weights.items():
         if component not in sources:
             raise KeyError(
-                f"component {component!r} of a mixture has no source; give it one of {sorted(set(sources.values()))}"
+                f"component {component!r} of a mixture has no source; map it to one of {sorted(set(sources.values()))}"
             )
         total[sources[component]] = total.get(sources[component], 0.0) + weight
     return total

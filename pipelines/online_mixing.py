@@ -1,9 +1,9 @@
-"""Online mixing: the laptop's Tootsie, every mixing policy, three seeds, equal tokens; what each policy is worth.
+"""Online mixing: the laptop's Tootsie under every mixing policy and three seeds, with equal tokens.
 
     python pipelines/online_mixing.py --corpus DIR --prefix mixing-runs --backend local
 
-Each `DIR/*.jsonl.gz` is a source. The mixture as written is the recipe's last one (starling) in the names of these
-sources. The page with the results of one run is docs/online-mixing.md.
+Each `DIR/*.jsonl.gz` is a source. The written mixture is the recipe's last one (starling) in the names of these
+sources. docs/online-mixing.md has the results of one run.
 """
 
 if __name__ == "__main__":  # first: the other imports take half a second
@@ -18,19 +18,17 @@ from collections.abc import Sequence
 from marin_dag.cli.main import main
 from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import Step
-from pipelines import curves_command, mixtures, waits_command
+from pipelines import curves_command, mixtures, stalls_command
 from pipelines.mix_command import command
 from pipelines.roles import weights_by_source
 from pipelines.scales import LAPTOP
 from pipelines.source import Source
 from pipelines.sources import OWN_FILES, corpus_sources
 from pipelines.timeline import lint
-from runtime.data.mixing.exp3 import Exp3
-from runtime.data.mixing.fixed import Proportional, Static, Stratified
 from runtime.data.mixing.loss_drop import LossDrop
-from runtime.data.mixing.odm_paper import OdmPaper
-from runtime.data.mixing.odm_released import OdmReleased
+from runtime.data.mixing.odm import OdmPaper, OdmReleased
 from runtime.data.mixing.policies import MixingPolicy
+from runtime.data.mixing.static import Static
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE
 from runtime.optim.schedule import Cycles, WsdS
@@ -47,26 +45,20 @@ STEPS = 500
 SEEDS = (0, 1, 2)
 MODEL = LAPTOP.model
 PEAK_LEARNING_RATE = LAPTOP.rate * 1.7e-3
-"""The one that the recipe holds longest."""
+"""The rate that the recipe keeps longest."""
 POLICIES: dict[str, MixingPolicy] = {
     "static": Static(),
-    "proportional": Proportional(),
-    "stratified": Stratified(),
     # The paper warms up for 1 % of a run and the released code for 2 %.
     "odm_paper": OdmPaper(alpha=0.9, warmup_steps=STEPS // 100),
     "odm_released": OdmReleased(alpha=0.5, warmup_steps=STEPS // 50),
-    "exp3": Exp3(warmup_steps=STEPS // 100),
     "loss_drop": LossDrop(warmup_steps=STEPS // 10, window_updates=48),
-    "loss_drop_even": LossDrop(warmup_steps=STEPS // 10, window_updates=48),
 }
-# Written mixture of such a run: all sources alike, which `stratified` is to be compared with.
-EVEN = ("loss_drop_even",)
 RESULTS = {"mixing_table": "table.md"}
-OWN_COMMANDS = (command(), waits_command.COMMAND, curves_command.COMMAND)
+OWN_COMMANDS = (command(), stalls_command.COMMAND, curves_command.COMMAND)
 
 
 def build(arguments: argparse.Namespace) -> Sequence[Step]:
-    """A tokenizer over all sources, a cache of each, then a run and an evaluation for each policy and seed."""
+    """Build a tokenizer over all sources, a cache of each, and a run and an evaluation for each policy and seed."""
     sources = {
         name: source
         for name, source in corpus_sources(arguments.corpus).items()
@@ -77,28 +69,24 @@ def build(arguments: argparse.Namespace) -> Sequence[Step]:
         "tokenizer",
         TrainTokenizerConfig(documents=documents, vocab_size=MODEL.vocab_size, bytes_per_source=1 << 19),
     )
-    caches = {
-        name: tokenize(f"tokenize/{name}", TokenizeConfig(documents=text, tokenizer=tokenizer, validation_share=0.03))
-        for name, text in documents.items()
-    }
     sizes = {name: (source.role, source.size_in_bytes) for name, source in sources.items()}
     prior = weights_by_source(mixtures.STARLING, sizes)
+    caches = {
+        name: tokenize(
+            f"tokenize/{name}",
+            TokenizeConfig(documents=documents[name], tokenizer=tokenizer, validation_share=0.03),
+        )
+        for name in prior
+    }
     phases = {
-        name: {
-            str(seed): _phase(
-                f"train/{name}-{seed}", policy, seed, dict.fromkeys(prior, 1.0) if name in EVEN else prior, caches
-            )
-            for seed in SEEDS
-        }
+        name: {str(seed): _phase(f"train/{name}-{seed}", policy, seed, prior, caches) for seed in SEEDS}
         for name, policy in POLICIES.items()
     }
     evaluations = {
         name: {
             seed: ema_eval(
                 f"ema_eval/{name}-{seed}",
-                EmaEvalConfig(
-                    phase=phase, caches=_drawn(caches, prior), max_tokens_per_domain=LAPTOP.evaluation_tokens
-                ),
+                EmaEvalConfig(phase=phase, caches=caches, max_tokens_per_domain=LAPTOP.evaluation_tokens),
             )
             for seed, phase in by_seed.items()
         }
@@ -110,12 +98,7 @@ def build(arguments: argparse.Namespace) -> Sequence[Step]:
 
 def _documents_of(source: Source) -> Step:
     fetched = download(f"download/{source.name}", DownloadConfig(fetch=source.fetch))
-    config = ExtractConfig(download=fetched, formats=source.formats)
-    return extract(f"extract/{source.name}", config)
-
-
-def _drawn(caches: dict[str, Step], prior: dict[str, float]) -> dict[str, Step]:
-    return {name: caches[name] for name in prior}
+    return extract(f"extract/{source.name}", ExtractConfig(download=fetched, formats=source.formats))
 
 
 def _phase(name: str, policy: MixingPolicy, seed: int, prior: dict[str, float], caches: dict[str, Step]) -> Step:
@@ -139,7 +122,7 @@ def _phase(name: str, policy: MixingPolicy, seed: int, prior: dict[str, float], 
         z_loss=1e-4,
         mixture=MixtureSchedule.constant(prior),
         mixing=policy,
-        caches=_drawn(caches, prior),
+        caches=caches,
         seed=seed,
         compute_dtype=LAPTOP.compute_dtype,
         checkpoint_every_steps=STEPS,
@@ -148,7 +131,7 @@ def _phase(name: str, policy: MixingPolicy, seed: int, prior: dict[str, float], 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where the text is."""
+    """Add the option of the text's folder."""
     own = f"train on the {' '.join(OWN_FILES)} of DIR, each a source"
     parser.add_argument("--corpus", metavar="DIR", required=True, help=own)
 

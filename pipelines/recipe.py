@@ -20,15 +20,15 @@ from pipelines import (
     curves_command,
     mix_command,
     rollback_command,
+    stalls_command,
     timeline_command,
-    waits_command,
 )
 from pipelines.fork_report import fork_report
 from pipelines.headline import headline
 from pipelines.reporting import report_on
 from pipelines.sources import evaluation_items_step
+from pipelines.stalls_beside_report import write_stalls
 from pipelines.timeline import lint
-from pipelines.waits_beside_report import write_waits
 from runtime.data.mixture import MixtureSchedule
 from runtime.evaluation.suites import TaskSpec
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
@@ -90,7 +90,7 @@ FOLLOW = {train_phase: (ema_eval,)}
 """A fork of a phase that is made on the command line is evaluated as its base is."""
 COMMANDS = (
     timeline_command.COMMAND,
-    waits_command.COMMAND,
+    stalls_command.COMMAND,
     checkpoints_command.COMMAND,
     rollback_command.COMMAND,
     curves_command.COMMAND,
@@ -238,7 +238,7 @@ def main(
         "summary": headline,
         "follow": FOLLOW,
         "with_forks": fork_report,
-        "after_run": write_waits,
+        "after_run": write_stalls,
         "lint": lint,
         "on_dry_run": compile_report.report,
     }

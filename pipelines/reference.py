@@ -1,4 +1,4 @@
-"""A reference for `curves --against`: another phase of the recipe, or the table of metrics of any run."""
+"""Reference of `curves --against`: another phase of the recipe, or the metrics table of any run."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -15,20 +15,19 @@ TABLE = ".parquet"
 
 
 class Reference(NamedTuple):
-    """What phases are held against, and how."""
+    """The run that phases are compared with, and the margin."""
 
     name: str
     curves: "Curves"
-    """Of its run, from the start."""
+    """Curves of its run, from the start."""
     margin: float | None
-    """Nats a token by which a phase may be above it; None judges nothing."""
+    """Nats a token that a phase may be above it; None sets no limit."""
 
-    def said(self, curves: "Curves") -> tuple[list[str], bool | None]:
-        """How a phase compares, in lines, and whether it is behind by more than the margin; None where nothing is to
-        compare."""
-        from runtime.tracking.reference_curve import compared
+    def compare(self, curves: "Curves") -> tuple[list[str], bool | None]:
+        """Return lines about a phase, and whether it is behind by more than the margin; None without a comparison."""
+        from runtime.tracking.reference_curve import compare_losses
 
-        found = compared(curves, self.curves, margin=self.margin)
+        found = compare_losses(curves, self.curves, margin=self.margin)
         if found is None:
             return [f"no tokens in common with {self.name}, which has {self.curves.consumed_tokens[-1]:,.0f}"], None
         side = "above" if found.difference > 0 else "below"
@@ -41,25 +40,21 @@ class Reference(NamedTuple):
         return lines, found.behind_since is not None
 
 
-def refuse_wrong_margin(against: str | None, margin: float | None) -> None:
-    """Raises UserError for a margin that is none, or that stands alone."""
+def check_margin(against: str | None, margin: float | None) -> None:
+    """Raise UserError for a margin that is no number of nats, or that has no reference."""
     if margin is not None and against is None:
-        raise UserError("--margin: of what? Name a reference too: --against PHASE, or --against FILE.parquet.")
+        raise UserError("--margin: needs a reference; add --against PHASE or --against FILE.parquet.")
     if margin is not None and not (0 <= margin < math.inf):
-        raise UserError(f"--margin is {margin:g}; it is in nats a token, 0 or more, as 0.02.")
+        raise UserError(f"--margin is {margin:g}; use nats a token, 0 or more, such as 0.02.")
 
 
-def reference_of(
+def read_reference(
     against: str, margin: float | None, phases: Iterable[str], read: "Callable[[str], Curves | None]"
 ) -> Reference:
-    """Reads what `--against` names.
-
-    Args:
-        phases: of the recipe.
-        read: reads the newest saved curves of one of them, from the start of its run.
+    """Read the run that `--against` names; `read` returns the newest curves of a phase, from the start of its run.
 
     Raises:
-        UserError: it is neither a phase nor a table of metrics, or nothing of it is saved.
+        UserError: it is neither a phase nor a metrics table, or nothing of it is saved.
     """
     if against in phases:
         curves = read(against)
@@ -67,11 +62,11 @@ def reference_of(
         curves = _read_table(against)
     else:
         raise UserError(
-            f"--against {against}: there is no such phase.{nearest(against, phases)} Of another run, name the file "
+            f"--against {against}: no such phase.{nearest(against, phases)} For another run, name the file "
             "metrics.parquet beside one of its checkpoints."
         )
     if curves is None or not curves.step.size:
-        raise UserError(f"--against {against}: nothing of it is saved as the recipe stands now.")
+        raise UserError(f"--against {against}: nothing of it is saved as the recipe is now.")
     return Reference(against, curves, margin)
 
 
@@ -80,12 +75,12 @@ def _read_table(file: str) -> "Curves":
 
     from runtime.tracking.curves import curves_of
 
-    if file.startswith(("gs://", "s3://")):  # fsspec looks for a minute for one that cannot be reached
+    if file.startswith(("gs://", "s3://")):  # fsspec tries for a minute to reach an unreachable store
         open_store(file.rpartition("/")[0]).make_contact()
     try:
         with fsspec.open(file, "rb") as source:
-            return curves_of(source.read(), after_step=0)
+            return curves_of(source.read(), after_step=0, file=file)
     except OSError as error:
-        raise UserError(f"--against {file}: it could not be read ({error.strerror or error}).") from error
-    except (KeyError, ValueError) as error:  # of what Arrow refuses, and of an address that is none
-        raise UserError(f"--against {file}: no table of metrics ({error}).") from error
+        raise UserError(f"--against {file}: cannot be read ({error.strerror or error}).") from error
+    except ValueError as error:  # from Arrow, or for a malformed address
+        raise UserError(f"--against {file}: not a metrics table ({error}).") from error

@@ -14,8 +14,8 @@ from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.quantities import counted, in_short
+from pipelines.attempts import attempt_events, phases_by_digest
 from pipelines.checkpoints_command import checkpoints_of, free_name, publish_line
-from pipelines.trainings import attempts_of, names_of_trainings
 from steps.phase_config import TrainPhaseConfig
 
 MARGIN_STEPS = 100
@@ -64,7 +64,7 @@ def findings_in(events: Iterable[Mapping[str, Any]]) -> list[Finding]:
 def _rollback(session: Session) -> int:
     graph = session.graph()
     phase = graph.step(session.step)
-    names = names_of_trainings(graph.steps).get(phase.digest)
+    names = phases_by_digest(graph.steps).get(phase.digest)
     if names is None:
         raise UserError(f"rollback {phase.name}: the step trains nothing; use the name of a phase.")
     if phase.config.replay is not None:
@@ -74,7 +74,7 @@ def _rollback(session: Session) -> int:
 
 
 def _lines(session: Session, graph: Graph, phase: Step[TrainPhaseConfig], trained_as: str) -> Iterator[str]:
-    events = [event for attempt in attempts_of(session.store, phase.digest) for event in attempt]
+    events = [event for attempt in attempt_events(session.store, phase.digest) for event in attempt]
     checkpoints = checkpoints_of(session.store, phase.digest, trained_as, only_good=True, only_newest=False)
     good = [each.step for each in checkpoints]
     findings = [found for found in findings_in(events) if found.step > max(good, default=0)]

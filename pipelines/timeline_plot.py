@@ -1,4 +1,4 @@
-"""The timeline as a picture: each phase's settings at the steps where something happens, in the report's own figure."""
+"""Timeline plot: each phase's settings at the steps where something changes, in the report's figure."""
 
 from collections.abc import Collection, Iterator, Mapping
 
@@ -12,13 +12,13 @@ from runtime.report.timeline_page import page, svg
 from steps.phase_timeline import RunPhase
 
 POINTS_OF_A_CURVE = 200
-"""Steps of each segment that is not straight."""
+"""Steps of each curved segment."""
 
 
 def draw(
     title: str, phases: Mapping[str, Step], refused: Mapping[str, str], forks: Collection[str] = (), *, is_page: bool
 ) -> str:
-    """The timeline as a page (HTML), or as a drawing alone (SVG). `forks` are branches, however long."""
+    """Return the timeline as a page (HTML), or as a drawing alone (SVG). `forks` are always branches."""
     legs = legs_in(phases)
     main_line = main_line_of(legs, forks)
     order = main_line_first(legs, forks)
@@ -29,7 +29,7 @@ def draw(
 
 def _phase(leg: RunPhase, *, is_main: bool, same_as: str | None) -> Phase:
     settings = leg.settings
-    # A row is a finished update, whose rate is that of the step before it.
+    # A row is a finished update; its rate is that of the step before it.
     steps = np.array(sorted(set(_steps_to_show(leg))), dtype=np.int64) + 1
     curve = Curve(
         step=steps,
@@ -55,7 +55,7 @@ def _phase(leg: RunPhase, *, is_main: bool, same_as: str | None) -> Phase:
 
 
 def _steps_to_show(leg: RunPhase) -> Iterator[int]:
-    """Finished updates before each drawn one: both ends, each corner of the schedule, and points along its bends."""
+    """Yield both ends of a phase, each corner of its schedule, and points along its bends."""
     first, last = leg.begin_step, leg.settings.until_step - 1
     yield from (first, last)
     for begin, end in _segments(leg):

@@ -1,4 +1,4 @@
-"""Validation as a picture: what phases measured of held-out text while they trained, over the tokens of the run."""
+"""Validation plot: what phases measured on held-out text during training, over the tokens of the run."""
 
 from collections.abc import Collection, Sequence
 
@@ -11,15 +11,15 @@ from steps.phase_timeline import RunPhase
 
 
 def validation_curves(legs: Sequence[RunPhase], curves: Curves, main_line: Collection[str]) -> list[ValidationCurve]:
-    """What phases that are stops of one training measured, each behind the stops that come before it.
+    """Return the curve of each phase of one digest, which follow one another; none for a phase without own updates.
 
-    One has the updates up to its own stop alone, however far the training has gone on; those of the main line have
-    theirs first, since the phase that follows begins where they end. One that has no update of its own is left out.
+    A phase has the updates up to its own end, however far the training went on. Phases of the main line come first, as
+    the phase that follows begins where they end.
 
     Args:
-        legs: of one training, in any order.
-        curves: of that training, see `curves.with_validation`; one or more updates.
-        main_line: names of phases.
+        legs: The phases, in any order.
+        curves: Their common curves (see `curves.with_validation`), of one or more updates.
+        main_line: Names of phases.
     """
     hot = curves.validation_means(HOT)
     is_measured = np.zeros(len(curves.step), bool) if hot is None else np.isfinite(hot)
@@ -28,12 +28,13 @@ def validation_curves(legs: Sequence[RunPhase], curves: Curves, main_line: Colle
         start_tokens = leg.tokens_at(max(leg.begin_step, reached))
         is_own = (curves.step > reached) & (curves.step <= leg.settings.until_step)
         reached = max(reached, leg.settings.until_step)
-        # What was measured before the first update has a row that no update made.
-        tokens = np.where(np.isnan(curves.consumed_tokens), start_tokens, curves.consumed_tokens)
-        if not (is_own & np.isfinite(curves.consumed_tokens)).any():
+        has_tokens = np.isfinite(curves.consumed_tokens)  # not in a row before the first update
+        if not (is_own & has_tokens).any():
             continue
+        tokens = np.where(has_tokens, curves.consumed_tokens, start_tokens)
         rows = is_own & is_measured
         weights = (HOT, *(average.name for average in leg.settings.averages))
+        means = {which: means[rows] for which in weights if (means := curves.validation_means(which)) is not None}
         found.append(
             ValidationCurve(
                 phase=leg.name,
@@ -43,9 +44,7 @@ def validation_curves(legs: Sequence[RunPhase], curves: Curves, main_line: Colle
                 num_sources=len(curves.validation_sources()),
                 step=curves.step[rows],
                 tokens=tokens[rows],
-                means={
-                    which: means[rows] for which in weights if (means := curves.validation_means(which)) is not None
-                },
+                means=means,
             )
         )
     return found

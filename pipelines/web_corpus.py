@@ -23,7 +23,7 @@ from marin_dag.cli.session import Finished
 from marin_dag.errors import UserError, listed
 from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import Step
-from pipelines import curves_command, waits_command
+from pipelines import curves_command, stalls_command
 from pipelines.source import DEGENERATE
 from pipelines.sources import COMPANIONS, MAX_NAMED, evaluation_items_step
 from pipelines.timeline import lint
@@ -209,7 +209,7 @@ if __name__ == "__main__":
             name="web_corpus",
             results=RESULTS,
             summary=summary,
-            commands=(waits_command.COMMAND, curves_command.COMMAND),
+            commands=(stalls_command.COMMAND, curves_command.COMMAND),
             lint=lint,
         )
     )

@@ -1,4 +1,4 @@
-"""Input tokenizer: a published tokenizer.json, taken as it is."""
+"""Input tokenizer: a published tokenizer.json, used as it is."""
 
 from pydantic import BaseModel, Field
 
@@ -6,7 +6,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph.step import Runtime, StepContext, step
 from steps.fetch import Sha256
 from steps.tokenizer import TokenizerResult
-from steps.train_tokenizer import written_tokenizer
+from steps.train_tokenizer import write_tokenizer
 
 
 class HubTokenizer(BaseModel, frozen=True, extra="forbid"):
@@ -33,7 +33,6 @@ class InputTokenizerConfig(BaseModel, frozen=True, extra="forbid"):
 
 def local_tokenizer(folder: str) -> LocalTokenizer:
     """Return the config of a folder that holds `tokenizer.json`."""
-    from marin_dag.errors import UserError
     from runtime.text.fetch.errors import FetchError
     from runtime.text.fetch.local_files import content_of, find_files
 
@@ -78,4 +77,4 @@ def input_tokenizer(config: InputTokenizerConfig, context: StepContext) -> Token
         raise UserError(
             f"{path}: changed after the plan was made (sha256 was {expected[:12]}…); run the same command again."
         )
-    return written_tokenizer(data.decode(), context, eos_token=config.eos_token, bos_token=config.bos_token)
+    return write_tokenizer(data.decode(), context, eos_token=config.eos_token, bos_token=config.bos_token)

@@ -11,7 +11,7 @@ from typing import Any
 from marin_dag.errors import RefusedConfigError
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.output_ref import OutputRef
-from runtime.data.consumption import NoCache
+from runtime.data.consumption import no_cache
 from runtime.optim.ema import average_named
 from runtime.training.restore import RESTORES_POSITION
 from steps.hf_import import HfImportConfig
@@ -38,7 +38,7 @@ def check_config(config: TrainPhaseConfig) -> None:
     Raises:
         ValueError: the config cannot work, or has an abrupt change without acknowledgement.
     """
-    missing = [str(NoCache(source)) for source in config.mixture.sources if source not in config.caches]
+    missing = [str(no_cache(source)) for source in config.mixture.sources if source not in config.caches]
     if missing:
         raise ValueError("\n".join(missing))
     _check_float32_range(config)

@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 from marin_dag.graph.step import Added, Input, Once, Runtime, StopAt
 from marin_dag.values.changes import nearest
 from marin_dag.values.fields import markers
-from runtime.data.mixing.fixed import Static
 from runtime.data.mixing.policies import MixingPolicy
+from runtime.data.mixing.static import Static
 from runtime.data.mixture import MixtureSchedule
 from runtime.data.packing import Packing
 from runtime.kernels.scatter_blocks import ScatterKernel

@@ -1,4 +1,4 @@
-"""Phase data: the caches, the order and the mixture of a training phase, as the loader takes them."""
+"""Phase data: the loader of a training phase, its skipped batches, and warnings about its mixture and skip rule."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +13,7 @@ from marin_dag.store.store import StoreError
 from runtime.data.activity import Activity
 from runtime.data.batch import DataPosition
 from runtime.data.cache import TokenCache
-from runtime.data.consumption import Leg, consumption
+from runtime.data.consumption import PhaseSpan, consumption
 from runtime.data.growing_cache import GrowingCache, Growth
 from runtime.data.loader import Loader
 from runtime.data.prefetch import Prefetch
@@ -28,9 +28,10 @@ from steps.tokenize import TokenizeResult
 
 
 def loader_of(config: TrainPhaseConfig, context: StepContext) -> Loader:
-    """Batches from the caches of a phase."""
+    """Return the loader of a phase, over its finished and growing caches."""
+    caches = {name: _cache(name, cache, config, context) for name, cache in config.caches.items()}
     return Loader(
-        {name: _cache(name, cache, config, context) for name, cache in config.caches.items()},
+        caches,
         {name: cache.digest for name, cache in config.caches.items()},
         config.mixture,
         config.sequence_length,
@@ -41,43 +42,43 @@ def loader_of(config: TrainPhaseConfig, context: StepContext) -> Loader:
     )
 
 
-def leave_out(
+def skip_batches(
     config: TrainPhaseConfig, context: StepContext, run: RunState, loader: Loader, events: EventLog
 ) -> RunState:
-    """What a phase begins with, behind the batches that it leaves out; never of a state that it has saved itself.
+    """Return the state in which a phase starts, after its skipped batches; not for a state that it saved itself.
 
-    Step, tokens and tables stay as they are: they count what is trained on.
+    Step, tokens and tables do not change: they count what is trained on.
 
     Raises:
-        StepStopped: one that runs alone was asked to stop while it waited for a cache that is being built.
+        StepStopped: a phase on one host was asked to stop while it waited for a cache that is being built.
     """
     if not config.skip_batches:
         return run
     before, activity = run.data_position, Activity()
 
     def positions() -> Iterator[DataPosition]:
-        yield loader.left_out(before, run.step, config.global_batch_size, config.skip_batches, activity=activity)
+        yield loader.skip_batches(before, run.step, config.global_batch_size, config.skip_batches, activity=activity)
 
-    def leave_if_asked() -> None:
+    def stop_if_asked() -> None:
         # Hosts of a gang agree on where to stop, and only once all of them train.
         if context.host.num_hosts == 1 and (reason := context.stop_reason()):
             raise StepStopped(f"at step {run.step:,} of {config.until_step:,} ({reason})")
 
-    with Prefetch(positions(), 1, activity=activity, while_waiting=leave_if_asked) as left_out:
-        after = next(left_out)
+    with Prefetch(positions(), 1, activity=activity, while_waiting=stop_if_asked) as skipped:
+        after = next(skipped)
     sequences = {
         loader.names[identity]: count - before.consumed.get(identity, 0)
         for identity, count in after.consumed.items()
         if count > before.consumed.get(identity, 0)
     }
-    events.write("left_out", step=run.step, batches=config.skip_batches, sequences=sequences)
+    events.write("batches_skipped", step=run.step, batches=config.skip_batches, sequences=sequences)
     for source in sorted(loader.exhausted(after) - loader.exhausted(before)):
         events.write("exhausted", step=run.step, source=source)
     return run._replace(data_position=after)
 
 
 def _cache(name: str, cache: Input[TokenizeResult], config: TrainPhaseConfig, context: StepContext) -> TokenSource:
-    """The finished cache, or what there is of one that is being built; which of the two does not change a batch."""
+    """Return the finished cache, or the finished blocks of a growing one; batches are the same for both."""
     if not cache.is_growing:
         whole = TokenCache.open(cache.join(cache.result.train))
         check_vocabulary(name, whole.vocab_size, config.model.vocab_size)
@@ -93,7 +94,7 @@ def _cache(name: str, cache: Input[TokenizeResult], config: TrainPhaseConfig, co
         except (StoreError, OSError) as error:
             if not is_transient(error):
                 raise
-            context.log.warning("%s: what there is of its token cache cannot be seen for now: %s", name, error)
+            context.log.warning("%s: its token cache cannot be listed for now: %s", name, error)
             return Growth([], None, is_being_built=time.monotonic() - moved <= STALE_SECONDS)
         if found.beat != beat:
             beat, moved = found.beat, time.monotonic()
@@ -102,47 +103,47 @@ def _cache(name: str, cache: Input[TokenizeResult], config: TrainPhaseConfig, co
         is_alive = beat is not None and time.monotonic() - moved <= STALE_SECONDS
         return Growth(blocks, whole, is_being_built=is_alive)
 
-    context.log.info("%s: its token cache is still being built; starting on what there is of it", name)
+    context.log.info("%s: its token cache is still being built; starting on its finished blocks", name)
     growing = GrowingCache(name, watch, give_up_seconds=config.give_up_seconds, log=context.log)
     check_vocabulary(name, growing.vocab_size, config.model.vocab_size)
     return growing
 
 
 def _log_of(phase: Input[Any]) -> Callable[[int], dict[str, int]]:
-    """Sequences by identity that each update of a phase took, by the number of updates finished before it."""
+    """Return the sequences by identity of each update of a phase, by the number of updates finished before it."""
     name = phase.result.source_losses
     data = checkpoint.read_beside(phase.join(phase.result.checkpoint), name)
     table = SourceLossesTable.from_parquet(data, file=phase.join(name))
     return lambda step: {identity: seen.num_sequences for identity, seen in table.seen(step + 1).items()}
 
 
-def warn_of_the_skip_rule(config: TrainPhaseConfig, context: StepContext, *, begin: int) -> None:
-    """Where the rule begins anew before it has seen enough to judge by, only what is not finite is left out."""
+def warn_about_skip_rule(config: TrainPhaseConfig, context: StepContext, *, begin: int) -> None:
+    """Warn about a skip rule that restarts too often to end its warm-up: it skips only updates that are not finite."""
     if config.skip is None:
         return
     longest, began = 0, begin
     for step in range(begin + 1, config.until_step + 1):
         longest = max(longest, step - began)
-        if longest > config.skip.warmup_steps:  # as soon as one is, seldom a hundred steps on
+        if longest > config.skip.warmup_steps:
             return
         if resets_level_at(config, step):
             began = step
     context.log.warning(
-        "the skip rule judges no finite update: it begins anew with the phase, each segment of its mixture and "
-        "each cycle of its learning rate; the longest has %d updates, and skip.warmup_steps is %d: take fewer",
+        "the skip rule judges no finite update: it restarts with the phase, each segment of its mixture and each cycle "
+        "of its learning rate, the longest of %d updates, and skip.warmup_steps is %d; use fewer warm-up steps",
         *(longest, config.skip.warmup_steps),
     )
 
 
-def warn_of_the_mixture(
+def warn_about_mixture(
     config: TrainPhaseConfig, context: StepContext, *, step: int, drawn_before: Mapping[str, int]
 ) -> None:
-    """Sources that this phase will have read too often or never drawn; one that cannot be drawn the loader refuses."""
+    """Warn about sources that this phase reads too often or never draws; the loader raises for unusable ones."""
     growing = [name for name, cache in config.caches.items() if cache.is_growing]
     if growing:
-        context.log.info("mixture: how often each source will be read is not known before %s are built", growing)
+        context.log.info("mixture: epochs of each source are not known before %s are built", growing)
         return
-    leg = Leg(
+    span = PhaseSpan(
         name=context.name,
         start_step=min(step, config.until_step),
         until_step=config.until_step,
@@ -152,7 +153,7 @@ def warn_of_the_mixture(
         mixing=config.mixing,
     )
     found = consumption(
-        [leg],
+        [span],
         num_tokens={name: cache.result.num_train_tokens for name, cache in config.caches.items()},
         drawn_before={name: drawn_before.get(cache.digest, 0) for name, cache in config.caches.items()},
     )

@@ -36,7 +36,7 @@ from steps.compile_remarks import AnnouncedCompile
 from steps.joined_mesh import joined_mesh
 from steps.machine_checks import phase_shape
 from steps.phase_config import TrainPhaseConfig, hyperparameters, resets_level_at
-from steps.phase_data import leave_out, loader_of, warn_of_the_mixture, warn_of_the_skip_rule
+from steps.phase_data import loader_of, skip_batches, warn_about_mixture, warn_about_skip_rule
 from steps.phase_execution import execution, log_unsaved_time, warn_of_other_execution
 from steps.phase_requests import requests_of
 from steps.phase_result import TrainPhaseResult, result_of, skipped_steps
@@ -135,10 +135,10 @@ class _Attempt:
         if start.is_own:
             self._observer.resumed_at = start.run.step
         else:
-            start = start._replace(run=leave_out(config, context, start.run, loader, self._events))
+            start = start._replace(run=skip_batches(config, context, start.run, loader, self._events))
         run = start.run
-        warn_of_the_mixture(config, context, step=run.step, drawn_before=run.data_position.consumed)
-        warn_of_the_skip_rule(config, context, begin=self.begin_step)
+        warn_about_mixture(config, context, step=run.step, drawn_before=run.data_position.consumed)
+        warn_about_skip_rule(config, context, begin=self.begin_step)
         return start, loader
 
     def train(self, start: StartState, loader: Loader, kernels: TakenKernels) -> RunState:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from marin_dag.graph.inputs import Input
-from runtime.data.consumption import Consumption, Drawn, Finding, SourceUse, tallied
+from runtime.data.consumption import Consumption, MixtureFinding, PhaseDraws, SourceUse, tallied
 from runtime.report.contents import (
     Average,
     Cache,
@@ -93,7 +93,7 @@ def _consumption(config: ReportConfig, phases: Sequence[Phase], draws: dict[str,
     num_tokens = {name: cache.result.num_train_tokens for name, cache in config.caches.items()}
     progress = {name: read_progress(phase.join(phase.result.metrics)) for name, phase in config.phases.items()}
     uses: list[SourceUse] = []
-    findings: dict[tuple[type, str], Finding] = {}
+    findings: dict[tuple[str, str], MixtureFinding] = {}
     for phase in phases:
         way = [phase]
         while way[0].parent is not None:
@@ -101,17 +101,19 @@ def _consumption(config: ReportConfig, phases: Sequence[Phase], draws: dict[str,
         # A branch may leave its parent before the end of it, so the parent's leg ends where the branch begins.
         ends = [later.start_step for later in way[1:]] + [phase.step]
         legs = [
-            Drawn(leg.name, draws[phase.name].between(leg.start_step, end), progress[leg.name].sequence_length_at(end))
+            PhaseDraws(
+                leg.name, draws[phase.name].between(leg.start_step, end), progress[leg.name].sequence_length_at(end)
+            )
             for leg, end in zip(way, ends, strict=True)
             if leg.start_step < end
         ]
         found = tallied(legs, num_tokens=num_tokens)
         uses += [
-            dataclasses.replace(use, source=_label(config, use.source)) for use in found.uses if use.leg == phase.name
+            dataclasses.replace(use, source=_label(config, use.source)) for use in found.uses if use.phase == phase.name
         ]
         if not phase.is_main or phase is [item for item in phases if item.is_main][-1]:
             named = (dataclasses.replace(item, source=_label(config, item.source)) for item in found.findings)
-            findings |= {(type(item), item.source): item for item in named if (type(item), item.source) not in findings}
+            findings |= {(item.kind, item.source): item for item in named if (item.kind, item.source) not in findings}
     return Consumption(tuple(uses), tuple(findings.values()))
 
 

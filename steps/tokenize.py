@@ -1,4 +1,4 @@
-"""Tokenize: documents in, two token caches out, one to train on and one held out."""
+"""Tokenize: documents to two token caches, one to train on and one held out."""
 
 import functools
 from typing import TYPE_CHECKING, Literal
@@ -19,27 +19,22 @@ EncoderName = Literal["auto", "tokenizers", "tiktoken"]
 
 
 class TokenizeConfig(BaseModel, frozen=True, extra="forbid"):
-    """Every field but `shards_in_flight` is identity."""
-
     documents: Input[DocumentsResult]
     tokenizer: Input[TokenizerResult]
     validation_share: float = Field(gt=0, lt=1)
     """Share of the documents, chosen by the hash of their texts, that are never trained on."""
     gates: GateLimits = GateLimits()
-    """What the caches must satisfy before they are committed."""
+    """Limits that the caches must keep to be committed."""
     shards_per_block: int | None = Field(default=None, ge=1)
-    """A block is published as soon as so many shards are tokenized, and training can start on the first of them: take
-    the step's `growing()`. The first epoch reads block after block; None makes one block of all."""
+    """Shards of a block; None makes one block. A block is published when it is tokenized, and training can start on the
+    first one through the step's `growing()`. The first epoch reads block after block."""
     encoder: EncoderName = "auto"
-    """The library that encodes; "auto" takes tiktoken only where its ids are provably those of tokenizers."""
+    """The library that encodes; "auto" uses tiktoken where its ids are provably those of tokenizers."""
     shards_in_flight: Runtime[int] = 64
 
 
 class TokenizeResult(BaseModel, frozen=True, extra="forbid"):
-    """Two token caches; tokens count BOS and EOS, bytes are the UTF-8 text that went in.
-
-    Of a block these are the block's own, of which one may be empty.
-    """
+    """Two token caches; tokens include BOS and EOS, bytes are UTF-8 text. One cache of a block may be empty."""
 
     train: str
     """Folder of a token cache, relative to the step's output."""
@@ -53,48 +48,47 @@ class TokenizeResult(BaseModel, frozen=True, extra="forbid"):
     vocab_size: int
     eos_token_id: int
     encoder: str = ""
-    """The library that encoded; empty where no text was."""
+    """The library that encoded; empty for ids that were never text."""
     why_encoder: str = ""
-    """Whether tiktoken gives the ids of this tokenizer, and why."""
 
 
 @step(policy="tracked", packages=("tokenizers", "tensorstore", "tiktoken"), parts=True)
 def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
-    """One cache shard for one shard of documents, so the bytes do not depend on the workers."""
-    from runtime.data.gates import ShardWritten, Tally, refuse_bad_cache
-    from runtime.data.tokenizing import SplitShard, WholeBlocks, shard_blocks, write_block, write_split
+    """Write one cache shard for each shard of documents, so the bytes do not depend on the workers."""
+    from runtime.data.gates import ShardWritten, Tally, check_gates
+    from runtime.data.tokenizing import FinishedBlocks, SplitShard, shard_blocks, write_block, write_split
 
     tokenizer = config.tokenizer.result
     path = config.tokenizer.join(tokenizer.tokenizer)
-    encoder, token_format = _reader(path, tokenizer, config.encoder)
-    context.log.info("encoding by %s (encoder=%r); %s", encoder.library, config.encoder, encoder.reason)
-    gates = functools.partial(
-        refuse_bad_cache, limits=config.gates, has_bos=tokenizer.bos_token_id is not None, name=context.name
+    encoder, token_format = _encoder(path, tokenizer, config.encoder)
+    context.log.info("encoding by %s (encoder=%r): %s", encoder.library, config.encoder, encoder.reason)
+    check = functools.partial(
+        check_gates, limits=config.gates, has_bos=tokenizer.bos_token_id is not None, name=context.name
     )
     documents = config.documents.result
     sizes = documents.sizes_by_shard(config.documents.name)
-    blocks = shard_blocks(len(documents.shards), config.shards_per_block)
+    numbers = shard_blocks(len(documents.shards), config.shards_per_block)
     items = [
         (config.documents.join(documents.shards[number]), f"../shards/{place:05d}")
-        for place, number in enumerate(number for block in blocks for number in block)
+        for place, number in enumerate(number for block in numbers for number in block)
     ]
-    of_all = encoder.token_bytes, config.documents.digest
-    whole_blocks, of_blocks, tally = WholeBlocks(blocks), dict[int, list[SplitShard]](), Tally()
-    # One block is the whole, and follows at once. What an earlier attempt has published stays as it is.
-    published = set(context.milestones()) if len(blocks) > 1 else {1}
+    finished, blocks, tally = FinishedBlocks(numbers), list[list[SplitShard]](), Tally()
+    # Blocks that an earlier attempt published stay as they are; one block is the whole, which follows at once.
+    published = set(context.milestones()) if len(numbers) > 1 else {1}
 
-    def publish_what_is_whole(place: int, found: dict) -> None:
-        for part, of_block in whole_blocks.finished(place, SplitShard.from_json(found)):
-            of_blocks[part] = of_block
-            for number, shard in zip(blocks[part - 1], of_block, strict=True):
+    def publish_blocks(place: int, found: dict) -> None:
+        for part, shards in finished.add(place, SplitShard.from_json(found)):
+            blocks.append(shards)
+            for number, shard in zip(numbers[part - 1], shards, strict=True):
                 size = sizes[number]
-                written = ShardWritten(documents.shards[number], size.num_documents, size.num_bytes)
-                tally.add(shard.counts, written)
+                tally.add(shard.counts, ShardWritten(documents.shards[number], size.num_documents, size.num_bytes))
             if part in published:
                 continue
-            gates(tally, is_whole=False)
+            check(tally, is_whole=False)
             folder = f"blocks/{part:05d}"
-            caches = write_block(f"{context.output_path}/{folder}", token_format, of_block, *of_all)
+            caches = write_block(
+                f"{context.output_path}/{folder}", token_format, shards, encoder.token_bytes, config.documents.digest
+            )
             context.publish(part, folder, _result(*caches, encoder))
 
     write = functools.partial(
@@ -104,14 +98,13 @@ def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
         validation_share=config.validation_share,
         library=config.encoder,
     )
-    context.map(write, items, in_flight=config.shards_in_flight, name="shards", on_finished=publish_what_is_whole)
-    gates(tally)
-    in_order = [of_blocks[part] for part in sorted(of_blocks)]
-    return _result(
-        write_split(context.output_path, "train", token_format, in_order, *of_all),
-        write_split(context.output_path, "validation", token_format, in_order, *of_all),
-        encoder,
+    context.map(write, items, in_flight=config.shards_in_flight, name="shards", on_finished=publish_blocks)
+    check(tally)
+    train, validation = (
+        write_split(context.output_path, split, token_format, blocks, encoder.token_bytes, config.documents.digest)
+        for split in ("train", "validation")
     )
+    return _result(train, validation, encoder)
 
 
 def _result(train: "TokenCache", validation: "TokenCache", encoder: "Encoder") -> TokenizeResult:
@@ -140,17 +133,17 @@ def tokenize_item(
     validation_share: float,
     library: EncoderName,
 ) -> dict:
-    """One shard, wherever it runs; `item` is the shard of documents and where the caches will find its tokens."""
+    """Tokenize one shard in a worker; `item` is the shard of documents and the place of its tokens in the caches."""
     from runtime.data.tokenizing import tokenize_shard
 
-    encoder, token_format = _reader(tokenizer_path, tokenizer, library)
+    encoder, token_format = _encoder(tokenizer_path, tokenizer, library)
     source, relative_path = item
     return tokenize_shard(source, path, relative_path, encoder, token_format, validation_share).to_json()
 
 
 @functools.lru_cache(maxsize=1)
-def _reader(path: str, tokenizer: TokenizerResult, library: EncoderName) -> "tuple[Encoder, TokenFormat]":
-    """Made once in a worker: to prove that two libraries agree takes seconds of a large vocabulary."""
+def _encoder(path: str, tokenizer: TokenizerResult, library: EncoderName) -> "tuple[Encoder, TokenFormat]":
+    """Return the encoder of this process: comparing two libraries takes seconds for a large vocabulary."""
     from runtime.data.cache import TokenFormat
     from runtime.data.encoding import Encoder
 

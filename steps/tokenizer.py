@@ -1,15 +1,15 @@
-"""What every step that yields a tokenizer returns, whether it trained it or was given it."""
+"""Result of every step that yields a tokenizer, trained or published."""
 
 from pydantic import BaseModel
 
 
 class TokenizerResult(BaseModel, frozen=True, extra="forbid"):
-    """A `tokenizer.json` of the tokenizers library and what a reader of its ids must know."""
+    """A `tokenizer.json` of the tokenizers library, and the facts that readers of its ids need."""
 
     tokenizer: str
     """Path of `tokenizer.json`, relative to the step's output."""
     vocab_size: int
-    """One more than the largest id, special tokens counted."""
+    """One more than the largest id, special tokens included."""
     eos_token_id: int
     """Closes every document."""
     bos_token_id: int | None

@@ -1,4 +1,4 @@
-"""Train tokenizer: a sample of the sources in, one tokenizer.json out."""
+"""Train tokenizer: a sample of the sources to one tokenizer.json."""
 
 import difflib
 import functools
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 TOKENIZER_FILE = "tokenizer.json"
 FIRST_MARGIN = 4
-"""Shards give so many times what is wanted of them all: by chance the documents below a limit may be small ones."""
+"""Shards sample this many times the wanted bytes, as the documents below a limit may be small ones by chance."""
 NEXT_MARGIN = 16
 NEAREST_SPECIALS = 5
-"""Of a tokenizer with many hundred, as Llama 3's, so many are named beside one that it lacks."""
+"""Special tokens that a message names, of the hundreds of a tokenizer such as Llama 3's."""
 
 
 class TrainTokenizerConfig(BaseModel, frozen=True, extra="forbid"):
     documents: dict[str, Input[DocumentsResult]] = Field(min_length=1)
-    """By source; the names decide in which order the sources are read."""
+    """By source; the names decide the order in which sources are read."""
     vocab_size: int = Field(ge=258)
-    """With the two specials and the 256 bytes."""
+    """Includes the two special tokens and the 256 bytes."""
     bytes_per_source: int = Field(default=2 << 20, ge=1)
-    """The same of each source, so that a large one does not own the vocabulary."""
+    """Equal for all sources, so that a large one does not own the vocabulary."""
     shards_in_flight: Runtime[int] = 64
 
 
 class SampledShard(BaseModel, frozen=True, extra="forbid"):
-    """What one shard of documents gives to the sample; the documents lie in its folder under `SHARD_FILE`."""
+    """The sampled documents of one shard, which lie in its folder under `SHARD_FILE`."""
 
     keys: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -42,22 +42,22 @@ class SampledShard(BaseModel, frozen=True, extra="forbid"):
 
 @step(policy="tracked", packages=("tokenizers", "pyarrow"))
 def train_tokenizer(config: TrainTokenizerConfig, context: StepContext) -> TokenizerResult:
-    """A sample of each source, drawn shard by shard, then the training in one process.
+    """Draw a sample of each source shard by shard, then train in one process.
 
-    Of each source the documents whose ids hash lowest, until they make `bytes_per_source`: which those are depends on
-    ids and sizes, not on how the source is cut into shards nor on how many of them are read at once.
+    The sample of a source is the documents whose ids hash lowest, up to `bytes_per_source`. It depends on ids and
+    sizes, not on how the source is cut into shards or how many are read at once.
     """
     from runtime.text.tokenizer_training import BEGIN_OF_TEXT, END_OF_TEXT, train
 
     tokenizer = train(_sampled_texts(config, context), vocab_size=config.vocab_size)
-    return written_tokenizer(tokenizer.to_str(), context, eos_token=END_OF_TEXT, bos_token=BEGIN_OF_TEXT)
+    return write_tokenizer(tokenizer.to_str(), context, eos_token=END_OF_TEXT, bos_token=BEGIN_OF_TEXT)
 
 
 def _sampled_texts(config: TrainTokenizerConfig, context: StepContext) -> Iterator[str]:
-    """Texts of the sample: by source, each in document order.
+    """Yield the texts of the sample, by source, each in document order.
 
-    Of a source whose few documents are large, the keys below the first limit may hold too little: then the limit is
-    raised and its shards are read once more.
+    A source of few large documents may have too little below the first limit; its shards are then read again with a
+    higher one.
     """
     from runtime.text.documents import read_documents
     from runtime.text.tokenizer_training import EVERY_KEY, keys_below, last_key, sample_key
@@ -65,34 +65,30 @@ def _sampled_texts(config: TrainTokenizerConfig, context: StepContext) -> Iterat
     chosen: dict[str, tuple[list[str], int]] = {}
     wanted, margin = sorted(config.documents), FIRST_MARGIN
     while wanted:
+        inputs = {name: config.documents[name] for name in wanted}
         below = {
-            name: keys_below(margin * config.bytes_per_source, config.documents[name].result.num_bytes)
-            for name in wanted
+            name: keys_below(margin * config.bytes_per_source, documents.result.num_bytes)
+            for name, documents in inputs.items()
         }
         items = [
-            (name, config.documents[name].join(shard), below[name])
-            for name in wanted
-            for shard in config.documents[name].result.shards
+            (name, documents.join(shard), below[name])
+            for name, documents in inputs.items()
+            for shard in documents.result.shards
         ]
         sample = functools.partial(_sample_shard, config.bytes_per_source)
         folder = f"samples-{margin}"
         found = context.map(sample, items, in_flight=config.shards_in_flight, name=folder)
-        for name in tuple(wanted):
+        for name in inputs:
             shards = [(place, found[place]) for place, (owner, *_) in enumerate(items) if owner == name]
             pairs = [pair for _, shard in shards for pair in zip(shard.keys, shard.sizes, strict=True)]
             last, is_enough = last_key(pairs, config.bytes_per_source)
             if is_enough or below[name] == EVERY_KEY:
-                paths = [f"{context.output_path}/{folder}/{place:05d}/{SHARD_FILE}" for place, _ in shards]
-                held = [
-                    path
-                    for path, (_, shard) in zip(paths, shards, strict=True)
-                    if min(shard.keys, default=last + 1) <= last
-                ]
-                chosen[name] = held, last
+                sampled = [place for place, shard in shards if min(shard.keys, default=last + 1) <= last]
+                paths = [f"{context.output_path}/{folder}/{place:05d}/{SHARD_FILE}" for place in sampled]
+                chosen[name] = paths, last
                 wanted.remove(name)
         margin *= NEXT_MARGIN
-    for name in sorted(chosen):
-        paths, last = chosen[name]
+    for _, (paths, last) in sorted(chosen.items()):
         for document in read_documents(paths):
             if sample_key(document) <= last:
                 yield document.text
@@ -111,12 +107,12 @@ def _sample_shard(num_bytes: int, item: tuple[str, str, int], path: str) -> Samp
     )
 
 
-def written_tokenizer(document: str, context: StepContext, *, eos_token: str, bos_token: str | None) -> TokenizerResult:
-    """Writes the file and looks up its specials; without a `bos_token` documents are opened by nothing.
+def write_tokenizer(document: str, context: StepContext, *, eos_token: str, bos_token: str | None) -> TokenizerResult:
+    """Write the file and look up its special tokens; without a `bos_token` nothing opens a document.
 
     Raises:
-        UserError: the file has no token of such a name, or opens a text with others itself. A beginning that is
-            misspelt must not be one that is left out: every cache would lack it, and no gate would miss it.
+        UserError: the file lacks such a token, or opens a text with another one. No gate would notice a misspelt BOS,
+            and every cache would lack it.
     """
     import hashlib
 
@@ -124,15 +120,15 @@ def written_tokenizer(document: str, context: StepContext, *, eos_token: str, bo
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_str(document)
-    tokenizer.no_padding()  # as documents are encoded, whatever the file was saved with
+    tokenizer.no_padding()  # documents are encoded without padding
     eos_token_id = _id_of(tokenizer, eos_token, "eos_token", context.name)
     bos_token_id = None if bos_token is None else _id_of(tokenizer, bos_token, "bos_token", context.name)
     added, opened = tokenizer.encode("").ids, [] if bos_token_id is None else [bos_token_id]
     if added and added != opened:
         raise UserError(
-            f"{context.name}: the post-processor of the file adds {_tokens(tokenizer, added)} to each text, and the "
-            f"documents that a model is trained on are opened by {_tokens(tokenizer, opened)}: an export could not "
-            "encode as the model was trained. Give the right bos_token, or take a file without that post-processor."
+            f"{context.name}: the post-processor of the file adds {_tokens(tokenizer, added)} to each text, but "
+            f"documents are trained on with {_tokens(tokenizer, opened)} at their beginning, so an export would encode "
+            "differently. Set the right bos_token, or use a file without that post-processor."
         )
     data = document.encode()
     with fsspec.open(f"{context.output_path}/{TOKENIZER_FILE}", "wb", auto_mkdir=True) as file:
@@ -156,6 +152,6 @@ def _id_of(tokenizer: "Tokenizer", token: str, field: str, name: str) -> int:
         specials = [added.content for added in tokenizer.get_added_tokens_decoder().values() if added.special]
         near = difflib.get_close_matches(token, specials, n=NEAREST_SPECIALS, cutoff=0.0)
         known = f"the nearest of its {len(specials)} special tokens are {near}" if near else "it has no special tokens"
-        none = ", or None if its documents open with nothing" if field == "bos_token" else ""
+        none = ", or None if nothing opens its documents" if field == "bos_token" else ""
         raise UserError(f"{name}: {field}: the tokenizer has no token {token!r}; {known}. Name the right one{none}.")
     return found

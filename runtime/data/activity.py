@@ -1,4 +1,4 @@
-"""Activity: what the thread that makes batches is doing, so that who waits for it can say what it waited for."""
+"""Activity: what the thread that makes batches is doing, so that a waiting reader knows the cause of its wait."""
 
 import contextlib
 import threading
@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from typing import Literal
 
 Cause = Literal["cache not built yet", "store read", "packing", "losses of earlier updates", "drawing"]
-"""What a batch may be waited for. Drawing is all that needs neither the store nor anybody else."""
+"""Causes of data stalls. Drawing is all work that waits neither for a store nor for another process."""
 
 
 class ActivityStoppedError(RuntimeError):
-    """Nobody wants what is being made any more; raised in the thread that makes it, where it waits."""
+    """The reader has gone; raised in the thread that makes batches, where it waits."""
 
 
 class Activity:
-    """Seconds by cause, of one thread; read from any other."""
+    """Seconds by cause of one thread; readable from any other."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -26,7 +26,7 @@ class Activity:
 
     @contextlib.contextmanager
     def during(self, cause: Cause) -> Iterator[None]:
-        """What is done inside is done for `cause`; the innermost counts."""
+        """Count the time inside for `cause`; the innermost cause counts."""
         before = self._cause
         self._turn_to(cause)
         try:
@@ -35,19 +35,19 @@ class Activity:
             self._turn_to(before)
 
     def seconds(self) -> dict[str, float]:
-        """Seconds spent so far by cause, up to this moment; the difference of two calls is what lay between."""
+        """Return the seconds by cause up to now."""
         with self._lock:
             found = dict(self._seconds)
             found[self._cause] = found.get(self._cause, 0.0) + time.perf_counter() - self._since
         return found
 
     def sleep(self, seconds: float) -> None:
-        """Waits so long, or raises ActivityStoppedError as soon as `stop` is called."""
+        """Sleep, or raise ActivityStoppedError as soon as `stop` is called."""
         if self._stopped.wait(seconds):
-            raise ActivityStoppedError("what was being read ahead is not wanted any more")
+            raise ActivityStoppedError("the reader of these batches has gone")
 
     def stop(self) -> None:
-        """Lets go whoever sleeps."""
+        """End a `sleep` of the thread."""
         self._stopped.set()
 
     def _turn_to(self, cause: Cause) -> None:

@@ -1,13 +1,12 @@
 """Allocation: how many sequences of a batch come from each source; exact in the long run, pure integers.
 
-Source i is owed `weight[i] / WHOLE` of every sequence drawn; what it is owed and has not got, or the other
-way round, is carried to the next batch. Sequences go out by deadline (Sainte-Lague's divisor method on what
-is owed), so that over a stretch of constant weights, from an even start,
+Source i is owed `weight[i] / WHOLE` of every sequence drawn. The difference between owed and given is carried to the
+next batch. Sequences go out by deadline (Sainte-Lague's divisor method), so over constant weights, from an even start,
 
     |given - owed| <= 1/2 + share * number of sources / 2
 
-at every batch: half a sequence for a small source, whatever its share. Truncation per batch or block, the
-tempting way, never draws a source that is owed less than one sequence of a block.
+at every batch: half a sequence for a small source, whatever its share. Truncating each batch or block instead would
+never draw a source that is owed less than one sequence of a block.
 """
 
 import functools
@@ -22,7 +21,7 @@ from runtime.data.shares import WHOLE, apportioned
 
 
 class Allocation(NamedTuple):
-    """What a batch takes from each source, and what is carried on."""
+    """Sequences of a batch by source, and the carry after it."""
 
     counts: dict[str, int]
     carry: dict[str, int]
@@ -30,15 +29,15 @@ class Allocation(NamedTuple):
 
 
 def allocate(weights: Mapping[str, int], carry: Mapping[str, int], global_batch_size: int) -> Allocation:
-    """Splits `global_batch_size` sequences; `weights` sum to `WHOLE` (see `integer_weights`).
+    """Split `global_batch_size` sequences by `weights`, which sum to `WHOLE`.
 
-    A source with a carry but no weight gets nothing and keeps its carry until it is back. Neither the
-    order of the mappings nor the names of the sources change what a source gets, but for ties.
+    A source with a carry but no weight gets nothing and keeps its carry. Neither the order of the mappings nor the
+    names of the sources change a count, except to break ties.
     """
     weights = {source: weight for source, weight in weights.items() if weight}
     owed = {source: carry.get(source, 0) + weight * global_batch_size for source, weight in weights.items()}
     counts = {source: max(0, (2 * amount + WHOLE) // (2 * WHOLE)) for source, amount in owed.items()}
-    # Rounding each alone misses the total by less than the number of sources; settle by deadline.
+    # Rounding each source alone misses the total by less than the number of sources.
     missing = global_batch_size - sum(counts.values())
     if missing:
         _settle(weights, owed, counts, missing)
@@ -49,9 +48,9 @@ def allocate(weights: Mapping[str, int], carry: Mapping[str, int], global_batch_
 def allocate_within(
     weights: Mapping[str, int], carry: Mapping[str, int], global_batch_size: int, limits: Mapping[str, int]
 ) -> Allocation:
-    """`allocate`, where a source with a limit gets at most that; what it cannot give, the others do in proportion.
+    """Split as `allocate` does, with at most `limits` from a source; the others give the rest in proportion.
 
-    The carry of a source at its limit is left as it was: what it is owed it will never get.
+    The carry of a source at its limit does not change: it will never get what it is owed.
     """
     full: dict[str, int] = {}
     while True:
@@ -70,9 +69,9 @@ def allocate_within(
 
 
 def drawn(weights: Mapping[str, int], *, seed: int, step: int, num_draws: int) -> dict[str, int]:
-    """How many of `num_draws` independent draws fall on each source; draw k is a function of (seed, step, k) alone.
+    """Return how many of `num_draws` independent draws fall on each source.
 
-    The k-th draw is a 60-bit word compared with running sums of the weights, which sum to `WHOLE`: nothing is rounded.
+    Draw k is a function of (seed, step, k): a 60-bit word compared with exact running sums of the weights.
     """
     key = np.uint64(key_of("draw", seed, step))
     slots = np.arange(num_draws, dtype=np.uint64)
@@ -84,15 +83,12 @@ def drawn(weights: Mapping[str, int], *, seed: int, step: int, num_draws: int) -
 
 
 def integer_weights(shares: Mapping[str, float]) -> dict[str, int]:
-    """Positive weights of any scale as whole numbers that sum to `WHOLE`, to the last unit."""
+    """Return positive weights of any scale as integers that sum to `WHOLE`."""
     return dict(_integer_weights(tuple(sorted(shares.items()))))
 
 
 def shuffled_slots(counts: Sequence[Mapping[str, int]], *, seed: int, first_step: int) -> list[str]:
-    """Which source each row is from, of one batch after the other: `counts` of each, mixed by (seed, step).
-
-    The batches are those of consecutive steps.
-    """
+    """Return the source of each row of the batches of consecutive steps; a batch is shuffled by (seed, step)."""
     slots = [source for batch in counts for source in sorted(batch) for _ in range(batch[source])]
     sizes = np.array([sum(batch.values()) for batch in counts], np.int64)
     keys = np.array([key_of("slots", seed, first_step + number) for number in range(len(counts))], np.uint64)
@@ -102,15 +98,15 @@ def shuffled_slots(counts: Sequence[Mapping[str, int]], *, seed: int, first_step
 
 
 def _settle(weights: Mapping[str, int], owed: Mapping[str, int], counts: dict[str, int], missing: int) -> None:
-    """Gives the sequences that are `missing`, earliest deadline first, or takes so many back, latest first.
+    """Give the `missing` sequences, earliest deadline first, or take them back, latest deadline first.
 
-    One deadline moves with each sequence, so a heap finds the next: of thousands of sources nearly all may be missed.
+    A sequence moves one deadline, so a heap finds the next one even among thousands of sources.
     """
     change = 1 if missing > 0 else -1
     sources = sorted(weights)
 
     def entry(rank: int) -> tuple[int, int]:
-        # The least of the negatives is the greatest; ties go by name, the first is given to and the last taken from.
+        # The least negative is the greatest; ties go by name: the first is given to and the last is taken from.
         source = sources[rank]
         return change * _deadline(weights[source], owed[source], counts[source], change), change * rank
 
@@ -126,9 +122,9 @@ def _settle(weights: Mapping[str, int], owed: Mapping[str, int], counts: dict[st
 
 
 def _deadline(weight: int, owed: int, count: int, change: int) -> int:
-    """When the source's next (1) or last (-1) sequence is due: when it is owed half of it.
+    """Return when the source's next (1) or last (-1) sequence is due: when it is owed half of it.
 
-    In units of 2**-124: deadlines are fractions over `2 * weight`, so two of them are 2**-122 apart or equal.
+    The unit is 2**-124: deadlines are fractions over `2 * weight`, so two of them are 2**-122 apart or equal.
     """
     return (((2 * count + change) * WHOLE - 2 * owed) << 124) // (2 * weight)
 

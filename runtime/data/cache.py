@@ -5,11 +5,10 @@ A cache is a manifest, `cache.json`, written last, over shards written independe
     cache.json               counts, checksums, digests of the tokenizer and of the text, and where the shards are
     token_bytes/             bytes of text that each token id stands for
     <shard>/tokens/          all documents of the shard, one after another, each closed by EOS
-    <shard>/document_ends/   for each document, the place in `tokens` behind its EOS
+    <shard>/document_ends/   for each document, the place in `tokens` after its EOS
 
-Positions count over all shards in the manifest's order. Consecutive shards form blocks, which `order.py` reads one
-after the other; a cache is one block unless whoever wrote it says otherwise. No date, host, attempt or path is written:
-equal documents of one step and equal tokenizers give equal bytes.
+Positions count over all shards in the manifest's order. Consecutive shards form blocks, which order.py reads one after
+the other. No date, host, attempt or path is written: equal documents and equal tokenizers give equal bytes.
 """
 
 import functools
@@ -34,18 +33,18 @@ from runtime.data.local_arrays import LocalArrayError, LocalArrays
 MANIFEST = "cache.json"
 FORMAT = 3
 CHUNK_CACHE_IN_BYTES = 64 << 20
-SHARDS_OPENED_AT_ONCE = 32
+SHARDS_OPENED_TOGETHER = 32
 DOCUMENT_ENDS_DTYPE = np.dtype(np.int64)
 TOKEN_BYTES_DTYPE = np.dtype(np.int32)
 
 
 class CacheError(ValueError):
-    """A cache that is missing, torn or not the one asked for; the message names the path and the cure."""
+    """A cache that is missing, torn or not the expected one; the message names the path and the fix."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenFormat:
-    """What the ids of a cache mean; all its shards share it."""
+    """Meaning of the ids of a cache; all its shards share it."""
 
     vocab_size: int
     eos_token_id: int
@@ -62,8 +61,8 @@ class TokenFormat:
                 raise CacheError(f"TokenFormat.{name} is {value}, outside the vocabulary of {self.vocab_size} ids.")
         if self.bos_token_id == self.eos_token_id:
             raise CacheError(
-                f"TokenFormat.bos_token_id and eos_token_id are both {self.eos_token_id}: the end of a document could "
-                "not be told from its beginning. Pass bos_token_id=None."
+                f"TokenFormat.bos_token_id and eos_token_id are both {self.eos_token_id}, so the end of a document "
+                "would look like its beginning. Pass bos_token_id=None."
             )
 
     @property
@@ -74,14 +73,14 @@ class TokenFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardRecord:
-    """What the manifest knows about one shard."""
+    """One shard in the manifest."""
 
     path: str
     """Relative to the cache's folder; may lead out of it and back into the same output."""
     num_tokens: int
     num_documents: int
     num_bytes: int
-    """UTF-8 bytes of the text that went in."""
+    """UTF-8 bytes of the text."""
     tokens_crc32c: str
     document_ends_crc32c: str
 
@@ -90,35 +89,25 @@ class TokenCache:
     """Reads a finished cache: any window of any length, from a local folder, `gs://` or `s3://`."""
 
     is_whole: bool = True
-    """Nothing is added to it any more; see runtime/data/growing_cache.py."""
 
-    def __init__(
-        self,
-        path: str,
-        token_format: TokenFormat,
-        shards: Sequence[ShardRecord],
-        shards_by_block: Sequence[int],
-        token_bytes_crc32c: str,
-        documents_digest: str | None,
-        context: ts.Context,
-    ) -> None:
-        """For `open`, which checks what it passes here."""
+    def __init__(self, path: str, manifest: dict, context: ts.Context) -> None:
+        """Use `open`, which checks the arguments."""
         self.path = path
-        self.format = token_format
-        self.documents_digest = documents_digest
+        self.format = TokenFormat(**manifest["format"])
+        self.documents_digest: str | None = manifest["documents_digest"]
         """Identity of the step that wrote the documents; None for ids that were never text."""
-        self.shards = tuple(shards)
-        self.num_tokens = sum(shard.num_tokens for shard in shards)
-        self.num_documents = sum(shard.num_documents for shard in shards)
-        self.num_bytes = sum(shard.num_bytes for shard in shards)
-        self.vocab_size = token_format.vocab_size
-        self.eos_token_id = token_format.eos_token_id
-        self._token_bytes_crc32c = token_bytes_crc32c
-        self._starts = np.cumsum([0, *(shard.num_tokens for shard in shards)])
-        self._first_documents = np.cumsum([0, *(shard.num_documents for shard in shards)])
-        self._shard_ends = np.cumsum(shards_by_block).tolist()
+        self.token_bytes_crc32c: str = manifest["token_bytes_crc32c"]
+        self.shards = tuple(ShardRecord(**shard) for shard in manifest["shards"])
+        self.num_tokens = sum(shard.num_tokens for shard in self.shards)
+        self.num_documents = sum(shard.num_documents for shard in self.shards)
+        self.num_bytes = sum(shard.num_bytes for shard in self.shards)
+        self.vocab_size = self.format.vocab_size
+        self.eos_token_id = self.format.eos_token_id
+        self._starts = np.cumsum([0, *(shard.num_tokens for shard in self.shards)])
+        self._first_documents = np.cumsum([0, *(shard.num_documents for shard in self.shards)])
+        self._shard_ends = np.cumsum(manifest["shards_by_block"]).tolist()
         self.block_ends = tuple(self._starts[self._shard_ends].tolist())
-        """For each block, the position behind its last token."""
+        """Position after the last token of each block."""
         self._context = context
         self._tokens: dict[int, FlatArray] = {}
         self._local: LocalArrays | None = None
@@ -132,106 +121,93 @@ class TokenCache:
         documents_digest: str | None = None,
         context: ts.Context | None = None,
     ) -> "TokenCache":
-        """Opens the cache whose manifest lies in `path`, or raises `CacheError`.
+        """Open the cache whose manifest lies in `path`.
 
-        Every shard must be there with the recorded length; contents are checked chunk by chunk as they are
-        read, or all at once by `verify`. An `OSError` is of the store or of this machine, and none of the cache. The
-        digests are what the caller expects, None whatever they are. Caches that are opened with one `context` share its
-        pool of chunks.
+        Every shard must be there with the recorded length; contents are checked chunk by chunk as they are read. The
+        digests are what the caller expects; None accepts any. Caches with one `context` share its pool of chunks.
+
+        Raises:
+            CacheError: the cache is missing, torn, or not the expected one.
+            OSError: the store or this machine failed; the cache may be intact.
         """
-        document = _read_manifest(path)
-        cache = cls(
-            path,
-            TokenFormat(**document["format"]),
-            [ShardRecord(**shard) for shard in document["shards"]],
-            document["shards_by_block"],
-            document["token_bytes_crc32c"],
-            document["documents_digest"],
-            context or read_context(CHUNK_CACHE_IN_BYTES),
-        )
+        cache = cls(path, _read_manifest(path), context or read_context(CHUNK_CACHE_IN_BYTES))
         recorded = cache.format.tokenizer_digest
         if tokenizer_digest is not None and tokenizer_digest != recorded:
             raise CacheError(
-                f"{path}: recorded tokenizer: {recorded[:12]}…; expected: {tokenizer_digest[:12]}…. Its ids mean "
-                "other text; tokenize the documents again with the tokenizer you expect."
+                f"{path}: recorded tokenizer: {recorded[:12]}…; expected: {tokenizer_digest[:12]}…. Tokenize the "
+                "documents again with the expected tokenizer."
             )
         if documents_digest is not None and documents_digest != cache.documents_digest:
             raise CacheError(
                 f"{path}: recorded documents: {_short(cache.documents_digest)}; expected: {_short(documents_digest)}. "
-                "It is made of another text; take the cache of the documents you expect (`ls` lists steps by digest)."
+                "Use the cache of the expected documents; the command `ls` lists steps by digest."
             )
-        # One after another, ten thousand shards on a distant store would hold up the first batch for minutes.
-        with ThreadPoolExecutor(SHARDS_OPENED_AT_ONCE) as pool:
+        # One after another, ten thousand shards on a distant store would delay the first batch by minutes.
+        with ThreadPoolExecutor(SHARDS_OPENED_TOGETHER) as pool:
             list(pool.map(cache._shard_tokens, range(len(cache.shards))))
         cache._local = cache._local_arrays()
         return cache
 
     def read(self, start: int, length: int) -> Integer[np.ndarray, "length"]:
-        """`length` tokens from position `start` on, as uint16 or uint32; checked against their checksums."""
+        """Return `length` tokens from position `start` on."""
         return self.read_windows(np.array([start], np.int64), length)[0]
 
     def read_windows(self, starts: Int64[np.ndarray, "n"], length: int) -> Integer[np.ndarray, "n length"]:
-        """One window of `length` tokens from each of `starts`; all reads are under way at once."""
+        """Return a window of `length` tokens from each of `starts`, as uint16 or uint32."""
         return self.read_spans(starts, np.full(len(starts), length, np.int64)).reshape(len(starts), length)
 
     def read_spans(
         self, starts: Int64[np.ndarray, "n"], lengths: Int64[np.ndarray, "n"]
     ) -> Integer[np.ndarray, "sum_of_lengths"]:
-        """The tokens of each span, one span after the other; all reads are under way at once."""
+        """Return the tokens of each span, one span after the other, checked against their checksums."""
         if np.any(lengths < 0) or np.any(starts < 0) or np.any(starts + lengths > self.num_tokens):
             raise IndexError(
                 f"{self.path}: spans of {lengths.tolist()[:8]} tokens from {starts.tolist()[:8]} do not lie within the "
                 f"{self.num_tokens} tokens of the cache."
             )
         try:
-            return self._local.read_spans(starts, lengths) if self._local else self._read_afar(starts, lengths)
+            return self._local.read_spans(starts, lengths) if self._local else self._read_remote(starts, lengths)
         except (FlatArrayError, LocalArrayError) as error:
             raise self._torn(error) from error
 
-    @functools.cached_property
-    def document_offsets(self) -> Int64[np.ndarray, "num_documents_plus_1"]:
-        """Where each document begins, and at the end `num_tokens`; document i is [offsets[i], offsets[i + 1])."""
-        return np.concatenate([np.zeros(1, np.int64), self._document_ends(0, self.num_documents)])
-
     def num_documents_of(self, block: int) -> int:
-        """Documents of a block."""
+        """Return the number of documents of a block."""
         first, last = self._documents_of(block)
         return last - first
 
     def document_ends(self, block: int, first: int = 0, last: int | None = None) -> Int64[np.ndarray, "documents"]:
-        """Where the documents `first` to `last` of a block end, all of them if left out, as positions in the cache."""
+        """Return where the documents `first` to `last` of a block end, as positions in the cache; all by default."""
         begin, end = self._documents_of(block)
-        return self._document_ends(begin + first, end if last is None else begin + last)
+        first, last = begin + first, end if last is None else begin + last
+        pending = []
+        while first < last:
+            index = int(np.searchsorted(self._first_documents, first, side="right")) - 1
+            shard, before = self.shards[index], int(self._first_documents[index])
+            array = self._array(f"{shard.path}/document_ends", DOCUMENT_ENDS_DTYPE, shard.num_documents)
+            until = min(last - before, shard.num_documents)
+            pending.append((index, array, array.start_read(first - before, until)))
+            first = before + until
+        found = [np.zeros(0, np.int64)]
+        for index, array, future in pending:
+            found.append(self._finish(array, future) + self._starts[index])
+        return np.concatenate(found)
 
     @functools.cached_property
     def token_bytes(self) -> Int32[np.ndarray, "vocab_size"]:
         """Exact bytes of text of each id; special tokens have none."""
-        return self._read_all("token_bytes", TOKEN_BYTES_DTYPE, self.vocab_size)
+        array = self._array("token_bytes", TOKEN_BYTES_DTYPE, self.vocab_size)
+        return self._finish(array, array.start_read(0, self.vocab_size))
 
     def grow(self, activity: Activity) -> None:
-        """For those that are still being built; see runtime/data/growing_cache.py."""
-        raise CacheError(f"{self.path}: the cache is finished; nothing is added to it any more.")
+        """Raise CacheError: only a cache that is being built grows (growing_cache.py)."""
+        raise CacheError(f"{self.path}: the cache is finished and has no more blocks.")
 
-    def verify(self) -> None:
-        """Reads everything and compares checksums and boundaries; raises `CacheError` at the first difference."""
-        for index, shard in enumerate(self.shards):
-            try:
-                tokens = self._shard_tokens(index).crc32c()
-                ends = self._array(f"{shard.path}/document_ends", DOCUMENT_ENDS_DTYPE, shard.num_documents).crc32c()
-            except FlatArrayError as error:
-                raise self._torn(error) from error
-            for name, found in (("tokens", tokens), ("document_ends", ends)):
-                recorded = getattr(shard, f"{name}_crc32c")
-                if found != recorded:
-                    raise self._torn(f"{shard.path}/{name}: recorded crc32c: {recorded}; now: {found}.")
-        if self._array("token_bytes", TOKEN_BYTES_DTYPE, self.vocab_size).crc32c() != self._token_bytes_crc32c:
-            raise self._torn(f"token_bytes: crc32c is not the recorded {self._token_bytes_crc32c}.")
-
-    def _read_afar(
+    def _read_remote(
         self, starts: Int64[np.ndarray, "n"], lengths: Int64[np.ndarray, "n"]
     ) -> Integer[np.ndarray, "sum_of_lengths"]:
+        """Read all spans at once through TensorStore."""
         tokens = np.empty(int(lengths.sum()), self.format.dtype)
-        under_way = []
+        pending = []
         filled = 0
         shards = np.searchsorted(self._starts, starts, side="right") - 1
         begins = starts - self._starts[shards]
@@ -239,19 +215,19 @@ class TokenCache:
             while length:
                 array = self._shard_tokens(shard)
                 count = min(length, self.shards[shard].num_tokens - begin)
-                under_way.append((filled, count, array, array.start_read(begin, begin + count)))
+                pending.append((filled, count, array, array.start_read(begin, begin + count)))
                 filled, length, begin, shard = filled + count, length - count, 0, shard + 1
-        for place, count, array, future in under_way:
+        for place, count, array, future in pending:
             tokens[place : place + count] = array.finish_read(future)
         return tokens
 
     def _local_arrays(self) -> LocalArrays | None:
-        """What maps the files, where they lie on a disk of this machine and in its own order of bytes."""
+        """Return maps of the token files where they are local and in this machine's byte order."""
         if key_value_store(self.path)["driver"] != "file" or sys.byteorder != "little" or not self.shards:
             return None
         layouts = {self._shard_tokens(index).layout for index in range(len(self.shards))}
         if len(layouts) > 1:
-            raise self._torn(f"its shards are laid out in {len(layouts)} ways: {sorted(layouts)}.")
+            raise self._torn(f"its shards have {len(layouts)} layouts: {sorted(layouts)}.")
         ((file_length, chunk_length),) = layouts
         return LocalArrays(
             [key_value_store(resolve(self.path, f"{shard.path}/tokens"))["path"] for shard in self.shards],
@@ -262,25 +238,9 @@ class TokenCache:
         )
 
     def _documents_of(self, block: int) -> tuple[int, int]:
-        """First document of a block, and the one behind its last."""
-        return (
-            int(self._first_documents[self._shard_ends[block - 1] if block else 0]),
-            int(self._first_documents[self._shard_ends[block]]),
-        )
-
-    def _document_ends(self, first: int, last: int) -> Int64[np.ndarray, "documents"]:
-        under_way = []
-        while first < last:
-            index = int(np.searchsorted(self._first_documents, first, side="right")) - 1
-            shard, before = self.shards[index], int(self._first_documents[index])
-            array = self._array(f"{shard.path}/document_ends", DOCUMENT_ENDS_DTYPE, shard.num_documents)
-            until = min(last - before, shard.num_documents)
-            under_way.append((index, array, array.start_read(first - before, until)))
-            first = before + until
-        found = [np.zeros(0, np.int64)]
-        for index, array, future in under_way:
-            found.append(self._finished(array, future) + self._starts[index])
-        return np.concatenate(found)
+        """Return the first document of a block, and the one after its last."""
+        first_shard = self._shard_ends[block - 1] if block else 0
+        return int(self._first_documents[first_shard]), int(self._first_documents[self._shard_ends[block]])
 
     def _shard_tokens(self, index: int) -> FlatArray:
         if index not in self._tokens:
@@ -294,11 +254,7 @@ class TokenCache:
         except FlatArrayError as error:
             raise self._torn(error) from error
 
-    def _read_all(self, relative: str, dtype: np.dtype, length: int) -> np.ndarray:
-        array = self._array(relative, dtype, length)
-        return self._finished(array, array.start_read(0, length))
-
-    def _finished(self, array: FlatArray, future: ts.Future) -> np.ndarray:
+    def _finish(self, array: FlatArray, future: ts.Future) -> np.ndarray:
         try:
             return array.finish_read(future)
         except FlatArrayError as error:
@@ -306,8 +262,8 @@ class TokenCache:
 
     def _torn(self, reason: object) -> CacheError:
         return CacheError(
-            f"{self.path}: the token cache is torn: {reason} Its files were changed or lost after they were committed; "
-            "restore them, or run the tokenize step that made it, by whose name its folder begins, with "
+            f"{self.path}: the token cache is torn: {reason} Its files were changed or lost after they were committed. "
+            "Restore them, or run the tokenize step that made it (its folder begins with the step's name) with "
             "--force STEP --until STEP."
         )
 
@@ -321,7 +277,7 @@ def write_manifest(
     token_bytes_crc32c: str,
     documents_digest: str | None,
 ) -> None:
-    """Makes a cache of finished shards visible; the last thing that is written."""
+    """Make a cache of finished shards visible; written last."""
     document = {
         "shards_by_block": list(shards_by_block),
         "shards": [asdict(shard) for shard in shards],
@@ -336,7 +292,7 @@ def write_manifest(
 
 
 def resolve(folder: str, relative: str) -> str:
-    """`relative` seen from `folder`; local path or URL."""
+    """Return `relative` as seen from `folder`, a local path or a URL."""
     protocol, separator, rest = folder.rpartition("://")
     return protocol + separator + posixpath.normpath(posixpath.join(rest, relative))
 
@@ -347,21 +303,21 @@ def _read_manifest(path: str) -> dict:
             text = file.read()
     except FileNotFoundError as error:
         raise CacheError(
-            f"{path}: no {MANIFEST}, so there is no finished token cache here; the tokenize step writes it last. "
-            "Run that step, or check the path."
+            f"{path}: no {MANIFEST}, which the tokenize step writes last: there is no finished token cache here. Run "
+            "that step, or check the path."
         ) from error
     try:
         document = json.loads(text)
         recorded = document.pop("crc32c")
     except (json.JSONDecodeError, KeyError, AttributeError, TypeError) as error:
-        raise CacheError(f"{path}/{MANIFEST}: cut short or not a manifest ({error}); tokenize again.") from error
+        raise CacheError(f"{path}/{MANIFEST}: cut short or not a manifest ({error}). Tokenize again.") from error
     if document.get("format_version") != FORMAT:
         raise CacheError(
-            f"{path}/{MANIFEST}: format version {document.get('format_version')}; this version reads {FORMAT}. "
+            f"{path}/{MANIFEST}: format version {document.get('format_version')}; this code reads version {FORMAT}. "
             "Tokenize again."
         )
     if recorded != _checksum(document):
-        raise CacheError(f"{path}/{MANIFEST}: changed after it was written (its crc32c differs); tokenize again.")
+        raise CacheError(f"{path}/{MANIFEST}: changed after it was written: its CRC32C differs. Tokenize again.")
     return document
 
 

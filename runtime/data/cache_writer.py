@@ -25,7 +25,7 @@ class ShardWriter:
     """Writes `tokens` and `document_ends` of one shard; memory does not grow with the shard."""
 
     def __init__(self, path: str, token_format: TokenFormat) -> None:
-        # What an attempt that was killed left here would otherwise be taken for part of this shard.
+        # Files of a killed attempt would otherwise become a part of this shard.
         with contextlib.suppress(FileNotFoundError):
             filesystem, key = fsspec.core.url_to_fs(path)
             filesystem.rm(key, recursive=True)
@@ -35,18 +35,22 @@ class ShardWriter:
         self._num_tokens = self._num_documents = self._num_bytes = 0
 
     def add(self, documents: Sequence[Sequence[int] | np.ndarray], *, num_bytes: int) -> np.ndarray:
-        """Adds documents given as bare ids; BOS, if the format has one, and EOS are put around each.
+        """Add documents given as bare ids, each between BOS (if the format has one) and EOS; return all these tokens.
 
-        Returns the tokens that were added, those two included. `num_bytes` is the UTF-8 length of their texts. An id of
-        EOS or BOS inside a document is refused: a text that spells a special token must be encoded as plain characters.
+        `num_bytes` is the UTF-8 length of their texts.
+
+        Raises:
+            CacheError: an id is outside the vocabulary, or EOS or BOS is inside a document. A text that spells a
+                special token must be encoded as plain characters.
         """
         if not documents:
             return np.zeros(0, IDS_DTYPE)
-        opening, eos = self._opening(), np.array([self._format.eos_token_id], IDS_DTYPE)
+        bos, eos = self._format.bos_token_id, np.array([self._format.eos_token_id], IDS_DTYPE)
+        opening = np.array([] if bos is None else [bos], IDS_DTYPE)
         pieces: list[np.ndarray] = []
         lengths = []
         for document in documents:
-            # Ids of an encoder are as wide as ours are to be, or narrower: what is not is checked before it is cast.
+            # Not cast before the check: wider ids would wrap.
             ids = np.asarray(document) if len(document) else np.zeros(0, IDS_DTYPE)
             pieces += [opening, ids, eos]
             lengths.append(len(opening) + len(ids) + 1)
@@ -60,7 +64,7 @@ class ShardWriter:
         return tokens
 
     def close(self, relative_path: str) -> ShardRecord:
-        """Finishes the shard; `relative_path` is where the cache's manifest will find it."""
+        """Finish the shard; `relative_path` is its place as seen from the cache's manifest."""
         return ShardRecord(
             path=relative_path,
             num_tokens=self._num_tokens,
@@ -70,15 +74,11 @@ class ShardWriter:
             document_ends_crc32c=self._ends.close(),
         )
 
-    def _opening(self) -> np.ndarray:
-        bos = self._format.bos_token_id
-        return np.array([] if bos is None else [bos], IDS_DTYPE)
-
     def _check(self, tokens: np.ndarray, num_documents: int) -> None:
         if tokens.min() < 0 or tokens.max() >= self._format.vocab_size:
             raise CacheError(
-                f"ids from {tokens.min()} to {tokens.max()} were added to a cache of vocab_size="
-                f"{self._format.vocab_size}; the ids come from another tokenizer."
+                f"ids from {tokens.min()} to {tokens.max()} do not fit vocab_size={self._format.vocab_size}. Encode "
+                "with the tokenizer of the cache."
             )
         for name in ("eos_token_id", "bos_token_id"):
             special = getattr(self._format, name)
@@ -91,7 +91,7 @@ class ShardWriter:
 
 
 class TokenCacheWriter:
-    """Writes a cache of one shard; without a clean end there is no manifest and so no cache.
+    """Writes a cache of one shard; an error inside the `with` block leaves no manifest and so no cache.
 
     with TokenCacheWriter(path, token_format, token_bytes) as writer:
         writer.add([[5, 6], [7]], num_bytes=11)
@@ -102,7 +102,7 @@ class TokenCacheWriter:
         self._shard = ShardWriter(f"{path}/shards/00000", token_format)
 
     def add(self, documents: Sequence[Sequence[int] | np.ndarray], *, num_bytes: int) -> None:
-        """Adds documents; see `ShardWriter.add`."""
+        """Add documents; see `ShardWriter.add`."""
         self._shard.add(documents, num_bytes=num_bytes)
 
     def __enter__(self) -> "TokenCacheWriter":
@@ -124,7 +124,7 @@ def finish_cache(
     documents_digest: str | None = None,
     may_be_empty: bool = False,
 ) -> None:
-    """Writes the byte counts and, last, the manifest over the shards of `blocks` (without those that are empty).
+    """Write the byte counts and, last, the manifest over the shards of `blocks` that are not empty.
 
     `documents_digest` is the identity of the step that wrote the documents; None for ids that were never text.
     """
@@ -138,7 +138,7 @@ def finish_cache(
     checksum = writer.close()
     filled = [[shard for shard in shards if shard.num_documents] for shards in blocks]
     if not any(filled) and not may_be_empty:
-        raise CacheError(f"{path}: no documents, so there is nothing to train on or evaluate; look at the source.")
+        raise CacheError(f"{path}: no documents to train on or to evaluate with; check the source.")
     write_manifest(
         path,
         token_format,

@@ -1,24 +1,23 @@
-"""Consumption: what a run takes from each source, before anything trains or afterwards; plain numbers without JAX.
+"""Consumption: tokens and epochs that a run takes from each source, planned or afterwards; plain numbers without JAX.
 
-Before, exact where the loader is exact: shares are fractions of whole sequences, and a run of a million steps costs
-as little to sum up as one of ten. Under a mixing policy that learns nobody knows the shares in advance; there the
-figures are those of the mixture as it is written. Afterwards the log of draws knows: `tallied` sums that up.
+Planned figures are exact where the loader is exact: shares are fractions of whole sequences. Under a mixing policy that
+learns they are those of the written mixture. Afterwards `tallied` sums up the log of draws.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from runtime.data.mixing.fixed import Proportional, Static, Stratified
 from runtime.data.mixing.policies import MixingPolicy
-from runtime.data.mixture import MixtureSchedule, MixtureSegment
+from runtime.data.mixing.static import Static
+from runtime.data.mixture import MixtureSchedule
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leg:
-    """Steps `start_step` to `until_step` of a run, at one batch size and one length under one schedule."""
+class PhaseSpan:
+    """The steps of a phase, at one batch size and one sequence length under one schedule."""
 
     name: str
     start_step: int
@@ -28,122 +27,81 @@ class Leg:
     mixture: MixtureSchedule
     mixing: MixingPolicy = field(default_factory=Static)
     skip_batches: int = 0
-    """Left out of its data as it begins, by the mixture of its first step: read by nobody, and gone all the same."""
+    """Batches skipped at the start, by the mixture of the first step; they count as read."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.start_step <= self.until_step or self.global_batch_size < 1:
             raise ValueError(
-                f"Leg({self.name!r}): steps {self.start_step} to {self.until_step} of {self.global_batch_size} "
-                "sequences; a leg runs forwards and draws at least one sequence a step."
+                f"PhaseSpan({self.name!r}): steps {self.start_step} to {self.until_step} of {self.global_batch_size} "
+                "sequences; steps must not decrease, and a step takes at least one sequence."
             )
 
 
-class Drawn(NamedTuple):
-    """Sequences that one leg takes from each source that it can draw from, 0 of some."""
+class PhaseDraws(NamedTuple):
+    """Sequences that one phase takes from each source that it can draw from; may be 0."""
 
-    leg: str
+    phase: str
     sequences: Mapping[str, Fraction | int]
     sequence_length: int
 
 
 @dataclass(frozen=True)
 class SourceUse:
-    """What one leg takes from one source."""
+    """Use of one source by one phase."""
 
-    leg: str
+    phase: str
     source: str
     num_tokens: int
-    """Rounded to the nearest; the loader is never further from it than its carry."""
+    """Rounded; the loader is never further from it than its carry."""
     epochs: float
-    """Of the source, by the end of the leg, since the start of the run; infinite without a whole sequence."""
+    """Epochs of the source since the start of the run, at the end of the phase; infinite without a whole sequence."""
 
 
 @dataclass(frozen=True)
-class NoCache:
-    """A source that the mixture draws from and nothing provides."""
+class MixtureFinding:
+    """One problem of one source of a mixture."""
 
+    kind: Literal["no_cache", "too_small", "never_drawn", "over_epochs"]
     source: str
+    problem: str
+    phase: str | None = None
+    """The phase that passes the limit of epochs."""
+    epochs: float | None = None
+    """Epochs in the whole run, of a source over the limit."""
 
     def __str__(self) -> str:
-        return f"mixture: {self.source!r} has a weight but no token cache; add the source or leave it out."
-
-
-@dataclass(frozen=True)
-class TooSmall:
-    """A source that does not hold a single sequence."""
-
-    source: str
-    num_tokens: int
-    sequence_length: int
-
-    def __str__(self) -> str:
-        return (
-            f"mixture: {self.source!r} holds {self.num_tokens} tokens, less than one sequence of "
-            f"{self.sequence_length}; join it with another source or leave it out."
-        )
-
-
-@dataclass(frozen=True)
-class NeverDrawn:
-    """A source whose whole share of the run is less than half a sequence."""
-
-    source: str
-    num_sequences: float
-
-    def __str__(self) -> str:
-        owed = f"is owed {self.num_sequences:.3g} sequences in the whole run, so it is never drawn"
-        said = owed if self.num_sequences else "was never drawn, in the whole run"
-        return f"mixture: {self.source!r} {said}; raise its weight or leave it out."
-
-
-@dataclass(frozen=True)
-class OverEpoch:
-    """A source that is read through more often than the recipe allows."""
-
-    source: str
-    epochs: float
-    max_epochs: float
-    leg: str
-    """The leg in which the limit is passed."""
-
-    def __str__(self) -> str:
-        return (
-            f"mixture: {self.source!r} is read {self.epochs:.2f} times in all (limit {self.max_epochs:g}, passed in "
-            f"{self.leg}); lower its weight, or raise the limit if the repetition is meant."
-        )
+        return f"mixture: {self.source!r} {self.problem}"
 
 
 MANY_EPOCHS = 4.0
 """Reading a text four times is nearly as good as new text, more is less (arXiv:2305.16264)."""
 
-Finding = NoCache | TooSmall | NeverDrawn | OverEpoch
-
 
 @dataclass(frozen=True)
 class Consumption:
-    """Use by leg and source, and what is wrong with it."""
+    """Use by phase and source, and its findings."""
 
     uses: tuple[SourceUse, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[MixtureFinding, ...]
 
 
 def consumption(
-    legs: Sequence[Leg],
+    spans: Sequence[PhaseSpan],
     *,
     num_tokens: Mapping[str, int],
     max_epochs: float = MANY_EPOCHS,
     drawn_before: Mapping[str, int] | None = None,
 ) -> Consumption:
-    """Tokens and epochs of each source by leg.
+    """Return the planned tokens and epochs of each source by phase.
 
     Args:
-        legs: In the order of the run; a leg that starts where the one before ends continues its count.
+        spans: In the order of the run; a phase that starts where the one before ends continues its count.
         num_tokens: Size of each source's training cache, by name.
         max_epochs: Reading a source more often than this is a finding.
-        drawn_before: Sequences of the first leg's length that were drawn from each source before it; none if left out.
+        drawn_before: Sequences drawn from each source before the first phase, of its length; none if left out.
     """
     return tallied(
-        [Drawn(leg.name, _sequences(leg, num_tokens), leg.sequence_length) for leg in legs],
+        [PhaseDraws(span.name, _sequences(span), span.sequence_length) for span in spans],
         num_tokens=num_tokens,
         max_epochs=max_epochs,
         drawn_before=drawn_before,
@@ -151,70 +109,74 @@ def consumption(
 
 
 def tallied(
-    legs: Sequence[Drawn],
+    phases: Sequence[PhaseDraws],
     *,
     num_tokens: Mapping[str, int],
     max_epochs: float = MANY_EPOCHS,
     drawn_before: Mapping[str, int] | None = None,
 ) -> Consumption:
-    """`consumption` of what each leg draws: of each source that it could draw from, what it takes, or 0."""
+    """Return the consumption of the draws of each phase; arguments as in `consumption`."""
     before = {source: Fraction(count) for source, count in (drawn_before or {}).items()}
     epochs: dict[str, Fraction | float] = {}
     sequences: dict[str, Fraction] = {}
-    too_small: dict[str, TooSmall] = {}
+    too_small: dict[str, int] = {}
     passed: dict[str, str] = {}
     uses: list[SourceUse] = []
-    for leg, drawn, sequence_length in legs:
+    for phase, drawn, sequence_length in phases:
         for source in sorted(drawn):
             size = num_tokens.get(source, 0)
             whole = size // sequence_length
             if source in num_tokens and not whole:
-                too_small.setdefault(source, TooSmall(source, size, sequence_length))
+                too_small.setdefault(source, sequence_length)
             added = before.pop(source, Fraction(0)) + drawn[source]
             sequences[source] = sequences.get(source, Fraction(0)) + added
             epochs[source] = epochs.get(source, Fraction(0)) + (added / whole if whole else math.inf)
-            uses.append(SourceUse(leg, source, round(drawn[source] * sequence_length), float(epochs[source])))
+            uses.append(SourceUse(phase, source, round(drawn[source] * sequence_length), float(epochs[source])))
             if epochs[source] > max_epochs:
-                passed.setdefault(source, leg)
-    findings: list[Finding] = []
+                passed.setdefault(source, phase)
+    findings = []
     for source in sorted(sequences):
         if source not in num_tokens:
-            findings.append(NoCache(source))
+            findings.append(no_cache(source))
         elif source in too_small:
-            findings.append(too_small[source])
+            problem = (
+                f"holds {num_tokens[source]} tokens, less than one sequence of {too_small[source]}; join it with "
+                "another source or leave it out."
+            )
+            findings.append(MixtureFinding("too_small", source, problem))
         elif sequences[source] < Fraction(1, 2):
-            findings.append(NeverDrawn(source, float(sequences[source])))
+            problem = (
+                f"is never drawn: its share of the whole run is {float(sequences[source]):.3g} sequences; raise its "
+                "weight or leave it out."
+            )
+            findings.append(MixtureFinding("never_drawn", source, problem))
         elif source in passed:
-            findings.append(OverEpoch(source, float(epochs[source]), max_epochs, passed[source]))
+            problem = (
+                f"is read {float(epochs[source]):.2f} times in all (limit {max_epochs:g}, passed in {passed[source]}); "
+                "lower its weight, or raise the limit if the repetition is intended."
+            )
+            findings.append(MixtureFinding("over_epochs", source, problem, passed[source], float(epochs[source])))
     return Consumption(tuple(uses), tuple(findings))
 
 
-def _sequences(leg: Leg, num_tokens: Mapping[str, int]) -> dict[str, Fraction]:
-    """Sequences that a leg owes each source, exactly."""
+def no_cache(source: str) -> MixtureFinding:
+    """Return the finding about a source of the mixture without a token cache."""
+    return MixtureFinding("no_cache", source, "has a weight but no token cache; add the source or leave it out.")
+
+
+def _sequences(span: PhaseSpan) -> dict[str, Fraction]:
+    """Return the exact number of sequences that a phase owes each source."""
     owed: dict[str, Fraction] = {}
-    segments = leg.mixture.segments
-    ends = [segment.start_step for segment in segments[1:]] + [leg.until_step]
-    first = leg.mixture.segment_at(leg.start_step)
+    segments = span.mixture.segments
+    ends = [segment.start_step for segment in segments[1:]] + [span.until_step]
+    first = span.mixture.segment_at(span.start_step)
     for segment, end in zip(segments, ends, strict=True):
-        steps = max(0, min(end, leg.until_step) - max(segment.start_step, leg.start_step))
-        steps += leg.skip_batches if segment is first else 0
+        steps = max(0, min(end, span.until_step) - max(segment.start_step, span.start_step))
+        steps += span.skip_batches if segment is first else 0
         if not steps:
             continue
-        weights = _weights(leg.mixing, segment, num_tokens, leg.sequence_length)
+        weights = {source: Fraction(weight) for source, weight in segment.weights.items()}
         total = sum(weights.values())
         for source, weight in weights.items():
-            share = weight / total
-            owed[source] = owed.get(source, Fraction(0)) + share * steps * leg.global_batch_size
+            owed[source] = owed.get(source, Fraction(0)) + weight / total * steps * span.global_batch_size
     return owed
-
-
-def _weights(
-    mixing: MixingPolicy, segment: MixtureSegment, num_tokens: Mapping[str, int], sequence_length: int
-) -> dict[str, Fraction]:
-    """By source; sources whose sizes are not known share as written even where sizes should decide."""
-    match mixing:
-        case Stratified():
-            return dict.fromkeys(segment.weights, Fraction(1))
-        case Proportional() if all(num_tokens.get(name, 0) >= sequence_length for name in segment.weights):
-            return {name: Fraction(num_tokens[name] // sequence_length) for name in segment.weights}
-    return {name: Fraction(weight) for name, weight in segment.weights.items()}

@@ -1,6 +1,6 @@
-"""Encoding: texts to ids on all cores, by tiktoken where it gives the ids of the tokenizer's own library, else by that.
+"""Encoding: texts to ids on all cores, by tiktoken where it makes the ids of the tokenizers library, else by that.
 
-How fast each of the two is on the same text, benchmarks/tokenize_at_the_encoders_limit.py measures in one run.
+benchmarks/tokenize_at_the_encoders_limit.py measures how fast each of the two is on the same text.
 """
 
 import array
@@ -23,7 +23,7 @@ EncoderName = Literal["auto", "tokenizers", "tiktoken"]
 
 COMPARED_TEXTS = 8
 COMPARED_CHARACTERS = 1 << 10
-"""Of so many texts of each call, spread over it, so much of the beginning is encoded by both libraries and compared."""
+"""The beginnings of this many texts of each call are encoded by both libraries and compared."""
 IDS_DTYPE = np.uint32
 EXCERPT_CHARACTERS = 60
 
@@ -37,35 +37,23 @@ class EncodersDifferError(ValueError):
 
 
 class Encoder:
-    """A `tokenizer.json` as a plain function from texts to ids; what a text spells is never a special token."""
+    """A `tokenizer.json` as a function from texts to ids; text that spells a special token is plain text."""
 
     def __init__(self, path: str, token_format: TokenFormat, library: EncoderName = "auto") -> None:
-        """Reads the file.
+        """Read `tokenizer.json` from `path`.
 
         Args:
-            path: Of `tokenizer.json`.
-            token_format: What its ids are expected to mean.
-            library: "auto" takes tiktoken where its ids are provably the same, and tokenizers where not.
+            path: The file.
+            token_format: Expected meaning of its ids.
+            library: "auto" uses tiktoken where its ids are provably the same, else tokenizers.
 
         Raises:
-            TokenizerMismatchError: it is another file than `token_format` tells.
-            NotConvertibleError: tiktoken is asked for and cannot give the same ids.
+            TokenizerMismatchError: the file does not agree with `token_format`.
+            NotConvertibleError: `library` is "tiktoken", which would make other ids.
         """
         with fsspec.open(path, "rb") as file:
             content = file.read()
-        found = hashlib.sha256(content).hexdigest()
-        digest = token_format.tokenizer_digest
-        if found != digest:
-            raise TokenizerMismatchError(
-                f"{path}: recorded sha256: {digest[:12]}…; now: {found[:12]}…. The file was changed after it was "
-                "committed; run the step that made the tokenizer with --force."
-            )
-        self.token_bytes = token_bytes(content.decode())
-        if len(self.token_bytes) != token_format.vocab_size:
-            raise TokenizerMismatchError(
-                f"{path}: has {len(self.token_bytes)} ids, recorded is a vocabulary of {token_format.vocab_size}. "
-                "Declare the vocabulary that the file has: a model of another size would index past its embedding."
-            )
+        self.token_bytes = _checked_token_bytes(path, content, token_format)
         self._tokenizer = Tokenizer.from_str(content.decode())
         # A web page that spells out the end-of-text token must not end its document.
         self._tokenizer.encode_special_tokens = True
@@ -73,28 +61,27 @@ class Encoder:
         self._tokenizer.no_padding()
         unknown = getattr(self._tokenizer.model, "unk_token", None)
         self.unknown_id = None if unknown is None else self._tokenizer.token_to_id(unknown)
-        """None also where it closes or opens documents: the cache's writer refuses it inside of one."""
+        """None also where it is EOS or BOS, which the cache writer refuses inside a document."""
         if self.unknown_id in (token_format.eos_token_id, token_format.bos_token_id):
             self.unknown_id = None
-        ranks = None
-        try:
-            ranks = ranks_of(content.decode())
-            self.reason = f"tiktoken gives its ids: {ranks.proof}"
-        except NotConvertibleError as error:
-            self.reason = f"tiktoken cannot give its ids: {error}"
-        self.library: Literal["tokenizers", "tiktoken"] = "tokenizers" if ranks is None else "tiktoken"
-        """The one that encodes."""
-        if library != "auto":
-            self.library = library
+        self.library: Literal["tokenizers", "tiktoken"] = "tokenizers"
+        self.reason = "tokenizers is configured"
+        """Why `library` encodes."""
         self._fast = None
-        if self.library == "tiktoken":
-            if ranks is None:
-                raise NotConvertibleError(f'{path}: {self.reason}; take encoder="tokenizers", or "auto".')
-            self._fast = _encoding(ranks)
-            self._pool = ThreadPoolExecutor(_num_threads())
+        if library == "tokenizers":
+            return
+        try:
+            self._fast = _encoding(ranks_of(content.decode()))
+        except NotConvertibleError as error:
+            self.reason = f"tiktoken would make other ids: {error}"
+            if library == "tiktoken":
+                raise NotConvertibleError(f'{path}: {self.reason}. Use encoder="tokenizers" or "auto".') from error
+            return
+        self.library, self.reason = "tiktoken", "tiktoken makes the same ids"
+        self._pool = ThreadPoolExecutor(_num_threads())
 
     def encode(self, texts: Sequence[str], *, names: Sequence[str] | None = None) -> list[np.ndarray]:
-        """Bare ids of each text, on all cores; `names` are what errors call the texts.
+        """Return the bare ids of each text, using all cores; `names` are the texts' names in errors.
 
         Raises:
             EncodersDifferError: the two libraries differ on one of the texts that are compared.
@@ -110,13 +97,12 @@ class Encoder:
         try:
             ids = self._fast.encode_ordinary(text)
         except BaseException as error:
-            # A million blanks in a row, and its regular expression is out of stack. Rust tells that by a panic, which
-            # is no Exception and has no name to import. The other library has no such limit.
+            # tiktoken's regular expression runs out of stack on a million blanks in a row. Rust's panic is no
+            # Exception and its type cannot be imported. The tokenizers library has no such limit.
             if type(error).__name__ != "PanicException":
                 raise
             ids = self._tokenizer.encode(text, add_special_tokens=False).ids
-        # Not `encode_to_numpy`: it looks for special tokens, of which there are none, and takes a quarter longer. And
-        # NumPy takes three times as long as `array` to read a list.
+        # `encode_to_numpy` looks for special tokens and takes a quarter longer; NumPy reads a list three times slower.
         return np.frombuffer(array.array("I", ids), IDS_DTYPE)
 
     def _compare(self, texts: Sequence[str], names: Sequence[str] | None) -> None:
@@ -130,20 +116,37 @@ class Encoder:
                 wrong = np.flatnonzero(found[:same] != np.array(encoding.ids[:same]))
                 place = encoding.offsets[int(wrong[0]) if len(wrong) else same - 1][0]
                 raise EncodersDifferError(
-                    f"{names[index] if names else f'text {index}'}: tiktoken and tokenizers make different ids of it, "
-                    f"first at character {place}: {text[place : place + EXCERPT_CHARACTERS]!r}. Run this step with "
-                    'encoder="tokenizers"; its output is not affected by what the other would have made.'
+                    f"{names[index] if names else f'text {index}'}: tiktoken and tokenizers make different ids, first "
+                    f"at character {place}: {text[place : place + EXCERPT_CHARACTERS]!r}. Run this step with "
+                    'encoder="tokenizers".'
                 )
 
 
+def _checked_token_bytes(path: str, content: bytes, token_format: TokenFormat) -> np.ndarray:
+    """Return the byte lengths of the ids of a tokenizer file, or raise TokenizerMismatchError for another file."""
+    digest, found = token_format.tokenizer_digest, hashlib.sha256(content).hexdigest()
+    if found != digest:
+        raise TokenizerMismatchError(
+            f"{path}: recorded sha256: {digest[:12]}…; now: {found[:12]}…. The file was changed after it was "
+            "committed; run the step that made the tokenizer with --force."
+        )
+    lengths = token_bytes(content.decode())
+    if len(lengths) != token_format.vocab_size:
+        raise TokenizerMismatchError(
+            f"{path}: has {len(lengths)} ids; declared: {token_format.vocab_size}. Declare the vocabulary of the file: "
+            "a model of another size would index past its embedding."
+        )
+    return lengths
+
+
 def _encoding(ranks: Ranks) -> tiktoken.Encoding:
-    # No special tokens: what a text spells is text.
+    # No special tokens: text that spells one is text.
     return tiktoken.Encoding(
         "converted", pat_str=ranks.pattern, mergeable_ranks=ranks.mergeable_ranks, special_tokens={}
     )
 
 
 def _num_threads() -> int:
-    """Cores of this process; a worker that was given fewer is told so by this variable, as all libraries are."""
+    """Return the cores of this process; OMP_NUM_THREADS lowers them, as for other libraries."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, int(os.environ.get("OMP_NUM_THREADS") or cores))

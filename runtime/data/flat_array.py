@@ -1,7 +1,7 @@
 """Flat array: one long row of numbers on TensorStore, written once front to back, read in windows of any length.
 
-zarr3 with sharding, not OCDBT: equal numbers give equal files, byte for byte. Each inner chunk carries its
-CRC32C and is checked whenever it is read; a missing chunk is an error and never the fill value.
+The format is zarr3 with sharding, not OCDBT: equal numbers give equal files, byte for byte. Each inner chunk carries
+its CRC32C, checked at each read; a missing chunk is an error and never the fill value.
 """
 
 from typing import Any
@@ -11,20 +11,20 @@ import numpy as np
 import tensorstore as ts
 
 from runtime.data.key_value_store import key_value_store
-from runtime.data.read_failure import of_tensorstore
+from runtime.data.read_failure import read_failure
 
 FILE_LENGTH = 1 << 24
-"""Elements a file: what one object of the store holds."""
+"""Elements of a file, which is one object of the store."""
 CHUNK_LENGTH = 1 << 14
-"""Elements a checksum covers, and the least that a read fetches."""
+"""Elements that a checksum covers, and the least that a read fetches."""
 
 
 class FlatArrayError(ValueError):
-    """An array that is missing, torn or not what was expected; the message names the path."""
+    """An array that is missing, torn or not the expected one; the message names the path."""
 
 
 class FlatArrayWriter:
-    """Appends to an array that nobody reads yet; whole files are written while the next ones fill."""
+    """Appends to an array; whole files are written while the next ones fill."""
 
     def __init__(self, path: str, dtype: np.dtype) -> None:
         self.path = path
@@ -38,13 +38,13 @@ class FlatArrayWriter:
         self._array = ts.open(spec, read=True, write=True).result()
 
     def append(self, values: np.ndarray) -> None:
-        """Adds `values` behind what is there; raises rather than wrap a number that the type cannot hold."""
+        """Append `values`, or raise FlatArrayError for a number that the type cannot hold."""
         limits = np.iinfo(self._dtype)
         fits = np.can_cast(values.dtype, self._dtype)
         if not fits and len(values) and (values.min() < limits.min or values.max() > limits.max):
             raise FlatArrayError(
-                f"{self.path}: values from {values.min()} to {values.max()} do not fit {self._dtype.name}; "
-                "the vocabulary that the array was made for is smaller than the ids written to it."
+                f"{self.path}: values from {values.min()} to {values.max()} do not fit {self._dtype.name}: the "
+                "vocabulary of the array is smaller than the ids. Write ids of the array's own tokenizer."
             )
         self._pending.append(values.astype(self._dtype, copy=False))
         self._pending_length += len(values)
@@ -55,7 +55,7 @@ class FlatArrayWriter:
             self._pending, self._pending_length = [joined[whole:]], len(joined) - whole
 
     def close(self) -> str:
-        """Writes the rest; returns the CRC32C (hex) of all elements in little-endian order."""
+        """Write the rest; return the CRC32C (hex) of all elements in little-endian order."""
         if self._pending_length:
             self._flush(np.concatenate(self._pending))
             self._pending, self._pending_length = [], 0
@@ -81,49 +81,45 @@ class FlatArray:
         try:
             self._array = ts.open(_spec(path), read=True, open=True, context=context).result()
         except ValueError as error:
-            failure = of_tensorstore(path, error)
-            raise failure or FlatArrayError(f"{path}: cannot be opened as an array ({error}).") from error
+            failure = read_failure(path, error)
+            reason = str(error).partition(" [tensorstore_spec=")[0]
+            raise failure or FlatArrayError(f"{path}: cannot be opened as an array ({reason}).") from error
         found = (self._array.dtype.numpy_dtype, self._array.shape)
         if found != (np.dtype(dtype), (length,)):
-            raise FlatArrayError(f"{path}: holds {found[0]} of shape {found[1]}; recorded is {dtype} of ({length},).")
+            raise FlatArrayError(f"{path}: recorded: {dtype} of ({length},); now: {found[0]} of {found[1]}.")
 
     @property
     def layout(self) -> tuple[int, int]:
-        """Elements a file, and elements a chunk."""
+        """Elements of a file, and of a chunk."""
         layout = self._array.chunk_layout
         of_file, of_chunk = layout.write_chunk.shape, layout.read_chunk.shape
         assert of_file is not None and of_chunk is not None
         return int(of_file[0] or 0), int(of_chunk[0] or 0)
 
     def start_read(self, start: int, stop: int) -> ts.Future:
-        """A future of the elements `start` to `stop`; pass it to `finish_read`."""
+        """Return a future of the elements `start` to `stop`, for `finish_read`."""
         return self._array[start:stop].read()
 
     def finish_read(self, future: ts.Future) -> np.ndarray:
-        """The elements, checked against their checksums; an `OSError` is of the store or of this machine."""
+        """Return the elements, checked against their checksums.
+
+        Raises:
+            FlatArrayError: the array is damaged.
+            OSError: the store or this machine failed; the array may be intact.
+        """
         try:
             return future.result()
         except ValueError as error:
-            raise of_tensorstore(self.path, error) or FlatArrayError(f"{self.path}: {error}") from error
-
-    def crc32c(self) -> str:
-        """CRC32C (hex) over all elements, read a file at a time."""
-        checksum = google_crc32c.Checksum()
-        (length,) = self._array.shape
-        for start in range(0, length, FILE_LENGTH):
-            values = self.finish_read(self.start_read(start, min(start + FILE_LENGTH, length)))
-            little = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"), copy=False))
-            checksum.update(little.view(np.uint8))
-        return checksum.digest().hex()
+            raise read_failure(self.path, error) or FlatArrayError(f"{self.path}: {error}") from error
 
 
 def read_context(cache_in_bytes: int) -> ts.Context:
-    """What arrays of one cache share: a pool of decoded chunks of at most this size."""
+    """Return a pool of decoded chunks, of at most this size, that the arrays of one cache share."""
     return ts.Context({"cache_pool": {"total_bytes_limit": cache_in_bytes}})
 
 
 def _spec(path: str) -> dict[str, Any]:
-    # Without the two options a lost chunk would read as zeros: token 0, silently.
+    # Without the two options a lost chunk would silently read as zeros, which is token 0.
     strict = {"fill_missing_data_reads": False, "store_data_equal_to_fill_value": True}
     return {"driver": "zarr3", "kvstore": key_value_store(path)} | strict
 

@@ -1,18 +1,24 @@
-"""Gates: what a token cache must satisfy before anything trains on it, each with its limit and where to look.
+"""Gates: limits that a token cache must keep before anything trains on it, each with the place to look.
 
-Every rule stands for a cache that was built, trained on and found wrong afterwards: a tokenizer backend
-that silently dropped BOS from all caches of a month, shards cut short, text decoded with the wrong charset.
+Every gate stands for a cache that was built, trained on and found wrong afterwards: a tokenizer backend that silently
+dropped BOS from all caches of a month, shards cut short, text decoded with the wrong charset.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 NAMED_SHARDS = 5
-"""So many of those with one fault are named."""
+"""Most shards that a message names."""
 
 
 class GateError(ValueError):
-    """A cache that fails its gates; the message has one line a gate."""
+    """A cache that fails its gates; the message has a line for each."""
+
+    def __init__(self, name: str, found: "list[GateFinding]") -> None:
+        lines = "\n".join(f"  {finding.gate}: {finding.message}" for finding in found)
+        super().__init__(f"{name}: the token cache fails {len(found)} of its gates and is not committed:\n{lines}")
+        self.gates = tuple(finding.gate for finding in found)
 
 
 @dataclass(frozen=True)
@@ -20,35 +26,35 @@ class GateLimits:
     """How far a cache may be from perfect; shares are between 0 and 1."""
 
     min_bytes_per_token: float = 1.2
-    """Below it the tokenizer has seen nothing like this text."""
+    """Below it the tokenizer was made for other text."""
     max_bytes_per_token: float = 16.0
     """Above it the text is padding or repetition, or documents were cut."""
     max_byte_loss_share: float = 0.0
     """|bytes that the tokens stand for - bytes of text| / bytes of text. Raise it for a tokenizer that normalises."""
     max_eos_error_share: float = 0.0
-    """Of all documents, those that do not end with EOS, and EOS that ends none."""
+    """Share of documents without EOS at their end, and of EOS elsewhere."""
     max_bos_error_share: float = 0.0
-    """Of all documents, those that do not begin with BOS, and BOS that begins none; of a tokenizer that has one."""
+    """Share of documents without BOS at their beginning, and of BOS elsewhere, if the tokenizer has BOS."""
     max_unknown_share: float = 0.0
-    """Of all tokens, those that say "unknown"."""
+    """Share of tokens that are the unknown token."""
     max_replacement_share: float = 0.0005
-    """Of all characters, U+FFFD: bytes that some earlier step could not decode."""
+    """Share of characters that are U+FFFD, bytes that an earlier step could not decode."""
     max_empty_document_share: float = 0.001
-    """Of all documents, those without text."""
+    """Share of documents without text."""
     max_empty_shard_share: float = 0.5
-    """Of all shards, those without documents."""
+    """Share of shards without documents."""
     max_duplicate_shards: int = 0
-    """Shards with the same tokens as an earlier one."""
+    """Shards with the tokens of an earlier one."""
 
     def __post_init__(self) -> None:
         for limit in fields(self):
             if not getattr(self, limit.name) >= 0:
-                raise ValueError(f"GateLimits.{limit.name} is {getattr(self, limit.name)}; a limit is zero or above.")
+                raise ValueError(f"GateLimits.{limit.name} is {getattr(self, limit.name)}; use zero or above.")
 
 
 @dataclass(frozen=True)
 class ShardCounts:
-    """What was seen while one shard was tokenized, both splits together."""
+    """Counts of one shard, both splits together."""
 
     num_documents: int = 0
     num_bytes: int = 0
@@ -62,27 +68,23 @@ class ShardCounts:
     """U+FFFD in the text."""
     num_empty_documents: int = 0
     num_eos: int = 0
-    """In the cache as it was read back; so are the three that follow."""
+    """Counted, as the next three, in the cache after it was written."""
     num_bos: int = 0
     num_without_eos: int = 0
-    """Documents whose last token is another one."""
+    """Documents that do not end with EOS."""
     num_without_bos: int = 0
-    """Documents whose first token is another one; none are counted without a BOS to look for."""
+    """Documents that do not begin with BOS; 0 if the tokenizer has none."""
     fingerprint: str = ""
     """Checksums of the tokens; equal for equal shards."""
 
 
 @dataclass(frozen=True)
 class ShardWritten:
-    """A shard as the step that wrote it counted it."""
+    """A shard of documents as the step that wrote it counted it."""
 
     name: str
-    """For messages."""
     num_documents: int
     num_bytes: int
-
-
-_NUMBERS = tuple(field.name for field in fields(ShardCounts) if field.name != "fingerprint")
 
 
 @dataclass(frozen=True)
@@ -94,22 +96,25 @@ class GateFinding:
     message: str
 
 
+_NUMBERS = tuple(field.name for field in fields(ShardCounts) if field.name != "fingerprint")
+
+
 class Tally:
-    """Counts of the shards of one cache so far; adding one costs the same however many there are."""
+    """Counts of the shards of one cache so far; adding a shard costs the same however many there are."""
 
     def __init__(self, shards: Iterable[tuple[ShardCounts, ShardWritten]] = ()) -> None:
         self.num_shards = self.num_empty_shards = self.num_lossy_shards = 0
         self.lossy: list[tuple[ShardCounts, ShardWritten]] = []
-        """Shards of which something else was read than was written; the first few."""
+        """The first shards that were read back with other counts than were written."""
         self.duplicates: list[tuple[str, str]] = []
-        """Pairs of shards with the same tokens, by their names."""
+        """Names of pairs of shards with the same tokens."""
         self._sums = dict.fromkeys(_NUMBERS, 0)
         self._first: dict[str, str] = {}
         for counts, written in shards:
             self.add(counts, written)
 
     def add(self, shard: ShardCounts, written: ShardWritten) -> None:
-        """The next shard, and what it should hold."""
+        """Add a shard and what it should hold."""
         for name in _NUMBERS:
             self._sums[name] += getattr(shard, name)
         if (shard.num_documents, shard.num_bytes) != (written.num_documents, written.num_bytes):
@@ -128,112 +133,126 @@ class Tally:
         return ShardCounts(**self._sums, fingerprint="")
 
 
+class _Share(NamedTuple):
+    """A gate that limits `part` as a share of `whole`."""
+
+    gate: str
+    part: int
+    whole: int
+    what: str
+    fix: str
+
+
 def findings(tally: Tally, limits: GateLimits, *, has_bos: bool = False, is_whole: bool = True) -> list[GateFinding]:
-    """Every gate that the shards fail; the first few of a cache say nothing yet of how many have no documents."""
+    """Return every gate that the shards fail; empty shards count only once the cache `is_whole`."""
+    found = list(_lossy(tally))
     total = tally.total
-    found: list[GateFinding] = []
+    for share in [*_token_shares(total, has_bos=has_bos), *_text_shares(total), *_shard_shares(tally, is_whole)]:
+        limit = getattr(limits, share.gate)
+        if share.part > limit * share.whole:
+            actual = f"{share.part / max(share.whole, 1):.2%}; limit {limit:.2%}"
+            found.append(GateFinding(share.gate, f"{share.part} of {share.whole} {share.what} ({actual}). {share.fix}"))
+    if total.num_tokens and total.num_bytes:
+        found += _compression(total.num_bytes / total.num_tokens, limits)
+    if len(tally.duplicates) > limits.max_duplicate_shards:
+        message = (
+            f"shards {tally.duplicates[:NAMED_SHARDS]} have the same tokens (limit {limits.max_duplicate_shards} "
+            "pairs). Check whether a file was downloaded twice or a dedup step did not run."
+        )
+        found.append(GateFinding("max_duplicate_shards", message))
+    return found
 
-    def refuse(gate: str, message: str) -> None:
-        found.append(GateFinding(gate, message))
 
-    def at_most(gate: str, part: int, whole: int, what: str, look_at: str) -> None:
-        limit = getattr(limits, gate)
-        if part > limit * whole:
-            refuse(gate, f"{part} of {whole} {what} ({part / max(whole, 1):.2%}; limit {limit:.2%}). {look_at}")
+def check_gates(tally: Tally, limits: GateLimits, *, has_bos: bool = False, is_whole: bool = True, name: str) -> None:
+    """Raise GateError with every gate that the cache of step `name` fails."""
+    found = findings(tally, limits, has_bos=has_bos, is_whole=is_whole)
+    if found:
+        raise GateError(name, found)
 
+
+def _lossy(tally: Tally) -> Iterator[GateFinding]:
     if tally.num_lossy_shards:
         seen = "; ".join(
-            f"of {written.name} {shard.num_documents} documents of {shard.num_bytes} bytes were read, and "
-            f"{written.num_documents} of {written.num_bytes} were written"
+            f"{written.name}: {written.num_documents} documents of {written.num_bytes} bytes were written, "
+            f"{shard.num_documents} of {shard.num_bytes} were read"
             for shard, written in tally.lossy
         )
-        refuse(
+        yield GateFinding(
             "lost_documents",
-            f"{tally.num_lossy_shards} of {tally.num_shards} shards do not hold what the step that wrote them counted: "
-            f"{seen}. They were cut short or exchanged: verify that step, and run it with --force.",
+            f"{tally.num_lossy_shards} of {tally.num_shards} shards differ from the counts of the step that wrote them "
+            f"({seen}). They were cut short or replaced: verify that step, and run it with --force.",
         )
-    for name, wanted, found_tokens, without in (
+
+
+def _token_shares(total: ShardCounts, *, has_bos: bool) -> Iterator[_Share]:
+    for name, is_expected, num_found, num_without in (
         ("eos", True, total.num_eos, total.num_without_eos),
         ("bos", has_bos, total.num_bos, total.num_without_bos),
     ):
-        stray = abs(found_tokens - (total.num_documents if wanted else 0))
-        at_most(
+        stray = abs(num_found - (total.num_documents if is_expected else 0))
+        yield _Share(
             f"max_{name}_error_share",
-            max(stray, without),
+            max(stray, num_without),
             total.num_documents,
-            f"documents have no {name.upper()} in its place, or have it elsewhere too ({found_tokens} were read back)",
-            "Documents would run into each other: look at the special tokens of the tokenizer's result and at what the "
-            "file says of them, and tokenize again with --force.",
+            f"documents have no {name.upper()} in its place, or one elsewhere ({num_found} were read back)",
+            "Documents would run into each other: check the special tokens of the tokenizer's result and of its file, "
+            "and tokenize again with --force.",
         )
-    if total.num_tokens and total.num_bytes:
-        _refuse_odd_compression(total, limits, refuse)
-    at_most(
-        "max_byte_loss_share",
-        abs(total.token_bytes - total.num_bytes),
-        total.num_bytes,
-        "bytes of text are not accounted for by the bytes of the tokens",
-        "The tokenizer normalises, adds a space or drops what it does not know, so bits per byte would not be exact; "
-        "look at `normalizer` and `add_prefix_space` in its tokenizer.json, or raise the limit if that is meant.",
-    )
-    at_most(
+    yield _Share(
         "max_unknown_share",
         total.num_unknown,
         total.num_tokens,
         "tokens are the unknown token",
-        "The tokenizer has no pieces for this text; use a byte-level one or train it on this source.",
+        "The tokenizer has no pieces for this text: use a byte-level one or train it on this source.",
     )
-    at_most(
+
+
+def _text_shares(total: ShardCounts) -> Iterator[_Share]:
+    yield _Share(
+        "max_byte_loss_share",
+        abs(total.token_bytes - total.num_bytes),
+        total.num_bytes,
+        "bytes of text are not accounted for by the bytes of the tokens",
+        "The tokenizer normalises, adds a space or drops unknown text, so bits per byte would not be exact. Check "
+        "`normalizer` and `add_prefix_space` in its tokenizer.json, or raise the limit if that is intended.",
+    )
+    yield _Share(
         "max_replacement_share",
         total.num_replacement,
         total.num_characters,
         "characters are U+FFFD",
-        "Bytes were decoded with the wrong charset before they came here; look at the extract step's charset.",
+        "Bytes were decoded with the wrong charset by an earlier step: check the extract step's charset.",
     )
-    at_most(
+    yield _Share(
         "max_empty_document_share",
         total.num_empty_documents,
         total.num_documents,
         "documents have no text",
-        "Look at what the filter step lets through.",
+        "Check what the filter step keeps.",
     )
+
+
+def _shard_shares(tally: Tally, is_whole: bool) -> Iterator[_Share]:
     if is_whole:
-        at_most(
+        yield _Share(
             "max_empty_shard_share",
             tally.num_empty_shards,
             tally.num_shards,
             "shards have no documents",
-            "Look at the counts of the download and of the filter for those shards.",
+            "Check the counts of the download and of the filter for those shards.",
         )
-    if len(tally.duplicates) > limits.max_duplicate_shards:
-        refuse(
-            "max_duplicate_shards",
-            f"shards {tally.duplicates[:NAMED_SHARDS]} have the same tokens (limit {limits.max_duplicate_shards} "
-            "pairs). A file was downloaded twice or a dedup step did not run.",
-        )
-    return found
 
 
-def refuse_bad_cache(
-    tally: Tally, limits: GateLimits, *, has_bos: bool = False, is_whole: bool = True, name: str
-) -> None:
-    """Raises `GateError` with every finding, or returns."""
-    found = findings(tally, limits, has_bos=has_bos, is_whole=is_whole)
-    if found:
-        lines = "\n".join(f"  {finding.gate}: {finding.message}" for finding in found)
-        raise GateError(f"{name}: the token cache fails {len(found)} of its gates and is not committed:\n{lines}")
-
-
-def _refuse_odd_compression(total: ShardCounts, limits: GateLimits, refuse) -> None:  # type: ignore[no-untyped-def]
-    ratio = total.num_bytes / total.num_tokens
+def _compression(ratio: float, limits: GateLimits) -> Iterator[GateFinding]:
     if ratio < limits.min_bytes_per_token:
-        refuse(
+        yield GateFinding(
             "min_bytes_per_token",
             f"{ratio:.2f} bytes a token (limit {limits.min_bytes_per_token}). The tokenizer was made for other text, "
-            "or the text is binary; look at a few documents.",
+            "or the text is binary: look at a few documents.",
         )
     if ratio > limits.max_bytes_per_token:
-        refuse(
+        yield GateFinding(
             "max_bytes_per_token",
-            f"{ratio:.2f} bytes a token (limit {limits.max_bytes_per_token}). Text is repeated or encoding cut it "
-            "short; look at the longest documents and at `truncation` in tokenizer.json.",
+            f"{ratio:.2f} bytes a token (limit {limits.max_bytes_per_token}). Text is repeated, or encoding cut it "
+            "short: look at the longest documents and at `truncation` in tokenizer.json.",
         )

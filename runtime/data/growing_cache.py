@@ -1,7 +1,7 @@
-"""Growing cache: a token cache that is still being built, as the blocks of it that are there.
+"""Growing cache: the finished blocks of a token cache that is still being built.
 
-Its positions, blocks and tokens are those of the finished cache as far as they are there, and never change; whoever
-asks for more waits. So what is read from it does not depend on when it was read.
+Positions, blocks and tokens are those of the finished cache and never change; a read of a later block waits for it. So
+batches do not depend on when they are read.
 """
 
 import logging
@@ -18,43 +18,38 @@ from runtime.data.cache import CHUNK_CACHE_IN_BYTES, CacheError, TokenCache
 from runtime.data.flat_array import read_context
 
 POLL_SECONDS = 5.0
-"""Each host of a gang asks for itself."""
-SAY_AGAIN_SECONDS = 60.0
-"""A wait is logged when it begins, and again after so long."""
+"""Every host of a gang polls."""
+LOG_AGAIN_SECONDS = 60.0
+"""A wait is logged when it begins, and again this often."""
 
 
 class CacheAbandonedError(CacheError):
-    """Nobody is building the rest of a cache, and it is needed."""
+    """The rest of a cache is needed and no process is building it."""
 
 
 class Growth(NamedTuple):
-    """What there is of a cache by now."""
+    """The state of a cache that is being built."""
 
     blocks: Sequence[str]
-    """Folders of the caches of the blocks that were asked for, each a cache of its own, in order."""
+    """Folders of the new blocks in order, each a cache of its own."""
     whole: str | None
     """Folder of the finished cache; None while it is being built."""
     is_being_built: bool
 
 
 class GrowingCache:
-    """Reads like a TokenCache as far as it goes. `grow` waits for the next block, or for the end."""
+    """Reads its finished blocks as a TokenCache does. `grow` waits for the next block, or for the end."""
 
     def __init__(
-        self,
-        name: str,
-        watch: Callable[[int], Growth],
-        *,
-        give_up_seconds: float,
-        log: logging.Logger,
+        self, name: str, watch: Callable[[int], Growth], *, give_up_seconds: float, log: logging.Logger
     ) -> None:
-        """Opens the blocks that are there, of which there must be one.
+        """Open the finished blocks; there must be at least one.
 
         Args:
-            name: Of the source, for messages.
-            watch: What there is beyond so many blocks.
-            give_up_seconds: How long to wait while nobody builds it.
-            log: Told when somebody waits.
+            name: Source, for messages.
+            watch: Returns the growth beyond a number of blocks.
+            give_up_seconds: How long to wait while no process builds the cache.
+            log: Receives a warning for each wait.
         """
         self.name = name
         self.is_whole = False
@@ -62,94 +57,92 @@ class GrowingCache:
         self._context = read_context(CHUNK_CACHE_IN_BYTES)
         self._blocks: list[TokenCache] = []
         self._growing = threading.Lock()
-        self._take(watch(0))
+        self._add(watch(0))
         if not self._blocks:
-            raise CacheError(f"{name}: no block of its token cache is there yet; start when the first one is.")
+            raise CacheError(f"{name}: its token cache has no finished block yet; start when it has one.")
         self.format = self._blocks[0].format
         self.vocab_size, self.eos_token_id = self.format.vocab_size, self.format.eos_token_id
 
     @property
     def block_ends(self) -> tuple[int, ...]:
-        """For each block that is there, the position behind its last token."""
+        """Position after the last token of each finished block."""
         return tuple(np.cumsum([block.num_tokens for block in self._blocks]).tolist())
 
     def grow(self, activity: Activity) -> None:
-        """Returns with at least one more block than there was, or with `is_whole` set.
+        """Wait for at least one more block, or for `is_whole`.
 
         Raises:
-            CacheAbandonedError: nobody has been building it for too long.
-            ActivityStoppedError: the reader does not want it any more.
+            CacheAbandonedError: no process has been building the cache for too long.
+            ActivityStoppedError: the reader has gone.
         """
         known = len(self._blocks)
         with self._growing, activity.during("cache not built yet"):
             began = alive = time.monotonic()
-            said = -SAY_AGAIN_SECONDS
+            logged = -LOG_AGAIN_SECONDS
             while len(self._blocks) == known and not self.is_whole:
                 growth = self._watch(known)
-                self._take(growth)
+                self._add(growth)
                 now = time.monotonic()
                 if len(self._blocks) > known or self.is_whole:
                     break
                 alive = now if growth.is_being_built else alive
                 if now - alive > self._give_up_seconds:
                     raise CacheAbandonedError(
-                        f"{self.name}: block {known + 1} of its token cache is needed, and nobody has been building it "
-                        f"for {now - alive:.0f} s. See why its tokenize step ended, mend that and run again: training "
-                        "goes on from its last checkpoint with the same batches."
+                        f"{self.name}: block {known + 1} of its token cache is needed, and no process has been "
+                        f"building it for {now - alive:.0f} s. Fix the failure of its tokenize step and run again: "
+                        "training resumes from its last checkpoint with the same batches."
                     )
-                if now - said >= SAY_AGAIN_SECONDS:
-                    said = now
+                if now - logged >= LOG_AGAIN_SECONDS:
+                    logged = now
                     self._log.warning(
                         "%s: waiting for block %d of its token cache, which is not built yet (%d s so far; %s)",
                         self.name,
                         known + 1,
                         now - began,
-                        "it is being built" if growth.is_being_built else "nobody is building it",
+                        "it is being built" if growth.is_being_built else "no process is building it",
                     )
                 activity.sleep(POLL_SECONDS)
 
     def read_spans(
         self, starts: Int64[np.ndarray, "n"], lengths: Int64[np.ndarray, "n"]
     ) -> Integer[np.ndarray, "sum_of_lengths"]:
-        """The tokens of each span, one span after the other; none reaches over the end of its block."""
+        """Return the tokens of each span, one span after the other; none crosses the end of its block."""
         ends = np.array(self.block_ends, np.int64)
         blocks = np.searchsorted(ends, starts, side="right")
         tokens = np.empty(int(lengths.sum()), self.format.dtype)
-        owner = np.repeat(blocks, lengths)
+        block_of_token = np.repeat(blocks, lengths)
         for index in np.unique(blocks).tolist():
-            where = blocks == index
-            block = self._blocks[index]
-            tokens[owner == index] = block.read_spans(
-                starts[where] - (int(ends[index]) - block.num_tokens), lengths[where]
-            )
+            where, block = blocks == index, self._blocks[index]
+            begin = int(ends[index]) - block.num_tokens
+            tokens[block_of_token == index] = block.read_spans(starts[where] - begin, lengths[where])
         return tokens
 
     def num_documents_of(self, block: int) -> int:
-        """Documents of a block."""
+        """Return the number of documents of a block."""
         return self._blocks[block].num_documents
 
     def document_ends(self, block: int, first: int, last: int) -> Int64[np.ndarray, "documents"]:
-        """Where the documents `first` to `last` of a block end, as positions in the cache."""
+        """Return where the documents `first` to `last` of a block end, as positions in the cache."""
         cache = self._blocks[block]
         return cache.document_ends(0, first, last) + (self.block_ends[block] - cache.num_tokens)
 
-    def _take(self, growth: Growth) -> None:
+    def _add(self, growth: Growth) -> None:
         for path in growth.blocks:
-            self._blocks.append(self._opened(path))
+            self._blocks.append(self._open(path))
         if growth.whole is None:
             return
-        whole = self._opened(growth.whole)
+        whole = self._open(growth.whole)
         shards = [shard.tokens_crc32c for block in self._blocks for shard in block.shards]
         if whole.block_ends != self.block_ends or [shard.tokens_crc32c for shard in whole.shards] != shards:
             raise CacheError(
-                f"{growth.whole}: the finished cache is not made of the {len(self._blocks)} blocks that were read "
-                "while it was built. Its files were changed, or another step's blocks were followed; start the "
-                "training phase anew from a checkpoint before it, once the tokenize step is verified."
+                f"{growth.whole}: the finished cache differs from the {len(self._blocks)} blocks that were read while "
+                "it was built: its files were changed, or the blocks are of another step. Verify the tokenize step, "
+                "then restart the training phase from a checkpoint before it."
             )
         self.is_whole = True
 
-    def _opened(self, path: str) -> TokenCache:
-        """A part of the same text under the same tokenizer as the first, or an error that says which it is of."""
+    def _open(self, path: str) -> TokenCache:
+        """Open a cache that must have the text and the tokenizer of the first block."""
         first = self._blocks[0] if self._blocks else None
         return TokenCache.open(
             path,

@@ -1,4 +1,4 @@
-"""Key-value store: TensorStore's name for a folder, on a disk of this machine, on Cloud Storage or on S3."""
+"""Key-value store: TensorStore's spec of a folder, on a local disk, on Cloud Storage or on S3."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def key_value_store(folder: str) -> dict[str, Any]:
-    """Spec of the folder's driver; keys lie right below `path`.
+    """Return the spec of the folder's driver; keys lie directly below `path`.
 
     Raises:
         ValueError: it is a URL of another kind.
@@ -21,11 +21,11 @@ def key_value_store(folder: str) -> dict[str, Any]:
     if scheme == "gs":
         return {"driver": "gcs", "bucket": bucket, "path": path}
     if scheme == "s3":
-        # Credentials it finds where AWS's own tools do, these two it does not.
+        # TensorStore finds credentials where AWS's own tools do, but does not read these two variables.
         named = {"endpoint": os.environ.get("AWS_ENDPOINT_URL"), "aws_region": os.environ.get("AWS_DEFAULT_REGION")}
         given = {name: value for name, value in named.items() if value}
         return {"driver": "s3", "bucket": bucket, "path": path, **given}
     raise ValueError(
-        f"{folder}: arrays live in a local folder, under gs:// or under s3://, not under {scheme}://; "
-        "move the prefix there."
+        f"{folder}: arrays are stored in a local folder, under gs:// or under s3://, not under {scheme}://; use a "
+        "prefix of one of these."
     )

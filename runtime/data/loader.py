@@ -1,10 +1,7 @@
-"""Loader: the batch of any step, as a pure function of where the data stand.
+"""Loader: the batch of any step, as a pure function of the data position.
 
-Under a mixing policy that learns, of the losses of finished updates too, up to a fixed number of steps back
-(runtime/data/mixing); so it reads ahead all the same.
-
-Which row of its source a source gives at its c-th draw is said by order.py. Nothing depends on names, on the order of
-sources, on which other sources there are, on how much of a cache is built yet, or on who asked before.
+A mixing policy that learns also depends on the losses of finished updates, up to a fixed number of steps back
+(runtime/data/mixing), so the loader reads ahead all the same. order.py says which row each draw is.
 """
 
 import dataclasses
@@ -13,35 +10,34 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 import numpy as np
-from jaxtyping import Int32, Int64
+from jaxtyping import Int64
 
 from runtime.data.activity import Activity
 from runtime.data.allocation import shuffled_slots
-from runtime.data.batch import Batch, BatchPlan, DataPosition, Rows
-from runtime.data.draws import Draws
+from runtime.data.batch import DataPosition, LoadedBatch, RowLocations, Rows
+from runtime.data.concatenated import segments
 from runtime.data.mixing.feedback import BySource, Feedback
-from runtime.data.mixing.fixed import Static
 from runtime.data.mixing.policy import Policy
+from runtime.data.mixing.static import Static
 from runtime.data.mixture import MixtureSchedule
-from runtime.data.order import Slots, SourceOrder, segments
-from runtime.data.packing import EmptySourceError, Packing
-from runtime.data.permutation import permuted
+from runtime.data.order import DataOrder
+from runtime.data.packing import Packing
 from runtime.data.prefetch import Prefetch
-from runtime.data.sources import LoaderError, check_sources, max_epochs_by_identity
-from runtime.data.token_source import TokenSource
-from runtime.data.whole_documents import Bookmark
+from runtime.data.sampler import Replay, SourceSampler
+from runtime.data.slots import Bookmark
+from runtime.data.sources import check_sources, max_epochs_by_identity
+from runtime.data.token_source import LoaderError, TokenSource
 
 ROWS_READ_TOGETHER = 64
-"""What is drawn and read at once when reading ahead. A large batch is more; of small ones, several are together: what a
-few rows cost is hardly less than what many do."""
+"""Rows that are drawn and read at once when reading ahead: a few rows cost hardly less than many."""
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["Batch", "BatchPlan", "DataPosition", "Loader", "LoaderError", "Rows", "segments"]
+__all__ = ["DataPosition", "LoadedBatch", "Loader", "LoaderError", "RowLocations", "Rows", "segments"]
 
 
 class Loader:
-    """Draws batches from token caches by a mixture. Thread-safe: it holds no position."""
+    """Draws batches from token caches by a mixture. Thread-safe: it has no position of its own."""
 
     def __init__(
         self,
@@ -53,55 +49,32 @@ class Loader:
         *,
         packing: Packing = "concatenate",
         policy: Policy = Static(),  # noqa: B008 -- frozen
-        replay: Callable[[int], Mapping[str, int]] | None = None,
+        replay: Replay | None = None,
     ) -> None:
-        """Sources are named as in the mixture; two names of one identity are one source, whose weights add up.
+        """Check the sources. Two names of one identity are one source, whose weights add up.
 
         Args:
-            caches: Token cache of each source, finished or growing; those that the mixture never names are allowed.
-            identities: Full digest of the step that made each cache: what its order is keyed by.
+            caches: Token cache of each source, finished or growing, by its name in the mixture; more are allowed.
+            identities: Full digest of the step that made each cache; keys of the order.
             mixture: Weights by name and step.
-            sequence_length: Tokens a row.
-            seed: Another seed, another order.
+            sequence_length: Tokens of a row.
+            seed: Key of the order.
             packing: What a row is made of.
-            policy: What makes shares of the weights, and of the losses seen so far.
-            replay: Sequences by identity that the update after so many finished ones takes, from the log of a run:
-                drawn instead of the mixture, so that any mesh sees the data that the run saw.
+            policy: Makes shares of the weights, and of the losses seen so far.
+            replay: Counts from the log of an earlier run, drawn instead of the mixture.
         """
-        self.sources = tuple(sorted(caches))
-        """Names by `source_index`."""
         check_sources(caches, identities, mixture, sequence_length)
-        self._identities = [identities[name] for name in self.sources]
-        self.index_of: dict[str, int] = {}
+        self._order = DataOrder(caches, identities, seed=seed, sequence_length=sequence_length, packing=packing)
+        self.sources = self._order.names
+        """Names by `source_index`."""
+        self.index_of = self._order.index_of
         """`source_index` of each identity."""
-        for index, identity in enumerate(self._identities):
-            self.index_of.setdefault(identity, index)
-        self._orders = [
-            SourceOrder(
-                name, caches[name], identities[name], seed=seed, sequence_length=sequence_length, packing=packing
-            )
-            for name in self.sources
-        ]
-        self.names = {self._identities[index]: self.sources[index] for index in self.index_of.values()}
-        """Name of each identity; of two names of one source, the first."""
+        self.names = {identity: self.sources[index] for identity, index in self.index_of.items()}
+        """Name of each identity; the first where a source has two."""
         limits = max_epochs_by_identity(policy, identities, mixture)
-        self._draws = Draws(
-            {identity: self._orders[index] for identity, index in self.index_of.items()},
-            identities,
-            mixture,
-            sequence_length,
-            seed,
-            packing=packing,
-            policy=policy,
-            max_epochs={} if replay else limits,
-            replay=replay,
-        )
-        self.policy = policy
-        self.lag_steps = self._draws.lag_steps
-        """A batch depends on the losses up to so many steps before it; 0: on none."""
-        self._sequence_length = sequence_length
-        self._packing: Packing = packing
-        self._seed = seed
+        self._sampler = SourceSampler(self._order, identities, mixture, policy=policy, max_epochs=limits, replay=replay)
+        self.lag_steps = self._sampler.lag_steps
+        """A batch depends on the losses up to this many steps before it; 0 means on none."""
 
     def batch(
         self,
@@ -112,12 +85,11 @@ class Loader:
         rows: Rows = slice(None),
         feedback: Callable[[int], BySource] | None = None,
         activity: Activity | None = None,
-    ) -> tuple[Batch, DataPosition]:
-        """The batch of the update that follows `step` finished ones, and the position after it.
+    ) -> tuple[LoadedBatch, DataPosition]:
+        """Return the batch of the update that follows `step` finished ones, and the position after it.
 
-        `rows` picks what this host reads, and nothing else is; the position is that of the whole batch whatever it
-        picks. A policy that learns asks `feedback` for the losses of earlier updates, each once and in order.
-        `activity` is told what is being done.
+        `rows` are the rows that this host reads; the position is that of the whole batch. A policy that learns asks
+        `feedback` for the losses of earlier updates, each once and in order. `activity` records what is being done.
         """
         steps = range(step, step + 1)
         return self.batches(position, steps, global_batch_size, rows=rows, feedback=feedback, activity=activity)[0]
@@ -131,31 +103,43 @@ class Loader:
         rows: Rows = slice(None),
         feedback: Callable[[int], BySource] | None = None,
         activity: Activity | None = None,
-    ) -> list[tuple[Batch, DataPosition]]:
-        """What `batch` would give for one of `steps` after the other, drawn and read together."""
+    ) -> list[tuple[LoadedBatch, DataPosition]]:
+        """Return what `batch` returns for each of `steps`, drawn and read together."""
         activity = activity or Activity()
-        plan, positions = self._plan(position, steps, global_batch_size, feedback, activity)
-        by_step = np.arange(len(plan.starts)).reshape(len(steps), global_batch_size)
-        tokens, segment_ids = self._read(plan, by_step[:, rows].reshape(-1), activity)
-        parts = (np.split(part, len(steps)) for part in (tokens, segment_ids, plan.source_index))
-        return [(Batch(*of_step), after) for *of_step, after in zip(*parts, positions, strict=True)]
+        found, positions = self.locate(position, steps, global_batch_size, feedback=feedback, activity=activity)
+        of_host = np.arange(len(found.starts)).reshape(len(steps), global_batch_size)[:, rows].reshape(-1)
+        tokens, segment_ids = self._order.read(RowLocations(*(part[of_host] for part in found)), activity)
+        parts = (np.split(part, len(steps)) for part in (tokens, segment_ids, found.source_index))
+        return [(LoadedBatch(*batch), after) for *batch, after in zip(*parts, positions, strict=True)]
 
-    def plan(
+    def locate(
         self,
         position: DataPosition,
-        step: int,
+        steps: range,
         global_batch_size: int,
         *,
         feedback: Callable[[int], BySource] | None = None,
         activity: Activity | None = None,
-    ) -> tuple[BatchPlan, DataPosition]:
-        """Which window each row is, without reading any."""
-        plan, (after,) = self._plan(
-            position, range(step, step + 1), global_batch_size, feedback, activity or Activity()
-        )
-        return plan, after
+    ) -> tuple[RowLocations, list[DataPosition]]:
+        """Return where the rows of the batches of `steps` lie, batch after batch, and the position after each."""
+        activity = activity or Activity()
+        self._check_position(position)
+        counts, positions, here = [], [], position
+        for step in steps:
+            of_batch, here = self._sampler.draw(here, step, global_batch_size, feedback, activity)
+            counts.append(of_batch)
+            positions.append(here)
+        slots = shuffled_slots(counts, seed=self._order.seed, first_step=steps.start)
+        source_index = np.array([self.index_of[identity] for identity in slots], np.int32)
+        draws = self._draws_of(source_index, position, here)
+        located = self._order.locate(source_index, draws, position.bookmarks, activity)
+        bookmarks = dict(position.bookmarks)
+        for number, of_batch in enumerate(counts):
+            bookmarks |= self._bookmarks(of_batch, positions[number].consumed, activity)
+            positions[number] = dataclasses.replace(positions[number], bookmarks=dict(bookmarks))
+        return located, positions
 
-    def left_out(
+    def skip_batches(
         self,
         position: DataPosition,
         step: int,
@@ -164,20 +148,19 @@ class Loader:
         *,
         activity: Activity | None = None,
     ) -> DataPosition:
-        """The position after so many batches that nobody takes, each drawn as that of `step`, without reading any.
+        """Return the position after skipping batches, each drawn as the batch of `step`; read nothing.
 
-        Carry, epochs and limits of epochs are those of batches that were taken. A policy that learns stands still: the
-        shares are those that it has at `step` by what it had learned before, and where it draws by chance, sequences
-        are allotted by them instead.
+        Skipped batches count for carry, epochs and limits of epochs. A policy that learns does not learn from them: its
+        shares stay those of `step`, and where it draws at random, sequences are allotted by its shares instead.
 
         Raises:
-            LoaderError: this replays the log of another run, which says what is drawn and nothing of what is not.
+            LoaderError: the loader replays the log of an earlier run.
         """
-        self._refuse_other_rows(position)
+        self._check_position(position)
         activity = activity or Activity()
-        after = self._draws.left_out(position, step, global_batch_size, num_batches, activity)
-        gone = {identity: count - position.consumed.get(identity, 0) for identity, count in after.consumed.items()}
-        bookmarks = self._bookmarks(gone, after.consumed, activity, known=position.bookmarks)
+        after = self._sampler.skip(position, step, global_batch_size, num_batches, activity)
+        skipped = {identity: count - position.consumed.get(identity, 0) for identity, count in after.consumed.items()}
+        bookmarks = self._bookmarks(skipped, after.consumed, activity, known=position.bookmarks)
         return dataclasses.replace(after, bookmarks=position.bookmarks | bookmarks)
 
     def prefetched(
@@ -190,26 +173,25 @@ class Loader:
         rows: Rows = slice(None),
         feedback: Feedback | None = None,
         while_waiting: Callable[[], None] = lambda: None,
-    ) -> "Prefetch[tuple[int, Batch, DataPosition]]":
-        """`(step, batch, position after it)` for each of `steps`, read ahead by a thread; close it when done.
+    ) -> "Prefetch[tuple[int, LoadedBatch, DataPosition]]":
+        """Return an iterator of `(step, batch, position after it)`, read ahead by a thread; close it when done.
 
-        At most `depth` batches wait to be taken. Use it as a context manager, or call `close`. `while_waiting` is
-        called in the reader's thread now and then while it waits.
+        At most `depth` batches are ready and not taken. The reader calls `while_waiting` now and then while it waits.
         """
         activity = Activity()
 
-        def produce() -> Iterator[tuple[int, Batch, DataPosition]]:
+        def produce() -> Iterator[tuple[int, LoadedBatch, DataPosition]]:
             here, ahead = position, steps
-            num_alone = 1  # nobody waits for the others before the first is there
+            num_alone = 1  # the first batch is made alone: the reader waits for it
             while ahead:
-                now = ahead[: 1 if num_alone else self._most_steps_together(global_batch_size)]
+                now = ahead[: 1 if num_alone else self._steps_together(global_batch_size)]
                 try:
                     made = self.batches(here, now, global_batch_size, rows=rows, feedback=feedback, activity=activity)
                 except Exception as error:
                     if len(now) == 1:
                         raise
-                    # What goes wrong with one of them is raised when that one's turn comes.
-                    logger.warning("steps %d to %d are read one at a time: %r", now[0], now[-1], error)
+                    # Read one at a time, so that the error is raised at the step that it belongs to.
+                    logger.warning("reading steps %d to %d one at a time after %r", now[0], now[-1], error)
                     num_alone = len(now)
                     continue
                 for step, (batch, after) in zip(now, made, strict=True):
@@ -218,55 +200,34 @@ class Loader:
                 ahead = ahead[len(now) :]
                 num_alone = max(num_alone - 1, 0)
 
-        # Who waits for losses that nobody will publish must be let go before the thread is waited for.
+        # Closing must release a thread that waits for losses which will not come.
         unblock = feedback.close if feedback is not None else lambda: None
         return Prefetch(produce(), depth, unblock=unblock, activity=activity, while_waiting=while_waiting)
 
     def consumed_by_name(self, position: DataPosition) -> dict[str, int]:
-        """Sequences drawn so far by name, for logs and plots; zero for a source that was never drawn."""
-        return {
-            name: position.consumed.get(identity, 0)
-            for name, identity in zip(self.sources, self._identities, strict=True)
-        }
+        """Return the sequences drawn so far by the name of their source."""
+        return {name: position.consumed.get(identity, 0) for identity, name in self.names.items()}
 
     def exhausted(self, position: DataPosition) -> set[str]:
-        """Names of the sources that have given all that the policy lets them."""
-        return {self.names[identity] for identity in self._draws.exhausted(position)}
+        """Return the names of the sources that have given all that the policy allows."""
+        return {self.names[identity] for identity in self._sampler.exhausted(position)}
 
-    def _most_steps_together(self, global_batch_size: int) -> int:
-        # Not where a later step waits for what an earlier one need not wait for: losses, or the end of a cache.
-        if self.lag_steps or not all(order.source.is_whole for order in self._orders):
+    def _steps_together(self, global_batch_size: int) -> int:
+        # Alone where a later step may wait for losses or for unbuilt blocks that an earlier one does not need.
+        if self.lag_steps or not self._order.is_whole:
             return 1
         return max(1, ROWS_READ_TOGETHER // global_batch_size)
 
-    def _plan(
-        self,
-        position: DataPosition,
-        steps: range,
-        global_batch_size: int,
-        feedback: Callable[[int], BySource] | None,
-        activity: Activity,
-    ) -> tuple[BatchPlan, list[DataPosition]]:
-        """The rows of all `steps`, one batch after the other, and the position after each."""
-        self._refuse_other_rows(position)
-        allotted, positions, here = [], [], position
-        for step in steps:
-            counts, here = self._draws.of_batch(here, step, global_batch_size, feedback, activity)
-            allotted.append(counts)
-            positions.append(here)
-        slots = shuffled_slots(allotted, seed=self._seed, first_step=steps.start)
-        source_index = np.array([self.index_of[identity] for identity in slots], np.int32)
-        # The k-th row of a source takes the source's k-th next sequence.
-        drawn = np.zeros(len(slots), np.int64)
-        for identity in set(slots):
-            first, last = (where.consumed.get(identity, 0) for where in (position, here))
-            drawn[source_index == self.index_of[identity]] = np.arange(first, last)
-        located, places, starts = self._located(source_index, drawn, position.bookmarks, activity)
-        bookmarks = dict(position.bookmarks)
-        for number, counts in enumerate(allotted):
-            bookmarks |= self._bookmarks(counts, positions[number].consumed, activity)
-            positions[number] = dataclasses.replace(positions[number], bookmarks=dict(bookmarks))
-        return BatchPlan(source_index, located.blocks, places, starts, located.data_epochs), positions
+    def _draws_of(
+        self, source_index: Int64[np.ndarray, "n"], before: DataPosition, after: DataPosition
+    ) -> Int64[np.ndarray, "n"]:
+        """Return the number of each row's draw: the k-th row of a source takes the source's k-th next sequence."""
+        draws = np.empty(len(source_index), np.int64)
+        for identity, index in self.index_of.items():
+            first, last = (position.consumed.get(identity, 0) for position in (before, after))
+            if last > first:
+                draws[source_index == index] = np.arange(first, last)
+        return draws
 
     def _bookmarks(
         self,
@@ -278,60 +239,21 @@ class Loader:
     ) -> dict[str, Bookmark]:
         found = {}
         for identity, count in counts.items():
-            order = self._orders[self.index_of[identity]]
-            if count and (bookmark := order.bookmark(consumed[identity] - 1, activity, known.get(identity))):
+            if count and (
+                bookmark := self._order.bookmark(identity, consumed[identity] - 1, activity, known.get(identity))
+            ):
                 found[identity] = bookmark
         return found
 
-    def _refuse_other_rows(self, position: DataPosition) -> None:
-        """A position counts rows; of which length and packing it must know as soon as it has counted one."""
+    def _check_position(self, position: DataPosition) -> None:
         for name, now, what in (
-            ("sequence_length", self._sequence_length, "sequences of another length"),
-            ("packing", self._packing, "rows that were packed otherwise"),
+            ("sequence_length", self._order.sequence_length, "sequences of another length"),
+            ("packing", self._order.packing, "rows of another packing"),
         ):
             recorded = getattr(position, name)
             if recorded != now and (recorded is not None or position.consumed):
                 raise LoaderError(
-                    f"position.{name}: recorded: {recorded}; now: {now}. The position counts {what}, or does not say "
-                    f"which, so it would point at other text. Keep the {name.replace('_', ' ')}, or start the data "
-                    'afresh with restore="weights_and_optimizer".'
+                    f"position.{name}: recorded: {recorded}; now: {now}. The position counts {what}, so it would point "
+                    f"at other text. Keep the {name.replace('_', ' ')}, or restart the data with "
+                    'restore="weights_and_optimizer".'
                 )
-
-    def _located(
-        self,
-        source_index: Int32[np.ndarray, "batch"],
-        drawn: Int64[np.ndarray, "batch"],
-        bookmarks: Mapping[str, Bookmark],
-        activity: Activity,
-    ) -> tuple[Slots, Int64[np.ndarray, "batch"], Int64[np.ndarray, "batch"]]:
-        """Slots, places in their blocks and positions of the `drawn`-th sequences of their sources."""
-        slots = Slots(*(np.empty(len(drawn), dtype) for dtype in (np.int64, np.int64, np.int64, np.uint64, np.int64)))
-        where = {index: source_index == index for index in np.unique(source_index).tolist()}
-        for index, rows in where.items():
-            try:
-                found = self._orders[index].slots(drawn[rows], activity, bookmarks.get(self._identities[index]))
-            except EmptySourceError as error:
-                raise LoaderError(str(error)) from error
-            for whole, part in zip(slots, found, strict=True):
-                whole[rows] = part
-        places = permuted(slots.indices, sizes=slots.sizes, keys=slots.keys)
-        starts = np.empty_like(drawn)
-        for index, rows in where.items():
-            starts[rows] = self._orders[index].starts(Slots(*(part[rows] for part in slots)), places[rows], activity)
-        return slots, places, starts
-
-    def _read(
-        self, plan: BatchPlan, rows: Int64[np.ndarray, "rows"], activity: Activity
-    ) -> tuple[Int32[np.ndarray, "rows sequence"], Int32[np.ndarray, "rows sequence"]]:
-        """Tokens and segment ids."""
-        source_index, blocks, places, starts = (
-            part[rows] for part in (plan.source_index, plan.blocks, plan.places, plan.starts)
-        )
-        tokens = np.empty((len(starts), self._sequence_length), np.int32)
-        segment_ids = np.empty_like(tokens)
-        for index in np.unique(source_index).tolist():
-            where = source_index == index
-            tokens[where], segment_ids[where] = self._orders[index].read(
-                blocks[where], places[where], starts[where], activity
-            )
-        return tokens, segment_ids

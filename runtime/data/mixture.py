@@ -1,4 +1,4 @@
-"""Mixture: the share of each source, at any step; a plain value without JAX, so that a plan can read it."""
+"""Mixture: the share of each source at any step; a plain value without JAX, so that a plan can read it."""
 
 import dataclasses
 import itertools
@@ -9,7 +9,7 @@ from runtime.data.shares import apportioned
 
 @dataclasses.dataclass(frozen=True)
 class MixtureSegment:
-    """From `start_step` on, sequences are drawn from the sources in proportion to `weights`."""
+    """Weights of the sources from `start_step` on."""
 
     start_step: int
     weights: dict[str, float]
@@ -22,24 +22,25 @@ class MixtureSegment:
             if not (isinstance(weight, int | float) and math.isfinite(weight) and weight > 0):
                 raise ValueError(
                     f"MixtureSegment.weights[{source!r}] is {weight!r}; a weight is a finite number above zero. "
-                    "Leave a source out instead of giving it no weight."
+                    "Leave the source out instead."
                 )
+        # Checked here and not in the loader, which may reach this segment after weeks.
         for source, share in apportioned(self.weights).items():
-            if not share:  # found here and not by the loader, which may come to this segment after weeks
+            if not share:
                 raise ValueError(
                     f"MixtureSegment.weights[{source!r}] is {self.weights[source]:g}, less than 1 / 2**60 of the "
-                    "mixture: no run is long enough to draw it; leave the source out."
+                    "mixture, which no run is long enough to draw. Leave the source out."
                 )
 
     def shares(self) -> dict[str, float]:
-        """Weights scaled to sum to one."""
+        """Return the weights scaled to sum to one."""
         total = math.fsum(self.weights.values())
         return {source: weight / total for source, weight in self.weights.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class MixtureSchedule:
-    """Weights that may change at any step; a change takes effect at its `start_step` and never before."""
+    """Weights that may change at any step; a change takes effect at its `start_step`."""
 
     segments: tuple[MixtureSegment, ...]
 
@@ -47,8 +48,8 @@ class MixtureSchedule:
         starts = [segment.start_step for segment in self.segments]
         if not starts:
             raise ValueError(
-                "MixtureSchedule.segments is empty, so that nothing would be drawn; write at least one segment, the "
-                'first from step 0: {"start_step": 0, "weights": {SOURCE: WEIGHT}}.'
+                "MixtureSchedule.segments is empty; write at least one segment, the first from step 0: "
+                '{"start_step": 0, "weights": {SOURCE: WEIGHT}}.'
             )
         if starts[0] != 0:
             raise ValueError(f"MixtureSchedule.segments begin at steps {starts}; the first must begin at step 0.")
@@ -57,15 +58,15 @@ class MixtureSchedule:
 
     @classmethod
     def constant(cls, weights: dict[str, float]) -> "MixtureSchedule":
-        """The same weights at every step."""
+        """Return a schedule with the same weights at every step."""
         return cls((MixtureSegment(0, weights),))
 
     def segment_at(self, step: int) -> MixtureSegment:
-        """The segment in force for the update that follows `step` finished ones."""
+        """Return the segment in force for the update that follows `step` finished ones."""
         return next(segment for segment in reversed(self.segments) if step >= segment.start_step)
 
     def shares_at(self, step: int) -> dict[str, float]:
-        """Share of each source at `step`, summing to one."""
+        """Return the share of each source at `step`, summing to one."""
         return self.segment_at(step).shares()
 
     @property

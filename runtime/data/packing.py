@@ -3,9 +3,5 @@
 from typing import Literal
 
 Packing = Literal["concatenate", "whole_documents"]
-"""concatenate: a row is any stretch of the source, and begins in the middle of a document more often than not.
-whole_documents: a row holds whole documents (best_fit.py) and, behind them, padding."""
-
-
-class EmptySourceError(ValueError):
-    """A source that has not a single row."""
+"""concatenate: a row is any stretch of the source and usually begins inside a document.
+whole_documents: a row holds whole documents (best_fit.py), then padding."""

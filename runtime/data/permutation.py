@@ -1,9 +1,9 @@
-"""Permutation: the place of any index in a shuffled order, O(1), from a key alone.
+"""Permutation: the place of any index in a shuffled order, in O(1), from a key alone.
 
-An alternating Feistel network over the smallest power of two that holds the size; a place outside is
-walked on until it falls inside (cycle-walking, Black and Rogaway 2002), two walks at most on average.
-The round function is a full 64-bit mixer (splitmix64's finaliser), whose every output bit depends on every
-input bit: linear or affine rounds leave bits that never meet, and an order that is too even to be random.
+An alternating Feistel network over the smallest power of two that holds the size; a place outside is permuted again
+until it falls inside (cycle-walking, Black and Rogaway 2002), at most twice on average. The round function is a full
+64-bit mixer (splitmix64's finaliser): every output bit depends on every input bit. Linear or affine rounds leave bits
+that never meet, and an order too even to be random.
 """
 
 import hashlib
@@ -12,14 +12,14 @@ import numpy as np
 from jaxtyping import Int64, UInt64
 
 ROUNDS = 16
-"""Enough for halves of one or two bits too; large domains look random from six on."""
+"""Enough even for halves of one or two bits; large domains look random from six rounds on."""
 
 GOLDEN = 0x9E3779B97F4A7C15
 WORD = (1 << 64) - 1
 
 
 def key_of(*parts: int | str) -> int:
-    """A 64-bit key from numbers and words, the same in every process; order and type of parts count."""
+    """Return a 64-bit key made of numbers and words, the same in every process; order and type of parts count."""
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
@@ -27,10 +27,10 @@ def key_of(*parts: int | str) -> int:
 def permuted(
     indices: Int64[np.ndarray, "n"], *, sizes: Int64[np.ndarray, "n"], keys: UInt64[np.ndarray, "n"]
 ) -> Int64[np.ndarray, "n"]:
-    """Place of `indices[i]` in the order of `sizes[i]` items under `keys[i]`.
+    """Return the place of `indices[i]` in the order of `sizes[i]` items under `keys[i]`.
 
-    For one size and key a bijection of [0, size). Sizes and keys go element by element so that the rows of
-    a batch, whatever their sources, take one pass.
+    For one size and key it is a bijection of [0, size). Sizes and keys are per element, so that all rows of a batch
+    take one pass, whatever their sources.
     """
     if np.any(indices < 0) or np.any(indices >= sizes):
         bad = int(np.flatnonzero((indices < 0) | (indices >= sizes))[0])
@@ -49,7 +49,7 @@ def permuted(
 
 
 def mixed(words: UInt64[np.ndarray, "n"]) -> UInt64[np.ndarray, "n"]:
-    """splitmix64's finaliser (Steele, Lea and Flood 2014): a bijection of 64-bit words with full avalanche."""
+    """Return splitmix64's finaliser (Steele, Lea and Flood 2014): a bijection of words with full avalanche; 0 to 0."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
@@ -63,7 +63,7 @@ def _feistel(
     low_mask = (np.uint64(1) << low_bits) - np.uint64(1)
     high, low = values >> low_bits, values & low_mask
     for number in range(0, ROUNDS, 2):
-        # Each half is changed by a function of the other alone, so each round undoes itself: a bijection.
+        # A function of one half changes the other, so each round undoes itself: a bijection.
         high = high ^ (_round(low, keys, number) & high_mask)
         low = low ^ (_round(high, keys, number + 1) & low_mask)
     return (high << low_bits) | low

@@ -1,4 +1,4 @@
-"""Prefetch: an iterator that a thread keeps ahead of its reader, and that says how long the reader waited, and why."""
+"""Prefetch: an iterator that a thread keeps ahead of its reader; it measures how long the reader waits, and why."""
 
 import queue
 import threading
@@ -12,16 +12,16 @@ from runtime.data.activity import Activity
 Item = TypeVar("Item")
 
 POLL_SECONDS = 0.1
-"""How often a thread that waits looks whether it was asked to stop."""
-HEAR_SECONDS = 2.0
-"""After so long, and each time again, a reader that waits calls `while_waiting`."""
+"""How often a waiting thread checks whether it should stop."""
+CALL_BACK_SECONDS = 2.0
+"""How often a waiting reader calls `while_waiting`."""
 
 
 class Prefetch(Generic[Item]):
     """Items of `source` in order, at most `depth` of them made and not yet taken.
 
-    What `source` raises is raised by `next` at its place in the order. `close` (or leaving the `with` block)
-    stops the thread and waits for it.
+    An error of `source` is raised by `next` at its place in the order. `close`, or leaving the `with` block, stops the
+    thread and waits for it.
     """
 
     def __init__(
@@ -33,21 +33,21 @@ class Prefetch(Generic[Item]):
         activity: Activity | None = None,
         while_waiting: Callable[[], None] = lambda: None,
     ) -> None:
-        """Starts the thread.
+        """Start the thread.
 
         Args:
             source: Makes the items, in the thread.
-            depth: How many may wait to be taken.
-            unblock: Called when the thread is to end; must make `source` stop waiting for anything.
-            activity: What `source` says it is doing, for the causes of waits.
-            while_waiting: Called now and then in the reader's thread while it waits; what it raises, `next` raises.
+            depth: Most items that may wait to be taken.
+            unblock: Called when the thread should end; must make `source` stop waiting.
+            activity: What `source` records its activity in, for the causes of waits.
+            while_waiting: Called now and then by a waiting reader, in its own thread; `next` raises its errors.
         """
         if depth < 1:
-            raise ValueError(f"depth is {depth}; a thread that may not be ahead by one cannot run at all.")
+            raise ValueError(f"depth is {depth}; use at least 1.")
         self.last_wait_seconds = 0.0
         """Time that the reader spent in `next` for the item that it took last."""
         self.last_wait_causes: dict[str, float] = {}
-        """Seconds of that wait by what the thread was doing."""
+        """Seconds of that wait by the thread's activity."""
         self._unblock = unblock
         self._activity = activity or Activity()
         self._while_waiting = while_waiting
@@ -77,7 +77,7 @@ class Prefetch(Generic[Item]):
         raise StopIteration
 
     def close(self) -> None:
-        """Stops the thread and waits until it is gone; may be called twice."""
+        """Stop the thread and wait until it has ended; may be called twice."""
         self._stop.set()
         self._activity.stop()
         self._unblock()
@@ -97,7 +97,7 @@ class Prefetch(Generic[Item]):
                 if not self._put("item", item):
                     return
             self._put("end", None)
-        except BaseException as error:  # whatever it is, it belongs to the reader
+        except BaseException as error:  # every kind belongs to the reader
             self._put("error", error)
 
     def _put(self, kind: str, value: object) -> bool:
@@ -118,6 +118,6 @@ class Prefetch(Generic[Item]):
                 polls += 1
                 if self._stop.is_set():  # closed from another thread
                     return "end", None
-                if polls * POLL_SECONDS >= HEAR_SECONDS:
+                if polls * POLL_SECONDS >= CALL_BACK_SECONDS:
                     polls = 0
                     self._while_waiting()

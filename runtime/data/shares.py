@@ -1,4 +1,4 @@
-"""Shares: whole numbers that sum to a whole, so that nothing drifts and every host has the same ones. No NumPy."""
+"""Shares: integers that sum to a fixed whole, so that nothing drifts and every host has the same ones. No NumPy."""
 
 import math
 from collections.abc import Mapping
@@ -9,9 +9,9 @@ WHOLE = 1 << 60
 
 
 def apportioned(weights: Mapping[str, float | Fraction], total: int = WHOLE) -> dict[str, int]:
-    """`total` in proportion to `weights`, to the last unit: largest remainder first, equal ones by name.
+    """Split `total` in proportion to `weights`, to the last unit: largest remainder first, equal ones by name.
 
-    Weights are not negative and not all zero; each is taken as exactly the number that it is.
+    Weights are not negative and not all zero; each counts as the exact number that it is.
     """
     ratios = {name: weight.as_integer_ratio() for name, weight in sorted(weights.items())}
     common = math.lcm(*(below for _, below in ratios.values()))

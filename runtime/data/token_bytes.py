@@ -1,8 +1,7 @@
 """Token bytes: how many bytes of text each token id stands for, exactly.
 
-Decoding a token to text and measuring that is wrong: half a UTF-8 character decodes to U+FFFD, three bytes
-for one, and bits per byte come out three times too good on Japanese. Here the bytes are counted before
-they become characters: a token's piece is turned back into the bytes it was made of.
+Decoding a token to text and measuring that is wrong: half a UTF-8 character decodes to U+FFFD, three bytes for one, and
+bits per byte come out three times too good on Japanese. So pieces are turned back into their bytes.
 """
 
 import json
@@ -14,7 +13,7 @@ from jaxtyping import Int32
 
 BYTE_FALLBACK = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 SPACE_MARK = "\u2581"
-"""What SentencePiece and its Metaspace twin write for a space."""
+"""SentencePiece and Metaspace write it for a space."""
 
 
 class TokenBytesError(ValueError):
@@ -22,13 +21,15 @@ class TokenBytesError(ValueError):
 
 
 def token_bytes(tokenizer_json: str) -> Int32[np.ndarray, "vocab_size"]:
-    """Bytes of each id of a `tokenizer.json`; special tokens and ids without a piece have none.
+    """Return the bytes of each id of a `tokenizer.json`; special tokens and ids without a piece have none.
 
-    Added tokens that are not special stand for text and count their own UTF-8 bytes. The sum over an
-    encoded document is its UTF-8 length wherever the tokenizer is lossless (no normaliser, no added space).
+    Added tokens that are not special stand for text and count their own UTF-8 bytes. The sum over an encoded document
+    is its UTF-8 length wherever the tokenizer is lossless (no normaliser, no added space).
     """
     document = json.loads(tokenizer_json)
-    vocabulary = _vocabulary(document["model"])
+    vocabulary = document["model"]["vocab"]
+    if isinstance(vocabulary, list):  # Unigram: [piece, score] by id
+        vocabulary = {piece: index for index, (piece, _) in enumerate(vocabulary)}
     added = document.get("added_tokens") or []
     size = 1 + max([*vocabulary.values(), *(token["id"] for token in added)])
     lengths = np.zeros(size, np.int32)
@@ -44,36 +45,24 @@ def token_bytes(tokenizer_json: str) -> Int32[np.ndarray, "vocab_size"]:
 
 
 def byte_alphabet() -> dict[str, int]:
-    """The printable character that byte-level BPE writes for each of the 256 bytes (GPT-2's table)."""
+    """Return the byte of each printable character that byte-level BPE writes for one (GPT-2's table)."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     alphabet = {chr(byte): byte for byte in printable}
     return alphabet | {chr(256 + offset): byte for offset, byte in enumerate(others)}
 
 
-def _vocabulary(model: dict) -> dict[str, int]:
-    vocabulary = model["vocab"]
-    if isinstance(vocabulary, list):  # Unigram: [piece, score] by id
-        return {piece: index for index, (piece, _) in enumerate(vocabulary)}
-    return vocabulary
-
-
 def _measure(document: dict) -> Callable[[str], int]:
     parts = _kinds(document.get("decoder")) | _kinds(document.get("pre_tokenizer"))
     if "ByteLevel" in parts:
         alphabet = byte_alphabet()
-
-        def byte_level(piece: str) -> int:
-            if any(character not in alphabet for character in piece):
-                return len(piece.encode())  # an added token that the vocabulary lists too
-            return len(piece)
-
-        return byte_level
+        # A piece with other characters is an added token that the vocabulary lists too.
+        return lambda piece: len(piece) if all(each in alphabet for each in piece) else len(piece.encode())
     if "ByteFallback" in parts or document["model"].get("byte_fallback") or "Metaspace" in parts:
         return lambda piece: 1 if BYTE_FALLBACK.fullmatch(piece) else len(piece.replace(SPACE_MARK, " ").encode())
     raise TokenBytesError(
-        f"tokenizer.json: decoder and pre-tokenizer are {sorted(parts)}; pieces turn back into bytes for ByteLevel, "
-        "ByteFallback and Metaspace only, so bits per byte could not be exact. Use a byte-level BPE tokenizer."
+        f"tokenizer.json: decoder and pre-tokenizer are {sorted(parts)}; only pieces of ByteLevel, ByteFallback and "
+        "Metaspace turn back into bytes, which bits per byte needs. Use a byte-level BPE tokenizer."
     )
 
 

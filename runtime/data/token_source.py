@@ -1,4 +1,4 @@
-"""TokenSource: what rows are read from, whole or still being built."""
+"""Token source: what rows are read from, a finished `TokenCache` or a `GrowingCache`."""
 
 from typing import Protocol
 
@@ -9,33 +9,38 @@ from runtime.data.activity import Activity
 from runtime.data.cache import TokenFormat
 
 
+class LoaderError(ValueError):
+    """A loader cannot give what its mixture asks for; the message names the source and the fix."""
+
+
 class TokenSource(Protocol):
-    """What rows are read from: a `TokenCache`, or a `GrowingCache`."""
+    """Tokens in blocks, of which more may still be built."""
 
     format: TokenFormat
     vocab_size: int
     eos_token_id: int
     is_whole: bool
+    """Whether all blocks are built."""
 
     @property
     def block_ends(self) -> tuple[int, ...]:
-        """For each block that is there, the position behind its last token."""
+        """Position after the last token of each block."""
         ...
 
     def grow(self, activity: Activity) -> None:
-        """Waits for more blocks, or for `is_whole`."""
+        """Wait for more blocks, or for `is_whole`."""
         ...
 
     def read_spans(
         self, starts: Int64[np.ndarray, "n"], lengths: Int64[np.ndarray, "n"]
     ) -> Integer[np.ndarray, "sum_of_lengths"]:
-        """The tokens of each span, one span after the other; none reaches over the end of its block."""
+        """Return the tokens of each span, one span after the other; none crosses the end of its block."""
         ...
 
     def num_documents_of(self, block: int) -> int:
-        """Documents of a block."""
+        """Return the number of documents of a block."""
         ...
 
     def document_ends(self, block: int, first: int, last: int) -> Int64[np.ndarray, "documents"]:
-        """Where the documents `first` to `last` of a block end, as positions in the source."""
+        """Return where the documents `first` to `last` of a block end, as positions in the source."""
         ...

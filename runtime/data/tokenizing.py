@@ -1,4 +1,4 @@
-"""Tokenizing: one shard of documents in, its tokens out, split into training and validation by the text."""
+"""Tokenizing: one shard of documents to its tokens, split into training and validation by the text."""
 
 import dataclasses
 import hashlib
@@ -19,36 +19,35 @@ from runtime.text.documents import Document, read_batches
 
 SPLITS = ("train", "validation")
 BATCH_BYTES = 4 << 20
-"""Text that is encoded at once: enough for every core, little enough to hold many such."""
-
-COUNTED_AT_ONCE = 1 << 15
-"""Tokens: what is made of them in between stays in the cache of a core."""
+"""Text that is encoded together: enough for every core, and several batches fit in memory."""
+COUNTED_TOGETHER = 1 << 15
+"""Tokens whose intermediate results stay in the cache of a core."""
 
 
 @dataclass(frozen=True)
 class SplitShard:
-    """What one shard of documents became."""
+    """The result of tokenizing one shard of documents."""
 
     train: ShardRecord
     validation: ShardRecord
     counts: ShardCounts
 
     def to_json(self) -> dict:
-        """As JSON data; `from_json` is its inverse."""
+        """Return the result as JSON data; `from_json` is the inverse."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, document: dict) -> "SplitShard":
-        """From what `to_json` gave."""
+        """Return the result that `to_json` wrote."""
         train, validation = (ShardRecord(**document[split]) for split in SPLITS)
         return cls(train, validation, ShardCounts(**document["counts"]))
 
 
 def is_validation(text: bytes, validation_share: float) -> bool:
-    """Whether a document is held out: by the hash of its text (UTF-8) alone, so that every copy of it is, too.
+    """Return whether a document is held out, by the hash of its text (UTF-8) alone.
 
-    By its id, the tempting way, a text that two sources hold, or one source twice, would be measured by one copy and
-    trained on by the other.
+    Every copy of a text is in the same split. By its id, a text that two sources hold, or one source twice, could be
+    measured in one copy and trained on in the other.
     """
     place = int.from_bytes(hashlib.sha256(b"validation\x00" + text).digest()[:8], "big")
     return place < int(validation_share * 2**64)
@@ -57,10 +56,10 @@ def is_validation(text: bytes, validation_share: float) -> bool:
 def tokenize_shard(
     source: str, path: str, relative_path: str, encoder: Encoder, token_format: TokenFormat, validation_share: float
 ) -> SplitShard:
-    """Tokenizes one shard of documents into `{path}/train` and `{path}/validation`.
+    """Tokenize one shard of documents into `{path}/train` and `{path}/validation`.
 
-    `relative_path` is where the caches' manifests find `path`. The bytes depend on the arguments' contents
-    alone, and memory does not grow with the shard.
+    `relative_path` is the place of `path` as seen from the caches' manifests. The bytes depend only on the contents of
+    the arguments, and memory does not grow with the shard.
     """
     writers = {split: ShardWriter(f"{path}/{split}", token_format) for split in SPLITS}
     numbers = dict.fromkeys((name for name in asdict(ShardCounts()) if name != "fingerprint"), 0)
@@ -69,14 +68,14 @@ def tokenize_shard(
         held_out = [is_validation(text, validation_share) for text in data]
         written = []
         for split, writer in writers.items():
-            chosen = [index for index, held in enumerate(held_out) if held == (split == "validation")]
+            chosen = [index for index, is_held_out in enumerate(held_out) if is_held_out == (split == "validation")]
             num_bytes = sum(len(data[index]) for index in chosen)
             written.append(writer.add([encoded[index] for index in chosen], num_bytes=num_bytes))
         for name, value in _counts(documents, data, encoded, written, encoder).items():
             numbers[name] += value
     records = {split: writers[split].close(f"{relative_path}/{split}") for split in SPLITS}
     for split, record in records.items():
-        for name, value in _read_back(f"{path}/{split}", record, token_format).items():
+        for name, value in _count_specials(f"{path}/{split}", record, token_format).items():
             numbers[name] += value
     train, validation = records["train"], records["validation"]
     checksums = f"{train.num_tokens}:{train.tokens_crc32c}:{validation.num_tokens}:{validation.tokens_crc32c}"
@@ -84,9 +83,9 @@ def tokenize_shard(
 
 
 def shard_blocks(num_shards: int, shards_per_block: int | None) -> list[list[int]]:
-    """Numbers of the shards of documents that make each block of the cache; None for all of them in one.
+    """Return the numbers of the shards of each block of the cache; None for one block.
 
-    Drawn at random, the same for equal numbers, so that a block of a source that is sorted (by date, by site) is a
+    Shards are drawn at random, the same for equal arguments, so that a block of a sorted source (by date, by site) is a
     sample of it all.
     """
     numbers = np.arange(num_shards)
@@ -97,26 +96,26 @@ def shard_blocks(num_shards: int, shards_per_block: int | None) -> list[list[int
     return [order[start : start + shards_per_block].tolist() for start in range(0, num_shards, shards_per_block)]
 
 
-class WholeBlocks:
-    """Says which blocks have become whole, in their order; told of a shard at a time, in any order."""
+class FinishedBlocks:
+    """Collects finished shards, in any order, and gives out whole blocks in their order."""
 
     def __init__(self, blocks: Sequence[Sequence[int]]) -> None:
-        """`blocks` as `shard_blocks` gives them; shards are told by their place in this order."""
+        """Take the blocks of `shard_blocks`; a shard is named by its place in their order."""
         self._block_of = [block for block, numbers in enumerate(blocks) for _ in numbers]
-        self._missing = [len(numbers) for numbers in blocks]
-        ends = np.cumsum([0, *self._missing]).tolist()
+        self._num_missing = [len(numbers) for numbers in blocks]
+        ends = np.cumsum([0, *self._num_missing]).tolist()
         self._places = [range(begin, end) for begin, end in itertools.pairwise(ends)]
         self._shards: dict[int, SplitShard] = {}
         self._num_whole = 0
 
-    def finished(self, place: int, shard: SplitShard) -> Iterator[tuple[int, list[SplitShard]]]:
-        """Number (from 1) and shards of each block that is whole now, as are all before it, and was not before.
+    def add(self, place: int, shard: SplitShard) -> Iterator[tuple[int, list[SplitShard]]]:
+        """Yield number (from 1) and shards of each block that is now whole, with all blocks before it.
 
-        A shard costs the same however many there are: none is looked at again before its block is given out.
+        A shard costs the same however many there are.
         """
         self._shards[place] = shard
-        self._missing[self._block_of[place]] -= 1
-        while self._num_whole < len(self._missing) and not self._missing[self._num_whole]:
+        self._num_missing[self._block_of[place]] -= 1
+        while self._num_whole < len(self._num_missing) and not self._num_missing[self._num_whole]:
             block = self._num_whole
             self._num_whole += 1
             yield block + 1, [self._shards[place] for place in self._places[block]]
@@ -125,20 +124,14 @@ class WholeBlocks:
 def write_block(
     folder: str, token_format: TokenFormat, shards: Sequence[SplitShard], lengths: np.ndarray, documents_digest: str
 ) -> tuple[TokenCache, TokenCache]:
-    """Makes the caches of one block, two folders below those of the whole, which may be empty."""
+    """Write the caches of one block, two folders below those of the whole; one may be empty."""
     caches = []
     for split in SPLITS:
         records = [getattr(shard, split) for shard in shards]
         records = [dataclasses.replace(record, path=f"../../{record.path}") for record in records]
-        finish_cache(
-            f"{folder}/{split}",
-            token_format,
-            [records],
-            lengths,
-            documents_digest=documents_digest,
-            may_be_empty=True,
-        )
-        caches.append(TokenCache.open(f"{folder}/{split}"))
+        path = f"{folder}/{split}"
+        finish_cache(path, token_format, [records], lengths, documents_digest=documents_digest, may_be_empty=True)
+        caches.append(TokenCache.open(path))
     return caches[0], caches[1]
 
 
@@ -150,21 +143,20 @@ def write_split(
     lengths: np.ndarray,
     documents_digest: str,
 ) -> TokenCache:
-    """Makes the cache of one split, `{folder}/{split}`, of the finished shards of its blocks; returns it opened."""
-    shards = [shard for block in blocks for shard in block]
+    """Write the cache of one split, `{folder}/{split}`, over the finished shards of its blocks; return it opened."""
     records: list[list[ShardRecord]] = [[getattr(shard, split) for shard in block] for block in blocks]
-    if not any(getattr(shard, split).num_documents for shard in shards):
-        total = sum(shard.counts.num_documents for shard in shards)
+    if not any(record.num_documents for block in records for record in block):
+        total = sum(shard.counts.num_documents for block in blocks for shard in block)
         raise CacheError(
-            f"{folder}/{split}: none of the {total} documents fall into this split, which is drawn by the hash of "
-            "their texts. Change `validation_share`, or split the source into more documents."
+            f"{folder}/{split}: none of the {total} documents fall into this split, which the hash of their texts "
+            "decides. Change `validation_share`, or split the source into more documents."
         )
     finish_cache(f"{folder}/{split}", token_format, records, lengths, documents_digest=documents_digest)
     return TokenCache.open(f"{folder}/{split}")
 
 
 def _encoded(source: str, encoder: Encoder) -> Iterator[tuple[list[Document], list[np.ndarray]]]:
-    """Documents and their ids, a batch at a time; the next batch is encoded while this one is written."""
+    """Yield documents and their ids, a batch at a time; the next batch is encoded while the caller writes this one."""
 
     def encode(documents: list[Document]) -> list[np.ndarray]:
         return encoder.encode([document.text for document in documents], names=[document.id for document in documents])
@@ -203,9 +195,9 @@ def _counts(
 ) -> dict[str, int]:
     token_bytes = num_unknown = 0
     for tokens in written:
-        for begin in range(0, len(tokens), COUNTED_AT_ONCE):
-            part = tokens[begin : begin + COUNTED_AT_ONCE]
-            token_bytes += int(encoder.token_bytes[part].sum(dtype=np.int64))  # of BOS and EOS these are none
+        for begin in range(0, len(tokens), COUNTED_TOGETHER):
+            part = tokens[begin : begin + COUNTED_TOGETHER]
+            token_bytes += int(encoder.token_bytes[part].sum(dtype=np.int64))  # BOS and EOS have no bytes
             num_unknown += 0 if encoder.unknown_id is None else int(np.count_nonzero(part == encoder.unknown_id))
     return {
         "num_documents": len(documents),
@@ -219,8 +211,8 @@ def _counts(
     }
 
 
-def _read_back(path: str, record: ShardRecord, token_format: TokenFormat) -> dict[str, int]:
-    """BOS and EOS as they were written, wherever they are: what a later reader will see."""
+def _count_specials(path: str, record: ShardRecord, token_format: TokenFormat) -> dict[str, int]:
+    """Count BOS and EOS in the written files, which a later reader will see."""
     tokens = FlatArray(f"{path}/tokens", token_format.dtype, record.num_tokens)
     stored_ends = FlatArray(f"{path}/document_ends", DOCUMENT_ENDS_DTYPE, record.num_documents)
     ends = stored_ends.finish_read(stored_ends.start_read(0, record.num_documents))

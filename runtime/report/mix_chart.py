@@ -21,7 +21,7 @@ def mix_chart(uses: Sequence[SourceUse], labels: Mapping[str, str], title: str) 
         labels: What to call a source; one without goes by its name.
         title: Above the drawing.
     """
-    legs = list(dict.fromkeys(use.leg for use in uses))
+    legs = list(dict.fromkeys(use.phase for use in uses))
     total: dict[str, int] = {}
     for use in uses:
         total[use.source] = total.get(use.source, 0) + use.num_tokens
@@ -35,9 +35,9 @@ def mix_chart(uses: Sequence[SourceUse], labels: Mapping[str, str], title: str) 
         begin, epochs = 0, 0.0
         for use in (use for use in uses if use.source == source):
             low, high = scale(begin), scale(begin + use.num_tokens)
-            tip = element("title", f"{use.leg}: {tokens_label(use.num_tokens)} tokens")
+            tip = element("title", f"{use.phase}: {tokens_label(use.num_tokens)} tokens")
             shape = {"x": low, "y": float(y), "width": max(high - low, 0.5), "height": float(BAR)}
-            parts.append(element("rect", tip, fill=COLOURS[legs.index(use.leg) % len(COLOURS)], **shape))
+            parts.append(element("rect", tip, fill=COLOURS[legs.index(use.phase) % len(COLOURS)], **shape))
             begin, epochs = begin + use.num_tokens, use.epochs
         summary_text = f"{tokens_label(begin)}, {epochs:.2f} epochs" if math.isfinite(epochs) else tokens_label(begin)
         parts.append(_text(summary_text, scale(begin) + 6, y + BAR - 3))

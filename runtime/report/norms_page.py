@@ -59,18 +59,18 @@ class LayerNorms:
 
 def layer_norms(phase: str, curves: Curves) -> LayerNorms:
     """Return the norms of the training steps in `curves`, as `curves.with_norms` has read them."""
-    recorded = sorted(curves.seldom.by_step.keys() & set(curves.step.tolist()))
+    recorded = sorted(curves.sparse.by_step.keys() & set(curves.step.tolist()))
     group = f"{NORM_BY_PART[GRADIENT]}/"
     rows: dict[int | str, list[int]] = {}
-    for index, name in enumerate(curves.seldom.names):
+    for index, name in enumerate(curves.sparse.names):
         if name.startswith(group):
             part = name.removeprefix(group)
             layer = layer_of(part)
             rows.setdefault(part if layer is None else layer, []).append(index)
     layers = sorted(key for key in rows if isinstance(key, int))
     order: list[int | str] = [*layers, *(key for key in rows if isinstance(key, str))]
-    values = np.array([curves.seldom.by_step[step] for step in recorded]).reshape(
-        len(recorded), len(curves.seldom.names)
+    values = np.array([curves.sparse.by_step[step] for step in recorded]).reshape(
+        len(recorded), len(curves.sparse.names)
     )
     # The norm of several parts together is the root of the sum of their squares.
     norms = [np.sqrt(np.square(values[:, np.array(rows[key])]).sum(axis=1)) for key in order]

@@ -42,7 +42,7 @@ from runtime.report.sections import (
     steps_table,
 )
 from runtime.report.source_plots import source_losses
-from runtime.tracking.waits import PAGE_FILE
+from runtime.tracking.stalls import PAGE_FILE
 
 WIDE, NARROW = 1040.0, 358.0
 """Pixels that a figure has on a wide page and on a telephone of 390."""
@@ -113,7 +113,7 @@ WAITS_ELSEWHERE = (
     "they are not on this page. If the link is broken (the report was copied alone, or the run was killed), this "
     "command makes the page, with the run's options (--prefix, --scale, --corpus, --set):"
 )
-WAITS_COMMAND = "{command} waits --page waits.html"
+WAITS_COMMAND = "{command} stalls --page stalls.html"
 CURVES = (
     "Gradients by layer, and held-out text measured while training, may be recorded at other steps in equal runs, so "
     "they are not on this page. This command draws them, with the run's options:"

@@ -77,7 +77,7 @@ def reading_table(report: Report) -> Markup:
     """Return a table of epochs and tokens of each source by the end of each phase, as the log of draws counts them."""
     if report.consumption is None:
         return Markup()
-    uses = {(use.source, use.leg): use for use in report.consumption.uses}
+    uses = {(use.source, use.phase): use for use in report.consumption.uses}
     phases = report.main_line
     columns = [
         Column("source"), Column("train tokens", "number"), *(Column(phase.name, "number") for phase in phases),

@@ -12,7 +12,7 @@ from runtime.report.page import figure
 from runtime.report.plots import TEXT_SIZE, Frame, colour_of, drawing, name_column, straight, text
 from runtime.report.scales import Scale, counted, fitted, text_width, tick_labels
 from runtime.report.tables import CONTINUED, Cell, Column, table
-from runtime.tracking.waits import Waits
+from runtime.tracking.stalls import DataStalls
 
 _ROW, _BAR = 26.0, 16.0
 _CAPTION = (
@@ -21,7 +21,7 @@ _CAPTION = (
 )
 
 
-def page(title: str, phases: Sequence[Waits], notes: Sequence[str] = ()) -> str:
+def page(title: str, phases: Sequence[DataStalls], notes: Sequence[str] = ()) -> str:
     """Return the whole page; `phases` in the order in which they are shown, each of `notes` a sentence below them."""
     causes = causes_of(phases)
     keys = [
@@ -45,7 +45,7 @@ def page(title: str, phases: Sequence[Waits], notes: Sequence[str] = ()) -> str:
     return document(title, shown)
 
 
-def causes_of(phases: Sequence[Waits]) -> list[str]:
+def causes_of(phases: Sequence[DataStalls]) -> list[str]:
     """Causes of all phases, the one of most seconds first."""
     total: dict[str, float] = {}
     for waits in phases:
@@ -56,7 +56,7 @@ def causes_of(phases: Sequence[Waits]) -> list[str]:
     return sorted(total, key=lambda cause: (-total[cause], cause))
 
 
-def bars(phases: Sequence[Waits], width: float) -> Markup:
+def bars(phases: Sequence[DataStalls], width: float) -> Markup:
     """Return a row for each phase, its bar cut by cause."""
     causes = causes_of(phases)
     summary_text = [_summary(waits) for waits in phases]
@@ -86,7 +86,7 @@ def bars(phases: Sequence[Waits], width: float) -> Markup:
     return drawing(width, bottom + 22, f"Data stalls of {counted(len(phases), 'phase')}", *parts)
 
 
-def waits_table(phases: Sequence[Waits]) -> Markup:
+def waits_table(phases: Sequence[DataStalls]) -> Markup:
     """Return seconds by phase and cause."""
     causes = causes_of(phases)
     numbers = ["attempts", "in the loop, s", "waited, s", "share", *(f"{cause}, s" for cause in causes)]
@@ -99,7 +99,7 @@ def waits_table(phases: Sequence[Waits]) -> Markup:
     return table(columns, rows, "Data stalls by phase and cause")
 
 
-def stalls_table(phases: Sequence[Waits]) -> Markup:
+def stalls_table(phases: Sequence[DataStalls]) -> Markup:
     """Return number, seconds and the longest of the stalls, by phase and cause."""
     columns = [
         Column("phase"), Column("mostly for"), Column("stalls", "number"), Column("seconds", "number"),
@@ -115,7 +115,7 @@ def stalls_table(phases: Sequence[Waits]) -> Markup:
     return table(columns, rows, "Stalls of more than a second, by their main cause")
 
 
-def _summary(waits: Waits) -> str:
+def _summary(waits: DataStalls) -> str:
     stalls = f", {counted(len(waits.stalls), 'stall')}" if waits.stalls else ""
     return f"{waits.waited_seconds:.2f} s, {waits.share:.2%}{stalls}"
 

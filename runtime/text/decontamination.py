@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from runtime.tables.parquet_bytes import table_of
+from runtime.tables.parquet_bytes import from_parquet
 from runtime.text.array_files import read_array, write_array
 from runtime.text.batch import TextBatch, ngram_hashes
 from runtime.text.runs import begins_run, run_starts
@@ -118,7 +118,7 @@ class ItemIndex:
     def _fields(self) -> list[ItemField]:
         # Only hits need the names, and most shards have none.
         with fsspec.open(self._fields_path, "rb") as file:
-            rows = table_of(file.read()).to_pylist()
+            rows = from_parquet(file.read()).to_pylist()
         return [ItemField(row["task"], row["item"], row["field"], "") for row in rows]
 
     def _hit(self, batch: TextBatch, first: int, after: int, owner: int) -> Hit:

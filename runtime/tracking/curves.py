@@ -1,8 +1,7 @@
-"""Curves: the figures of a phase by update, out of the tables that lie beside each of its checkpoints.
+"""Curves: the figures of a phase by update, from the tables beside its checkpoints.
 
-What other tools are given is made of these tables and never beside the training: a table holds every update that
-stands, once, however often the run was killed, while whoever listens to a run hears some updates twice and others,
-of which nothing was saved, for nothing.
+Exports to other tools are made of these tables and never during training: a table has every update once, however often
+the run was killed. A listener would see some updates twice, and others that were never saved.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ import pyarrow.parquet as pq
 from jaxtyping import Float64, Int64
 
 from runtime.optim.ema import HOT
-from runtime.tables.parquet_bytes import table_of
+from runtime.tables.parquet_bytes import from_parquet, with_columns
 from runtime.tracking.events import VALIDATION
 from runtime.tracking.metrics import MetricsRow
 from runtime.tracking.parts import GRADIENT, MEASURED, NORMS, PARAMETERS, UPDATE, norms_of
@@ -27,59 +26,51 @@ SUMS_OF_SOURCES = {"loss_by_source": "loss_sum", "log_normalizer_by_source": "lo
 """Groups of curves that are means over the predicted positions, and the columns of their sums."""
 SHARE_OF_SOURCES = "share_by_source"
 NORM_BY_PART = {GRADIENT: "grad_norm_by_part", UPDATE: "update_norm_by_part", PARAMETERS: "param_norm_by_part"}
-"""Groups of curves by what is measured; in each, one curve for each tensor and layer."""
+"""Groups of curves with one curve for each tensor and layer."""
 BITS_PER_BYTE = "bits_per_byte"
 MEAN = "mean"
 
+Attempts = Iterable[Sequence[Mapping[str, Any]]]
+"""The events of each attempt, from one host, in the order in which they began."""
 
-class ExportError(RuntimeError):
-    """What writes curves for another tool is not installed, or does not write where it was told to."""
 
-
-class SeldomCurves(NamedTuple):
-    """Figures that one update in many has: as curves of every update, hundreds of them would fill the memory."""
+class SparseCurves(NamedTuple):
+    """Figures that few updates have: hundreds of curves with a value for every update would fill the memory."""
 
     names: list[str]
     by_step: dict[int, Float64[np.ndarray, "names"]]
-    """Not a number where an update has none of a name; that of a step which is no update's is never told."""
-
-
-NO_SELDOM = SeldomCurves([], {})
+    """NaN where an update has no figure of a name."""
 
 
 class Curves(NamedTuple):
-    """A row an update, in order of steps."""
+    """A row for each update, in order of steps."""
 
     step: Int64[np.ndarray, "updates"]
-    """Finished updates since the start of the run, this one included."""
+    """Finished updates since the start of the run, including this one."""
     figures: dict[str, Float64[np.ndarray, "updates"]]
-    """By name, such as `train/loss` or `loss_by_source/web`; not a number where an update has none."""
-    seldom: SeldomCurves = NO_SELDOM
+    """By name, such as `train/loss` or `loss_by_source/web`; NaN where an update has none."""
+    sparse: SparseCurves = SparseCurves([], {})
 
     def rows(self) -> Iterator[tuple[int, dict[str, float]]]:
-        """Each update with the figures that it has, finite ones."""
+        """Yield each update with its finite figures."""
         names = list(self.figures)
         for first in range(0, len(self.step), ROWS_TOGETHER):
             part = slice(first, first + ROWS_TOGETHER)
             values = np.stack([curve[part] for curve in self.figures.values()], axis=1)
-            for step, row, has in zip(self.step[part].tolist(), values.tolist(), np.isfinite(values), strict=True):
-                yield step, {names[index]: row[index] for index in np.flatnonzero(has)} | self._seldom_row(step)
-
-    def _seldom_row(self, step: int) -> dict[str, float]:
-        names, row = self.seldom.names, self.seldom.by_step.get(step)
-        return {} if row is None else {names[index]: float(row[index]) for index in np.flatnonzero(np.isfinite(row))}
+            for step, row in zip(self.step[part].tolist(), values, strict=True):
+                yield step, _finite(names, row) | _finite(self.sparse.names, self.sparse.by_step.get(step))
 
     @property
     def consumed_tokens(self) -> Float64[np.ndarray, "updates"]:
-        """By the run after each update; not a number where held-out text was measured before the first."""
+        """Tokens of the run after each update; NaN where held-out text was measured before the first."""
         return self.figures[f"{OF_UPDATES}/consumed_tokens"]
 
     def validation_means(self, which: str) -> Float64[np.ndarray, "updates"] | None:
-        """Mean bits per byte of held-out text under a set of weights, `HOT` or an average; None if never measured."""
+        """Return the mean bits per byte of held-out text under `HOT` or EMA weights; None if never measured."""
         return self.figures.get(f"{_group(which)}/{MEAN}")
 
     def newest_validation(self) -> tuple[int, float] | None:
-        """The last step at which held-out text was measured, and its mean bits per byte under the weights."""
+        """Return the last step that measured held-out text, and its mean bits per byte under the weights."""
         means = self.validation_means(HOT)
         if means is None:
             return None
@@ -87,7 +78,7 @@ class Curves(NamedTuple):
         return int(self.step[last]), float(means[last])
 
     def validation_sources(self) -> list[str]:
-        """Those whose held-out text was measured last, which all means are over; none where none was."""
+        """Return the sources of the last measurement of held-out text, which all means are over."""
         newest = self.newest_validation()
         if newest is None:
             return []
@@ -97,12 +88,12 @@ class Curves(NamedTuple):
         return [name.removeprefix(group) for name, curve in measured.items() if np.isfinite(curve[row])]
 
 
-def curves_of(metrics: bytes, *, after_step: int) -> Curves:
-    """The updates behind `after_step`, of the metrics that lie beside a checkpoint (see run_state).
+def curves_of(metrics: bytes, *, after_step: int, file: str = "metrics.parquet") -> Curves:
+    """Return the curves of the updates after `after_step`, from the metrics table beside a checkpoint.
 
-    An update that the skip rule left out has the figures that it was left out for.
+    A skipped update has the figures that it was skipped for.
     """
-    table = table_of(metrics)
+    table = with_columns(from_parquet(metrics), MetricsRow._fields, MetricsRow._field_defaults, file=file)
     rows = table.filter(pc.greater(table["step"], after_step))
     figures = {
         f"{OF_UPDATES}/{name}": rows[name].to_numpy().astype(np.float64)
@@ -113,26 +104,23 @@ def curves_of(metrics: bytes, *, after_step: int) -> Curves:
 
 
 def with_sources(curves: Curves, source_losses: bytes) -> Curves:
-    """`curves`, and the loss, the log-normaliser and the share of each source that these updates could draw from.
+    """Add loss, log-normaliser and share of each source to `curves`, which have at least one update.
 
-    Args:
-        curves: one or more updates.
-        source_losses: what lies beside the same checkpoint. A source from which an update drew nothing to predict has
-            neither loss nor log-normaliser there, and an older table has no log-normaliser at all.
+    `source_losses` is the table beside the same checkpoint. A source without predicted positions in an update has
+    neither loss nor log-normaliser there; an older table has no log-normalisers.
     """
     step = curves.step
     by_source: dict[str, dict[str, np.ndarray]] = {}
-    # As indices, never a string a row: there are millions of rows, and a few names. In this thread: see `table_of`.
+    # As dictionary indices: there are millions of rows and few names. In this thread: see `from_parquet`.
     table = pq.ParquetFile(pa.BufferReader(source_losses), read_dictionary=["source"])
-    recorded = table.schema_arrow.names
-    sums = {group: column for group, column in SUMS_OF_SOURCES.items() if column in recorded}
+    sums = {group: column for group, column in SUMS_OF_SOURCES.items() if column in table.schema_arrow.names}
     columns = ["step", "source", "share", "num_targets", *sums.values()]
     for batch in table.iter_batches(READ_TOGETHER, columns=columns, use_threads=False):
         drawn = batch.filter(pc.greater_equal(batch["step"], int(step[0])))
         place = np.searchsorted(step, drawn["step"].to_numpy())
         share, num_targets = (drawn[name].to_numpy() for name in ("share", "num_targets"))
         index = drawn["source"].indices.to_numpy()
-        # A source whose tokens were made anew has two indices.
+        # A source that was tokenized again has two indices.
         for word_index, source in enumerate(drawn["source"].dictionary.to_pylist()):
             of_source = index == word_index
             if not of_source.any():
@@ -150,48 +138,39 @@ def with_sources(curves: Curves, source_losses: bytes) -> Curves:
     return curves._replace(figures=figures)
 
 
-def with_validation(curves: Curves, attempts: Iterable[Sequence[Mapping[str, Any]]]) -> Curves:
-    """`curves`, and the bits per byte of held-out text at the steps where they were measured.
+def with_validation(curves: Curves, attempts: Attempts) -> Curves:
+    """Add the bits per byte of held-out text to `curves`, which have at least one update.
 
-    They lie in the event logs alone, since they are no part of an output. What was measured before the first update
-    gets a row of its own. What was measured at a step that no checkpoint has come to yet is left out with the update;
-    of several attempts that came to it the newest counts. What was measured on another number of tokens than the
-    newest that has a row is left out, and so are means over other sources: an attempt does not measure a source that is
-    still being tokenized. The curve would jump where the next one does.
-
-    Args:
-        curves: one or more updates.
-        attempts: the events of each attempt, of one host, in the order in which they began.
+    They are in the event logs alone. A measurement before the first update gets a row of its own. Left out are
+    measurements at steps that no checkpoint has reached; earlier ones of a step that several attempts measured; and, so
+    that the curve does not jump, measurements on another number of tokens than the newest one with a row, and means
+    over other sources (a source that is still being tokenized is not measured).
     """
     every = [event for events in attempts for event in events if event["event"] == VALIDATION]
     first = curves.step[0] - 1
     has_row = np.isin([event["step"] for event in every], np.append(curves.step, first))
-    # Compared with what is shown alone: with a newest one that no checkpoint has come to, all that is would go.
     shown = [every[index] for index in np.flatnonzero(has_row)]
     found = [event for event in shown if event["tokens_per_domain"] == shown[-1]["tokens_per_domain"]]
     if any(event["step"] == first for event in found):
-        curves = _with_a_row_before(curves)
+        step = np.concatenate([curves.step[:1] - 1, curves.step])
+        nan_first = {name: np.concatenate([[np.nan], curve]) for name, curve in curves.figures.items()}
+        curves = curves._replace(step=step, figures=nan_first)
     figures = dict(curves.figures)
     for event in found:
         place = int(np.searchsorted(curves.step, event["step"]))
         for which, by_domain in event["bits_per_byte"].items():
-            group = _group(which)
             is_comparable = by_domain.keys() == found[-1]["bits_per_byte"][HOT].keys()
             mean = {MEAN: event["mean_bits_per_byte"][which]} if is_comparable else {}
             for domain, value in {**mean, **by_domain}.items():
-                curve = figures.setdefault(f"{group}/{domain}", np.full(len(curves.step), np.nan))
+                curve = figures.setdefault(f"{_group(which)}/{domain}", np.full(len(curves.step), np.nan))
                 curve[place] = value
     return curves._replace(figures=figures)
 
 
-def with_norms(curves: Curves, attempts: Iterable[Sequence[Mapping[str, Any]]]) -> Curves:
-    """`curves`, and the norms by part of gradient, update and parameters, at the steps where they were told.
+def with_norms(curves: Curves, attempts: Attempts) -> Curves:
+    """Add the norms by part of gradient, update and parameters to `curves`, at the steps that logged them.
 
-    They lie in the event logs alone, since how often they are told is no part of a run. What was told of a step that
-    no checkpoint has come to yet is left out with the update; of several attempts that came to it the newest counts.
-
-    Args:
-        attempts: the events of each attempt, of one host, in the order in which they began; read one at a time.
+    They are in the event logs alone. The newest of several attempts counts; attempts are read one at a time.
     """
     names: list[str] = []
     by_step: dict[int, np.ndarray] = {}
@@ -199,22 +178,22 @@ def with_norms(curves: Curves, attempts: Iterable[Sequence[Mapping[str, Any]]]) 
         for event in events:
             if event["event"] != NORMS:
                 continue
-            told = {
+            norms = {
                 f"{NORM_BY_PART[measured]}/{part}": norm
                 for measured in MEASURED
                 for part, norm in norms_of(event, measured)
             }
-            names = names or list(told)  # the model of a training is part of what it is
-            by_step[event["step"]] = np.array([told[name] for name in names])
-    return curves._replace(seldom=SeldomCurves(names, by_step))
+            names = names or list(norms)
+            by_step[event["step"]] = np.array([norms[name] for name in names])
+    return curves._replace(sparse=SparseCurves(names, by_step))
 
 
 def _group(which: str) -> str:
-    """Of the curves of held-out text under a set of weights."""
     return BITS_PER_BYTE if which == HOT else f"{BITS_PER_BYTE}_{which}"
 
 
-def _with_a_row_before(curves: Curves) -> Curves:
-    step = np.concatenate([curves.step[:1] - 1, curves.step])
-    figures = {name: np.concatenate([[np.nan], curve]) for name, curve in curves.figures.items()}
-    return curves._replace(step=step, figures=figures)
+def _finite(names: Sequence[str], row: Float64[np.ndarray, "names"] | None) -> dict[str, float]:
+    if row is None:
+        return {}
+    values = row.tolist()
+    return {names[index]: values[index] for index in np.flatnonzero(np.isfinite(row)).tolist()}

@@ -1,7 +1,7 @@
 """Event log: what happened to one attempt of a phase and when, one JSON object a line.
 
-It lies in the work folder beside the checkpoints, one file an attempt and host (in a bucket several), and never in a
-committed output: wall times and host names would make equal runs differ.
+It is in the work folder beside the checkpoints, one file for each attempt and host (in a bucket several), and in no
+output: wall times and host names would make equal runs differ.
 """
 
 import json
@@ -20,19 +20,19 @@ from runtime.tracking.log_names import next_part
 VALIDATION = "validation"
 """The event of one measurement of held-out text."""
 REMOTE_FLUSH_SECONDS = 30.0
-"""An object in a bucket cannot grow: it is written anew, no more often than this, by a thread."""
+"""An object in a bucket cannot grow: a thread rewrites it, no more often than this."""
 REMOTE_PART_BYTES = 2**20
-"""Once it is longer, what comes after goes to another: else a month of lines would be written anew each time."""
+"""Size after which a log continues in another object; else a month of lines would be rewritten each time."""
 CLOSE_PAUSES_SECONDS = (1.0, 5.0, 0.0)
-"""After each try to write the last lines of a log; then they are lost."""
+"""Pause after each try to write the last lines; then they are lost."""
 
 logger = logging.getLogger(__name__)
 
 
 class EventLog:
-    """Appends events; thread-safe. Each line is on the disk before `write` returns, in a bucket soon after.
+    """Appends events; thread-safe. A line is on the disk before `write` returns, in a bucket soon after.
 
-    A disk that is full or away, or a bucket, fails no run: that is logged, and the lines are written when they can be.
+    A full or unreachable store fails no run: the failure is logged, and the lines are written as soon as they can be.
     """
 
     def __init__(self, url: str) -> None:
@@ -41,7 +41,7 @@ class EventLog:
         self._log = _RemoteLines(url) if "://" in url else _LocalLines(Path(url))
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Adds `{"event": kind, "time": ..., "elapsed_seconds": ..., **fields}`."""
+        """Append `{"event": kind, "time": ..., "elapsed_seconds": ..., **fields}`."""
         event = {
             "event": kind,
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -51,7 +51,7 @@ class EventLog:
         self._log.add(json.dumps(event, default=str) + "\n")
 
     def close(self) -> None:
-        """Puts what is left where it belongs."""
+        """Write the lines that are left."""
         self._log.close()
 
     def __enter__(self) -> "EventLog":
@@ -64,11 +64,11 @@ class EventLog:
 
 
 class _LocalLines:
-    """A file that grows."""
+    """A local file, appended to."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._path = path
+        self._path = str(path)
         self._file = path.open("ab", buffering=0)
         self._unwritten = bytearray()
         self._lock = threading.Lock()
@@ -76,38 +76,35 @@ class _LocalLines:
     def add(self, line: str) -> None:
         with self._lock:
             self._unwritten += line.encode()
-            self._write("waits")
+            self._write()
 
     def close(self) -> None:
         with self._lock:
-            self._write("is not whole")
+            self._write()
             try:
                 self._file.close()
-            except OSError as error:  # a file server may say only now that it is full
-                self._warn("is not whole", error)
+            except OSError as error:  # a file server may report only now that it is full
+                _warn(self._path, error)
 
-    def _write(self, without: str) -> None:
+    def _write(self) -> None:
         try:
             while self._unwritten:  # a disk that fills up takes a part of a line, and the rest once there is space
                 del self._unwritten[: self._file.write(self._unwritten)]
         except OSError as error:
-            self._warn(without, error)
-
-    def _warn(self, what: str, error: OSError) -> None:
-        logger.warning("the event log %s %s (%s: %s)", self._path, what, type(error).__name__, error)
+            _warn(self._path, error)
 
 
 class _RemoteLines:
-    """Objects one after the other, the last of which is written anew while it grows."""
+    """Objects in a bucket, the last of which is rewritten while it grows."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._lines: list[str] = []
         self._num_written = 0
-        """Of these lines, those that are in the object."""
+        """Lines of `_lines` that are in the object."""
         self._changed = threading.Condition()
         self._is_closed = False
-        self._thread = threading.Thread(target=self._write_now_and_then, name="writes the event log", daemon=True)
+        self._thread = threading.Thread(target=self._write_repeatedly, name="event log", daemon=True)
         self._thread.start()
 
     def add(self, line: str) -> None:
@@ -121,44 +118,42 @@ class _RemoteLines:
             self._changed.notify()
         self._thread.join()
         for pause_seconds in CLOSE_PAUSES_SECONDS:
-            try:
-                self._write()
-            except Exception as error:  # the run has ended, well or not; its log must not change that
-                logger.warning("the event log %s is not whole (%s: %s)", self._url, type(error).__name__, error)
-                time.sleep(pause_seconds)
-            else:
+            if self._write():
                 return
+            time.sleep(pause_seconds)
 
-    def _write_now_and_then(self) -> None:
+    def _write_repeatedly(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_closed or len(self._lines) > self._num_written)
                 if self._is_closed:
                     return
-            try:
-                self._write()
-            except Exception as error:  # of any bucket's client; it is tried again, at the latest by `close`
-                logger.warning("the event log %s waits (%s: %s)", self._url, type(error).__name__, error)
+            self._write()
             with self._changed:
                 self._changed.wait_for(lambda: self._is_closed, REMOTE_FLUSH_SECONDS)
 
-    def _write(self) -> None:
+    def _write(self) -> bool:
         with self._changed:
             lines = list(self._lines)
         if len(lines) == self._num_written:
-            return
+            return True
         text = "".join(lines)
-        with fsspec.open(self._url, "w", encoding="utf-8") as file:
-            file.write(text)
+        try:
+            with fsspec.open(self._url, "w", encoding="utf-8") as file:
+                file.write(text)
+        except Exception as error:  # clients of buckets raise what they like; the log must not change a run's end
+            _warn(self._url, error)
+            return False
         self._num_written = len(lines)
         if len(text) >= REMOTE_PART_BYTES:
             with self._changed:
                 del self._lines[: len(lines)]
             self._url, self._num_written = next_part(self._url), 0
+        return True
 
 
 def read_events(path: str) -> list[dict[str, Any]]:
-    """The events of one attempt, all parts of its log; a last line that a kill cut short is left out."""
+    """Return the events of one attempt, all parts of its log, without a last line that a kill cut short."""
     lines, part = _whole_lines(path), path
     while True:
         part = next_part(part)
@@ -169,7 +164,7 @@ def read_events(path: str) -> list[dict[str, Any]]:
 
 
 def read_beginning(path: str) -> list[dict[str, Any]]:
-    """The events of one attempt up to `begin`, which comes before its first update; the rest of its log is not read."""
+    """Return the events of one attempt up to `begin`, before its first update; read no further."""
     found: list[dict[str, Any]] = []
     with fsspec.open(path, "r", encoding="utf-8") as file:
         for line in file:
@@ -182,3 +177,7 @@ def read_beginning(path: str) -> list[dict[str, Any]]:
 def _whole_lines(path: str) -> list[str]:
     with fsspec.open(path, "r", encoding="utf-8") as file:
         return file.read().split("\n")[:-1]
+
+
+def _warn(place: str, error: Exception) -> None:
+    logger.warning("the event log %s could not be written (%s: %s)", place, type(error).__name__, error)

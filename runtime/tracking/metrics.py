@@ -1,4 +1,4 @@
-"""Metrics of a run: one row a finished update, the same Parquet bytes however often the run was interrupted."""
+"""Metrics of a run: one row for each finished update; equal Parquet bytes however often the run was interrupted."""
 
 import array
 import itertools
@@ -7,16 +7,26 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from runtime.tables.parquet_bytes import append_numbers, numbers_of, parquet_of, table_of
+from runtime.tables.parquet_bytes import (
+    TableError,
+    append_numbers,
+    arrow_numbers,
+    from_parquet,
+    to_parquet,
+    with_columns,
+)
 
 
 class MetricsRow(NamedTuple):
-    """One finished update. Times are elsewhere (events): they would differ from run to run."""
+    """One finished update. Times are in the event log: they differ between equal runs.
+
+    A new field comes last and has a default, its value for updates of an older version.
+    """
 
     step: int
-    """Finished updates, this one included."""
+    """Finished updates, including this one."""
     consumed_tokens: int
-    """Tokens drawn since the start of the run, this update's included."""
+    """Tokens drawn since the start of the run, including this update."""
     global_batch_size: int
     num_targets: int
     """Positions of the batch that have a next token to predict."""
@@ -29,18 +39,14 @@ class MetricsRow(NamedTuple):
     param_norm: float
     mean_log_normalizer: float
     is_skipped: int = 0
-    """1 where the skip rule left the update out; the figures above may then be anything, and not a number."""
+    """1 for an update that the skip rule skipped; its other figures may be anything, NaN included."""
 
 
 INTEGERS = ("step", "consumed_tokens", "global_batch_size", "num_targets", "is_skipped")
 
 
-class MetricsError(ValueError):
-    """A table that is not one of ours, or rows out of order."""
-
-
 class MetricsTable:
-    """Rows in order of steps, held as packed columns: eight bytes a figure."""
+    """Rows in order of steps, kept as packed columns: eight bytes a figure."""
 
     def __init__(self) -> None:
         self._columns: dict[str, array.array[Any]] = {
@@ -54,40 +60,40 @@ class MetricsTable:
         return MetricsRow(*(column[index] for column in self._columns.values()))
 
     def append(self, row: MetricsRow) -> None:
-        """Adds the row of the update that follows the last one."""
+        """Add the row of the update that follows the last one."""
         if len(self) and row.step != self._columns["step"][-1] + 1:
-            raise MetricsError(f"metrics: step {row.step} cannot follow step {self._columns['step'][-1]}.")
+            raise TableError(f"metrics: step {row.step} cannot follow step {self._columns['step'][-1]}.")
         for name, value in zip(MetricsRow._fields, row, strict=True):
             self._columns[name].append(value)
 
     def copy(self) -> "MetricsTable":
-        """A table that later rows of this one do not reach."""
+        """Return a table that rows added to this one do not reach."""
         table = MetricsTable()
         table._columns = {name: column[:] for name, column in self._columns.items()}
         return table
 
     def mean_loss_of_last(self, num_steps: int) -> float | None:
-        """Mean loss over the last updates that were taken, as many as there are; correctly rounded, so independent of
-        their order. None where none was taken."""
+        """Return the mean loss, correctly rounded, of the last `num_steps` updates that were not skipped.
+
+        Takes as many as there are; None without one.
+        """
         newest_first = zip(reversed(self._columns["loss"]), reversed(self._columns["is_skipped"]), strict=True)
         taken = list(itertools.islice((loss for loss, is_skipped in newest_first if not is_skipped), num_steps))
         return statistics.fmean(taken) if taken else None
 
     @property
     def skipped_steps(self) -> list[int]:
-        """Steps whose update was left out."""
+        """Steps whose update was skipped."""
         return list(itertools.compress(self._columns["step"], self._columns["is_skipped"]))
 
     def to_parquet(self) -> bytes:
-        """Equal rows give equal bytes (with one version of pyarrow)."""
-        return parquet_of(pa.table({name: numbers_of(column) for name, column in self._columns.items()}))
+        """Return a Parquet file; equal rows give equal bytes."""
+        return to_parquet(pa.table({name: arrow_numbers(column) for name, column in self._columns.items()}))
 
     @classmethod
     def from_parquet(cls, data: bytes, *, file: str = "metrics.parquet") -> "MetricsTable":
-        """From what `to_parquet` gave; `file`, where it lies, is named in errors."""
-        read = table_of(data)
-        if read.column_names != list(MetricsRow._fields):
-            raise MetricsError(f"{file}: columns recorded: {read.column_names}; now: {list(MetricsRow._fields)}.")
+        """Return the table that `to_parquet` wrote, also in an older or a newer version; errors name `file`."""
+        read = with_columns(from_parquet(data), MetricsRow._fields, MetricsRow._field_defaults, file=file)
         table = cls()
         for name, column in table._columns.items():
             append_numbers(column, read, name, file=file)

@@ -1,8 +1,8 @@
-"""Parts: each tensor of a model, and of one that holds all layers each layer, so that a norm says where it is from.
+"""Parts: the tensors of a model, and each layer of a stacked tensor, so that a norm says where it is from.
 
-A tensor is called as in digests and checkpoints, and a part has the number of its layer in it: `layers.down_proj` of
-twelve layers is `layers.0.down_proj` to `layers.11.down_proj`. Norms by part lie in the event log alone, as one event
-in so many updates: a number for a tensor, and for one that holds all layers a list with a number for each.
+Tensors are named as in digests and checkpoints; a part has the number of its layer in its name: `layers.down_proj` of
+twelve layers is `layers.0.down_proj` to `layers.11.down_proj`. Norms by part are in the event log alone, one event in
+so many updates: a number for each tensor, and for a stacked tensor a list with a number for each layer.
 """
 
 import math
@@ -16,16 +16,16 @@ NORMS = "norms"
 """The event with the norms of all parts at one update."""
 GRADIENT, UPDATE, PARAMETERS = "gradient", "update", "parameters"
 MEASURED = (GRADIENT, UPDATE, PARAMETERS)
-"""What has norms: the gradient before clipping, what was added to the parameters, and the parameters after it."""
+"""The gradient before clipping, the change of the parameters, and the parameters after it."""
 DIGITS = 4
-"""Of a norm in the event log, which a long run fills with them."""
+"""Digits of a norm in the event log, most of which is norms."""
 
 PartNorms = Float32[np.ndarray, "measured parts"]
 """In the order of `MEASURED` and of `part_names`."""
 
 
 class Tensor(NamedTuple):
-    """A tensor of the parameters; `num_layers` is None of one that belongs to no layer."""
+    """A tensor of the parameters; `num_layers` is None for a tensor that is not stacked."""
 
     name: str
     num_layers: int | None
@@ -38,36 +38,36 @@ class Tensor(NamedTuple):
 
 
 def part_name(tensor: str, layer: int) -> str:
-    """Of one layer of a tensor that holds all of them."""
+    """Return the name of one layer of a stacked tensor."""
     stack, _, name = tensor.partition(".")
     return f"{stack}.{layer}.{name}"
 
 
 def layer_of(part: str) -> int | None:
-    """The layer that a part belongs to; None of one that belongs to none."""
+    """Return the layer of a part, if it has one."""
     words = part.split(".")
     return int(words[1]) if len(words) > 2 and words[1].isdigit() else None
 
 
 def part_names(tensors: Sequence[Tensor]) -> tuple[str, ...]:
-    """In the order in which an update gives their norms: tensor by tensor, and layer by layer in each."""
+    """Return the parts in the order of their norms: tensor by tensor, layer by layer."""
     return tuple(name for tensor in tensors for name in tensor.parts)
 
 
-def norms_told(tensors: Sequence[Tensor], norms: PartNorms) -> dict[str, dict[str, Any]]:
-    """The fields of the event: by what is measured and by tensor; None in place of what is not finite."""
-    told: dict[str, dict[str, Any]] = {}
+def norms_fields(tensors: Sequence[Tensor], norms: PartNorms) -> dict[str, dict[str, Any]]:
+    """Return the fields of the event: norms by what is measured and by tensor; None for a norm that is not finite."""
+    found: dict[str, dict[str, Any]] = {}
     for measured, of_parts in zip(MEASURED, norms.tolist(), strict=True):
         rounded = iter([float(f"{norm:.{DIGITS}g}") if math.isfinite(norm) else None for norm in of_parts])
-        told[measured] = {
+        found[measured] = {
             tensor.name: next(rounded) if tensor.num_layers is None else [next(rounded) for _ in tensor.parts]
             for tensor in tensors
         }
-    return told
+    return found
 
 
 def norms_of(event: Mapping[str, Any], measured: str) -> Iterator[tuple[str, float]]:
-    """The norm of each part in an event; not a number where it was not finite."""
+    """Yield part and norm of an event; NaN for a norm that was not finite."""
     for tensor, norms in event[measured].items():
         if isinstance(norms, list):
             for layer, norm in enumerate(norms):

@@ -1,33 +1,22 @@
-"""TensorBoard: the curves of a phase as an event file, written whole each time."""
+"""TensorBoard export: the curves of a phase as an event file, written whole each time."""
 
-import shlex
-import sys
 import time
 from pathlib import Path
 
-from runtime.tracking.curves import Curves, ExportError
+from runtime.tracking.curves import Curves
+from runtime.tracking.exporting import check_package
 
+PACKAGE, TOOL = "tensorboardX", "TensorBoard"
 SUFFIX = ".curves"
-"""Tells our event files from others in the folder."""
-
-
-def refuse_missing_package() -> None:
-    """Raises ExportError; for whoever wants to know before there is something to write."""
-    try:
-        import tensorboardX.event_file_writer  # noqa: F401
-    except ImportError as error:
-        raise ExportError(
-            "event files for TensorBoard are written by the package `tensorboardX`, which is not installed; install "
-            f"it: {shlex.join([sys.executable, '-m', 'pip', 'install', 'tensorboardX'])}"
-        ) from error
+"""Ending of our event files, beside others in the folder."""
 
 
 def write_events(curves: Curves, folder: Path) -> Path:
-    """The event file, one event an update; what an earlier call wrote into `folder` is deleted when it is complete.
+    """Write the event file, one event an update; delete the file of an earlier call once the new one is complete.
 
-    Tables tell no times, which would differ from run to run: all events have the time of this call.
+    The tables have no times, so all events have the time of this call.
     """
-    refuse_missing_package()
+    check_package(PACKAGE, TOOL)
     from tensorboardX.event_file_writer import EventsWriter
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.proto.summary_pb2 import Summary

@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 import jax
 import numpy as np
 
-from runtime.data.read_failure import cure_of_write
+from runtime.data.read_failure import write_fix
 from runtime.optim.ema import HOT
 from runtime.training.background import lower_priority
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray, canonical_json, crc32c
@@ -85,7 +85,7 @@ class Save:
                 except BaseException as error:
                     raise CheckpointError(
                         f"checkpoint {self.path} is not written and stays invisible: {str(error).rstrip('.')}. "
-                        f"{cure_of_write(error)}"
+                        f"{write_fix(error)}"
                     ) from error
                 finally:
                     self.write_seconds = time.monotonic() - started

@@ -20,7 +20,7 @@ import numpy as np
 import tensorstore as ts
 
 from runtime.data.key_value_store import key_value_store
-from runtime.data.read_failure import of_tensorstore
+from runtime.data.read_failure import read_failure
 from runtime.training.background import lower_priority
 
 PIECE_IN_BYTES = 2**18
@@ -61,7 +61,7 @@ def answer(future: Any, path: str) -> Any:
     try:
         return future.result()
     except ValueError as error:
-        failure = of_tensorstore(path, error)
+        failure = read_failure(path, error)
         if failure is None:
             raise
         raise failure from error

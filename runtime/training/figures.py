@@ -11,10 +11,10 @@ import functools
 import jax
 import numpy as np
 
-from runtime.data.loader import Batch, Loader
+from runtime.data.loader import LoadedBatch, Loader
 from runtime.data.mixing.feedback import Feedback
 from runtime.tracking.events import EventLog
-from runtime.tracking.parts import GRADIENT, NORMS, UPDATE, norms_told
+from runtime.tracking.parts import GRADIENT, NORMS, UPDATE, norms_fields
 from runtime.training.copies import Copies, begin_comparison, finish_comparison
 from runtime.training.digests import begin_digests, finish_digests
 from runtime.training.finished_step import PendingStep, log_skip, losses_by_source, metrics_row
@@ -57,7 +57,9 @@ class Figures:
         self.late_steps = min(LATE_STEPS, lag_steps - 1) if lag_steps else LATE_STEPS
         """How many steps figures may lag behind."""
 
-    def add(self, before: RunState, after: RunState, batch: Batch, metrics: StepMetrics, learning_rate: float) -> None:
+    def add(
+        self, before: RunState, after: RunState, batch: LoadedBatch, metrics: StepMetrics, learning_rate: float
+    ) -> None:
         """Add the newest step, which led from `before` to `after`, without waiting."""
         for figure in jax.tree.leaves(metrics):
             figure.copy_to_host_async()
@@ -98,7 +100,7 @@ class Figures:
         if row.is_skipped and self._settings.skip_rule is not None:
             log_skip(pending, row, self._settings.skip_rule, self._events, placed())
         if self._settings.logs_norms_at(row.step) and jax.process_index() == 0:  # all hosts have the same
-            self._events.write(NORMS, step=row.step, **norms_told(self._tensors, norms))
+            self._events.write(NORMS, step=row.step, **norms_fields(self._tensors, norms))
         self._report_digests(pending, row.step)
         self.metrics.append(row)
         self.source_losses.append(source_losses)

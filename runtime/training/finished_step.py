@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from runtime.data.loader import Batch, DataPosition, Loader
+from runtime.data.loader import DataPosition, LoadedBatch, Loader
 from runtime.optim.skip_rule import SkipRule
 from runtime.tracking.events import EventLog
 from runtime.tracking.metrics import MetricsRow
@@ -47,7 +47,7 @@ class PendingStep:
 
     before: DataPosition
     after: DataPosition
-    batch: Batch
+    batch: LoadedBatch
     row: dict[str, Any]
     metrics: StepMetrics
     digests: dict[str, jax.Array] | None

@@ -1,4 +1,4 @@
-"""`curves`: each phase with its own updates, of the newest state that is whole, for people and for other tools."""
+"""`curves` shows each phase with its own updates, from its newest whole state, to people and other tools."""
 
 import errno
 import json
@@ -31,6 +31,7 @@ from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from runtime.training import checkpoint
 from runtime.training.run_state import CHECKPOINT, METRICS, SOURCE_LOSSES
 from runtime.training.temporary import TemporaryCheckpoints
+from tests.catalogue import check_message
 from tests.marin_dag.ledger.test_records import a_record
 from tests.runtime.tracking.test_curves import events_in, records_in
 
@@ -46,11 +47,11 @@ def phases():
     return Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
 
 
-def save(prefix, digest, step, *, loss, left_out=(), folder=None):
-    """A checkpoint, a temporary one if no folder is named, with the tables of all updates up to its own."""
+def save(prefix, digest, step, *, loss, skipped=(), folder=None):
+    """Save a checkpoint, a temporary one without `folder`, with the tables of all updates up to its own."""
     metrics, losses = MetricsTable(), SourceLossesTable()
     for row in range(1, step + 1):
-        metrics.append(MetricsRow(row, row * 1000, 4, 28, 1e-3, loss, 0.0, 1.5, 0.1, 10.0, 3.4, int(row in left_out)))
+        metrics.append(MetricsRow(row, row * 1000, 4, 28, 1e-3, loss, 0.0, 1.5, 0.1, 10.0, 3.4, int(row in skipped)))
         losses.append([SourceLosses(row, "web", "w", 1.0, 4, 28, 28 * loss, 28 * 3.5)])
     folder = folder or TemporaryCheckpoints(f"{prefix}/work/{digest}/temporary", lease_epoch=3).folder_of(step)
     beside = {METRICS: metrics.to_parquet, SOURCE_LOSSES: losses.to_parquet}
@@ -71,36 +72,33 @@ def damage(folder, name):
     file.write_bytes(b"x" + file.read_bytes()[1:])
 
 
-def test_the_command_that_the_report_names_is_one(tmp_path, capsys):
-    words = shlex.split(CURVES_COMMAND)
+def test_the_report_names_a_valid_command(tmp_path, capsys):
+    words = shlex.split(CURVES_COMMAND.format(command="python pipelines/tootsie.py"))
     assert words[:3] == ["python", "pipelines/tootsie.py", "curves"]
     code, out, error = run(tmp_path, capsys, *words[2:])
-    assert code == 1 and "so there are no curves" in out and not error
+    assert (code, error) == (1, "")
+    check_message(out)
 
 
-def test_each_phase_is_told_and_written_with_its_own_updates(tmp_path, capsys, phases):
+def test_each_phase_is_shown_and_exported_with_its_own_updates(tmp_path, capsys, phases):
     prefix = tmp_path / "runs"
     kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
     code, out, _ = run(prefix, capsys, "curves")
-    assert (code, out) == (
-        0,
-        f"nothing of these phases is saved under {prefix} as the recipe stands now, so there are no curves\n",
-    )
+    assert code == 0
+    check_message(out)
     for option, place in (
         ("--validation", "page.html"),
         ("--norms", "norms.html"),
         ("--tensorboard", "board"),
         ("--wandb", "wandb"),
     ):
-        assert run(prefix, capsys, "curves", option, str(tmp_path / place))[0] == 1, (
-            "it was asked for, and is not there"
-        )
+        assert run(prefix, capsys, "curves", option, str(tmp_path / place))[0] == 1, "the page or export was not made"
     save(prefix, kestrel.digest, 10, loss=4.0)
-    save(prefix, kestrel.digest, 12, loss=3.0, left_out=(11,))
+    save(prefix, kestrel.digest, 12, loss=3.0, skipped=(11,))
     last = kestrel.until + 3
     torn = save(prefix, ocelot.digest, last + 5, loss=1.0)
     checkpoint.CheckpointFiles(f"{torn}/{CHECKPOINT}").delete("manifest.json")
-    save(prefix, ocelot.digest, last, loss=2.0, left_out=range(1, 6))
+    save(prefix, ocelot.digest, last, loss=2.0, skipped=range(1, 6))
     with EventLog(f"{prefix}/work/{ocelot.digest}/events/{log_name('a', 0)}") as events:
         for step in (last - 1, last + 5):
             events.write("norms", step=step, gradient={"layers.w": [1.5, 2.5]}, update={}, parameters={"norm": 3.0})
@@ -119,49 +117,46 @@ def test_each_phase_is_told_and_written_with_its_own_updates(tmp_path, capsys, p
         "gradient",
         "1.500",
         "1",
-        "left",
-        "out",
+        "skipped",
     ]
     assert second == f"ocelot step {last:,} {last * 1000:,} tokens loss 2.0000 gradient 1.500".split()
     (kestrels,), (ocelots,) = ((board / name).iterdir() for name in ("kestrel", "ocelot"))
     assert [step for step, _ in events_in(kestrels)] == list(range(1, 13))
-    told = list(events_in(ocelots))
-    assert [step for step, _ in told] == [last - 2, last - 1, last]
-    assert {figures["loss_by_source/web"] for _, figures in told} == {2.0}
-    assert {figures["log_normalizer_by_source/web"] for _, figures in told} == {3.5}
-    of_parts = [{name: norm for name, norm in figures.items() if "_by_part/" in name} for _, figures in told]
+    exported = list(events_in(ocelots))
+    assert [step for step, _ in exported] == [last - 2, last - 1, last]
+    assert {figures["loss_by_source/web"] for _, figures in exported} == {2.0}
+    assert {figures["log_normalizer_by_source/web"] for _, figures in exported} == {3.5}
+    of_parts = [{name: norm for name, norm in figures.items() if "_by_part/" in name} for _, figures in exported]
     by_part = ("grad_norm_by_part/layers.0.w", "grad_norm_by_part/layers.1.w", "param_norm_by_part/norm")
     assert of_parts == [{}, dict(zip(by_part, (1.5, 2.5, 3.0), strict=True)), {}]
     code, out, _ = run(prefix, capsys, "curves", "kestrel")
     assert code == 0 and len(out.splitlines()) == 1 and out.startswith("kestrel ")
     code, out, _ = run(prefix, capsys, "curves", "phoenix", "kestrel")
     assert code == 0 and out.startswith("kestrel ")
-    assert [line.split(maxsplit=1) for line in out.splitlines()[1:]] == [
-        ["phoenix", "nothing of it is saved as the recipe stands now"]
-    ]
+    (unsaved,) = out.splitlines()[1:]
+    check_message(unsaved)
 
 
-def test_gradients_by_layer_are_drawn_of_the_phases_that_told_enough_of_them(tmp_path, capsys, phases):
+def test_gradients_by_layer_are_drawn_of_phases_that_logged_enough_norms(tmp_path, capsys, phases):
     file = tmp_path / "norms.html"
     for name, step in (("kestrel", 8), ("ocelot", phases.step("kestrel").until + 2)):
         save(tmp_path, phases.step(name).digest, step, loss=4.0)
     code, out, _ = run(tmp_path, capsys, "curves", "--norms", str(file))
-    few = "fewer than 4 updates up to the newest checkpoint have told norms (norms_every_steps)"
-    assert (code, out.splitlines()[-1]) == (1, f"no gradients are drawn of kestrel, ocelot: {few}")
+    assert code == 1
+    check_message(out.splitlines()[-1])
     assert not file.exists()
     with EventLog(f"{tmp_path}/work/{phases.step('kestrel').digest}/events/{log_name('a', 0)}") as events:
         for step in (2, 4, 6, 8, 10):
             gradient = {"layers.w": [1.0, 9.0 if step == 6 else 1.0]}
             events.write("norms", step=step, gradient=gradient, update={}, parameters={})
     code, out, _ = run(tmp_path, capsys, "curves", "--norms", str(file))
-    assert (code, out.splitlines()[-2:]) == (0, [f"no gradients are drawn of ocelot: {few}", f"drawn: {file}"])
-    page = file.read_text()
-    assert "told at 4 updates, from 2 to 8" in page and "layer 1, updates 6 to 6: 9 times its median" in page
-    assert "no gradients are drawn of ocelot" in page
-    assert "is no kind of picture" in run(tmp_path, capsys, "curves", "--norms", "norms.png")[2]
+    assert code == 0 and file.exists()
+    check_message("\n".join(out.splitlines()[-2:]))
+    assert out.splitlines()[-2] in file.read_text()
+    assert run(tmp_path, capsys, "curves", "--norms", "norms.png")[0] == 1
 
 
-def test_the_newest_state_is_told_and_at_one_step_the_published_one(tmp_path, capsys, phases):
+def test_the_newest_state_is_shown_and_at_one_step_the_published_one(tmp_path, capsys, phases):
     digest = phases.step("kestrel").digest
     save(tmp_path, digest, 5, loss=1.0)
     publish(tmp_path, digest, 5, loss=2.0)
@@ -170,7 +165,7 @@ def test_the_newest_state_is_told_and_at_one_step_the_published_one(tmp_path, ca
     assert "loss 3.0000" in run(tmp_path, capsys, "curves")[1]
 
 
-def test_a_run_is_read_out_of_a_bucket(tmp_path, gcs_bucket, capsys, phases):
+def test_a_run_is_read_from_a_bucket(tmp_path, gcs_bucket, capsys, phases):
     prefix = f"gs://{gcs_bucket}/{uuid.uuid4().hex}"
     kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
     publish(prefix, kestrel.digest, 3, loss=2.0)
@@ -185,8 +180,8 @@ def test_a_run_is_read_out_of_a_bucket(tmp_path, gcs_bucket, capsys, phases):
     assert [len(list(events_in(file))) for file in (kestrels, ocelots)] == [3, 2]
 
 
-def test_wandb_is_given_a_run_a_phase_and_the_line_that_sends_it_can_be_pasted(tmp_path, phases):
-    """In a child: W&B starts a service of its own, and its warnings are not ours."""
+def test_wandb_gets_a_run_for_each_phase_and_a_line_that_sends_it(tmp_path, phases):
+    """Runs in a child process, as W&B starts a service."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     kestrel = phases.step("kestrel")
@@ -203,14 +198,14 @@ def test_wandb_is_given_a_run_a_phase_and_the_line_that_sends_it_can_be_pasted(t
     ]
     done = subprocess.run(command, timeout=480, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    told, how = done.stdout.splitlines()
-    assert told.startswith("kestrel ")
+    shown, how = done.stdout.splitlines()
+    assert shown.startswith("kestrel ")
     program, verb, written = shlex.split(how)
     assert (program, verb, Path(written).parent) == ("wandb", "sync", folder / "wandb")
     records = [Record.FromString(data) for data in records_in(Path(written, f"run-{kestrel.digest[:16]}.wandb"))]
-    (begun,) = (record.run for record in records if record.HasField("run"))
-    assert (begun.project, begun.display_name) == ("tootsie", "kestrel")
-    config = {item.key: json.loads(item.value_json) for item in begun.config.update}
+    (sent,) = (record.run for record in records if record.HasField("run"))
+    assert (sent.project, sent.display_name) == ("tootsie", "kestrel")
+    config = {item.key: json.loads(item.value_json) for item in sent.config.update}
     assert config["until_step"] == kestrel.until and "start" not in config
     assert len([record for record in records if record.HasField("history")]) == 3
 
@@ -222,7 +217,7 @@ def test_lines_to_paste_are_quoted(tmp_path, capsys, phases):
     assert shlex.split(out.splitlines()[-1]) == ["tensorboard", "--logdir", board]
 
 
-def test_a_damaged_phase_is_told_in_one_line_and_hides_no_other(tmp_path, capsys, phases):
+def test_a_damaged_phase_is_one_line_and_hides_no_other(tmp_path, capsys, phases):
     kestrel, ocelot, jellyfish = (phases.step(name) for name in ("kestrel", "ocelot", "jellyfish"))
     folder = save(tmp_path, kestrel.digest, 3, loss=2.0)
     damage(folder, METRICS)
@@ -232,23 +227,22 @@ def test_a_damaged_phase_is_told_in_one_line_and_hides_no_other(tmp_path, capsys
     code, out, err = run(tmp_path, capsys, "curves")
     assert (code, err) == (1, "")
     first, second, third = out.splitlines()
-    assert first.startswith("kestrel ") and f"{folder}/checkpoint: file metrics.parquet is damaged: its CRC32C" in first
-    assert second.startswith("ocelot ") and "not a record of this program" in second
-    assert third.startswith("jellyfish ") and "loss 2.0000" in third
+    assert [line.split()[0] for line in (first, second, third)] == ["kestrel", "ocelot", "jellyfish"]
+    assert folder in first and "loss 2.0000" in third
 
 
-def test_what_is_only_of_sources_is_not_read_where_nothing_is_written(tmp_path, capsys, phases):
+def test_the_table_of_sources_is_read_only_for_exports(tmp_path, capsys, phases):
     folder = save(tmp_path, phases.step("kestrel").digest, 3, loss=2.0)
     damage(folder, SOURCE_LOSSES)
     code, out, _ = run(tmp_path, capsys, "curves")
     assert code == 0 and "loss 2.0000" in out
     code, out, _ = run(tmp_path, capsys, "curves", "--tensorboard", str(tmp_path / "board"))
     (line,) = out.splitlines()
-    assert code == 1 and "file source_losses.parquet is damaged" in line and not (tmp_path / "board").exists()
+    assert code == 1 and SOURCE_LOSSES in line and not list((tmp_path / "board").iterdir())
 
 
 def before_reads(monkeypatch, *actions):
-    """Does each before one of the first reads."""
+    """Do each action before one of the first reads."""
     left, read_beside = list(actions), checkpoint.read_beside
 
     def read(path, key):
@@ -259,17 +253,17 @@ def before_reads(monkeypatch, *actions):
     monkeypatch.setattr(checkpoint, "read_beside", read)
 
 
-def test_a_checkpoint_that_a_run_deletes_while_it_is_read_is_looked_for_again(tmp_path, capsys, phases, monkeypatch):
+def test_a_checkpoint_deleted_while_it_is_read_is_replaced_by_a_newer_one(tmp_path, capsys, phases, monkeypatch):
     kestrel = phases.step("kestrel").digest
     temporary = TemporaryCheckpoints(f"{tmp_path}/work/{kestrel}/temporary", lease_epoch=3)
     save(tmp_path, kestrel, 3, loss=2.0)
 
-    def go_on(step):
+    def continue_to(step):
         save(tmp_path, kestrel, step, loss=1.0)
         temporary.prune(step, keep=1)
 
-    # The second read is of the table beside a manifest that was there when it was opened.
-    before_reads(monkeypatch, lambda: go_on(4), lambda: None, lambda: go_on(5))
+    # The second read is of a table whose manifest was there when it was opened.
+    before_reads(monkeypatch, lambda: continue_to(4), lambda: None, lambda: continue_to(5))
     code, out, err = run(tmp_path, capsys, "curves", "--tensorboard", str(tmp_path / "board"))
     assert (code, err) == (0, "")
     assert out.splitlines()[0].split()[:3] == ["kestrel", "step", "5"]
@@ -277,7 +271,7 @@ def test_a_checkpoint_that_a_run_deletes_while_it_is_read_is_looked_for_again(tm
     assert len(list(events_in(events))) == 5
 
 
-def test_a_phase_is_looked_for_right_before_it_is_read(tmp_path, capsys, phases, monkeypatch):
+def test_the_newest_state_is_looked_up_right_before_it_is_read(tmp_path, capsys, phases, monkeypatch):
     kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
     save(tmp_path, kestrel.digest, 3, loss=2.0)
     save(tmp_path, ocelot.digest, kestrel.until + 1, loss=2.0)
@@ -286,7 +280,7 @@ def test_a_phase_is_looked_for_right_before_it_is_read(tmp_path, capsys, phases,
     assert out.splitlines()[1].split()[:3] == ["ocelot", "step", f"{kestrel.until + 2:,}"]
 
 
-def test_a_checkpoint_that_went_and_left_nothing_is_told_in_one_line(tmp_path, capsys, phases, monkeypatch):
+def test_a_deleted_checkpoint_without_another_is_one_line(tmp_path, capsys, phases, monkeypatch):
     kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
     folder = save(tmp_path, kestrel.digest, 3, loss=2.0)
     save(tmp_path, ocelot.digest, kestrel.until + 1, loss=2.0)
@@ -294,10 +288,10 @@ def test_a_checkpoint_that_went_and_left_nothing_is_told_in_one_line(tmp_path, c
     code, out, err = run(tmp_path, capsys, "curves")
     first, second = out.splitlines()
     assert (code, err) == (1, "") and second.startswith("ocelot ")
-    assert first.endswith(f"{folder}: deleted while it was read, and nothing else is saved; ask again.")
+    check_message(first)
 
 
-def test_a_phase_whose_checkpoints_keep_going_is_given_up(tmp_path, capsys, phases, monkeypatch):
+def test_a_phase_whose_checkpoints_are_deleted_each_time_is_an_error(tmp_path, capsys, phases, monkeypatch):
     kestrel = phases.step("kestrel").digest
     folders = [save(tmp_path, kestrel, 1, loss=2.0)]
 
@@ -307,7 +301,7 @@ def test_a_phase_whose_checkpoints_keep_going_is_given_up(tmp_path, capsys, phas
 
     before_reads(monkeypatch, *[replace] * 50)
     code, out, err = run(tmp_path, capsys, "curves")
-    assert (code, err, len(out.splitlines())) == (1, "", 1) and "there is no complete checkpoint here" in out
+    assert (code, err, len(out.splitlines())) == (1, "", 1)
     assert len(folders) == 11
 
 
@@ -323,23 +317,20 @@ def test_a_missing_package_is_one_line_before_anything_is_read_or_written(
     code, out, err = run(tmp_path / "runs", capsys, "curves", option, str(tmp_path / "x"))
     assert (code, out) == (1, "") and not (tmp_path / "x").exists()
     (line,) = err.splitlines()
-    assert line.startswith(f"tootsie: {option} {tmp_path / 'x'}: ")
-    assert line.endswith(f"`{package}`, which is not installed; install it: {sys.executable} -m pip install {package}")
+    check_message(line.replace(sys.executable, "python"))
 
 
-def test_a_folder_that_wandb_does_not_take_is_one_line(tmp_path, capsys, phases, monkeypatch):
-    """Root may write anywhere, so W&B is a fake that does what it does where it may not."""
+def test_a_folder_that_wandb_cannot_write_is_one_line(tmp_path, capsys, phases, monkeypatch):
+    """Root may write anywhere, so a fake stands in for W&B without permission."""
     save(tmp_path / "runs", phases.step("kestrel").digest, 3, loss=2.0)
-    begun = types.SimpleNamespace(
+    fake = types.SimpleNamespace(
         settings=types.SimpleNamespace(sync_dir=str(tmp_path / "tmp/wandb/offline-run-1")), finish=lambda: None
     )
-    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=lambda **_: begun, Settings=lambda **_: None))
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=lambda **_: fake, Settings=lambda **_: None))
     code, _, err = run(tmp_path / "runs", capsys, "curves", "--wandb", str(tmp_path / "mine"))
     (line,) = err.splitlines()
-    assert code == 1 and line == (
-        f"tootsie: --wandb {tmp_path / 'mine'}: W&B cannot write there and took {begun.settings.sync_dir}; "
-        "name another folder."
-    )
+    assert code == 1
+    check_message(line)
 
 
 def test_a_write_that_fails_is_one_line(tmp_path, capsys, phases, monkeypatch):
@@ -350,33 +341,27 @@ def test_a_write_that_fails_is_one_line(tmp_path, capsys, phases, monkeypatch):
     monkeypatch.setattr(tensorboard_export, "write_events", write_events)
     folder = tmp_path / "board"
     code, _, err = run(tmp_path / "runs", capsys, "curves", "--tensorboard", str(folder))
-    said = f"--tensorboard {folder}: it could not be written (No space left on device); name another folder."
-    assert (code, err) == (1, f"tootsie: {said}\n")
+    assert code == 1
+    check_message(err)
 
 
-def test_what_cannot_be_told_or_written_is_refused(tmp_path, capsys):
+def test_unknown_phases_and_unusable_folders_are_refused(tmp_path, capsys):
     file = tmp_path / "file"
     file.write_text("")
-    for folder in ("board", "of-wandb"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "board/ocelot").write_text("")
-    (tmp_path / "of-wandb/wandb").symlink_to("nowhere")
-    move = "is no folder; move it away, or name another folder."
-    for words, message in (
-        (("kestral",), "curves kestral: there is no such phase. Did you mean 'kestrel'?"),
-        (("--tensorboard", "gs://bucket/x"), "--tensorboard gs://bucket/x: it is written on this machine"),
-        (("--wandb", str(file)), f"--wandb {file}: {file} {move}"),
-        (("--tensorboard", f"{file}/sub"), f"--tensorboard {file}/sub: {file} {move}"),
-        (("--tensorboard", str(tmp_path / "board")), f"{tmp_path}/board/ocelot {move}"),
-        (("--wandb", str(tmp_path / "of-wandb")), f"{tmp_path}/of-wandb/wandb {move}"),
+    for words in (
+        ("kestral",),
+        ("--tensorboard", "gs://bucket/x"),
+        ("--wandb", str(file)),
+        ("--tensorboard", f"{file}/sub"),
     ):
         code, out, err = run(tmp_path / "runs", capsys, "curves", *words)
-        assert (code, out) == (1, "") and message in err, err
+        assert (code, out) == (1, "")
+        check_message(err)
     assert not (tmp_path / "runs").exists()
 
 
 def measured(prefix, digest, attempt=1, sources=("web", "code"), **means):
-    """An event log of one attempt, with what it measured, by step: `step_10={"hot": 1.5}`."""
+    """Write the event log of one attempt with its measurements by step: `step_10={"hot": 1.5}`."""
     folder = Path(prefix, "work", digest, "events")
     folder.mkdir(parents=True, exist_ok=True)
     events = [
@@ -394,7 +379,7 @@ def measured(prefix, digest, attempt=1, sources=("web", "code"), **means):
     )
 
 
-def test_what_phases_measured_of_held_out_text_is_drawn_over_the_tokens_of_the_run(tmp_path, capsys, phases):
+def test_measurements_of_held_out_text_are_drawn_over_the_tokens_of_the_run(tmp_path, capsys, phases):
     prefix, page = tmp_path / "runs", tmp_path / "held out.html"
     kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
     save(prefix, kestrel.digest, 4, loss=4.0)
@@ -402,7 +387,7 @@ def test_what_phases_measured_of_held_out_text_is_drawn_over_the_tokens_of_the_r
     assert (code, out.splitlines()[-1].split(":")[0], page.exists()) == (1, "nothing is drawn", False)
     measured(prefix, kestrel.digest, step_0={"hot": 8.0}, step_4={"hot": 2.0})
     run(prefix, capsys, "curves", "--validation", str(page))
-    assert "Values above the axis (the last at 0 tokens) are cut off" in page.read_text(), "no update has come yet"
+    assert "Values above the axis (the last at 0 tokens) are cut off" in page.read_text(), "before the first update"
     first = kestrel.until
     save(prefix, ocelot.digest, first + 2, loss=3.0)
     (average,) = ocelot.config.averages
@@ -424,7 +409,7 @@ def test_what_phases_measured_of_held_out_text_is_drawn_over_the_tokens_of_the_r
 
 
 def drawn(prefix, capsys, page, *phases):
-    """How the command ends, and of the table of its page phase, number of measurements, sources and last step."""
+    """Return exit code and last line, and phase, measurements, sources and last step from the table of the page."""
     code, out, err = run(prefix, capsys, "curves", *phases, "--validation", str(page))
     assert err == ""
     made = page.read_text() if page.exists() else ""
@@ -432,36 +417,31 @@ def drawn(prefix, capsys, page, *phases):
     return code, out.splitlines()[-1], table[1:]
 
 
-def test_why_nothing_is_drawn_is_said_as_it_is(tmp_path, capsys, phases):
+def test_nothing_is_drawn_without_a_measurement_up_to_a_readable_checkpoint(tmp_path, capsys, phases):
     page = tmp_path / "page.html"
-    kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
+    kestrel = phases.step("kestrel")
     folder = save(tmp_path, kestrel.digest, 3, loss=2.0)
     measured(tmp_path, kestrel.digest, step_5={"hot": 2.0})
-    said = "nothing is drawn: no checkpoint has come to the steps at which these phases measured held-out text"
-    assert drawn(tmp_path, capsys, page) == (1, said, [])
+    code, last_line, rows = drawn(tmp_path, capsys, page)
+    assert (code, rows) == (1, [])
+    check_message(last_line)
     measured(tmp_path, kestrel.digest, step_3={"hot": 2.0})
     damage(folder, METRICS)
-    assert drawn(tmp_path, capsys, page) == (1, "nothing is drawn: none of these phases could be read", [])
-    save(tmp_path, ocelot.digest, kestrel.until + 2, loss=2.0)
-    said = "nothing is drawn: none of the phases that could be read has measured held-out text (validate_every_steps)"
-    assert drawn(tmp_path, capsys, page) == (1, said, [])
-    said = "nothing is drawn: none of these phases has measured held-out text (validate_every_steps)"
-    assert drawn(tmp_path, capsys, page, "ocelot") == (1, said, [])
+    assert drawn(tmp_path, capsys, page) == (1, last_line, [])
 
 
-def test_a_phase_that_measured_nothing_is_said_to_be_missing_on_the_picture(tmp_path, capsys, phases):
+def test_a_phase_without_measurements_is_named_on_the_page(tmp_path, capsys, phases):
     page = tmp_path / "page.html"
     kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
     save(tmp_path, kestrel.digest, 4, loss=4.0)
     measured(tmp_path, kestrel.digest, step_4={"hot": 2.0})
     save(tmp_path, ocelot.digest, kestrel.until + 2, loss=2.0)
     code, out, _ = run(tmp_path, capsys, "curves", "kestrel", "ocelot", "--validation", str(page))
-    said = "ocelot: not measured up to its newest checkpoint, not drawn"
-    assert (code, out.splitlines()[-2:]) == (0, [said, f"drawn: {page}"])
-    assert f"<p>{said}.</p>" in page.read_text()
+    assert code == 0 and f"<p>{out.splitlines()[-2]}.</p>" in page.read_text()
+    check_message(out.splitlines()[-2])
 
 
-def test_a_newer_attempt_that_saved_nothing_yet_hides_nothing(tmp_path, capsys, phases):
+def test_an_attempt_that_has_saved_nothing_hides_nothing(tmp_path, capsys, phases):
     digest = phases.step("kestrel").digest
     save(tmp_path, digest, 4, loss=4.0)
     measured(tmp_path, digest, 1, step_0={"hot": 8.0}, step_4={"hot": 2.0})
@@ -470,7 +450,7 @@ def test_a_newer_attempt_that_saved_nothing_yet_hides_nothing(tmp_path, capsys, 
     assert drawn(tmp_path, capsys, page) == (0, f"drawn: {page}", [["kestrel", "2", "2", "4"]])
 
 
-def test_a_phase_is_drawn_to_its_own_stop_and_a_longer_one_from_there(tmp_path, capsys, phases):
+def test_a_phase_is_drawn_to_its_own_end_and_a_longer_one_from_there(tmp_path, capsys, phases):
     prefix, page = tmp_path / "runs", tmp_path / "page.html"
     kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
     stop = kestrel.until
@@ -481,29 +461,30 @@ def test_a_phase_is_drawn_to_its_own_stop_and_a_longer_one_from_there(tmp_path, 
     of_ocelot = ["ocelot", "1", "2", f"{stop + 2:,}"]
     assert drawn(prefix, capsys, page)[2] == [["kestrel", "2", "2", f"{stop:,}"], of_ocelot]
     assert f"kestrel: 0 to {tokens_label(stop * 1000)} tokens" in page.read_text()
-    longer = ("fork", "kestrel", "--as", "longer", "--set", f"until_step={stop + 100}", "--reason", "to see it go on")
+    longer = ("fork", "kestrel", "--as", "longer", "--set", f"until_step={stop + 100}", "--reason", "to train longer")
     assert run(prefix, capsys, *longer)[0] == 0
     of_longer = ["longer", "2", "2", f"{stop + 100:,}"]
     assert drawn(prefix, capsys, page)[2] == [["kestrel", "2", "2", f"{stop:,}"], of_longer, of_ocelot]
-    assert "longer: " not in page.read_text().replace("longer, hot weights", ""), "a branch, which has no band"
+    assert "longer: " not in page.read_text().replace("longer, hot weights", ""), "a branch has no band"
 
 
-def test_forks_are_read_once_where_nothing_is_drawn(tmp_path, capsys, phases, monkeypatch):
+def test_forks_are_read_once_without_a_page(tmp_path, capsys, phases, monkeypatch):
     save(tmp_path, phases.step("kestrel").digest, 3, loss=2.0)
     reads, every = [], Forks.all
     monkeypatch.setattr(Forks, "all", lambda forks: reads.append(forks) or every(forks))
     assert run(tmp_path, capsys, "curves")[0] == 0 and len(reads) == 1
 
 
-def test_a_picture_that_could_not_be_written_is_refused_before_anything_is_read(tmp_path, capsys):
+def test_a_page_of_another_kind_is_refused(tmp_path, capsys):
     code, out, err = run(tmp_path, capsys, "curves", "--validation", str(tmp_path / "page.png"))
-    assert (code, out) == (1, "") and "end it in .html" in err
+    assert (code, out) == (1, "")
+    check_message(err)
 
 
-def test_a_phase_is_held_against_another_of_the_recipe_or_the_table_of_any_run(tmp_path, capsys, phases):
+def test_a_phase_is_compared_with_another_phase_or_a_metrics_table(tmp_path, capsys, phases):
     prefix = tmp_path / "runs"
     kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
-    save(prefix, kestrel.digest, 12, loss=3.125, left_out=(11,))
+    save(prefix, kestrel.digest, 12, loss=3.125, skipped=(11,))
     last = kestrel.until + 3
     beside = save(prefix, ocelot.digest, last, loss=3.0)
     code, out, _ = run(prefix, capsys, "curves", "kestrel", "--against", "ocelot")
@@ -511,35 +492,37 @@ def test_a_phase_is_held_against_another_of_the_recipe_or_the_table_of_any_run(t
     assert (code, out.splitlines()[1].strip()) == (0, said)
     for margin, is_behind in (("0.1", True), ("0.125", False), ("0", True)):
         code, out, _ = run(prefix, capsys, "curves", "kestrel", "--against", "ocelot", "--margin", margin)
-        told = [f"BEHIND by more than {margin} since 1,000 tokens"] if is_behind else []
-        assert (code, [line.strip() for line in out.splitlines()[1:]]) == (int(is_behind), [said, *told])
+        behind = [f"BEHIND by more than {margin} since 1,000 tokens"] if is_behind else []
+        assert (code, [line.strip() for line in out.splitlines()[1:]]) == (int(is_behind), [said, *behind])
     shutil.copy(f"{beside}/{METRICS}", tmp_path / METRICS)
     code, out, _ = run(prefix, capsys, "curves", "--against", str(tmp_path / METRICS), "--margin", "0")
     lines = [line.strip() for line in out.splitlines()]
     assert code == 1 and lines[1].startswith(f"0.1250 nats above {tmp_path / METRICS} at 12,000 tokens")
     assert lines[2].startswith("BEHIND") and lines[4].startswith("0.0000 nats below") and len(lines) == 5
     code, out, _ = run(prefix, capsys, "curves", "ocelot", "--against", "kestrel")
-    assert code == 1 and out.splitlines()[1].strip() == "no tokens in common with kestrel, which has 12,000"
+    assert code == 1
+    check_message(out.splitlines()[1].strip())
     code, out, _ = run(prefix, capsys, "curves", "--against", "kestrel", "--margin", "9")
-    assert code == 0 and "no tokens in common" in out, "kestrel was compared"
+    assert code == 0, "kestrel was compared"
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    "words",
     [
-        (("--against", "kestrl"), "--against kestrl: there is no such phase. Did you mean 'kestrel'?"),
-        (("--against", "phoenix"), "--against phoenix: nothing of it is saved as the recipe stands now."),
-        (("--against", "gone.parquet"), "gone.parquet: it could not be read (No such file"),
-        (("--against", "torn.parquet"), "torn.parquet: no table of metrics ("),
-        (("--against", "other.parquet"), "other.parquet: no table of metrics ("),
-        (("--against", "web://a/b.parquet"), "web://a/b.parquet: no table of metrics (Protocol not known: web)"),
-        (("--against", "gs://a/b.parquet"), "gs://a: Cloud Storage cannot be reached ("),
-        (("--margin", "0.1"), "--margin: of what? Name a reference too"),
-        (("--against", "kestrel", "--margin", "-1"), "--margin is -1; it is in nats a token, 0 or more"),
-        (("--against", "kestrel", "--margin", "nan"), "--margin is nan; it is in nats a token, 0 or more"),
+        ("--against", "kestrl"),
+        ("--against", "phoenix"),
+        ("--against", "gone.parquet"),
+        ("--against", "torn.parquet"),
+        ("--against", "other.parquet"),
+        ("--against", "web://a/b.parquet"),
+        ("--against", "gs://a/b.parquet"),
+        ("--margin", "0.1"),
+        ("--against", "kestrel", "--margin", "-1"),
+        ("--against", "kestrel", "--margin", "nan"),
     ],
+    ids=" ".join,
 )
-def test_what_is_no_reference_or_no_margin_is_refused(tmp_path, capsys, phases, monkeypatch, words, said):
+def test_invalid_references_and_margins_are_refused(tmp_path, capsys, phases, monkeypatch, words):
     prefix = tmp_path / "runs"
     folder = save(prefix, phases.step("kestrel").digest, 3, loss=3.0)
     monkeypatch.chdir(tmp_path)
@@ -549,11 +532,13 @@ def test_what_is_no_reference_or_no_margin_is_refused(tmp_path, capsys, phases, 
     Path("torn.parquet").write_bytes(b"PAR1")
     shutil.copy(f"{folder}/{SOURCE_LOSSES}", "other.parquet")
     code, out, error = run(prefix, capsys, "curves", *words)
-    assert code not in (0, 2) and said in error + out
+    assert code not in (0, 2)
+    if words[-1] != "gs://a/b.parquet":  # the error of the network is not ours
+        check_message(error + out)
 
 
-def test_a_reference_that_is_damaged_is_told_as_one(tmp_path, capsys, phases):
+def test_a_damaged_reference_is_an_error(tmp_path, capsys, phases):
     folder = save(tmp_path, phases.step("kestrel").digest, 3, loss=3.0)
     damage(folder, METRICS)
     code, out, error = run(tmp_path, capsys, "curves", "ocelot", "--against", "kestrel")
-    assert code == 1 and "--against kestrel: " in error + out and "damaged" in error + out
+    assert code == 1 and "--against kestrel: " in error + out

@@ -1,4 +1,4 @@
-"""Mixtures of the recipe against the normalised figures of the public run."""
+"""Mixtures of the recipe have the normalised figures of the public run."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_stand_ins_keep_the_weight_of_each_role_and_share_it_by_size():
     assert weights == pytest.approx({"web": 3.8 * 0.75, "blogs": 3.8 * 0.25, "code": 0.25, "math": 0.055})
 
 
-def test_a_role_that_nobody_plays_leaves_its_weight_to_the_web():
+def test_a_role_without_source_leaves_its_weight_to_the_web():
     weights = weights_by_source(mixtures.COOLDOWN_V1, {"web": ("web", 1.0), "math": ("math", 1.0)})
     assert set(weights) == {"web", "math"}
     assert sum(weights.values()) == pytest.approx(1.0)

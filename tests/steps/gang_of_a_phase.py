@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import Step, StepContext, step
 from marin_dag.ledger.requests import Requests
-from marin_dag.run import hearing
+from marin_dag.run import request_polling
 from marin_dag.run.driver import Run
 from marin_dag.run.live import display_for
 from marin_dag.run.ray.backend import RayBackend
@@ -110,7 +110,7 @@ def recorded_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhase
     orders = Path(context.work_path).parents[2]
     recorded = functools.partial(build_recorded, train_step.build_train_step, log, orders, context)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hearing, "TOLD_POLL_SECONDS", 0.05)
+        patch.setattr(request_polling, "POLL_SECONDS", 0.05)
         patch.setattr(phase_training, "build_train_step", recorded)
         patch.setattr(TokenCache, "read_spans", counted)
         result = train_phase.function(config, context)

@@ -1,4 +1,4 @@
-"""Training on a token cache that another process is still building: the bytes of training on the finished one."""
+"""Training on a token cache that another process is still building gives the bytes of training on the finished one."""
 
 import contextlib
 import dataclasses
@@ -48,7 +48,7 @@ PATIENCE_SECONDS = 600.0
 
 
 class Growing(Trajectory):
-    """A trajectory whose attempts follow the parts of one store."""
+    """A run whose attempts follow the blocks of one store."""
 
     def __init__(self, folder: Path, prefix: str) -> None:
         super().__init__(folder, "e" * 64)
@@ -67,7 +67,7 @@ class Growing(Trajectory):
 
 
 def cache_input(prefix: str, part: int | None) -> Input[TokenizeResult]:
-    """As the engine binds a growing input: the first part while there is no more, else the whole."""
+    """Bind a growing input as the engine does: its first block, or the whole."""
     step = tokenize_slowly.tokenize_step()
     store = open_store(prefix)
     record = Records(store).get(step.digest if part is None else f"{step.digest}@{part}")
@@ -133,17 +133,15 @@ def steps_of_an_epoch(cache: Input[TokenizeResult]) -> int:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A prefix where the cache is whole."""
+    """Return a prefix with a finished cache."""
     prefix = str(tmp_path_factory.mktemp("finished"))
     assert tokenize_slowly.run(prefix) == 0
     return prefix
 
 
-def test_a_phase_that_leaves_batches_out_hears_a_stop_while_it_waits_for_the_size_of_a_cache(
-    tmp_path, monkeypatch, caplog
-):
+def test_a_phase_that_skips_batches_can_be_stopped_while_it_waits_for_a_cache(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(growing_cache, "POLL_SECONDS", 0.02)
-    monkeypatch.setattr(prefetch, "HEAR_SECONDS", 0.1)
+    monkeypatch.setattr(prefetch, "CALL_BACK_SECONDS", 0.1)
     prefix, gates = str(tmp_path / "runs"), tmp_path / "gates"
     gates.mkdir()
     for shard in (0, 1):
@@ -162,11 +160,9 @@ def test_a_phase_that_leaves_batches_out_hears_a_stop_while_it_waits_for_the_siz
         Growing(tmp_path / "phase", prefix).run(config, stop=is_waiting)
 
 
-def test_training_on_a_cache_while_it_is_built_gives_the_bytes_of_training_on_the_finished_one(
-    tmp_path, finished, monkeypatch, caplog
-):
+def test_training_on_a_growing_cache_gives_the_bytes_of_the_finished_one(tmp_path, finished, monkeypatch, caplog):
     monkeypatch.setattr(growing_cache, "POLL_SECONDS", 0.02)
-    monkeypatch.setattr(prefetch, "HEAR_SECONDS", 0.2)
+    monkeypatch.setattr(prefetch, "CALL_BACK_SECONDS", 0.2)
     # Training is heard to wait for so long at least, below; on a fast machine the rest is built within a second.
     monkeypatch.setattr(meter, "STALL_SECONDS", 0.1)
     prefix, gates = str(tmp_path / "runs"), tmp_path / "gates"
@@ -191,7 +187,7 @@ def test_training_on_a_cache_while_it_is_built_gives_the_bytes_of_training_on_th
         when(has(prefix, 1))
         early = cache_input(prefix, 1)
         assert early.digest == whole_input.digest and early.result.num_train_tokens > 0
-        with pytest.raises(StepStopped):  # it can be stopped while it waits
+        with pytest.raises(StepStopped):  # stopped while it waits
             growing.run(phase_on(early, until_step), stop=waits.is_set)
         assert waits.is_set() and tokenizer.poll() is None
         tokenizer.kill()
@@ -212,9 +208,9 @@ def test_training_on_a_cache_while_it_is_built_gives_the_bytes_of_training_on_th
     monkeypatch.setattr(Loader, "prefetched", watched)
 
     def build_the_rest() -> None:
-        assert waits.wait(PATIENCE_SECONDS)  # for block 2, which nobody builds
+        assert waits.wait(PATIENCE_SECONDS)  # for block 2, which no process builds
         is_idle.clear()
-        assert is_idle.wait(PATIENCE_SECONDS)  # what was read before is trained on, and now training itself waits
+        assert is_idle.wait(PATIENCE_SECONDS)  # batches read before are trained on; now training itself waits
         with tokenizing(prefix, gates) as restarted:
             assert restarted.wait(PATIENCE_SECONDS) == 0
 

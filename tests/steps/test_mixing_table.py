@@ -1,4 +1,4 @@
-"""The table that policies are judged by: known figures in, what NumPy and SciPy make of them out."""
+"""The table of mixing policies has the figures of NumPy and SciPy."""
 
 import logging
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from tests.catalogue import expect_error
 
 SOURCES, SEEDS = ("code", "math", "web"), ("0", "1", "2")
 PRIOR = {"web": 6.0, "code": 3.0, "math": 1.0}
-# Bits per byte by policy, seed and source: a policy that is better with each seed, though seeds differ more than it.
+# Bits per byte by policy, seed and source: loss_drop is better with each seed, by less than seeds differ.
 BITS = {
     "static": np.array([[2.0, 3.0, 1.5], [2.3, 3.4, 1.9], [1.8, 2.9, 1.4]]),
     "loss_drop": np.array([[1.9, 2.99, 1.48], [2.25, 3.36, 1.86], [1.76, 2.86, 1.38]]),
@@ -34,7 +34,7 @@ DRAWN = {
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
-    """Phases and evaluations by policy and seed, each with a checkpoint that its log of draws lies beside."""
+    """Return phases and evaluations by policy and seed, each with a log of draws beside its checkpoint."""
     root = tmp_path_factory.mktemp("inputs")
 
     def phase(policy, seed):
@@ -87,7 +87,7 @@ def result(inputs, tmp_path_factory):
 
 
 def assert_compared(found, values):
-    """`found` of each policy against NumPy and SciPy over `values` of it, one a seed."""
+    """Compare `found` with NumPy and SciPy over `values`, one for each seed."""
     for policy in BITS:
         own, difference = values[policy], values[policy] - values["static"]
         assert found[policy].mean == pytest.approx(np.mean(own), rel=1e-12)
@@ -109,14 +109,14 @@ def test_means_errors_and_paired_differences_are_those_of_numpy_and_scipy(result
         assert_compared(made.by_source[name], {policy: bits[:, place] for policy, bits in BITS.items()})
 
 
-def test_a_difference_that_every_seed_shows_is_far_surer_than_the_two_means(result):
+def test_a_difference_in_every_seed_has_a_smaller_error_than_the_means(result):
     found = result[0].mean_of_sources["loss_drop"]
     assert found.against_baseline < 0
     assert abs(found.against_baseline) > 3 * found.against_baseline_error
     assert abs(found.against_baseline) < found.standard_error
 
 
-def test_shares_are_of_what_was_drawn_mean_over_the_seeds(result):
+def test_shares_are_of_drawn_sequences_averaged_over_seeds(result):
     made, _ = result
     for policy, drawn in DRAWN.items():
         expected = (drawn.sum(axis=1) / drawn.sum(axis=(1, 2))[:, None]).mean(axis=0)
@@ -143,28 +143,22 @@ def test_the_page_shows_these_figures(result):
     ]
 
 
-def test_runs_that_cannot_be_compared_seed_by_seed_are_refused_before_any_of_them(inputs):
+def test_runs_with_different_seeds_are_refused(inputs):
     config = MixingTableConfig(**inputs, baseline="static", prior=PRIOR)
     mixing_table.check(config)
     without_a_seed = inputs["phases"] | {"odm_paper": {"0": inputs["phases"]["odm_paper"]["0"]}}
     without_a_policy = {name: found for name, found in inputs["evaluations"].items() if name != "loss_drop"}
-    for changes, _message in (
-        ({"baseline": "statik"}, r"baseline is 'statik', none of the policies \['loss_drop', 'odm_paper', 'static'\]"),
-        (
-            {"phases": without_a_seed},
-            r"phases\['odm_paper'\] has the seeds \['0'\], and the baseline has \['0', '1', '2'\]",
-        ),
-        ({"evaluations": without_a_policy}, r"evaluations\['loss_drop'\] has the seeds \[\], and the baseline has"),
-        (
-            {"phases": {policy: {} for policy in BITS}},
-            r"phases\['loss_drop'\] has the seeds",
-        ),
+    for changes in (
+        {"baseline": "statik"},
+        {"phases": without_a_seed},
+        {"evaluations": without_a_policy},
+        {"phases": {policy: {} for policy in BITS}},
     ):
         with expect_error(ValueError):
             mixing_table.check(config.model_copy(update=changes))
 
 
-def test_one_seed_has_no_error_and_none_is_shown(inputs, tmp_path):
+def test_a_single_seed_has_no_error(inputs, tmp_path):
     made = tabled(inputs, tmp_path / "table", seeds=("1",))
     found = made.mean_of_sources["odm_paper"]
     assert (found.standard_error, found.against_baseline_error) == (None, None)

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.data.mixing.fixed import Static, Stratified
+from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.policies import MixingPolicy
+from runtime.data.mixing.static import Static
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
 from runtime.model.llama.config import LlamaConfig
@@ -77,7 +78,7 @@ def test_an_unacknowledged_jump_of_the_learning_rate_is_an_error():
         ("sequence_length", 16),
         ("seed", 1),
         ("restore", "weights"),
-        ("mixing", Stratified()),
+        ("mixing", LossDrop()),
         ("packing", "whole_documents"),
         ("restore", "everything_but_optimizer"),
         ("compute_dtype", "float32"),

@@ -80,7 +80,7 @@ def test_each_phase_says_how_often_it_has_read_a_source_on_its_way_by_the_log_of
     web = code.model_copy(update={"num_train_tokens": 1_000 * 256 + 255})
     caches = {"web": made(tmp_path, "tokenize/web", web), "code": made(tmp_path, "tokenize/code", code)}
     contents = contents_of(example(tmp_path / "other", phases=phases, caches=caches))
-    taken = {(use.leg, use.source): (use.num_tokens // 256, use.epochs) for use in contents.consumption.uses}
+    taken = {(use.phase, use.source): (use.num_tokens // 256, use.epochs) for use in contents.consumption.uses}
     assert taken == {
         ("kestrel", "web"): (280, 0.28),
         ("kestrel", "code"): (40, 0.4),
@@ -89,10 +89,9 @@ def test_each_phase_says_how_often_it_has_read_a_source_on_its_way_by_the_log_of
         ("spoonbill", "web"): (480, 0.28 + 0.04 + 0.48),
         ("spoonbill", "code"): (0, 2.4),
     }
-    assert [str(finding) for finding in contents.consumption.findings] == [
-        "mixture: 'code' is read 4.40 times in all (limit 4, passed in ocelot); lower its weight, or raise the limit "
-        "if the repetition is meant."
-    ]
+    (finding,) = contents.consumption.findings
+    assert (finding.kind, finding.source, finding.phase) == ("over_epochs", "code", "ocelot")
+    assert finding.epochs == pytest.approx(4.4)
     kestrel, ocelot, _ = contents.phases
     assert [span.shares for span in kestrel.mixture] == [{"code": 0.125, "web": 0.875}]
     assert [span.shares for span in ocelot.mixture] == [{"code": 20 / 24, "web": 4 / 24}]
@@ -111,7 +110,7 @@ def test_what_a_branch_alone_reads_too_often_is_found_and_of_what_the_main_line_
     cache = example(tmp_path / "other").caches["web"].result.model_copy(update={"num_train_tokens": 100 * 256})
     caches = {name: made(tmp_path, f"tokenize/{name}", cache) for name in ("web", "code")}
     contents = contents_of(example(tmp_path / "other", phases=phases, caches=caches))
-    told = {finding.source: (round(finding.epochs, 9), finding.leg) for finding in contents.consumption.findings}
+    told = {finding.source: (round(finding.epochs, 9), finding.phase) for finding in contents.consumption.findings}
     assert told == {"web": (5.2, "ocelot"), "code": (5.6, "spoonbill")}
 
 
@@ -163,9 +162,8 @@ def test_a_source_that_was_never_drawn_is_a_finding_though_the_mixture_names_it(
         update={"num_train_tokens": 400 * 256})) for name in ("web", "code")}  # fmt: skip
     fields = {"main_line": ("kestrel",), "parents": {}, "recipe": {}, "exports": {}, "scores": {}, "evaluations": {}}
     contents = contents_of(example(tmp_path / "other", phases=phases, caches=caches, graph=(), **fields))
-    assert [str(finding) for finding in contents.consumption.findings] == [
-        "mixture: 'code' was never drawn, in the whole run; raise its weight or leave it out."
-    ]
+    found = [(finding.kind, finding.source) for finding in contents.consumption.findings]
+    assert found == [("never_drawn", "code")]
 
 
 def test_a_fork_names_the_phase_that_it_repeats(tmp_path):

@@ -1,4 +1,4 @@
-"""Batches that a phase leaves out: whatever happens to it, once, and as if they had been taken."""
+"""A phase skips its batches once, whatever happens to it, as if it had trained on them."""
 
 import itertools
 import signal
@@ -35,14 +35,14 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Input[Tokenize
 
 @pytest.fixture(scope="module")
 def phase(caches: dict[str, Input[TokenizeResult]]) -> TrainPhaseConfig:
-    """Two sources until update 6 and behind it one; a temporary checkpoint every two."""
+    """Return a phase of two sources until update 6 and one after it; it saves every two updates."""
     mixture = MixtureSchedule((MixtureSegment(0, {"web": 2.0, "code": 1.0}), MixtureSegment(6, {"code": 1.0})))
     return a_phase(caches["web"], caches=caches, mixture=mixture, checkpoint_every_steps=2)
 
 
 @pytest.fixture
 def before(tmp_path: Path, phase: TrainPhaseConfig) -> Trajectory:
-    """Four updates of it."""
+    """Return the phase with four updates."""
     trajectory = Trajectory(tmp_path / "before", "b" * 64)
     trajectory.run(changed(phase, until_step=4))
     return trajectory
@@ -57,14 +57,14 @@ def position(trajectory: Trajectory, step: int) -> dict[str, Any]:
 
 
 def recorded(folder: Path, *arguments: Any, **keywords: Any) -> Any:
-    """The train step, which writes down the tokens that it is given."""
+    """Return the train step, which records its tokens."""
     step, number = BUILD(*arguments, **keywords), itertools.count()
 
-    def with_a_note(state: Any, tokens: Any, segment_ids: Any, told: Any) -> Any:
+    def recorded(state: Any, tokens: Any, segment_ids: Any, hyperparameters: Any) -> Any:
         folder.joinpath(f"batch-{next(number)}").write_bytes(memoryview(tokens).tobytes())
-        return step(state, tokens, segment_ids, told)
+        return step(state, tokens, segment_ids, hyperparameters)
 
-    return with_a_note
+    return recorded
 
 
 def batches(monkeypatch: pytest.MonkeyPatch, folder: Path, trajectory: Trajectory, config: TrainPhaseConfig) -> list:
@@ -98,11 +98,11 @@ def test_training_starts_after_the_skipped_batches(tmp_path, phase, caches, monk
 def test_the_log_has_the_skipped_sequences_of_each_source_once(tmp_path, phase, before):
     trajectory = Trajectory(tmp_path, "f" * 64)
     trajectory.run(changed(phase, start=before.at(4), until_step=8, **SKIPPED))
-    (event,) = [event for event in trajectory.events() if event["event"] == "left_out"]
+    (event,) = [event for event in trajectory.events() if event["event"] == "batches_skipped"]
     assert (event["step"], event["batches"]) == (4, 5)
     assert sum(event["sequences"].values()) == 5 * 4 and 13 <= event["sequences"]["web"] <= 14
     trajectory.run(changed(phase, start=before.at(4), until_step=9, **SKIPPED))
-    assert not [event for event in trajectory.events() if event["event"] == "left_out"]
+    assert not [event for event in trajectory.events() if event["event"] == "batches_skipped"]
 
 
 def test_skipped_batches_are_identity_and_not_in_checkpoints(tmp_path, phase, before):
@@ -147,7 +147,7 @@ def test_killed_in_its_first_steps_it_ends_with_the_same_bytes(tmp_path, phase, 
     assert child.exitcode == -signal.SIGKILL
     assert train(None, killed, config, 1, False, 2).files(9) == train(None, whole, config, 1, False, 1).files(9)
     events = read_events(str(killed / "work/events/attempt-2.jsonl"))
-    again = [event["event"] for event in events].count("left_out")
+    again = [event["event"] for event in events].count("batches_skipped")
     assert dies_at == 2 or again == (dies_at == 0), "again only where nothing was saved, as perhaps before update 2"
 
 
@@ -166,9 +166,9 @@ def test_a_source_that_ends_in_the_skipped_batches_is_logged(tmp_path, phase, be
     trajectory = Trajectory(tmp_path, "f" * 64)
     acknowledged = {"acknowledge": ("skip_batches", "mixing"), "mixing": policy}
     trajectory.run(changed(phase, start=before.at(4), until_step=5, **SKIPPED | acknowledged | {"skip_batches": 9}))
-    events = [event for event in trajectory.events() if event["event"] in ("left_out", "exhausted")]
+    events = [event for event in trajectory.events() if event["event"] in ("batches_skipped", "exhausted")]
     assert [(event["event"], event["step"], event.get("source")) for event in events] == [
-        ("left_out", 4, None),
+        ("batches_skipped", 4, None),
         ("exhausted", 4, "code"),
     ]
 
@@ -176,9 +176,9 @@ def test_a_source_that_ends_in_the_skipped_batches_is_logged(tmp_path, phase, be
 def test_skipped_batches_must_be_acknowledged(phase):
     first = train_phase("first", phase)
     config = changed(phase, start=first.as_input(), until_step=12, skip_batches=300)
-    with expect_error(RefusedConfigError) as told:
+    with expect_error(RefusedConfigError) as raised:
         train_phase.check(config)
-    assert told.value.cure == {"acknowledge": '["skip_batches"]'}
+    assert raised.value.cure == {"acknowledge": '["skip_batches"]'}
     train_phase.check(changed(config, acknowledge=("skip_batches",)))
 
 

@@ -1,5 +1,4 @@
-"""Pins down: run by the engine on any store, tokenize commits caches that open from their committed place; and what
-publishing them block by block asks of the store and of the gates."""
+"""The engine commits caches on any store, and publishing blocks costs in proportion to the shards."""
 
 import collections
 import io
@@ -18,6 +17,7 @@ from runtime.data.cache import TokenCache
 from runtime.data.gates import Tally
 from steps.tokenize import TokenizeConfig, TokenizeResult, tokenize
 from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
+from tests.runtime.data.caches import has_recorded_checksums
 from tests.steps.text_steps import WrittenConfig, written
 
 TEXTS = tuple(f"Document {index}: 吾輩は猫である, naïve café 👩‍👩‍👧, {index * 7919} times." for index in range(60))
@@ -25,7 +25,7 @@ TEXTS = tuple(f"Document {index}: 吾輩は猫である, naïve café 👩‍�
 
 @pytest.fixture(params=["local", "gs", "s3"])
 def prefix(request, tmp_path):
-    """An unused prefix on a store of each kind."""
+    """Return an unused prefix on each kind of store."""
     if request.param == "local":
         return str(tmp_path / "runs")
     bucket = request.getfixturevalue({"gs": "gcs_bucket", "s3": "s3_bucket"}[request.param])
@@ -45,7 +45,7 @@ def test_documents_become_committed_caches_on_every_store(prefix):
     sizes = []
     for split in (result.train, result.validation):
         cache = TokenCache.open(f"{store.prefix}/{record.output_path}/{split}")
-        cache.verify()
+        assert has_recorded_checksums(cache)
         sizes.append((cache.num_tokens, cache.num_bytes, cache.num_documents))
     assert sizes == [
         (result.num_train_tokens, result.num_train_bytes, result.num_train_documents),
@@ -60,7 +60,7 @@ def run_all(prefix, steps):
     assert Run(steps, open_store(prefix), LocalBackend(), display, command="test").run() == 0, shown.getvalue()
 
 
-def test_what_publishing_blocks_costs_grows_with_the_shards_and_not_with_their_square(tmp_path, monkeypatch):
+def test_the_cost_of_publishing_blocks_grows_linearly_with_the_shards(tmp_path, monkeypatch):
     asked: collections.Counter[str] = collections.Counter()
     for owner, names in ((LocalStore, ("list", "read", "create", "write", "exists", "settle")), (Tally, ("add",))):
         for name in names:
@@ -79,7 +79,7 @@ def test_what_publishing_blocks_costs_grows_with_the_shards_and_not_with_their_s
     few, more, most = seen
     assert (few["add"], more["add"], most["add"]) == sizes
     for name in asked:
-        # One look at each shard for each block would make it 16 more; heartbeats may make it one or two.
+        # A look at each shard for each block would add 16; heartbeats may add one or two.
         assert most[name] - more[name] <= more[name] - few[name] + 4, name
 
 

@@ -27,7 +27,7 @@ from marin_dag.values.changes import ChangeError
 from marin_dag.values.fields import RuntimeField, markers
 from runtime.data.loader import DataPosition
 from runtime.data.mixing.loss_drop import LossDrop
-from runtime.data.mixing.odm_paper import OdmPaper
+from runtime.data.mixing.odm import OdmPaper
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.model.computation import whole
 from runtime.model.config import LLAMA2_ROPE

@@ -1,5 +1,4 @@
-"""Pins down: a special token is one that the tokenizer's file has, or none because somebody said so; and a tokenizer
-is trained on the same sample however its sources are cut."""
+"""Special tokens are those of the tokenizer's file, and the sample does not depend on how sources are cut."""
 
 import hashlib
 from pathlib import Path
@@ -19,7 +18,7 @@ from tests.catalogue import expect_error
 
 @pytest.fixture
 def taken(run_alone, tmp_path):
-    """A tokenizer of 256 bytes and two specials, taken under such names."""
+    """Return a function that imports a tokenizer of 256 bytes and two special tokens."""
     document = train(["x"], vocab_size=258).to_str()
     (tmp_path / "tokenizer.json").write_text(document)
     local = LocalTokenizer(folder=str(tmp_path), sha256=hashlib.sha256(document.encode()).hexdigest())
@@ -27,28 +26,26 @@ def taken(run_alone, tmp_path):
 
 
 @pytest.mark.parametrize("misspelt", ["<|begin_of_txt|>", "<s>", ""])
-def test_a_beginning_of_text_that_the_file_lacks_is_refused_with_the_nearest_specials(taken, misspelt):
-    with expect_error(UserError) as caught:
+def test_a_bos_token_missing_from_the_file_is_refused(taken, misspelt):
+    with expect_error(UserError):
         taken(bos_token=misspelt)
-    assert f"{misspelt!r}" in str(caught.value) and f"'{BEGIN_OF_TEXT}'" in str(caught.value)
-    assert str(caught.value).endswith("Name the right one, or None if its documents open with nothing.")
 
 
-def test_an_end_of_text_cannot_be_left_out(taken):
+def test_an_eos_token_missing_from_the_file_is_refused(taken):
     with expect_error(UserError):
         taken(eos_token="<|eot_id|>")
 
 
-def test_without_a_beginning_only_where_that_is_said(taken):
+def test_bos_is_left_out_only_on_request(taken):
     assert taken(bos_token=None).result.bos_token_id is None
 
 
-def test_the_names_of_llama_3_are_found_unasked(taken):
+def test_the_names_of_llama_3_are_the_defaults(taken):
     result = taken().result
     assert (result.bos_token_id, result.eos_token_id, result.vocab_size) == (0, 1, 258)
 
 
-def test_a_file_that_was_saved_with_padding_is_taken(run_alone, tmp_path):
+def test_a_file_saved_with_padding_is_imported(run_alone, tmp_path):
     tokenizer = train(["x"], vocab_size=258)
     tokenizer.enable_padding(length=16, pad_token=END_OF_TEXT, pad_id=1)
     (tmp_path / "tokenizer.json").write_text(tokenizer.to_str())
@@ -59,9 +56,7 @@ def test_a_file_that_was_saved_with_padding_is_taken(run_alone, tmp_path):
 @pytest.mark.parametrize(
     ("added", "bos_token"), [([BEGIN_OF_TEXT], None), ([BEGIN_OF_TEXT, END_OF_TEXT], BEGIN_OF_TEXT)]
 )
-def test_a_file_that_opens_texts_otherwise_than_said_is_refused_before_anything_is_trained(
-    run_alone, tmp_path, added, bos_token
-):
+def test_a_file_that_opens_texts_with_other_tokens_is_refused(run_alone, tmp_path, added, bos_token):
     tokenizer = train(["x"], vocab_size=258)
     template = " ".join([added[0], "$A", *added[1:]])
     specials = [(token, tokenizer.token_to_id(token)) for token in added]
@@ -73,8 +68,8 @@ def test_a_file_that_opens_texts_otherwise_than_said_is_refused_before_anything_
         run_alone(input_tokenizer, InputTokenizerConfig(tokenizer=local, bos_token=bos_token), "tokenizer")
 
 
-def test_a_run_as_long_as_a_book_is_cut_for_the_trainer_and_no_other_text_is():
-    """Uncut, each of the two would take the trainer a quarter of an hour."""
+def test_only_very_long_runs_of_characters_are_cut_for_the_trainer():
+    """Uncut, each of the two runs would take the trainer a quarter of an hour."""
     texts = ["a book of words"] * 3
     long = "x" + " " * 1_000_000 + "y" + "ACGT" * 250_000
     assert train([*texts, long], vocab_size=262).get_vocab_size() == 262
@@ -84,7 +79,7 @@ def test_a_run_as_long_as_a_book_is_cut_for_the_trainer_and_no_other_text_is():
 
 
 def cut(folder: Path, documents: list[Document], num_shards: int) -> Input[DocumentsResult]:
-    """The documents in so many shards, in their order."""
+    """Return the documents in `shards` shards, in their order."""
     names = []
     for index in range(num_shards):
         names.append(f"{index}.parquet")
@@ -96,7 +91,7 @@ def cut(folder: Path, documents: list[Document], num_shards: int) -> Input[Docum
 
 
 def lowest(documents: list[Document], num_bytes: int) -> list[Document]:
-    """The sample by its definition."""
+    """Return the sample by its definition."""
     taken, size = [], 0
     for document in sorted(documents, key=sample_key):
         if size < num_bytes:
@@ -111,7 +106,7 @@ FEW_LARGE = [Document(f"l/{number}", f"Text {number * 104729} as long as a book.
 
 @pytest.fixture
 def sampled(run_alone, tmp_path, monkeypatch):
-    """Texts that a tokenizer is trained on, and its digest; and how often the shards were read."""
+    """Return the texts of a training, the digest, and how often the shards were read."""
 
     def sample(sources, num_shards, **changes):
         seen = []
@@ -131,7 +126,7 @@ def sampled(run_alone, tmp_path, monkeypatch):
     return sample
 
 
-def test_the_sample_is_that_of_its_definition_and_the_same_for_1_2_or_16_shards(sampled):
+def test_the_sample_agrees_with_its_definition_for_1_2_or_16_shards(sampled):
     sources = {"small": MANY_SMALL, "large": FEW_LARGE}
     found = [sampled(sources, num_shards, bytes_per_source=4_000) for num_shards in (1, 2, 16)]
     expected = [document.text for documents in (FEW_LARGE, MANY_SMALL) for document in lowest(documents, 4_000)]
@@ -139,8 +134,8 @@ def test_the_sample_is_that_of_its_definition_and_the_same_for_1_2_or_16_shards(
     assert len({digest for _, digest, _ in found}) == 1
 
 
-def test_a_source_of_few_large_documents_is_read_again_until_it_gives_enough(sampled):
-    """A limit that leaves four documents of nine may leave none: here by ids that all hash high."""
+def test_a_source_of_few_large_documents_is_read_again_until_the_sample_is_large_enough(sampled):
+    """A limit for four documents of nine may leave none; here all ids hash high."""
     high = sorted(
         (Document(f"h/{number}", "The quick brown fox jumps over lazy dogs. " * 20, "h") for number in range(400)),
         key=sample_key,
@@ -150,7 +145,7 @@ def test_a_source_of_few_large_documents_is_read_again_until_it_gives_enough(sam
     assert rounds == ["samples-4", "samples-64"]
 
 
-def test_shards_give_no_more_than_is_wanted_and_what_none_needs_is_not_kept(run_alone, tmp_path):
+def test_shards_sample_no_more_than_the_wanted_bytes(run_alone, tmp_path):
     documents = cut(tmp_path / "documents", MANY_SMALL, 2)
     config = TrainTokenizerConfig(documents={"small": documents}, vocab_size=270, bytes_per_source=4_000)
     made = run_alone(train_tokenizer, config, "tokenizer")

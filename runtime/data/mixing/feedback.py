@@ -1,57 +1,46 @@
-"""Feedback: what finished updates showed of each source, handed from the loop to the thread that reads ahead."""
+"""Feedback: losses by source of finished updates, handed from the training loop to the thread that reads ahead."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from runtime.data.activity import Activity
 from runtime.data.mixing.policy import Seen
 
 BySource = Mapping[str, Seen]
-"""By the identity of the source."""
+"""Sums of one update by the identity of the source."""
 
 
 class FeedbackClosedError(RuntimeError):
-    """Nobody will publish what was asked for; raised in the thread that waits."""
+    """The run ended before it published losses that the loader waits for; raised in the waiting thread."""
 
 
 class Feedback:
     """Losses by source of each update, which its reader takes once each; thread-safe.
 
-    Updates are named by the number of updates finished before them, as batches are.
+    Updates are named, as batches are, by the number of updates finished before them.
     """
 
     def __init__(self, known: Mapping[int, BySource]) -> None:
-        """`known`: updates made before this process began, as far back as a policy may ask."""
+        """Start with `known`: earlier updates, as far back as a policy may ask."""
         self._known = dict(known)
         self._is_closed = False
         self._changed = threading.Condition()
 
     def publish(self, step: int, seen: BySource) -> None:
-        """Tells of the update that followed `step` finished ones."""
+        """Add the update that followed `step` finished ones."""
         with self._changed:
             self._known[step] = seen
             self._changed.notify_all()
 
     def __call__(self, step: int) -> BySource:
-        """Waits until the update that follows `step` finished ones has been published."""
+        """Wait for the update that follows `step` finished ones and return its sums."""
         with self._changed:
             self._changed.wait_for(lambda: step in self._known or self._is_closed)
             if step not in self._known:
-                raise FeedbackClosedError(f"the losses of step {step} were waited for and the run has ended.")
+                raise FeedbackClosedError(f"the run ended before it published the losses of step {step}.")
             return self._known.pop(step)
 
     def close(self) -> None:
-        """Lets go whoever waits."""
+        """Release the waiting reader with FeedbackClosedError."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-
-
-def noted(feedback: Callable[[int], BySource], activity: Activity) -> Callable[[int], BySource]:
-    """`feedback`, of which `activity` is told while it is waited for."""
-
-    def asked(step: int) -> BySource:
-        with activity.during("losses of earlier updates"):
-            return feedback(step)
-
-    return asked

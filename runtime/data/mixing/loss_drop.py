@@ -1,17 +1,16 @@
-"""Loss drop: our own policy. A source is worth what its loss has lately fallen, never how high it is.
+"""Loss drop, this project's own policy: a source is worth how fast its loss has lately fallen, never how high it is.
 
-Reward of source i: how much its loss falls for a token of it, times its share p_i in the mixture as written. That is
-the slope, in tokens spent on i, of the loss averaged by the written mixture (what one source teaches about another
-left aside), so following it lowers that average fastest. The slope is taken between the medians of the older and
-the newer half of the last `window_updates` updates that showed the source: one spike moves no median. A drop that its
-own noise explains counts as none.
+The reward of source i is the fall of its loss per token of it, times its share p_i in the written mixture. It is the
+slope, in tokens spent on i, of the loss averaged by the written mixture (ignoring what sources teach about each other),
+so following it lowers that average fastest. The slope is taken between the medians of the older and the newer half of
+the last `window_updates` updates that showed the source; one spike moves no median. A drop within its own noise is 0.
 
 Rewards are clipped to their 5th and 95th percentile over the sources, standardised to z, and
 
     share_i proportional to p_i * exp(clip(temperature * z_i)),
 
-where the clip keeps every share within a factor `max_ratio` of p_i. Sequences are allotted with carried remainders
-and not drawn at random: the long-run counts are exact under shares that change all the time.
+where the clip keeps every share within a factor `max_ratio` of p_i. Sequences are allotted with carried remainders, so
+long-run counts are exact while shares change.
 """
 
 import dataclasses
@@ -20,9 +19,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
-from runtime.data.mixing.numbers import exp, log
-from runtime.data.mixing.policy import Memory, Sources, Turn
-from runtime.data.mixing.refusals import check_learning, refuse_not_positive
+from runtime.data.mixing.exponential import exp, log
+from runtime.data.mixing.policy import Memory, Sources, Turn, check_learning
 from runtime.data.shares import WHOLE, apportioned
 
 LEAST_UPDATES = 8
@@ -33,35 +31,41 @@ MEDIAN_ERROR = 1.2533 * 1.4826
 
 @dataclasses.dataclass(frozen=True)
 class LossDrop:
-    """Shares by how fast each source is being learned, near the mixture that the recipe writes."""
+    """Shares by how fast each source is being learned, near the written mixture."""
 
     warmup_steps: int = 100
-    """Updates by the mixture as it is written, in which the losses are watched."""
+    """Updates by the written mixture, in which losses are only recorded."""
     window_updates: int = 64
     """Updates over which a drop is measured: fewer follow faster, more see through noise."""
     temperature: float = 0.5
     """How far one standard deviation of the rewards moves a share, as a logarithm."""
     max_ratio: float = 4.0
-    """No share is ever more than so many times the written one, nor less than its so-manieth part."""
+    """No share is above this many times the written one, or below the written one divided by it."""
     max_epochs: dict[str, float] = dataclasses.field(default_factory=dict)
-    """By name of the source in the mixture: it is never read more often, and its share then goes to the others."""
+    """How often a source, by its name in the mixture, may be read through; its share then goes to the others."""
     lag_steps: int = 8
-    """A smaller one learns sooner, but below 8 the device waits for batches."""
+    """A smaller lag learns sooner, but below 8 the device waits for batches."""
     kind: Literal["loss_drop"] = "loss_drop"
 
     sequences_per_draw: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        check_learning("LossDrop", self.warmup_steps, 1, self.lag_steps)
+        check_learning("LossDrop", warmup_steps=self.warmup_steps, lag_steps=self.lag_steps)
         if self.window_updates < LEAST_UPDATES:
-            raise ValueError(f"LossDrop.window_updates is {self.window_updates}; a drop takes {LEAST_UPDATES} to see.")
-        refuse_not_positive("LossDrop", "temperature", self.temperature, 'for the mixture as written take "static".')
-        if not (math.isfinite(self.max_ratio) and self.max_ratio >= 1):
-            raise ValueError(f"LossDrop.max_ratio is {self.max_ratio}; it is a factor, so at least 1.")
-        for source, epochs in self.max_epochs.items():
-            refuse_not_positive(
-                "LossDrop", f"max_epochs[{source!r}]", epochs, "leave the source out of the mixture instead."
+            raise ValueError(f"LossDrop.window_updates is {self.window_updates}; use at least {LEAST_UPDATES}.")
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise ValueError(
+                f"LossDrop.temperature is {self.temperature}; use a finite number above 0, or the policy "
+                '{"kind": "static"} for the mixture as written.'
             )
+        if not (math.isfinite(self.max_ratio) and self.max_ratio >= 1):
+            raise ValueError(f"LossDrop.max_ratio is {self.max_ratio}; it is a factor: use a number of at least 1.")
+        for source, epochs in self.max_epochs.items():
+            if not (math.isfinite(epochs) and epochs > 0):
+                raise ValueError(
+                    f"LossDrop.max_epochs[{source!r}] is {epochs}; use a finite number above 0, or leave the source "
+                    "out of the mixture."
+                )
 
     def begin(self) -> Memory:
         return {"seen": {}, "tokens": {}}
@@ -75,8 +79,7 @@ class LossDrop:
         return {"seen": windows, "tokens": tokens}
 
     def shares(self, memory: Memory, *, turn: int, step: int, sources: Sources) -> dict[str, int]:
-        limits = sources.limits()
-        prior = {name: share for name, share in sources.prior.items() if limits.get(name, 1)}
+        prior = {name: share for name, share in sorted(sources.prior.items()) if sources.limits.get(name, 1)}
         if not prior:
             raise ValueError(
                 f"step {step}: every source of the mixture has been read as often as LossDrop.max_epochs allows; "
@@ -85,20 +88,17 @@ class LossDrop:
         if turn <= self.warmup_steps:
             return apportioned(prior)
         rewards = {
-            name: prior[name] / WHOLE * drop_per_token(memory["seen"][name])
-            for name in sorted(prior)
+            name: share / WHOLE * drop_per_token(memory["seen"][name])
+            for name, share in prior.items()
             if len(memory["seen"].get(name, ())) >= LEAST_UPDATES
         }
-        scores = standardized(rewards)
-        limit = log_of(self.max_ratio) / 2
-        factors = {
-            name: exp(min(max(self.temperature * scores.get(name, 0.0), -limit), limit)) for name in sorted(prior)
-        }
-        return apportioned({name: prior[name] * factors[name] for name in sorted(prior)})
+        scores, limit = standardized(rewards), log(self.max_ratio) / 2
+        exponents = {name: self.temperature * scores.get(name, 0.0) for name in prior}
+        return apportioned({name: prior[name] * exp(min(max(x, -limit), limit)) for name, x in exponents.items()})
 
 
 def drop_per_token(window: Sequence[Sequence[float]]) -> float:
-    """How much the loss falls a token, of (tokens so far, loss) pairs; 0 where it rises or only its noise is seen."""
+    """Return how much the loss falls per token, from (tokens so far, loss) pairs; 0 for a rise or mere noise."""
     half = len(window) // 2
     older, newer = window[:half], window[len(window) - half :]
     before, after = (statistics.median(loss for _, loss in part) for part in (older, newer))
@@ -113,7 +113,7 @@ def drop_per_token(window: Sequence[Sequence[float]]) -> float:
 
 
 def standardized(rewards: Mapping[str, float]) -> dict[str, float]:
-    """Rewards clipped to their 5th and 95th percentile, less their mean, over their standard deviation."""
+    """Return rewards clipped to their 5th and 95th percentile, minus their mean, over their standard deviation."""
     if len(rewards) < 2:
         return {}
     ordered = sorted(rewards.values())
@@ -124,12 +124,6 @@ def standardized(rewards: Mapping[str, float]) -> dict[str, float]:
     if deviation == 0:
         return dict.fromkeys(clipped, 0.0)
     return {name: (reward - mean) / deviation for name, reward in clipped.items()}
-
-
-def log_of(ratio: float) -> float:
-    """Natural logarithm of a factor, from those of whole numbers, so the same on every machine."""
-    above, below = ratio.as_integer_ratio()
-    return log(above) - log(below)
 
 
 def _percentile(ordered: Sequence[float], fraction: float) -> float:

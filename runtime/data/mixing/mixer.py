@@ -1,7 +1,7 @@
-"""Mixer: the shares of any step under a policy that learns, with a state that a checkpoint can hold.
+"""Mixer: the shares of any step under a mixing policy, with a state that a checkpoint stores.
 
-The shares of step s are a function of the losses of the updates up to step s - lag_steps, whatever has finished by
-then: batches can be read ahead, and a run that was cut anywhere draws what it would have drawn.
+The shares of step s depend on the losses up to step s - lag_steps, however many more updates have finished. So batches
+can be read ahead, and an interrupted run draws the batches that it would have drawn.
 """
 
 import dataclasses
@@ -14,28 +14,23 @@ from runtime.data.mixing.policy import Memory, Policy, Sources, Turn
 
 @dataclasses.dataclass(frozen=True)
 class MixerState:
-    """What the next shares depend on besides the losses that are still to come; JSON data through and through."""
+    """All that the next shares depend on besides losses that are still to come; JSON data."""
 
     policy: dict[str, Any]
-    """The policy that it belongs to; under another one it begins anew."""
+    """The policy that the memory belongs to; another policy starts with an empty memory."""
     begin_step: int
     """Finished updates before the policy's first turn."""
     memory: Memory
     awaiting: tuple[tuple[int, dict[str, int]], ...] = ()
-    """Steps whose losses the memory has not learned from yet, oldest first, with the shares they were drawn by."""
+    """Steps that the memory has not learned from yet, oldest first, with the shares they were drawn by."""
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON data; `from_json` is its inverse."""
-        return {
-            "policy": self.policy,
-            "begin_step": self.begin_step,
-            "memory": self.memory,
-            "awaiting": [[step, shares] for step, shares in self.awaiting],
-        }
+        """Return the state as JSON data; `from_json` is the inverse."""
+        return {**vars(self), "awaiting": [[step, shares] for step, shares in self.awaiting]}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "MixerState":
-        """From what `to_json` gave."""
+        """Return the state that `to_json` wrote."""
         awaiting = tuple((step, dict(shares)) for step, shares in document["awaiting"])
         return cls(dict(document["policy"]), document["begin_step"], document["memory"], awaiting)
 
@@ -48,15 +43,14 @@ def next_shares(
     sources: Sources,
     feedback: Callable[[int], BySource],
 ) -> tuple[dict[str, int], MixerState | None]:
-    """Shares of the update that follows `step` finished ones, and the state after it was drawn.
+    """Return the shares of the update that follows `step` finished ones, and the state after it.
 
-    Asks `feedback` for each step once, in order, and for none later than `step` - lag_steps. A policy that learns
-    nothing keeps no state.
+    Asks `feedback` for each step once, in order, and for none later than `step` - lag_steps. A policy that never learns
+    has no state.
     """
     if policy.lag_steps == 0:
-        return policy.shares({}, turn=step + 1, step=step, sources=sources), None
-    if state is None or state.policy != described(policy):
-        state = MixerState(described(policy), step, policy.begin())
+        return standing_shares(policy, None, step=step, sources=sources), None
+    state = _state_of(policy, state, step)
     memory, awaiting = state.memory, list(state.awaiting)
     while awaiting and awaiting[0][0] <= step - policy.lag_steps:
         earlier, drawn_by = awaiting.pop(0)
@@ -67,14 +61,15 @@ def next_shares(
 
 
 def standing_shares(policy: Policy, state: MixerState | None, *, step: int, sources: Sources) -> dict[str, int]:
-    """Shares that the policy has at `step` by what it had learned before, without a turn being taken or waited for."""
+    """Return the shares at `step` by what the policy has learned so far; take no turn and wait for no losses."""
     if policy.lag_steps == 0:
         return policy.shares({}, turn=step + 1, step=step, sources=sources)
-    if state is None or state.policy != described(policy):
-        state = MixerState(described(policy), step, policy.begin())
+    state = _state_of(policy, state, step)
     return policy.shares(state.memory, turn=step - state.begin_step + 1, step=step, sources=sources)
 
 
-def described(policy: Policy) -> dict[str, Any]:
-    """A policy as JSON data."""
-    return dataclasses.asdict(policy)  # type: ignore[call-overload]
+def _state_of(policy: Policy, state: MixerState | None, step: int) -> MixerState:
+    described = dataclasses.asdict(policy)  # type: ignore[call-overload]
+    if state is None or state.policy != described:
+        return MixerState(described, step, policy.begin())
+    return state

@@ -1,9 +1,7 @@
-"""Every policy, by the `kind` that a config writes."""
+"""Mixing policies by the `kind` that a config writes."""
 
-from runtime.data.mixing.exp3 import Exp3
-from runtime.data.mixing.fixed import Proportional, Static, Stratified
 from runtime.data.mixing.loss_drop import LossDrop
-from runtime.data.mixing.odm_paper import OdmPaper
-from runtime.data.mixing.odm_released import OdmReleased
+from runtime.data.mixing.odm import OdmPaper, OdmReleased
+from runtime.data.mixing.static import Static
 
-MixingPolicy = Static | Proportional | Stratified | OdmPaper | OdmReleased | Exp3 | LossDrop
+MixingPolicy = Static | OdmPaper | OdmReleased | LossDrop

@@ -1,7 +1,7 @@
-"""Policy: what turns the losses seen so far into the shares of the next batch; pure, and exact on every machine.
+"""Mixing policy: a pure function from the losses of finished updates to the shares of the next batch.
 
-Sources are named by their identities. Shares are whole numbers that sum to `WHOLE`. Arithmetic is that of IEEE
-doubles (+, -, *, /, square root) and of `numbers.exp`, so equal losses give equal shares wherever they are computed.
+Sources are named by their identities; shares are integers that sum to `WHOLE`. Policies compute with IEEE doubles (+,
+-, *, /, square root) and the functions of exponential.py, so every host of a run gets the same shares.
 """
 
 import math
@@ -9,57 +9,48 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 Memory = dict[str, Any]
-"""What a policy remembers: JSON data, so that it goes into a checkpoint as it is."""
+"""State of a policy; JSON data, stored in checkpoints as it is."""
 
 
 class Sources(NamedTuple):
-    """What a policy may know of the sources that a step can draw from."""
+    """Sources that a step can draw from."""
 
     prior: Mapping[str, int]
-    """Their shares in the mixture that the recipe writes, of `WHOLE`."""
-    num_sequences: Mapping[str, int]
-    """Whole sequences in the cache of each."""
-    consumed: Mapping[str, int]
-    """Sequences drawn since the start of the run; a source that was never drawn may be missing."""
-    max_epochs: Mapping[str, float]
-    """How often a source may be read through; without an entry, as often as it likes."""
-
-    def limits(self) -> dict[str, int]:
-        """Sequences that each source with an entry in `max_epochs` may still give."""
-        allowed = {name: math.floor(epochs * self.num_sequences[name]) for name, epochs in self.max_epochs.items()}
-        return {name: max(0, count - self.consumed.get(name, 0)) for name, count in allowed.items()}
+    """Shares of the written mixture, of `WHOLE`."""
+    limits: Mapping[str, int]
+    """Sequences that a source may still give; no limit without an entry."""
 
 
 class Seen(NamedTuple):
-    """What one update showed of one source."""
+    """Sums over the rows of one source in one update."""
 
     num_sequences: int
     num_targets: int
-    """Positions that were predicted."""
+    """Predicted positions."""
     loss_sum: float
     """Cross-entropy over those positions, nats."""
     log_normalizer_sum: float
-    """Log-normalisers over those positions; not a number of an update that was made before it was recorded."""
+    """Log-normalisers over those positions; NaN where an older run did not record them."""
 
 
 class Turn(NamedTuple):
-    """One update, after it was made."""
+    """One finished update, as a policy learns from it."""
 
     number: int
-    """Counted from 1 since the policy began."""
+    """Counts from 1 since the policy began."""
     shares: Mapping[str, int]
-    """What its sequences were drawn by."""
+    """The shares that its sequences were drawn by."""
     seen: Mapping[str, Seen]
 
     def mean_losses(self) -> Iterator[tuple[str, Seen, float]]:
-        """Of each source that was drawn: what was seen of it and its mean loss; one that is not finite teaches none."""
+        """Yield each drawn source with its sums and its mean loss; skip losses that are not finite."""
         for name, seen in self.seen.items():
             if seen.num_targets and math.isfinite(seen.loss_sum):
                 yield name, seen, seen.loss_sum / seen.num_targets
 
 
 class Policy(Protocol):
-    """A named way to choose shares. Values are frozen; what changes is the memory that they are handed."""
+    """A named way to choose shares. Policies are frozen values; all state is in the memory."""
 
     @property
     def kind(self) -> str:
@@ -68,22 +59,32 @@ class Policy(Protocol):
 
     @property
     def lag_steps(self) -> int:
-        """The shares of step s follow from the losses up to step s - lag_steps; 0 for a policy that never learns."""
+        """The shares of step s depend on the losses up to step s - lag_steps; 0 for a policy that never learns."""
         ...
 
     @property
     def sequences_per_draw(self) -> int:
-        """How many sequences one random draw gives a source; 0 where sequences are allotted and not drawn."""
+        """Sequences that one random draw gives a source; 0 where sequences are allotted and not drawn."""
         ...
 
     def begin(self) -> Memory:
-        """Before the first turn."""
+        """Return the memory before the first turn."""
         ...
 
     def shares(self, memory: Memory, *, turn: int, step: int, sources: Sources) -> dict[str, int]:
-        """Shares of turn `turn`, counted from 1, which is the update that follows `step` finished ones."""
+        """Return the shares of turn `turn` (from 1), the update that follows `step` finished ones."""
         ...
 
     def learned(self, memory: Memory, turn: Turn) -> Memory:
-        """The memory after one more turn; `memory` itself is left as it is."""
+        """Return the memory after one more turn; `memory` itself does not change."""
         ...
+
+
+def check_learning(owner: str, *, warmup_steps: int, lag_steps: int, sequences_per_draw: int = 1) -> None:
+    """Raise ValueError for settings that no learning policy can follow."""
+    if warmup_steps < 0:
+        raise ValueError(f"{owner}.warmup_steps is {warmup_steps}; use 0 to learn from the first update on.")
+    if sequences_per_draw < 1:
+        raise ValueError(f"{owner}.sequences_per_draw is {sequences_per_draw}; use 1 or more.")
+    if lag_steps < 1:
+        raise ValueError(f"{owner}.lag_steps is {lag_steps}; the losses of a step are known after it: use 1 or more.")

@@ -1,4 +1,4 @@
-"""Small caches of random ids, made in a moment."""
+"""Small caches of random ids."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,14 +16,14 @@ FORMAT = TokenFormat(vocab_size=VOCAB_SIZE, eos_token_id=0, bos_token_id=None, t
 
 
 def random_documents(num_documents: int, seed: int, longest: int = 40) -> list[np.ndarray]:
-    """Bare ids of documents of any length down to none."""
+    """Return bare ids of documents of any length from 0 on."""
     numbers = np.random.default_rng(seed)
     return [numbers.integers(1, VOCAB_SIZE, numbers.integers(0, longest)) for _ in range(num_documents)]
 
 
 @pytest.fixture(scope="session")
 def make_cache(tmp_path_factory: pytest.TempPathFactory) -> MakeCache:
-    """A cache of random documents."""
+    """Return a function that writes a cache of random documents."""
 
     def make(num_documents: int = 100, seed: int = 0) -> TokenCache:
         path = str(tmp_path_factory.mktemp("cache") / "cache")
@@ -36,5 +36,5 @@ def make_cache(tmp_path_factory: pytest.TempPathFactory) -> MakeCache:
 
 @pytest.fixture
 def cache_folder(make_cache: MakeCache) -> Path:
-    """Where a cache of 100 documents lies; the test may break it."""
+    """Return the folder of a cache of 100 documents, which the test may damage."""
     return Path(make_cache().path)

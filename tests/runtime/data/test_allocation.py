@@ -1,4 +1,4 @@
-"""Pins down: shares are exact in the long run, whatever their size, the batch or the step they change at."""
+"""Shares are exact in the long run, whatever their size, the batch size or the step at which they change."""
 
 from collections import Counter
 from fractions import Fraction
@@ -40,13 +40,13 @@ def test_weights_become_whole_numbers_that_lose_nothing(shares):
 
 
 def test_a_share_of_a_tenth_of_a_sequence_a_batch_is_drawn_every_tenth_batch():
-    """Truncation, as the public loader had it, never draws it."""
+    """Truncation in each batch, as in the public loader, would never draw it."""
     weights, carry, counts = integer_weights({"web": 0.99, "rare": 0.01}), {}, Counter()
     for _ in range(100):
         step_counts, carry = allocate(weights, carry, 10)
         counts.update(step_counts)
     assert counts == {"web": 990, "rare": 10}
-    assert abs(carry["rare"]) < 1_000  # of 2**60: what rounding 0.01 to a float left over
+    assert abs(carry["rare"]) < 1_000  # of 2**60: the rounding of 0.01 to a float
 
 
 def test_counts_are_exact_after_ten_to_the_fifteenth_sequences():
@@ -68,7 +68,7 @@ def test_cutting_a_batch_in_two_draws_the_same_in_all(shares, first, second):
 
 
 def test_weights_that_change_at_every_step_lose_nothing():
-    """Online mixing changes them all the time: what rounding leaves must outlive the change."""
+    """Online mixing changes weights at each step: the carry must outlive the change."""
     carry: dict[str, int] = {}
     counts: Counter[str] = Counter()
     for step in range(4_000):
@@ -78,7 +78,7 @@ def test_weights_that_change_at_every_step_lose_nothing():
     assert abs(counts["rare"] - 4_000 * 16 * 0.002) <= 1
 
 
-def test_a_source_that_rests_keeps_what_it_is_owed():
+def test_a_source_without_weight_keeps_its_carry():
     weights = integer_weights({"a": 0.6, "b": 0.4})
     _, carry = allocate(weights, {}, 1)
     _, resting = allocate(integer_weights({"a": 1.0}), carry, 7)
@@ -91,7 +91,7 @@ def test_a_source_that_rests_keeps_what_it_is_owed():
     size=st.integers(0, 40),
 )
 def test_sequences_go_out_by_deadline_one_at_a_time(weights, carry, size):
-    """As the definition says it, over fractions and all sources each time; few and small weights make many ties."""
+    """Compares with the definition over fractions; few and small weights make many ties."""
     assume(any(weights.values()))
     shares = apportioned({source: float(weight) for source, weight in weights.items()})
     carry |= {next(iter(carry), "a"): carry.get(next(iter(carry), "a"), 0) - sum(carry.values())}
@@ -111,8 +111,8 @@ def test_sequences_go_out_by_deadline_one_at_a_time(weights, carry, size):
     assert left == {**carry, **{source: amount - expected[source] * WHOLE for source, amount in owed.items()}}
 
 
-def test_a_batch_of_thousands_of_sources_looks_at_each_once_and_once_more_for_each_sequence(monkeypatch):
-    """A look at every source for every sequence took three quarters of a minute a batch."""
+def test_a_batch_of_thousands_of_sources_computes_each_deadline_once_and_one_for_each_sequence(monkeypatch):
+    """Comparing all sources for each sequence took three quarters of a minute a batch."""
     looks = []
     monkeypatch.setattr(allocation, "_deadline", lambda *given, of=allocation._deadline: looks.append(1) or of(*given))
     weights = integer_weights({f"source-{number}": 1.0 for number in range(5_000)})
@@ -123,7 +123,7 @@ def test_a_batch_of_thousands_of_sources_looks_at_each_once_and_once_more_for_ea
     assert sum(counts.values()) == 3_976 and max(counts.values()) == 1
 
 
-def test_a_source_whose_share_a_policy_has_rounded_to_nothing_gets_nothing():
+def test_a_source_whose_share_is_rounded_to_zero_gets_nothing():
     weights = {"a": WHOLE // 3, "b": WHOLE // 3, "c": WHOLE - 2 * (WHOLE // 3), "d": 0}
     for size in range(1, 12):
         counts, carry = allocate(weights, {"d": 3 * WHOLE, "a": -3 * WHOLE}, size)
@@ -144,7 +144,7 @@ def test_a_share_too_small_to_count_is_refused():
 
 
 @given(counts=st.dictionaries(st.sampled_from("abc"), st.integers(0, 30), min_size=1), step=st.integers(0, 10**9))
-def test_slots_hold_the_counts_and_their_order_is_of_the_step(counts, step):
+def test_slots_hold_the_counts_in_an_order_of_the_step(counts, step):
     slots = shuffled_slots([counts], seed=0, first_step=step)
     assert Counter(slots) == Counter({source: count for source, count in counts.items() if count})
     assert slots == shuffled_slots([dict(reversed(counts.items()))], seed=0, first_step=step)

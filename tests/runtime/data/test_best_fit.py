@@ -1,4 +1,4 @@
-"""Pins down: packed rows hold every document once and whole, what is cut is too long, and padding is told from text."""
+"""Packed rows hold every document once, cut only documents longer than a row, and tell padding from text."""
 
 import itertools
 import json
@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.data.best_fit import packed
+from runtime.data.best_fit import pack
 from runtime.data.loader import DataPosition, Loader, LoaderError
 from runtime.data.mixture import MixtureSchedule
 from tests.catalogue import expect_error
+from tests.runtime.data.caches import document_offsets
 
 ROW = 24
 LENGTHS = st.lists(st.integers(0, 60), max_size=60)
@@ -30,9 +31,9 @@ def rows_of(found):
 
 
 @given(lengths=LENGTHS, begin=st.integers(0, 1000))
-def test_every_token_is_in_one_row_and_no_document_is_cut_that_fits_into_one(lengths, begin):
+def test_every_token_is_in_one_row_and_only_longer_documents_are_cut(lengths, begin):
     offsets = offsets_of(lengths, begin)
-    found = packed(offsets[:-1], offsets[1:], ROW)
+    found = pack(offsets[:-1], offsets[1:], ROW)
     rows = rows_of(found)
     assert all(0 < sum(length for _, length in row) <= ROW for row in rows)
     pieces = sorted(piece for row in rows for piece in row)
@@ -46,7 +47,7 @@ def test_every_token_is_in_one_row_and_no_document_is_cut_that_fits_into_one(len
 
 @given(lengths=LENGTHS)
 def test_it_is_best_fit_longest_first(lengths):
-    """Against the definition, one piece at a time: the same number of rows, and each as full."""
+    """Compares with the definition, one piece at a time: as many rows, each as full."""
     pieces = sorted((min(ROW, n - at) for n in lengths for at in range(0, n, ROW)), reverse=True)
     rooms = []
     for piece in pieces:
@@ -55,14 +56,14 @@ def test_it_is_best_fit_longest_first(lengths):
             rooms.remove(min(fitting))
         rooms.append((min(fitting) if fitting else ROW) - piece)
     offsets = offsets_of(lengths)
-    rows = rows_of(packed(offsets[:-1], offsets[1:], ROW))
+    rows = rows_of(pack(offsets[:-1], offsets[1:], ROW))
     assert sorted(ROW - sum(length for _, length in row) for row in rows) == sorted(rooms)
 
 
-def test_of_documents_of_one_length_the_first_of_the_source_come_first():
-    """On any processor: the fast sorts order equal lengths by its vectors."""
+def test_documents_of_one_length_keep_the_order_of_the_source():
+    """Unstable sorts order equal lengths by the processor's vectors."""
     offsets = offsets_of(np.random.default_rng(0).integers(1, 6, 1_000))
-    rows = rows_of(packed(offsets[:-1], offsets[1:], 5))
+    rows = rows_of(pack(offsets[:-1], offsets[1:], 5))
     as_long_as_a_row = [row for row in rows if row[0][1] == 5]
     assert len(as_long_as_a_row) > 100 and as_long_as_a_row == sorted(as_long_as_a_row)
     assert all(row == sorted(row) for row in rows)
@@ -71,7 +72,7 @@ def test_of_documents_of_one_length_the_first_of_the_source_come_first():
 def test_documents_of_web_lengths_leave_little_padding():
     lengths = np.random.default_rng(0).lognormal(6.0, 1.0, 20_000).astype(np.int64) + 1
     offsets = offsets_of(lengths)
-    found = packed(offsets[:-1], offsets[1:], 2048)
+    found = pack(offsets[:-1], offsets[1:], 2048)
     assert found.num_padding < 0.001 * len(found.row_ends) * 2048
 
 
@@ -85,8 +86,8 @@ def loader(make_cache):
 def test_rows_hold_whole_documents_and_padding_predicts_nothing(loader):
     loader, caches = loader
     position, seen = DataPosition(), []
-    offsets = caches["a"].document_offsets
-    count = len(packed(offsets[:-1], offsets[1:], ROW).row_ends)
+    offsets = document_offsets(caches["a"])
+    count = len(pack(offsets[:-1], offsets[1:], ROW).row_ends)
     while position.consumed.get("identity-a", 0) < count:
         batch, position = loader.batch(position, 0, 12)
         for row, segments, index in zip(batch.tokens, batch.segment_ids, batch.source_index, strict=True):
@@ -97,7 +98,7 @@ def test_rows_hold_whole_documents_and_padding_predicts_nothing(loader):
             if index == 0 and len(seen) < count:
                 seen.append(documents)
     cache = caches["a"]
-    offsets = cache.document_offsets.tolist()
+    offsets = document_offsets(cache).tolist()
     expected = []
     for start, end in itertools.pairwise(offsets):
         expected += [cache.read(place, min(ROW, end - place)).tolist() for place in range(start, end, ROW)]

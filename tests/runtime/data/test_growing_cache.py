@@ -1,4 +1,4 @@
-"""Pins down: what is drawn from a cache that is still being built is what is drawn from the finished one."""
+"""Batches from a cache that is still being built are those from the finished cache."""
 
 import dataclasses
 import itertools
@@ -16,9 +16,10 @@ from runtime.data.cache import CacheError, TokenCache
 from runtime.data.cache_writer import ShardWriter, finish_cache
 from runtime.data.growing_cache import CacheAbandonedError, GrowingCache, Growth
 from runtime.data.loader import DataPosition, Loader, LoaderError
-from runtime.data.mixing.fixed import Proportional
+from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixture import MixtureSchedule
 from tests.catalogue import expect_error
+from tests.runtime.data.caches import locate
 from tests.runtime.data.conftest import FORMAT, VOCAB_SIZE, random_documents
 
 LENGTH = 32
@@ -26,7 +27,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Building:
-    """A cache of so many shards in each block; `build` makes one more of its blocks visible."""
+    """A cache with `shards_by_block` shards; `build` makes one more of its blocks visible."""
 
     def __init__(self, folder, shards_by_block=(2, 1, 0, 3), documents="d" * 64):
         self.folder, self.built, self.is_done, self.asked = folder, 0, False, threading.Event()
@@ -78,7 +79,7 @@ def loader_of(cache, packing="concatenate", **changes):
 
 
 @pytest.mark.parametrize("packing", ["concatenate", "whole_documents"])
-def test_over_every_epoch_the_batches_are_those_of_the_finished_cache(building, packing):
+def test_batches_of_every_epoch_are_those_of_the_finished_cache(building, packing):
     whole, growing = loader_of(building.whole, packing), loader_of(building.growing(), packing)
     here, there, grown = DataPosition(), DataPosition(), []
     for step in range(60):
@@ -86,29 +87,29 @@ def test_over_every_epoch_the_batches_are_those_of_the_finished_cache(building, 
         two, there = growing.batch(there, step, 8)
         assert all(np.array_equal(x, y) for x, y in zip(one, two, strict=True)) and here == there
         grown.append(building.built)
-    assert grown[0] == 1 and grown[-1] == 4, "it asked for no block before it came to it"
+    assert grown[0] == 1 and grown[-1] == 4, "no block was read ahead"
 
 
 @pytest.mark.parametrize("packing", ["concatenate", "whole_documents"])
-def test_the_first_row_of_a_block_waits_for_that_block_and_for_none_behind_it(building, packing):
-    plan, _ = loader_of(building.whole, packing).plan(DataPosition(), 0, 200)
+def test_the_first_row_of_a_block_waits_for_that_block_only(building, packing):
+    plan, _ = locate(loader_of(building.whole, packing), DataPosition(), 0, 200)
     of_first = whole_documents.num_portions(building.whole.num_documents_of(0)) if packing == "whole_documents" else 1
     num_rows = int(np.argmax(plan.blocks >= of_first))
     growing = loader_of(building.growing(), packing)
-    _, position = growing.plan(DataPosition(), 0, num_rows)
+    _, position = locate(growing, DataPosition(), 0, num_rows)
     assert building.built == 1
-    growing.plan(position, 1, 1)
+    locate(growing, position, 1, 1)
     assert building.built == 2
 
 
-def test_a_cache_that_ends_before_its_first_row_is_refused_with_the_cure(building):
+def test_a_cache_that_ends_before_its_first_row_is_refused(building):
     loader = Loader({"web": building.growing()}, {"web": "i"}, MixtureSchedule.constant({"web": 1.0}), 1 << 20, 0)
     with expect_error(LoaderError):
         loader.batch(DataPosition(), 0, 1)
     assert building.is_done
 
 
-def test_resumed_while_it_grows_it_goes_on_with_the_same_batches(building):
+def test_a_growing_cache_resumes_with_the_same_batches(building):
     whole = loader_of(building.whole)
     _, position = whole.batch(DataPosition(), 0, 40)
     expected, _ = whole.batch(position, 1, 40)
@@ -116,22 +117,22 @@ def test_resumed_while_it_grows_it_goes_on_with_the_same_batches(building):
     assert np.array_equal(expected.tokens, found.tokens)
 
 
-def test_batches_are_left_out_of_what_is_not_built_yet_and_only_the_first_update_waits_for_its_block(building):
+def test_unbuilt_batches_are_skipped_and_only_the_first_update_waits(building):
     loader = loader_of(building.growing())
     num_batches = (building.whole.block_ends[0] // LENGTH) // 4  # twice what the first block holds
-    after = loader.left_out(DataPosition(), 0, 8, num_batches)
-    assert after == loader_of(building.whole).left_out(DataPosition(), 0, 8, num_batches)
+    after = loader.skip_batches(DataPosition(), 0, 8, num_batches)
+    assert after == loader_of(building.whole).skip_batches(DataPosition(), 0, 8, num_batches)
     assert building.built <= 1
     found, _ = loader.batch(after, 0, 8)
     assert np.array_equal(found.tokens, loader_of(building.whole).batch(after, 0, 8)[0].tokens) and building.built > 1
 
 
-def test_each_epoch_reads_every_row_of_every_block_once_and_later_ones_mix_the_blocks(building):
+def test_each_epoch_reads_every_row_once_and_later_epochs_mix_the_blocks(building):
     loader, ends = loader_of(building.whole), (0, *building.whole.block_ends)
     rows = [(end - begin) // LENGTH for begin, end in itertools.pairwise(ends)]
-    plan, position = loader.plan(DataPosition(), 0, sum(rows))
+    plan, position = locate(loader, DataPosition(), 0, sum(rows))
     assert plan.blocks.tolist() == sorted(plan.blocks.tolist())
-    later, _ = loader.plan(position, 1, sum(rows))
+    later, _ = locate(loader, position, 1, sum(rows))
     for found in (plan, later):
         places = set(zip(found.blocks.tolist(), found.places.tolist(), strict=True))
         assert places == {(block, place) for block, count in enumerate(rows) for place in range(count)}
@@ -140,34 +141,34 @@ def test_each_epoch_reads_every_row_of_every_block_once_and_later_ones_mix_the_b
     assert set(later.data_epochs.tolist()) == {1} and not np.array_equal(plan.starts, later.starts)
     orders = set()
     for step in range(1, 8):
-        plan, position = loader.plan(position, step, sum(rows))
+        plan, position = locate(loader, position, step, sum(rows))
         orders.add(tuple(dict.fromkeys(plan.blocks.tolist())))
-    assert len(orders) > 2, "each epoch has the blocks in an order of its own"
+    assert len(orders) > 2, "each epoch has its own order of blocks"
 
 
-def test_blocks_of_one_size_are_read_in_orders_of_their_own(tmp_path):
+def test_blocks_of_one_size_have_different_orders(tmp_path):
     records = []
     for number in range(3):
         writer = ShardWriter(f"{tmp_path}/shards/{number}", FORMAT)
         writer.add([np.full(LENGTH - 1, 7)] * 50 + [np.full(LENGTH - 3, 7)], num_bytes=1)
         records.append([writer.close(f"../shards/{number}")])
     finish_cache(f"{tmp_path}/whole", FORMAT, records, np.arange(VOCAB_SIZE))
-    plan, _ = loader_of(TokenCache.open(f"{tmp_path}/whole")).plan(DataPosition(), 0, 150)
+    plan, _ = locate(loader_of(TokenCache.open(f"{tmp_path}/whole")), DataPosition(), 0, 150)
     orders = plan.places.reshape(3, 50).tolist()
     assert all(sorted(order) == list(range(50)) for order in orders)
     assert all(sum(x == y for x, y in zip(one, two, strict=True)) < 10 for one, two in itertools.pairwise(orders))
     begins = plan.starts - plan.blocks * (51 * LENGTH - 2) - plan.places * LENGTH
-    assert len(set(begins.tolist())) == 3, "what is left over of each is cut off elsewhere"
+    assert len(set(begins.tolist())) == 3, "the spare tokens of each block are cut off at another place"
 
 
-def test_who_needs_its_size_waits_for_its_end(building):
-    loader = loader_of(building.growing(), policy=Proportional())
+def test_a_policy_that_needs_the_size_waits_for_the_end(building):
+    loader = loader_of(building.growing(), policy=LossDrop(max_epochs={"web": 1e6}))
     assert building.built == 1
-    loader.plan(DataPosition(), 0, 4)
+    locate(loader, DataPosition(), 0, 4)
     assert building.is_done
 
 
-def test_a_wait_is_counted_by_its_cause_and_ends_when_nobody_wants_the_batch(building):
+def test_a_wait_is_counted_by_its_cause_and_ends_with_its_reader(building):
     building.grows_when_asked = False
     building.build()
     loader = loader_of(building.growing())
@@ -185,16 +186,16 @@ def test_a_wait_is_counted_by_its_cause_and_ends_when_nobody_wants_the_batch(bui
     assert not batches._thread.is_alive()
 
 
-def test_a_cache_that_nobody_builds_ends_the_wait_with_what_to_do(building, caplog):
+def test_an_abandoned_cache_ends_the_wait(building, caplog):
     building.grows_when_asked = building.is_being_built = False
     building.build()
     growing = building.growing(give_up_seconds=0.01)
     with expect_error(CacheAbandonedError):
         growing.grow(Activity())
-    assert "web: waiting for block 2 of its token cache, which is not built yet" in caplog.text
+    assert [record.args[:2] for record in caplog.records] == [("web", 2)]
 
 
-def test_a_stop_lets_go_who_waits(building):
+def test_a_stop_releases_the_waiting_reader(building):
     building.grows_when_asked = False
     building.build()
     activity = Activity()
@@ -214,7 +215,7 @@ def test_a_finished_cache_of_other_blocks_is_refused(building, tmp_path):
 
 @pytest.mark.parametrize("made", [lambda regrouped, _: regrouped, lambda _, rewritten: rewritten])
 def test_a_finished_cache_of_the_same_shards_in_other_blocks_or_of_other_tokens_is_refused(building, made):
-    """As many rows are there, and they are others or come in another order."""
+    """There are as many rows, but of other tokens or in another order."""
     growing = building.growing()
     shards = list(building.whole.shards)
     other_tokens = dataclasses.replace(shards[5], tokens_crc32c="00000000")
@@ -223,7 +224,7 @@ def test_a_finished_cache_of_the_same_shards_in_other_blocks_or_of_other_tokens_
     )
     finish_cache(f"{building.folder}/whole", FORMAT, blocks, np.arange(VOCAB_SIZE), documents_digest="d" * 64)
     with expect_error(CacheError):
-        loader_of(growing, policy=Proportional()).plan(DataPosition(), 0, 1)
+        locate(loader_of(growing, policy=LossDrop(max_epochs={"web": 1e6})), DataPosition(), 0, 1)
 
 
 def test_a_block_of_other_documents_is_refused(building, tmp_path):
@@ -235,7 +236,7 @@ def test_a_block_of_other_documents_is_refused(building, tmp_path):
         growing.grow(Activity())
 
 
-def test_it_cannot_begin_without_a_block(building):
+def test_a_growing_cache_needs_a_first_block(building):
     building.grows_when_asked = False
     with expect_error(CacheError):
         building.growing()

@@ -1,4 +1,4 @@
-"""Pins down: a folder has one name for TensorStore on each kind of store, and other kinds are refused."""
+"""A folder has one spec for TensorStore on each kind of store, and other kinds are refused."""
 
 import pytest
 
@@ -19,13 +19,13 @@ def test_a_folder_in_a_bucket_is_its_driver(scheme, driver, monkeypatch):
     assert key_value_store(f"{scheme}://bucket") == {"driver": driver, "bucket": "bucket", "path": ""}
 
 
-def test_s3_is_where_the_environment_of_aws_says(monkeypatch):
+def test_the_environment_of_aws_names_endpoint_and_region_of_s3(monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://localhost:1")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     found = key_value_store("s3://bucket/a")
     assert (found["endpoint"], found["aws_region"]) == ("http://localhost:1", "us-east-1")
 
 
-def test_another_kind_of_url_is_refused_with_what_there_is():
+def test_another_kind_of_url_is_refused():
     with expect_error(ValueError):
         key_value_store("http://a/b")

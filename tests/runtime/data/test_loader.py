@@ -1,4 +1,4 @@
-"""Pins down: a batch depends on the position, the step, the seed and what the sources are, and on nothing else."""
+"""A batch depends on the position, the step, the seed and the identities of the sources, and on nothing else."""
 
 import dataclasses
 import json
@@ -16,6 +16,7 @@ from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.data.permutation import key_of, permuted
 from tests.catalogue import expect_error
+from tests.runtime.data.caches import document_offsets, locate
 from tests.runtime.data.conftest import FORMAT
 
 LENGTH = 32
@@ -34,7 +35,7 @@ def loader(caches):
 
 
 def draw(loader, steps, batch_size=8, position=None):
-    """Batches of `steps`, and the position after them."""
+    """Return the batches of `steps`, and the position after them."""
     position = position or DataPosition()
     batches = []
     for step in steps:
@@ -44,7 +45,7 @@ def draw(loader, steps, batch_size=8, position=None):
 
 
 def rows_of(batches, index):
-    """Rows of one source in the order in which they were drawn."""
+    """Return the rows of one source in the order in which they were drawn."""
     return [row.tolist() for batch in batches for row in batch.tokens[batch.source_index == index]]
 
 
@@ -55,7 +56,7 @@ def equal(one, two):
 
 
 @given(cut=st.integers(0, 12))
-def test_resumed_at_any_step_from_json_it_draws_the_same_batches(loader, cut):
+def test_a_loader_resumed_at_any_step_draws_the_same_batches(loader, cut):
     whole, end = draw(loader, range(12))
     first, position = draw(loader, range(cut))
     position = DataPosition.from_json(json.loads(json.dumps(position.to_json())))
@@ -63,14 +64,14 @@ def test_resumed_at_any_step_from_json_it_draws_the_same_batches(loader, cut):
     assert equal(whole, first + second) and end == resumed_end
 
 
-def test_asking_twice_or_out_of_order_changes_nothing(loader):
+def test_repeated_and_reordered_calls_change_nothing(loader):
     _, position = draw(loader, range(6))
     again = loader.batch(position, 6, 8)
     loader.batch(DataPosition(), 99, 64)
     assert equal([again[0]], [loader.batch(position, 6, 8)[0]])
 
 
-def test_rows_are_the_windows_that_an_independent_count_gives(loader, caches):
+def test_rows_are_the_windows_of_an_independent_count(loader, caches):
     batches, _ = draw(loader, range(40))
     for index, name in enumerate("abc"):
         cache = caches[name]
@@ -89,7 +90,7 @@ def test_each_epoch_reads_every_window_once_and_in_another_order(loader, caches)
     count = caches["b"].num_tokens // LENGTH
     position, starts = DataPosition(), []
     while len(starts) < 2 * count:
-        plan, position = loader.plan(position, 0, 16)
+        plan, position = locate(loader, position, 0, 16)
         starts += plan.starts[plan.source_index == 1].tolist()
     first, second = starts[:count], starts[count : 2 * count]
     assert len(set(first)) == len(set(second)) == count
@@ -97,7 +98,7 @@ def test_each_epoch_reads_every_window_once_and_in_another_order(loader, caches)
     assert np.argsort(first).tolist() != np.argsort(second).tolist()
 
 
-def test_adding_removing_and_renaming_sources_moves_no_other_order(loader, caches):
+def test_other_sources_and_names_change_no_order(loader, caches):
     batches, _ = draw(loader, range(30))
     fewer = Loader(
         {"a": caches["a"], "c": caches["c"]},
@@ -129,7 +130,7 @@ def test_another_seed_or_identity_is_another_order(caches, loader):
         assert rows_of(batches, 0) != rows_of(others, 0)
 
 
-def test_hosts_that_read_only_their_rows_read_the_batch_together(loader):
+def test_hosts_that_read_only_their_rows_read_one_batch(loader):
     whole, after = loader.batch(DataPosition(), 3, 8)
     parts = [loader.batch(DataPosition(), 3, 8, rows=slice(start, start + 2)) for start in range(0, 8, 2)]
     assert np.array_equal(np.concatenate([part.tokens for part, _ in parts]), whole.tokens)
@@ -138,10 +139,10 @@ def test_hosts_that_read_only_their_rows_read_the_batch_together(loader):
 
 def test_counts_follow_the_weights_exactly_and_by_name(loader):
     _, position = draw(loader, range(170), batch_size=5)
-    assert loader.consumed_by_name(position) == {"a": 600, "b": 200, "c": 50}
+    assert position.consumed == {"identity-a": 600, "identity-b": 200, "identity-c": 50}
 
 
-def test_weights_change_at_their_step_and_never_before(caches):
+def test_weights_change_at_their_step(caches):
     schedule = MixtureSchedule(
         (MixtureSegment(0, {"a": 1.0}), MixtureSegment(4, {"b": 1.0}), MixtureSegment(6, {"a": 1.0}))
     )
@@ -150,10 +151,10 @@ def test_weights_change_at_their_step_and_never_before(caches):
     assert [set(batch.source_index.tolist()) for batch in batches] == [{0}] * 4 + [{1}] * 2 + [{0}] * 2
     straight, _ = draw(Loader(caches, IDENTITIES, MixtureSchedule.constant({"a": 1.0}), LENGTH, seed=0), range(6))
     assert rows_of(batches, 0) == rows_of(straight, 0)
-    assert loader.consumed_by_name(position) == {"a": 48, "b": 16, "c": 0}
+    assert position.consumed == {"identity-a": 48, "identity-b": 16}
 
 
-def test_a_source_that_a_phase_has_no_cache_of_goes_on_where_it_was_in_the_next(caches):
+def test_a_source_without_cache_in_one_phase_continues_in_the_next(caches):
     def phase(weights):
         names = {name: IDENTITIES[name] for name in weights}
         mixture = MixtureSchedule.constant(weights)
@@ -185,7 +186,7 @@ def test_two_names_of_one_source_share_its_order_and_add_their_weights(caches):
     assert {index for batch in one for index in batch.source_index.tolist()} == {0, 2}, "the first of its names"
 
 
-def test_positions_of_a_trillion_sequences_are_as_good_as_the_first(loader):
+def test_a_position_of_a_quadrillion_sequences_is_exact(loader):
     position = DataPosition({"identity-a": 10**15, "identity-b": 10**15}, {}, LENGTH, "concatenate")
     batch, after = loader.batch(position, 10**12, 8)
     assert after.consumed["identity-a"] == 10**15 + int(np.count_nonzero(batch.source_index == 0))
@@ -193,7 +194,7 @@ def test_positions_of_a_trillion_sequences_are_as_good_as_the_first(loader):
 
 
 @given(rows=st.lists(st.lists(st.integers(0, 3), min_size=7, max_size=7), min_size=1, max_size=4))
-def test_segment_ids_count_documents_and_eos_belongs_to_the_one_it_closes(rows):
+def test_segment_ids_count_documents_and_eos_belongs_to_its_document(rows):
     found = segments(np.array(rows, np.uint16), 0)
     for row, ids in zip(rows, found.tolist(), strict=True):
         document, expected = 0, []
@@ -204,15 +205,15 @@ def test_segment_ids_count_documents_and_eos_belongs_to_the_one_it_closes(rows):
 
 
 def test_segment_ids_agree_with_the_document_offsets(loader, caches):
-    plan, _ = loader.plan(DataPosition(), 0, 16)
+    plan, _ = locate(loader, DataPosition(), 0, 16)
     batch, _ = loader.batch(DataPosition(), 0, 16)
     for row, (index, start) in enumerate(zip(plan.source_index, plan.starts, strict=True)):
-        offsets = caches["abc"[index]].document_offsets
+        offsets = document_offsets(caches["abc"[index]])
         owner = np.searchsorted(offsets, np.arange(start, start + LENGTH), side="right")
         assert batch.segment_ids[row].tolist() == (owner - owner[0]).tolist()
 
 
-def test_types_are_those_that_the_train_step_takes(loader):
+def test_a_batch_is_of_int32(loader):
     batch, _ = loader.batch(DataPosition(), 0, 4)
     assert {array.dtype for array in batch} == {np.dtype(np.int32)}
     assert batch.source_index.shape == (4,)
@@ -227,8 +228,8 @@ def test_prefetched_batches_are_the_same_and_in_order(loader):
 
 
 @pytest.mark.parametrize("rows", [slice(None), slice(1, 3), np.array([3, 0])], ids=["all rows", "a slice", "some rows"])
-def test_small_batches_that_are_read_together_are_those_that_are_read_alone(loader, rows):
-    """One batch is drawn alone, then sixteen at once, then those that are left."""
+def test_small_batches_read_together_are_those_read_alone(loader, rows):
+    """One batch is read alone, then sixteen together, then the rest."""
     position = DataPosition()
     with loader.prefetched(DataPosition(), range(21), 4, depth=2, rows=rows) as prefetched:
         for step, batch, after in prefetched:
@@ -237,8 +238,8 @@ def test_small_batches_that_are_read_together_are_those_that_are_read_alone(load
     assert step == 20
 
 
-def test_what_goes_wrong_with_one_batch_is_raised_behind_those_before_it(caches):
-    """The log that is drawn again ends after ten updates, which is in the middle of what is read together."""
+def test_an_error_of_one_batch_is_raised_after_the_batches_before_it(caches):
+    """The replayed log ends after ten updates, in the middle of the batches read together."""
     log = {step: {"identity-a": 4} for step in range(10)}
     mixture = MixtureSchedule.constant({"a": 1.0})
     loader = Loader(caches, IDENTITIES, mixture, LENGTH, seed=0, replay=lambda step: log.get(step, {}))
@@ -252,8 +253,7 @@ def test_what_goes_wrong_with_one_batch_is_raised_behind_those_before_it(caches)
     assert given == list(range(10))
 
 
-def test_a_replay_leaves_what_sources_are_owed_and_no_memory_of_a_policy_as_they_are(caches, loader):
-    """A phase behind it goes on where the one before it stood."""
+def test_a_replay_keeps_the_carry_and_drops_the_memory_of_a_policy(caches, loader):
     _, position = draw(loader, range(3), batch_size=7)
     assert any(position.carry.values())
     replayed = Loader(
@@ -269,12 +269,12 @@ def test_a_replay_leaves_what_sources_are_owed_and_no_memory_of_a_policy_as_they
     _, after = replayed.batch(position, 3, 7)
     assert (after.carry, after.mixer) == (position.carry, None)
     taken = {key: after.consumed[key] - position.consumed[key] for key in after.consumed}
-    assert taken == {"identity-a": 3, "identity-b": 0, "identity-c": 4}, "limits hold for what is drawn, not for a log"
+    assert taken == {"identity-a": 3, "identity-b": 0, "identity-c": 4}, "limits hold for draws, not for a log"
     assert replayed.exhausted(after) == set()
 
 
 class Faltering:
-    """A cache of which one read fails, once."""
+    """A cache that fails one read."""
 
     def __init__(self, cache, failing_read):
         self._cache, self._failing_read, self.num_reads = cache, failing_read, 0
@@ -289,7 +289,7 @@ class Faltering:
         return self._cache.read_spans(starts, lengths)
 
 
-def test_a_read_that_fails_once_costs_only_the_batches_that_it_was_for_their_company(caches, caplog):
+def test_batches_read_together_are_read_alone_after_a_failed_read(caches, caplog):
     faltering = Faltering(caches["a"], failing_read=2)
     mixture = MixtureSchedule.constant({"a": 1.0})
     loader, whole = (
@@ -298,53 +298,53 @@ def test_a_read_that_fails_once_costs_only_the_batches_that_it_was_for_their_com
     with loader.prefetched(DataPosition(), range(65), 4, depth=2) as prefetched:
         batches = [batch for _, batch, _ in prefetched]
     assert equal(batches, draw(whole, range(65), 4)[0])
-    # The first alone, sixteen at once in vain and then one at a time, and three times sixteen.
+    # The first alone, sixteen together in vain and then alone, and three times sixteen together.
     assert faltering.num_reads == 1 + 1 + 16 + 3
-    assert "steps 1 to 16 are read one at a time: TimeoutError('the store is silent')" in caplog.text
+    assert [record.args[:2] for record in caplog.records] == [(1, 16)]
 
 
 @given(taken=st.integers(0, 9), num_batches=st.integers(0, 9), batch_size=st.integers(1, 9))
-def test_after_batches_that_are_left_out_it_stands_where_it_would_if_they_had_been_taken(
-    loader, taken, num_batches, batch_size
-):
+def test_skipped_batches_lead_to_the_position_after_taken_ones(loader, taken, num_batches, batch_size):
     _, position = draw(loader, range(taken), batch_size)
     expected = position
     for _ in range(num_batches):
-        _, expected = loader.plan(expected, taken, batch_size)
-    assert loader.left_out(position, taken, batch_size, num_batches) == expected
-    by_twos = loader.left_out(loader.left_out(position, taken, batch_size, num_batches // 2), taken, batch_size, 1)
-    assert by_twos == loader.left_out(position, taken, batch_size, num_batches // 2 + 1)
+        _, expected = locate(loader, expected, taken, batch_size)
+    assert loader.skip_batches(position, taken, batch_size, num_batches) == expected
+    by_twos = loader.skip_batches(
+        loader.skip_batches(position, taken, batch_size, num_batches // 2), taken, batch_size, 1
+    )
+    assert by_twos == loader.skip_batches(position, taken, batch_size, num_batches // 2 + 1)
 
 
-def test_left_out_batches_are_of_the_mixture_of_their_step_however_many_they_are(caches):
+def test_skipped_batches_are_of_the_mixture_of_their_step(caches):
     early, late = {"a": 1.0}, {"b": 1.0, "c": 1.0}
     mixture = MixtureSchedule((MixtureSegment(0, early), MixtureSegment(5, late)))
     loader = Loader(caches, IDENTITIES, mixture, LENGTH, seed=0)
-    assert loader.left_out(DataPosition(), 4, 8, 50).consumed == {"identity-a": 400}
-    assert loader.left_out(DataPosition(), 5, 8, 50).consumed == {"identity-b": 200, "identity-c": 200}
+    assert loader.skip_batches(DataPosition(), 4, 8, 50).consumed == {"identity-a": 400}
+    assert loader.skip_batches(DataPosition(), 5, 8, 50).consumed == {"identity-b": 200, "identity-c": 200}
 
 
-def test_no_token_is_read_for_what_is_left_out(loader, monkeypatch):
+def test_no_token_is_read_for_skipped_batches(loader, monkeypatch):
     for cache in ("read", "read_spans"):
         monkeypatch.setattr(TokenCache, cache, None)
-    assert sum(loader.left_out(DataPosition(), 0, 8, 300).consumed.values()) == 2400
+    assert sum(loader.skip_batches(DataPosition(), 0, 8, 300).consumed.values()) == 2400
 
 
-def test_positions_of_a_trillion_sequences_are_left_behind_exactly(loader):
-    position = loader.left_out(DataPosition(), 0, 8, 17)
+def test_batches_are_skipped_exactly_after_a_trillion_sequences(loader):
+    position = loader.skip_batches(DataPosition(), 0, 8, 17)
     far = dataclasses.replace(position, consumed={name: 2**40 + n for name, n in position.consumed.items()})
-    after = loader.left_out(far, 0, 8, 17)
+    after = loader.skip_batches(far, 0, 8, 17)
     assert sum(after.consumed.values()) - sum(far.consumed.values()) == 8 * 17
     assert after.consumed["identity-a"] > 2**40
 
 
 def test_slots_of_all_sources_are_spread_over_the_batch(loader):
-    plan, _ = loader.plan(DataPosition(), 0, 512)
+    plan, _ = locate(loader, DataPosition(), 0, 512)
     halves = Counter(plan.source_index[:256].tolist()), Counter(plan.source_index[256:].tolist())
     assert all(halves[0][index] and halves[1][index] for index in range(3))
 
 
-def test_what_cannot_be_drawn_is_refused_with_the_cure(caches, make_cache):
+def test_sources_that_cannot_be_drawn_are_refused(caches, make_cache):
     def build(caches, identities, weights, length=LENGTH):
         return Loader(caches, identities, MixtureSchedule.constant(weights), length, seed=0)
 
@@ -359,7 +359,7 @@ def test_what_cannot_be_drawn_is_refused_with_the_cure(caches, make_cache):
 
 
 @pytest.mark.parametrize("packing", ["concatenate", "whole_documents"])
-def test_a_source_of_exactly_one_sequence_is_drawn_and_of_one_token_less_is_not(tmp_path, packing):
+def test_a_source_of_one_sequence_is_drawn_and_a_smaller_one_is_refused(tmp_path, packing):
     for length in (LENGTH, LENGTH - 1):
         with TokenCacheWriter(f"{tmp_path}/{length}", FORMAT, np.ones(FORMAT.vocab_size)) as writer:
             writer.add([np.full(length - 1, 7)], num_bytes=1)
@@ -384,7 +384,7 @@ def test_a_position_of_another_sequence_length_is_refused(loader):
 
 
 @pytest.mark.parametrize("field", ["packing", "sequence_length"])
-def test_a_position_that_counts_rows_and_does_not_say_which_is_refused(make_cache, field):
+def test_a_position_that_counts_rows_of_unknown_kind_is_refused(make_cache, field):
     loader = Loader({"a": make_cache()}, {"a": "identity-a"}, MixtureSchedule.constant({"a": 1.0}), LENGTH, seed=0)
     _, position = loader.batch(DataPosition(), 0, 4)
     document = position.to_json() | {field: None}

@@ -1,4 +1,4 @@
-"""Mixtures as plain values: shares at any step, nonsense refused."""
+"""Mixtures give shares at any step and refuse impossible weights."""
 
 import math
 
@@ -10,7 +10,7 @@ from tests.catalogue import expect_error
 SCHEDULE = MixtureSchedule((MixtureSegment(0, {"web": 3.0, "code": 1.0}), MixtureSegment(10, {"math": 2.0})))
 
 
-def test_a_change_takes_effect_at_its_step_and_never_before():
+def test_a_change_takes_effect_at_its_step():
     assert SCHEDULE.shares_at(9) == {"web": 0.75, "code": 0.25}
     assert SCHEDULE.shares_at(10) == {"math": 1.0}
 
@@ -20,12 +20,12 @@ def test_sources_lists_every_source_of_every_segment():
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, math.nan, math.inf, "0.7", None])
-def test_a_weight_that_draws_nothing_is_refused_with_its_source(weight):
+def test_a_weight_that_draws_nothing_is_refused(weight):
     with expect_error(ValueError):
         MixtureSegment(0, {"web": weight})
 
 
-def test_a_share_that_no_run_could_draw_is_refused_when_it_is_written_and_not_when_its_step_comes():
+def test_a_share_too_small_for_any_run_is_refused_at_construction():
     assert MixtureSegment(0, {"web": 1.0, "rare": 1e-12}).shares()["rare"] == pytest.approx(1e-12)
     with expect_error(ValueError):
         MixtureSegment(500_000, {"web": 1.0, "rare": 1e-30})

@@ -1,7 +1,6 @@
-"""Pins down: the order is a bijection at any size, and looks random where the orders of two public trainers do not.
+"""The order is a bijection at any size, and passes tests of randomness that the orders of two public trainers fail.
 
-The two are written out below as they were measured: a linear congruence, and a Feistel network of five
-affine rounds. A statistic that does not tell them from random would prove nothing about ours.
+Those two are written out below: a linear congruence, and a Feistel network of five affine rounds.
 """
 
 from collections import Counter
@@ -49,7 +48,7 @@ def places(indices: np.ndarray, size: int, key: int) -> np.ndarray:
 
 
 def share_of_bit_pairs_that_mix(order: Order) -> float:
-    """Of (input bit, output bit) pairs, those where flipping the one flips the other about half of the time."""
+    """Return the share of (input bit, output bit) pairs where flipping one flips the other half of the time."""
     numbers = np.random.default_rng(1)
     indices = numbers.integers(0, SIZE, 2_000)
     mixing = 0
@@ -63,7 +62,7 @@ def share_of_bit_pairs_that_mix(order: Order) -> float:
 
 
 def mean_prefix_chi_square(order: Order) -> float:
-    """Chi-square of where the first 4,096 indices fall in 256 bins (255 degrees of freedom), mean of 32 keys.
+    """Return the chi-square of the first 4,096 indices over 256 bins (255 degrees of freedom), mean of 32 keys.
 
     Random places give 255 with a standard error of 4; too small is as wrong as too large.
     """
@@ -75,13 +74,13 @@ def mean_prefix_chi_square(order: Order) -> float:
 
 
 def commonest_step_share(order: Order) -> float:
-    """How often the commonest difference between neighbours occurs."""
+    """Return how often the commonest difference between neighbours occurs."""
     steps = np.diff(order(np.arange(4_096), 0)) % SIZE
     return Counter(steps.tolist()).most_common(1)[0][1] / len(steps)
 
 
 @given(size=st.integers(1, 3_000), key=st.integers(0, 2**64 - 1))
-def test_every_index_has_a_place_of_its_own(size, key):
+def test_every_index_has_its_own_place(size, key):
     assert sorted(places(np.arange(size), size, key).tolist()) == list(range(size))
 
 
@@ -94,7 +93,7 @@ def test_no_two_indices_of_a_huge_range_share_a_place(size, key, data):
 
 
 @given(rows=st.lists(st.tuples(st.integers(1, 10**12), st.integers(0, 2**64 - 1)), min_size=1, max_size=20))
-def test_rows_of_other_sizes_and_keys_do_not_disturb_each_other(rows):
+def test_sizes_and_keys_of_other_rows_change_nothing(rows):
     sizes, keys = np.array([size for size, _ in rows]), np.array([key for _, key in rows], np.uint64)
     together = permuted(sizes - 1, sizes=sizes, keys=keys)
     assert together.tolist() == [int(places(np.array([size - 1]), size, key)[0]) for size, key in rows]
@@ -131,8 +130,8 @@ def test_the_first_indices_fall_as_evenly_as_random_ones_and_not_more():
     assert not 239 < mean_prefix_chi_square(affine_feistel) < 271
 
 
-def test_of_a_size_between_powers_of_two_a_prefix_falls_as_evenly_as_random():
-    """Places outside are walked on: what falls inside must not be uneven for it."""
+def test_a_prefix_of_a_size_between_powers_of_two_falls_as_evenly_as_random():
+    """Cycle-walking must not make places uneven."""
     size = SIZE // 2 + 1_234
     values = []
     for key in range(32):
@@ -148,7 +147,7 @@ def test_neighbours_are_not_a_fixed_step_apart():
 
 
 @pytest.mark.parametrize("size", [3, 4, 5])
-def test_over_many_keys_each_order_of_a_tiny_range_is_as_likely_as_another(size):
+def test_all_orders_of_a_tiny_range_are_equally_likely_over_keys(size):
     keys = np.array([key_of("tiny", key) for key in range(12_000)], np.uint64)
     sizes = np.full(len(keys), size, np.int64)
     columns = [permuted(np.full(len(keys), index, np.int64), sizes=sizes, keys=keys) for index in range(size)]
@@ -160,18 +159,18 @@ def test_over_many_keys_each_order_of_a_tiny_range_is_as_likely_as_another(size)
     assert abs(chi_square - freedom) < 4 * (2 * freedom) ** 0.5
 
 
-def test_a_bijection_by_an_independent_walk_gives_the_same_places():
+def test_an_independent_implementation_gives_the_same_places():
     """The same network on Python integers, one index at a time."""
     size, key = 1_000, key_of("walk")
     assert places(np.arange(size), size, key).tolist() == [_walk(index, size, key) for index in range(size)]
 
 
-def test_orders_stay_what_they_are():
-    """Golden: a change here moves the data of every run that is under way."""
+def test_orders_have_golden_places():
+    """A change here moves the data of every run in progress."""
     assert places(np.arange(8), 1_000_003, key_of("order", 0, "ab", 1)).tolist() == GOLDEN
 
 
-def test_keys_tell_numbers_from_words_and_where_one_ends():
+def test_keys_depend_on_type_and_boundaries_of_their_parts():
     assert len({key_of(1, 2), key_of(12), key_of("1", 2), key_of("12"), key_of(2, 1)}) == 5
 
 

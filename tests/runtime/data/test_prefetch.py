@@ -1,4 +1,4 @@
-"""Pins down: items come in order, errors come to the reader, the thread ends, and waiting is counted."""
+"""Items come in order, errors reach the reader, the thread ends, and waits are measured."""
 
 import itertools
 import threading
@@ -56,7 +56,7 @@ def test_closing_early_ends_the_thread():
     assert list(items) == []
 
 
-def test_how_long_each_item_was_waited_for_is_told(monkeypatch):
+def test_the_wait_for_each_item_is_measured(monkeypatch):
     clock = iter([0.0, 2.0, 10.0, 10.5])
     monkeypatch.setattr(prefetch, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     with Prefetch(iter("ab"), depth=1) as items:
@@ -65,6 +65,6 @@ def test_how_long_each_item_was_waited_for_is_told(monkeypatch):
             assert items.last_wait_seconds == seconds
 
 
-def test_a_depth_of_nothing_is_refused():
+def test_a_depth_of_zero_is_refused():
     with expect_error(ValueError):
         Prefetch(iter(()), depth=0)

@@ -1,4 +1,4 @@
-"""Pins down: each token counts the bytes it is made of, also where it is a part of a character."""
+"""Each token counts the bytes it is made of, also inside a character."""
 
 import json
 
@@ -20,7 +20,7 @@ TEXTS = (
 
 @pytest.fixture(scope="module")
 def byte_level() -> Tokenizer:
-    """A byte-level BPE so small that most Japanese characters and emoji take several tokens."""
+    """Return a byte-level BPE so small that most Japanese characters and emoji take several tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -56,8 +56,8 @@ def test_any_text_counts_its_bytes(byte_level, text):
         assert token_bytes(byte_level.to_str())[ids].sum() == len(text.encode())
 
 
-def test_every_piece_has_the_bytes_that_it_is_spelled_with(byte_level):
-    """Independently: the pieces written out as bytes, one by one."""
+def test_every_piece_has_the_bytes_of_its_spelling(byte_level):
+    """Compares with pieces written out as bytes, one by one."""
     lengths, alphabet = token_bytes(byte_level.to_str()), byte_alphabet()
     for piece, index in byte_level.get_vocab(with_added_tokens=False).items():
         if piece != "<|eos|>":
@@ -82,7 +82,7 @@ def test_pieces_of_a_byte_fallback_tokenizer_count_single_bytes():
     assert lengths[tokenizer.encode("a猫").ids].sum() == 4
 
 
-def test_a_tokenizer_whose_pieces_lost_their_bytes_is_refused():
+def test_a_tokenizer_without_byte_pieces_is_refused():
     tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     with expect_error(TokenBytesError):
         token_bytes(tokenizer.to_str())

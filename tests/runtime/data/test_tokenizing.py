@@ -1,4 +1,4 @@
-"""Pins down: what one shard of documents becomes, however long a document is and wherever a piece of work is cut."""
+"""A shard of documents gives the same tokens and counts wherever the work is cut."""
 
 import dataclasses
 import hashlib
@@ -32,14 +32,14 @@ def shard_of(folder, texts, encoder, validation_share=0.3):
 
 
 def test_texts_that_begin_alike_fall_into_both_splits():
-    """Pages of one site share a header; by their beginnings a whole site would be held out or none of it."""
+    """Pages of one site share a header: a split by their beginnings would hold out a whole site."""
     held_out = [is_validation((1_000 * "The same header. " + f"page {n}").encode(), 0.3) for n in range(1_000)]
     assert 250 < sum(held_out) < 350
 
 
-def test_counts_are_of_all_tokens_wherever_counting_and_reading_back_are_cut(tmp_path, encoder, monkeypatch):
+def test_counts_are_of_all_tokens_wherever_counting_is_cut(tmp_path, encoder, monkeypatch):
     whole = shard_of(tmp_path / "whole", TEXTS, encoder)
-    monkeypatch.setattr(tokenizing, "COUNTED_AT_ONCE", 7)
+    monkeypatch.setattr(tokenizing, "COUNTED_TOGETHER", 7)
     monkeypatch.setattr(tokenizing, "FILE_LENGTH", 5)
     cut = shard_of(tmp_path / "cut", TEXTS, encoder)
     assert whole == cut
@@ -48,26 +48,26 @@ def test_counts_are_of_all_tokens_wherever_counting_and_reading_back_are_cut(tmp
     assert whole.counts.num_without_eos == whole.counts.num_without_bos == 0
 
 
-def test_texts_that_lost_characters_and_documents_without_their_marks_are_counted_for_the_gates(tmp_path, encoder):
+def test_replacement_characters_and_missing_bos_and_eos_are_counted(tmp_path, encoder):
     found = shard_of(tmp_path, ["one \ufffd", "two", "\ufffd\ufffd three"], encoder, validation_share=1e-12)
     assert found.counts.num_replacement == 3
     other = dataclasses.replace(encoder[1], eos_token_id=2, bos_token_id=3)
-    read = tokenizing._read_back(f"{tmp_path}/shard/train", found.train, other)
+    read = tokenizing._count_specials(f"{tmp_path}/shard/train", found.train, other)
     assert (read["num_without_eos"], read["num_without_bos"]) == (3, 3)
 
 
-def test_batches_of_texts_that_are_encoded_together_leave_no_mark(tmp_path, encoder, monkeypatch):
+def test_the_size_of_encoded_batches_changes_nothing(tmp_path, encoder, monkeypatch):
     whole = shard_of(tmp_path / "whole", TEXTS, encoder)
     for size in (1, 40, 1_000):
         monkeypatch.setattr(tokenizing, "BATCH_BYTES", size)
         assert shard_of(tmp_path / f"by-{size}", TEXTS, encoder) == whole
         batches = tokenizing._batches(f"{tmp_path}/whole/documents.parquet")
         held = [sum(len(document.text) for document in batch[:-1]) for batch in batches]
-        assert max(held) < size, "no more is held at once, but for the last of them"
+        assert max(held) < size, "a batch ends with the document that fills it"
 
 
-def test_shards_whose_documents_are_all_held_out_are_no_copies_of_each_other(tmp_path, encoder):
-    """The gate for shards that were downloaded twice goes by the fingerprint, and their training tokens are equal."""
+def test_fingerprints_of_held_out_shards_differ(tmp_path, encoder):
+    """The gate for duplicate shards compares fingerprints; the training tokens of these shards are equal."""
     held_out = [text for text in TEXTS if is_validation(text.encode(), 0.3)]
     one, other = (shard_of(tmp_path / str(n), [held_out[n]], encoder) for n in range(2))
     assert one.train.num_documents == other.train.num_documents == 0
@@ -76,7 +76,7 @@ def test_shards_whose_documents_are_all_held_out_are_no_copies_of_each_other(tmp
     assert again.counts.fingerprint == one.counts.fingerprint
 
 
-def test_documents_as_long_as_a_book_and_of_nothing_visible_are_tokenized(tmp_path, encoder):
+def test_very_long_and_invisible_documents_are_tokenized(tmp_path, encoder):
     texts = ["a" * 300_000, "吾輩" * 50_000, "\u200b" * 1_000, "\ufeff", "", " " * 5_000, "e\u0301" * 20_000]
     found = shard_of(tmp_path, texts, encoder, validation_share=1e-12)
     assert found.train.num_documents == len(texts)

@@ -1,4 +1,4 @@
-"""Pins down: whole documents are packed a portion at a time, whoever asks, from wherever the data go on."""
+"""Whole documents are packed a portion at a time, the same for every caller and from every position."""
 
 import dataclasses
 import itertools
@@ -10,17 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.data import whole_documents
+from runtime.data.activity import Activity
 from runtime.data.cache import TokenCache
 from runtime.data.loader import DataPosition, Loader
 from runtime.data.mixture import MixtureSchedule
 from runtime.data.whole_documents import PIECE_DOCUMENTS, PIECES_A_PORTION, documents_of, num_portions
+from tests.runtime.data.caches import document_offsets, locate
 
 ROW, BATCH = 48, 4
 
 
 @pytest.fixture(autouse=True, scope="module")
 def small_portions():
-    """Of 24 documents."""
+    """Set portions of 24 documents."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(whole_documents, "PIECE_DOCUMENTS", 8)
         patch.setattr(whole_documents, "PIECES_A_PORTION", 3)
@@ -28,7 +30,7 @@ def small_portions():
 
 
 class Watched:
-    """A cache that counts the documents whose places it was asked for."""
+    """A cache that counts the documents whose ends are read."""
 
     def __init__(self, cache: TokenCache):
         self.cache, self.asked_for = cache, []
@@ -61,11 +63,11 @@ def same(one, two):
 
 @pytest.fixture(scope="module")
 def drawn(caches):
-    """Two epochs and a bit in one go: batches, and the position before each."""
+    """Return the batches of a little more than two epochs, and the position before each."""
     loader, position, found, epoch = loader_of(caches[300]), DataPosition(), [], 0
     while len(found) < 3 or epoch < 2:
         before = position
-        plan, position = loader.plan(before, len(found), BATCH)
+        plan, position = locate(loader, before, len(found), BATCH)
         epoch = plan.data_epochs.max()
         batch, again = loader.batch(before, len(found), BATCH)
         assert again == position
@@ -81,7 +83,7 @@ def test_the_first_batch_touches_one_portion_however_large_the_source(caches):
 
 
 @given(step=st.integers(0, 10**6))
-def test_resumed_anywhere_it_touches_as_little_and_draws_the_same_rows(caches, drawn, step):
+def test_a_loader_resumed_anywhere_reads_as_little_and_draws_the_same_rows(caches, drawn, step):
     step %= len(drawn)
     before, expected, _ = drawn[step]
     watched = Watched(caches[300])
@@ -92,37 +94,35 @@ def test_resumed_anywhere_it_touches_as_little_and_draws_the_same_rows(caches, d
 
 
 @given(step=st.integers(0, 10**6))
-def test_a_bookmark_is_spared_work_and_nothing_else(caches, drawn, step):
+def test_a_bookmark_changes_no_row(caches, drawn, step):
     step %= len(drawn)
     before, expected, plan = drawn[step]
     loader = loader_of(caches[300])
-    found, after = loader.plan(dataclasses.replace(before, bookmarks={}), step, BATCH)
+    found, after = locate(loader, dataclasses.replace(before, bookmarks={}), step, BATCH)
     assert same(found, plan)
     assert step + 1 == len(drawn) or after == drawn[step + 1][0]
     assert same(loader.batch(before, step, BATCH)[0], expected)
 
 
 @given(step=st.integers(0, 10**6), num_batches=st.integers(0, 30))
-def test_left_out_batches_lead_to_where_they_would_have_led_and_nothing_before_them_is_packed(
-    caches, drawn, step, num_batches
-):
+def test_skipped_batches_lead_to_the_same_position_and_pack_nothing_before_them(caches, drawn, step, num_batches):
     step %= len(drawn)
     num_batches = min(num_batches, len(drawn) - 1 - step)
     before, there = drawn[step][0], drawn[step + num_batches][0]
     watched = Watched(caches[300])
-    assert loader_of(watched).left_out(before, step, BATCH, num_batches) == there
+    assert loader_of(watched).skip_batches(before, step, BATCH, num_batches) == there
     portions = there.bookmarks["identity"]["turn"] - before.bookmarks["identity"]["turn"] if before.bookmarks else 9
     assert watched.asked <= (portions + 2) * 3 * (8 + 1)
 
 
-def test_a_bookmark_of_another_order_leads_nowhere(caches, drawn):
+def test_a_bookmark_of_another_order_is_ignored(caches, drawn):
     before, _, _ = drawn[-1]
     with_it, _ = loader_of(caches[300], seed=1).batch(before, 0, BATCH)
     without, _ = loader_of(caches[300], seed=1).batch(dataclasses.replace(before, bookmarks={}), 0, BATCH)
     assert same(with_it, without)
 
 
-def test_a_loader_that_is_asked_for_what_lies_behind_it_draws_the_same_rows(caches, drawn):
+def test_a_loader_that_moves_backwards_draws_the_same_rows(caches, drawn):
     loader = loader_of(caches[300])
     for step in (len(drawn) - 1, 0, len(drawn) // 2, 1):
         before, expected, _ = drawn[step]
@@ -131,7 +131,7 @@ def test_a_loader_that_is_asked_for_what_lies_behind_it_draws_the_same_rows(cach
 
 def test_each_epoch_reads_every_document_once_and_in_another_order(caches, drawn):
     cache = caches[300]
-    offsets = cache.document_offsets.tolist()
+    offsets = document_offsets(cache).tolist()
     expected = sorted(tuple(cache.read(start, end - start).tolist()) for start, end in itertools.pairwise(offsets))
     orders = []
     for epoch in range(2):
@@ -145,10 +145,10 @@ def test_each_epoch_reads_every_document_once_and_in_another_order(caches, drawn
     assert orders[0] != orders[1]
 
 
-def test_sequences_of_an_epoch_are_told_without_packing(caches):
+def test_sequences_of_an_epoch_are_counted_without_packing(caches):
     watched = Watched(caches[1_200])
-    order = loader_of(watched)._orders[0]
-    assert order.num_sequences(None) == caches[1_200].num_tokens // ROW and watched.asked == 0
+    order = loader_of(watched)._order
+    assert order.num_sequences("identity", Activity()) == caches[1_200].num_tokens // ROW and watched.asked == 0
 
 
 @given(num_documents=st.integers(0, 600))
@@ -160,17 +160,16 @@ def test_each_document_is_in_one_portion_and_portions_are_bounded(num_documents)
     assert found == list(range(num_documents))
 
 
-def test_a_portion_is_of_documents_from_all_over_its_block():
+def test_a_portion_has_documents_from_all_over_its_block():
     pieces = documents_of(0, 8 * 3_000)
     assert max(first for first, _ in pieces) - min(first for first, _ in pieces) > 1_000
 
 
-def test_portions_are_packed_nearly_as_full_as_a_source_would_be():
-    """What the docs say that it costs."""
-    from runtime.data.best_fit import packed
+def test_portions_are_packed_nearly_full():
+    from runtime.data.best_fit import pack
 
     assert PIECE_DOCUMENTS * PIECES_A_PORTION == 65_536
     lengths = np.random.default_rng(0).lognormal(6.0, 1.0, 65_536).astype(np.int64) + 1
     ends = np.cumsum(lengths)
-    found = packed(ends - lengths, ends, 4_096)
+    found = pack(ends - lengths, ends, 4_096)
     assert found.num_padding < 0.0005 * len(found.row_ends) * 4_096

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from runtime.report.norms_page import LayerNorms, heat_map, layer_norms, level, page
-from runtime.tracking.curves import Curves, SeldomCurves
+from runtime.tracking.curves import Curves, SparseCurves
 
 NAN = float("nan")
 NORMS = LayerNorms(
@@ -23,7 +23,7 @@ def test_the_norm_of_a_layer_is_of_all_its_tensors_together_at_the_steps_that_st
     names = ["layers.0.q", "layers.0.k", "layers.1.q", "layers.1.k", "embed_tokens"]
     of_all = [f"grad_norm_by_part/{name}" for name in names] + [f"update_norm_by_part/{name}" for name in names]
     told = {step: np.array([3.0 * step, 4.0 * step, 5.0, 12.0, 2.0, *[99.0] * 5]) for step in (1, 3, 4, 9)}
-    curves = Curves(np.arange(1, 5), {}, SeldomCurves(of_all, told))
+    curves = Curves(np.arange(1, 5), {}, SparseCurves(of_all, told))
     found = layer_norms("phoenix", curves)
     assert found.rows == ("layer 0", "layer 1", "embed_tokens")
     assert found.step.tolist() == [1, 3, 4], "no checkpoint has come to step 9"
@@ -33,7 +33,7 @@ def test_the_norm_of_a_layer_is_of_all_its_tensors_together_at_the_steps_that_st
 
 def test_layers_stand_in_the_order_of_their_numbers():
     names = [f"grad_norm_by_part/layers.{layer}.q" for layer in (10, 2, 0)]
-    curves = Curves(np.arange(1, 3), {}, SeldomCurves(names, {1: np.array([10.0, 2.0, 0.5])}))
+    curves = Curves(np.arange(1, 3), {}, SparseCurves(names, {1: np.array([10.0, 2.0, 0.5])}))
     assert layer_norms("phoenix", curves).rows == ("layer 0", "layer 2", "layer 10")
     assert layer_norms("phoenix", curves).norms[:, 0].tolist() == [0.5, 2.0, 10.0]
 

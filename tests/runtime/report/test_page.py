@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from marin_dag.plan.forks import MAX_NAME_LENGTH
-from runtime.data.consumption import Consumption, NeverDrawn, OverEpoch, SourceUse
+from runtime.data.consumption import Consumption, MixtureFinding, SourceUse
 from runtime.report.branch_plots import branch_groups, branch_loss
 from runtime.report.contents import Change, Filling, Report, mean
 from runtime.report.filling_plot import filling_bars
@@ -76,7 +76,7 @@ def test_the_page_loads_nothing_from_anywhere(page):
             assert name not in attributes, (tag, attributes)
         if "href" in attributes:
             # What is linked is not loaded: one page that lies above this one, of the same run.
-            is_followed = (tag, attributes["href"]) == ("a", "../waits.html")
+            is_followed = (tag, attributes["href"]) == ("a", "../stalls.html")
             assert is_followed or attributes["href"].startswith("#"), attributes
         assert not any(name.startswith("on") for name in attributes), attributes
         assert "url(" not in attributes.get("style", "")
@@ -109,8 +109,8 @@ def test_more_positions_trained_on_than_there_are_is_refused():
 
 def test_the_page_prints_the_command_for_data_stalls_and_holds_no_time(page):
     section = page[page.index('id="stalls"') : page.index('id="average"')]
-    assert "python pipelines/tootsie.py waits" in section and "--page waits.html" in section
-    assert '<a href="../waits.html">the data stalls of this run</a>' in section
+    assert "python pipelines/tootsie.py stalls" in section and "--page stalls.html" in section
+    assert '<a href="../stalls.html">the data stalls of this run</a>' in section
     assert not re.search(r"\d+(\.\d+)? ?(s|ms|seconds)\b", section)
 
 
@@ -266,7 +266,7 @@ def test_the_dot_of_a_branch_is_at_the_number_beside_it_and_the_page_says_what_i
 
 
 @pytest.mark.parametrize(
-    "command", ["waits --page waits.html", "curves --norms norms.html --validation validation.html"]
+    "command", ["stalls --page stalls.html", "curves --norms norms.html --validation validation.html"]
 )
 def test_a_command_that_makes_another_page_is_a_line_of_its_own(page, command):
     assert f"<pre><code>python pipelines/tootsie.py {command}</code></pre>" in page
@@ -355,12 +355,12 @@ def test_how_often_a_source_is_read_and_what_is_wrong_with_it_is_on_the_page(rep
         SourceUse("ocelot", "code", 2_870, math.inf),
         SourceUse("starling", "code", 4_000_000, 5.5),
     )
-    found = Consumption(uses, (OverEpoch("code", 5.5, 4.0, "starling"), NeverDrawn("papers", 0.25)))
+    often = MixtureFinding("over_epochs", "code", "is read 5.50 times in all.")
+    found = Consumption(uses, (often, MixtureFinding("never_drawn", "papers", "is never drawn.")))
     page = "".join(read(render(dataclasses.replace(report, consumption=found))).text)
     assert "inf × (2.87k)" in page, "a source smaller than one sequence"
     assert "0.00358 × (2.87k)" in page and "5.50 × (4.00M)" in page
-    assert "'code' is read 5.50 times in all (limit 4, passed in starling)" in page
-    assert "'papers' is owed 0.25 sequences" in page
+    assert all(str(finding) in page for finding in found.findings)
     assert "How often" not in "".join(read(render(report)).text)
 
 

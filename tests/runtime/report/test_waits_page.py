@@ -4,13 +4,13 @@ import html
 import re
 
 from runtime.report.waits_page import causes_of, page
-from runtime.tracking.waits import Stall, Waits
+from runtime.tracking.stalls import DataStalls, Stall
 
 WAITS = [
-    Waits("kestrel", 2, 100.0, 12.0, {"packing": 2.0, "cache not built yet": 10.0}, (
+    DataStalls("kestrel", 2, 100.0, 12.0, {"packing": 2.0, "cache not built yet": 10.0}, (
         Stall(4, "cache not built yet", 7.5), Stall(9, "cache not built yet", 2.5), Stall(11, "packing", 1.25),
     )),
-    Waits("<phoenix>", 1, 50.0, 0.5, {"store read": 0.5}, ()),
+    DataStalls("<phoenix>", 1, 50.0, 0.5, {"store read": 0.5}, ()),
 ]  # fmt: skip
 
 

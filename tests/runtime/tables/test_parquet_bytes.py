@@ -1,4 +1,4 @@
-"""Parquet bytes: numbers come back bit for bit, and what does not fit is refused with its file and column."""
+"""Numbers are read back bit for bit, and numbers that do not fit are refused with file and column."""
 
 import array
 import struct
@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.tables.parquet_bytes import append_numbers, numbers_of, parquet_of, table_of
+from runtime.tables.parquet_bytes import TableError, append_numbers, arrow_numbers, from_parquet, to_parquet
 from tests.catalogue import expect_error
 
-# Every bit pattern of a double, so NaNs that carry something and both zeros.
+# Every bit pattern of a double, with all NaNs and both zeros.
 doubles = st.integers(0, 2**64 - 1).map(lambda word: struct.unpack("d", struct.pack("Q", word))[0])
 VALUES = {
     "d": doubles,
@@ -28,31 +28,31 @@ def column_of(typecode: str, *values: float) -> "array.array[Any]":
 
 
 @given(st.data(), st.sampled_from(sorted(VALUES)))
-def test_numbers_come_back_bit_for_bit_behind_those_that_are_there(data, typecode):
+def test_numbers_are_appended_bit_for_bit(data, typecode):
     there, written = (array.array(typecode, data.draw(st.lists(VALUES[typecode], max_size=20))) for _ in range(2))
-    parquet = parquet_of(pa.table({"number": numbers_of(written)}))
+    parquet = to_parquet(pa.table({"number": arrow_numbers(written)}))
     read = there[:]
-    append_numbers(read, table_of(parquet), "number", file="a.parquet")
+    append_numbers(read, from_parquet(parquet), "number", file="a.parquet")
     assert read.tobytes() == there.tobytes() + written.tobytes()
-    assert parquet_of(pa.table({"number": numbers_of(written[:])})) == parquet
+    assert to_parquet(pa.table({"number": arrow_numbers(written[:])})) == parquet
 
 
-def test_numbers_that_lie_in_several_pieces_are_all_read():
+def test_numbers_in_several_chunks_are_all_read():
     pieces = pa.chunked_array([[1, 2], [], [3]], pa.int64())
     read = column_of("q")
     append_numbers(read, pa.table({"step": pieces}), "step", file="a.parquet")
     assert read.tolist() == [1, 2, 3]
 
 
-def test_numbers_of_another_width_are_taken_where_each_fits():
+def test_numbers_of_another_width_are_read_where_each_fits():
     read = column_of("q")
     append_numbers(read, pa.table({"step": pa.array([7], pa.int32())}), "step", file="a.parquet")
     assert read.tolist() == [7]
 
 
-def test_numbers_share_their_memory_until_the_array_is_let_go():
+def test_numbers_share_their_memory_until_the_array_is_deleted():
     column = column_of("d", 1.0)
-    numbers = numbers_of(column)
+    numbers = arrow_numbers(column)
     with pytest.raises(BufferError):
         column.append(2.0)
     del numbers
@@ -60,29 +60,26 @@ def test_numbers_share_their_memory_until_the_array_is_let_go():
 
 
 @pytest.mark.parametrize(
-    ("typecode", "values", "message"),
+    ("typecode", "values"),
     [
-        (
-            "d",
-            pa.array([1.0, None]),
-            r"^runs/a\.parquet: 1 of 2 numbers of column loss are missing; .*: restore",
-        ),
-        ("q", pa.array([1.5]), r"^runs/a\.parquet: column loss does not fit into int64: .*truncated"),
-        ("H", pa.array([2**16]), r"^runs/a\.parquet: column loss does not fit into uint16: .*not in range"),
-        ("d", pa.array([2**53 + 1]), r"^runs/a\.parquet: column loss does not fit into double: .*range"),
-        ("q", pa.array(["1"]), r"^runs/a\.parquet: column loss is of string, and not of numbers"),
-        ("q", pa.array([True]), r"^runs/a\.parquet: column loss is of bool, and not of numbers"),
+        ("d", pa.array([1.0, None])),
+        ("q", pa.array([1.5])),
+        ("H", pa.array([2**16])),
+        ("d", pa.array([2**53 + 1])),
+        ("q", pa.array(["1"])),
+        ("q", pa.array([True])),
     ],
+    ids=["null", "fraction", "too large", "not exact", "string", "boolean"],
 )
-def test_what_is_no_number_that_fits_is_refused_with_its_file_and_column(typecode, values, message):
+def test_numbers_that_do_not_fit_are_refused_with_file_and_column(typecode, values):
     read = column_of(typecode, 1)
-    with expect_error(ValueError):
+    with expect_error(TableError):
         append_numbers(read, pa.table({"loss": values}), "loss", file="runs/a.parquet")
     assert read.tolist() == [1]
 
 
-def test_a_table_comes_back_whole_and_a_torn_one_is_refused():
+def test_a_table_is_read_back_whole_and_a_torn_one_is_refused():
     table = pa.table({"name": pa.array(["a", None]), "share": pa.array(np.array([0.5, np.inf]))})
-    assert table_of(parquet_of(table)) == table
+    assert from_parquet(to_parquet(table)) == table
     with pytest.raises(pa.ArrowInvalid):
-        table_of(parquet_of(table)[:-1])
+        from_parquet(to_parquet(table)[:-1])

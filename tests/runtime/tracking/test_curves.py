@@ -1,4 +1,4 @@
-"""Curves: each update of a phase once, with the figures that it has, as TensorBoard and W&B are given them."""
+"""Curves have each update of a phase once, with its figures, also as exported to TensorBoard and W&B."""
 
 import json
 import math
@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.tables.parquet_bytes import parquet_of, table_of
+from runtime.tables.parquet_bytes import from_parquet, to_parquet
 from runtime.tracking import curves as curves_module
-from runtime.tracking.curves import Curves, ExportError, curves_of, with_norms, with_sources, with_validation
+from runtime.tracking.curves import Curves, curves_of, with_norms, with_sources, with_validation
+from runtime.tracking.exporting import ExportError
 from runtime.tracking.metrics import MetricsRow, MetricsTable
-from runtime.tracking.parts import Tensor, norms_told
+from runtime.tracking.parts import Tensor, norms_fields
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from runtime.tracking.tensorboard_export import SUFFIX, write_events
 from runtime.tracking.wandb_export import write_wandb_run
@@ -27,11 +28,11 @@ from tests.catalogue import expect_error
 
 LOSSES = (3.5, math.nan, 2.5, 2.25)
 OF_CODE = {1: (8, 16.0, 24.0), 2: (8, math.nan, math.nan), 3: (0, 0.0, 0.0)}
-"""Predicted positions, the sums of their losses and log-normalisers, by step; the last update draws none of it."""
+"""Predicted positions and the sums of their losses and log-normalisers, by step; the last update draws none."""
 
 
 def tables() -> tuple[bytes, bytes]:
-    """Four updates, of which the second was left out; `code` is drawn in the first three."""
+    """Return tables of four updates, the second of them skipped; `code` is drawn in the first three."""
     metrics, losses = MetricsTable(), SourceLossesTable()
     for step, loss in enumerate(LOSSES, start=1):
         metrics.append(MetricsRow(step, step * 2**40, 4, 28, 1e-3, loss, 0.0, 1.0, 0.1, 10.0, 3.4, int(loss != loss)))
@@ -46,12 +47,12 @@ def curves_behind(after_step: int) -> Curves:
     return with_sources(curves, source_losses) if curves.step.size else curves
 
 
-def test_an_update_has_the_figures_that_it_has_and_no_others():
+def test_an_update_has_its_own_figures_and_no_others():
     rows = dict(curves_behind(0).rows())
     assert list(rows) == [1, 2, 3, 4]
     of_code = ("loss_by_source/code", "log_normalizer_by_source/code", "share_by_source/code")
-    told = ("train/loss", "train/is_skipped", *of_code, "loss_by_source/web", "log_normalizer_by_source/web")
-    assert [tuple(rows[step].get(name) for name in told) for step in rows] == [
+    names = ("train/loss", "train/is_skipped", *of_code, "loss_by_source/web", "log_normalizer_by_source/web")
+    assert [tuple(rows[step].get(name) for name in names) for step in rows] == [
         (3.5, 0, 2, 3, 0.25, 1, 3),
         (None, 1, None, None, 0.25, 2, 4),
         (2.5, 0, None, None, 0.25, 3, 5),
@@ -62,11 +63,11 @@ def test_an_update_has_the_figures_that_it_has_and_no_others():
 
 def validation(step: int, **bits_per_byte: dict[str, float]) -> dict:
     means = {which: sum(found.values()) / len(found) for which, found in bits_per_byte.items()}
-    told = {"bits_per_byte": bits_per_byte, "mean_bits_per_byte": means, "tokens_per_domain": 64}
-    return {"event": "validation", "step": step, **told}
+    fields = {"bits_per_byte": bits_per_byte, "mean_bits_per_byte": means, "tokens_per_domain": 64}
+    return {"event": "validation", "step": step, **fields}
 
 
-def test_held_out_text_is_told_of_the_steps_that_stand_once_whatever_the_attempts():
+def test_measurements_of_held_out_text_appear_once_at_saved_steps():
     hot, averaged = {"code": 1.0, "web": 3.0}, {"code": 1.5, "web": 2.0}
     first = [validation(0, hot=averaged), {"event": "begin", "step": 0}, validation(2, hot=hot, averaged=averaged)]
     second = [validation(2, hot=hot, averaged=averaged), validation(4, hot=averaged, averaged=hot)]
@@ -106,12 +107,12 @@ TENSORS = (Tensor("embed_tokens", None), Tensor("layers.down_proj", 2))
 
 
 def norms(step: int, first: float) -> dict:
-    """An event, as it is read."""
+    """Return an event as it is read."""
     values = first + np.arange(9, dtype=np.float32).reshape(3, 3)
-    return json.loads(json.dumps({"event": "norms", "step": step, **norms_told(TENSORS, values)}))
+    return json.loads(json.dumps({"event": "norms", "step": step, **norms_fields(TENSORS, values)}))
 
 
-def test_norms_by_part_are_told_of_the_steps_that_stand_once_whatever_the_attempts():
+def test_norms_by_part_appear_once_at_saved_steps():
     killed, resumed = [norms(2, 1.0), norms(4, 1.0)], [{"event": "begin", "step": 3}, norms(4, math.nan), norms(6, 3.0)]
     attempts = [killed, [norms(4, 2.0)]]
     rows = dict(with_norms(curves_behind(1), attempts).rows())
@@ -133,13 +134,13 @@ def test_norms_by_part_are_told_of_the_steps_that_stand_once_whatever_the_attemp
     assert {name: rows[4][name] for name in curves_behind(1).figures if name in rows[4]} == dict(
         curves_behind(1).rows()
     )[4]
-    # Not finite is no figure; it takes the place of what an attempt before it had.
+    # A norm that is not finite is no figure, and replaces the norm of an earlier attempt.
     assert not [name for name in dict(with_norms(curves_behind(1), [killed, resumed]).rows())[4] if "_by_part" in name]
     with_both = with_validation(with_norms(curves_behind(0), attempts), [[validation(0, hot={"web": 8.0})]])
     assert [step for step, row in with_both.rows() if "grad_norm_by_part/embed_tokens" in row] == [2, 4]
 
 
-def test_what_was_measured_on_another_number_of_tokens_is_no_point_of_a_curve():
+def test_a_measurement_on_another_number_of_tokens_is_no_point_of_a_curve():
     few = [validation(step, hot={"web": 1.0}) | {"tokens_per_domain": 16} for step in (1, 2)]
     figures = with_validation(curves_behind(0), [few, [validation(2, hot={"web": 3.0})]]).figures
     assert np.array_equal(figures["bits_per_byte/web"], [np.nan, 3, np.nan, np.nan], equal_nan=True)
@@ -156,7 +157,7 @@ def test_a_mean_over_fewer_sources_is_no_point_of_the_curve_of_all():
 
 
 @pytest.mark.parametrize("newer", [{"bits_per_byte": {"hot": {"code": 4.0, "web": 1.0}}}, {"tokens_per_domain": 16}])
-def test_what_no_checkpoint_has_come_to_hides_nothing_that_was_measured_before_it(newer):
+def test_a_measurement_after_the_newest_checkpoint_hides_none_before_it(newer):
     attempts = [[validation(0, hot={"web": 8.0}), validation(4, hot={"web": 2.0})]]
     before = with_validation(curves_behind(0), attempts)
     not_saved = validation(8, hot={"web": 1.0}) | newer
@@ -167,7 +168,7 @@ def test_what_no_checkpoint_has_come_to_hides_nothing_that_was_measured_before_i
 
 
 @given(after_step=st.integers(0, 5), together=st.integers(1, 5))
-def test_rows_are_those_behind_the_step_however_they_are_taken(after_step, together):
+def test_rows_are_those_after_the_step_however_they_are_grouped(after_step, together):
     whole = dict(curves_behind(0).rows())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(curves_module, "ROWS_TOGETHER", together)
@@ -175,8 +176,8 @@ def test_rows_are_those_behind_the_step_however_they_are_taken(after_step, toget
     assert rows == {step: figures for step, figures in whole.items() if step > after_step}
 
 
-def test_a_source_is_one_whatever_its_tokens_and_is_told_only_where_it_was_drawn_from():
-    """In the dictionary of the table it stands once for each identity, and so does what was drawn from before."""
+def test_a_source_with_two_identities_is_one_curve():
+    """The dictionary of the table has the source once for each identity, and earlier sources too."""
     metrics, losses = MetricsTable(), SourceLossesTable()
     for step, source, identity in ((1, "old", "o"), (2, "web", "first"), (3, "web", "second")):
         metrics.append(MetricsRow(step, step, 1, 7, 1e-3, 2.0, 0.0, 1.0, 0.1, 10.0, 3.4))
@@ -190,9 +191,9 @@ def test_a_source_is_one_whatever_its_tokens_and_is_told_only_where_it_was_drawn
     }
 
 
-def test_of_a_table_from_before_log_normalizers_were_recorded_all_else_is_told():
+def test_a_table_without_log_normalizers_has_all_other_curves():
     metrics, source_losses = tables()
-    old = parquet_of(table_of(source_losses).drop_columns(["log_normalizer_sum"]))
+    old = to_parquet(from_parquet(source_losses).drop_columns(["log_normalizer_sum"]))
     rows = dict(with_sources(curves_of(metrics, after_step=0), old).rows())
     assert rows == {
         step: {name: value for name, value in row.items() if not name.startswith("log_normalizer_by_source/")}
@@ -201,14 +202,14 @@ def test_of_a_table_from_before_log_normalizers_were_recorded_all_else_is_told()
 
 
 @pytest.mark.parametrize("together", [1, 2, 3])
-def test_sources_are_the_same_however_many_rows_are_read_together(monkeypatch, together):
+def test_the_number_of_rows_read_together_changes_no_curve(monkeypatch, together):
     whole = dict(curves_behind(0).rows())
     monkeypatch.setattr(curves_module, "READ_TOGETHER", together)
     assert dict(curves_behind(0).rows()) == whole
 
 
-def test_of_millions_of_rows_no_text_is_made(monkeypatch):
-    """A string a row took ten times as long, and twice the memory."""
+def test_millions_of_rows_are_read_without_a_string_each(monkeypatch):
+    """A string for each row took ten times as long, and twice the memory."""
     num_updates, num_sources = 20_000, 25
     metrics, losses = MetricsTable(), SourceLossesTable()
     for step in range(1, num_updates + 1):
@@ -229,6 +230,7 @@ def test_of_millions_of_rows_no_text_is_made(monkeypatch):
 
 IN_ONE_THREAD = """
 import os
+from runtime.tracking.exporting import ExportError
 from runtime.tracking.metrics import MetricsTable
 from runtime.tracking.source_losses import SourceLossesTable
 from tests.runtime.tracking.test_curves import curves_behind, tables
@@ -242,12 +244,12 @@ assert len(os.listdir("/proc/self/task")) == before
 
 
 def test_reading_starts_no_threads():
-    """A program that ends right after a read was aborted by those of Arrow, in four of ten calls of `curves`."""
+    """Threads of Arrow aborted four of ten calls of `curves`, a program that ends right after a read."""
     subprocess.run([sys.executable, "-c", IN_ONE_THREAD], check=True, cwd=Path.cwd(), timeout=480)
 
 
 def events_in(file: Path) -> Iterator[tuple[int, dict[str, float]]]:
-    """By the format of TFRecord: a length, its checksum, the bytes, theirs."""
+    """Read TFRecords: a length, its checksum, the bytes, their checksum."""
     from tensorboardX.proto.event_pb2 import Event
 
     def masked(data: bytes) -> int:
@@ -266,11 +268,11 @@ def events_in(file: Path) -> Iterator[tuple[int, dict[str, float]]]:
             yield event.step, {value.tag: value.simple_value for value in event.summary.value}
 
 
-def test_an_event_file_has_every_update_and_takes_the_place_of_the_one_before(tmp_path):
+def test_an_event_file_has_every_update_and_replaces_the_earlier_one(tmp_path):
     curves = curves_behind(1)
     another = tmp_path / "phase/events.out.tfevents.1.host"
     another.parent.mkdir()
-    another.write_bytes(b"of somebody else")
+    another.write_bytes(b"of another tool")
     old = write_events(Curves(np.array([9]), {"x": np.array([1.0])}), tmp_path / "phase")
     old = old.rename(old.with_name(f"events.out.tfevents.1.host{SUFFIX}"))
     written = write_events(curves, tmp_path / "phase")
@@ -291,7 +293,7 @@ for after_step in (2, 0):
 
 
 def records_in(file: Path) -> Iterator[bytes]:
-    """By the format of LevelDB's log: blocks of 32 KiB, parts with a checksum, a length and a kind."""
+    """Read LevelDB's log: blocks of 32 KiB, parts with a checksum, a length and a kind."""
     data, at, record = file.read_bytes(), 7, b""
     while at + 7 <= len(data):
         if 2**15 - at % 2**15 < 7:
@@ -305,8 +307,8 @@ def records_in(file: Path) -> Iterator[bytes]:
             record = b""
 
 
-def test_an_offline_run_has_every_update_and_takes_the_place_of_the_one_before(tmp_path):
-    """In a child: W&B starts a service of its own, and its warnings are not ours."""
+def test_an_offline_run_has_every_update_and_replaces_the_earlier_one(tmp_path):
+    """Runs in a child process, as W&B starts a service."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     done = subprocess.run(
@@ -334,7 +336,7 @@ def test_an_offline_run_has_every_update_and_takes_the_place_of_the_one_before(t
         ("tensorboardX", write_events),
     ],
 )  # fmt: skip
-def test_a_package_that_is_missing_is_an_error_with_the_cure(tmp_path, monkeypatch, package, write):
+def test_a_missing_package_is_an_error(tmp_path, monkeypatch, package, write):
     for name in [name for name in sys.modules if name.partition(".")[0] == package] or [package]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, package, None)
@@ -343,15 +345,15 @@ def test_a_package_that_is_missing_is_an_error_with_the_cure(tmp_path, monkeypat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_that_wandb_writes_elsewhere_is_refused_and_deleted(tmp_path, monkeypatch):
-    """Where it may not write, W&B takes the machine's temporary folder, and `silent` keeps its warning to itself."""
+def test_a_run_that_wandb_writes_to_another_folder_is_refused_and_deleted(tmp_path, monkeypatch):
+    """Without permission W&B uses the temporary folder, and `silent` hides its warning."""
     elsewhere = tmp_path / "tmp/wandb/offline-run-20260101_000000-1"
     elsewhere.mkdir(parents=True)
     calls = []
-    begun = types.SimpleNamespace(
+    run = types.SimpleNamespace(
         settings=types.SimpleNamespace(sync_dir=str(elsewhere)), finish=lambda: calls.append("finish")
     )
-    fake = types.SimpleNamespace(init=lambda **_: begun, Settings=lambda **_: None)
+    fake = types.SimpleNamespace(init=lambda **_: run, Settings=lambda **_: None)
     monkeypatch.setitem(sys.modules, "wandb", fake)
     with expect_error(ExportError):
         write_wandb_run(curves_behind(0), tmp_path / "mine", project="p", run_id="1", name="phase", config={})

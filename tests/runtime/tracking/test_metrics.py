@@ -1,11 +1,13 @@
-"""Metrics tables are deterministic."""
+"""Metrics tables are deterministic, and readable by older and newer versions."""
 
 import math
 
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.tracking.metrics import INTEGERS, MetricsError, MetricsRow, MetricsTable
+from runtime.tables.parquet_bytes import TableError, from_parquet, to_parquet
+from runtime.tracking.metrics import INTEGERS, MetricsRow, MetricsTable
 from tests.catalogue import expect_error
 
 
@@ -31,11 +33,11 @@ def test_a_table_carried_through_parquet_in_the_middle_ends_with_the_same_bytes(
 
 
 def test_a_row_out_of_order_is_refused():
-    with expect_error(MetricsError):
+    with expect_error(TableError):
         table(row(1), row(2), row(4))
 
 
-def test_a_copy_is_not_reached_by_later_rows():
+def test_a_copy_does_not_change_with_later_rows():
     first = table(row(1))
     copy = first.copy()
     first.append(row(2))
@@ -50,14 +52,28 @@ def test_the_final_loss_is_the_mean_of_the_last_rows():
     assert table(row(1, math.nan)._replace(is_skipped=1)).mean_loss_of_last(2) is None
 
 
-def test_a_foreign_table_is_refused_by_its_columns():
-    import io
-
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    buffer = io.BytesIO()
-    pq.write_table(pa.table({"loss": [1.0]}), buffer)
-    with expect_error(MetricsError):
-        MetricsTable.from_parquet(buffer.getvalue())
+def test_a_foreign_table_is_refused():
+    with expect_error(TableError):
+        MetricsTable.from_parquet(to_parquet(pa.table({"loss": [1.0]})))
     assert set(INTEGERS) < set(MetricsRow._fields)
+
+
+def test_a_table_of_an_older_version_has_defaults_in_later_columns():
+    whole = table(row(1), row(2))
+    older = to_parquet(from_parquet(whole.to_parquet()).drop_columns(["is_skipped"]))
+    found = MetricsTable.from_parquet(older)
+    assert found.to_parquet() == whole.to_parquet()
+    found.append(row(3)._replace(is_skipped=1))
+    assert found.skipped_steps == [3]
+
+
+def test_a_table_of_a_newer_version_loses_only_its_further_columns():
+    whole = table(row(1), row(2))
+    newer = from_parquet(whole.to_parquet()).append_column("router_loss", pa.array([0.5, 0.25]))
+    assert MetricsTable.from_parquet(to_parquet(newer)).to_parquet() == whole.to_parquet()
+
+
+def test_a_table_without_a_column_of_the_first_version_is_refused():
+    older = to_parquet(from_parquet(table(row(1)).to_parquet()).drop_columns(["loss"]))
+    with expect_error(TableError):
+        MetricsTable.from_parquet(older, file="runs/metrics.parquet")

@@ -1,4 +1,4 @@
-"""Reference curve: what two runs lost over the same tokens, whatever their batches."""
+"""Losses of two runs are compared over the same tokens, whatever their batches."""
 
 import itertools
 import math
@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from runtime.tracking.curves import Curves, curves_of
 from runtime.tracking.metrics import MetricsRow, MetricsTable
-from runtime.tracking.reference_curve import COMPARED_UPDATES, LossOverTokens, compared
+from runtime.tracking.reference_curve import COMPARED_UPDATES, LossOverTokens, compare_losses
 
 
 def run_of(losses, tokens=None, *, after_step=0) -> Curves:
-    """One update a loss, of 1,000 tokens each unless `tokens` says after each how many there were; NaN is left out."""
+    """Return a run of one update a loss, of 1,000 tokens or up to each of `tokens`; NaN is a skipped update."""
     table = MetricsTable()
     for row, loss in enumerate(losses, start=1):
         at = row * 1000 if tokens is None else tokens[row - 1]
@@ -23,7 +23,7 @@ def run_of(losses, tokens=None, *, after_step=0) -> Curves:
 
 
 def mean_token_by_token(losses, tokens, begin, end):
-    """The definition: each token has the loss of its update, of which the first and those left out have none."""
+    """Return the mean by its definition: each token has the loss of its update; skipped updates have none."""
     by_token = [
         loss
         for (first, last), loss in zip(itertools.pairwise(tokens), losses[1:], strict=True)
@@ -38,7 +38,7 @@ RUN = st.lists(st.tuples(st.integers(1, 9), LOSS), min_size=2, max_size=12)
 
 
 @given(run=RUN, edges=st.lists(st.integers(0, 100), min_size=2, max_size=5, unique=True).map(sorted))
-def test_a_mean_over_tokens_is_that_of_the_losses_of_their_updates(run, edges):
+def test_a_mean_over_tokens_agrees_with_its_definition(run, edges):
     losses, tokens = [loss for _, loss in run], np.cumsum([width for width, _ in run]).tolist()
     found = LossOverTokens(run_of(losses, tokens)).means(np.array(edges, float))
     expected = [mean_token_by_token(losses, tokens, *pair) for pair in itertools.pairwise(edges)]
@@ -50,11 +50,9 @@ def test_a_mean_over_tokens_is_that_of_the_losses_of_their_updates(run, edges):
     gap=st.floats(-1.0, 1.0),
     margin=st.floats(0.0, 1.0),
 )
-def test_a_run_that_is_off_by_a_gap_throughout_is_told_by_that_gap_and_is_behind_if_it_is_past_the_margin(
-    losses, gap, margin
-):
+def test_a_constant_gap_is_the_difference_and_is_behind_past_the_margin(losses, gap, margin):
     run, reference = run_of([loss + gap for loss in losses]), run_of(losses)
-    found = compared(run, reference, margin=margin)
+    found = compare_losses(run, reference, margin=margin)
     assert found.difference == pytest.approx(gap, abs=1e-9)
     assert found.tokens == 1000 * len(losses)
     num_updates = min(COMPARED_UPDATES, len(losses) - 1)
@@ -63,44 +61,42 @@ def test_a_run_that_is_off_by_a_gap_throughout_is_told_by_that_gap_and_is_behind
     if abs(gap - margin) > 1e-9:
         begin = (len(losses) - (len(losses) - 1) // num_updates * num_updates) * 1000
         assert found.behind_since == (begin if gap > margin else None)
-    assert compared(run, reference).behind_since is None, "nothing is judged without a margin"
+    assert compare_losses(run, reference).behind_since is None, "no run is behind without a margin"
 
 
 @given(losses=st.lists(st.floats(0.5, 12.0), min_size=4, max_size=60), parts=st.integers(1, 4), ahead=st.integers(0, 9))
-def test_neither_smaller_batches_nor_a_reference_that_is_ahead_or_cut_earlier_changes_what_is_told(
-    losses, parts, ahead
-):
+def test_batch_sizes_and_the_length_of_the_reference_change_nothing(losses, parts, ahead):
     whole = [loss for loss in losses for _ in range(parts)]
     tokens = [1000 * (row + 1) // parts for row in range(len(whole))]
     reference = run_of([*whole, *[20.0] * ahead], [*tokens, *range(tokens[-1] + 7, tokens[-1] + 7 + ahead)])
     run = run_of([loss + 0.25 for loss in losses])
-    found = compared(run, reference, margin=0.2)
+    found = compare_losses(run, reference, margin=0.2)
     assert found.difference == pytest.approx(0.25) and found.behind_since == 1000
-    # The other way about: it is the run that is ahead, by up to nine tokens that nobody compares.
-    assert compared(reference, run, margin=0.2).difference == pytest.approx(-0.25)
+    # Now the run is ahead, by up to nine tokens that are not compared.
+    assert compare_losses(reference, run, margin=0.2).difference == pytest.approx(-0.25)
 
 
-def test_it_is_told_since_when_a_run_is_behind_and_a_recovery_ends_it():
+def test_a_run_is_behind_since_its_last_recovery():
     reference = run_of([3.0] * 601)
     late = run_of([3.0] * 301 + [3.1] * 300)
-    assert compared(late, reference, margin=0.05).behind_since == 301_000
-    assert compared(late, reference, margin=0.15).behind_since is None
+    assert compare_losses(late, reference, margin=0.05).behind_since == 301_000
+    assert compare_losses(late, reference, margin=0.15).behind_since is None
     back = run_of([3.1] * 501 + [3.0] * 100)
-    assert compared(back, reference, margin=0.05).behind_since is None
+    assert compare_losses(back, reference, margin=0.05).behind_since is None
     again = run_of([3.1] * 401 + [3.0] * 100 + [3.2] * 100)
-    assert compared(again, reference, margin=0.05).behind_since == 501_000
+    assert compare_losses(again, reference, margin=0.05).behind_since == 501_000
 
 
-def test_a_phase_is_compared_over_its_own_updates_alone():
+def test_a_phase_is_compared_over_its_own_updates():
     run, reference = run_of([9.0] * 50 + [3.0] * 11, after_step=50), run_of([2.0] * 61)
-    assert compared(run, reference, margin=0.5)[1:] == (10_000, 3.0, 2.0, 51_000)
+    assert compare_losses(run, reference, margin=0.5)[1:] == (10_000, 3.0, 2.0, 51_000)
 
 
-def test_without_tokens_in_common_or_updates_that_were_taken_there_is_nothing_to_compare():
+def test_runs_without_common_updates_are_not_compared():
     run = run_of([3.0] * 20)
-    assert compared(run, run_of([3.0] * 30, after_step=20)) is None
-    assert compared(run, run_of([3.0] * 30, after_step=19)) is None, "where one ends the other begins"
-    assert compared(run, run_of([3.0])) is None
-    assert compared(run, run_of([3.0] + [math.nan] * 19)) is None
-    left_out = run_of([3.0] * 10 + [math.nan] * 5 + [3.0] * 5)
-    assert compared(left_out, run, margin=0.0).difference == 0.0
+    assert compare_losses(run, run_of([3.0] * 30, after_step=20)) is None
+    assert compare_losses(run, run_of([3.0] * 30, after_step=19)) is None, "one ends where the other begins"
+    assert compare_losses(run, run_of([3.0])) is None
+    assert compare_losses(run, run_of([3.0] + [math.nan] * 19)) is None
+    skipped = run_of([3.0] * 10 + [math.nan] * 5 + [3.0] * 5)
+    assert compare_losses(skipped, run, margin=0.0).difference == 0.0

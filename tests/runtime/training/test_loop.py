@@ -247,7 +247,7 @@ class Agreement:
 def test_hosts_that_wait_for_data_learn_of_a_stop_and_all_save_the_same_step(tmp_path, monkeypatch, asked, waiting):
     monkeypatch.setattr(loader, "ROWS_READ_TOGETHER", 1)
     monkeypatch.setattr(prefetch, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(prefetch, "HEAR_SECONDS", 0.02)
+    monkeypatch.setattr(prefetch, "CALL_BACK_SECONDS", 0.02)
     monkeypatch.setattr(control_module, "POLL_SECONDS", 0.02)
     agreement, waits, is_requested = Agreement(3), [threading.Event() for _ in range(2)], threading.Event()
 
@@ -303,7 +303,7 @@ def test_a_failed_write_of_the_last_milestone_is_an_error_event(tmp_path, monkey
 @pytest.mark.parametrize("is_replayed", [False, True])
 def test_a_run_that_waits_for_the_end_of_a_growing_cache_can_be_stopped(tmp_path, monkeypatch, is_replayed):
     """A replay has no limits, and so waits for no end."""
-    monkeypatch.setattr(prefetch, "HEAR_SECONDS", 0.1)
+    monkeypatch.setattr(prefetch, "CALL_BACK_SECONDS", 0.1)
     small_run.small_loader(tmp_path / "caches")
     policy = LossDrop(warmup_steps=1, window_updates=8, max_epochs={"web": 2.0})
     waits = threading.Event()

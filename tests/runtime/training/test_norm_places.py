@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from runtime.model.llama.config import LlamaConfig
-from runtime.tracking.parts import MEASURED, Tensor, norms_of, norms_told, part_names
+from runtime.tracking.parts import MEASURED, Tensor, norms_fields, norms_of, part_names
 from runtime.training.norm_places import RecentNorms
 from runtime.training.part_norms import tensors_of
 from runtime.training.state import abstract_state
@@ -113,7 +113,7 @@ def test_parts_that_are_not_finite_are_named_with_or_without_a_median(wrong, nam
 def test_an_event_restores_every_norm_by_its_part():
     norms = noise(1)[0]
     norms[1, 2] = np.inf
-    event = norms_told(TENSORS, norms)
+    event = norms_fields(TENSORS, norms)
     assert event["gradient"].keys() == {"embed_tokens", "layers.down_proj", "norm"}
     assert event["update"]["layers.down_proj"][1] is None
     for measured, expected in zip(MEASURED, np.where(np.isfinite(norms), norms, np.nan), strict=True):

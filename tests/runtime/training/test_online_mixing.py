@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from runtime.data.activity import Activity
 from runtime.data.loader import DataPosition
-from runtime.data.mixing.exp3 import Exp3
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.mixer import MixerState
-from runtime.data.mixing.odm_paper import OdmPaper
-from runtime.data.mixing.odm_released import OdmReleased
+from runtime.data.mixing.odm import OdmPaper, OdmReleased
 from runtime.data.mixing.policy import Policy
 from runtime.data.mixture import MixtureSchedule
 from runtime.data.shares import WHOLE
@@ -33,7 +31,7 @@ UNTIL_STEP = 40
 POLICIES: dict[str, Policy] = {
     "odm_paper": OdmPaper(alpha=0.9, warmup_steps=3),
     "odm_released": OdmReleased(alpha=0.5, warmup_steps=3, lag_steps=2),
-    "exp3": Exp3(lag_steps=1),
+    "odm_paper_without_lag": OdmPaper(alpha=0.5, lag_steps=1),
     "loss_drop": LossDrop(warmup_steps=10, window_updates=8, lag_steps=3),
 }
 FORKSERVER = multiprocessing.get_context("forkserver")
@@ -112,7 +110,7 @@ def test_a_replay_of_the_log_draws_the_same_rows_whatever_the_losses_are(undistu
     learned = small_run.small_loader(undisturbed["odm_paper"] / "caches", POLICIES["odm_paper"])
     replaying = small_run.small_loader(undisturbed["odm_paper"] / "caches")
     replaying = type(replaying)(
-        {order.name: order.source for order in replaying._orders},
+        {order.name: order.source for order in replaying._order._sources},
         {name: f"digest of {name}" for name in replaying.sources},
         MixtureSchedule.constant({"web": 2.0, "code": 1.0}),
         small_run.SEQUENCE_LENGTH,
@@ -176,24 +174,24 @@ def test_a_stop_ends_the_thread_that_waits_for_losses(tmp_path):
         calls = itertools.count()
         control = Control(small_run.stop_when(lambda calls=calls, asked=asked: next(calls) == asked))
         with pytest.raises(TrainingStopped):
-            small_run.run(tmp_path, lease_epoch=epoch, control=control, policy=POLICIES["exp3"])
+            small_run.run(tmp_path, lease_epoch=epoch, control=control, policy=POLICIES["odm_paper_without_lag"])
 
 
 def test_another_policy_restarts_at_the_position_of_the_old_one(tmp_path, undisturbed):
-    folder = str(small_run.records(undisturbed["exp3"])[UNTIL_STEP])
+    folder = str(small_run.records(undisturbed["odm_paper_without_lag"])[UNTIL_STEP])
     before = DataPosition.from_json(checkpoint.read_metadata(f"{folder}/checkpoint")["data_position"])
-    loader = small_run.small_loader(undisturbed["exp3"] / "caches", OdmPaper(alpha=0.5))
+    loader = small_run.small_loader(undisturbed["odm_paper_without_lag"] / "caches", OdmPaper(alpha=0.5))
     _, after = loader.batch(before, UNTIL_STEP, 4)
     assert (after.mixer.policy["kind"], after.mixer.begin_step) == ("odm_paper", UNTIL_STEP)
     assert after.mixer.memory == {"rewards": {}} and len(after.mixer.awaiting) == 1
-    static = small_run.small_loader(undisturbed["exp3"] / "caches")
+    static = small_run.small_loader(undisturbed["odm_paper_without_lag"] / "caches")
     _, plain = static.batch(before, UNTIL_STEP, 4)
     assert plain.mixer is None
     assert sum(plain.consumed.values()) == sum(before.consumed.values()) + 4
 
 
 def test_a_mixer_s_state_survives_json():
-    state = MixerState({"kind": "exp3"}, 3, {"rewards": {"a": 0.1}}, ((7, {"a": WHOLE}),))
+    state = MixerState({"kind": "odm_paper"}, 3, {"rewards": {"a": 0.1}}, ((7, {"a": WHOLE}),))
     assert MixerState.from_json(state.to_json()) == state
 
 
@@ -201,7 +199,7 @@ def test_a_source_at_its_limit_is_logged_and_never_read_again(tmp_path):
     policy = LossDrop(warmup_steps=5, window_updates=8, max_epochs={"code": 0.25})
     small_run.run(tmp_path, UNTIL_STEP, lease_epoch=1, policy=policy)
     loader = small_run.small_loader(tmp_path / "caches")
-    windows = loader._orders[loader.sources.index("code")].num_sequences(Activity())
+    windows = loader._order.num_sequences("digest of code", Activity())
     by_step = {row.step: row for row in rows(table_of(tmp_path)) if row.source == "code"}
     assert sum(row.num_sequences for row in by_step.values()) == windows // 4
     (event,) = (event for event in read_events(str(tmp_path / "events" / "1.jsonl")) if event["event"] == "exhausted")

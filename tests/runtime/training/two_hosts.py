@@ -41,7 +41,7 @@ def wait_for_a_batch(control: Control) -> None:
 
 
 def main(coordinator: str, notice: str, index: int) -> None:
-    prefetch.HEAR_SECONDS = control_module.POLL_SECONDS = 0.1
+    prefetch.CALL_BACK_SECONDS = control_module.POLL_SECONDS = 0.1
     join_hosts(coordinator=coordinator, num_hosts=2, index=index)
 
     agree = Agreement("two hosts")

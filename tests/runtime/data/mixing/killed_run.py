@@ -1,10 +1,9 @@
-"""Runs of a loader and its mixer, without a model: cut by SIGKILL at given places, and gone on with from a checkpoint.
+"""Runs of a loader and its mixer without a model: killed by SIGKILL at given places, and resumed from a checkpoint.
 
     python -m tests.runtime.data.mixing.killed_run PLAN
 
-`PLAN` is a JSON file of runs. Each attempt at one is a forked child, for an exception would let `finally` tidy up. What
-an update shows of a source follows from the tokens that were drawn, so that one other token makes all later shares
-others.
+`PLAN` is a JSON file of runs. Each attempt is a forked child: an exception would let `finally` tidy up. The losses
+of an update follow from the tokens that were drawn, so one other token changes all later shares.
 """
 
 import dataclasses
@@ -23,7 +22,7 @@ from pydantic import TypeAdapter
 
 from runtime.data.cache import TokenCache, TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
-from runtime.data.loader import Batch, DataPosition, Loader
+from runtime.data.loader import DataPosition, LoadedBatch, Loader
 from runtime.data.mixing.policies import MixingPolicy
 from runtime.data.mixture import MixtureSchedule
 from runtime.tracking.source_losses import SourceLossesTable, rows_of_update
@@ -37,14 +36,14 @@ PLACES = ("drawn", "learned from", "half saved", "saved")
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """`num_hosts` read the rows of a batch together; `kill` is (the step, the place in it), None for an end."""
+    """An attempt of `num_hosts`, killed at (step, place in it); None for an attempt that ends."""
 
     num_hosts: int
     kill: tuple[int, str] | None
 
 
 def make_caches(folder: Path) -> None:
-    """Small enough that every source is read through several times."""
+    """Write caches so small that every source is read through several times."""
     for index, name in enumerate(SOURCES):
         numbers = np.random.default_rng(index)
         ids = TokenFormat(vocab_size=VOCAB_SIZE, eos_token_id=0, bos_token_id=None, tokenizer_digest="0" * 64)
@@ -59,7 +58,7 @@ def loader_in(folder: Path, policy: MixingPolicy) -> Loader:
 
 
 def run(folder: Path, loader: Loader, until_step: int, attempt: Attempt) -> None:
-    """From the newest checkpoint to the end, or to where it is killed; a line of `folder`/log an update."""
+    """Run from the newest checkpoint to the end or the kill; append a line to `folder`/log for each update."""
     begin, position, table = newest(folder)
     for step in range(begin, until_step):
 
@@ -69,10 +68,10 @@ def run(folder: Path, loader: Loader, until_step: int, attempt: Attempt) -> None
 
         batch, after = read(loader, position, step, attempt.num_hosts, table)
         counts = {name: after.consumed.get(name, 0) - position.consumed.get(name, 0) for name in after.shares}
-        told = {"step": step, "drawn": counts, "position": after.to_json()}
-        told["batch"] = hashlib.sha256(batch.tokens.tobytes() + batch.segment_ids.tobytes()).hexdigest()
+        line = {"step": step, "drawn": counts, "position": after.to_json()}
+        line["batch"] = hashlib.sha256(batch.tokens.tobytes() + batch.segment_ids.tobytes()).hexdigest()
         with (folder / "log").open("a") as log:
-            log.write(json.dumps(told) + "\n")
+            log.write(json.dumps(line) + "\n")
         reached("drawn")
         table.append(shown(loader, step, batch, after))
         position = after
@@ -88,7 +87,7 @@ def run(folder: Path, loader: Loader, until_step: int, attempt: Attempt) -> None
 
 
 def newest(folder: Path) -> tuple[int, DataPosition, SourceLossesTable]:
-    """What the newest whole checkpoint holds, or what a run begins with."""
+    """Return the state of the newest whole checkpoint, or the first state of a run."""
     steps = [int(path.name.removeprefix("step-")) for path in folder.glob("step-*")]
     if not steps:
         return 0, DataPosition(), SourceLossesTable()
@@ -99,8 +98,8 @@ def newest(folder: Path) -> tuple[int, DataPosition, SourceLossesTable]:
 
 def read(
     loader: Loader, position: DataPosition, step: int, num_hosts: int, table: SourceLossesTable
-) -> tuple[Batch, DataPosition]:
-    """The whole batch, of which each host reads its rows, and the position on which they agree."""
+) -> tuple[LoadedBatch, DataPosition]:
+    """Return the whole batch, read by all hosts, and the position on which they agree."""
     rows = GLOBAL_BATCH_SIZE // num_hosts
     parts = [
         loader.batch(
@@ -111,13 +110,13 @@ def read(
     ]  # fmt: skip
     batches, (after, *others) = zip(*parts, strict=True)
     if any(other != after for other in others):
-        raise AssertionError(f"step {step}: the hosts do not agree on where the data stand")
+        raise AssertionError(f"step {step}: the hosts have different data positions")
     tokens, segment_ids = (np.concatenate([getattr(b, name) for b in batches]) for name in ("tokens", "segment_ids"))
-    return Batch(tokens, segment_ids, batches[0].source_index), after
+    return LoadedBatch(tokens, segment_ids, batches[0].source_index), after
 
 
-def shown(loader: Loader, step: int, batch: Batch, after: DataPosition) -> Any:
-    """Losses of the update: a level of each source that falls as it is read, and noise of the tokens themselves."""
+def shown(loader: Loader, step: int, batch: LoadedBatch, after: DataPosition) -> Any:
+    """Return the losses of an update: a level of each source that falls as it is read, and noise from the tokens."""
     identities = [f"digest of {loader.sources[index]}" for index in batch.source_index.tolist()]
     rows: Mapping[str, Any] = {name: [i for i, own in enumerate(identities) if own == name] for name in set(identities)}
     targets = {name: SEQUENCE_LENGTH * len(own) for name, own in rows.items()}
@@ -137,18 +136,18 @@ def shown(loader: Loader, step: int, batch: Batch, after: DataPosition) -> Any:
 
 
 def main(plan: Path) -> None:
-    """Every attempt of every run of the plan; one that ends otherwise than planned is an error."""
+    """Make every attempt of every run of the plan, or raise for one that ends otherwise than planned."""
     document = json.loads(plan.read_text())
     policies = TypeAdapter(MixingPolicy)
     pa.array([0])  # imports pandas, if it is there: once here, or in each child
-    for folder, told in document["runs"].items():
+    for folder, planned in document["runs"].items():
         Path(folder).mkdir(parents=True)
-        for num_hosts, kill in told["attempts"]:
+        for num_hosts, kill in planned["attempts"]:
             attempt = Attempt(num_hosts, None if kill is None else (kill[0], kill[1]))
             child = os.fork()
             if not child:
-                loader = loader_in(Path(document["caches"]), policies.validate_python(told["policy"]))
-                run(Path(folder), loader, told["until_step"], attempt)
+                loader = loader_in(Path(document["caches"]), policies.validate_python(planned["policy"]))
+                run(Path(folder), loader, planned["until_step"], attempt)
                 os._exit(0)
             _, status = os.waitpid(child, 0)
             if os.waitstatus_to_exitcode(status) != (0 if kill is None else -signal.SIGKILL):

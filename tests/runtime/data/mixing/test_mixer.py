@@ -1,4 +1,4 @@
-"""Pins down: which losses the shares of a step follow from, and which turn of its policy a step is."""
+"""Shares of a step depend on the right losses, and turns of a policy count from its first step."""
 
 import dataclasses
 import json
@@ -10,12 +10,12 @@ from runtime.data.mixing.mixer import MixerState, next_shares
 from runtime.data.mixing.policy import Memory, Seen, Sources, Turn
 from runtime.data.shares import WHOLE
 
-SOURCES = Sources({"a": WHOLE - 1, "b": 1}, {}, {}, {})
+SOURCES = Sources({"a": WHOLE - 1, "b": 1}, {})
 
 
 @dataclasses.dataclass(frozen=True)
 class Noting:
-    """A policy that remembers what it was told, and whose shares tell the turn that they are of."""
+    """A policy that remembers its losses, and whose shares encode their turn."""
 
     lag_steps: int = 3
     setting: float = 0.5
@@ -33,7 +33,7 @@ class Noting:
 
 
 def run(policy: Noting, steps: range, state: MixerState | None = None) -> tuple[list[int], list[Any], MixerState]:
-    """Steps whose losses were asked for, the turns that the shares tell, and the state after the last step."""
+    """Return the steps whose losses were asked for, the turns encoded in the shares, and the last state."""
     asked: list[int] = []
 
     def feedback(step: int) -> dict[str, Seen]:
@@ -49,7 +49,7 @@ def run(policy: Noting, steps: range, state: MixerState | None = None) -> tuple[
 
 
 @pytest.mark.parametrize("lag_steps", [1, 3, 8])
-def test_shares_follow_from_the_losses_up_to_the_lag_and_turns_count_from_where_the_policy_began(lag_steps):
+def test_shares_depend_on_losses_up_to_the_lag_and_turns_count_from_the_first_step(lag_steps):
     asked, turns, state = run(Noting(lag_steps), range(1_000, 1_020))
     assert turns == list(range(1, 21))
     assert asked == list(range(1_000, 1_020 - lag_steps)), "each once, in order, and none later"
@@ -58,7 +58,7 @@ def test_shares_follow_from_the_losses_up_to_the_lag_and_turns_count_from_where_
 
 
 @pytest.mark.parametrize("cut", [1_001, 1_002, 1_010])
-def test_a_state_that_went_through_json_goes_on_with_the_same_turns_and_losses(cut):
+def test_a_state_read_back_from_json_continues_with_the_same_turns_and_losses(cut):
     asked, turns, whole = run(Noting(), range(1_000, 1_020))
     first, before, state = run(Noting(), range(1_000, cut))
     state = MixerState.from_json(json.loads(json.dumps(state.to_json())))
@@ -66,8 +66,8 @@ def test_a_state_that_went_through_json_goes_on_with_the_same_turns_and_losses(c
     assert (first + second, before + after, resumed) == (asked, turns, whole)
 
 
-def test_a_policy_begins_anew_where_any_of_its_settings_changes():
+def test_a_policy_restarts_when_one_of_its_settings_changes():
     _, _, state = run(Noting(), range(1_000, 1_010))
     asked, turns, changed = run(Noting(setting=0.6), range(1_010, 1_015), state)
     assert (turns, changed.begin_step) == ([1, 2, 3, 4, 5], 1_010)
-    assert asked == [1_010, 1_011], "what was drawn under another policy teaches this one nothing"
+    assert asked == [1_010, 1_011], "batches drawn under another policy teach this one nothing"

@@ -1,6 +1,6 @@
-"""The policies as their authors wrote, released or would have wished them; their defects are tests too.
+"""The mixing policies agree with the paper, with the released code and with known answers; their defects are tests too.
 
-Each simulation is of the policy alone: what an update "shows" is written down, so that the right answer is known.
+Each simulation is of a policy alone, with losses whose right answer is known.
 """
 
 import bisect
@@ -19,38 +19,32 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from runtime.data.allocation import allocate, allocate_within, drawn
-from runtime.data.mixing import numbers
-from runtime.data.mixing.exp3 import Exp3
-from runtime.data.mixing.fixed import Proportional, Static, Stratified
+from runtime.data.mixing.exponential import exp, log
 from runtime.data.mixing.loss_drop import LEAST_UPDATES, LossDrop, drop_per_token
-from runtime.data.mixing.numbers import exp, exploration, log
-from runtime.data.mixing.odm_paper import OdmPaper
-from runtime.data.mixing.odm_released import OdmReleased
+from runtime.data.mixing.odm import OdmPaper, OdmReleased, exploration
 from runtime.data.mixing.policies import MixingPolicy
 from runtime.data.mixing.policy import Memory, Policy, Seen, Sources, Turn
+from runtime.data.mixing.static import Static
 from runtime.data.shares import WHOLE, apportioned
 from tests.catalogue import expect_error
 
 LEARNING: tuple[Policy, ...] = (
     OdmPaper(alpha=0.9, warmup_steps=20),
     OdmReleased(alpha=0.5, warmup_steps=20),
-    Exp3(warmup_steps=20),
     LossDrop(warmup_steps=20),
 )
-FIXED: tuple[Policy, ...] = (Static(), Proportional(), Stratified())
 
 
 def named(count: int) -> list[str]:
     return [f"source-{index:02d}" for index in range(count)]
 
 
-def even(count: int, **max_epochs: float) -> Sources:
-    names = named(count)
-    return Sources(apportioned(dict.fromkeys(names, 1.0)), dict.fromkeys(names, 10**6), {}, max_epochs)
+def even(count: int) -> Sources:
+    return Sources(apportioned(dict.fromkeys(named(count), 1.0)), {})
 
 
 def turn(number: int, shares: Mapping[str, int], losses: Mapping[str, float], counts: Mapping[str, int]) -> Turn:
-    """An update of rows of 100 targets."""
+    """Return an update of rows of 100 targets."""
     seen = {
         name: Seen(counts[name], 100 * counts[name], 100 * counts[name] * losses[name], math.nan) for name in counts
     }
@@ -66,11 +60,11 @@ def simulated(
     batch: int = 64,
     seed: int = 0,
 ) -> list[dict[str, int]]:
-    """Shares of each turn; `loss(name, turn, drawn so far)` is what a draw of the source shows. No lag."""
+    """Return the shares of each turn; `loss(name, turn, drawn so far)` is the loss of a draw. No lag."""
     memory, carry, history = policy.begin(), {}, []
     consumed = dict.fromkeys(sources.prior, 0)
     for number in range(1, num_turns + 1):
-        shares = policy.shares(memory, turn=number, step=number - 1, sources=sources._replace(consumed=dict(consumed)))
+        shares = policy.shares(memory, turn=number, step=number - 1, sources=sources)
         if policy.sequences_per_draw:
             counts = drawn(shares, seed=seed, step=number, num_draws=batch)
         else:
@@ -148,12 +142,14 @@ def test_apportioning_is_exact_to_the_last_unit(weights, total):
 # 3. Regret
 
 
-def regret(policy: Policy, num_turns: int) -> float:
-    """Of ten arms that pay with probability 0.5, one of them 0.7: what was lost against always playing that one."""
+def test_the_paper_s_algorithm_never_learns_the_best_of_ten_arms():
+    """Arms pay with probability 0.5, one of them 0.7. Drawing uniformly loses 0.18 a turn, as does the algorithm."""
+    num_turns = 30_000
     random = np.random.default_rng(0)
     payoffs = (random.random((num_turns, 10)) < np.array([0.7] + [0.5] * 9)).tolist()
-    words = random.integers(0, WHOLE, num_turns).tolist()  # of draws; `drawn` itself is slow for one at a time
-    names, sources, memory, lost = named(10), even(10), policy.begin(), 0.0
+    words = random.integers(0, WHOLE, num_turns).tolist()  # `drawn` is slow for one draw at a time
+    policy, names, sources, lost = OdmPaper(alpha=0.9, lag_steps=1), named(10), even(10), 0.0
+    memory = policy.begin()
     for number in range(1, num_turns + 1):
         shares = policy.shares(memory, turn=number, step=number - 1, sources=sources)
         lost += 0.2 * (1 - shares[names[0]] / WHOLE)
@@ -161,16 +157,7 @@ def regret(policy: Policy, num_turns: int) -> float:
         assert list(shares) == names
         seen = {names[arm]: Seen(1, 1, float(payoffs[number - 1][arm]), math.nan)}
         memory = policy.learned(memory, Turn(number, shares, seen))
-    return lost
-
-
-def test_exp3_has_no_regret_in_the_long_run_and_the_paper_s_algorithm_has_all_of_it():
-    num_turns = 30_000
-    bound = 4 * math.sqrt(10 * num_turns * math.log(10))
-    assert round(bound) == 3_325
-    assert regret(Exp3(reward_scale=1.0, lag_steps=1), num_turns) < bound
-    # 0.18 a turn is what drawing uniformly loses; averaging the rewards keeps the algorithm there for ever.
-    assert regret(OdmPaper(alpha=0.9, lag_steps=1), num_turns) == pytest.approx(0.18 * num_turns, rel=0.01)
+    assert lost == pytest.approx(0.18 * num_turns, rel=0.01)
 
 
 # 4. Constant losses
@@ -179,9 +166,9 @@ LOSSES_22 = dict(zip(named(22), np.linspace(1.0, 3.2, 22).tolist(), strict=True)
 
 
 def settled(policy: Policy, at: int, num_turns: int = 400) -> dict[str, int]:
-    """Shares at turn `at` under constant losses, every source drawn in every turn.
+    """Return the shares at turn `at` under constant losses, every source drawn in every turn.
 
-    Of what was learned more than 400 turns ago nothing is left: 0.9**400 of a reward is below its last bit.
+    Rewards of more than 400 turns ago are gone: 0.9**400 of a reward is below its last bit.
     """
     memory, shares = policy.begin(), {}
     for number in range(at - num_turns, at + 1):
@@ -208,13 +195,13 @@ def test_under_constant_losses_the_released_shares_are_a_softmax_of_the_losses()
 
 
 def learning_or_noise(name: str, number: int, consumed: Mapping[str, int]) -> float:
-    """The first source is noise about 8 nats; the others fall by a power law to 2."""
+    """Return noise around 8 nats for the first source, and a power law down to 2 for the others."""
     if name == named(1)[0]:
         return 8.0 + math.sin(12.9898 * number) * 0.5
     return 2.0 + 3.0 * (1 + consumed[name] / 2_000) ** -0.3
 
 
-def test_a_source_of_noise_takes_over_the_released_policy_and_never_ours():
+def test_noise_takes_over_the_released_policy_and_not_loss_drop():
     noise = named(1)[0]
     released = simulated(OdmReleased(alpha=0.5, warmup_steps=50), even(5), learning_or_noise, 1_500)
     assert released[-1][noise] / WHOLE > 0.85
@@ -227,7 +214,7 @@ def test_a_source_of_noise_takes_over_the_released_policy_and_never_ours():
 # 6. Known learning curves
 
 
-def test_ours_ranks_power_laws_as_the_greedy_order_does():
+def test_loss_drop_ranks_power_laws_in_the_greedy_order():
     """Losses 1 + b (1 + n / 1,000) ** -a: the greedy order is by how fast each falls where it stands."""
     laws = {name: (0.2 + 0.15 * index, 4.0 - 0.6 * index) for index, name in enumerate(named(5))}
 
@@ -241,7 +228,7 @@ def test_ours_ranks_power_laws_as_the_greedy_order_does():
 
     policy, window = LossDrop(warmup_steps=200, max_ratio=16.0), 64
     history = simulated(policy, even(5), loss, 201, batch=50)
-    # Watched in the middle of the last window, when each had given ten sequences an update.
+    # The slopes in the middle of the last window, when each source had given ten sequences an update.
     middle = 10 * (200 - window / 2)
     greedy = sorted(laws, key=lambda name: slope(name, middle))
     assert sorted(laws, key=lambda name: history[-1][name]) == greedy
@@ -267,7 +254,7 @@ def test_following_the_drop_lowers_the_mean_loss_faster_than_the_written_mixture
 
 
 class Spiked(NamedTuple):
-    """Shares and memory before and after one update whose first source shows a spike."""
+    """Shares and memory before and after an update with a spike of the first source."""
 
     before: dict[str, int]
     after: dict[str, int]
@@ -285,11 +272,11 @@ def spiked(policy: Policy, loss_of_spike: float) -> Spiked:
     before = policy.shares(memory, turn=201, step=201, sources=even(5))
     known = copy.deepcopy(memory)
     learned = policy.learned(memory, turn(201, before, {named(1)[0]: loss_of_spike}, {named(1)[0]: 4}))
-    assert memory == known, "a policy leaves the memory that it is handed as it is"
+    assert memory == known, "a policy does not change the given memory"
     return Spiked(before, policy.shares(learned, turn=201, step=201, sources=even(5)), known, learned)
 
 
-def test_one_spiked_micro_batch_changes_no_share_of_ours_twofold_and_takes_over_the_released():
+def test_one_spike_changes_no_share_of_loss_drop_twofold_and_takes_over_the_released_policy():
     before, after, *_ = spiked(LossDrop(max_ratio=16.0), 14.0)
     assert max(before.values()) > 1.3 * min(before.values())
     assert all(0.5 < after[name] / before[name] < 2 for name in before)
@@ -310,7 +297,7 @@ def test_a_loss_that_is_not_finite_teaches_nothing(policy, loss):
 
 
 @pytest.mark.parametrize("policy", LEARNING, ids=lambda policy: policy.kind)
-def test_the_written_mixture_holds_up_to_the_last_update_of_the_warm_up_and_no_longer(policy):
+def test_the_written_mixture_is_drawn_through_the_warm_up_and_no_longer(policy):
     names = named(3)
     sources = even(3)._replace(prior=apportioned(dict(zip(names, (6.0, 3.0, 1.0), strict=True))))
     memory = policy.begin()
@@ -320,21 +307,16 @@ def test_the_written_mixture_holds_up_to_the_last_update_of_the_warm_up_and_no_l
     of_turn = {number: policy.shares(memory, turn=number, step=number - 1, sources=sources) for number in (1, 20, 21)}
     assert of_turn[1] == of_turn[20] == sources.prior
     assert of_turn[21] != sources.prior
-    if isinstance(policy, OdmPaper | Exp3):  # which explore less from turn to turn, counted from the warm-up's end
+    if isinstance(policy, OdmPaper):  # explores less from turn to turn, counted from the end of the warm-up
         at_once = dataclasses.replace(policy, warmup_steps=0)
         later = [policy.shares(memory, turn=20 + turns, step=0, sources=sources) for turns in (1, 9, 400)]
         assert later == [at_once.shares(memory, turn=turns, step=0, sources=sources) for turns in (1, 9, 400)]
 
 
-def test_a_limit_of_epochs_is_of_whole_sequences_and_never_passed():
-    sources = Sources({}, {"a": 3, "b": 10, "c": 10}, {"a": 1, "c": 25}, {"a": 1.5, "b": 0.09, "c": 2.0})
-    assert sources.limits() == {"a": 3, "b": 0, "c": 0}
-
-
 @pytest.mark.parametrize("max_ratio", [1.0, 2.0, 5.0])
 @pytest.mark.parametrize("falls", [("source-00",), tuple(named(12)[1:])])
-def test_no_share_of_ours_is_further_from_the_written_one_than_its_factor(max_ratio, falls):
-    """At any temperature; the shares sum to one, so that what one gains the others lose beside their own factor."""
+def test_no_share_of_loss_drop_leaves_its_factor_of_the_written_share(max_ratio, falls):
+    """Shares sum to one, so a gain of one source also lowers the others, beside their own factors."""
     names = named(12)
     prior = apportioned({name: 0.001 if name == "source-00" else 1.0 for name in names})
     policy = LossDrop(warmup_steps=0, temperature=1_000.0, max_ratio=max_ratio)
@@ -351,19 +333,13 @@ def test_no_share_of_ours_is_further_from_the_written_one_than_its_factor(max_ra
     assert max(ratios) / min(ratios) == pytest.approx(max_ratio)
 
 
-@pytest.mark.parametrize("policy", [*LEARNING, *FIXED], ids=lambda policy: policy.kind)
+@pytest.mark.parametrize("policy", [*LEARNING, Static()], ids=lambda policy: policy.kind)
 def test_permuting_the_names_of_the_sources_permutes_the_shares(policy):
     new = dict(zip(named(5), [named(5)[index] for index in (3, 0, 4, 1, 2)], strict=True))
     prior = {name: index + 1.0 for index, name in enumerate(named(5))}
-    sizes = {name: 1_000 * (index + 1) for index, name in enumerate(named(5))}
     shares = []
     for names in ({name: name for name in new}, new):
-        sources = Sources(
-            apportioned({names[name]: weight for name, weight in prior.items()}),
-            {names[name]: size for name, size in sizes.items()},
-            {},
-            {},
-        )
+        sources = Sources(apportioned({names[name]: weight for name, weight in prior.items()}), {})
         memory, last = policy.begin(), {}
         for number in range(1, 121):
             last = policy.shares(memory, turn=number, step=number, sources=sources)
@@ -375,15 +351,14 @@ def test_permuting_the_names_of_the_sources_permutes_the_shares(policy):
 
 
 def test_a_source_at_its_limit_of_epochs_gives_its_share_to_the_others():
-    sources = even(4, **{named(1)[0]: 1.5})._replace(num_sequences=dict.fromkeys(named(4), 100))
-    policy = LossDrop(warmup_steps=0, max_epochs={"by name": 1.5})
-    at_limit = sources._replace(consumed={named(1)[0]: 150})
+    policy, first = LossDrop(warmup_steps=0), named(1)[0]
+    sources = even(4)._replace(limits={first: 1})
+    at_limit = sources._replace(limits={first: 0})
     assert set(policy.shares(policy.begin(), turn=1, step=0, sources=sources)) == set(named(4))
     rest = policy.shares(policy.begin(), turn=1, step=0, sources=at_limit)
     assert rest == apportioned(dict.fromkeys(named(4)[1:], 1.0))
-    alone = Sources({named(1)[0]: WHOLE}, at_limit.num_sequences, at_limit.consumed, at_limit.max_epochs)
     with expect_error(ValueError):
-        policy.shares(policy.begin(), turn=1, step=7, sources=alone)
+        policy.shares(policy.begin(), turn=1, step=7, sources=Sources({first: WHOLE}, {first: 0}))
 
 
 @given(
@@ -391,7 +366,7 @@ def test_a_source_at_its_limit_of_epochs_gives_its_share_to_the_others():
     limits=st.lists(st.integers(0, 30), min_size=2, max_size=8),
     batches=st.lists(st.integers(1, 20), max_size=10),
 )
-def test_no_batch_takes_more_of_a_source_than_its_limit_and_every_batch_is_full(weights, limits, batches):
+def test_a_batch_is_full_and_within_the_limits_of_its_sources(weights, limits, batches):
     names = named(len(weights))
     shares = apportioned(dict(zip(names, weights, strict=True)))
     left = dict(zip(names[:-1], limits, strict=False))  # the last one has no limit
@@ -414,11 +389,11 @@ def test_a_batch_that_no_source_can_fill_is_refused():
 
 @pytest.mark.parametrize(
     "policy",
-    [OdmPaper(alpha=0.9, warmup_steps=20), Exp3(warmup_steps=20), LossDrop(warmup_steps=20)],
+    [OdmPaper(alpha=0.9, warmup_steps=20), LossDrop(warmup_steps=20)],
     ids=lambda policy: policy.kind,
 )
-def test_when_a_policy_goes_live_every_source_has_a_finite_reward(policy):
-    """Of warm-up draws by the mixture; the released policy learns nothing from them, see below."""
+def test_every_source_has_a_finite_reward_after_the_warm_up(policy):
+    """The released policy learns nothing from its warm-up, see below."""
     memory, sources = policy.begin(), even(7)
     for number in range(1, policy.warmup_steps + 1):
         shares = policy.shares(memory, turn=number, step=number - 1, sources=sources)
@@ -435,21 +410,21 @@ def test_when_a_policy_goes_live_every_source_has_a_finite_reward(policy):
 
 
 @pytest.mark.parametrize("policy", LEARNING, ids=lambda policy: policy.kind)
-def test_when_a_policy_goes_live_every_source_has_a_finite_share_above_nothing(policy):
+def test_every_source_has_a_positive_share_after_the_warm_up(policy):
     history = simulated(policy, even(7), lambda name, number, consumed: 6 / (1 + number / 100), 24, batch=16)
     assert all(shares == even(7).prior for shares in history[:20])
     assert all(min(shares.values()) > 0 and len(shares) == 7 for shares in history)
 
 
-def test_the_released_policy_knows_nothing_of_most_sources_when_it_goes_live():
-    """What its warm-up showed is not kept: the next turn leaves whatever was not drawn at the floor."""
+def test_the_released_policy_knows_nothing_of_most_sources_after_its_warm_up():
+    """It keeps nothing of the warm-up: the next turn leaves every undrawn source at the floor."""
     history = simulated(OdmReleased(alpha=0.5, warmup_steps=200), even(22), lambda *_: 3.0, 202, batch=8)
     at_floor = [share for share in history[201].values() if share <= exploration(22, 201) * WHOLE + 1]
     assert history[200] == even(22).prior
     assert len(at_floor) >= 22 - 8
 
 
-def test_a_source_that_ours_has_hardly_seen_keeps_its_written_share_relative_to_the_average_one():
+def test_loss_drop_keeps_the_written_share_of_a_source_seen_in_few_updates():
     policy, sources = LossDrop(warmup_steps=0), even(3)
     memory = policy.begin()
     for number in range(1, LEAST_UPDATES):
@@ -465,7 +440,7 @@ def test_a_source_that_ours_has_hardly_seen_keeps_its_written_share_relative_to_
 # 11. Draws
 
 
-def test_realised_draws_are_as_likely_as_the_shares_say():
+def test_draws_agree_with_the_shares():
     shares = apportioned({name: 1.0 + index * index for index, name in enumerate(named(12))})
     counts = dict.fromkeys(shares, 0)
     for step in range(500):
@@ -486,46 +461,51 @@ def test_a_draw_depends_on_seed_step_and_slot_alone():
     assert any(first != drawn(shares, seed=seed, step=step, num_draws=40) for seed, step in ((1, 5), (0, 6)))
 
 
-# Values and refusals
+# Values and errors
 
 
 def test_every_policy_reads_back_from_the_json_of_a_config():
     adapter = TypeAdapter(MixingPolicy)
-    policies = [*LEARNING, *FIXED, LossDrop(max_epochs={"math": 4.0})]
+    policies = [*LEARNING, Static(), LossDrop(max_epochs={"math": 4.0})]
     assert {type(policy) for policy in policies} == set(get_args(MixingPolicy))
     for policy in policies:
         assert adapter.validate_python(dataclasses.asdict(policy)) == policy
 
 
-def test_the_exponential_is_correctly_rounded_and_overflows_to_infinity():
-    assert exp(1.0) == math.e and exp(0.0) == 1.0 and exp(-1e6) == 0.0 and exp(1e6) == math.inf
+def test_the_exponential_is_within_a_few_units_of_the_last_place():
+    assert exp(0.0) == 1.0 and exp(-1e6) == 0.0 and exp(1e6) == math.inf
     digits = decimal.Context(prec=60)
     random = np.random.default_rng(0)
     near_nothing = random.standard_normal(200) * 2.0 ** -random.integers(0, 80, 200)
-    for value in (*random.uniform(-745, 709, 600), *random.uniform(-6, 0, 600), *near_nothing, 1e-300, -700.0, 709.0):
-        assert exp(float(value)) == float(digits.exp(decimal.Decimal(float(value))))
+    for value in (*random.uniform(-700, 709, 600), *random.uniform(-6, 0, 600), *near_nothing, 1e-300, -700.0, 709.0):
+        exact = digits.exp(decimal.Decimal(float(value)))
+        assert abs(decimal.Decimal(exp(float(value))) / exact - 1) < decimal.Decimal("1e-15")
 
 
-def test_what_lies_in_the_middle_of_two_doubles_is_rounded_by_fifty_digits(monkeypatch):
-    expected = [exp(index / 7) for index in range(-50, 50)]
-    monkeypatch.setattr(numbers, "_DOUBT", 1 << 127)  # nothing is sure enough
-    assert [exp(index / 7) for index in range(-50, 50)] == expected
+def test_the_exponential_has_the_same_bits_on_every_machine():
+    assert [exp(value).hex() for value in (1.0, -0.5, 3.25, -20.125, 0.1, 700.0)] == [
+        "0x1.5bf0a8b14576ap+1",
+        "0x1.368b2fc6f960ap-1",
+        "0x1.9ca53b781114bp+4",
+        "0x1.f3fe0cb68b20cp-30",
+        "0x1.1aec7b35a00d4p+0",
+        "0x1.d945df4f8ec8ep+1009",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    "make",
     [
-        (lambda: OdmPaper(alpha=1.0), r"OdmPaper.alpha is 1.0; it is the share of an average that is kept"),
-        (lambda: OdmReleased(alpha=0.5, warmup_steps=-1), r"warmup_steps is -1; 0 goes live with the first update"),
-        (lambda: Exp3(reward_scale=0.0), r"Exp3.reward_scale is 0.0; losses are divided by it"),
-        (lambda: Exp3(sequences_per_draw=0), r"sequences_per_draw is 0; a draw gives at least one"),
-        (lambda: LossDrop(lag_steps=0), r"LossDrop.lag_steps is 0; the losses of an update are known after it"),
-        (lambda: LossDrop(max_ratio=0.5), r"LossDrop.max_ratio is 0.5; it is a factor, so at least 1"),
-        (lambda: LossDrop(max_epochs={"math": 0.0}), r"max_epochs\['math'\] is 0.0; leave the source out"),
-        (lambda: LossDrop(window_updates=4), r"window_updates is 4; a drop takes 8 to see"),
-        (lambda: LossDrop(temperature=math.nan), r"LossDrop.temperature is nan"),
+        lambda: OdmPaper(alpha=1.0),
+        lambda: OdmReleased(alpha=0.5, warmup_steps=-1),
+        lambda: OdmPaper(alpha=0.5, sequences_per_draw=0),
+        lambda: LossDrop(lag_steps=0),
+        lambda: LossDrop(max_ratio=0.5),
+        lambda: LossDrop(max_epochs={"math": 0.0}),
+        lambda: LossDrop(window_updates=4),
+        lambda: LossDrop(temperature=math.nan),
     ],
 )
-def test_settings_that_could_not_work_are_refused(make, message):
+def test_impossible_settings_are_refused(make):
     with expect_error(ValueError):
         make()

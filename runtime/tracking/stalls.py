@@ -1,15 +1,14 @@
-"""Waits: how long a phase waited for data, and for what, from the event logs of its attempts.
+"""Data stalls: how long a phase waited for data, and for what, from the event logs of its attempts.
 
-A committed output holds no times, for they differ between equal runs; so this is read from the work folder, whenever
-somebody asks.
+Times differ between equal runs, so they are in the work folder and in no output.
 """
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-PAGE_FILE = "waits.html"
-"""Above the folder of a report, which links there: a page of times is no part of an output."""
+PAGE_FILE = "stalls.html"
+"""Page beside the folder of a report, which links to it; no part of an output."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,18 +18,18 @@ class Stall:
     step: int
     """Updates finished before it."""
     cause: str
-    """What most of it was for."""
+    """The cause of most of it."""
     seconds: float
 
 
 @dataclasses.dataclass(frozen=True)
-class Waits:
-    """Of one phase, all its attempts together."""
+class DataStalls:
+    """Waits for data of one phase, all its attempts together."""
 
     phase: str
     num_attempts: int
     seconds: float
-    """In the loop: from its first batch being asked for to the last that is known."""
+    """Time in the loop, from the request for the first batch to the last known event."""
     waited_seconds: float
     by_cause: Mapping[str, float]
     """Seconds; causes of less than a millisecond are left out."""
@@ -39,7 +38,7 @@ class Waits:
 
     @property
     def share(self) -> float:
-        """Of the time in the loop."""
+        """Share of the time in the loop."""
         return self.waited_seconds / self.seconds if self.seconds else 0.0
 
     @property
@@ -52,17 +51,17 @@ class Waits:
         return found
 
 
-def waits_of(phase: str, attempts: Iterable[Sequence[Mapping[str, Any]]]) -> Waits:
-    """Adds up what the events of each attempt (of one host: all wait together) say of its waits.
+def sum_stalls(phase: str, attempts: Iterable[Sequence[Mapping[str, Any]]]) -> DataStalls:
+    """Return the waits in the events of each attempt; one host's events are enough, as hosts wait together.
 
-    An attempt that was killed counts up to its last `progress` event, which it wrote every ten seconds; its stalls all.
+    A killed attempt counts up to its last `progress` event, written every ten seconds; its stalls all count.
     """
     num_attempts, seconds, waited = 0, 0.0, 0.0
     by_cause: dict[str, float] = {}
     stalls: list[Stall] = []
     for events in attempts:
-        begun = [event for event in events if event["event"] == "begin"]
-        if not begun:
+        begin = next((event for event in events if event["event"] == "begin"), None)
+        if begin is None:
             continue
         num_attempts += 1
         stalls += [
@@ -70,10 +69,10 @@ def waits_of(phase: str, attempts: Iterable[Sequence[Mapping[str, Any]]]) -> Wai
             for event in events
             if event["event"] == "stall"
         ]
-        told = [event for event in events if event["event"] == "progress"]
-        if told:
-            seconds += told[-1]["elapsed_seconds"] - begun[0]["elapsed_seconds"]
-            waited += told[-1]["waited_for_data_seconds"]
-            for cause, part in told[-1]["waited_by_cause"].items():
+        if progress := [event for event in events if event["event"] == "progress"]:
+            last = progress[-1]
+            seconds += last["elapsed_seconds"] - begin["elapsed_seconds"]
+            waited += last["waited_for_data_seconds"]
+            for cause, part in last["waited_by_cause"].items():
                 by_cause[cause] = by_cause.get(cause, 0.0) + part
-    return Waits(phase, num_attempts, seconds, waited, dict(sorted(by_cause.items())), tuple(stalls))
+    return DataStalls(phase, num_attempts, seconds, waited, dict(sorted(by_cause.items())), tuple(stalls))

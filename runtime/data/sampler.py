@@ -1,0 +1,146 @@
+"""Sampler: how many sequences each source gives to a batch, and the data position after it."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+from runtime.data.activity import Activity
+from runtime.data.allocation import Allocation, allocate, allocate_within, drawn, integer_weights
+from runtime.data.batch import DataPosition
+from runtime.data.mixing.feedback import BySource
+from runtime.data.mixing.mixer import MixerState, next_shares, standing_shares
+from runtime.data.mixing.policy import Policy, Sources
+from runtime.data.mixture import MixtureSchedule
+from runtime.data.order import DataOrder
+from runtime.data.shares import apportioned
+from runtime.data.token_source import LoaderError
+
+Replay = Callable[[int], Mapping[str, int]]
+"""Sequences by identity that the update after so many finished ones took in an earlier run, from its log."""
+
+
+class SourceSampler:
+    """Counts by source, from the mixture and its policy or from the log of an earlier run; no row is located.
+
+    Sources are named by their identities.
+    """
+
+    def __init__(
+        self,
+        order: DataOrder,
+        identities: Mapping[str, str],
+        mixture: MixtureSchedule,
+        *,
+        policy: Policy,
+        max_epochs: Mapping[str, float],
+        replay: Replay | None,
+    ) -> None:
+        """Map the names of `mixture` by `identities`; `max_epochs` is by identity."""
+        self._order, self._identities, self._mixture = order, dict(identities), mixture
+        self._policy, self._max_epochs, self._replay = policy, {} if replay else max_epochs, replay
+        self.lag_steps = 0 if replay else policy.lag_steps
+
+    def draw(
+        self,
+        position: DataPosition,
+        step: int,
+        global_batch_size: int,
+        feedback: Callable[[int], BySource] | None,
+        activity: Activity,
+    ) -> tuple[dict[str, int], DataPosition]:
+        """Return the sequences of each source in the batch after `step` updates, and the position after it.
+
+        The bookmarks of the position stay those before the batch.
+        """
+        if self._replay is not None:
+            counts = self._replayed(self._replay(step), step, global_batch_size)
+            return counts, self._after(position, Allocation(counts, position.carry), apportioned(counts), None)
+
+        def losses(earlier: int) -> BySource:
+            if feedback is None:
+                raise LoaderError(
+                    f"mixing: {self._policy.kind} learns from the losses of step {earlier}; pass `feedback`."
+                )
+            with activity.during("losses of earlier updates"):
+                return feedback(earlier)
+
+        sources = self._sources_at(step, position, activity)
+        shares, mixer = next_shares(self._policy, position.mixer, step=step, sources=sources, feedback=losses)
+        size = self._policy.sequences_per_draw
+        if not size:
+            allocation = _allotted(shares, position, global_batch_size, sources)
+        elif global_batch_size % size:
+            raise LoaderError(
+                f"mixing.sequences_per_draw is {size}, which does not divide the global batch of {global_batch_size} "
+                "sequences; use a divisor."
+            )
+        else:
+            draws = drawn(shares, seed=self._order.seed, step=step, num_draws=global_batch_size // size)
+            counts = {identity: count * size for identity, count in draws.items()}
+            allocation = Allocation(counts, position.carry)
+        return allocation.counts, self._after(position, allocation, shares, mixer)
+
+    def skip(
+        self, position: DataPosition, step: int, global_batch_size: int, num_batches: int, activity: Activity
+    ) -> DataPosition:
+        """Return the position after skipped batches, with the bookmarks of `position`; see `Loader.skip_batches`."""
+        if self._replay is not None:
+            raise LoaderError("replay: the log of a run has no batches to skip; set skip_batches to 0.")
+        here = position
+        for _ in range(num_batches):
+            sources = self._sources_at(step, here, activity)
+            shares = standing_shares(self._policy, position.mixer, step=step, sources=sources)
+            allocation = _allotted(shares, here, global_batch_size, sources)
+            here = self._after(here, allocation, shares, position.mixer if self.lag_steps else None)
+        return here
+
+    def exhausted(self, position: DataPosition) -> set[str]:
+        """Return the identities of the sources that have given all that the policy allows."""
+        return {identity for identity, left in self._limits(position, Activity()).items() if not left}
+
+    def _sources_at(self, step: int, position: DataPosition, activity: Activity) -> Sources:
+        weights: dict[str, float] = {}
+        for name, weight in sorted(self._mixture.segment_at(step).weights.items()):
+            identity = self._identities[name]
+            weights[identity] = weights.get(identity, 0.0) + weight
+        return Sources(integer_weights(weights), self._limits(position, activity))
+
+    def _limits(self, position: DataPosition, activity: Activity) -> dict[str, int]:
+        limits = {}
+        for identity, epochs in self._max_epochs.items():
+            allowed = int(epochs * self._order.num_sequences(identity, activity))
+            limits[identity] = max(0, allowed - position.consumed.get(identity, 0))
+        return limits
+
+    def _after(
+        self, position: DataPosition, allocation: Allocation, shares: dict[str, int], mixer: MixerState | None
+    ) -> DataPosition:
+        consumed = dict(position.consumed)
+        for identity, count in allocation.counts.items():
+            consumed[identity] = consumed.get(identity, 0) + count
+        return dataclasses.replace(
+            position,
+            consumed=consumed,
+            carry=allocation.carry,
+            sequence_length=self._order.sequence_length,
+            packing=self._order.packing,
+            shares=shares,
+            mixer=mixer,
+        )
+
+    def _replayed(self, logged: Mapping[str, int], step: int, global_batch_size: int) -> dict[str, int]:
+        unknown = sorted(set(logged) - set(self._order.index_of))
+        if sum(logged.values()) != global_batch_size or unknown:
+            raise LoaderError(
+                f"replay: the log has {sum(logged.values())} sequences for the update after step {step}, "
+                f"{sum(logged[identity] for identity in unknown)} of them from unknown sources; this run takes "
+                f"{global_batch_size}. Replay a run with the batch size, the sources and the steps of its log."
+            )
+        return dict(logged)
+
+
+def _allotted(
+    shares: Mapping[str, int], position: DataPosition, global_batch_size: int, sources: Sources
+) -> Allocation:
+    if not sources.limits:
+        return allocate(shares, position.carry, global_batch_size)
+    return allocate_within(shares, position.carry, global_batch_size, sources.limits)
