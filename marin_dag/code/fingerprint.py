@@ -1,7 +1,7 @@
 """Fingerprint: a hash over every first-party definition that a function reaches, read from the source.
 
-Nothing is imported to be fingerprinted: a plan must not wait for JAX. The unit is the definition, so that editing a
-function moves the steps that reach it and no others, and so that a plan can name the function that changed.
+Nothing is imported to be fingerprinted: a plan must not wait for slow imports. The unit is the definition, so that
+editing a function moves the steps that reach it and no others, and a plan can name the function that changed.
 """
 
 import inspect

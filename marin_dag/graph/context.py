@@ -30,7 +30,7 @@ class Host:
     num_hosts: int = 1
     coordinator: str = ""
     """`ADDRESS:PORT` on host 0, "" for a step on one machine. The engine holds the port; the function binds it too,
-    with SO_REUSEPORT or SO_REUSEADDR, as JAX and torch do."""
+    with SO_REUSEPORT or SO_REUSEADDR."""
     slice_index: int = 0
     """Index of the TPU slice: hosts are numbered slice by slice, and in a slice by the worker's number."""
     num_slices: int = 1

@@ -227,7 +227,7 @@ class Step(Generic[ResultT]):
         return OutputRef(self).folder(subpath)
 
     def fork(self, name: str, **changes: Any) -> "Step[ResultT]":
-        """Return a step of the same config with `changes`; dotted paths go in as `**{"learning_rate.end_value": 1}`."""
+        """Return a step of the same config with `changes`; dotted paths go in as `**{"rule.size": 2}`."""
         return self.forked(name, value_changes(changes), declared_by_caller())
 
     def forked(self, name: str, changes: Sequence[Change], declared: Declared | None = None) -> "Step[ResultT]":

@@ -63,7 +63,7 @@ def changed(config: ModelT, changes: Iterable[Change], *, owner: str) -> ModelT:
         place = root
         for key in change.path.split("."):
             place = place.inner.setdefault(key, _Place(owner))
-        place.change = change
+        place.changes.append(change)
         place.inner.clear()
     return typing.cast(ModelT, _changed(config, type(config), root)) if root.inner else config
 
@@ -77,28 +77,27 @@ def value_at(value: Any, path: str) -> Any:
 
 @dataclasses.dataclass
 class _Place:
-    """A place in a config: its own change, and those of places below."""
+    """A place in a config: its own changes, and those of places below."""
 
     owner: str
-    change: Change | None = None
+    changes: list[Change] = dataclasses.field(default_factory=list)
     inner: dict[str, "_Place"] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         """Name the changed fields for an error."""
-        paths = [change.path for change in self._changes() if not change.is_implied]
+        paths = [change.path for change in self._last_changes() if not change.is_implied]
         return ", ".join(f"{self.owner}.{path}" for path in paths) if 0 < len(paths) <= MAX_PATHS else self.owner
 
-    def _changes(self) -> Iterator[Change]:
-        if self.change is not None:
-            yield self.change
+    def _last_changes(self) -> Iterator[Change]:
+        yield from self.changes[-1:]
         for place in self.inner.values():
-            yield from place._changes()
+            yield from place._last_changes()
 
 
 def _changed(value: Any, hint: Any, place: _Place, examples: Iterable[Any] | None = None) -> Any:
     """Return `value`, whose declared type is `hint`, with the changes of a place."""
-    if place.change is not None:
-        value = _read(place.change, value, hint, place.owner, examples)
+    for change in place.changes:
+        value = _read(change, value, hint, place.owner, examples)
     if not place.inner:
         return value
     new = {}

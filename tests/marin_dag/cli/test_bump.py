@@ -6,6 +6,11 @@ from tests.catalogue import check_message
 from tests.marin_dag.workbench import Workbench
 
 
+def without_command(printed: str) -> str:
+    """Return the output without its last line, which names the program that runs the tests."""
+    return printed.rpartition("then see what would run:")[0]
+
+
 def stale(bench: Workbench) -> set[str]:
     return {name for name, verdict in bench.verdicts().items() if verdict == "stale"}
 
@@ -31,7 +36,7 @@ def test_the_edit_makes_again_what_the_command_lists(
     before = made.file.read_text()
     code, printed = made("bump", step)
     assert code == 0 and made.file.read_text() == before
-    check_message(printed)
+    check_message(without_command(printed))
     made.edit(old, new)
     assert stale(made) == again
 
@@ -39,7 +44,7 @@ def test_the_edit_makes_again_what_the_command_lists(
 def test_a_step_bumped_once_is_bumped_again_in_the_same_place(made: Workbench) -> None:
     made.edit("rate=0.25)", 'rate=0.25).with_version("2026.11")')
     _, printed = made("bump", "second")
-    check_message(printed)
+    check_message(without_command(printed))
 
 
 def test_a_bump_ends_drift(made: Workbench) -> None:
@@ -55,7 +60,7 @@ def test_steps_made_by_one_line_are_named_together(made: Workbench) -> None:
     made.edit("TextConfig(text=name))", 'TextConfig(text=name), policy="versioned", version="a")')
     code, printed = made("bump", "text/web", "--to", "b")
     assert code == 0
-    check_message(printed)
+    check_message(without_command(printed))
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_a_changed_field_of_a_list_item_comes_with_the_name_of_the_item():
         return {**text("text", TextConfig(text="a")).identity, "config": config}
 
     old = files(config="1", weights="2")
-    assert differences(old, files(config="1", weights="3")) == (FieldChanged("files.1.sha256 (weights)", "'2'", "'3'"),)
+    assert differences(old, files(config="1", weights="3")) == (FieldChanged("files.1.sha256 (weights)", '"2"', '"3"'),)
     moved = differences(old, files(config="1", head="3"))
     assert [each.field for each in moved if isinstance(each, FieldChanged)] == ["files.1.name", "files.1.sha256"]
 
@@ -97,6 +97,6 @@ def test_an_input_differs_by_its_step_its_milestone_or_its_folder():
 
     old = reading("a", 10, "train")
     assert input_keys(old) == {"texts.7": "a@10"}
-    assert differences(old, reading("a", 10, "test")) == (FieldChanged("texts.7 (folder)", "'train'", "'test'"),)
+    assert differences(old, reading("a", 10, "test")) == (FieldChanged("texts.7 (folder)", '"train"', '"test"'),)
     assert differences(old, reading("a", 20, "train")) == (InputChanged("texts.7", "a@10", "a@20"),)
     assert differences(old, reading("b", None, "test")) == (InputChanged("texts.7", "a@10", "b"),)
