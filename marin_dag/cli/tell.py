@@ -105,7 +105,7 @@ def _check_milestone(store: Store, graph: Graph, step: Step[Any], action: str, a
     if records.find(f"{step.digest}@{at}") is not None:
         raise UserError(f"{where}: step {at:,} is published already.")
     lost = LostMilestones(graph, records.committed_keys(), LeftBehind(store), Requests(store))
-    reason = lost.of_milestone(step.at(step=at).as_input())
+    reason = lost.of_milestone(step.at(step=at))
     if isinstance(reason, MilestoneOutsideRun):
         raise UserError(f"{where}: use a step from {reason.begin + 1:,} to {reason.end:,}.")
     if reason is not None and not is_running:
