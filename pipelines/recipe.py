@@ -30,7 +30,7 @@ from pipelines.sources import evaluation_items_step
 from pipelines.timeline import lint
 from pipelines.waits_beside_report import write_waits
 from runtime.data.mixture import MixtureSchedule
-from runtime.evaluation.tasks import TaskSpec
+from runtime.evaluation.suites import TaskSpec
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
 from runtime.model.llama.config import LlamaConfig
 from runtime.optim.ema import Ema

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from marin_dag.graph.context import StepStopped
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.step import StepContext
+from marin_dag.ledger.work_files import KEEP_MARKER
 from marin_dag.run.interrupts import DriverHandler
 from marin_dag.values.fields import identity_fields
 from runtime.data.loader import Loader
@@ -182,7 +183,7 @@ class _Attempt:
 
 def _saving_plan(config: TrainPhaseConfig, context: StepContext, published: Milestones) -> SavingPlan:
     return SavingPlan(
-        temporary=TemporaryCheckpoints(f"{context.work_path}/temporary", context.lease_epoch),
+        temporary=TemporaryCheckpoints(f"{context.work_path}/temporary", context.lease_epoch, KEEP_MARKER),
         checkpoint_every_steps=config.checkpoint_every_steps,
         checkpoint_every_seconds=config.checkpoint_every_seconds,
         keep_good_every_steps=config.keep_good_every_steps,

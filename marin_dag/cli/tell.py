@@ -148,7 +148,7 @@ def _listed(step: Step[Any]) -> str:
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--at", type=int, metavar="N", help="(tell) the training step to publish")
+    parser.add_argument("--at", type=int, metavar="N", help="(tell) the milestone to publish")
 
 
 COMMAND = Command(

@@ -57,7 +57,7 @@ class StepContext(Protocol):
     name: str
     """Label of the step."""
     digest: str
-    """Identity of the step; for training, of the run."""
+    """Digest of the step, or of the run that it continues."""
     attempt: str
     lease_epoch: int
     """Grows with each holder of the step's lease; a checkpoint written under an older epoch cannot be published."""

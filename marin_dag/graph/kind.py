@@ -40,8 +40,8 @@ class KindOptions:
     cost: Callable[[Any, Resources], Cost] | None = None
     """Estimates what a step takes, from its config and resources; a step that continues a run counts from its start."""
     resumes_at: Callable[[Sequence[str]], Iterable[int]] | None = None
-    """Returns the training steps that an interrupted attempt can resume at, given the files below `work_path` (relative
-    to it), so that a plan counts only what is left."""
+    """Returns the milestone numbers that an interrupted attempt can resume at, given the paths of the files below
+    `work_path`, so that a plan counts only what is left."""
     parts: bool = False
     """Whether it publishes finished parts of its output while it runs, numbered from 1; `step.growing()` is then an
     input that is ready with the first of them."""

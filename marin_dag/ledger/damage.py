@@ -1,13 +1,16 @@
 """Damage: files of an output that differ from its record, and their repair from equal bytes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
+
+from pydantic import BaseModel
 
 from marin_dag.errors import UserError
 from marin_dag.ledger.records import CHECKSUM_THREADS, FileEntry, Record, Records
 from marin_dag.store.retry import patiently
 from marin_dag.store.store import Store
+from marin_dag.values.walk import references_in
 
 EXTRA = "is not in the manifest"
 
@@ -66,18 +69,15 @@ class DamagedInputError(UserError):
         return type(self), (str(self), self.steps_to_force)
 
 
-def check_input_files(records: Records, inputs: Mapping[str, str]) -> None:
-    """Check that the files of the inputs of a step exist with their recorded sizes, by a listing an input.
+def check_input_files(records: Records, config: BaseModel) -> None:
+    """Check that the files of the inputs in `config` exist with their recorded sizes, by a listing an input.
 
     Their contents are checked by the steps that read them, and by `verify`.
-
-    Args:
-        records: the records of the prefix.
-        inputs: step names by the keys of their records.
 
     Raises:
         DamagedInputError: files are missing or have another size.
     """
+    inputs = {item.key: item.name for _, item in references_in(config) if not item.is_growing}
     with ThreadPoolExecutor(CHECKSUM_THREADS) as pool:
         damaged = [found for found in pool.map(lambda key: _lost(records, key), inputs) if found is not None]
     if damaged:

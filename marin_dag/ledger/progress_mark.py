@@ -7,7 +7,7 @@ from marin_dag.ledger.records import Failure, Records
 from marin_dag.store.store import Entry, Store
 
 ResumesAt = Callable[[Sequence[str]], Iterable[int]]
-"""Training steps that the files of a work folder can resume at."""
+"""Milestone numbers that the files of a work folder can resume at."""
 
 
 def progress_mark(store: Store, digest: str, resumes_at: ResumesAt | None) -> str:

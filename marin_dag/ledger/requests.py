@@ -37,7 +37,7 @@ class Request(BaseModel, frozen=True, extra="ignore"):
     """Name of the step in the sender's graph."""
     action: str
     milestone: int | None = None
-    """The training step that the action is about."""
+    """The milestone that the action is about."""
     author: str
     reason: str = ""
     sent: str

@@ -7,7 +7,8 @@ import difflib
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -18,8 +19,16 @@ from marin_dag.store.store import Store, StoreError
 SOURCES = "sources"
 TEXTS = TypeAdapter(dict[str, str])
 
-Sources = Mapping[str, Callable[[], Mapping[str, str]]]
-"""Functions by code fingerprint; each returns the text of its definitions by name."""
+
+class Coded(Protocol):
+    """The part of a step that the archive needs."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The identity document."""
+
+    def source(self) -> dict[str, str]:
+        """Return the text of each definition in the code by name."""
 
 
 class SourceArchive:
@@ -28,12 +37,13 @@ class SourceArchive:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def keep(self, sources: Sources) -> None:
-        """Write the sources whose fingerprints are not in the archive yet, without what looks like a secret."""
-        known = {entry.path for entry in self._store.list(SOURCES)} if sources else set()
-        for fingerprint, texts in sources.items():
+    def keep(self, steps: Iterable[Coded]) -> None:
+        """Write the sources of steps whose fingerprints are not in the archive, without what looks like a secret."""
+        by_fingerprint = {step.identity["code"]["fingerprint"]: step for step in steps}
+        known = {entry.path for entry in self._store.list(SOURCES)} if by_fingerprint else set()
+        for fingerprint, step in by_fingerprint.items():
             if source_path(fingerprint) not in known:
-                text = json.dumps(_redacted(texts()), sort_keys=True, indent=0)
+                text = json.dumps(_redacted_source(step), sort_keys=True, indent=0)
                 self._store.create(source_path(fingerprint), gzip.compress(text.encode(), mtime=0))
 
     def find(self, fingerprint: str) -> dict[str, str] | None:
@@ -51,11 +61,11 @@ class SourceArchive:
 
 
 class SourceDiffs:
-    """Unified diffs of changed code; `current` holds the sources at hand, the archive those of earlier code."""
+    """Unified diffs of changed code, from the steps at hand and from the archive of earlier code."""
 
-    def __init__(self, store: Store, current: Sources) -> None:
+    def __init__(self, store: Store, steps: Iterable[Coded]) -> None:
         self._archive = SourceArchive(store)
-        self._current = current
+        self._steps = {step.identity["code"]["fingerprint"]: step for step in steps}
         self._known: dict[str, dict[str, str] | None] = {}
 
     def of(self, code: CodeChanged) -> Iterator[str]:
@@ -71,13 +81,13 @@ class SourceDiffs:
 
     def _texts(self, fingerprint: str) -> dict[str, str] | None:
         if fingerprint not in self._known:
-            texts = self._current.get(fingerprint)
-            self._known[fingerprint] = self._archive.find(fingerprint) if texts is None else _redacted(texts())
+            step = self._steps.get(fingerprint)
+            self._known[fingerprint] = self._archive.find(fingerprint) if step is None else _redacted_source(step)
         return self._known[fingerprint]
 
 
-def _redacted(texts: Mapping[str, str]) -> dict[str, str]:
-    return {name: redact(text) for name, text in texts.items()}
+def _redacted_source(step: Coded) -> dict[str, str]:
+    return {name: redact(text) for name, text in step.source().items()}
 
 
 def source_path(fingerprint: str) -> str:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
-from marin_dag.graph.step_sources import sources_of
 from marin_dag.identity.diff import CodeChanged, InputChanged, code_difference, differences
 from marin_dag.ledger.records import Record, Records
 from marin_dag.ledger.source_archive import SourceDiffs
@@ -118,4 +117,4 @@ def compare(old: Side, new: Side, graph: Graph, store: Store) -> Iterator[str]:
         note = "" if any(isinstance(item, CodeChanged) for item in found) else " (not part of the identity)"
         yield f"  {render_difference(code)}{note}"
         yield ""
-        yield from SourceDiffs(store, sources_of(graph.steps)).of(code)
+        yield from SourceDiffs(store, graph.steps).of(code)

@@ -100,7 +100,7 @@ def whole_cost(step: Step[Any]) -> Cost:
 
 
 def cost_from(step: Step[Any], reached: int) -> Cost:
-    """Return the cost that is left of a step whose run has reached training step `reached`."""
+    """Return the cost that is left of a step whose run has reached milestone `reached`."""
     if step.kind.cost is None or step.kind.stop_field is None:
         return Cost()
     if step.kind.continues is None:

@@ -6,7 +6,6 @@ from typing import Any
 
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import OutputRef, Step
-from marin_dag.graph.step_sources import sources_of
 from marin_dag.identity.canonical import canonical
 from marin_dag.identity.diff import CodeChanged, shown
 from marin_dag.ledger.records import Records
@@ -32,7 +31,7 @@ def _lines(plan: Plan, planned: PlannedStep, store: Store) -> Iterator[str]:
         compared = planned.compared
         others = f", the nearest of {compared.num_compared}" if compared.num_compared > 1 else ""
         yield f"  compared with the output made {compared.finished} under this name ({short_key(compared.key)}{others})"
-    sources = SourceDiffs(store, sources_of(plan.graph.steps))
+    sources = SourceDiffs(store, plan.graph.steps)
     for reason in planned.reasons:
         yield from (f"  {line}" for line in _reason(plan.graph, step.name, reason, sources))
     yield ""

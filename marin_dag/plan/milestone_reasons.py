@@ -51,7 +51,7 @@ class MilestoneNotRequested:
     pid: int
     since: str
     done: int | None
-    """The attempt's progress at its last heartbeat, in training steps."""
+    """The attempt's progress at its last heartbeat, as a milestone number."""
     takes_requests: bool
     """Whether a running step of this kind can be asked to publish."""
 

@@ -38,7 +38,7 @@ class Continues:
 
 @dataclasses.dataclass(frozen=True)
 class Resumes:
-    """An attempt that was interrupted, or failed, saved its state at a training step."""
+    """An attempt that was interrupted, or failed, saved its state at a milestone number."""
 
     milestone: int
     until: int
@@ -100,7 +100,7 @@ class Running:
     total: int | None = None
     unit: str = ""
     saved: int | None = None
-    """The training step that another attempt would resume at if this one ended now."""
+    """The milestone number that another attempt would resume at if this one ended now."""
     parts: int = 0
     """Its finished shards."""
     is_queued: bool = False

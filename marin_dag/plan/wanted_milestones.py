@@ -1,4 +1,4 @@
-"""Wanted milestones: the training steps that a run must publish for others, and those that it will not publish.
+"""Wanted milestones: those that a run must publish for others, and those that it will not publish.
 
 Wanted are the milestones of the whole graph, whatever part of it is selected: a run that has passed a step never
 returns to it, and another driver may start from there.

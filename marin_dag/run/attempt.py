@@ -33,7 +33,6 @@ from marin_dag.store.prefix import open_store
 from marin_dag.store.redact import redact, remember_secrets, without_known_secrets
 from marin_dag.store.retry import is_transient
 from marin_dag.store.store import explain_os_error, limit_met
-from marin_dag.values.walk import references_in
 
 ItemT = TypeVar("ItemT")
 MappedT = TypeVar("MappedT")
@@ -237,8 +236,7 @@ class AttemptContext:
         config = self._task.config
         if self._kind.continues is not None and self._has_state():
             config = config.model_copy(update={self._kind.continues: None})
-        inputs = {item.key: item.name for _, item in references_in(config) if not item.is_growing}
-        check_input_files(self._records, inputs)
+        check_input_files(self._records, config)
 
     def _has_state(self) -> bool:
         files = [entry.path.removeprefix(f"{self._work}/") for entry in self._store.list(self._work)]

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from marin_dag.errors import UserError
 from marin_dag.graph.resources import Resources
 from marin_dag.graph.step import Step
-from marin_dag.graph.step_sources import sources_of
 from marin_dag.ledger.epoch import LeaseLostError
 from marin_dag.ledger.lease import Held, Lease, Leases
 from marin_dag.ledger.progress import Progress
@@ -115,7 +114,7 @@ class Run:
         if self._frontier.is_finished:
             return 0
         self._provenance = collect_provenance(self._store)
-        SourceArchive(self._store).keep(sources_of(node.step for node in self._unfinished()))
+        SourceArchive(self._store).keep([node.step for node in self._unfinished()])
         with signals_handled(self._on_signal) as install_handlers_again:
             with self._display:
                 self._display.begin([node.step.name for node in self._unfinished()])

@@ -23,7 +23,7 @@ from marin_dag.errors import UserError
 
 HIDDEN = "***"
 OTHER_SECRETS = r"secret|passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|credentials?"
-# Many tokens are no secrets: `num_tokens=12`, `eos_token=2`, `tokenizer: llama`.
+# Many tokens are no secrets: `num_tokens=12`, `eos_token=2`.
 TOKENS = r"(?:(?<![\w-])|--|x-[\w-]{1,40}-|(?:auth|access|api|bearer|refresh|security|session|hf)[_-]?)token"
 SECRET_NAME = rf"(?:{TOKENS}|{OTHER_SECRETS}|signature|(?<=[?&])(?:sig|key))"
 SECRET_FIELD = re.compile(rf"^(?:\w+_)?(?:{OTHER_SECRETS})$|^{TOKENS}$", re.IGNORECASE)

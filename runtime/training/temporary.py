@@ -19,7 +19,7 @@ from runtime.training.checkpoint_files import CheckpointFiles, canonical_json
 
 FOLDER = re.compile(r"step-(\d{10})-epoch-(\d{6})")
 GOOD_MARK = "good.json"
-"""File in the folder of a good checkpoint. Garbage collection keeps such a folder as long as the step's output."""
+"""Default name of the file that marks a good checkpoint; garbage collection keeps its folder as long as the output."""
 KEPT = 2
 """Resume from the first; the second serves if the first is damaged."""
 CONCURRENT_REQUESTS = 16
@@ -42,9 +42,10 @@ class Temporary(NamedTuple):
 class TemporaryCheckpoints:
     """The temporary checkpoints in `folder`, as seen by the attempt with `lease_epoch`."""
 
-    def __init__(self, folder: str, lease_epoch: int) -> None:
+    def __init__(self, folder: str, lease_epoch: int, good_mark: str = GOOD_MARK) -> None:
         self.folder = folder.rstrip("/")
         self.lease_epoch = lease_epoch
+        self._good_mark = good_mark
         self._good: set[str] = set()
         """Folders known to have a mark: a long run has hundreds, and marks are never removed."""
 
@@ -60,7 +61,7 @@ class TemporaryCheckpoints:
         def look(named: tuple[str, int, int]) -> Temporary:
             name, step, lease_epoch = named
             is_complete = files.has(f"{name}/checkpoint/manifest.json")
-            is_good = is_complete and (name in self._good or files.has(f"{name}/{GOOD_MARK}"))
+            is_good = is_complete and (name in self._good or files.has(f"{name}/{self._good_mark}"))
             return Temporary(step, lease_epoch, is_complete, is_good, f"{self.folder}/{name}")
 
         with ThreadPoolExecutor(CONCURRENT_REQUESTS) as pool:
@@ -106,7 +107,9 @@ class TemporaryCheckpoints:
         self._check_epochs([lease_epoch for _, _, lease_epoch in named])
         for folder in reversed([f"{self.folder}/{name}" for name, found, _ in named if found == step]):
             if checkpoint.is_complete(f"{folder}/checkpoint"):
-                CheckpointFiles(folder).write(GOOD_MARK, canonical_json({"good_steps": good_steps}, GOOD_MARK))
+                CheckpointFiles(folder).write(
+                    self._good_mark, canonical_json({"good_steps": good_steps}, self._good_mark)
+                )
                 return True
         return False
 
@@ -127,7 +130,7 @@ class TemporaryCheckpoints:
         dropped = []
         for found in past:
             files = CheckpointFiles(found.folder)
-            if found.folder in kept or (found.is_complete and files.has(GOOD_MARK)):
+            if found.folder in kept or (found.is_complete and files.has(self._good_mark)):
                 continue
             checkpoint.remove(f"{found.folder}/checkpoint")
             files.delete_folder()

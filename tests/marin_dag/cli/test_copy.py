@@ -206,7 +206,7 @@ def test_objects_that_belong_to_outputs_are_copied(bench: Workbench, tmp_path: P
     Requests(store).send(key, "count", "publish", milestone=7)
     store.write(f"work/{key}/events/one.jsonl", b"1")
     store.write(f"work/{key}/shards/x/0.json", b"not an event")
-    store.write(f"told/{'ef' * 32}/x.json", b"of another step")
+    store.write(f"requests/{'ef' * 32}/x.json", b"of another step")
     assert bench("copy", "--to", target.prefix)[0] == 0
     assert Pins(target).all() == Pins(store).all() != []
     assert Records(target).labels()["another-name"] == [key] and Records(target).codes() == records.codes()

@@ -416,8 +416,8 @@ def test_requests_are_kept_as_long_as_the_output(edited: Toy) -> None:
     (webb, web), (kestrel, *_) = labels["text/web"], labels["kestrel"][::-1]
     unmade = "f" * 64
     digests = [webb, web, kestrel.partition("@")[0], unmade, "toy-20260101-000000-abcd"]
-    told = [requests.send(digest, "a step", "save") for digest in digests]
-    requests.reply(told[0], "", "saved")
+    sent = [requests.send(digest, "a step", "save") for digest in digests]
+    requests.reply(sent[0], "", "saved")
     at_work = Leases(store)
     lease = at_work.acquire(unmade, "a step", lambda: None)
     assert isinstance(lease, Lease)
