@@ -15,7 +15,7 @@ from jaxtyping import Array, Key, UInt32
 
 from runtime.model.config import ModelConfig
 from runtime.model.model import Params
-from runtime.model.placement import check_placement, is_spec, parameter_specs, shardings
+from runtime.model.placement import check_placement, parameter_specs, shardings
 from runtime.optim.optimizer import ADAMW, Optimizer
 from runtime.optim.skipping import SkipHistory, empty_history
 
@@ -38,7 +38,7 @@ class TrainState(eqx.Module):
         return 0 if self.history is None else self.history.losses.shape[0]
 
 
-def state_specs(state: TrainState, config: ModelConfig, optimizer: Optimizer = ADAMW) -> TrainState:
+def state_specs(state: TrainState, config: ModelConfig) -> TrainState:
     """Return the tree of `state` with a partition spec for each leaf.
 
     Averages, and trees in the optimizer's state that have the parameters' structure, lie where the parameters do.
@@ -46,13 +46,14 @@ def state_specs(state: TrainState, config: ModelConfig, optimizer: Optimizer = A
     model, everywhere = config.build(), PartitionSpec()
     specs = parameter_specs(model)
     copied = jax.tree.map(lambda _: everywhere, state)
-    placed = optax.tree_map_params(
-        optimizer.build(model),
-        lambda _, spec: spec,
-        state.optimizer,
-        specs,
-        transform_non_params=lambda _: everywhere,
-        is_leaf=is_spec,
+    structure: Any = jax.tree.structure(state.params)
+
+    def is_like_params(node: object) -> bool:
+        return bool(structure == jax.tree.structure(node))
+
+    # Not `optax.tree_map_params`, which makes arrays: a described device has no memory for them.
+    placed = jax.tree.map(
+        lambda node: specs if is_like_params(node) else everywhere, state.optimizer, is_leaf=is_like_params
     )
     averages = dict.fromkeys(state.averages, specs)
     return eqx.tree_at(lambda tree: (tree.params, tree.optimizer, tree.averages), copied, (specs, placed, averages))
@@ -101,7 +102,7 @@ def placed_shapes(
     return jax.tree.map(
         lambda shape, place: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=place),
         shapes,
-        shardings(state_specs(shapes, config, optimizer), mesh),
+        shardings(state_specs(shapes, config), mesh),
     )
 
 
@@ -112,7 +113,7 @@ def _initialization(
     """Return the program that makes the first state; the seed is its argument, so that another one compiles nothing."""
     make = functools.partial(_first_state, config, optimizer, averages=averages, skip_window_steps=skip_window_steps)
     shapes = abstract_state(config, averages=averages, skip_window_steps=skip_window_steps, optimizer=optimizer)
-    return jax.jit(make, out_shardings=shardings(state_specs(shapes, config, optimizer), mesh))
+    return jax.jit(make, out_shardings=shardings(state_specs(shapes, config), mesh))
 
 
 def _root(seed: int) -> Key[Array, ""]:

@@ -193,7 +193,7 @@ def _train_program(device_step: "_DeviceStep", donate: bool) -> Callable:
     mesh, everywhere = device_step.mesh, PartitionSpec()
 
     def program(state: TrainState, tokens: Array, segment_ids: Array, packed: Array, frequencies: Array) -> Any:
-        specs = state_specs(state, device_step.config, device_step.optimizer)
+        specs = state_specs(state, device_step.config)
         mapped = jax.shard_map(
             device_step.take,
             mesh=mesh,
