@@ -1,8 +1,8 @@
 """A training phase on two hosts, then its evaluation, and a driver of both: python gang_of_a_phase.py FOLDER LAST.
 
-LAST is `phase`, or `evaluation`; with `replicas` each host of the phase holds a copy of the parameters. What each host
-is given to train on, and how much it read for that, is written beside the temporary checkpoints. The file FOLDER/dies
-says which host dies at which update, once. Where there is a file FOLDER/tells, the phase is told to save at one step.
+LAST is `phase` or `evaluation`; with `replicas` each host of the phase has a copy of the parameters. The batches of
+each host, and the tokens it read for them, are recorded beside the temporary checkpoints. The file FOLDER/dies names
+the host that dies and its step, once. With a file FOLDER/requests, a request to save is sent at one step.
 """
 
 import functools
@@ -44,7 +44,7 @@ NUM_HOSTS = 2
 UNTIL_STEP = 11
 CHECKPOINT_EVERY_STEPS = 3
 VALIDATE_EVERY_STEPS = 4
-TOLD_AT_STEP = 5
+REQUESTED_AT_STEP = 5
 """ "save", where there is no reason to but that."""
 NUM_WINDOWS = 16 + 1
 """Of held-out text: a batch of two hosts, and one of a single window."""
@@ -62,7 +62,7 @@ def text(config: TextConfig, context: StepContext) -> TokenizeResult:
 
 
 def killed_at(folder: Path, host: int) -> int | None:
-    """The update at which this host is to die, if it is; the order holds once."""
+    """Return the step at which this host has to die, if any; the file works once."""
     try:
         who, update = map(int, (folder / "dies").read_text().split())
     except FileNotFoundError:
@@ -73,15 +73,15 @@ def killed_at(folder: Path, host: int) -> int | None:
 def build_recorded(
     build: Callable, log: Path, orders: Path, context: StepContext, *arguments: Any, **keywords: Any
 ) -> Callable:
-    """The train step; the rows that this host gives to each update are written down before it."""
+    """Return the train step, which first logs the digest of this host's rows of each batch."""
     host = context.host.index
     take, updates, dies_at = build(*arguments, **keywords), itertools.count(), killed_at(orders, host)
 
     def recorded(state: Any, tokens: Any, segment_ids: Any, told: Any) -> Any:
         update = next(updates)
-        if host == 0 and update == TOLD_AT_STEP - 1 and (orders / "tells").exists():
+        if host == 0 and update == REQUESTED_AT_STEP - 1 and (orders / "requests").exists():
             Requests(open_store(f"{orders}/runs")).send(context.digest, context.name, "save")
-            while not context.requests():  # heard now, it becomes an order before the next update
+            while not context.requests():  # read now, so that it is decided before the next step
                 time.sleep(0.01)
         if update == dies_at:
             (orders / "dies").rename(orders / "died")
@@ -97,7 +97,7 @@ def build_recorded(
 
 @step(resources=Cpu(1, num_hosts=NUM_HOSTS), continues="start")
 def recorded_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseResult:
-    """The train phase itself, watched."""
+    """Run the train phase with records of its batches."""
     seen = Path(context.work_path) / "seen"
     seen.mkdir(exist_ok=True)
     host, log = context.host.index, seen / f"{context.attempt}.host{context.host.index}"
@@ -119,14 +119,14 @@ def recorded_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhase
 
 
 def evaluation_on(phase: Any, cache: Any, words: Any) -> EmaEvalConfig:
-    """Three domains of seven windows: five batches of two hosts across their borders, and one of a single window."""
+    """Return an evaluation of three domains of seven windows: five batches across domains, and one of one window."""
     caches, tokens = {"books": words, "code": cache, "web": words}, 7 * SEQUENCE_LENGTH
     return EmaEvalConfig(phase=phase, caches=caches, max_tokens_per_domain=tokens, windows_per_batch=3)
 
 
 @step(resources=Cpu(1, num_hosts=NUM_HOSTS))
 def counted_evaluation(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
-    """The evaluation itself; how many tokens each host reads is written down."""
+    """Run the evaluation with a record of the tokens that each host reads."""
     read_all, counts = TokenCache.read_spans, []
 
     def counted(cache: TokenCache, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -29,7 +29,7 @@ from tests.steps.gang_of_a_phase import (
     CHECKPOINT_EVERY_STEPS,
     NUM_HOSTS,
     NUM_WINDOWS,
-    TOLD_AT_STEP,
+    REQUESTED_AT_STEP,
     UNTIL_STEP,
     VALIDATE_EVERY_STEPS,
     config_on,
@@ -60,7 +60,7 @@ def drive(cluster: RayNodes, folder: Path, last: str = "phase") -> str:
 def undisturbed(cluster: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """And told to save while it runs, which changes nothing of what it commits."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    (folder / "tells").touch()
+    (folder / "requests").touch()
     drive(cluster, folder)
     return folder
 
@@ -137,7 +137,7 @@ def test_both_hosts_of_a_gang_carry_out_a_request_at_the_same_step(undisturbed: 
     first, second = sorted((work_of(undisturbed) / "events").iterdir(), key=lambda path: ".host1." in path.name)
     logs = [read_events(str(path)) for path in (first, second)]
     saved = [[event["step"] for event in log if event["event"] == "checkpoint"] for log in logs]
-    assert saved[0] == saved[1] and TOLD_AT_STEP in saved[0]
+    assert saved[0] == saved[1] and REQUESTED_AT_STEP in saved[0]
     assert [len([event for event in log if event["event"] == "request"]) for log in logs] == [1, 0]
 
 
