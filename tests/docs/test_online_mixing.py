@@ -8,7 +8,7 @@ from typing import get_args
 
 from pydantic import TypeAdapter
 
-from pipelines.online_mixing import MODEL, POLICIES, SEEDS, STEPS
+from pipelines.online_mixing import MODEL, STEPS
 from pipelines.scales import LAPTOP
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.policies import MixingPolicy
@@ -38,4 +38,3 @@ def test_the_size_of_the_experiment_is_that_of_its_pipeline_and_the_laptop_s():
     assert LAPTOP.model == MODEL
     assert f"{STEPS} steps of {batch} sequences of {length} tokens" in text
     assert f"{STEPS * batch * length / 1e6:.2f} million tokens a run" in text
-    assert f"{len(POLICIES) * len(SEEDS)} runs" in text
