@@ -302,7 +302,7 @@ def test_a_skip_rule_that_would_never_have_seen_enough_is_warned_of(tmp_path, ph
     mixture = MixtureSchedule((MixtureSegment(0, shares), MixtureSegment(2, shares)))
     rule = SkipRule(window_steps=8, sigma=6.0, warmup_steps=warmup_steps, max_consecutive=3)
     Trajectory(tmp_path, "e" * 64).run(until(phase, 8, skip=rule, mixture=mixture))
-    assert ("the longest has 6 updates, and skip.warmup_steps is 6" in caplog.text) is warns
+    assert ((6, 6) in [record.args for record in caplog.records]) is warns
 
 
 @pytest.mark.parametrize("is_one_phase", [True, False])
