@@ -26,7 +26,7 @@ STAGE_OF_KIND = {
 }
 RESULT_KINDS = (ema_eval, hf_export, lm_eval)
 COMMAND = "python RECIPE.py"
-"""How a report names the recipe's own file where nobody gave its path."""
+"""How a report names the recipe's own file whose path is not given."""
 
 
 def report_on(

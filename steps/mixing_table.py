@@ -25,11 +25,11 @@ class MixingTableConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 class PolicyFigure(BaseModel, frozen=True, extra="forbid"):
-    """One figure of one policy over the seeds."""
+    """A figure of a policy over the seeds."""
 
     mean: float
     standard_error: float | None
-    """Of the mean over seeds; None for a single seed."""
+    """Standard error of the mean over seeds; None for a single seed."""
     against_baseline: float
     """Mean over seeds of the difference to the baseline's run with the same seed."""
     against_baseline_error: float | None
@@ -40,11 +40,11 @@ class MixingTableResult(BaseModel, frozen=True, extra="forbid"):
 
     table: str
     mean_of_sources: dict[str, PolicyFigure]
-    """By policy; each source counts the same."""
+    """Figures by policy; each source counts the same."""
     mean_by_prior: dict[str, PolicyFigure]
-    """By policy; each source counts by its written share."""
+    """Figures by policy; each source counts by its written share."""
     by_source: dict[str, dict[str, PolicyFigure]]
-    """By source, then policy."""
+    """Figures by source, then policy."""
     shares: dict[str, dict[str, float]]
     """Share of all drawn sequences by source, then policy; mean over seeds."""
 

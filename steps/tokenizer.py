@@ -9,7 +9,7 @@ class TokenizerResult(BaseModel, frozen=True, extra="forbid"):
     tokenizer: str
     """Path of `tokenizer.json`, relative to the step's output."""
     vocab_size: int
-    """One more than the largest id, special tokens included."""
+    """The largest id plus one, special tokens included."""
     eos_token_id: int
     """Closes every document."""
     bos_token_id: int | None

@@ -25,7 +25,7 @@ NEAREST_SPECIALS = 5
 
 class TrainTokenizerConfig(BaseModel, frozen=True, extra="forbid"):
     documents: dict[str, Input[DocumentsResult]] = Field(min_length=1)
-    """By source; the names decide the order in which sources are read."""
+    """Documents by source; the names decide the order in which sources are read."""
     vocab_size: int = Field(ge=258)
     """Includes the two special tokens and the 256 bytes."""
     bytes_per_source: int = Field(default=2 << 20, ge=1)

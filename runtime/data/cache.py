@@ -73,7 +73,7 @@ class TokenFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardRecord:
-    """One shard in the manifest."""
+    """A shard in the manifest."""
 
     path: str
     """Relative to the cache's folder; may lead out of it and back into the same output."""

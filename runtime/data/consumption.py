@@ -59,7 +59,7 @@ class SourceUse:
 
 @dataclass(frozen=True)
 class MixtureFinding:
-    """One problem of one source of a mixture."""
+    """A problem of a source of a mixture."""
 
     kind: Literal["no_cache", "too_small", "never_drawn", "over_epochs"]
     source: str

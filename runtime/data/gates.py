@@ -89,7 +89,7 @@ class ShardWritten:
 
 @dataclass(frozen=True)
 class GateFinding:
-    """One gate that a cache fails."""
+    """A gate that a cache fails."""
 
     gate: str
     """Name of the limit, or of the rule that has none."""

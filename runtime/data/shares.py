@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 WHOLE = 1 << 60
-"""One sequence, in units of a share: over 10**15 sequences the rounding of a share stays below one."""
+"""A sequence in units of a share: over 10**15 sequences the rounding of a share stays below one."""
 
 
 def apportioned(weights: Mapping[str, float | Fraction], total: int = WHOLE) -> dict[str, int]:

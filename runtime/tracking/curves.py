@@ -48,7 +48,7 @@ class Curves(NamedTuple):
     step: Int64[np.ndarray, "updates"]
     """Finished updates since the start of the run, including this one."""
     figures: dict[str, Float64[np.ndarray, "updates"]]
-    """By name, such as `train/loss` or `loss_by_source/web`; NaN where an update has none."""
+    """Curves by name, such as `train/loss` or `loss_by_source/web`; NaN where an update has none."""
     sparse: SparseCurves = SparseCurves([], {})
 
     def rows(self) -> Iterator[tuple[int, dict[str, float]]]:

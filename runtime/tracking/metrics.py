@@ -18,7 +18,7 @@ from runtime.tables.parquet_bytes import (
 
 
 class MetricsRow(NamedTuple):
-    """One finished update. Times are in the event log: they differ between equal runs.
+    """A finished training step. Times are in the event log: they differ between equal runs.
 
     A new field comes last and has a default, its value for updates of an older version.
     """

@@ -21,7 +21,7 @@ DIGITS = 4
 """Digits of a norm in the event log, most of which is norms."""
 
 PartNorms = Float32[np.ndarray, "measured parts"]
-"""In the order of `MEASURED` and of `part_names`."""
+"""Norms in the order of `MEASURED` and of `part_names`."""
 
 
 class Tensor(NamedTuple):

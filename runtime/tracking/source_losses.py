@@ -26,7 +26,7 @@ from runtime.tables.parquet_bytes import (
 
 
 class SourceLosses(NamedTuple):
-    """One source in one finished update."""
+    """A source in a finished training step."""
 
     step: int
     """Finished updates, including this one."""

@@ -13,7 +13,7 @@ PAGE_FILE = "stalls.html"
 
 @dataclasses.dataclass(frozen=True)
 class Stall:
-    """One wait of more than a second."""
+    """A wait of more than a second."""
 
     step: int
     """Updates finished before it."""
@@ -34,7 +34,7 @@ class DataStalls:
     by_cause: Mapping[str, float]
     """Seconds; causes of less than a millisecond are left out."""
     stalls: tuple[Stall, ...]
-    """In the order in which they happened."""
+    """Stalls in order of time."""
 
     @property
     def share(self) -> float:

@@ -34,7 +34,7 @@ class Seen(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """One finished update, as a policy learns from it."""
+    """A finished training step, as a policy learns from it."""
 
     number: int
     """Counts from 1 since the policy began."""
