@@ -61,7 +61,7 @@ LONGEST_FILES = (
     "tests/runtime/parallel/test_eight_devices.py",
     "tests/infra/test_slurm.py",
 )
-"""Begun first: each is one worker's, and while the last of them ran to its end the other workers had nothing to do."""
+"""Started first: each runs on one worker, and the other workers would wait for it at the end."""
 TOGETHER = {
     # On the cluster of `ray_cluster`: which takes seconds of processor time to start, and more while it is there.
     "a Ray cluster": (
