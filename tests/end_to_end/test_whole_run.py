@@ -44,7 +44,9 @@ def test_the_whole_run_makes_each_output_once_and_shows_where_the_results_are(re
     }  # fmt: skip
     assert reference.ended.errors == ""
     assert re.search(r"deeper_starling: \d\.\d{3} bits per byte .* after [\d,]+ tokens", reference.ended.output)
-    assert re.search(r"deeper_starling: lm-eval mean accuracy 0\.\d{3} over 2 tasks; guessing gives 0\.250", reference.ended.output)
+    assert re.search(
+        r"deeper_starling: lm-eval mean accuracy 0\.\d{3} over 2 tasks; guessing gives 0\.250", reference.ended.output
+    )
     assert set(RESULTS) - set(graph.names) == {"report/forks"}, "which comes with the first fork"
     for name, shown in RESULTS.items():
         if name not in graph:

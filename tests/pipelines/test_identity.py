@@ -46,7 +46,8 @@ def arguments(pipeline: str, corpus: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     module.add_arguments(parser)
     argv = {"laptop": [], "web_corpus": [], "8b": ["--scale", "8b"]}
-    return argparse.Namespace(build=module.build, **vars(parser.parse_args(argv.get(pipeline, ["--corpus", corpus]))))
+    own = vars(parser.parse_args(argv.get(pipeline, ["--corpus", corpus])))
+    return argparse.Namespace(build=module.build, compile=False, json=False, **own)
 
 
 def digests_of(parsed: argparse.Namespace) -> dict[str, str]:

@@ -7,19 +7,8 @@ from pipelines.picture_file import DRAWING, PAGE, check_writable, kind_of, write
 from tests.catalogue import expect_error
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("timeline.gif", r"--plot .*timeline\.gif: \.gif is no kind of picture; end it in \.html or \.svg"),
-        ("timeline", r"no ending is no kind of picture"),
-        ("no/folder/timeline.svg", r"there is no folder .*no/folder; make it"),
-        ("timeline.htm.gz", r"\.gz is no kind of picture"),
-        ("taken.svg", r"it cannot be written; name another file"),
-    ],
-)
-def test_a_picture_that_cannot_be_drawn_there_is_refused_before_it_is_worked_out(
-    tmp_path: Path, name: str, message: str
-):
+@pytest.mark.parametrize("name", ["timeline.gif", "timeline", "no/folder/timeline.svg", "timeline.htm.gz", "taken.svg"])
+def test_a_picture_that_cannot_be_drawn_there_is_refused_before_it_is_worked_out(tmp_path: Path, name: str):
     (tmp_path / "taken.svg").mkdir()
     with expect_error(UserError):
         check_writable("--plot", str(tmp_path / name), (PAGE, DRAWING))

@@ -30,7 +30,7 @@ def test_a_phase_that_starts_before_its_decay_hears_how_long_the_rate_stands_sti
     early = laptop["starling"].fork("early", start=laptop["phoenix"].at(step=1100))
     ((text, cure),) = said_of(early)
     assert text == (
-        "its decay begins at step 1,201 and the phase at 1,100: the rate stays at 5.1e-3 for its first 101 updates"
+        "its decay starts at step 1,201 and the phase at 1,100: the rate stays at 5.1e-3 for its first 101 updates"
     )
     assert cure == {"learning_rate.start_step": "1100", "until_step": "1200"}
     assert early.config.learning_rate(1200) == early.config.learning_rate(1100) > early.config.learning_rate(1202)
@@ -59,7 +59,7 @@ def test_a_decay_that_is_longer_or_shorter_than_its_phase_is_said_to_be(laptop):
 
 def test_a_phase_that_starts_within_a_decay_hears_how_far_that_is_unless_it_goes_on_with_it(laptop):
     late = laptop["phoenix"].at(step=1150).then("late", learning_rate=laptop["jellyfish"].config.learning_rate)
-    assert said_of(late)[0][0] == "its decay begins at step 841 and the phase at 1,150, after all 80 steps"
+    assert said_of(late)[0][0] == "its decay starts at step 841 and the phase at 1,150, after all 80 steps"
     half = laptop["starling"].fork("half", until_step=1251)
     rest = half.then("rest", until_step=1301)
     assert rate_remarks(legs_in(phases_in([rest]))) == {}
@@ -77,5 +77,5 @@ def test_the_timeline_says_where_a_decay_begins_and_what_is_odd_about_it(laptop)
     early = laptop["starling"].fork("early", start=laptop["phoenix"].at(step=1100))
     said = render(phases_in([early]), {}, names=("early",)).splitlines()
     assert "  ~ learning_rate     ->  linear 5.1e-3 → 1.5e-3 over 100 steps from step 1,201" in said
-    (note,) = [index for index, line in enumerate(said) if line.startswith("  note           its decay begins at step")]
+    (note,) = [index for index, line in enumerate(said) if line.startswith("  note           its decay starts at step")]
     assert said[note + 1].split(": ")[1] == "--set early.learning_rate.start_step=1100 --set early.until_step=1200"

@@ -522,7 +522,7 @@ def test_a_step_may_have_the_name_of_a_command(tmp_path: Path, capsys: pytest.Ca
     next((tmp_path / "runs").rglob("text.txt")).unlink()
     argv += ["--copy-to", str(tmp_path / "copies")]
     assert main(lambda parsed: steps, name="toy", argv=argv) == 1
-    (line, _) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("first: "))
+    line, *_ = (line for line in capsys.readouterr().err.splitlines() if line.startswith("first: "))
     assert line.endswith(f"--force show --until show {' '.join(argv)}"), "a run takes --copy-to, and `show` does not"
 
 
