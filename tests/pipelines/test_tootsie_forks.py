@@ -82,7 +82,7 @@ def test_before_anything_is_trained_a_fork_may_start_anywhere_on_the_way(
 ):
     assert call(tmp_path, *from_phoenix("x", 1099)) == 0
     said = capsys.readouterr().out
-    note = "its decay begins at step 1,201 and the phase at 1,099: the rate stays at 5.1e-3 for its first 102 updates"
+    note = "its decay starts at step 1,201 and the phase at 1,099: the rate stays at 5.1e-3 for its first 102 updates"
     cure = "--set learning_rate.start_step=1099 --set until_step=1199"
     assert note in said and cure in said
     assert call(tmp_path, "--dry-run", "--until", "x") == 2

@@ -40,12 +40,9 @@ def test_a_long_compile_is_told_while_it_goes_on_and_when_it_has_ended(context, 
     update = AnnouncedCompile(compiling, "its update", context)
     assert [update(number, more=1) for number in range(3)] == [1, 2, 3]
     (during, first), (after, second) = context.remarks
-    assert first.startswith("its update compiles, for 0 s so far") and during < returned[0]
-    assert second == "its update is compiled: it took 0 s" and after > returned[0]
-    assert caplog.messages[0].startswith("compiling its update") and caplog.messages[1].startswith(
-        "compiled its update"
-    )
-    assert len(caplog.messages) == 2, "of the first call alone"
+    assert during < returned[0] < after
+    assert "still compiling its update" in first and "compiled its update" in second
+    assert len(caplog.messages) == 2, "only the first call compiles"
 
 
 def test_a_short_compile_and_one_that_fails_are_no_warning(context, monkeypatch, caplog) -> None:

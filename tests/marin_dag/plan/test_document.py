@@ -112,8 +112,6 @@ def test_a_missing_copy_has_exit_code_2(bench: Workbench, tmp_path: Path) -> Non
         "prefix": place,
         "num_outputs": 6,
         "num_left": 6,
-        "size_in_bytes": 7,
-        "num_certified_left": 0,
     }
     assert [command["what"] for command in plan["commands"]] == ["copy them"]
     assert f"--copy-to {place}" in plan["commands"][0]["command"]

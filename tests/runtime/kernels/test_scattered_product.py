@@ -63,7 +63,7 @@ def test_a_run_begins_where_the_devices_sum_right_and_is_refused_where_they_do_n
     assert errors.pop("as it is") == ""
     assert set(errors) == {"the part of another, after a right one", "without one device"}
     for message in errors.values():
-        assert "along data_x of the mesh" in message and "sums are not those of the compiler's" in message
+        assert "along data_x of the mesh" in message and "gradients would be wrong" in message
 
 
 def test_the_8b_takes_the_largest_blocks_and_more_tokens_smaller_ones() -> None:
