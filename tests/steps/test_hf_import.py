@@ -227,16 +227,11 @@ def test_a_model_that_the_recipe_says_otherwise_is_refused_field_by_field_with_w
     with pytest.raises(InteropError) as refused:
         imported(folder, model=said, rope=LLAMA3_ROPE)
     first, *lines, cure = str(refused.value).splitlines()
-    assert first.endswith("config.json: these weights are of another model than the recipe says:")
-    assert lines == [
-        "  model.intermediate_size is 128, and there 96: write intermediate_size=96",
-        "  model.rms_norm_eps is 1e-06, and there 1e-05: write rms_norm_eps=1e-05",
-        "  rope.rope_theta is 500000.0, and there 10000.0: write rope_theta=10000.0",
-        f"  rope.scaling is {LLAMA3_ROPE.scaling!r}, and there None: write scaling=None",
-    ]
-    before, line, after = cure.split("`")
-    assert (before, after) == ("Write the same in each phase that starts from this import: ", "")
-    phase = with_options(phase_on(model=said, rope=LLAMA3_ROPE), shlex.split(line), "PHASE").config
+    assert first.endswith("config.json: these weights are of another model than the recipe's:")
+    fields = [line.split()[0] for line in lines]
+    assert fields == ["model.intermediate_size", "model.rms_norm_eps", "rope.rope_theta", "rope.scaling"]
+    options = shlex.split(cure[cure.index("--set") :])
+    phase = with_options(phase_on(model=said, rope=LLAMA3_ROPE), options, "PHASE").config
     assert (phase.model, phase.rope) == (CONFIG, LLAMA2_ROPE)
 
 
@@ -244,9 +239,7 @@ def test_a_phase_is_told_to_write_no_more_than_what_the_recipe_says_otherwise(tm
     folder = write_folder(tmp_path / "folder")
     with pytest.raises(InteropError) as refused:
         imported(folder, model=dataclasses.replace(CONFIG, rms_norm_eps=1e-6))
-    assert str(refused.value).splitlines()[-1] == (
-        "Write the same in each phase that starts from this import: `--set PHASE.model.rms_norm_eps=1e-05`"
-    )
+    assert str(refused.value).splitlines()[-1].endswith(": --set PHASE.model.rms_norm_eps=1e-05")
 
 
 def test_a_rope_that_is_right_is_not_refused_beside_a_context_that_is_wrong(tmp_path, imported):
@@ -256,7 +249,7 @@ def test_a_rope_that_is_right_is_not_refused_beside_a_context_that_is_wrong(tmp_
     with pytest.raises(InteropError) as refused:
         imported(folder, model=said, rope=LLAMA3_ROPE)
     (line,) = [line for line in str(refused.value).splitlines() if line.startswith("  ")]
-    assert line.startswith("  model.max_position_embeddings is 64, and there ")
+    assert line.startswith("  model.max_position_embeddings is 64 in the recipe")
 
 
 def test_a_tokenizer_whose_ids_mean_other_text_is_refused_and_one_that_only_adds_another_beginning_is_not(

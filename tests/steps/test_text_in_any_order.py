@@ -7,6 +7,7 @@ import random
 import pytest
 
 from marin_dag.graph.inputs import Input
+from marin_dag.graph.output_ref import OutputRef
 from marin_dag.values.fields import markers
 from tests.steps import text_chain
 
@@ -64,7 +65,7 @@ def bound(config, inputs):
     """Return a config with the outputs of other steps, bound as the engine does."""
 
     def of(value):
-        if isinstance(value, Input):
+        if isinstance(value, OutputRef):
             return inputs[value.step.digest]
         return tuple(map(of, value)) if isinstance(value, tuple) else value
 

@@ -8,6 +8,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,11 +84,16 @@ def result_of(names: list[str], sizes: list[ShardSize]) -> DocumentsResult:
     )
 
 
+def with_result(read: Input[Any], result: Any, path: str | None = None) -> Input[Any]:
+    """Return an input with another result, and with another path where one is given."""
+    return Input(name=read.name, digest=read.digest, path=path or read.path, result=result)
+
+
 def with_one_more(documents: Input[DocumentsResult], shard: int) -> Input[DocumentsResult]:
     """Return the same files, counted with one document too many."""
     sizes = list(documents.result.shard_sizes)
     sizes[shard] = sizes[shard].model_copy(update={"num_documents": sizes[shard].num_documents + 1})
-    return documents.bound(path=documents.path, result=result_of(list(documents.result.shards), sizes))
+    return with_result(documents, result=result_of(list(documents.result.shards), sizes))
 
 
 class Context(SimpleNamespace):
@@ -204,7 +210,7 @@ def test_documents_without_the_bos_of_the_tokenizer_are_refused(tmp_path, docume
     size = with_bos.get_vocab_size()
     digest = hashlib.sha256((tmp_path / "tokenizer.json").read_bytes()).hexdigest()
     changes = {"vocab_size": size, "bos_token_id": size - 1, "digest": digest}
-    opened = tokenizer.bound(path=str(tmp_path), result=tokenizer.result.model_copy(update=changes))
+    opened = with_result(tokenizer, result=tokenizer.result.model_copy(update=changes), path=str(tmp_path))
     found = run(tmp_path / "out", documents, opened)
     assert TokenCache.open(str(tmp_path / "out" / found.train)).read(0, 1)[0] == size - 1
     write = FlatArrayWriter.append
@@ -265,13 +271,13 @@ def test_the_split_depends_on_the_text_and_has_the_given_share():
 def test_a_changed_tokenizer_file_is_refused(tmp_path, documents, tokenizer):
     wrong = tokenizer.result.model_copy(update={"digest": "0" * 64})
     with expect_error(TokenizerMismatchError):
-        run(tmp_path / "out", documents, tokenizer.bound(path=tokenizer.path, result=wrong))
+        run(tmp_path / "out", documents, with_result(tokenizer, result=wrong))
 
 
 def test_another_vocabulary_than_the_file_is_refused(tmp_path, documents, tokenizer):
     wrong = tokenizer.result.model_copy(update={"vocab_size": 401})
     with expect_error(TokenizerMismatchError):
-        run(tmp_path / "out", documents, tokenizer.bound(path=tokenizer.path, result=wrong))
+        run(tmp_path / "out", documents, with_result(tokenizer, result=wrong))
 
 
 def test_a_cache_records_its_documents_and_its_tokenizer(tmp_path, documents, tokenizer):
@@ -305,7 +311,7 @@ def test_no_block_with_lost_documents_is_published_nor_any_after_it(tmp_path, to
 def test_documents_without_counted_shards_are_refused(tmp_path, documents, tokenizer):
     uncounted = documents.result.model_copy(update={"shard_sizes": ()})
     with expect_error(UserError):
-        run(tmp_path / "out", documents.bound(path=documents.path, result=uncounted), tokenizer)
+        run(tmp_path / "out", with_result(documents, result=uncounted), tokenizer)
 
 
 def test_the_recipe_sets_the_limits_of_the_gates(tmp_path, documents, tokenizer):
