@@ -16,7 +16,7 @@ BLOCK = re.compile(r"```(python|console|text)\n(.*?)```", re.DOTALL)
 SHOWN_FOLDER = "/home/me/work"
 VARYING = (
     (re.compile(r"\b\d+(\.\d+)?e?[+-]?\d* ?([kMGT]?B|s|min|h|seconds)\b"), "<amount>"),
-    (re.compile(r"\b\d\d:\d\d:\d\d\b"), "<time>"),
+    (re.compile(r"\b(\d{4}-\d\d-\d\dT)?\d\d:\d\d:\d\d\b"), "<time>"),
     (re.compile(r"\b\d{8}-\d{6}-[0-9a-f]{8}\b"), "<attempt>"),
     (re.compile(r"\b\d+\.\d+\b"), "<number>"),
     (re.compile(r"\b(?=[0-9a-f]*\d)[0-9a-f]{8}\b"), "<digest>"),
