@@ -25,6 +25,7 @@ VARYING = (
     (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00)?"), "<time>"),
     (re.compile(r"\bpid \d+"), "pid <pid>"),
     (re.compile(r"(127\.0\.0\.1|localhost):\d+"), r"\1:<port>"),
+    (re.compile(r"( \[http_response_(body|code)='([^'\\]|\\.)*'\])+"), " [<response>]"),
     (re.compile(r"0x[0-9a-f]{6,}"), "<address>"),
     (re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,64}\b"), "<hex>"),
 )

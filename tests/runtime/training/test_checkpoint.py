@@ -496,7 +496,7 @@ def test_an_error_of_unknown_kind_is_not_told_as_torn_and_bytes_that_are_too_few
     path = f"{bucket}/checkpoint"
     checkpoint.save(path, state_on(2), {"step": 5}).wait()
     gcs_server.add_fault(Fault("short", where="mu.embed/c.*media", count=1))
-    with expect_error(TornCheckpointError):
+    with pytest.raises(TornCheckpointError):  # which chunk is cut short depends on which is read first
         checkpoint.load(path, state_on(2))
     failed: concurrent.futures.Future = concurrent.futures.Future()
     failed.set_exception(ValueError("INTERNAL: a thread was lost"))

@@ -60,9 +60,9 @@ def test_a_listing_takes_two_requests_for_each_checkpoint_at_most(filled: str, g
 
 
 def test_a_bucket_that_refuses_is_an_error_and_not_an_empty_one(filled: str, gcs_server: GcsServerProcess):
-    """Else a run whose credentials have expired would begin anew, and delete what was certified."""
+    """Else a run whose credentials have expired would start again, and delete the good checkpoints."""
     temporary = TemporaryCheckpoints(filled, lease_epoch=2)
-    gcs_server.add_fault(Fault("status", where="manifest|certified", status=403))
+    gcs_server.add_fault(Fault("status", where="manifest|good", status=403))
     try:
         with expect_error(OSError):
             temporary.newest(30)
