@@ -13,15 +13,14 @@ tootsie: .venv/ready
 	@echo "running the flagship at laptop scale: 6 to 8 minutes on two cores the first time, seconds when all is done"
 	@.venv/bin/python pipelines/tootsie.py
 
-# Three workers for two cores: a quarter of the time a worker waits for Ray or for a process that it has killed. In which
-# order the files are begun tests/conftest.py says.
+# Three workers for two cores: a worker waits a quarter of its time for Ray or for a process that it has killed.
+# tests/conftest.py sets the order of the files.
 test: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
 	@echo "running ruff, mypy and pytest: 15 to 20 minutes on two cores"
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
-	@# Types are checked on one core; on the other one: some hundred processes import what is under test, which is compiled
-	@# once, also where Python is told to write no bytecode, and so are its assert statements, which each worker else
-	@# rewrites; what cannot be imported is reported by the run itself.
+	@# mypy takes one core. The other one compiles the code once for the hundred processes that import it, and rewrites the
+	@# tests' assert statements once for all workers. The run itself reports what cannot be imported.
 	.venv/bin/mypy & mypy=$$!; trap 'kill $$mypy; exit 130' INT TERM; \
 	.venv/bin/python -m compileall -q marin_dag runtime steps pipelines tests; compiled=$$?; \
 	env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m pytest --collect-only > /dev/null; \
@@ -31,7 +30,7 @@ test: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
 .venv/ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; run: make PYTHON=python3.12 tootsie")'
 	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
-	@echo "installing $$(grep -c == requirements.lock) packages into .venv: about 2 minutes, and silent until it is done"
+	@echo "installing $$(grep -c == requirements.lock) packages into .venv: about 2 minutes, with no output until it is done"
 	@.venv/bin/python $(PIP_LOCKED) -r requirements.lock
 	@# A relative path: a clone that is moved or copied takes its own code along.
 	@.venv/bin/python -c 'import os, pathlib, sysconfig; libraries = sysconfig.get_path("purelib"); pathlib.Path(libraries, "marin_dag.pth").write_text(os.path.relpath(".", libraries) + "\n")'
@@ -39,14 +38,13 @@ test: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
 
 # torch is outside the lock: it is a reference to compare with, and its CPU build has a hash of its own.
 .venv/test-ready: .venv/ready requirements-test.lock
-	@echo "installing what the tests need, torch among it: about 3 minutes, and silent until it is done"
+	@echo "installing the packages of the tests, torch among them: about 3 minutes, with no output until it is done"
 	@.venv/bin/python $(PIP_LOCKED) -r requirements-test.lock
 	@.venv/bin/python $(PIP) $(TORCH)
 	@touch $@
 
-# Each prints its figure and the peer's, and exits with 1 if its claim does not hold; all are run, whatever one says. The
-# peers live in an environment of their own. Two want a GPU, and the two that compile want a compiler; these are run by
-# themselves, as their first lines say.
+# Each prints its figure and the peer's, and exits with 1 if its claim does not hold; a failure does not end the others.
+# The peers have their own environment. Two need a GPU and two a compiler: run these by hand, as their first lines say.
 benchmarks: .venv/test-ready .venv-peers/ready
 	@failed=; for file in $$(grep -l '^    conclude(' benchmarks/*.py | grep -v -e _on_gpu -e compile_); do \
 		echo "== $$file"; .venv/bin/python $$file || failed="$$failed $$file"; \

@@ -55,7 +55,7 @@ def _types_of(values: tuple[object, ...]) -> frozenset[tuple[type, Aspect]]:
 def value_types(value: Any) -> set[tuple[type, Aspect]]:
     """Return the classes whose methods a step can call on its config: those of values, and of the results of inputs.
 
-    Values of `Runtime` fields are left out. They are execution, and another one must not move the fingerprint.
+    Values of `Runtime` fields are omitted: they are execution, and a change of them must not change the fingerprint.
     """
     found: set[tuple[type, Aspect]] = set()
     _add_types(value, found)

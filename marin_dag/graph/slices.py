@@ -1,7 +1,7 @@
 """TPU slices by their public names: hosts, chips and topology of each.
 
 A name counts TensorCores on v4 and v5p (two per chip), and chips on v5e and v6e. Each size has the topology that Google
-Cloud gives by default. A v4 larger than v4-2048 is left out, since Ray cannot reserve it.
+Cloud gives by default. Slices above v4-2048 are absent: Ray cannot reserve them.
 """
 
 from typing import NamedTuple
