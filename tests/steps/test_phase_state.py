@@ -34,7 +34,7 @@ def phase(tmp_path_factory: pytest.TempPathFactory) -> TrainPhaseConfig:
 
 
 def damage_a_chunk(folder: str) -> None:
-    next(Path(folder, "checkpoint/arrays").glob("*mu.*/c*")).write_bytes(b"")
+    min(Path(folder, "checkpoint/arrays").glob("*mu.*/c*")).write_bytes(b"")
 
 
 def test_only_a_torn_temporary_checkpoint_may_be_deleted(tmp_path, phase):
@@ -75,7 +75,7 @@ def test_a_torn_checkpoint_of_the_phase_before_names_the_step_to_rerun(tmp_path,
     before.run(phase.model_copy(update={"until_step": 4}))
     damage_a_chunk(before.records[4][0])
     following = before if is_of_own_trajectory else Trajectory(tmp_path / "following", "f" * 64)
-    with pytest.raises(DamagedInputError) as told:  # which leaf is damaged depends on the order of the folder
+    with expect_error(DamagedInputError) as told:
         following.run(phase.model_copy(update={"start": before.at(4), "until_step": 6}))
     assert told.value.steps_to_force == ("a phase",)
 
