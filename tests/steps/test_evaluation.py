@@ -282,7 +282,7 @@ def test_asking_for_an_average_that_is_not_there_is_refused(tmp_path, tokenizer)
 
 def test_a_torn_checkpoint_is_not_exported(tmp_path, tokenizer):
     torn = a_phase(tmp_path / "phase")
-    victim = next(path for path in Path(torn.path).rglob("c.*") if "averages.averaged" in str(path))
+    victim = min(path for path in Path(torn.path).rglob("c.*") if "averages.averaged" in str(path))
     victim.write_bytes(victim.read_bytes()[:-1])
     with expect_error(CheckpointError):
         export(tmp_path / "step", torn, tokenizer)
