@@ -290,9 +290,7 @@ class Run:
     def _take(self, outcome: Outcome) -> None:
         node = self._nodes[outcome.task.key]
         if outcome.status == "done":
-            if node.num_attempts > 1:
-                self.on_started(outcome.task.key)  # shows that this was another attempt
-            self._note_start(node)
+            self.on_started(outcome.task.key)  # the outcome of a short step arrives before its start
             self._release_later(node)
             self._done(node, outcome.detail)
             return
