@@ -21,7 +21,6 @@ STAGE_OF_KIND = {
     "extract": "extract",
     "filter_documents": "filter",
     "dedup": "dedup",
-    "dedup_spans": "dedup spans",
     "decontaminate": "decontaminate",
 }
 RESULT_KINDS = (ema_eval, hf_export, lm_eval)

@@ -5,7 +5,7 @@
     python pipelines/web_corpus.py --warc DIR --evals DIR       your WARC files and your evaluation sets
 
 Each of these is a step: the rules of language, Gopher, C4 and FineWeb, a trained classifier, exact and near duplicates,
-repeated spans, evaluation sets. `drops.md` shows what each step dropped and why.
+evaluation sets. `drops.md` shows what each step dropped and why.
 """
 
 if __name__ == "__main__":  # before the other imports, which take half a second
@@ -43,10 +43,8 @@ from runtime.text.filter_rules import (
     Rule,
 )
 from runtime.text.minhash import MinHash
-from runtime.text.span_rule import RepeatedSpans
 from steps.decontaminate import DecontaminateConfig, decontaminate
 from steps.dedup import DedupConfig, dedup
-from steps.dedup_spans import DedupSpansConfig, dedup_spans
 from steps.download import DownloadConfig, download
 from steps.drops_table import DropsTableConfig, drops_table
 from steps.evaluation_items import OwnItemsConfig, own_evaluation_items
@@ -103,8 +101,7 @@ def build(arguments: argparse.Namespace) -> Sequence[Step]:
         "filter/quality", FilterConfig(documents=ruled, rules=(QUALITY,), quality_classifier=classifier)
     )
     single = dedup("dedup", DedupConfig(documents=good, minhash=MinHash()))
-    spans = dedup_spans("dedup/spans", DedupSpansConfig(documents=single, spans=RepeatedSpans()))
-    clean = decontaminate("decontaminate", DecontaminateConfig(documents=spans, evaluation_items=items))
+    clean = decontaminate("decontaminate", DecontaminateConfig(documents=single, evaluation_items=items))
     tokenizer = train_tokenizer(
         "tokenizer", TrainTokenizerConfig(documents={"web": clean}, vocab_size=MODEL.vocab_size)
     )
@@ -112,7 +109,7 @@ def build(arguments: argparse.Namespace) -> Sequence[Step]:
         "tokenize",
         TokenizeConfig(documents=clean, tokenizer=tokenizer, validation_share=VALIDATION_SHARE, shards_per_block=1),
     )
-    stages = (pages, ruled, good, single, spans, clean)
+    stages = (pages, ruled, good, single, clean)
     table = DropsTableConfig(stages=stages, names=tuple(stage.name for stage in stages))
     return [drops_table("drops", table), _first_steps(cache)]
 

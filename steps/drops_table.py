@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from marin_dag.graph.step import Input, StepContext, step
 from steps.documents import DocumentsResult
-from steps.edited_documents import EditedDocumentsResult
+from steps.filter import FilterResult
 
 TABLE_FILE = "drops.md"
 
@@ -73,7 +73,7 @@ def _steps(names: Sequence[str], results: Sequence[DocumentsResult]) -> Iterator
 
 def _edited(result: DocumentsResult) -> tuple[int, int]:
     """Return how many documents lost text and stayed, and the bytes that they lost."""
-    if isinstance(result, EditedDocumentsResult):
+    if isinstance(result, FilterResult):
         return result.num_edited, result.num_bytes_removed
     return 0, 0
 
@@ -106,7 +106,7 @@ def _removed_samples(name: str, stage: Input[DocumentsResult], num_samples: int)
     from runtime.text.drops import read_samples
 
     result = stage.result
-    if not isinstance(result, EditedDocumentsResult) or result.removed_samples is None or not num_samples:
+    if not isinstance(result, FilterResult) or result.removed_samples is None or not num_samples:
         return
     yield from ("", f"## {name}: cut, and the rest kept", "")
     for sample in read_samples(stage.join(result.removed_samples))[:num_samples]:

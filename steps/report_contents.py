@@ -22,7 +22,7 @@ from runtime.report.contents import (
 from runtime.report.draws import Draws, drawn_spans, read_draws
 from runtime.report.readings import read_curve, read_num_targets, read_progress, read_samples, read_source_curves
 from steps.decontaminate import DecontaminateResult
-from steps.dedup_spans import DedupSpansResult
+from steps.filter import FilterResult
 from steps.hf_export import HfExportResult
 from steps.phase_result import FINAL_LOSS_STEPS
 from steps.report_config import ReportConfig, phase_of
@@ -242,9 +242,7 @@ def _stages(config: ReportConfig) -> tuple[Stage, ...]:
             samples = read_samples(found.join(path), config.samples_per_reason) if path else ()
             hits = result.hits_by_task if isinstance(result, DecontaminateResult) else {}
             counts = (result.num_documents, result.num_bytes, result.dropped, result.dropped_bytes)
-            edits = (0, 0)
-            if isinstance(result, DedupSpansResult):
-                edits = result.num_edited, result.num_sentences_removed
+            edits = (result.num_edited, result.num_bytes_removed) if isinstance(result, FilterResult) else (0, 0)
             made.append(Stage(source, stage, *counts, samples, hits, *edits))
     return tuple(made)
 

@@ -17,7 +17,8 @@ class TrainQualityClassifierConfig(BaseModel, frozen=True, extra="forbid"):
     positives: tuple[Input[DocumentsResult], ...] = Field(min_length=1)
     negatives: tuple[Input[DocumentsResult], ...] = Field(min_length=1)
     documents_per_class: int = Field(default=200_000, ge=1)
-    """About how many documents are sampled by a hash of their texts, if there are so many."""
+    """About how many documents are sampled by a hash of their texts, if there are so many. Training holds all of them:
+    about 2 GB for the default of web pages."""
     max_characters: int = Field(default=20_000, ge=1)
     """Training reads this much of a text, so that one book does not fill the memory."""
     max_ngram_words: int = Field(default=2, ge=1, le=5)
@@ -45,79 +46,61 @@ class SampledShard(BaseModel, frozen=True, extra="forbid"):
     num_documents: int
 
 
-@step(policy="tracked", packages=("numpy", "pyarrow", "scikit-learn"))
+@step(policy="tracked", packages=("numpy", "pyarrow"))
 def train_quality_classifier(config: TrainQualityClassifierConfig, context: StepContext) -> QualityClassifierResult:
-    """Write n-grams by shard and chunks in one random order, then train in passes over the chunks in one process."""
-    import numpy as np
+    """Write the n-grams of sampled documents by shard, then train on all of them in one process."""
+    from runtime.text.quality_training import TrainingSet, read_sample
 
-    from runtime.text.quality_training import held_out, key_ranges, read_keys, train
-
-    work: list[tuple[str, bool, float]] = []
-    for is_positive, inputs in ((True, config.positives), (False, config.negatives)):
-        total = sum(documents.result.num_documents for documents in inputs)
-        fraction = min(1.0, config.documents_per_class / max(total, 1))
-        work += [
-            (documents.join(shard), is_positive, fraction) for documents in inputs for shard in documents.result.shards
-        ]
+    work = [*_shards(config.positives, True, config), *_shards(config.negatives, False, config)]
     sample = functools.partial(_sample_shard, config.max_characters, config.max_ngram_words, config.table_bits)
-    sampled = context.map(sample, work, in_flight=config.shards_in_flight, name="features")
+    found = context.map(sample, work, in_flight=config.shards_in_flight, name="features")
     num_positives, num_negatives = (
-        sum(shard.num_documents for shard, item in zip(sampled, work, strict=True) if item[1] == is_positive)
+        sum(shard.num_documents for shard, item in zip(found, work, strict=True) if item[1] == is_positive)
         for is_positive in (True, False)
     )
-    features = [f"{context.output_path}/features/{index:05d}" for index in range(len(work))]
-    keys = np.concatenate([read_keys(path) for path in features])
-    ranges, num_held_out = key_ranges(keys, max(1, int(config.held_out_share * len(keys))))
-    if not num_positives or not num_negatives or len(ranges) == num_held_out:
+    samples = [read_sample(f"{context.output_path}/features/{index:05d}") for index in range(len(work))]
+    training = TrainingSet(samples, [is_positive for _, is_positive, _ in work], config.held_out_share)
+    if not training.has_both_labels():
         raise UserError(
             f"{context.name}: {num_positives:,} positive and {num_negatives:,} negative documents are too few to train "
             "on and to hold some out. Give more of both."
         )
-    gather = functools.partial(_gather_chunk, features)
-    context.map(gather, ranges, in_flight=config.shards_in_flight, name="chunks")
-    chunks = [f"{context.output_path}/chunks/{index:05d}" for index in range(len(ranges))]
-    model = train(
-        chunks[num_held_out:],
-        epochs=config.epochs,
-        max_ngram_words=config.max_ngram_words,
-        table_bits=config.table_bits,
-    )
+    model = training.train(epochs=config.epochs, max_ngram_words=config.max_ngram_words, table_bits=config.table_bits)
     model.save(f"{context.output_path}/{CLASSIFIER_FOLDER}")
-    found = held_out(model, chunks[:num_held_out])
-    num_judged = sum(counts.num_documents for counts in found.values())
+    negative, positive = training.held_out(model)
     return QualityClassifierResult(
         classifier=CLASSIFIER_FOLDER,
         num_positives=num_positives,
         num_negatives=num_negatives,
-        num_held_out=num_judged,
-        held_out_accuracy=sum(counts.num_right for counts in found.values()) / num_judged,
-        held_out_positives_found=found[1].num_right / max(found[1].num_documents, 1),
-        held_out_negatives_found=found[0].num_right / max(found[0].num_documents, 1),
+        num_held_out=training.num_held_out,
+        held_out_accuracy=(negative.num_right + positive.num_right) / training.num_held_out,
+        held_out_positives_found=positive.num_right / max(positive.num_documents, 1),
+        held_out_negatives_found=negative.num_right / max(negative.num_documents, 1),
     )
+
+
+def _shards(
+    inputs: tuple[Input[DocumentsResult], ...], is_positive: bool, config: TrainQualityClassifierConfig
+) -> list[tuple[str, bool, float]]:
+    """Return the shards of a class, its label, and the fraction of its documents that is sampled."""
+    total = sum(documents.result.num_documents for documents in inputs)
+    fraction = min(1.0, config.documents_per_class / max(total, 1))
+    return [(documents.join(shard), is_positive, fraction) for documents in inputs for shard in documents.result.shards]
 
 
 def _sample_shard(
     max_characters: int, max_ngram_words: int, table_bits: int, item: tuple[str, bool, float], path: str
 ) -> SampledShard:
     from runtime.text.documents import read_batches
-    from runtime.text.quality_training import sampled_chunk, write_chunk
+    from runtime.text.quality_training import sampled, write_sample
 
-    shard, is_positive, fraction = item
-    chunk = sampled_chunk(
+    shard, _, fraction = item
+    sample = sampled(
         ([document.text for document in batch] for batch in read_batches(shard)),
-        is_positive=is_positive,
         fraction=fraction,
         max_characters=max_characters,
         max_ngram_words=max_ngram_words,
         table_bits=table_bits,
     )
-    write_chunk(path, chunk)
-    return SampledShard(num_documents=len(chunk.keys))
-
-
-def _gather_chunk(features: list[str], keys: tuple[int, int], path: str) -> SampledShard:
-    from runtime.text.quality_training import gathered, write_chunk
-
-    chunk = gathered(features, *keys)
-    write_chunk(path, chunk)
-    return SampledShard(num_documents=len(chunk.keys))
+    write_sample(path, sample)
+    return SampledShard(num_documents=len(sample.keys))

@@ -279,9 +279,9 @@ class Stage:
     hits: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Overlaps with evaluation items, by task; a document may have several, or be kept all the same."""
     num_edited: int = 0
-    """Documents that lost sentences and stayed."""
-    num_sentences_removed: int = 0
-    """Sentences that these documents lost."""
+    """Documents that lost lines and stayed."""
+    num_bytes_removed: int = 0
+    """UTF-8 bytes of these lines."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,7 +38,7 @@ def edits_list(report: Report) -> Markup:
     """Return a list of the edits of kept documents, by source and stage."""
     summary_text = [
         f"{stage.source}, {stage.stage}: {counted(stage.num_edited, 'document')} lost "
-        f"{counted(stage.num_sentences_removed, 'sentence')} and stayed."
+        f"{bytes_label(stage.num_bytes_removed)} and stayed."
         for stage in report.stages
         if stage.num_edited
     ]

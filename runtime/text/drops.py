@@ -63,12 +63,16 @@ class DropLedger:
 
     def write(self, path: str) -> None:
         """Write JSON lines, by reason and within a reason in document order."""
-        with fsspec.open(path, "wb", auto_mkdir=True) as file:
-            for sample in sorted(self.samples, key=lambda sample: sample["reason"]):
-                file.write(json.dumps(sample, ensure_ascii=False).encode() + b"\n")
+        write_samples(path, sorted(self.samples, key=lambda sample: sample["reason"]))
+
+
+def write_samples(path: str, samples: Iterable[Mapping[str, Any]]) -> None:
+    """Write JSON lines."""
+    with fsspec.open(path, "wb", auto_mkdir=True) as file:
+        file.writelines(json.dumps(sample, ensure_ascii=False).encode() + b"\n" for sample in samples)
 
 
 def read_samples(path: str) -> list[dict[str, Any]]:
-    """Read what `DropLedger.write` wrote, or other samples as JSON lines."""
+    """Read what `write_samples` wrote."""
     with fsspec.open(path, "rb") as file:
         return [json.loads(line) for line in file]

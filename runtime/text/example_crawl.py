@@ -25,7 +25,7 @@ MODULES = (
 FILES = 3
 MIN_WORDS = 60
 ITEM_WORDS = 16
-_BANNER = "<p>This site keeps cookies to remember you. By reading on you accept them all. See our page of terms.</p>"
+_BANNER = "<p>This site uses cookies to remember you. By reading on you accept them all. See our page of terms.</p>"
 _LINKS = "<ul>" + "".join(f"<li><a href='/{name}'>{name}</a></li>" for name in ("Home", "News", "Shop")) + "</ul>"
 _GERMAN = (
     "Das Spielzeug im Tal wird seit langer Zeit aus Holz gemacht, und niemand weiß mehr, wer damit angefangen hat. "

@@ -22,6 +22,7 @@ from marin_dag.values.walk import replace_references
 from pipelines import web_corpus
 from pipelines.reporting import graph_of, stages_of, with_report
 from runtime.report.markup import escaped
+from runtime.report.scales import bytes_label
 from steps.report import report
 from steps.report_config import ReportConfig
 from tests.catalogue import expect_error
@@ -62,8 +63,8 @@ def test_each_step_drops_something_of_the_crawl(results):
     assert {"language: not en", "Gopher: too few words"} <= set(found["filter/rules"]["dropped"])
     assert set(found["filter/quality"]["dropped"]) == {"quality classifier"}
     assert set(found["dedup"]["dropped"]) == {"exact duplicate", "near duplicate"}
-    # The banner is on all pages, and stays on the first.
-    assert found["dedup/spans"]["num_edited"] == found["dedup/spans"]["num_documents"] - 1
+    # The banner is on all pages.
+    assert found["filter/rules"]["num_edited"] == found["filter/rules"]["num_documents"]
     assert found["decontaminate"]["dropped"]["overlaps with quoted"] >= 1
     assert found["drops"]["num_documents"] == found["decontaminate"]["num_documents"] > 100
 
@@ -74,14 +75,14 @@ def test_the_page_of_drops_adds_up_and_shows_samples(results):
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
     steps = {row[0]: [row[0], *(cell.replace(",", "").replace(".", "") for cell in row[1:])]
              for row in rows if len(row) == 10}  # fmt: skip
-    names = ["extract", "filter/rules", "filter/quality", "dedup", "dedup/spans", "decontaminate"]
+    names = ["extract", "filter/rules", "filter/quality", "dedup", "decontaminate"]
     for name, after in zip(names, [*names[1:], None], strict=True):
         documents_in, dropped, out, edited = map(int, steps[name][1:5])
         bytes_in, bytes_dropped, bytes_cut, bytes_out = map(int, steps[name][6:10])
         assert documents_in - dropped == out
         assert bytes_in - bytes_dropped - bytes_cut == bytes_out
         assert after is None or (steps[after][1], steps[after][6]) == (steps[name][3], steps[name][9])
-        assert (edited > 0) == (bytes_cut > 0) == (name in ("filter/rules", "dedup/spans"))
+        assert (edited > 0) == (bytes_cut > 0) == (name == "filter/rules")
         reasons = {row[1]: int(row[2]) for row in rows if len(row) == 4 and row[0] == name}
         assert sum(reasons.values()) == dropped
     assert {"## dedup: exact duplicate", "## filter/rules: cut, and the rest kept"} <= set(lines)
@@ -122,7 +123,6 @@ def test_the_report_shows_every_step_of_the_chain_and_what_each_of_two_filters_d
         "filter": "filter/rules",
         "filter 2": "filter/quality",
         "dedup": "dedup",
-        "dedup spans": "dedup/spans",
         "decontaminate": "decontaminate",
     }
     train = steps["train"]
@@ -157,8 +157,8 @@ def test_the_report_shows_every_step_of_the_chain_and_what_each_of_two_filters_d
     for name, stage in (("filter/rules", "filter"), ("filter/quality", "filter 2"), ("dedup", "dedup")):
         dropped = sum(found[name]["dropped"].values())
         assert f"web, {stage}: {dropped} documents dropped" in page
-    edited, sentences = (found["dedup/spans"][field] for field in ("num_edited", "num_sentences_removed"))
-    assert f"web, dedup spans: {edited} documents lost {sentences} sentences and stayed." in page
+    edited, removed = (found["filter/rules"][field] for field in ("num_edited", "num_bytes_removed"))
+    assert f"web, filter: {edited} documents lost {bytes_label(removed)} and stayed." in page
     for step in stages.values():
         for reason in found[step.name]["dropped"]:
             assert escaped(reason) in page

@@ -21,10 +21,8 @@ from runtime.text import documents
 from runtime.text.documents import Document, read_documents, write_documents
 from runtime.text.extraction.formats import JsonLines
 from runtime.text.filter_rules import BadWords, Length
-from runtime.text.span_rule import RepeatedSpans
 from steps.decontaminate import DecontaminateConfig, decontaminate
 from steps.dedup import DedupConfig, dedup
-from steps.dedup_spans import DedupSpansConfig, dedup_spans
 from steps.documents import DocumentsResult
 from steps.download import DownloadedFile, DownloadResult
 from steps.extract import ExtractConfig, extract
@@ -111,10 +109,6 @@ CONFIGS = {
     "extract": (extract, lambda given, items: ExtractConfig(download=downloaded(given), formats=(JsonLines(),))),
     "filter": (filter_documents, lambda given, items: FilterConfig(documents=given, rules=(FEW_NO,))),
     "dedup": (dedup, lambda given, items: DedupConfig(documents=given, keys_per_task=400)),
-    "spans": (
-        dedup_spans,
-        lambda given, items: DedupSpansConfig(documents=given, spans=RepeatedSpans(), keys_per_task=1_000),
-    ),
     "decontaminate": (
         decontaminate, lambda given, items: DecontaminateConfig(documents=given, evaluation_items=items),
     ),

@@ -6,7 +6,6 @@ Runs the graph. With more arguments, first runs once for each STEP/MAP in a fork
 of that map starts. LOG gets a line for every shard that starts.
 """
 
-import importlib
 import json
 import os
 import random
@@ -26,15 +25,13 @@ from marin_dag.run.live import LineDisplay
 from marin_dag.run.local.backend import LocalBackend
 from marin_dag.run.shards import ShardCall
 from marin_dag.store.prefix import open_store
-from runtime.text import quality_training, signature_files, span_files  # noqa: F401 -- once, not in each fork
+from runtime.text import quality_training, signature_files  # noqa: F401 -- once, not in each fork
 from runtime.text.decontamination import build_index, read_item_fields
 from runtime.text.extraction.formats import JsonLines
 from runtime.text.filter_rules import C4Lines, Length, QualityScore
 from runtime.text.filters import filtered  # noqa: F401
-from runtime.text.span_rule import RepeatedSpans
 from steps.decontaminate import DecontaminateConfig, decontaminate
 from steps.dedup import DedupConfig, dedup
-from steps.dedup_spans import DedupSpansConfig, dedup_spans
 from steps.download import DownloadConfig, download
 from steps.evaluation_items import EvaluationItemsResult
 from steps.extract import ExtractConfig, extract
@@ -50,15 +47,11 @@ MAPS = (
     "extract/listing",
     "extract/shards",
     "classifier/features",
-    "classifier/chunks",
     "filter/scores",
     "filter/shards",
     "dedup/signatures",
     "dedup/pairs",
     "dedup/shards",
-    "spans/spans",
-    "spans/repeats",
-    "spans/shards",
     "decontaminate/shards",
 )
 
@@ -80,7 +73,7 @@ def items(config: ItemsConfig, context: StepContext) -> EvaluationItemsResult:
 
 
 def write_corpus(folder: Path) -> None:
-    """Write files of sentences: copies, near copies, repeated spans, a short text and a contaminated one."""
+    """Write files of sentences: copies, near copies, a short text and a contaminated one."""
     chance = random.Random(0)
     phrases = [" ".join(chance.choices(WORDS, k=8)) + "." for _ in range(400)]
     texts = ["\n".join(chance.sample(phrases, k=8)) for _ in range(50)]
@@ -91,7 +84,6 @@ def write_corpus(folder: Path) -> None:
         "short.",
         "\n".join([*chance.sample(phrases, k=4), f"{ITEM}."]),
     ]
-    texts += ["\n".join([*chance.sample(phrases, k=5), *texts[number].split("\n")[2:6]]) for number in range(5)]
     chance.shuffle(texts)
     folder.mkdir(parents=True)
     for index in range(NUM_FILES):
@@ -111,10 +103,8 @@ def chain(folder: str) -> dict[str, Step[Any]]:
     rules = (C4Lines(), Length(min_words=5), QualityScore(keep_fraction=1.0))
     kept = filter_documents("filter", FilterConfig(documents=documents, rules=rules, quality_classifier=classifier))
     single = dedup("dedup", DedupConfig(documents=kept, keys_per_task=100))
-    without = DedupSpansConfig(documents=single, spans=RepeatedSpans(min_sentences_left=2), keys_per_task=100)
-    spans = dedup_spans("spans", without)
     found = items("items", ItemsConfig(question=ITEM))
-    clean = decontaminate("decontaminate", DecontaminateConfig(documents=spans, evaluation_items=found))
+    clean = decontaminate("decontaminate", DecontaminateConfig(documents=single, evaluation_items=found))
     return {each.name: each for each in Graph([clean]).steps}
 
 
@@ -140,8 +130,7 @@ def kill_at(log: str, victim: str) -> None:
 
 
 def main(prefix: str, corpus: str, log: str = "", *victims: str) -> int:
-    if victims:  # modules and files that each fork would load again
-        importlib.import_module("sklearn.linear_model")
+    if victims:  # files that each fork would load again
         assert all(each.identity for each in chain(corpus).values())
     for victim in victims:
         child = os.fork()

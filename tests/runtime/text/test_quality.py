@@ -1,12 +1,10 @@
 """Quality classifier: it separates two kinds of text, the same way each time."""
 
-import itertools
-
 import numpy as np
 
 from runtime.text.batch import TextBatch
 from runtime.text.quality import QualityModel, ScoreCounts, features_of, score_of
-from runtime.text.quality_training import key_ranges
+from runtime.text.quality_training import TrainingSet, sampled
 from tests.catalogue import expect_error
 
 
@@ -49,10 +47,10 @@ def test_the_least_score_of_a_fraction_keeps_at_most_that_fraction():
 
 
 def test_copies_of_a_text_are_all_held_out_or_none():
-    keys = np.repeat(np.random.default_rng(2).integers(0, 2**63, 3_000, dtype=np.uint64), 3)
-    ranges, num_held_out = key_ranges(keys, 1_000)
-    assert num_held_out >= 1
-    inside = [int(np.sum((keys >= low) & (keys <= high))) for low, high in ranges]
-    assert sum(inside) == len(keys)
-    assert sum(inside[:num_held_out]) == 999
-    assert all(high < next_low for (_, high), (next_low, _) in itertools.pairwise(ranges))
+    texts = [f"toy number {number}" for number in range(400)]
+    samples = [sampled([texts], fraction=1.0, max_characters=100, max_ngram_words=1, table_bits=10) for _ in range(3)]
+    once, thrice = TrainingSet(samples[:1], [True], 0.3), TrainingSet(samples, [True, False, True], 0.3)
+    assert 80 < once.num_held_out < 160
+    assert thrice.num_held_out == 3 * once.num_held_out
+    assert thrice.has_both_labels()
+    assert not once.has_both_labels()
