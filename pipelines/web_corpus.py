@@ -5,7 +5,7 @@
     python pipelines/web_corpus.py --warc DIR --evals DIR       your WARC files and your evaluation sets
 
 Each of these is a step: the rules of language, Gopher, C4 and FineWeb, a trained classifier, exact and near duplicates,
-evaluation sets. `drops.md` shows what each step dropped and why.
+evaluation sets. The report shows what each step dropped and why.
 """
 
 if __name__ == "__main__":  # before the other imports, which take half a second
@@ -24,6 +24,7 @@ from marin_dag.errors import UserError, listed
 from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import Step
 from pipelines import curves_command, stalls_command
+from pipelines.reporting import report_on
 from pipelines.source import DEGENERATE
 from pipelines.sources import COMPANIONS, MAX_NAMED, evaluation_items_step
 from pipelines.timeline import lint
@@ -46,7 +47,6 @@ from runtime.text.minhash import MinHash
 from steps.decontaminate import DecontaminateConfig, decontaminate
 from steps.dedup import DedupConfig, dedup
 from steps.download import DownloadConfig, download
-from steps.drops_table import DropsTableConfig, drops_table
 from steps.evaluation_items import OwnItemsConfig, own_evaluation_items
 from steps.example_crawl import ExampleCrawlConfig, example_crawl
 from steps.extract import ExtractConfig, extract
@@ -86,11 +86,11 @@ MODEL = LlamaConfig(
     head_dim=16,
     max_position_embeddings=SEQUENCE_LENGTH,
 )
-RESULTS = {"drops": "drops.md", "train": ""}
+RESULTS = {"report": "report.html", "train": ""}
 
 
 def build(arguments: argparse.Namespace) -> Sequence[Step]:
-    """Build the page of drops, and a model that begins to read before all text is tokenized."""
+    """Build a model that begins to read before all text is tokenized, and the report on it and its text."""
     crawl, items = _crawl_and_items(arguments)
     pages = extract("extract", ExtractConfig(download=crawl, formats=(WebArchive(),)))
     ruled = filter_documents("filter/rules", FilterConfig(documents=pages, rules=RULES))
@@ -109,9 +109,13 @@ def build(arguments: argparse.Namespace) -> Sequence[Step]:
         "tokenize",
         TokenizeConfig(documents=clean, tokenizer=tokenizer, validation_share=VALIDATION_SHARE, shards_per_block=1),
     )
-    stages = (pages, ruled, good, single, clean)
-    table = DropsTableConfig(stages=stages, names=tuple(stage.name for stage in stages))
-    return [drops_table("drops", table), _first_steps(cache)]
+    page = report_on(
+        (),
+        title="A corpus from a crawl",
+        introduction="What became of the pages of a crawl, and the first steps of a model on the text that is left.",
+        further_phases=(_first_steps(cache),),
+    )
+    return [page]
 
 
 def _crawl_and_items(arguments: argparse.Namespace) -> tuple[Step, Step]:
@@ -180,11 +184,12 @@ def _first_steps(cache: Step) -> Step:
 
 def summary(run: Finished) -> Iterator[str]:
     """Print how much of the crawl is left."""
-    drops = run.result("drops")
-    if drops is not None:
+    pages, clean = run.result("extract"), run.result("decontaminate")
+    if pages is not None and clean is not None:
+        num_records = pages.num_documents + sum(pages.dropped.values())
         yield (
-            f"{drops.num_documents:,} of {drops.num_documents_in:,} records became clean documents "
-            f"({drops.num_bytes / 1e6:.2f} MB of text)"
+            f"{clean.num_documents:,} of {num_records:,} records became clean documents "
+            f"({clean.num_bytes / 1e6:.2f} MB of text)"
         )
 
 

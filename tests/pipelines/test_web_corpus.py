@@ -1,10 +1,10 @@
-"""Web corpus: a crawl becomes clean documents, and the page of drops shows what was dropped."""
+"""Web corpus: a crawl becomes clean documents, and the report shows what was dropped."""
 
 import argparse
 import io
+import itertools
 import json
 import logging
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,11 +20,10 @@ from marin_dag.run.local.backend import LocalBackend
 from marin_dag.store.prefix import open_store
 from marin_dag.values.walk import replace_references
 from pipelines import web_corpus
-from pipelines.reporting import graph_of, stages_of, with_report
+from pipelines.reporting import stages_of
 from runtime.report.markup import escaped
 from runtime.report.scales import bytes_label
 from steps.report import report
-from steps.report_config import ReportConfig
 from tests.catalogue import expect_error
 from tests.steps.report_inputs import phase
 
@@ -45,16 +44,15 @@ def built(*argv):
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """Return the results of the steps up to the page of drops for the built-in crawl, the page's path, and the
-    prefix."""
+    """Return the results of the steps up to the token cache for the built-in crawl, and the prefix."""
     prefix = tmp_path_factory.mktemp("runs")
     steps = {step.name: step for step in built().steps}
-    wanted = Graph([steps["drops"]]).steps
+    wanted = Graph([steps["tokenize"]]).steps
     store, shown = open_store(str(prefix)), io.StringIO()
     display = LineDisplay(Console(file=shown), Console(file=shown))
     assert Run(wanted, store, LocalBackend(), display, command="").run() == 0, shown.getvalue()
     records = {step.name: Records(store).get(step.key) for step in wanted}
-    return {name: record.result for name, record in records.items()}, prefix / records["drops"].output_path, prefix
+    return {name: record.result for name, record in records.items()}, prefix
 
 
 def test_each_step_drops_something_of_the_crawl(results):
@@ -66,27 +64,17 @@ def test_each_step_drops_something_of_the_crawl(results):
     # The banner is on all pages.
     assert found["filter/rules"]["num_edited"] == found["filter/rules"]["num_documents"]
     assert found["decontaminate"]["dropped"]["overlaps with quoted"] >= 1
-    assert found["drops"]["num_documents"] == found["decontaminate"]["num_documents"] > 100
+    assert found["decontaminate"]["num_documents"] > 100
 
 
-def test_the_page_of_drops_adds_up_and_shows_samples(results):
-    found, folder, _ = results
-    lines = (Path(folder) / found["drops"]["table"]).read_text().splitlines()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
-    steps = {row[0]: [row[0], *(cell.replace(",", "").replace(".", "") for cell in row[1:])]
-             for row in rows if len(row) == 10}  # fmt: skip
-    names = ["extract", "filter/rules", "filter/quality", "dedup", "decontaminate"]
-    for name, after in zip(names, [*names[1:], None], strict=True):
-        documents_in, dropped, out, edited = map(int, steps[name][1:5])
-        bytes_in, bytes_dropped, bytes_cut, bytes_out = map(int, steps[name][6:10])
-        assert documents_in - dropped == out
-        assert bytes_in - bytes_dropped - bytes_cut == bytes_out
-        assert after is None or (steps[after][1], steps[after][6]) == (steps[name][3], steps[name][9])
-        assert (edited > 0) == (bytes_cut > 0) == (name == "filter/rules")
-        reasons = {row[1]: int(row[2]) for row in rows if len(row) == 4 and row[0] == name}
-        assert sum(reasons.values()) == dropped
-    assert {"## dedup: exact duplicate", "## filter/rules: cut, and the rest kept"} <= set(lines)
-    assert any(line.startswith("- `") and "at least 0.65: " in line for line in lines)
+def test_what_each_step_keeps_drops_and_cuts_adds_up(results):
+    found = results[0]
+    chain = [found[name] for name in ("extract", "filter/rules", "filter/quality", "dedup", "decontaminate")]
+    for before, after in itertools.pairwise(chain):
+        assert before["num_documents"] == after["num_documents"] + sum(after["dropped"].values())
+        removed = after.get("num_bytes_removed", 0)
+        assert before["num_bytes"] == after["num_bytes"] + sum(after["dropped_bytes"].values()) + removed
+        assert (removed > 0) == (after is found["filter/rules"])
 
 
 def test_a_users_crawl_replaces_the_built_in_one(tmp_path):
@@ -115,7 +103,7 @@ def test_an_unread_evaluation_set_is_refused(tmp_path, name):
 
 
 def test_the_report_shows_every_step_of_the_chain_and_what_each_of_two_filters_dropped(results, tmp_path):
-    found, _, prefix = results
+    found, prefix = results
     steps = {step.name: step for step in built().steps}
     stages = stages_of(steps["decontaminate"])
     assert {stage: step.name for stage, step in stages.items()} == {
@@ -125,24 +113,6 @@ def test_the_report_shows_every_step_of_the_chain_and_what_each_of_two_filters_d
         "dedup": "dedup",
         "decontaminate": "decontaminate",
     }
-    train = steps["train"]
-    shown = [train, *stages.values()]
-    config = ReportConfig(
-        title="A crawl",
-        introduction="What became of it.",
-        main_line=("train",),
-        phases={"train": train},
-        parents={},
-        mixtures={"train": train.config.mixture},
-        recipe={},
-        evaluations={},
-        exports={},
-        scores={},
-        sources={"web": stages},
-        caches={},
-        graph=with_report(graph_of(shown), "report", shown),
-    )
-    assert {item.step.name for _, item in report("report", config).inputs} == {step.name for step in shown}
 
     def bound(item):
         if item.name == "train":
@@ -152,7 +122,7 @@ def test_the_report_shows_every_step_of_the_chain_and_what_each_of_two_filters_d
         return Input(item.name, item.digest, str(prefix / record.output_path), result, milestone=item.milestone)
 
     context = SimpleNamespace(output_path=str(tmp_path / "page"), log=logging.getLogger("test"), name="report")
-    made = report.function(replace_references(config, bound), context)
+    made = report.function(replace_references(steps["report"].config, bound), context)
     page = (tmp_path / "page" / made.page).read_text()
     for name, stage in (("filter/rules", "filter"), ("filter/quality", "filter 2"), ("dedup", "dedup")):
         dropped = sum(found[name]["dropped"].values())
