@@ -1,21 +1,19 @@
 """Claim: filter and deduplication take at most half of DataTrove's time, keep the cores busy, and memory does not grow.
 
-Gopher's quality and repetition rules and FineWeb's three, then exact and MinHash duplicates (14 bands of 8 over 5-grams
-of words), over encyclopedia and code: the steps `filter` and `dedup` on a pool of processes against DataTrove's stages
-on as many, both from the same Parquet shards to Parquet shards, one after the other. Filters and deduplication are
-timed apart as well: the peer's words come from a tokenizer, which takes most of its time. Both run on one shard too:
-what each text more costs is compared without what starting costs, which for the peer's eight stages is half a minute.
-The corpora are `wiki_en`, `code_multi` and `code_thealgorithms`, whole.
+The rules are Gopher's quality and repetition rules and FineWeb's three; then exact and MinHash duplicates go (14
+bands of 8 over 5-grams of words). The corpora are `wiki_en`, `code_multi` and `code_thealgorithms`, whole. The steps
+`filter` and `dedup` run on a pool of processes, and DataTrove's stages on as many, one after the other; both read and
+write the same Parquet shards. Filters and deduplication are also timed apart, since the peer's tokenizer takes most
+of its time. Both run on one shard too, which gives the cost of further text without the cost of starting.
 
-Ours runs on a quarter, half and twice the documents too; twice is the whole and each text once more with its lines the
-other way round. Of the memory of its largest process most is libraries and the largest shard that it has met, which
-hides growth; so what is held against a bar is how many bytes that process takes more for each byte of text more, the
-slope of a line through the four. Whoever held the texts would take 1 or more, and whoever held the signatures of all
-documents (0.5 KB of about 6) and their keys, 0.3. Between equal runs the largest process differs by tens of megabytes,
-by which shards meet in it: below `--every 1`, or with parts of a few shards, that alone is over the bar.
+Ours also runs on a quarter, half and twice the documents; the second half of twice is each text with its lines
+reversed. Libraries and the largest shard take most of the memory of the largest process. The bar is therefore on the
+slope: bytes that this process takes more for each byte of text more. A program that held the texts would take 1 or
+more, and one that held the signatures of all documents 0.3. Equal runs differ by tens of megabytes, which alone is
+over the bar below `--every 1`.
 
-A core is busy while one of our processes runs on it. On a machine that others use too, our processes stand in line for
-a core; that is told apart and counts for nothing, so this bar holds on a quiet machine only.
+A core is busy while one of our processes runs on it. Time in which our processes wait for a core is measured, and
+counts for nothing, so this bar holds on a quiet machine only.
 
 The status is 1 where a bar does not hold.
 
@@ -77,7 +75,7 @@ class Pool:
     name: str
     output_path: str
     seconds_in_line: dict[int, float]
-    """Of each process."""
+    """Seconds by process."""
     log: logging.Logger = dataclasses.field(default_factory=lambda: logging.getLogger("benchmark"))
 
     def map(self, function: Callable[..., Any], items: Iterable[Any], *, in_flight: int, name: str = "shards") -> list:
@@ -96,7 +94,7 @@ def _context(executor: concurrent.futures.Executor, name: str, output: Path, in_
 
 
 def _timed(function: Callable[..., Any], item: Any, path: str) -> tuple[Any, int, float]:
-    """The result, and for how long this process has stood in line for a core since it began."""
+    """Return the result, the process, and the seconds that it has waited for a core since it started."""
     result = function(item, path)
     threads = Path("/proc/self/task").iterdir()
     return result, os.getpid(), sum(int((thread / "schedstat").read_text().split()[1]) for thread in threads) / 1e9
@@ -171,7 +169,7 @@ def main() -> None:
 
 
 def _slope(sizes: Sequence[float], peaks: Sequence[float]) -> float:
-    """Of the line of least squares."""
+    """Return the slope of the line of least squares."""
     middle, mean_peak = sum(sizes) / len(sizes), sum(peaks) / len(peaks)
     covariance = sum((size - middle) * (peak - mean_peak) for size, peak in zip(sizes, peaks, strict=True))
     return covariance / sum((size - middle) ** 2 for size in sizes)
@@ -190,7 +188,7 @@ def _documents(corpora: Path, every: int) -> Iterator[Document]:
 
 
 def _turned_round(document: Document) -> Document:
-    """Another text of the same lines."""
+    """Return a text of the same lines in reverse."""
     return document._replace(id=f"{document.id}/turned", text="\n".join(document.text.splitlines()[::-1]))
 
 

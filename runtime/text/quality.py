@@ -101,7 +101,7 @@ class ScoreCounts:
         self.counts = np.zeros(_STEPS, np.int64) if counts is None else counts
 
     def add(self, log_odds: np.ndarray) -> None:
-        """Counts these texts."""
+        """Count these texts."""
         shares = (np.clip(log_odds, -_MAX_LOG_ODDS, _MAX_LOG_ODDS) + _MAX_LOG_ODDS) / (2 * _MAX_LOG_ODDS)
         self.counts += np.bincount((shares * (_STEPS - 1)).astype(np.int64), minlength=_STEPS)
 

@@ -91,7 +91,7 @@ class SignatureFile:
         return read_rows(f"{self._folder}/minhash.npy", self._rows_of(places))
 
     def ids(self, places: np.ndarray) -> list[str]:
-        """Ids of the documents at `places`."""
+        """Return the ids of the documents at `places`."""
         with fsspec.open(f"{self._folder}/ids.json", "rb") as file:
             ids = json.load(file)
         return [ids[row] for row in self._rows_of(places)]
