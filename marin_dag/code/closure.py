@@ -1,16 +1,16 @@
 """Closure of the definitions that a step function reaches, over the first-party modules read so far."""
 
-import ast
 import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from marin_dag.code.references import Aspect, Reference, Scanned, alias_of, decorated_by, named, scan, source_text
+from marin_dag.code.references import Aspect, Reference, Scanned, source_text
+from marin_dag.code.summary import EFFECTS, Class, Definition, Summary
+from marin_dag.code.summary_cache import SummaryCache
 from marin_dag.code.syntax import Module, Target, parse_module
 from marin_dag.errors import UserError
 
-EFFECTS = "<module>"
 SHOWN_DIGITS = 16
 
 
@@ -36,6 +36,20 @@ class Closure(NamedTuple):
     """Code that the reading could not follow: a change behind it goes unseen."""
 
 
+class Covered(NamedTuple):
+    """The source files whose code a closure counts, and the modules that they are."""
+
+    modules: frozenset[str]
+    files: frozenset[Path]
+
+
+class _Reached(NamedTuple):
+    places: set[Place]
+    opaque: set[str]
+    loaded: set[str]
+    """Modules that are imported."""
+
+
 class Sources:
     """Modules below some roots, each file read once.
 
@@ -47,9 +61,9 @@ class Sources:
     def __init__(self, roots: Iterable[Path], first_party: frozenset[str]) -> None:
         self._roots = tuple(dict.fromkeys(roots))
         self._first_party = first_party
-        self._modules: dict[str, Module | None] = {}
-        self._scanned: dict[Place, Scanned] = {}
-        self._texts: dict[Place, str] = {}
+        self._cache = SummaryCache("\n".join(map(str, self._roots)))
+        self._files: dict[str, Path] = {}
+        self._modules: dict[str, Summary | None] = {}
         self._resolved: dict[Reference, tuple[Place, ...]] = {}
         self._acting: dict[str, tuple[Place, ...]] = {}
         self._signatures: dict[Path, tuple[int, ...] | None] = {}
@@ -62,72 +76,84 @@ class Sources:
         """Return whether every file that was read, or found missing, is still as it was."""
         return all(_signature(path) == signature for path, signature in list(self._signatures.items()))
 
+    def save(self) -> None:
+        """Keep what was read for later processes."""
+        self._cache.save()
+
     def add_file(self, name: str, path: Path) -> None:
         """Read `path` as module `name`, wherever an import would look for it."""
         if name not in self._modules:
-            self._modules[name] = self._parsed(name, path)
+            self._modules[name] = self._read(name, path)
 
-    def module(self, name: str) -> Module | None:
-        """Return the parsed module; None where there is no such source file, as for a folder without `__init__`."""
+    def module(self, name: str) -> Summary | None:
+        """Return the summary of a module; None where it has no source file, as a folder without `__init__`."""
         if name not in self._modules:
             # Set once, when it is known: another thread may ask meanwhile.
             self._modules[name] = self._found(name)
         return self._modules[name]
 
-    def _found(self, name: str) -> Module | None:
+    def _found(self, name: str) -> Summary | None:
         parent = self._modules.get(name.rpartition(".")[0])
-        if parent is not None and parent.path.name != "__init__.py":  # `from module import name`, mostly
+        if parent is not None and not parent.is_package:  # `from module import name`, mostly
             return None
         relative = Path(*name.split("."))
         candidates = (
             path for root in self._roots for path in (root / relative / "__init__.py", root / f"{relative}.py")
         )
-        return next((found for path in candidates if (found := self._parsed(name, path)) is not None), None)
+        return next((found for path in candidates if (found := self._read(name, path)) is not None), None)
 
-    def _parsed(self, name: str, path: Path) -> Module | None:
-        self._signatures[path] = _signature(path)
-        return None if self._signatures[path] is None else parse_module(name, path)
+    def _read(self, name: str, path: Path) -> Summary | None:
+        signature = self._signatures[path] = _signature(path)
+        if signature is None:
+            return None
+        self._files[name] = path
+        return self._cache.summary(name, path, path.read_bytes())
 
     def closure(self, start: Iterable[Place]) -> Closure:
         """Return what `start` reaches, and what importing its modules runs."""
-        seen, opaque = self._reached(start)
-        digests = {name: self._scanned[place].digest for name, place in _widest(seen).items()}
+        reached = self._reached(start)
+        digests = {name: self._scan(place).digest for name, place in _widest(reached.places).items()}
         text = "\n".join(f"{name} {digest}" for name, digest in digests.items())
         return Closure(
             hashlib.sha256(text.encode()).hexdigest(),
             {name: digest[:SHOWN_DIGITS] for name, digest in digests.items()},
-            tuple(sorted(opaque)),
+            tuple(sorted(reached.opaque)),
         )
+
+    def covered(self, start: Iterable[Place]) -> Covered:
+        """Return the modules whose code the closure of `start` counts."""
+        modules = {name for name in self._reached(start).loaded if self.module(name) is not None}
+        return Covered(frozenset(modules), frozenset(self._files[name] for name in modules))
 
     def texts(self, start: Iterable[Place]) -> dict[str, str]:
         """Return name and readable source of each definition of the closure."""
-        return {name: self._text(place) for name, place in _widest(self._reached(start)[0]).items()}
+        parsed: dict[str, Module] = {}
+        found = {}
+        for name, place in _widest(self._reached(start).places).items():
+            if place.module not in parsed:
+                file = self._files[place.module]
+                parsed[place.module] = parse_module(place.module, file, file.read_bytes())
+            module = parsed[place.module]
+            statements = module.effects if place.name == EFFECTS else module.definitions[place.name]
+            found[name] = source_text(module, statements, place.aspect)
+        return found
 
-    def _text(self, place: Place) -> str:
-        if place not in self._texts:
-            module = self.module(place.module)
-            assert module is not None
-            self._texts[place] = source_text(module, self._syntax(module, place.name), place.aspect)
-        return self._texts[place]
-
-    def _reached(self, start: Iterable[Place]) -> tuple[set[Place], set[str]]:
+    def _reached(self, start: Iterable[Place]) -> _Reached:
         pending = list(start)
-        seen: set[Place] = set()
-        opaque: set[str] = set()
-        loaded: set[str] = set()
+        reached = _Reached(set(), set(), set())
         while pending:
             place = pending.pop()
-            if place in seen:
+            if place in reached.places:
                 continue
-            seen.add(place)
-            pending.extend(self._load(place.module, loaded))
+            reached.places.add(place)
+            pending.extend(self._load(place.module, reached.loaded))
             scanned = self._scan(place)
-            opaque.update(scanned.opaque)
+            reached.opaque.update(scanned.opaque)
             for name in scanned.loads:
-                pending.extend(self._load(name, loaded))
+                pending.extend(self._load(name, reached.loaded))
             for reference in scanned.references:
-                pending.extend(self._resolve(reference, opaque))
-        return seen, opaque
+                pending.extend(self._resolve(reference, reached.opaque))
+        return reached
 
     def _load(self, module: str, loaded: set[str]) -> Iterator[Place]:
         """Yield what importing a module runs: the module, its packages, and all that these import in turn."""
@@ -138,75 +164,59 @@ class Sources:
                 continue
             loaded.add(name)
             pending.append(name.rpartition(".")[0])
-            parsed = self.module(name)
-            if parsed is not None:
-                yield from self._acts(parsed)
-                pending.extend(parsed.loads)
+            summary = self.module(name)
+            if summary is not None:
+                yield from self._acts(summary)
+                pending.extend(summary.loads)
 
-    def _acts(self, module: Module) -> tuple[Place, ...]:
+    def _acts(self, module: Summary) -> tuple[Place, ...]:
         """Return what acts on import: statements that define nothing, and definitions that register themselves."""
         if module.name not in self._acting:
-            names = [name for name, statements in module.definitions.items() if self._is_acting(module, statements)]
-            names += [EFFECTS] if module.effects else []
+            names = [name for name, definition in module.definitions.items() if self._is_acting(module, definition)]
+            names += [] if module.effects is None else [EFFECTS]
             self._acting[module.name] = tuple(Place(module.name, name, Aspect.FULL) for name in names)
         return self._acting[module.name]
 
-    def _is_acting(self, module: Module, statements: Iterable[ast.stmt]) -> bool:
-        for statement in statements:
-            for target, chain in decorated_by(module, statement):
-                if self.is_first_party(target.module) or "register" in ".".join([str(target), *chain]):
-                    return True
-            match statement:
-                case ast.ClassDef() if self._registers(module, statement, frozenset()):
-                    return True
-                case ast.Assign(value=ast.Call() as call) | ast.AnnAssign(value=ast.Call() as call):
-                    if self._calls_a_function(module, call):
-                        return True
-        return False
+    def _is_acting(self, module: Summary, definition: Definition) -> bool:
+        return (
+            definition.is_registering
+            or any(self.is_first_party(target.module) for target in definition.decorators)
+            or any(self._registers(each, frozenset()) for each in definition.classes)
+            or any(not called.is_class for called in self._named(definition.calls))
+        )
 
-    def _registers(self, module: Module, definition: ast.ClassDef, above: frozenset[str]) -> bool:
+    def _registers(self, made: Class, above: frozenset[Class]) -> bool:
         """Return whether making the class runs first-party code: `__init_subclass__` or a metaclass, also a base's."""
-        qualified = f"{module.name}.{definition.name}"
-        if qualified in above:
+        if made in above:  # `class Base(Base)` over an import of that name
             return False
-        for keyword in definition.keywords:
-            if any(self.is_first_party(target.module) for target, _ in named(module, keyword.value)):
-                return True
-        for base in definition.bases:
-            for place in self._named_places(module, base):
-                parsed = self.module(place.module)
-                assert parsed is not None
-                for statement in parsed.definitions[place.name]:
-                    if isinstance(statement, ast.ClassDef) and (
-                        any(getattr(item, "name", "") == "__init_subclass__" for item in statement.body)
-                        or self._registers(parsed, statement, above | {qualified})
-                    ):
-                        return True
-        return False
+        if any(self.is_first_party(target.module) for target in made.keywords):
+            return True
+        return any(
+            base.has_hook or self._registers(base, above | {made})
+            for definition in self._named(made.bases)
+            for base in definition.classes
+        )
 
-    def _calls_a_function(self, module: Module, call: ast.Call) -> bool:
-        """Return whether a top-level `name = call(...)` runs first-party code beyond making an instance."""
-        for place in self._named_places(module, call.func):
-            parsed = self.module(place.module)
-            assert parsed is not None
-            if not all(isinstance(statement, ast.ClassDef) for statement in parsed.definitions[place.name]):
-                return True
-        return False
-
-    def _named_places(self, module: Module, expression: ast.expr) -> Iterator[Place]:
-        for target, chain in named(module, expression):
-            yield from self._resolve(Reference(target, chain, Aspect.FULL), set())
+    def _named(self, references: Iterable[Reference]) -> Iterator[Definition]:
+        for reference in references:
+            for place in self._resolve(reference, set()):
+                module = self.module(place.module)
+                assert module is not None
+                yield module.definitions[place.name]
 
     def _scan(self, place: Place) -> Scanned:
-        if place not in self._scanned:
-            module = self.module(place.module)
-            assert module is not None
-            self._scanned[place] = scan(module, place.name, self._syntax(module, place.name), place.aspect)
-        return self._scanned[place]
-
-    @staticmethod
-    def _syntax(module: Module, name: str) -> list[ast.stmt]:
-        return module.effects if name == EFFECTS else _statements(module, name)
+        module = self.module(place.module)
+        assert module is not None
+        if place.name == EFFECTS:
+            assert module.effects is not None
+            return module.effects
+        try:
+            return module.definitions[place.name].scanned[place.aspect]
+        except KeyError:
+            raise CodeError(
+                f"{self._files[place.module]}: no top-level definition of {place.name!r}; a step function and the "
+                "classes of its config are defined at the top level of a module."
+            ) from None
 
     def _resolve(self, reference: Reference, opaque: set[str]) -> tuple[Place, ...]:
         if reference not in self._resolved:
@@ -234,7 +244,7 @@ class Sources:
             yield Place(name, "__all__", Aspect.FULL)  # says whether a star brings the name
         if module is not None and head in module.definitions:
             yield Place(name, head, aspect)
-            for target, inner in alias_of(module, head) or ():
+            for target, inner in module.definitions[head].alias or ():
                 yield from self._places(Reference(target, (*inner, *rest), aspect), missing, visited)
         for target in module.imports.get(head, ()) if module is not None else ():
             yield from self._places(Reference(target, rest, aspect), missing, visited)
@@ -244,7 +254,7 @@ class Sources:
             yield from self._places(Reference(Target(f"{name}.{head}", None), rest, aspect), missing, visited)
             return
         if module is None:
-            stars: list[str] = []
+            stars: tuple[str, ...] = ()
         else:
             stars = module.star_imports
             if "__getattr__" in module.definitions:
@@ -256,7 +266,7 @@ class Sources:
             missing.append(f"{name}.{head}: not found in the source")
 
     def _whole(
-        self, name: str, module: Module | None, aspect: Aspect, missing: list[str], visited: set[Reference]
+        self, name: str, module: Summary | None, aspect: Aspect, missing: list[str], visited: set[Reference]
     ) -> Iterator[Place]:
         """Yield all of a module that is used as a value, and what it passes on."""
         if module is None:
@@ -286,13 +296,3 @@ def _signature(path: Path) -> tuple[int, ...] | None:
         return None
     # The time of the last change of the inode, since a rewrite of one size can put the other time back.
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
-
-
-def _statements(module: Module, name: str) -> list[ast.stmt]:
-    try:
-        return module.definitions[name.partition(".")[0]]
-    except KeyError:
-        raise CodeError(
-            f"{module.path}: no top-level definition of {name!r}; a step function and the classes of its config are "
-            "defined at the top level of a module."
-        ) from None

@@ -4,6 +4,7 @@ Nothing is imported to be fingerprinted: a plan must not wait for slow imports. 
 editing a function moves the steps that reach it and no others, and a plan can name the function that changed.
 """
 
+import atexit
 import inspect
 import sys
 from collections.abc import Iterable
@@ -11,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from marin_dag.code.closure import Closure, CodeError, Place, Sources
+from marin_dag.code.closure import Closure, CodeError, Covered, Place, Sources
 from marin_dag.code.references import Aspect
 from marin_dag.paused_collection import collection_paused
 from marin_dag.values.fields import identity_fields
@@ -33,10 +34,17 @@ def closure_now(function: Any, *values: object) -> Closure:
     return closure_of(function, *values)
 
 
+def covered_by(function: Any, *values: object) -> Covered:
+    """Return the modules and files whose code the fingerprint of `function`, called with `values`, counts."""
+    sources, places, _ = _start_of(_where(function), _types_of(values))
+    return sources.covered(places)
+
+
 def notice_edits() -> None:
     """Make this process read its sources again where a file has changed since it asked."""
     # A list: a step may report progress from another thread than the one that runs its shards.
     if any(not sources.is_current() for sources in list(_every_sources.values())):
+        _save_summaries()
         _every_sources.clear()
         _closure_of.cache_clear()
 
@@ -132,6 +140,12 @@ def _start_of(
 
 _every_sources: dict[tuple[Path, str], Sources] = {}
 """The sources by root and package of a function, so that each file is read once."""
+
+
+@atexit.register
+def _save_summaries() -> None:
+    for sources in list(_every_sources.values()):
+        sources.save()
 
 
 @cache

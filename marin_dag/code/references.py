@@ -46,6 +46,10 @@ class Reference(NamedTuple):
     aspect: Aspect
 
 
+Alias = tuple[Target, tuple[str, ...]]
+"""What a name stands for: a target, and the attributes behind it."""
+
+
 class Scanned(NamedTuple):
     """A definition: its own hash, and what it reaches."""
 
@@ -84,9 +88,9 @@ def source_text(module: Module, statements: list[ast.stmt], aspect: Aspect) -> s
     return readable([scanner.prepared(statement) for statement in statements], module.imports)
 
 
-def alias_of(module: Module, name: str) -> list[tuple[Target, tuple[str, ...]]] | None:
+def alias_of(module: Module, name: str) -> list[Alias] | None:
     """Return what `name` stands for where the module has only `name = other.thing`; else None."""
-    found: list[tuple[Target, tuple[str, ...]]] = []
+    found: list[Alias] = []
     for statement in module.definitions.get(name, ()):
         match statement:
             case ast.Assign(targets=[ast.Name()], value=ast.Name() | ast.Attribute() as value):
@@ -99,15 +103,21 @@ def alias_of(module: Module, name: str) -> list[tuple[Target, tuple[str, ...]]] 
     return found or None
 
 
-def decorated_by(module: Module, statement: ast.stmt) -> list[tuple[Target, tuple[str, ...]]]:
+def decorated_by(module: Module, statement: ast.stmt) -> list[Alias]:
     """Return what decorates a definition, without the engine's own decorators."""
-    found: list[tuple[Target, tuple[str, ...]]] = []
+    found: list[Alias] = []
     for decorator in getattr(statement, "decorator_list", ()):
         found.extend(named(module, decorator.func if isinstance(decorator, ast.Call) else decorator))
     return [(target, chain) for target, chain in found if target.module.partition(".")[0] != _ENGINE]
 
 
-def named(module: Module, expression: ast.expr) -> list[tuple[Target, tuple[str, ...]]]:
+def is_registering(decorator: Alias) -> bool:
+    """Return whether the name of a decorator says that it registers what it decorates."""
+    target, chain = decorator
+    return "register" in ".".join([str(target), *chain])
+
+
+def named(module: Module, expression: ast.expr) -> list[Alias]:
     """Return what a dotted name at the top level of a module may mean; [] for another expression or a builtin."""
     base, chain = _dotted(expression)
     return [] if base is None else [(target, chain) for target in _Scanner(module, Aspect.FULL).targets(base)]
@@ -375,8 +385,10 @@ def _without_config_type(function: ast.FunctionDef | ast.AsyncFunctionDef) -> as
     """Return a step function without the annotation of its first parameter: the config is known by value."""
     arguments = ast.arguments(**vars(function.args))
     where = "posonlyargs" if arguments.posonlyargs else "args"
-    first, *others = getattr(arguments, where)
-    setattr(arguments, where, [ast.copy_location(ast.arg(first.arg), first), *others])
+    positional = getattr(arguments, where)
+    setattr(
+        arguments, where, [*(ast.copy_location(ast.arg(each.arg), each) for each in positional[:1]), *positional[1:]]
+    )
     return _with(function, args=arguments)
 
 

@@ -40,10 +40,10 @@ class Module:
         return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
 
 
-def parse_module(name: str, path: Path) -> Module:
-    """Return `path` parsed as module `name`."""
+def parse_module(name: str, path: Path, source: bytes) -> Module:
+    """Return `source`, the content of `path`, parsed as module `name`."""
     module = Module(name, path)
-    for statement in ast.parse(path.read_bytes(), filename=str(path)).body:
+    for statement in ast.parse(source, filename=str(path)).body:
         _add(module, statement)
     return module
 

@@ -120,6 +120,17 @@ def test_the_closure_holds_what_the_function_reaches_and_nothing_else(project: P
     assert opaque == ()
 
 
+def test_covered_are_the_modules_that_the_function_loads(project: Project) -> None:
+    project.write("runtime/never_imported.py", "")
+    sources = Sources((project.root,), frozenset({"steps", "runtime"}))
+    modules, files = sources.covered([Place("steps.tokenize", "tokenize", Aspect.VALUE)])
+    assert modules == {
+        *("steps", "steps.tokenize", "runtime", "runtime.text", "runtime.text.normal"),
+        *("runtime.late", "runtime.deeper"),
+    }
+    assert files == {project.root / name for name in MODULES}
+
+
 NORMAL = "runtime/text/normal.py"
 TOKENIZE = "steps/tokenize.py"
 
