@@ -1,10 +1,10 @@
-"""Claim: random windows of a cache of a billion tokens are read faster than Grain reads records, with checksums.
+"""Claim: random windows of a cache of a billion tokens are read five times as fast as Grain reads records.
 
-Ours reads windows of 4,096 tokens through TokenCache, which checks each chunk of 16,384. The reference is Grain over
-ArrayRecord, a record a window (`.venv-peers`, see peers.txt). Both read the same places of the same ids into new
-arrays, with the files in the page cache; the best pass of each counts. The first batch is timed before that, with the
-files dropped from the page cache, once for each packing: rows of whole documents are packed from the lengths of
-documents (600 tokens in the mean).
+Ours reads windows of 4,096 tokens through TokenCache, which checks each chunk of 16,384 against its checksum. The
+reference is Grain over ArrayRecord, a record a window (`.venv-peers`, see peers.txt). Both read the same places of the
+same ids into new arrays, with the files in the page cache; the best pass of each counts. The first batch is timed
+before that, with the files dropped from the page cache, once for each packing: rows of whole documents are packed from
+the lengths of documents (600 tokens in the mean).
 
     python benchmarks/random_windows.py [--tokens 1000000000]
 """
@@ -38,7 +38,7 @@ VOCAB_SIZE = 65_536
 SHARD_TOKENS = 1 << 27
 LOG_OF_DOCUMENT_TOKENS = 5.9, 1.0
 """Mean and spread of the logarithm of a document's tokens: about 600 in the mean, as of web pages."""
-BARS = {"grain": 1.0, "first_batch_seconds": 1.0}
+BARS = {"grain": 5.0, "first_batch_seconds": 1.0}
 
 GRAIN = """
 import json, sys, time
