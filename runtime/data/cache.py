@@ -24,7 +24,6 @@ import numpy as np
 import tensorstore as ts
 from jaxtyping import Int32, Int64, Integer
 
-from runtime.data.activity import Activity
 from runtime.data.flat_array import FlatArray, FlatArrayError, read_context
 
 MANIFEST = "cache.json"
@@ -203,7 +202,7 @@ class TokenCache:
         array = self._array("token_bytes", TOKEN_BYTES_DTYPE, self.vocab_size)
         return self._finish(array, array.start_read(0, self.vocab_size))
 
-    def grow(self, activity: Activity) -> None:
+    def grow(self) -> None:
         """Raise CacheError: only a cache that is being built grows (growing_cache.py)."""
         raise CacheError(f"{self.path}: the cache is finished and has no more blocks.")
 
