@@ -194,10 +194,6 @@ class Loader:
         unblock = feedback.close if feedback is not None else lambda: None
         return Prefetch(produce(), depth, unblock=unblock, while_waiting=while_waiting)
 
-    def consumed_by_name(self, position: DataPosition) -> dict[str, int]:
-        """Return the sequences drawn so far by the name of their source."""
-        return {name: position.consumed.get(identity, 0) for identity, name in self.names.items()}
-
     def exhausted(self, position: DataPosition) -> set[str]:
         """Return the names of the sources that have given all that the policy allows."""
         return {self.names[identity] for identity in self._sampler.exhausted(position)}

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from runtime.data.activity import during
-from runtime.data.allocation import Allocation, allocate, allocate_within, drawn, integer_weights
+from runtime.data.allocation import Allocation, allocate, allocate_within, drawn
 from runtime.data.batch import DataPosition
 from runtime.data.mixing.feedback import BySource
 from runtime.data.mixing.mixer import MixerState, next_shares, standing_shares
@@ -99,7 +99,7 @@ class SourceSampler:
         for name, weight in sorted(self._mixture.segment_at(step).weights.items()):
             identity = self._identities[name]
             weights[identity] = weights.get(identity, 0.0) + weight
-        return Sources(integer_weights(weights), self._limits(position))
+        return Sources(apportioned(weights), self._limits(position))
 
     def _limits(self, position: DataPosition) -> dict[str, int]:
         limits = {}

@@ -10,7 +10,7 @@ import pytest
 from marin_dag.store.retry import is_transient
 from runtime.data import flat_array
 from runtime.data.cache import CacheError, TokenCache, TokenFormat
-from runtime.data.cache_writer import TokenCacheWriter
+from runtime.data.cache_writer import token_cache_writer
 from runtime.data.flat_array import FlatArray
 from runtime.data.read_failure import read_failure, write_fix
 from tests.catalogue import check_message, expect_error
@@ -24,9 +24,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TokenCache:
     """Return a cache of many small files."""
     monkeypatch.setattr(flat_array, "FILE_LENGTH", 16)
     monkeypatch.setattr(flat_array, "CHUNK_LENGTH", 16)
-    with TokenCacheWriter(str(tmp_path), FORMAT, np.ones(500, np.int32)) as writer:
+    with token_cache_writer(str(tmp_path / "cache"), FORMAT, np.ones(500, np.int32)) as writer:
         writer.add([[7] * 16 * NUM_FILES], num_bytes=16 * NUM_FILES)
-    return TokenCache.open(str(tmp_path))
+    return TokenCache.open(str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ESTALE])
