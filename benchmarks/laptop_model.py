@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 from marin_dag.graph.resources import Cpu
 from pipelines.scales import LAPTOP, BatchSize
 from runtime.data.cache import TokenCache, TokenFormat
-from runtime.data.cache_writer import TokenCacheWriter
+from runtime.data.cache_writer import token_cache_writer
 from runtime.data.loader import Loader
 from runtime.data.mixture import MixtureSchedule
 from runtime.kernels.kernel_shape import KernelShape
@@ -80,5 +80,5 @@ def _write_cache(path: Path, seed: int, num_tokens: int) -> None:
     vocab_size = LAPTOP.model.vocab_size
     token_format = TokenFormat(vocab_size=vocab_size, eos_token_id=0, bos_token_id=None, tokenizer_digest="0" * 64)
     ids = np.random.default_rng(seed).integers(1, vocab_size, num_tokens)
-    with TokenCacheWriter(str(path), token_format, np.ones(vocab_size, np.int32)) as writer:
+    with token_cache_writer(str(path), token_format, np.ones(vocab_size, np.int32)) as writer:
         writer.add(np.array_split(ids, num_tokens // DOCUMENT_TOKENS), num_bytes=3 * num_tokens)

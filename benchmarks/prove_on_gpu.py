@@ -151,14 +151,14 @@ def tokens(config: TokensConfig, context: StepContext) -> TokenizeResult:
     import numpy as np
 
     from runtime.data.cache import TokenFormat
-    from runtime.data.cache_writer import TokenCacheWriter
+    from runtime.data.cache_writer import token_cache_writer
 
     form = TokenFormat(vocab_size=config.vocab_size, eos_token_id=0, bos_token_id=None, tokenizer_digest="0" * 64)
     rng, bytes_of_tokens = np.random.default_rng(0), np.ones(config.vocab_size, np.int32)
     lengths = rng.integers(config.longest_document // 16, config.longest_document, config.num_documents)
     counts: dict[str, int] = {}
     for name, of_name in (("train", lengths), ("validation", lengths[:1])):
-        with TokenCacheWriter(f"{context.output_path}/{name}", form, bytes_of_tokens) as writer:
+        with token_cache_writer(f"{context.output_path}/{name}", form, bytes_of_tokens) as writer:
             writer.add(
                 [rng.integers(1, config.vocab_size // 2, size) for size in of_name], num_bytes=int(of_name.sum())
             )

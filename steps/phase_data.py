@@ -10,7 +10,6 @@ from marin_dag.graph.step import StepContext
 from marin_dag.ledger.lease import STALE_SECONDS
 from marin_dag.store.retry import is_transient
 from marin_dag.store.store import StoreError
-from runtime.data.activity import Activity
 from runtime.data.batch import DataPosition
 from runtime.data.cache import TokenCache
 from runtime.data.consumption import PhaseSpan, consumption
@@ -54,17 +53,17 @@ def skip_batches(
     """
     if not config.skip_batches:
         return run
-    before, activity = run.data_position, Activity()
+    before = run.data_position
 
     def positions() -> Iterator[DataPosition]:
-        yield loader.skip_batches(before, run.step, config.global_batch_size, config.skip_batches, activity=activity)
+        yield loader.skip_batches(before, run.step, config.global_batch_size, config.skip_batches)
 
     def stop_if_asked() -> None:
         # Hosts of a gang agree on where to stop, and only once all of them train.
         if context.host.num_hosts == 1 and (reason := context.stop_reason()):
             raise StepStopped(f"at step {run.step:,} of {config.until_step:,} ({reason})")
 
-    with Prefetch(positions(), 1, activity=activity, while_waiting=stop_if_asked) as skipped:
+    with Prefetch(positions(), 1, while_waiting=stop_if_asked) as skipped:
         after = next(skipped)
     sequences = {
         loader.names[identity]: count - before.consumed.get(identity, 0)

@@ -55,3 +55,28 @@ class Activity:
             now = time.perf_counter()
             self._seconds[self._cause] = self._seconds.get(self._cause, 0.0) + now - self._since
             self._cause, self._since = cause, now
+
+
+class _Watched(threading.local):
+    """The activity of the current thread; a thread that no reader watches has one of its own."""
+
+    def __init__(self) -> None:
+        self.activity = Activity()
+
+
+_watched = _Watched()
+
+
+def watch(activity: Activity) -> None:
+    """Record what the current thread does from now on in `activity`."""
+    _watched.activity = activity
+
+
+def during(cause: Cause) -> contextlib.AbstractContextManager[None]:
+    """Count the time inside for `cause` in the activity of the current thread."""
+    return _watched.activity.during(cause)
+
+
+def sleep(seconds: float) -> None:
+    """Sleep, or raise ActivityStoppedError as soon as the reader of the current thread has gone."""
+    _watched.activity.sleep(seconds)

@@ -9,7 +9,6 @@ at every batch: half a sequence for a small source, whatever its share. Truncati
 never draw a source that is owed less than one sequence of a block.
 """
 
-import functools
 import heapq
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -82,11 +81,6 @@ def drawn(weights: Mapping[str, int], *, seed: int, step: int, num_draws: int) -
     return {source: int(count) for source, count in zip(sources, counts, strict=True)}
 
 
-def integer_weights(shares: Mapping[str, float]) -> dict[str, int]:
-    """Return positive weights of any scale as integers that sum to `WHOLE`."""
-    return dict(_integer_weights(tuple(sorted(shares.items()))))
-
-
 def shuffled_slots(counts: Sequence[Mapping[str, int]], *, seed: int, first_step: int) -> list[str]:
     """Return the source of each row of the batches of consecutive steps; a batch is shuffled by (seed, step)."""
     slots = [source for batch in counts for source in sorted(batch) for _ in range(batch[source])]
@@ -127,12 +121,3 @@ def _deadline(weight: int, owed: int, count: int, change: int) -> int:
     The unit is 2**-124: deadlines are fractions over `2 * weight`, so two of them are 2**-122 apart or equal.
     """
     return (((2 * count + change) * WHOLE - 2 * owed) << 124) // (2 * weight)
-
-
-@functools.lru_cache(maxsize=1024)
-def _integer_weights(weights: tuple[tuple[str, float], ...]) -> tuple[tuple[str, int], ...]:
-    rounded = apportioned(dict(weights))
-    for source, weight in rounded.items():
-        if weight == 0:
-            raise ValueError(f"weights[{source!r}] is below 1 / 2**60 of the mixture; leave the source out.")
-    return tuple(rounded.items())

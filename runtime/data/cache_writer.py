@@ -1,8 +1,7 @@
 """Cache writers: one for a shard, one for a small cache of a single shard."""
 
 import contextlib
-from collections.abc import Sequence
-from types import TracebackType
+from collections.abc import Iterator, Sequence
 
 import fsspec
 import numpy as np
@@ -90,29 +89,12 @@ class ShardWriter:
                 )
 
 
-class TokenCacheWriter:
-    """Writes a cache of one shard; an error inside the `with` block leaves no manifest and so no cache.
-
-    with TokenCacheWriter(path, token_format, token_bytes) as writer:
-        writer.add([[5, 6], [7]], num_bytes=11)
-    """
-
-    def __init__(self, path: str, token_format: TokenFormat, token_bytes: np.ndarray) -> None:
-        self._path, self._format, self._token_bytes = path, token_format, token_bytes
-        self._shard = ShardWriter(f"{path}/shards/00000", token_format)
-
-    def add(self, documents: Sequence[Sequence[int] | np.ndarray], *, num_bytes: int) -> None:
-        """Add documents; see `ShardWriter.add`."""
-        self._shard.add(documents, num_bytes=num_bytes)
-
-    def __enter__(self) -> "TokenCacheWriter":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is None:
-            finish_cache(self._path, self._format, [[self._shard.close("shards/00000")]], self._token_bytes)
+@contextlib.contextmanager
+def token_cache_writer(path: str, token_format: TokenFormat, token_bytes: np.ndarray) -> Iterator[ShardWriter]:
+    """Yield the writer of a cache of one shard; an error inside the `with` block leaves no manifest and so no cache."""
+    writer = ShardWriter(f"{path}/shards/00000", token_format)
+    yield writer
+    finish_cache(path, token_format, [[writer.close("shards/00000")]], token_bytes)
 
 
 def finish_cache(

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 from jaxtyping import Int32, Int64, Integer
 
-from runtime.data.activity import Activity
+from runtime.data.activity import during
 from runtime.data.permutation import key_of, mixed
 from runtime.data.slots import Bookmark, Slots, block_order
 from runtime.data.token_source import LoaderError, TokenSource
@@ -24,7 +24,7 @@ class ConcatenatedRows:
         self._lock = threading.RLock()
         self._block_ends = self._num_rows = np.zeros(0, np.int64)
 
-    def num_sequences(self, activity: Activity) -> int:
+    def num_sequences(self) -> int:
         """Return the rows of an epoch; wait for the end of a cache that is being built.
 
         Raises:
@@ -33,7 +33,7 @@ class ConcatenatedRows:
         with self._lock:
             self._look_at_blocks()
             while not self.source.is_whole:
-                self.source.grow(activity)
+                self.source.grow()
             self._look_at_blocks()
             total = int(self._num_rows.sum())
         if not total:
@@ -44,16 +44,16 @@ class ConcatenatedRows:
             )
         return total
 
-    def slots(self, draws: Int64[np.ndarray, "n"], activity: Activity, bookmark: Bookmark | None = None) -> Slots:
+    def slots(self, draws: Int64[np.ndarray, "n"], bookmark: Bookmark | None = None) -> Slots:
         """Return the slots of the `draws`-th rows, counted from 0 through all epochs; wait for unbuilt blocks."""
         last = int(draws.max())
         with self._lock:
             self._look_at_blocks()
             while not self.source.is_whole and last >= self._num_rows.sum():
-                self.source.grow(activity)
+                self.source.grow()
                 self._look_at_blocks()
             known = int(self._num_rows.sum())
-            data_epochs, indices = np.divmod(draws, known if last < known else self.num_sequences(activity))
+            data_epochs, indices = np.divmod(draws, known if last < known else self.num_sequences())
             blocks = np.empty_like(draws)
             for data_epoch in np.unique(data_epochs).tolist():
                 order = block_order(self._seed, self.identity, data_epoch, len(self._num_rows))
@@ -64,10 +64,10 @@ class ConcatenatedRows:
                 indices[where] -= (ends - self._num_rows[order])[turns]
             return Slots(blocks, indices, self._num_rows[blocks], data_epochs)
 
-    def bookmark(self, last: int, activity: Activity, known: Bookmark | None = None) -> None:
+    def bookmark(self, last: int, known: Bookmark | None = None) -> None:
         """Return None: the slot of any draw is computed without counting."""
 
-    def starts(self, slots: Slots, places: Int64[np.ndarray, "n"], activity: Activity) -> Int64[np.ndarray, "n"]:
+    def starts(self, slots: Slots, places: Int64[np.ndarray, "n"]) -> Int64[np.ndarray, "n"]:
         """Return the position of each row's first token; `places` are the rows inside their blocks."""
         ends = self._block_ends
         begins = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[slots.blocks]
@@ -81,11 +81,10 @@ class ConcatenatedRows:
         blocks: Int64[np.ndarray, "n"],
         places: Int64[np.ndarray, "n"],
         starts: Int64[np.ndarray, "n"],
-        activity: Activity,
     ) -> tuple[Integer[np.ndarray, "n sequence"], Int32[np.ndarray, "n sequence"]]:
         """Return tokens and segment ids of rows."""
         lengths = np.full(len(starts), self._length, np.int64)
-        with activity.during("store read"):
+        with during("store read"):
             tokens = self.source.read_spans(starts, lengths).reshape(len(starts), self._length)
         return tokens, segments(tokens, self.source.eos_token_id)
 

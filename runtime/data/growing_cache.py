@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int64, Integer
 
-from runtime.data.activity import Activity
+from runtime.data.activity import during, sleep
 from runtime.data.cache import CHUNK_CACHE_IN_BYTES, CacheError, TokenCache
 from runtime.data.flat_array import read_context
 
@@ -68,7 +68,7 @@ class GrowingCache:
         """Position after the last token of each finished block."""
         return tuple(np.cumsum([block.num_tokens for block in self._blocks]).tolist())
 
-    def grow(self, activity: Activity) -> None:
+    def grow(self) -> None:
         """Wait for at least one more block, or for `is_whole`.
 
         Raises:
@@ -76,7 +76,7 @@ class GrowingCache:
             ActivityStoppedError: the reader has gone.
         """
         known = len(self._blocks)
-        with self._growing, activity.during("cache not built yet"):
+        with self._growing, during("cache not built yet"):
             began = alive = time.monotonic()
             logged = -LOG_AGAIN_SECONDS
             while len(self._blocks) == known and not self.is_whole:
@@ -101,7 +101,7 @@ class GrowingCache:
                         now - began,
                         "it is being built" if growth.is_being_built else "no process is building it",
                     )
-                activity.sleep(POLL_SECONDS)
+                sleep(POLL_SECONDS)
 
     def read_spans(
         self, starts: Int64[np.ndarray, "n"], lengths: Int64[np.ndarray, "n"]

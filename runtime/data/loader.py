@@ -12,7 +12,6 @@ from types import MappingProxyType
 import numpy as np
 from jaxtyping import Int64
 
-from runtime.data.activity import Activity
 from runtime.data.allocation import shuffled_slots
 from runtime.data.batch import DataPosition, LoadedBatch, RowLocations, Rows
 from runtime.data.concatenated import segments
@@ -84,15 +83,14 @@ class Loader:
         *,
         rows: Rows = slice(None),
         feedback: Callable[[int], BySource] | None = None,
-        activity: Activity | None = None,
     ) -> tuple[LoadedBatch, DataPosition]:
         """Return the batch of the update that follows `step` finished ones, and the position after it.
 
         `rows` are the rows that this host reads; the position is that of the whole batch. A policy that learns asks
-        `feedback` for the losses of earlier updates, each once and in order. `activity` records what is being done.
+        `feedback` for the losses of earlier updates, each once and in order.
         """
         steps = range(step, step + 1)
-        return self.batches(position, steps, global_batch_size, rows=rows, feedback=feedback, activity=activity)[0]
+        return self.batches(position, steps, global_batch_size, rows=rows, feedback=feedback)[0]
 
     def batches(
         self,
@@ -102,13 +100,11 @@ class Loader:
         *,
         rows: Rows = slice(None),
         feedback: Callable[[int], BySource] | None = None,
-        activity: Activity | None = None,
     ) -> list[tuple[LoadedBatch, DataPosition]]:
         """Return what `batch` returns for each of `steps`, drawn and read together."""
-        activity = activity or Activity()
-        found, positions = self.locate(position, steps, global_batch_size, feedback=feedback, activity=activity)
+        found, positions = self.locate(position, steps, global_batch_size, feedback=feedback)
         of_host = np.arange(len(found.starts)).reshape(len(steps), global_batch_size)[:, rows].reshape(-1)
-        tokens, segment_ids = self._order.read(RowLocations(*(part[of_host] for part in found)), activity)
+        tokens, segment_ids = self._order.read(RowLocations(*(part[of_host] for part in found)))
         parts = (np.split(part, len(steps)) for part in (tokens, segment_ids, found.source_index))
         return [(LoadedBatch(*batch), after) for *batch, after in zip(*parts, positions, strict=True)]
 
@@ -119,23 +115,21 @@ class Loader:
         global_batch_size: int,
         *,
         feedback: Callable[[int], BySource] | None = None,
-        activity: Activity | None = None,
     ) -> tuple[RowLocations, list[DataPosition]]:
         """Return where the rows of the batches of `steps` lie, batch after batch, and the position after each."""
-        activity = activity or Activity()
         self._check_position(position)
         counts, positions, here = [], [], position
         for step in steps:
-            of_batch, here = self._sampler.draw(here, step, global_batch_size, feedback, activity)
+            of_batch, here = self._sampler.draw(here, step, global_batch_size, feedback)
             counts.append(of_batch)
             positions.append(here)
         slots = shuffled_slots(counts, seed=self._order.seed, first_step=steps.start)
         source_index = np.array([self.index_of[identity] for identity in slots], np.int32)
         draws = self._draws_of(source_index, position, here)
-        located = self._order.locate(source_index, draws, position.bookmarks, activity)
+        located = self._order.locate(source_index, draws, position.bookmarks)
         bookmarks = dict(position.bookmarks)
         for number, of_batch in enumerate(counts):
-            bookmarks |= self._bookmarks(of_batch, positions[number].consumed, activity)
+            bookmarks |= self._bookmarks(of_batch, positions[number].consumed)
             positions[number] = dataclasses.replace(positions[number], bookmarks=dict(bookmarks))
         return located, positions
 
@@ -145,8 +139,6 @@ class Loader:
         step: int,
         global_batch_size: int,
         num_batches: int,
-        *,
-        activity: Activity | None = None,
     ) -> DataPosition:
         """Return the position after skipping batches, each drawn as the batch of `step`; read nothing.
 
@@ -157,10 +149,9 @@ class Loader:
             LoaderError: the loader replays the log of an earlier run.
         """
         self._check_position(position)
-        activity = activity or Activity()
-        after = self._sampler.skip(position, step, global_batch_size, num_batches, activity)
+        after = self._sampler.skip(position, step, global_batch_size, num_batches)
         skipped = {identity: count - position.consumed.get(identity, 0) for identity, count in after.consumed.items()}
-        bookmarks = self._bookmarks(skipped, after.consumed, activity, known=position.bookmarks)
+        bookmarks = self._bookmarks(skipped, after.consumed, known=position.bookmarks)
         return dataclasses.replace(after, bookmarks=position.bookmarks | bookmarks)
 
     def prefetched(
@@ -178,7 +169,6 @@ class Loader:
 
         At most `depth` batches are ready and not taken. The reader calls `while_waiting` now and then while it waits.
         """
-        activity = Activity()
 
         def produce() -> Iterator[tuple[int, LoadedBatch, DataPosition]]:
             here, ahead = position, steps
@@ -186,7 +176,7 @@ class Loader:
             while ahead:
                 now = ahead[: 1 if num_alone else self._steps_together(global_batch_size)]
                 try:
-                    made = self.batches(here, now, global_batch_size, rows=rows, feedback=feedback, activity=activity)
+                    made = self.batches(here, now, global_batch_size, rows=rows, feedback=feedback)
                 except Exception as error:
                     if len(now) == 1:
                         raise
@@ -202,11 +192,7 @@ class Loader:
 
         # Closing must release a thread that waits for losses which will not come.
         unblock = feedback.close if feedback is not None else lambda: None
-        return Prefetch(produce(), depth, unblock=unblock, activity=activity, while_waiting=while_waiting)
-
-    def consumed_by_name(self, position: DataPosition) -> dict[str, int]:
-        """Return the sequences drawn so far by the name of their source."""
-        return {name: position.consumed.get(identity, 0) for identity, name in self.names.items()}
+        return Prefetch(produce(), depth, unblock=unblock, while_waiting=while_waiting)
 
     def exhausted(self, position: DataPosition) -> set[str]:
         """Return the names of the sources that have given all that the policy allows."""
@@ -233,15 +219,12 @@ class Loader:
         self,
         counts: Mapping[str, int],
         consumed: Mapping[str, int],
-        activity: Activity,
         *,
         known: Mapping[str, Bookmark] = MappingProxyType({}),
     ) -> dict[str, Bookmark]:
         found = {}
         for identity, count in counts.items():
-            if count and (
-                bookmark := self._order.bookmark(identity, consumed[identity] - 1, activity, known.get(identity))
-            ):
+            if count and (bookmark := self._order.bookmark(identity, consumed[identity] - 1, known.get(identity))):
                 found[identity] = bookmark
         return found
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Int32, Int64
 
-from runtime.data.activity import Activity
 from runtime.data.batch import RowLocations
 from runtime.data.concatenated import ConcatenatedRows
 from runtime.data.packing import Packing
@@ -51,16 +50,15 @@ class DataOrder:
         """Whether every cache is finished."""
         return all(each.source.is_whole for each in self._sources)
 
-    def num_sequences(self, identity: str, activity: Activity) -> int:
+    def num_sequences(self, identity: str) -> int:
         """Return the sequences of an epoch of a source; wait for the end of a cache that is being built."""
-        return self._of(identity).num_sequences(activity)
+        return self._of(identity).num_sequences()
 
     def locate(
         self,
         source_index: Int32[np.ndarray, "n"],
         draws: Int64[np.ndarray, "n"],
         bookmarks: Mapping[str, Bookmark],
-        activity: Activity,
     ) -> RowLocations:
         """Return where the `draws`-th sequences of their sources lie, each counted from 0 through all epochs.
 
@@ -72,7 +70,7 @@ class DataOrder:
         rows_of = {index: source_index == index for index in np.unique(source_index).tolist()}
         for index, rows in rows_of.items():
             source = self._sources[index]
-            found = source.slots(draws[rows], activity, bookmarks.get(source.identity))
+            found = source.slots(draws[rows], bookmarks.get(source.identity))
             for whole, part in zip(slots, found, strict=True):
                 whole[rows] = part
             keys[rows] = row_keys(self.seed, source.identity, found)
@@ -80,28 +78,26 @@ class DataOrder:
         starts = np.empty_like(draws)
         for index, rows in rows_of.items():
             found = Slots(*(part[rows] for part in slots))
-            starts[rows] = self._sources[index].starts(found, places[rows], activity)
+            starts[rows] = self._sources[index].starts(found, places[rows])
         return RowLocations(source_index, slots.blocks, places, starts, slots.data_epochs)
 
-    def read(
-        self, rows: RowLocations, activity: Activity
-    ) -> tuple[Int32[np.ndarray, "rows sequence"], Int32[np.ndarray, "rows sequence"]]:
+    def read(self, rows: RowLocations) -> tuple[Int32[np.ndarray, "rows sequence"], Int32[np.ndarray, "rows sequence"]]:
         """Return tokens and segment ids of rows."""
         tokens = np.empty((len(rows.starts), self.sequence_length), np.int32)
         segment_ids = np.empty_like(tokens)
         for index in np.unique(rows.source_index).tolist():
             where = rows.source_index == index
             tokens[where], segment_ids[where] = self._sources[index].read(
-                rows.blocks[where], rows.places[where], rows.starts[where], activity
+                rows.blocks[where], rows.places[where], rows.starts[where]
             )
         return tokens, segment_ids
 
-    def bookmark(self, identity: str, last: int, activity: Activity, known: Bookmark | None = None) -> Bookmark | None:
+    def bookmark(self, identity: str, last: int, known: Bookmark | None = None) -> Bookmark | None:
         """Return what leads to the draw after the `last`-th one; None where nothing needs to be counted.
 
         `known` is the bookmark of an earlier draw; it changes only how long this takes.
         """
-        return self._of(identity).bookmark(last, activity, known)
+        return self._of(identity).bookmark(last, known)
 
     def _of(self, identity: str) -> SourceOrder:
         return self._sources[self.index_of[identity]]

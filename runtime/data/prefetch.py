@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from runtime.data.activity import Activity
+from runtime.data.activity import Activity, watch
 
 Item = TypeVar("Item")
 
@@ -30,7 +30,6 @@ class Prefetch(Generic[Item]):
         depth: int,
         *,
         unblock: Callable[[], None] = lambda: None,
-        activity: Activity | None = None,
         while_waiting: Callable[[], None] = lambda: None,
     ) -> None:
         """Start the thread.
@@ -39,7 +38,6 @@ class Prefetch(Generic[Item]):
             source: Makes the items, in the thread.
             depth: Most items that may wait to be taken.
             unblock: Called when the thread should end; must make `source` stop waiting.
-            activity: What `source` records its activity in, for the causes of waits.
             while_waiting: Called now and then by a waiting reader, in its own thread; `next` raises its errors.
         """
         if depth < 1:
@@ -49,7 +47,7 @@ class Prefetch(Generic[Item]):
         self.last_wait_causes: dict[str, float] = {}
         """Seconds of that wait by the thread's activity."""
         self._unblock = unblock
-        self._activity = activity or Activity()
+        self._activity = Activity()
         self._while_waiting = while_waiting
         self._stop = threading.Event()
         self._ready: queue.Queue[tuple[str, object]] = queue.Queue(depth)
@@ -92,6 +90,7 @@ class Prefetch(Generic[Item]):
         self.close()
 
     def _fill(self, source: Iterator[Item]) -> None:
+        watch(self._activity)
         try:
             for item in source:
                 if not self._put("item", item):

@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Callable, Mapping
 
-from runtime.data.activity import Activity
-from runtime.data.allocation import Allocation, allocate, allocate_within, drawn, integer_weights
+from runtime.data.activity import during
+from runtime.data.allocation import Allocation, allocate, allocate_within, drawn
 from runtime.data.batch import DataPosition
 from runtime.data.mixing.feedback import BySource
 from runtime.data.mixing.mixer import MixerState, next_shares, standing_shares
@@ -45,7 +45,6 @@ class SourceSampler:
         step: int,
         global_batch_size: int,
         feedback: Callable[[int], BySource] | None,
-        activity: Activity,
     ) -> tuple[dict[str, int], DataPosition]:
         """Return the sequences of each source in the batch after `step` updates, and the position after it.
 
@@ -60,10 +59,10 @@ class SourceSampler:
                 raise LoaderError(
                     f"mixing: {self._policy.kind} learns from the losses of step {earlier}; pass `feedback`."
                 )
-            with activity.during("losses of earlier updates"):
+            with during("losses of earlier updates"):
                 return feedback(earlier)
 
-        sources = self._sources_at(step, position, activity)
+        sources = self._sources_at(step, position)
         shares, mixer = next_shares(self._policy, position.mixer, step=step, sources=sources, feedback=losses)
         size = self._policy.sequences_per_draw
         if not size:
@@ -79,15 +78,13 @@ class SourceSampler:
             allocation = Allocation(counts, position.carry)
         return allocation.counts, self._after(position, allocation, shares, mixer)
 
-    def skip(
-        self, position: DataPosition, step: int, global_batch_size: int, num_batches: int, activity: Activity
-    ) -> DataPosition:
+    def skip(self, position: DataPosition, step: int, global_batch_size: int, num_batches: int) -> DataPosition:
         """Return the position after skipped batches, with the bookmarks of `position`; see `Loader.skip_batches`."""
         if self._replay is not None:
             raise LoaderError("replay: the log of a run has no batches to skip; set skip_batches to 0.")
         here = position
         for _ in range(num_batches):
-            sources = self._sources_at(step, here, activity)
+            sources = self._sources_at(step, here)
             shares = standing_shares(self._policy, position.mixer, step=step, sources=sources)
             allocation = _allotted(shares, here, global_batch_size, sources)
             here = self._after(here, allocation, shares, position.mixer if self.lag_steps else None)
@@ -95,19 +92,19 @@ class SourceSampler:
 
     def exhausted(self, position: DataPosition) -> set[str]:
         """Return the identities of the sources that have given all that the policy allows."""
-        return {identity for identity, left in self._limits(position, Activity()).items() if not left}
+        return {identity for identity, left in self._limits(position).items() if not left}
 
-    def _sources_at(self, step: int, position: DataPosition, activity: Activity) -> Sources:
+    def _sources_at(self, step: int, position: DataPosition) -> Sources:
         weights: dict[str, float] = {}
         for name, weight in sorted(self._mixture.segment_at(step).weights.items()):
             identity = self._identities[name]
             weights[identity] = weights.get(identity, 0.0) + weight
-        return Sources(integer_weights(weights), self._limits(position, activity))
+        return Sources(apportioned(weights), self._limits(position))
 
-    def _limits(self, position: DataPosition, activity: Activity) -> dict[str, int]:
+    def _limits(self, position: DataPosition) -> dict[str, int]:
         limits = {}
         for identity, epochs in self._max_epochs.items():
-            allowed = int(epochs * self._order.num_sequences(identity, activity))
+            allowed = int(epochs * self._order.num_sequences(identity))
             limits[identity] = max(0, allowed - position.consumed.get(identity, 0))
         return limits
 

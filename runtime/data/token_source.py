@@ -5,7 +5,6 @@ from typing import Protocol
 import numpy as np
 from jaxtyping import Int64, Integer
 
-from runtime.data.activity import Activity
 from runtime.data.cache import TokenFormat
 
 
@@ -27,7 +26,7 @@ class TokenSource(Protocol):
         """Position after the last token of each block."""
         ...
 
-    def grow(self, activity: Activity) -> None:
+    def grow(self) -> None:
         """Wait for more blocks, or for `is_whole`."""
         ...
 

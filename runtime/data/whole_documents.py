@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from jaxtyping import Int32, Int64, Integer
 
-from runtime.data.activity import Activity
+from runtime.data.activity import during
 from runtime.data.best_fit import PackedRows, pack
 from runtime.data.permutation import key_of, permuted
 from runtime.data.slots import Bookmark, Slots, block_order
@@ -66,24 +66,24 @@ class WholeDocuments:
         self._turn = self._draws = 0
         self._ends: list[int] = []
 
-    def num_sequences(self, activity: Activity) -> int:
+    def num_sequences(self) -> int:
         """Return the sequences that the tokens of an epoch fill; wait for the end of a cache that is being built.
 
         Rows are a few more than that, by the padding; counting them would take packing every document.
         """
         while not self.source.is_whole:
-            self.source.grow(activity)
+            self.source.grow()
         return max(self.source.block_ends[-1] // self._length, 1)
 
-    def slots(self, draws: Int64[np.ndarray, "n"], activity: Activity, bookmark: Bookmark | None = None) -> Slots:
+    def slots(self, draws: Int64[np.ndarray, "n"], bookmark: Bookmark | None = None) -> Slots:
         """Return the slots of the `draws`-th rows, counted from 0 through all epochs; wait for unbuilt blocks."""
         first, last = int(draws.min()), int(draws.max())
         with self._lock:
             self._move_to(first, bookmark)
-            self._count_up_to(last, activity)
+            self._count_up_to(last)
             ends = np.array([self._draws, *self._ends], np.int64)
             turns = np.searchsorted(ends, draws, side="right") - 1
-            of_turns = [self._portion_at(self._turn + turn, activity) for turn in range(int(turns.max()) + 1)]
+            of_turns = [self._portion_at(self._turn + turn) for turn in range(int(turns.max()) + 1)]
             data_epochs, portions = np.array(of_turns, np.int64)[turns].T
             found = Slots(portions, draws - ends[turns], ends[turns + 1] - ends[turns], data_epochs)
             passed = int(turns.min())
@@ -91,32 +91,31 @@ class WholeDocuments:
             del self._ends[:passed]
             return found
 
-    def bookmark(self, last: int, activity: Activity, known: Bookmark | None = None) -> Bookmark:
+    def bookmark(self, last: int, known: Bookmark | None = None) -> Bookmark:
         """Return the place after the `last`-th row; it depends only on the source and on `last`.
 
         `known` is the bookmark of an earlier row, to count from.
         """
         with self._lock:
             self._move_to(last, known)
-            self._count_up_to(last, activity)
+            self._count_up_to(last)
             ends = [self._draws, *self._ends]
             turn = int(np.searchsorted(np.array(ends), last, side="right")) - 1
             return {"order": self._order, "turn": self._turn + turn, "draws": ends[turn]}
 
-    def starts(self, slots: Slots, places: Int64[np.ndarray, "n"], activity: Activity) -> Int64[np.ndarray, "n"]:
+    def starts(self, slots: Slots, places: Int64[np.ndarray, "n"]) -> Int64[np.ndarray, "n"]:
         """Return the position of each row's first token; `places` are the rows inside their portions."""
-        return np.array([starts[0] for starts, _ in self._pieces(slots.blocks, places, activity)], np.int64)
+        return np.array([starts[0] for starts, _ in self._pieces(slots.blocks, places)], np.int64)
 
     def read(
         self,
         blocks: Int64[np.ndarray, "n"],
         places: Int64[np.ndarray, "n"],
         starts: Int64[np.ndarray, "n"],
-        activity: Activity,
     ) -> tuple[Integer[np.ndarray, "n sequence"], Int32[np.ndarray, "n sequence"]]:
         """Return tokens and segment ids of rows, padded with EOS."""
-        pieces = self._pieces(blocks, places, activity)
-        with activity.during("store read"):
+        pieces = self._pieces(blocks, places)
+        with during("store read"):
             flat = self.source.read_spans(*(np.concatenate(parts) for parts in zip(*pieces, strict=True)))
         tokens = np.full((len(pieces), self._length), self.source.eos_token_id, flat.dtype)
         # Each padding token is a document of its own: nothing is predicted from it and nothing attends to it.
@@ -131,13 +130,13 @@ class WholeDocuments:
         return tokens, segment_ids
 
     def _pieces(
-        self, portions: Int64[np.ndarray, "n"], places: Int64[np.ndarray, "n"], activity: Activity
+        self, portions: Int64[np.ndarray, "n"], places: Int64[np.ndarray, "n"]
     ) -> list[tuple[Int64[np.ndarray, "pieces"], Int64[np.ndarray, "pieces"]]]:
         """Return starts and lengths of the pieces of each row."""
         found = []
         for portion, row in zip(portions.tolist(), places.tolist(), strict=True):
             with self._lock:
-                packed = self._pack(portion, activity)
+                packed = self._pack(portion)
             pieces = slice(int(packed.row_ends[row - 1]) if row else 0, int(packed.row_ends[row]))
             found.append((packed.starts[pieces], packed.lengths[pieces]))
         return found
@@ -154,20 +153,20 @@ class WholeDocuments:
         self._turn, self._draws = (bookmark["turn"], bookmark["draws"]) if bookmark else (0, 0)
         self._ends = []
 
-    def _count_up_to(self, last: int, activity: Activity) -> None:
+    def _count_up_to(self, last: int) -> None:
         end = self._ends[-1] if self._ends else self._draws
         while end <= last:
-            _, portion = self._portion_at(self._turn + len(self._ends), activity)
+            _, portion = self._portion_at(self._turn + len(self._ends))
             if portion not in self._num_rows:
-                self._pack(portion, activity)
+                self._pack(portion)
             end += self._num_rows[portion]
             self._ends.append(end)
 
-    def _portion_at(self, turn: int, activity: Activity) -> tuple[int, int]:
+    def _portion_at(self, turn: int) -> tuple[int, int]:
         """Return epoch and portion of a turn."""
         self._look_at_blocks()
         while turn >= len(self._portions) and not self.source.is_whole:
-            self.source.grow(activity)
+            self.source.grow()
             self._look_at_blocks()
         if turn < len(self._portions):
             return 0, turn
@@ -185,16 +184,16 @@ class WholeDocuments:
             self._portions += [(block, number) for number in range(count)]
             self._num_blocks = block + 1
 
-    def _pack(self, portion: int, activity: Activity) -> PackedRows:
+    def _pack(self, portion: int) -> PackedRows:
         if portion in self._packed:
             self._packed.move_to_end(portion)
             return self._packed[portion]
         block, number = self._portions[portion]
         pieces = documents_of(number, self.source.num_documents_of(block)) or [(0, 0)]
         # On a distant store, reads one after another would take several times as long.
-        with activity.during("store read"), ThreadPoolExecutor(PIECES_A_PORTION) as pool:
+        with during("store read"), ThreadPoolExecutor(PIECES_A_PORTION) as pool:
             bounds = list(pool.map(lambda piece: self._bounds(block, *piece), pieces))
-        with activity.during("packing"):
+        with during("packing"):
             starts, ends = (np.concatenate(part) for part in zip(*bounds, strict=True))
             found = pack(starts, ends, self._length)
         if portion not in self._num_rows:

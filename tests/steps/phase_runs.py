@@ -14,7 +14,7 @@ from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Cpu, Resources
 from marin_dag.ledger.requests import Request
 from runtime.data.cache import TokenFormat
-from runtime.data.cache_writer import TokenCacheWriter
+from runtime.data.cache_writer import token_cache_writer
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE
 from runtime.model.llama.config import LlamaConfig
@@ -158,9 +158,9 @@ def write_cache(folder: Path, last_id: int) -> TokenizeResult:
     """A hundred documents of 21 random ids below `last_id`: the fewer ids, the easier."""
     ids = TokenFormat(vocab_size=MODEL.vocab_size, eos_token_id=0, bos_token_id=None, tokenizer_digest="0" * 64)
     rng = np.random.default_rng(0)
-    with TokenCacheWriter(str(folder / "train"), ids, np.ones(MODEL.vocab_size, np.int32)) as writer:
+    with token_cache_writer(str(folder / "train"), ids, np.ones(MODEL.vocab_size, np.int32)) as writer:
         writer.add([rng.integers(1, last_id, 21) for _ in range(100)], num_bytes=2100)
-    with TokenCacheWriter(str(folder / "validation"), ids, np.ones(MODEL.vocab_size, np.int32)) as writer:
+    with token_cache_writer(str(folder / "validation"), ids, np.ones(MODEL.vocab_size, np.int32)) as writer:
         writer.add([np.arange(1, 22) % (last_id - 1) + 1], num_bytes=21)
     return TokenizeResult(
         train="train",

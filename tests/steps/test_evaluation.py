@@ -21,7 +21,7 @@ from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
 from pipelines.sources import evaluation_items_step
 from runtime.data.cache import TokenFormat
-from runtime.data.cache_writer import TokenCacheWriter
+from runtime.data.cache_writer import token_cache_writer
 from runtime.data.encoding import Encoder
 from runtime.evaluation import scoring
 from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec
@@ -119,7 +119,7 @@ def caches(tokenizer: Input[TokenizerResult], tmp_path_factory: pytest.TempPathF
     inputs = {}
     for domain, texts in DOCUMENTS.items():
         folder = tmp_path_factory.mktemp(domain)
-        with TokenCacheWriter(f"{folder}/validation", token_format, encoder.token_bytes) as writer:
+        with token_cache_writer(f"{folder}/validation", token_format, encoder.token_bytes) as writer:
             writer.add(encoder.encode(texts), num_bytes=sum(len(text.encode()) for text in texts))
         counts = dict.fromkeys((name for name in TokenizeResult.model_fields if name.startswith("num_")), 0)
         result = TokenizeResult(

@@ -19,8 +19,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
-from runtime.data.mixing.exponential import exp, log
-from runtime.data.mixing.policy import Memory, Sources, Turn, check_learning
+from runtime.data.mixing.policy import Memory, Sources, Turn, check_learning, exp, log
 from runtime.data.shares import WHOLE, apportioned
 
 LEAST_UPDATES = 8

@@ -8,8 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Literal
 
-from runtime.data.mixing.exponential import exp, log
-from runtime.data.mixing.policy import Memory, Sources, Turn, check_learning
+from runtime.data.mixing.policy import Memory, Sources, Turn, check_learning, exp, log
 from runtime.data.shares import WHOLE, apportioned
 
 

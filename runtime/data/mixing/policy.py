@@ -1,9 +1,11 @@
 """Mixing policy: a pure function from the losses of finished updates to the shares of the next batch.
 
 Sources are named by their identities; shares are integers that sum to `WHOLE`. Policies compute with IEEE doubles (+,
--, *, /, square root) and the functions of exponential.py, so every host of a run gets the same shares.
+-, *, /, square root) and with `exp` and `log`, so every host of a run gets the same shares.
 """
 
+import decimal
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -88,3 +90,19 @@ def check_learning(owner: str, *, warmup_steps: int, lag_steps: int, sequences_p
         raise ValueError(f"{owner}.sequences_per_draw is {sequences_per_draw}; use 1 or more.")
     if lag_steps < 1:
         raise ValueError(f"{owner}.lag_steps is {lag_steps}; the losses of a step are known after it: use 1 or more.")
+
+
+def exp(value: float) -> float:
+    """Return e ** value with the same bits on every machine; `math.exp` differs between C libraries."""
+    return float(_decimals().exp(decimal.Decimal(value)))
+
+
+@functools.cache
+def log(value: float) -> float:
+    """Return the natural logarithm with the same bits on every machine."""
+    return float(_decimals().ln(decimal.Decimal(value)))
+
+
+def _decimals() -> decimal.Context:
+    # No traps: the exponential of a large loss is infinite.
+    return decimal.Context(prec=30, traps=[])

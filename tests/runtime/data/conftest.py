@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from runtime.data.cache import TokenCache, TokenFormat
-from runtime.data.cache_writer import TokenCacheWriter
+from runtime.data.cache_writer import token_cache_writer
 
 MakeCache = Callable[..., TokenCache]
 
@@ -27,7 +27,7 @@ def make_cache(tmp_path_factory: pytest.TempPathFactory) -> MakeCache:
 
     def make(num_documents: int = 100, seed: int = 0) -> TokenCache:
         path = str(tmp_path_factory.mktemp("cache") / "cache")
-        with TokenCacheWriter(path, FORMAT, np.arange(VOCAB_SIZE)) as writer:
+        with token_cache_writer(path, FORMAT, np.arange(VOCAB_SIZE)) as writer:
             writer.add(random_documents(num_documents, seed), num_bytes=1_000)
         return TokenCache.open(path)
 

@@ -7,16 +7,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from runtime.data import allocation
-from runtime.data.allocation import WHOLE, allocate, integer_weights, shuffled_slots
+from runtime.data.allocation import WHOLE, allocate, shuffled_slots
 from runtime.data.shares import apportioned
-from tests.catalogue import expect_error
 
 SHARES = st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.floats(1e-6, 1e3), min_size=1, max_size=12)
 
 
 @given(shares=SHARES, batches=st.lists(st.integers(1, 300), min_size=1, max_size=40))
 def test_no_source_is_ever_further_from_its_share_than_the_bound(shares, batches):
-    weights, carry, given_so_far = integer_weights(shares), {}, Counter()
+    weights, carry, given_so_far = apportioned(shares), {}, Counter()
     total = sum(Fraction(weight) for weight in shares.values())
     for index, size in enumerate(batches):
         counts, carry = allocate(weights, carry, size)
@@ -33,7 +32,7 @@ def test_no_source_is_ever_further_from_its_share_than_the_bound(shares, batches
 
 @given(shares=SHARES)
 def test_weights_become_whole_numbers_that_lose_nothing(shares):
-    weights = integer_weights(shares)
+    weights = apportioned(shares)
     total = sum(Fraction(weight) for weight in shares.values())
     assert sum(weights.values()) == WHOLE
     assert all(abs(weights[source] - Fraction(share) / total * WHOLE) < 1 for source, share in shares.items())
@@ -41,7 +40,7 @@ def test_weights_become_whole_numbers_that_lose_nothing(shares):
 
 def test_a_share_of_a_tenth_of_a_sequence_a_batch_is_drawn_every_tenth_batch():
     """Truncation in each batch, as in the public loader, would never draw it."""
-    weights, carry, counts = integer_weights({"web": 0.99, "rare": 0.01}), {}, Counter()
+    weights, carry, counts = apportioned({"web": 0.99, "rare": 0.01}), {}, Counter()
     for _ in range(100):
         step_counts, carry = allocate(weights, carry, 10)
         counts.update(step_counts)
@@ -50,7 +49,7 @@ def test_a_share_of_a_tenth_of_a_sequence_a_batch_is_drawn_every_tenth_batch():
 
 
 def test_counts_are_exact_after_ten_to_the_fifteenth_sequences():
-    weights = integer_weights({"a": 1.0, "b": 2.0, "c": 1e-9})
+    weights = apportioned({"a": 1.0, "b": 2.0, "c": 1e-9})
     counts, carry = allocate(weights, {}, 10**15)
     total = Fraction(3) + Fraction(1e-9)
     assert counts["c"] == round(10**15 * Fraction(1e-9) / total) == 333_333
@@ -60,7 +59,7 @@ def test_counts_are_exact_after_ten_to_the_fifteenth_sequences():
 
 @given(shares=SHARES, first=st.integers(1, 5_000), second=st.integers(1, 5_000))
 def test_cutting_a_batch_in_two_draws_the_same_in_all(shares, first, second):
-    weights = integer_weights(shares)
+    weights = apportioned(shares)
     whole = allocate(weights, {}, first + second).counts
     one, carry = allocate(weights, {}, first)
     two, _ = allocate(weights, carry, second)
@@ -73,15 +72,15 @@ def test_weights_that_change_at_every_step_lose_nothing():
     counts: Counter[str] = Counter()
     for step in range(4_000):
         rare = 0.001 * (1 + step % 3)
-        step_counts, carry = allocate(integer_weights({"web": 1 - rare, "rare": rare}), carry, 16)
+        step_counts, carry = allocate(apportioned({"web": 1 - rare, "rare": rare}), carry, 16)
         counts.update(step_counts)
     assert abs(counts["rare"] - 4_000 * 16 * 0.002) <= 1
 
 
 def test_a_source_without_weight_keeps_its_carry():
-    weights = integer_weights({"a": 0.6, "b": 0.4})
+    weights = apportioned({"a": 0.6, "b": 0.4})
     _, carry = allocate(weights, {}, 1)
-    _, resting = allocate(integer_weights({"a": 1.0}), carry, 7)
+    _, resting = allocate(apportioned({"a": 1.0}), carry, 7)
     assert resting["b"] == carry["b"] != 0
 
 
@@ -115,7 +114,7 @@ def test_a_batch_of_thousands_of_sources_computes_each_deadline_once_and_one_for
     """Comparing all sources for each sequence took three quarters of a minute a batch."""
     looks = []
     monkeypatch.setattr(allocation, "_deadline", lambda *given, of=allocation._deadline: looks.append(1) or of(*given))
-    weights = integer_weights({f"source-{number}": 1.0 for number in range(5_000)})
+    weights = apportioned({f"source-{number}": 1.0 for number in range(5_000)})
     counts, carry = allocate(weights, {}, 1_024)
     assert sum(counts.values()) == 1_024 and max(counts.values()) == 1
     assert len(looks) <= 5_000 + 1_024
@@ -133,14 +132,9 @@ def test_a_source_whose_share_is_rounded_to_zero_gets_nothing():
 @given(shares=SHARES, size=st.integers(1, 500))
 def test_names_and_their_order_do_not_change_counts(shares, size):
     renamed = {f"x{source}": weight for source, weight in reversed(shares.items())}
-    counts = allocate(integer_weights(shares), {}, size).counts
-    other = allocate(integer_weights(renamed), {}, size).counts
+    counts = allocate(apportioned(shares), {}, size).counts
+    other = allocate(apportioned(renamed), {}, size).counts
     assert {f"x{source}": count for source, count in counts.items()} == other
-
-
-def test_a_share_too_small_to_count_is_refused():
-    with expect_error(ValueError):
-        integer_weights({"web": 1.0, "dust": 1e-30})
 
 
 @given(counts=st.dictionaries(st.sampled_from("abc"), st.integers(0, 30), min_size=1), step=st.integers(0, 10**9))

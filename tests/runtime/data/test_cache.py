@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from runtime.data import flat_array
 from runtime.data.cache import CacheError, ShardRecord, TokenCache, TokenFormat, resolve
-from runtime.data.cache_writer import ShardWriter, TokenCacheWriter, finish_cache
+from runtime.data.cache_writer import ShardWriter, finish_cache, token_cache_writer
 from tests.catalogue import expect_error
 from tests.runtime.data.caches import document_offsets, has_recorded_checksums
 
@@ -103,7 +103,7 @@ def test_a_cache_of_more_files_than_a_process_may_open_by_default_is_read(tmp_pa
 def test_ids_are_kept_in_the_narrowest_type(tmp_path):
     for vocab_size, dtype in ((65_536, np.uint16), (65_537, np.uint32)):
         token_format = TokenFormat(vocab_size=vocab_size, eos_token_id=0, bos_token_id=None, tokenizer_digest="")
-        with TokenCacheWriter(str(tmp_path / str(vocab_size)), token_format, np.zeros(vocab_size)) as writer:
+        with token_cache_writer(str(tmp_path / str(vocab_size)), token_format, np.zeros(vocab_size)) as writer:
             writer.add([[vocab_size - 1]], num_bytes=1)
         window = TokenCache.open(str(tmp_path / str(vocab_size))).read(0, 2)
         assert window.dtype == dtype and window.tolist() == [vocab_size - 1, 0]
@@ -111,7 +111,7 @@ def test_ids_are_kept_in_the_narrowest_type(tmp_path):
 
 def test_bos_opens_and_eos_closes_each_document(tmp_path):
     token_format = TokenFormat(vocab_size=9, eos_token_id=8, bos_token_id=7, tokenizer_digest="")
-    with TokenCacheWriter(str(tmp_path), token_format, np.zeros(9)) as writer:
+    with token_cache_writer(str(tmp_path), token_format, np.zeros(9)) as writer:
         writer.add([[1, 2], []], num_bytes=2)
     assert TokenCache.open(str(tmp_path)).read(0, 6).tolist() == [7, 1, 2, 8, 7, 8]
 
@@ -119,7 +119,7 @@ def test_bos_opens_and_eos_closes_each_document(tmp_path):
 def test_the_same_documents_give_the_same_files_however_they_are_added(tmp_path):
     documents = [[index % 499 + 1] * (index % 17) for index in range(300)]
     for name, size in (("one", 300), ("many", 7)):
-        with TokenCacheWriter(str(tmp_path / name), FORMAT, np.arange(500)) as writer:
+        with token_cache_writer(str(tmp_path / name), FORMAT, np.arange(500)) as writer:
             for start in range(0, 300, size):
                 writer.add(documents[start : start + size], num_bytes=len(documents[start : start + size]))
     assert files_of(tmp_path / "one") == files_of(tmp_path / "many")
@@ -144,7 +144,7 @@ def test_a_cache_without_documents_is_refused(tmp_path):
 
 
 def test_an_interrupted_cache_is_invisible(tmp_path):
-    with pytest.raises(RuntimeError), TokenCacheWriter(str(tmp_path), FORMAT, np.arange(500)) as writer:
+    with pytest.raises(RuntimeError), token_cache_writer(str(tmp_path), FORMAT, np.arange(500)) as writer:
         writer.add([[1]], num_bytes=1)
         raise RuntimeError("killed")
     with expect_error(CacheError):

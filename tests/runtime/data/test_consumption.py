@@ -6,10 +6,11 @@ import sys
 
 import pytest
 
-from runtime.data.allocation import allocate, integer_weights
+from runtime.data.allocation import allocate
 from runtime.data.consumption import PhaseSpan, consumption
 from runtime.data.mixing.odm import OdmPaper
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
+from runtime.data.shares import apportioned
 from tests.catalogue import check_message, expect_error
 
 CHANGING = MixtureSchedule((MixtureSegment(0, {"a": 3.0, "b": 1.0}), MixtureSegment(13, {"b": 1.0, "c": 2.0})))
@@ -29,7 +30,7 @@ def test_the_report_is_what_is_drawn_step_by_step():
     drawn = {"a": 0, "b": 0, "c": 0}
     for span in SPANS:
         for step in range(span.start_step, span.until_step):
-            weights = integer_weights(dict(span.mixture.segment_at(step).weights))
+            weights = apportioned(dict(span.mixture.segment_at(step).weights))
             counts, carry = allocate(weights, carry, span.global_batch_size)
             drawn = {source: drawn[source] + counts.get(source, 0) for source in drawn}
     reported = {source: sum(use.num_tokens for use in report().uses if use.source == source) for source in drawn}

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.data import growing_cache, whole_documents
-from runtime.data.activity import Activity, ActivityStoppedError
+from runtime.data.activity import Activity, ActivityStoppedError, watch
 from runtime.data.cache import CacheError, TokenCache
 from runtime.data.cache_writer import ShardWriter, finish_cache
 from runtime.data.growing_cache import CacheAbandonedError, GrowingCache, Growth
@@ -191,7 +192,7 @@ def test_an_abandoned_cache_ends_the_wait(building, caplog):
     building.build()
     growing = building.growing(give_up_seconds=0.01)
     with expect_error(CacheAbandonedError):
-        growing.grow(Activity())
+        growing.grow()
     assert [record.args[:2] for record in caplog.records] == [("web", 2)]
 
 
@@ -200,8 +201,8 @@ def test_a_stop_releases_the_waiting_reader(building):
     building.build()
     activity = Activity()
     activity.stop()
-    with pytest.raises(ActivityStoppedError):
-        building.growing().grow(activity)
+    with ThreadPoolExecutor(1, initializer=watch, initargs=(activity,)) as pool, pytest.raises(ActivityStoppedError):
+        pool.submit(building.growing().grow).result()
 
 
 def test_a_finished_cache_of_other_blocks_is_refused(building, tmp_path):
@@ -210,7 +211,7 @@ def test_a_finished_cache_of_other_blocks_is_refused(building, tmp_path):
     growing = building.growing()
     building.folder, building.built, building.is_done = other.folder, 4, True
     with expect_error(CacheError):
-        growing.grow(Activity())
+        growing.grow()
 
 
 @pytest.mark.parametrize("made", [lambda regrouped, _: regrouped, lambda _, rewritten: rewritten])
@@ -233,7 +234,7 @@ def test_a_block_of_other_documents_is_refused(building, tmp_path):
     growing = building.growing()
     building.folder = other.folder
     with expect_error(CacheError):
-        growing.grow(Activity())
+        growing.grow()
 
 
 def test_a_growing_cache_needs_a_first_block(building):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.data.cache import TokenCache
-from runtime.data.cache_writer import TokenCacheWriter
+from runtime.data.cache_writer import token_cache_writer
 from runtime.data.loader import DataPosition, Loader, LoaderError, segments
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
@@ -361,7 +361,7 @@ def test_sources_that_cannot_be_drawn_are_refused(caches, make_cache):
 @pytest.mark.parametrize("packing", ["concatenate", "whole_documents"])
 def test_a_source_of_one_sequence_is_drawn_and_a_smaller_one_is_refused(tmp_path, packing):
     for length in (LENGTH, LENGTH - 1):
-        with TokenCacheWriter(f"{tmp_path}/{length}", FORMAT, np.ones(FORMAT.vocab_size)) as writer:
+        with token_cache_writer(f"{tmp_path}/{length}", FORMAT, np.ones(FORMAT.vocab_size)) as writer:
             writer.add([np.full(length - 1, 7)], num_bytes=1)
     one, less = (TokenCache.open(f"{tmp_path}/{length}") for length in (LENGTH, LENGTH - 1))
     mixture = MixtureSchedule.constant({"a": 1.0})

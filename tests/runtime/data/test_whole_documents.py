@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.data import whole_documents
-from runtime.data.activity import Activity
 from runtime.data.cache import TokenCache
 from runtime.data.loader import DataPosition, Loader
 from runtime.data.mixture import MixtureSchedule
@@ -148,7 +147,7 @@ def test_each_epoch_reads_every_document_once_and_in_another_order(caches, drawn
 def test_sequences_of_an_epoch_are_counted_without_packing(caches):
     watched = Watched(caches[1_200])
     order = loader_of(watched)._order
-    assert order.num_sequences("identity", Activity()) == caches[1_200].num_tokens // ROW and watched.asked == 0
+    assert order.num_sequences("identity") == caches[1_200].num_tokens // ROW and watched.asked == 0
 
 
 @given(num_documents=st.integers(0, 600))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from runtime.data.cache import TokenCache, TokenFormat
-from runtime.data.cache_writer import TokenCacheWriter
+from runtime.data.cache_writer import token_cache_writer
 from runtime.evaluation.bits_per_byte import PADDING_SEGMENT, BitsPerByteError
 from runtime.evaluation.held_out import HeldOut, Windows, read_windows, window_starts
 from runtime.model.computation import whole
@@ -43,14 +43,14 @@ def write_cache(path, num_documents, seed=0, token_bytes=TOKEN_BYTES):
     rng = np.random.default_rng(seed)
     documents = [rng.integers(2, VOCAB_SIZE, int(rng.integers(1, 40))) for _ in range(num_documents)]
     token_format = TokenFormat(vocab_size=VOCAB_SIZE, eos_token_id=EOS, bos_token_id=BOS, tokenizer_digest="0" * 64)
-    with TokenCacheWriter(str(path), token_format, token_bytes) as writer:
+    with token_cache_writer(str(path), token_format, token_bytes) as writer:
         writer.add(documents, num_bytes=1)
     return TokenCache.open(str(path))
 
 
 def documents_of(path, documents):
     token_format = TokenFormat(vocab_size=VOCAB_SIZE, eos_token_id=EOS, bos_token_id=BOS, tokenizer_digest="0" * 64)
-    with TokenCacheWriter(str(path), token_format, TOKEN_BYTES) as writer:
+    with token_cache_writer(str(path), token_format, TOKEN_BYTES) as writer:
         writer.add([np.array(document) for document in documents], num_bytes=1)
     return TokenCache.open(str(path))
 

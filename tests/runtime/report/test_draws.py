@@ -5,8 +5,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from runtime.data.allocation import allocate, drawn, integer_weights
+from runtime.data.allocation import allocate, drawn
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
+from runtime.data.shares import apportioned
 from runtime.report.draws import drawn_spans, read_draws
 from runtime.report.readings import ReadingError
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
@@ -22,7 +23,7 @@ def log_of(path, counts_of):
     table = SourceLossesTable()
     for step in range(100):
         shares = MIXTURE.shares_at(step)
-        counts = counts_of(step, integer_weights(shares))
+        counts = counts_of(step, apportioned(shares))
         table.append(
             SourceLosses(step + 1, name, f"digest of {name}", shares[name], counts.get(name, 0), 0, 0.0, 0.0)
             for name in sorted(shares)
@@ -76,7 +77,7 @@ def test_what_a_policy_chose_is_shown_as_it_was_counted(tmp_path):
 
     draws, _ = log_of(tmp_path / "drawn.parquet", at_random)
     first, _ = drawn_spans(draws, MIXTURE, 0, 100)
-    code = sum(at_random(step, integer_weights(MIXTURE.shares_at(step)))["code"] for step in range(60))
+    code = sum(at_random(step, apportioned(MIXTURE.shares_at(step)))["code"] for step in range(60))
     assert first.shares["code"] == code / 960 != MIXTURE.shares_at(0)["code"]
     assert np.isclose(first.shares["code"], 1 / 13, atol=0.03)
 

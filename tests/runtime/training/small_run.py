@@ -16,7 +16,7 @@ import numpy as np
 import optax
 
 from runtime.data.cache import TokenCache, TokenFormat
-from runtime.data.cache_writer import TokenCacheWriter
+from runtime.data.cache_writer import token_cache_writer
 from runtime.data.loader import Loader
 from runtime.data.mixing.policy import Policy
 from runtime.data.mixing.static import Static
@@ -116,7 +116,7 @@ def small_loader(folder: Path, policy: Policy = STATIC) -> Loader:
         if not (folder / name / "cache.json").exists():
             rng = np.random.default_rng(index)
             ids = TokenFormat(vocab_size=VOCAB_SIZE, eos_token_id=0, bos_token_id=None, tokenizer_digest="0" * 64)
-            with TokenCacheWriter(str(folder / name), ids, np.ones(VOCAB_SIZE, np.int32)) as writer:
+            with token_cache_writer(str(folder / name), ids, np.ones(VOCAB_SIZE, np.int32)) as writer:
                 writer.add([rng.integers(1, VOCAB_SIZE, 13) for _ in range(40)], num_bytes=520)
     caches = {name: TokenCache.open(str(folder / name)) for name in names}
     mixture = MixtureSchedule.constant({"web": 2.0, "code": 1.0})

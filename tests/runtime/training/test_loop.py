@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.data import loader, prefetch
+from runtime.data.activity import sleep
 from runtime.data.cache import TokenCache
 from runtime.data.growing_cache import GrowingCache, Growth
 from runtime.data.loader import Loader
@@ -258,11 +259,11 @@ def test_hosts_that_wait_for_data_learn_of_a_stop_and_all_save_the_same_step(tmp
             self.__dict__.update(vars(of))
             self.host = host
 
-        def batches(self, position, steps, *arguments, activity=None, **named):
+        def batches(self, position, steps, *arguments, **named):
             if steps.start == 3 and self.host in waiting:
                 waits[self.host].set()
-                activity.sleep(600)
-            return super().batches(position, steps, *arguments, activity=activity, **named)
+                sleep(600)
+            return super().batches(position, steps, *arguments, **named)
 
     made = small_run.small_loader
     monkeypatch.setattr(small_run, "small_loader", lambda folder, policy: Waiting(made(folder), int(folder.parts[-2])))

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.data.activity import Activity
 from runtime.data.loader import DataPosition
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.mixer import MixerState
@@ -199,7 +198,7 @@ def test_a_source_at_its_limit_is_logged_and_never_read_again(tmp_path):
     policy = LossDrop(warmup_steps=5, window_updates=8, max_epochs={"code": 0.25})
     small_run.run(tmp_path, UNTIL_STEP, lease_epoch=1, policy=policy)
     loader = small_run.small_loader(tmp_path / "caches")
-    windows = loader._order.num_sequences("digest of code", Activity())
+    windows = loader._order.num_sequences("digest of code")
     by_step = {row.step: row for row in rows(table_of(tmp_path)) if row.source == "code"}
     assert sum(row.num_sequences for row in by_step.values()) == windows // 4
     (event,) = (event for event in read_events(str(tmp_path / "events" / "1.jsonl")) if event["event"] == "exhausted")

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pydantic import TypeAdapter
 
 from runtime.data.cache import TokenCache, TokenFormat
-from runtime.data.cache_writer import TokenCacheWriter
+from runtime.data.cache_writer import token_cache_writer
 from runtime.data.loader import DataPosition, LoadedBatch, Loader
 from runtime.data.mixing.policies import MixingPolicy
 from runtime.data.mixture import MixtureSchedule
@@ -47,7 +47,7 @@ def make_caches(folder: Path) -> None:
     for index, name in enumerate(SOURCES):
         numbers = np.random.default_rng(index)
         ids = TokenFormat(vocab_size=VOCAB_SIZE, eos_token_id=0, bos_token_id=None, tokenizer_digest="0" * 64)
-        with TokenCacheWriter(str(folder / name), ids, np.ones(VOCAB_SIZE, np.int32)) as writer:
+        with token_cache_writer(str(folder / name), ids, np.ones(VOCAB_SIZE, np.int32)) as writer:
             writer.add([numbers.integers(1, VOCAB_SIZE, 13) for _ in range(60)], num_bytes=780)
 
 

@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from runtime.data.allocation import allocate, allocate_within, drawn
-from runtime.data.mixing.exponential import exp, log
 from runtime.data.mixing.loss_drop import LEAST_UPDATES, LossDrop, drop_per_token
 from runtime.data.mixing.odm import OdmPaper, OdmReleased, exploration
 from runtime.data.mixing.policies import MixingPolicy
-from runtime.data.mixing.policy import Memory, Policy, Seen, Sources, Turn
+from runtime.data.mixing.policy import Memory, Policy, Seen, Sources, Turn, exp, log
 from runtime.data.mixing.static import Static
 from runtime.data.shares import WHOLE, apportioned
 from tests.catalogue import expect_error
@@ -472,19 +471,18 @@ def test_every_policy_reads_back_from_the_json_of_a_config():
         assert adapter.validate_python(dataclasses.asdict(policy)) == policy
 
 
-def test_the_exponential_is_within_a_few_units_of_the_last_place():
-    assert exp(0.0) == 1.0 and exp(-1e6) == 0.0 and exp(1e6) == math.inf
+def test_the_exponential_is_rounded_once():
+    assert exp(0.0) == 1.0 and exp(-1e9) == 0.0 and exp(1e9) == math.inf and math.isnan(exp(math.nan))
     digits = decimal.Context(prec=60)
     random = np.random.default_rng(0)
     near_nothing = random.standard_normal(200) * 2.0 ** -random.integers(0, 80, 200)
     for value in (*random.uniform(-700, 709, 600), *random.uniform(-6, 0, 600), *near_nothing, 1e-300, -700.0, 709.0):
-        exact = digits.exp(decimal.Decimal(float(value)))
-        assert abs(decimal.Decimal(exp(float(value))) / exact - 1) < decimal.Decimal("1e-15")
+        assert exp(float(value)) == float(digits.exp(decimal.Decimal(float(value))))
 
 
 def test_the_exponential_has_the_same_bits_on_every_machine():
     assert [exp(value).hex() for value in (1.0, -0.5, 3.25, -20.125, 0.1, 700.0)] == [
-        "0x1.5bf0a8b14576ap+1",
+        "0x1.5bf0a8b145769p+1",
         "0x1.368b2fc6f960ap-1",
         "0x1.9ca53b781114bp+4",
         "0x1.f3fe0cb68b20cp-30",
