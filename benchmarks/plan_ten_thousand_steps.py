@@ -21,7 +21,7 @@ PEERS = ROOT / ".venv-peers" / "bin"
 sys.path.insert(0, str(ROOT))
 
 LAYERS, WIDTH = 10, 1000
-SECONDS_BAR, RATIO_BAR = 1.0, 10.0
+SECONDS_BAR, RATIO_BAR = 1.0, 12.0
 
 SNAKEFILE = """
 WIDTH = {width}
