@@ -329,7 +329,7 @@ class _Planner:
     def failed_keys(self) -> frozenset[str]:
         return self.records.failed_keys()
 
-    @property
+    @functools.cached_property
     def running(self) -> Mapping[str, Held]:
         return self._running_and_silent[0]
 
@@ -358,10 +358,10 @@ def _changes(step: Step[Any], causes: tuple[Cause, ...]) -> tuple[Reason, ...]:
 
 def _with_begun(planned: PlannedStep) -> PlannedStep:
     """Return the step; one with resumable state is `begun`, not `missing`."""
-    is_begun = any(isinstance(reason, Continues | Resumes | KeptParts) for reason in planned.reasons)
-    if planned.verdict is not Verdict.MISSING or not is_begun:
+    if planned.verdict is not Verdict.MISSING:
         return planned
-    return dataclasses.replace(planned, verdict=Verdict.BEGUN)
+    is_begun = any(isinstance(reason, Continues | Resumes | KeptParts) for reason in planned.reasons)
+    return dataclasses.replace(planned, verdict=Verdict.BEGUN) if is_begun else planned
 
 
 def _running(step: Step[Any], held: Held) -> Running:

@@ -50,7 +50,7 @@ class AttemptContext:
         self.host = host
         self.notice_seconds = task.notice_seconds
         self.wanted_milestones = task.wanted_milestones
-        self.log = logging.getLogger(f"step.{task.name}")
+        self.log = _logger_of(task.name)
         self._task = task
         self._channel = channel
         self._fan_out = fan_out
@@ -304,6 +304,14 @@ class AttemptContext:
                 "has the same bytes" if same else "differs: this step is not deterministic",
             )
         return winner
+
+
+def _logger_of(name: str) -> logging.Logger:
+    """Return the logger of a step. Only the first call sets a level: that clears a cache of each logger there is."""
+    parent = logging.getLogger("step")
+    if parent.level != logging.INFO:
+        parent.setLevel(logging.INFO)
+    return parent.getChild(name)
 
 
 def run_attempt(

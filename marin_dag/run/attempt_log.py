@@ -49,8 +49,6 @@ class AttemptLog(io.TextIOBase):
         self._printed = LinesWithoutSecrets(self._file.write)
         self._handler = _RedactingHandler(self._file, self._lose)
         logging.getLogger().addHandler(self._handler)
-        self._level = self._logger.level
-        self._logger.setLevel(logging.INFO)
         self._is_open = True
         return self
 
@@ -58,7 +56,6 @@ class AttemptLog(io.TextIOBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         logging.getLogger().removeHandler(self._handler)
-        self._logger.setLevel(self._level)
         self._is_open = False
         with self._full_disk_noted():
             self._handler.flush()

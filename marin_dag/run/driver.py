@@ -34,6 +34,8 @@ from marin_dag.store.store import Store, StoreError
 
 POLL_SECONDS = 0.2
 ELSEWHERE_POLL_SECONDS = 2.0
+MAX_RECENT = 64
+"""Records kept in memory: steps that start together read the same few inputs."""
 QUEUED_SECONDS = 10.0
 """A step that has not started so long after it was submitted is shown as queued."""
 
@@ -86,6 +88,8 @@ class Run:
         self._requests = DriverRequests(Requests(store), self._frontier, display, name)
         self._retries = Retries(store, self._frontier, display, back_off_seconds=back_off_seconds)
         self._leases_to_release: list[Lease] = []
+        self._recent: dict[str, Record] = {}
+        """Records that were made or read last, by key; the newest last."""
         self._num_interrupts = 0
         self._has_started = self._is_stopping = self._is_closing = False
         self._on_committed = on_committed
@@ -232,7 +236,7 @@ class Run:
                 return
             if node.step.until is not None:
                 node.requested_milestones = self._requests.wanted_milestones(node.step.digest)
-            records = {keys: self._records.get(key) for keys, key in needs.items() if key is not None}
+            records = {keys: self._record(key) for keys, key in needs.items() if key is not None}
             if self._is_stopping:  # since the step was ready; the reads take time
                 self._release(node)
                 return
@@ -257,6 +261,17 @@ class Run:
         self._find_new_commits()  # the holder may publish what steps of this driver start from
         if self._is_committed(node):
             self._done(node, "by another driver")
+
+    def _record(self, key: str) -> Record:
+        """Return a committed record; one that this driver has seen lately without asking the store."""
+        record = self._recent.pop(key, None) or self._records.get(key)
+        self._remember(record)
+        return record
+
+    def _remember(self, record: Record) -> None:
+        self._recent[record.key] = record
+        if len(self._recent) > MAX_RECENT:
+            del self._recent[next(iter(self._recent))]
 
     def _is_committed(self, node: Node) -> bool:
         return not self._is_forced(node) and self._records.find(node.step.key) is not None
@@ -292,6 +307,8 @@ class Run:
         if outcome.status == "done":
             self.on_started(outcome.task.key)  # the outcome of a short step arrives before its start
             self._release_later(node)
+            if outcome.record is not None:
+                self._remember(outcome.record)
             self._done(node, outcome.detail)
             return
         lost = node.lease is not None and node.lease.is_lost
