@@ -6,20 +6,18 @@ from typing import IO
 
 from runtime.text.documents import Document
 from runtime.text.drops import DropLedger
-from runtime.text.extraction import html, prose, python_source, records, service_models, web_archive
+from runtime.text.extraction import docstrings, html, records, service_models, web_archive
 from runtime.text.extraction.archive import Unit, is_seekable, open_members, read_member, spooled
 from runtime.text.extraction.damage import as_damage, store_failures_raised
-from runtime.text.extraction.extracted import NOT_UTF8, DamagedFileError, Excluded, Extracted, Text, Unreadable
+from runtime.text.extraction.extracted import NOT_UTF8, DamagedFileError, Excluded, Extracted, Text, Unreadable, decoded
 from runtime.text.extraction.formats import (
     ChatTable,
     Format,
     HtmlPages,
     JsonLines,
     ParquetTable,
-    PydocTopics,
+    PlainText,
     PythonDocstrings,
-    PythonSource,
-    RestructuredText,
     ServiceModels,
     WebArchive,
 )
@@ -124,12 +122,9 @@ def _read_member(format_: Format, data: bytes) -> Extracted:
             return html.read_pages(
                 data, main_content=format_.main_content, max_replaced_share=format_.max_replaced_share
             )
-        case PythonSource():
-            return python_source.read_source(data)
+        case PlainText():
+            text = decoded(data)
+            return iter([text if isinstance(text, Unreadable) else Text("", text)])
         case PythonDocstrings():
-            return python_source.read_docstrings(data)
-        case PydocTopics():
-            return python_source.read_topics(data)
-        case RestructuredText():
-            return prose.read_restructured_text(data)
+            return docstrings.read_docstrings(data)
     raise AssertionError(f"{type(format_).__name__} is read as a stream")
