@@ -68,7 +68,7 @@ LAPTOP: tuple[tuple[Any, ...], ...] = (
      "scikit-learn: long docstrings that teach methods, and descriptions of data sets"),
     ("encyclopedia", "encyclopedia", None, (DOCSTRINGS,), DOCSTRING_RULES, 1.7e6, "PSF-2.0",
      "Python's reference: the docstrings of the standard library"),
-    ("howto", "questions", "awscli", (EXAMPLES,), HOWTO_RULES, 7.3e6, "Apache-2.0",
+    ("howto", "questions", "awscli", (EXAMPLES,), HOWTO_RULES, 7.9e6, "Apache-2.0",
      "AWS CLI: 5,838 pages with a task, the command and its output"),
 )  # fmt: skip
 

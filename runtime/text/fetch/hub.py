@@ -69,7 +69,7 @@ def list_files(
     where = f"{repo} at revision {revision}"
     try:
         hub = HfApi(endpoint=endpoint)
-        described = hub.repo_info(repo, revision=revision, repo_type=repo_type).siblings or []
+        described = getattr(hub.repo_info(repo, revision=revision, repo_type=repo_type), "siblings", None) or []
         tree = hub.list_repo_tree(repo, recursive=True, revision=revision, repo_type=repo_type)
         files = sorted((entry for entry in tree if isinstance(entry, RepoFile)), key=lambda file: file.path)
     except GatedRepoError as error:
