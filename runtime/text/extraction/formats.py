@@ -37,8 +37,6 @@ class WebArchive:
     """Leave navigation, side bars and footers out."""
     statuses: tuple[int, ...] = (200,)
     """HTTP statuses of pages; others are error pages."""
-    max_record_bytes: int = 32 << 20
-    """Larger records and pages, packed or unpacked, count as unreadable; memory holds one."""
     max_replaced_share: float = 0.001
     """Read a page with U+FFFD for up to this share of its characters, where its charset lacks them."""
 

@@ -17,9 +17,10 @@ import zlib
 from collections.abc import Iterator
 from typing import IO, NamedTuple
 
+from runtime.text.extraction.limits import TOO_LARGE
+
 CUT_SHORT = "WARC: record cut short"
 DAMAGED = "WARC: damaged record"
-TOO_LARGE = "WARC: record too large"
 
 _GZIP_MAGIC = b"\x1f\x8b\x08"
 _MAGIC = b"WARC/"

@@ -29,6 +29,7 @@ from runtime.text.extraction.formats import (
     ServiceModels,
     WebArchive,
 )
+from runtime.text.extraction.limits import DEFAULTS
 
 WORDS = "toy wound window morning sea alone walked wooden key child play gentle river valley boats farmers".split()  # noqa: SIM905
 
@@ -346,6 +347,6 @@ def test_two_members_of_one_name_are_damage_and_one_of_them_is_read(suffix, tmp_
     for unit_bytes in (1, 1 << 20):
         listing = list_units(path, "a", (JsonLines(),), unit_bytes=unit_bytes)
         (unit,) = listing.units
-        ((name, content),) = [(name, opened().read()) for name, opened in open_members(unit)]
+        ((name, content),) = [(name, opened().read()) for name, opened in open_members(unit, DEFAULTS)]
         assert (name, content in texts) == ("a/x.jsonl", True)
         assert listing.damage is not None
