@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from marin_dag.graph.step import Input, Step, StepContext, step
+from marin_dag.ledger.checked_json import checked_json
 from marin_dag.ledger.provenance import Provenance
 from marin_dag.ledger.records import Record
 
@@ -60,4 +61,4 @@ def record_of(step: Step[Any]) -> str:
         manifest=(),
         provenance=Provenance(git_commit=None, is_dirty=None, argv=(), host="host", environment=""),
     )
-    return record.model_dump_json()
+    return checked_json(record).decode()

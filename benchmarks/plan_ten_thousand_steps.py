@@ -57,15 +57,15 @@ def plan_once(prefix: str) -> dict[str, float]:
 
 
 def commit_everything(prefix: Path) -> None:
-    """A record for each step: what a plan lists is their names."""
-    from benchmarks.layered_graph import layered_graph
+    """A record for each step, which a plan lists and reads."""
+    from benchmarks.layered_graph import layered_graph, record_of
     from marin_dag.graph.graph import Graph
     from marin_dag.ledger.records import record_path
 
     for step in Graph(layered_graph(LAYERS, WIDTH)).steps:
         path = prefix / record_path(step.key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("{}")
+        path.write_text(record_of(step))
 
 
 def main() -> None:

@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 
 from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
-from marin_dag.ledger.damage import EXTRA, Finding, findings_of
-from marin_dag.ledger.records import Record, Records, UnreadableRecordError
+from marin_dag.ledger.damage import EXTRA, Finding, findings_of, identity_finding
+from marin_dag.ledger.records import Record, Records, UnreadableRecordError, record_path
 from marin_dag.plan.wanted_milestones import earlier_milestones
 from marin_dag.quantities import counted, in_bytes
 
@@ -43,10 +43,16 @@ def _verify(session: Session) -> int:
 
 def _readable(name: str, records: Records, key: str) -> Record | None:
     try:
-        return records.get(key)
+        record = records.get(key)
     except UnreadableRecordError as error:  # go on with the other outputs
         print(f"{name}: {error}")
         return None
+    if finding := identity_finding(record, key):
+        path = record_path(key)
+        print(f"{name}: the record {records.store.url(path)} {finding}; it was edited, or moved there.")
+        print(f"Delete the file ({records.store.delete_command(path)}), and its step runs again.")
+        return None
+    return record
 
 
 def _verify_output(

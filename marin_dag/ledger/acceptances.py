@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from marin_dag.errors import UserError
 from marin_dag.identity.diff import CodeChanged
+from marin_dag.ledger.checked_json import ChecksumError, checked_body, checked_json
 from marin_dag.ledger.provenance import now, user_name
 from marin_dag.store.store import Store, StoreError
 
@@ -94,7 +95,7 @@ class Acceptances:
         return self._append(acceptance.model_copy(update=changes))
 
     def _append(self, entry: Acceptance) -> Acceptance:
-        data = entry.model_dump_json(indent=1).encode()
+        data = checked_json(entry)
         number = len(self._store.list(ACCEPTED, f"{entry.digest}/"))
         # Entries are never deleted, so the next free number is never below their count.
         while not self._store.create(f"{ACCEPTED}/{entry.digest}/{number:06d}.json", data):
@@ -109,11 +110,12 @@ class Acceptances:
             StoreError: the file is not an entry.
         """
         try:
-            return Acceptance.model_validate_json(self._store.read(path))
-        except ValidationError as error:
+            return Acceptance.model_validate_json(checked_body(self._store.read(path)))
+        except (ChecksumError, ValidationError) as error:
+            reason = error if isinstance(error, ChecksumError) else f"{error.error_count()} errors"
             raise StoreError(
-                f"{self._store.url(path)}: not an acceptance ({error.error_count()} errors); edited, or written by "
-                "another version. Use that version, or move the file away."
+                f"{self._store.url(path)}: not an acceptance as it was written ({reason}). Move the file away, and "
+                "accept again where that is right."
             ) from None
 
 

@@ -1,5 +1,7 @@
 """Damage: files of an output that differ from its record, and their repair from equal bytes."""
 
+import json
+import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -7,12 +9,16 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from marin_dag.errors import UserError
+from marin_dag.identity.identity import digest_of_document
 from marin_dag.ledger.records import CHECKSUM_THREADS, FileEntry, Record, Records
+from marin_dag.store.redact import HIDDEN
 from marin_dag.store.retry import patiently
 from marin_dag.store.store import Store
 from marin_dag.values.walk import references_in
 
 EXTRA = "is not in the manifest"
+HIDDEN_SECRET = re.compile(rf"{re.escape(HIDDEN)}(?![0-9a-f]{{12}})")
+"""A secret of the environment; one that the identity itself hides leaves a fingerprint."""
 
 
 class Finding(NamedTuple):
@@ -47,6 +53,16 @@ def findings_of(store: Store, record: Record, others: Iterable[Record] = ()) -> 
     found += [Finding(path, "is missing") for path in wanted.keys() - there]
     found += [Finding(path, EXTRA) for path in there - wanted.keys()]
     return sorted(found)
+
+
+def identity_finding(record: Record, key: str) -> str:
+    """Return how the identity in a record differs from the key that the record was found under; "" if it does not."""
+    digest = digest_of_document(record.identity)
+    if record.key == key and digest == record.digest == key.partition("@")[0]:
+        return ""
+    if record.key == key and HIDDEN_SECRET.search(json.dumps(record.identity)):
+        return ""  # hidden in the record and not in the digest: a config had the value of a secret of the environment
+    return f"holds an identity with digest {digest[:12]}, key {record.key[:12]}, and lies under the key {key[:12]}"
 
 
 def compare(entry: FileEntry, size: int, checksum: str) -> Finding | None:

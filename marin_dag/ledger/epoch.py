@@ -11,6 +11,7 @@ import contextlib
 import re
 from typing import NamedTuple
 
+from marin_dag.ledger.checked_json import checked_json
 from marin_dag.ledger.records import Record, Records, UnreadableRecordError, decide
 from marin_dag.store.store import Entry, Store, StoreError
 
@@ -49,7 +50,7 @@ class Epoch:
         Raises:
             LeaseLostError: the epoch is sealed.
         """
-        entry = record.model_dump_json(indent=1).encode()
+        entry = checked_json(record)
         path = epoch_path(self.digest, self.number, slot(self._num_entries))
         try:
             there = decide(self._store, path, entry)

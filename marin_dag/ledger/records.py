@@ -8,12 +8,13 @@ killed attempt are garbage that nothing refers to.
 import datetime
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from marin_dag.ledger.checked_json import ChecksumError, checked_body, checked_json
 from marin_dag.ledger.provenance import Provenance
 from marin_dag.store.redact import redact
 from marin_dag.store.retry import patiently
@@ -28,6 +29,7 @@ ERROR_LINE_CHARACTERS = 2_000
 ERROR_CHARACTERS = 200_000
 """More than is shown, so that a secret is not cut in two before redaction."""
 CHECKSUM_THREADS = 8
+MAX_DAMAGED_SHOWN = 5
 FILE_PATH_IN_BYTES = 256
 """Longest path of a file inside an output that a step name must leave room for."""
 
@@ -80,7 +82,7 @@ class OutputChangedError(Exception):
 
 
 class UnreadableRecordError(StoreError):
-    """A file at the path of a record is not a record."""
+    """A file at the path of a record is not the record that was written there."""
 
 
 class Records:
@@ -108,13 +110,37 @@ class Records:
             UnreadableRecordError: the data are not a record.
         """
         try:
-            return Record.model_validate_json(data)
+            return Record.model_validate_json(checked_body(data))
+        except ChecksumError as error:
+            raise UnreadableRecordError(self._damaged(path, error)) from error
         except ValidationError as error:
             raise UnreadableRecordError(
                 f"{self.store.url(path)}: not a record of this version ({error.error_count()} errors, first: "
-                f"{error.errors()[0]['msg']}); edited, damaged, or written by another version. Use that version or "
-                "another --prefix, or delete the file, and its step runs again."
+                f"{error.errors()[0]['msg']}). Use the version that wrote it or another --prefix, or delete the file "
+                f"({self.store.delete_command(path)}), and its step runs again."
             ) from error
+
+    def check(self, keys: Iterable[str]) -> None:
+        """Check that the records of `keys` are as they were written; one that is gone since a listing is skipped.
+
+        Raises:
+            UnreadableRecordError: records are truncated or altered.
+        """
+        damaged = []
+        for path, data in self.store.read_all([record_path(key) for key in keys]):
+            try:
+                checked_body(data)
+            except ChecksumError as error:
+                damaged.append(self._damaged(path, error))
+        if damaged:
+            more = [f"and {len(damaged) - MAX_DAMAGED_SHOWN} more records"] if len(damaged) > MAX_DAMAGED_SHOWN else []
+            raise UnreadableRecordError("\n".join([*damaged[:MAX_DAMAGED_SHOWN], *more]))
+
+    def _damaged(self, path: str, error: ChecksumError) -> str:
+        return (
+            f"{self.store.url(path)}: not the record that was written: {error}. Delete the file "
+            f"({self.store.delete_command(path)}), and its step runs again."
+        )
 
     def get(self, key: str) -> Record:
         """Return the record of `key`; raise StoreError if there is none."""
@@ -131,7 +157,7 @@ class Records:
         code = record.identity.get("code", {})
         if code.get("policy") == "versioned":
             patiently(lambda: self.store.create(f"{CODES}/{record.key}/{code['fingerprint']}", b""))
-        data = record.model_dump_json(indent=1).encode()
+        data = checked_json(record)
         return record if decide(self.store, record_path(record.key), data) == data else self.get(record.key)
 
     def codes(self) -> dict[str, str]:

@@ -154,6 +154,7 @@ class _Planner:
         self.records = Records(store)
         self.store = store
         self.committed = self.records.committed_keys()
+        self._check_records()
         self.planned: dict[str, PlannedStep] = {}
         self.makers: dict[str, str] = {}
         """Record key to the step of this plan that makes it, or made it."""
@@ -169,6 +170,11 @@ class _Planner:
         self.able = selected
         """All other selected steps."""
         self._kept = kept_milestones(self.committed)
+
+    def _check_records(self) -> None:
+        made = {step.key for step in self.graph.steps if step.name in self.selected} & self.committed
+        if len(made) <= self.store.max_records_checked:
+            self.records.check(sorted(made))
 
     def plan(self) -> Plan:
         while True:

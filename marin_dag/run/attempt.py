@@ -243,7 +243,7 @@ class AttemptContext:
         saved = self._kind.resumes_at(files) if self._kind.resumes_at is not None else ()
         until = getattr(self._task.config, self._kind.stop_field) if self._kind.stop_field is not None else 0
         start = getattr(self._task.config, self._kind.continues) if self._kind.continues is not None else None
-        # The input of a later leg is a state of its own run, which the leg reads unless there is a newer state.
+        # The input of a later phase is a state of its own run, which the phase reads unless there is a newer state.
         begin = start.milestone or 0 if isinstance(start, Input) and start.digest == self.digest else -1
         return any(begin < at <= until for at in (*saved, *self.milestones()))
 

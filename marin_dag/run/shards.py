@@ -23,6 +23,7 @@ from marin_dag.code.closure import Closure
 from marin_dag.code.fingerprint import closure_of
 from marin_dag.graph.context import StepStopped
 from marin_dag.identity.canonical import canonical, sha256
+from marin_dag.ledger.checked_json import ChecksumError, checked_body, checked_json
 from marin_dag.ledger.records import FileEntry, make_manifest
 from marin_dag.ledger.work_files import key_and_epoch
 from marin_dag.run.task import FanOut
@@ -65,7 +66,7 @@ class ShardCall:
         result = to_json(self.function(self.item, url), self.function)
         watch.check()
         shard = Shard(folder=self.folder, manifest=make_manifest(store, self.folder), result=result)
-        store.write(self.record_path, shard.model_dump_json().encode())
+        store.write(self.record_path, checked_json(shard))
 
 
 @dataclasses.dataclass
@@ -156,7 +157,7 @@ class ShardMap:
             for _, path in sorted(kept.get(key, ()), reverse=True):
                 try:
                     shard = self._read(path)
-                except ValidationError:
+                except (ChecksumError, ValidationError):
                     self.log.warning("%s: not a record of a shard; running the shard again", self.store.url(path))
                     continue
                 if self._took_over(shard, index):
@@ -179,7 +180,7 @@ class ShardMap:
         return True
 
     def _read(self, path: str) -> Shard:
-        return Shard.model_validate_json(self.store.read(path))
+        return Shard.model_validate_json(checked_body(self.store.read(path)))
 
     def _record_path(self, index: int) -> str:
         return f"{self.records_folder}/{self._keys[index]}.{self.lease_epoch:08d}.json"

@@ -4,7 +4,8 @@ import socket
 import urllib.parse
 import urllib.request
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import ClassVar
 
@@ -17,6 +18,7 @@ FIRST_CONTACT_TIMEOUT_SECONDS = 20.0
 NO_NETWORK_PAUSES_SECONDS = (0.5, 1.0)
 MAX_OBJECT_NAME_IN_BYTES = 1_024
 """The limit of Cloud Storage and of S3, without the name of the bucket."""
+CONCURRENT_READS = 32
 CREATOR = "creator"
 """Metadata key of a random value by which a repeated create recognizes its own object after a lost reply."""
 
@@ -24,6 +26,7 @@ CREATOR = "creator"
 class CloudStore(Store):
     """A store at `scheme://bucket/folder`."""
 
+    max_records_checked = 512
     service: ClassVar[str]
     """Name of the service in errors."""
     way_there: ClassVar[str]
@@ -39,6 +42,16 @@ class CloudStore(Store):
     def make_contact(self) -> None:
         with self._explained(""):
             pass
+
+    def read_all(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        def read(path: str) -> tuple[str, bytes] | None:
+            try:
+                return path, self.read(path)
+            except FileNotFoundError:
+                return None
+
+        with ThreadPoolExecutor(CONCURRENT_READS) as pool:
+            yield from (found for found in pool.map(read, paths) if found is not None)
 
     @abstractmethod
     def _explained(self, path: str) -> AbstractContextManager[None]:

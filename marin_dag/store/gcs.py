@@ -58,6 +58,7 @@ class GcsStore(CloudStore):
     """A store at `gs://bucket/folder`."""
 
     service = "Cloud Storage"
+    delete_tool = "gcloud storage rm"
     way_there = "the network and the proxy"
 
     def __init__(self, prefix: str) -> None:

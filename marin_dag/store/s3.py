@@ -27,17 +27,12 @@ BACKOFF = Backoff()
 REQUESTS = {"retries": {"mode": "standard", "max_attempts": 6}, "connect_timeout": 10, "read_timeout": 60}
 LOG_IN = "Log in (`aws configure`, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), or ask for access to the bucket"
 
-LOGIN_ERRORS = (
-    botocore.exceptions.NoCredentialsError,
-    botocore.exceptions.PartialCredentialsError,
-    PermissionError,
-)
-
 
 class S3Store(CloudStore):
     """A store at `s3://bucket/folder`. Address and credentials come from where AWS's own tools take them."""
 
     service = "S3"
+    delete_tool = "aws s3 rm"
     way_there = "the network, the proxy and AWS_ENDPOINT_URL"
 
     def __init__(self, prefix: str) -> None:

@@ -9,10 +9,12 @@ import contextlib
 import errno
 import os
 import re
+import shlex
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, ClassVar, NamedTuple
 
 from marin_dag.errors import UserError
 from marin_dag.store.retry import OS_ERROR_CODE, TRANSIENT_NUMBERS
@@ -92,6 +94,10 @@ class Store(ABC):
     """A folder's absolute path or a URL, without a trailing slash."""
     max_path_in_bytes: int
     """Longest path, relative to the prefix."""
+    delete_tool: ClassVar[str] = "rm"
+    """Command that deletes an object at a URL of this store."""
+    max_records_checked: ClassVar[int] = sys.maxsize
+    """A plan reads the records of finished steps to check them, unless there are more than this."""
 
     def make_contact(self) -> None:  # noqa: B027 -- a folder needs none
         """Raise StoreError if the prefix cannot be reached, or its bucket does not exist."""
@@ -103,6 +109,12 @@ class Store(ABC):
     @abstractmethod
     def read(self, path: str) -> bytes:
         """Return the bytes of `path`."""
+
+    def read_all(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Yield path and bytes of each of many small objects; skip those that do not exist."""
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                yield path, self.read(path)
 
     @abstractmethod
     def create(self, path: str, data: bytes) -> bool:
@@ -162,6 +174,10 @@ class Store(ABC):
             is_durable: flush it now, not at the first `settle` below it.
         """
         return self.url(path)
+
+    def delete_command(self, path: str) -> str:
+        """Return the shell command that deletes `path`, for messages."""
+        return f"{self.delete_tool} {shlex.quote(self.url(path))}"
 
     def url(self, path: str) -> str:
         """Return the URL of `path`."""

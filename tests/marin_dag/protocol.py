@@ -26,6 +26,7 @@ from marin_dag.graph.step import Input, Step, StepContext, StepStopped, StopAt, 
 from marin_dag.keep import collect
 from marin_dag.keep.collect import Collector, Roots
 from marin_dag.ledger import lease, records
+from marin_dag.ledger.checked_json import checked_body
 from marin_dag.ledger.epoch import CLAIM, LEASES, EpochState, parts
 from marin_dag.ledger.lease import Held, Holder, Lease, Leases
 from marin_dag.ledger.provenance import Provenance
@@ -431,7 +432,7 @@ def check_outputs(content: Content) -> None:
     for path, data in files.items():
         if not path.startswith(f"{COMMITS}/"):
             continue
-        record = Record.model_validate_json(data)
+        record = Record.model_validate_json(checked_body(data))
         assert path == f"{COMMITS}/{record.key}.json", f"{path} holds the record of {record.key}"
         promise(Promise.LABELLED, f"{LABELS}/{record.name}/{record.key}" in files, f"{path} has no label")
         promise(Promise.WHOLE, bool(record.manifest), f"{path} has no files")
@@ -450,7 +451,7 @@ def check_change(actor: str, operation: Operation, before: Content, after: Conte
     if not path.startswith(f"{COMMITS}/"):
         return
     assert new is not None
-    record = Record.model_validate_json(new)
+    record = Record.model_validate_json(checked_body(new))
     of_lease = f"{LEASES}/{record.digest}/"
     newest = max((parts(name)[1] for name, _ in before if name.startswith(of_lease)), default=0)
     mine = record.provenance.lease_epoch

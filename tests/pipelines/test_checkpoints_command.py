@@ -9,6 +9,7 @@ import pytest
 from marin_dag.cli.session import program_words
 from marin_dag.graph.assignments import build_graph
 from marin_dag.graph.graph import Graph
+from marin_dag.ledger.checked_json import checked_json
 from marin_dag.ledger.records import record_path
 from marin_dag.store.prefix import open_store
 from pipelines import tootsie
@@ -95,7 +96,7 @@ def test_a_published_checkpoint_needs_no_command_to_publish_it(tmp_path, capsys,
     save(tmp_path, phoenix.digest, 1100, is_good=True)
     save(tmp_path, jellyfish.digest, 900, is_good=True)
     record = a_record("phoenix", phoenix.digest, 1100)
-    open_store(str(tmp_path)).write(record_path(record.key), record.model_dump_json().encode())
+    open_store(str(tmp_path)).write(record_path(record.key), checked_json(record))
     outputs = [run(tmp_path, capsys, "checkpoints", name)[1] for name in ("phoenix", "jellyfish")]
     assert run(tmp_path, capsys, "checkpoints", "phoenix", "jellyfish") == (0, "\n".join(outputs), "")
     assert "publish" not in commands_in(outputs[0]) and "publish" in commands_in(outputs[1])

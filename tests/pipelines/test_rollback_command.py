@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from marin_dag.ledger.checked_json import checked_json
 from marin_dag.ledger.records import record_path
 from marin_dag.store.prefix import open_store
 from pipelines.rollback_command import Finding, findings_in
@@ -79,7 +80,7 @@ def test_findings_before_a_good_checkpoint_are_over(spiked, capsys):
 def test_a_published_state_needs_no_command_to_publish_it(spiked, capsys):
     assert "publish" in commands_in(run(spiked, capsys, "rollback", "phoenix")[1])
     record = a_record("phoenix", PHOENIX.digest, 950)
-    open_store(str(spiked)).write(record_path(record.key), record.model_dump_json().encode())
+    open_store(str(spiked)).write(record_path(record.key), checked_json(record))
     _, out, _ = run(spiked, capsys, "rollback", "phoenix")
     assert "publish" not in commands_in(out) and settings_in(out)["start"] == "phoenix@950"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from marin_dag.graph.graph import Graph
+from marin_dag.ledger.checked_json import checked_json
 from marin_dag.ledger.epoch import seal
 from marin_dag.ledger.progress_mark import progress_mark
 from marin_dag.ledger.records import Failure, Records, new_attempt, record_path
@@ -41,7 +42,7 @@ def finished(tmp_path: Path) -> Path:
     graph = with_forks(tmp_path / "runs")
     for step in graph.steps:
         record = a_record(step.name, step.digest, step.until, identity=step.identity)
-        store.write(record_path(record.key), record.model_dump_json().encode())
+        store.write(record_path(record.key), checked_json(record))
         store.write(f"labels/{step.name}/{record.key}", b"")
     phoenix = graph.step("phoenix").digest
     store.create(f"leases/{phoenix}/00000001.claim", b'{"name":"a","host":"h","pid":1,"process":"","since":""}')

@@ -1,6 +1,5 @@
 """adopt: data from elsewhere becomes an output, known by its content."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph.step import Input, Step, StepContext, step
 from marin_dag.keep import adopt as adopt_module
 from marin_dag.keep.adopt import AdoptedConfig, AdoptedResult, adopt, adopted
+from marin_dag.ledger.checked_json import checked_json
 from marin_dag.ledger.lease import COPIES, Leases
 from marin_dag.ledger.records import Records, make_manifest, record_path
 from marin_dag.store.prefix import open_store
@@ -146,9 +146,10 @@ def test_adopted_data_do_not_drift(tmp_path: Path, data: Path) -> None:
     store = open_store(str(tmp_path / "runs"))
     adoption = adopt(store, str(data), "wiki")
     assert adoption.record.identity["code"]["definitions"] == {}
-    before = adoption.record.model_dump()  # with a fingerprint that covers code of the engine
-    before["identity"]["code"] |= {"definitions": {"marin_dag.keep.adopt.adopted": "0" * 16}, "fingerprint": "0" * 64}
-    store.write(record_path(adoption.record.key), json.dumps(before).encode())
+    older = {"definitions": {"marin_dag.keep.adopt.adopted": "0" * 16}, "fingerprint": "0" * 64}
+    identity = {**adoption.record.identity, "code": {**adoption.record.identity["code"], **older}}
+    before = adoption.record.model_copy(update={"identity": identity})  # its fingerprint covers code of the engine
+    store.write(record_path(adoption.record.key), checked_json(before))
     (code,) = store.list("codes")
     store.delete(code.path)
     recipe = [adopted("wiki", AdoptedConfig(content=adoption.content))]

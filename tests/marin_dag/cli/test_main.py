@@ -17,6 +17,7 @@ from marin_dag.cli import session
 from marin_dag.cli.main import main
 from marin_dag.errors import UserError
 from marin_dag.graph.resources import Gpu
+from marin_dag.ledger.checked_json import checked_json
 from marin_dag.ledger.records import Records, record_path
 from marin_dag.run.driver import Run
 from marin_dag.store.prefix import open_store
@@ -194,7 +195,7 @@ def test_a_run_with_nothing_to_do_takes_about_as_long_as_its_plan(tmp_path: Path
     for index in range(2_000):
         steps.append(toy.count(f"count/{index}", toy.CountConfig(texts={"x": steps[-1]})))
     for step in steps:
-        open_store(str(tmp_path)).write(record_path(step.key), b"")
+        open_store(str(tmp_path)).write(record_path(step.key), checked_json(toy.TextConfig(text="no record")))
 
     def seconds(*options: str) -> float:
         began = time.monotonic()

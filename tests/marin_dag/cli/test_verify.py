@@ -10,11 +10,12 @@ from pydantic import BaseModel
 from marin_dag.cli.main import main
 from marin_dag.cli.session import program
 from marin_dag.graph.step import StepContext, StopAt, step
-from marin_dag.ledger.records import Records
+from marin_dag.ledger.checked_json import checked_json
+from marin_dag.ledger.records import Records, record_path
 from marin_dag.store.prefix import open_store
 from tests.catalogue import check_message
 from tests.marin_dag.cli.test_main import Toy
-from tests.marin_dag.toy_steps import CountConfig, WriteConfig, count, write_file
+from tests.marin_dag.toy_steps import CountConfig, WriteConfig, count, write, write_file
 
 
 @pytest.fixture
@@ -63,6 +64,40 @@ def test_an_unreadable_record_keeps_no_other_step_from_being_verified(made: Toy)
     check_message(text)
     record.unlink()
     assert made()[0] == 0 and made("verify", "all")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"identity": {"config": []}}, {"key": "0" * 64}, {"digest": "0" * 64}],
+    ids=["another config", "another key", "another digest"],
+)
+def test_a_record_whose_identity_is_not_that_of_its_key_is_named(made: Toy, changed: dict[str, Any]) -> None:
+    records = Records(open_store(str(made.prefix)))
+    ((key),) = records.labels()["text/web"]
+    record = records.get(key)
+    if "identity" in changed:
+        changed = {"identity": {**record.identity, **changed["identity"]}}
+    path = made.prefix / record_path(key)
+    path.chmod(0o644)
+    path.write_bytes(checked_json(record.model_copy(update=changed)))
+    code, text = made("verify", "all")
+    assert code == 1
+    check_message(text)
+    path.unlink()
+    assert made()[0] == 0 and made("verify", "all")[0] == 0
+
+
+def test_a_secret_that_a_record_hides_is_no_other_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SOME_PASSWORD", "correct horse")
+    options = ["--prefix", str(tmp_path / "runs"), "--backend", "local"]
+
+    def run(*words: str) -> int:
+        return main(lambda _: [write("web", WriteConfig(text="correct horse"))], name="toy", argv=[*words, *options])
+
+    assert run() == 0
+    assert run("verify", "web") == 0
 
 
 def test_a_step_that_is_not_committed_cannot_be_verified(run: Toy) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from marin_dag.keep.collect import Collector, Garbage
 from marin_dag.ledger import lease, records
+from marin_dag.ledger.checked_json import checked_body, checked_json
 from marin_dag.ledger.epoch import Epoch, LeaseLostError, parts
 from marin_dag.ledger.records import LABELS, FileEntry, Record, Records, record_path
 from marin_dag.run import attempt
@@ -147,10 +148,10 @@ def keeps_only_the_newest_seal(patch: pytest.MonkeyPatch) -> None:
 
 def labels_after_the_record(patch: pytest.MonkeyPatch) -> None:
     def commit(self: Records, record: Record) -> Record:
-        data = record.model_dump_json(indent=1).encode()
+        data = checked_json(record)
         there = records.decide(self.store, record_path(record.key), data)
         self.store.create(f"{LABELS}/{record.name}/{record.key}", b"")
-        return Record.model_validate_json(there)
+        return Record.model_validate_json(checked_body(there))
 
     patch.setattr(Records, "commit", commit)
 
@@ -183,7 +184,7 @@ def reads_a_slot_that_was_listed_as_the_record_it_held(patch: pytest.MonkeyPatch
         for entry in store.list("leases", f"{digest}/{number:08d}.0"):
             if entry.size_in_bytes:
                 with contextlib.suppress(FileNotFoundError):
-                    Records(store).commit(Record.model_validate_json(store.read(entry.path)))
+                    Records(store).commit(Record.model_validate_json(checked_body(store.read(entry.path))))
 
     patch.setattr(lease, "carry_out", carry_out)
 

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph.cost import Cost
 from marin_dag.graph.graph import Graph, Selection
 from marin_dag.ledger import lease as lease_module
+from marin_dag.ledger.checked_json import checked_json
 from marin_dag.ledger.lease import COPIES, Leases
 from marin_dag.ledger.records import Records
 from marin_dag.plan.config_checks import RefusedStepsError, check_configs
@@ -159,12 +161,45 @@ def test_a_step_committed_during_planning_is_done(bench: Workbench, monkeypatch:
     assert bench.plan()["count"].verdict is Verdict.DONE
 
 
-def test_a_plan_of_finished_steps_takes_two_listings_and_no_read(bench: Workbench) -> None:
+def test_a_plan_of_finished_steps_takes_two_listings_and_a_read_a_record(bench: Workbench) -> None:
     bench()
     store = Watched(str(bench.prefix))
     plan = make_plan(bench.plan().graph, store)
     assert {planned.verdict for planned in plan.steps} == {Verdict.DONE}
     assert store.listed == ["commits", "codes"], "the second for the versioned steps"
+    assert store.num_reads == len(plan.steps)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-20], lambda data: data.replace(b'"host"', b'"hosT"'), lambda data: b""]
+)
+@pytest.mark.parametrize("arguments", [["--dry-run"], [], ["ls"], ["why", "count"]])
+def test_a_truncated_or_altered_record_is_named_before_anything_runs(
+    bench: Workbench, arguments: list[str], damage: Callable[[bytes], bytes]
+) -> None:
+    bench()
+    path = bench.prefix / "commits" / f"{bench.plan()['count'].step.key}.json"
+    path.chmod(0o644)
+    path.write_bytes(damage(path.read_bytes()))
+    code, text = bench(*arguments)
+    assert code == 1 and f"rm {path}" in text
+    path.unlink()
+    assert bench()[0] == 0 and bench("verify", "all")[0] == 0
+
+
+def test_a_damaged_record_stops_no_plan_that_leaves_its_step_out(bench: Workbench) -> None:
+    bench()
+    (bench.prefix / "commits" / f"{bench.plan()['third'].step.key}.json").write_bytes(b"")
+    assert bench("--dry-run", "--until", "count")[0] == 0
+
+
+def test_a_plan_over_a_slow_store_reads_no_more_records_than_its_limit(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench()
+    store = Watched(str(bench.prefix))
+    monkeypatch.setattr(Watched, "max_records_checked", 3)
+    make_plan(bench.plan().graph, store)
     assert store.num_reads == 0
 
 
@@ -203,11 +238,11 @@ def test_time_is_estimated_from_records_in_proportion_to_the_work(bench: Workben
     records = Records(open_store(str(bench.prefix)))
     for key in records.committed_keys():
         path = bench.prefix / "commits" / f"{key}.json"
-        record = json.loads(path.read_text())
-        record["provenance"]["started"] = "2026-01-01T00:00:00+00:00"
-        record["provenance"]["finished"] = "2026-01-01T00:01:40+00:00"
+        record = records.get(key)
+        times = {"started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:01:40+00:00"}
+        provenance = record.provenance.model_copy(update=times)
         path.unlink()
-        path.write_text(json.dumps(record))
+        path.write_bytes(checked_json(record.model_copy(update={"provenance": provenance})))
     plan = bench.plan("--set", "third.until_step=50")
     assert plan["third"].cost.seconds == pytest.approx(200), "ten steps took 100 s, and 20 are left"
     assert plan["third"].saved.seconds == pytest.approx(100)

@@ -1,4 +1,4 @@
-"""Requests of a plan: a few listings, and none for each finished step."""
+"""Requests of a plan: a few listings, and a read for each finished step."""
 
 import functools
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
-from marin_dag.ledger.records import Records
+from marin_dag.ledger.records import Records, record_path
 from marin_dag.plan.plan import make_plan
 from marin_dag.plan.planned import Verdict
 from marin_dag.store.local import LocalStore
@@ -20,7 +20,7 @@ def versioned(name: str) -> Step[Text]:
     return write(name, WriteConfig(text=name), policy="versioned", version="1")
 
 
-def test_a_plan_of_finished_steps_reads_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_plan_of_finished_steps_reads_each_record_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     steps = [versioned(f"step{number}") for number in range(5)]
     assert run(str(tmp_path), steps)[0] == 0
     store, asked = LocalStore(str(tmp_path)), []
@@ -32,7 +32,8 @@ def test_a_plan_of_finished_steps_reads_no_record(tmp_path: Path, monkeypatch: p
     for name in ("list", "read", "exists"):
         monkeypatch.setattr(store, name, functools.partial(counted, name, getattr(store, name)))
     assert {planned.verdict for planned in make_plan(Graph(steps), store).steps} == {Verdict.DONE}
-    assert sorted(asked) == [("list", "codes"), ("list", "commits")]
+    reads = [("read", record_path(step.key)) for step in steps]
+    assert sorted(asked) == [("list", "codes"), ("list", "commits"), *sorted(reads)]
 
 
 def test_after_two_attempts_with_different_code_the_record_decides(tmp_path: Path):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from marin_dag.identity.canonical import canonical, sha256
+from marin_dag.ledger.checked_json import checked_body
 from marin_dag.ledger.records import Records
 from marin_dag.run.shards import Shard
 from marin_dag.store.local import LocalStore
@@ -149,6 +150,8 @@ def test_a_pickle_in_the_place_of_a_record_is_an_error_and_does_nothing(store: S
     store.create("commits/abc.json", poison)
     with expect_error(StoreError):
         Records(store).get("abc")
+    with pytest.raises(ValueError):
+        checked_body(poison)
     with pytest.raises(ValueError):
         Shard.model_validate_json(poison)
     assert not (tmp_path / "sprung").exists()
