@@ -157,6 +157,16 @@ def programs_of(mesh: Mesh) -> list:
     return [cell.cell_contents for cell in step.__closure__ or () if hasattr(cell.cell_contents, "_cache_size")]
 
 
+def test_a_rate_of_0_moves_no_weight_and_its_gradient_enters_the_moments(mesh: Mesh) -> None:
+    """The first update of a warm-up, as in the public code."""
+    state = state_of(mesh)
+    after, metrics = build(mesh)(state, *batch(), TOLD._replace(learning_rate=0.0))
+    assert all(map(np.array_equal, *map(jax.tree.leaves, (state.params, after.params))))
+    assert float(metrics.update_norm) == 0 and float(metrics.grad_norm) > 0
+    assert int(after.optimizer.count) == 1
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(after.optimizer.mu))
+
+
 def test_the_rotary_embedding_of_the_phase_is_used(mesh: Mesh) -> None:
     config = dataclasses.replace(CONFIG, initialization=Initialization(factor=0.3))
     state = initial_state(config, 0, mesh)
