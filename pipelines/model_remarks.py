@@ -106,11 +106,13 @@ def _of_shape(model: LlamaConfig) -> Iterator[LintWarning]:
 
 def _of_initialization(model: LlamaConfig) -> Iterator[LintWarning]:
     usual = math.sqrt(2 / (5 * model.hidden_size))
-    if not model.use_qk_norm and model.initializer_range > MOST_INITIALIZER_FACTOR * usual:
+    deviation = model.initialization.deviation(model.hidden_size)
+    if not model.use_qk_norm and deviation > MOST_INITIALIZER_FACTOR * usual:
+        fixed = model.initialization.factor * usual / deviation
         yield LintWarning(
-            f"model.initializer_range is {model.initializer_range:g}, {model.initializer_range / usual:.2g} times "
+            f"model.initialization has a standard deviation of {deviation:.2g}, {deviation / usual:.2g} times "
             f"sqrt(2 / (5 hidden_size)), without QK-norm; tr8-104B diverged from such values",
-            {"model.initializer_range": f"{usual:.2g}"},
+            {"model.initialization.factor": f"{fixed:.2g}"},
         )
 
 

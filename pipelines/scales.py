@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from marin_dag.graph.resources import Cpu, Resources, Tpu
 from runtime.evaluation.suites import CORE_TASKS, LAPTOP_TASKS, MMLU_TASKS, PACKAGED_TASKS, TaskSpec
 from runtime.kernels.scatter_blocks import ScatterKernel
+from runtime.model.initialization import LEVANTER
 from runtime.model.llama.config import LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Cycles
@@ -103,6 +104,7 @@ EIGHT_B = Scale(
         num_key_value_heads=8,
         head_dim=128,
         max_position_embeddings=4096,
+        initialization=LEVANTER,
     ),
     sequence_length=4096,
     batches=(BatchSize(1024, 1), BatchSize(3072, 1), BatchSize(4096, 1)),
@@ -171,6 +173,7 @@ LAPTOP = Scale(
         num_key_value_heads=1,
         head_dim=64,
         max_position_embeddings=256,
+        initialization=LEVANTER,
     ),
     sequence_length=256,
     # One sequence at a time on each of two cores, so that its activations stay in the caches.

@@ -25,10 +25,12 @@ def joined_mesh(
     import jax
 
     from runtime.parallel.hosts import join_hosts, open_cores
+    from runtime.parallel.jax_settings import settle_jax
     from runtime.parallel.mesh import mesh_of_cores, whole_mesh
 
     axes = {"replica": replica_parallel, "model": model_parallel, "context": context_parallel}
     host, resources = context.host, context.resources
+    settle_jax()
     if isinstance(resources, Cpu):
         open_cores(resources.num_devices, is_gang=host.num_hosts > 1)
     join_hosts(

@@ -88,8 +88,10 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
     from runtime.evaluation.run_tasks import run_tasks
     from runtime.evaluation.tasks import TaskFiles
     from runtime.interop.huggingface import read_model
+    from runtime.parallel.jax_settings import settle_jax
     from runtime.training.watchdog import Watchdog
 
+    settle_jax()
     # As stored: in float32, an 8B model fills the memory of one device.
     model = read_model(config.export.join(config.export.result.folder), as_stored=True)
     context.computed_with(attention=f"{ATTENTION}: whole rows", reason=WHY_ATTENTION)

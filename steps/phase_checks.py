@@ -205,7 +205,8 @@ def _check_import(imported: HfImportConfig, config: TrainPhaseConfig) -> None:
             'data position; use restore="weights".'
         )
         fix["restore"] = "weights"
-    ours, theirs = dataclasses.asdict(config.model), dataclasses.asdict(imported.model)
+    ours = dataclasses.asdict(config.model)
+    theirs = dataclasses.asdict(imported.model) | {"initialization": ours["initialization"]}  # weights are not drawn
     others = [field for field in theirs if ours[field] != theirs[field]]
     problems += [f"model.{field} is {ours[field]!r}, and {theirs[field]!r} in {start}" for field in others]
     if others:

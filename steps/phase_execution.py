@@ -16,6 +16,7 @@ import fsspec
 from jax.sharding import Mesh
 
 from marin_dag.graph.step import StepContext
+from runtime.parallel.jax_settings import changed_by_environment
 from runtime.tracking.events import EventLog, read_beginning
 from runtime.tracking.log_names import is_of_first_host
 from steps.phase_config import TrainPhaseConfig
@@ -59,6 +60,7 @@ def execution(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, taken:
         **{name: version for name in PACKAGES[first.platform] if (version := _version(name)) is not None},
         "batch": f"{config.global_batch_size:,} x {config.sequence_length:,} tokens",
         "memory": f"remat {config.remat}, micro-batches: {config.num_microbatches}",
+        "environment": changed_by_environment(),
         **taken.described(),
         "scatter": f"{config.scatter_kernel}: {taken.blocks['scatter']}",
     }

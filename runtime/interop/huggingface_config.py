@@ -32,6 +32,7 @@ def read_json(file: str) -> dict[str, Any]:
 def check_same_model(document: dict[str, Any], file: str, config: ModelConfig, rope: Rope) -> None:
     """Raise InteropError, with the settings to type, where a recipe's `config` and `rope` are not the document's."""
     found_config, found_rope = config_from_huggingface(document, file)
+    found_config = dataclasses.replace(found_config, initialization=config.initialization)  # trained weights keep none
     # An export writes a scaling in other numbers of the same meaning, which depend on the folder's context.
     written = rope_from_json(rope_to_json(rope, max_length=found_config.max_position_embeddings), file)
     if found_rope == written:

@@ -5,6 +5,7 @@ from typing import Any
 
 from runtime.model.config import Rope
 from runtime.model.huggingface import InteropError
+from runtime.model.initialization import Initialization
 from runtime.model.llama import huggingface as llama
 from runtime.model.llama.config import LlamaConfig
 
@@ -18,7 +19,8 @@ HUGGINGFACE_READERS = dict.fromkeys(llama.MODEL_TYPES, llama.from_config_json)
 
 def config_from_fields(fields: Mapping[str, Any]) -> AnyModelConfig:
     """Return the config that `dataclasses.asdict` turned into `fields`."""
-    return CONFIGS[fields["architecture"]](**fields)
+    initialization = Initialization(**fields["initialization"])
+    return CONFIGS[fields["architecture"]](**{**fields, "initialization": initialization})
 
 
 def config_from_huggingface(document: dict[str, Any], file: str) -> tuple[AnyModelConfig, Rope]:

@@ -4,6 +4,8 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from runtime.model.initialization import Initialization
+
 if TYPE_CHECKING:
     from runtime.model.model import Model
 
@@ -79,7 +81,7 @@ class ModelConfig(Protocol):
     @property
     def max_position_embeddings(self) -> int: ...
     @property
-    def initializer_range(self) -> float: ...
+    def initialization(self) -> Initialization: ...
     @property
     def tie_word_embeddings(self) -> bool: ...
 

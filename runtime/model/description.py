@@ -33,4 +33,11 @@ class ModelDescription:
             )
         rope = facts["rope"]
         scaling = None if rope["scaling"] is None else RopeScaling(**rope["scaling"])
-        return cls(config_from_fields(facts["model"]), Rope(rope["rope_theta"], scaling), int(facts["sequence_length"]))
+        try:
+            config = config_from_fields(facts["model"])
+        except (KeyError, TypeError) as error:
+            raise DescriptionError(
+                f"{source}: the checkpoint's model has other fields than this version's ({error}); another version "
+                "wrote it. Run the phase again."
+            ) from error
+        return cls(config, Rope(rope["rope_theta"], scaling), int(facts["sequence_length"]))

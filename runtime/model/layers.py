@@ -1,5 +1,6 @@
 """Parts that architectures share: initial values and the norm."""
 
+import math
 import zlib
 
 import jax
@@ -7,14 +8,38 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Float32, Key
 
+from runtime.model.initialization import Initialization
 
-def normal(key: Key[Array, ""], name: str, shape: tuple[int, ...], standard_deviation: float) -> Float32[Array, "..."]:
-    """Return initial values of a matrix, which depend on the key, the parameter's name and its shape alone.
+
+def first_values(
+    key: Key[Array, ""],
+    name: str,
+    shape: tuple[int, ...],
+    initialization: Initialization,
+    *,
+    fan_in: int,
+    residual_layers: int | None = None,
+) -> Float32[Array, "..."]:
+    """Return initial values of a matrix. Those of a smaller shape are the first of those of a larger one.
 
     Keyed by name and not by position, so that a new parameter does not change the initial values of the others.
+
+    Args:
+        key: key of the whole model.
+        name: the parameter's name.
+        shape: shape of the matrix, or of all layers' matrices.
+        initialization: distribution.
+        fan_in: number of inputs of one matrix.
+        residual_layers: layers of the model, for a matrix that adds to the residual stream.
     """
     named_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
-    return standard_deviation * jax.random.normal(named_key, shape, jnp.float32)
+    deviation = initialization.nominal_deviation(fan_in)
+    if initialization.depth_scale == "residual" and residual_layers is not None:
+        deviation /= math.sqrt(2 * residual_layers)
+    if initialization.truncated_at is None:
+        return deviation * jax.random.normal(named_key, shape, jnp.float32)
+    limit = initialization.truncated_at
+    return deviation * jax.random.truncated_normal(named_key, -limit, limit, shape, jnp.float32)
 
 
 def rms_norm(

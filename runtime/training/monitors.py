@@ -104,7 +104,7 @@ CHECK_DATA = (
     "`checkpoints PHASE --good` lists the checkpoints from before it."
 )
 CHECK_INITIALIZATION = (
-    "Training continues. Stop it and check the initial weights (model.initializer_range), the token ids of the first "
+    "Training continues. Stop it and check the initial weights (model.initialization), the token ids of the first "
     "batch, and that no position sees the token it has to predict; later figures show such a fault less clearly."
 )
 
@@ -123,7 +123,7 @@ def first_loss_of(model: ModelConfig) -> FirstLoss:
     Logits are therefore normal, and the mean of their exponentials is exp of half the variance. Tied heads hardly
     differ.
     """
-    variance = model.hidden_size * model.initializer_range**2
+    variance = model.hidden_size * model.initialization.deviation(model.hidden_size) ** 2
     return FirstLoss(math.log(model.vocab_size) + variance / 2, FIRST_LOSS_TOLERANCE * max(1.0, math.sqrt(variance)))
 
 

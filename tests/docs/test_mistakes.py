@@ -1,4 +1,4 @@
-"""Every test that docs/reference/mistakes.md names exists, and every link of the docs leads somewhere."""
+"""Every test that docs/reference names in its tables exists, and every link of the docs leads somewhere."""
 
 import ast
 import functools
@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/mistakes.md"
+RECIPE = ROOT / "docs/reference/recipe.md"
 TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -23,7 +24,9 @@ def rows(page: str) -> list[list[str]]:
 
 
 ROWS = rows(PAGE.read_text(encoding="utf-8"))
-NAMED = sorted({test for row in ROWS for test in TEST.findall(row[-1])})
+PUBLIC_CODE = RECIPE.read_text(encoding="utf-8").partition("## Defaults of the public code")[2].partition("\n## ")[0]
+DEFAULTS = rows(PUBLIC_CODE)[1:]
+NAMED = sorted({test for row in ROWS + DEFAULTS for test in TEST.findall(row[-1])})
 
 
 @functools.cache
@@ -49,6 +52,11 @@ def test_each_row_names_a_test_or_says_that_nothing_catches_it() -> None:
     assert len(ROWS) > 50 and {len(row) for row in ROWS} == {4}
     assert [row[0] for row in ROWS if not row[3] and "**not caught**" not in row[2].lower()] == []
     assert [row[0] for row in ROWS if row[3] and not TEST.search(row[3])] == []
+
+
+def test_each_default_of_the_public_code_names_a_test() -> None:
+    assert len(DEFAULTS) >= 15 and {len(row) for row in DEFAULTS} == {4}
+    assert [row[0] for row in DEFAULTS if not TEST.search(row[-1])] == []
 
 
 def test_no_mistake_stands_twice() -> None:

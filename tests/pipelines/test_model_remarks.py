@@ -18,6 +18,7 @@ from pipelines.scales import EIGHT_B, LAPTOP
 from pipelines.timeline import legs_in, lint, phases_in
 from pipelines.tootsie import branches, phases
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
+from runtime.model.initialization import Initialization
 from runtime.model.llama.config import LlamaConfig
 from runtime.optim.schedule import Constant, Cosine
 from tests.catalogue import check_message
@@ -83,7 +84,7 @@ def test_published_models_get_no_warning(kestrel, name, published):
     assert warnings_of(from_scratch(kestrel, name, model, **settings)) == []
 
 
-TR8 = llama(50_257, 16_384, 20_480, 32, 32, 32, 512, initializer_range=math.sqrt(2 / (5 * 16_384)))
+TR8 = llama(50_257, 16_384, 20_480, 32, 32, 32, 512, initialization=Initialization(factor=math.sqrt(2 / (5 * 16_384))))
 """tr8's first shape, as a gated Llama."""
 
 
@@ -104,7 +105,7 @@ def test_the_first_shape_of_the_104b_fails_four_checks(kestrel):
         ("base", {"num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 512}),
         ("base", {"num_attention_heads": 12, "num_key_value_heads": 4, "head_dim": 320}),
         ("base", {"num_hidden_layers": 12}),
-        ("base", {"initializer_range": 0.05}),
+        ("base", {"initialization": Initialization(factor=0.05)}),
     ],
 )
 def test_each_cure_of_a_shape_leaves_no_warning(kestrel, name, changes):
@@ -121,10 +122,10 @@ def test_a_number_of_tokens_in_a_name_is_no_size(kestrel):
 
 
 def test_the_initialisation_from_which_the_104b_diverged_gets_a_warning_with_its_later_value(kestrel):
-    fixed = llama(50_257, 11_600, 30_976, 64, 100, 100, 116, initializer_range=0.02)
+    fixed = llama(50_257, 11_600, 30_976, 64, 100, 100, 116)
     ((text, cure),) = warnings_of(from_scratch(kestrel, "fixed", fixed, learning_rate=Constant(6e-5)))
     check_message(text)
-    assert cure == {"model.initializer_range": "0.0059"}
+    assert cure == {"model.initialization.factor": "0.0059"}
     normed = dataclasses.replace(fixed, use_qk_norm=True)
     assert warnings_of(from_scratch(kestrel, "normed", normed, learning_rate=Constant(6e-5))) == []
 
@@ -186,6 +187,5 @@ def test_every_pipeline_that_trains_has_the_warnings_in_its_plan(tmp_path, pipel
     as_written = plan()
     assert as_written.returncode == 2, as_written.stderr
     assert "Warnings" not in as_written.stdout
-    found = plan("--set", f"{phase}.model.initializer_range=1").stdout
-    assert f"{phase}: model.initializer_range is 1, " in found
-    assert f"--set {phase}.model.initializer_range=0." in found
+    found = plan("--set", f"{phase}.model.initialization.factor=9").stdout
+    assert f"--set {phase}.model.initialization.factor=0." in found

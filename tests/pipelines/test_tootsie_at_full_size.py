@@ -12,6 +12,7 @@ from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
 from pipelines.tootsie import branches, phases
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
+from runtime.model.initialization import Initialization
 from runtime.optim.ema import Ema
 from steps.phase_timeline import place_phases
 from steps.train_phase import train_phase
@@ -52,6 +53,15 @@ def test_the_main_line_has_the_published_steps_tokens_and_batches(configs):
         (1_420_000, 4096, 12.751),
     ]
     assert EIGHT_B.model.num_parameters == 8_030_261_248
+
+
+def test_the_model_and_what_stays_are_those_of_the_public_code(configs):
+    model = EIGHT_B.model
+    assert (model.rms_norm_eps, model.tie_word_embeddings, model.use_qk_norm) == (1e-5, False, False)
+    assert model.initialization == Initialization(scale="fan_in", factor=1.0, truncated_at=3.0)
+    assert {(config.publish_every_steps, config.checkpoint_every_seconds) for config in configs.values()} == {
+        (20_000, 600)
+    }
 
 
 def test_the_branch_in_float32_takes_its_sequences_in_parts_and_no_other_does(configs):

@@ -31,6 +31,7 @@ from runtime.data.mixing.odm import OdmPaper
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.model.computation import whole
 from runtime.model.config import LLAMA2_ROPE
+from runtime.model.initialization import Initialization
 from runtime.model.llama import model as llama_model
 from runtime.model.llama.config import LlamaConfig
 from runtime.model.model import logits
@@ -114,9 +115,10 @@ def test_norms_by_part_in_the_event_log_make_up_the_global_norms(tmp_path, phase
 
 @pytest.mark.parametrize("factor", [1, 100])
 def test_wrong_initial_weights_raise_one_first_loss_alarm(tmp_path, phase, monkeypatch, factor):
-    normal = llama_model.normal
-    monkeypatch.setattr(llama_model, "normal", lambda *drawn: factor * normal(*drawn))
-    unseen = dataclasses.replace(phase.model, initializer_range=0.02 + factor / 10_000)  # nothing is compiled of it yet
+    first_values = llama_model.first_values
+    monkeypatch.setattr(llama_model, "first_values", lambda *drawn, **rule: factor * first_values(*drawn, **rule))
+    another = Initialization(factor=0.02 + factor / 10_000)
+    unseen = dataclasses.replace(phase.model, initialization=another)  # nothing is compiled of it yet
     phase = phase.model_copy(update={"model": unseen})
     first, second = Trajectory(tmp_path / "first", "e" * 64), Trajectory(tmp_path / "second", "f" * 64)
     first.run(until(phase, 1))
@@ -770,7 +772,7 @@ def test_losses_by_source_sum_to_the_loss_of_the_batch(tmp_path, mixed):
 def test_the_log_normalizer_of_a_source_is_that_of_the_logits_over_its_targets(tmp_path, mixed, use_devices, packing):
     use_devices(2)
     model = dataclasses.replace(
-        MODEL, initializer_range=0.5
+        MODEL, initialization=Initialization(factor=0.5)
     )  # log-normalisers far from the logarithm of the vocabulary
     config = until(mixed, 1, packing=packing, model=model, z_loss=1e-2)
     trajectory = Trajectory(tmp_path, "e" * 64)

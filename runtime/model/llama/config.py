@@ -5,6 +5,7 @@ import math
 from typing import TYPE_CHECKING, Any, Literal
 
 from runtime.model.config import Rope
+from runtime.model.initialization import FIXED, Initialization
 
 if TYPE_CHECKING:
     from runtime.model.llama.model import Llama
@@ -23,7 +24,7 @@ class LlamaConfig:
     head_dim: int
     max_position_embeddings: int
     rms_norm_eps: float = 1e-5
-    initializer_range: float = 0.02
+    initialization: Initialization = FIXED
     tie_word_embeddings: bool = False
     use_qk_norm: bool = False
     architecture: Literal["llama"] = "llama"
@@ -31,7 +32,7 @@ class LlamaConfig:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name == "architecture":
+            if field.name in ("architecture", "initialization"):
                 continue
             if not isinstance(value, int | float):  # before the comparison, whose own error names no field
                 raise ValueError(f"LlamaConfig.{field.name} is {value!r}; use a number.")

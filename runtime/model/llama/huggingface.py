@@ -7,6 +7,7 @@ from typing import Any, get_type_hints
 
 from runtime.model.config import Rope
 from runtime.model.huggingface import InteropError, rope_from_json, rope_to_json
+from runtime.model.initialization import FIXED, Initialization
 from runtime.model.llama.config import LlamaConfig
 
 LLAMA, QWEN3 = "llama", "qwen3"
@@ -21,7 +22,6 @@ SHAPE_FIELDS = (
     "head_dim",
     "max_position_embeddings",
     "rms_norm_eps",
-    "initializer_range",
     "tie_word_embeddings",
 )
 PLAIN = {
@@ -33,7 +33,7 @@ PLAIN = {
     "pretraining_tp": 1,
 }
 """Only values, where a file has the key, of features that `Llama` does not have."""
-DEFAULTS = {"rms_norm_eps": 1e-6, "initializer_range": 0.02, "tie_word_embeddings": False}
+DEFAULTS = {"rms_norm_eps": 1e-6, "tie_word_embeddings": False}
 """Values that Hugging Face's LlamaConfig and Qwen3Config give to keys that a file omits; it must have all others."""
 
 
@@ -47,6 +47,7 @@ def to_config_json(
         "architectures": [MODEL_TYPES[kind]],
         "model_type": kind,
         **{name: getattr(config, name) for name in SHAPE_FIELDS},
+        "initializer_range": config.initialization.deviation(config.hidden_size),
         "attention_bias": False,
         "attention_dropout": 0.0,
         "bos_token_id": bos_token_id,
@@ -85,7 +86,9 @@ def from_config_json(document: dict[str, Any], file: str) -> tuple[LlamaConfig, 
     if missing := [name for name in SHAPE_FIELDS if name not in values]:
         raise InteropError(f"{file}: has no {', '.join(missing)}; fetch the file of a model that states its shape.")
     try:
-        return LlamaConfig(**values, use_qk_norm=kind == QWEN3), rope_from_json(document, file)
+        initialization = Initialization(factor=document.get("initializer_range", FIXED.factor))
+        config = LlamaConfig(**values, initialization=initialization, use_qk_norm=kind == QWEN3)
+        return config, rope_from_json(document, file)
     except InteropError:
         raise
     except (TypeError, ValueError) as error:  # a value of another type, or out of range

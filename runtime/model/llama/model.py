@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Float32, Int32, Key
 from runtime.kernels.attention import attend
 from runtime.model.computation import Computation
 from runtime.model.config import Rope
-from runtime.model.layers import normal, rms_norm
+from runtime.model.layers import first_values, rms_norm
 from runtime.model.llama.config import LlamaConfig
 from runtime.model.model import Frequencies, Head, States, Tensor, Tokens
 from runtime.model.rotary import inverse_frequencies, rotate, rotation
@@ -99,13 +99,16 @@ class Llama:
         return _tensors_of(self.config)
 
     def init(self, key: Key[Array, ""]) -> LlamaParams:
-        """Return first values: normal with `initializer_range`, norms at one."""
+        """Return first values: matrices from `config.initialization`, norms at one."""
         config = self.config
         hidden, depth = config.hidden_size, config.num_hidden_layers
         q_size, kv_size = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
 
-        def matrix(name: str, *shape: int) -> Float32[Array, "..."]:
-            return normal(key, name, shape, config.initializer_range)
+        def matrix(
+            name: str, *shape: int, fan_in: int = hidden, residual_layers: int | None = None
+        ) -> Float32[Array, "..."]:
+            distribution = config.initialization
+            return first_values(key, name, shape, distribution, fan_in=fan_in, residual_layers=residual_layers)
 
         def ones(*shape: int) -> Float32[Array, "..."]:
             return jnp.ones(shape, jnp.float32)
@@ -117,13 +120,17 @@ class Llama:
                 q_proj=matrix("q_proj", depth, hidden, q_size),
                 k_proj=matrix("k_proj", depth, hidden, kv_size),
                 v_proj=matrix("v_proj", depth, hidden, kv_size),
-                o_proj=matrix("o_proj", depth, q_size, hidden),
+                o_proj=matrix("o_proj", depth, q_size, hidden, fan_in=q_size, residual_layers=depth),
                 q_norm=ones(depth, config.head_dim) if config.use_qk_norm else None,
                 k_norm=ones(depth, config.head_dim) if config.use_qk_norm else None,
                 post_attention_layernorm=ones(depth, hidden),
                 gate_proj=matrix("gate_proj", depth, hidden, config.intermediate_size),
                 up_proj=matrix("up_proj", depth, hidden, config.intermediate_size),
-                down_proj=matrix("down_proj", depth, config.intermediate_size, hidden),
+                down_proj=matrix(
+                    *("down_proj", depth, config.intermediate_size, hidden),
+                    fan_in=config.intermediate_size,
+                    residual_layers=depth,
+                ),
             ),
             norm=ones(hidden),
             lm_head=None if config.tie_word_embeddings else matrix("lm_head", hidden, config.vocab_size),

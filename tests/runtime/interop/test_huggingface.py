@@ -386,7 +386,7 @@ def test_a_minimal_config_means_what_transformers_takes_it_to_mean():
     assert config.num_key_value_heads == theirs.num_key_value_heads
     assert config.head_dim == theirs.head_dim
     assert config.rms_norm_eps == theirs.rms_norm_eps
-    assert config.initializer_range == theirs.initializer_range
+    assert config.initialization.factor == theirs.initializer_range
     assert config.tie_word_embeddings is theirs.tie_word_embeddings is False
     assert rope.rope_theta == theirs.rope_parameters["rope_theta"]
 

@@ -39,7 +39,7 @@ def test_heads_that_do_not_divide_are_refused():
     ("field", "value"),
     [
         ("vocab_size", 0), ("hidden_size", 0), ("num_hidden_layers", -2), ("head_dim", 0), ("rms_norm_eps", 0.0),
-        ("initializer_range", float("nan")),
+        ("rms_norm_eps", float("nan")),
     ],
 )  # fmt: skip
 def test_a_model_of_nothing_is_refused(field, value):

@@ -11,6 +11,7 @@ import pytest
 from runtime.model import model
 from runtime.model.computation import whole
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
+from runtime.model.initialization import Initialization
 from runtime.model.layers import rms_norm
 from runtime.model.llama.config import LlamaConfig
 from runtime.model.llama.model import Llama, LlamaParams
@@ -27,7 +28,7 @@ CONFIG = LlamaConfig(
     num_key_value_heads=2,
     head_dim=16,
     max_position_embeddings=64,
-    initializer_range=0.2,
+    initialization=Initialization(factor=0.2),
 )
 
 

@@ -9,8 +9,11 @@ from jax.sharding import PartitionSpec
 
 from runtime.model.computation import Computation
 from runtime.model.config import Rope
-from runtime.model.layers import normal
+from runtime.model.initialization import Initialization
+from runtime.model.layers import first_values
 from runtime.model.model import Frequencies, Head, States, Tensor, Tokens
+
+WIDE = Initialization(factor=0.5)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +27,7 @@ class ToyConfig:
     num_key_value_heads: int = 1
     head_dim: int = 2
     max_position_embeddings: int = 32
-    initializer_range: float = 0.5
+    initialization: Initialization = WIDE
     tie_word_embeddings: bool = False
     auxiliary_loss: float | None = None
     is_listed: bool = True
@@ -68,9 +71,10 @@ class Toy:
 
     def init(self, key: jax.Array) -> dict[str, jax.Array]:
         vocab_size, hidden_size = self.config.vocab_size, self.config.hidden_size
+        distribution = self.config.initialization
         return {
-            "embed_tokens": normal(key, "embed_tokens", (vocab_size, hidden_size), self.config.initializer_range),
-            "lm_head": normal(key, "lm_head", (hidden_size, vocab_size), self.config.initializer_range),
+            "embed_tokens": first_values(key, "embed_tokens", (vocab_size, hidden_size), distribution, fan_in=1),
+            "lm_head": first_values(key, "lm_head", (hidden_size, vocab_size), distribution, fan_in=1),
             "scale": jnp.ones(hidden_size, jnp.float32),
         }
 

@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from runtime.model.config import LLAMA3_ROPE
+from runtime.model.initialization import Initialization
 from runtime.model.llama.config import LlamaConfig
 from runtime.model.llama.model import LlamaParams
 from runtime.model.rotary import inverse_frequencies
@@ -35,7 +36,7 @@ CONFIG = LlamaConfig(
     num_key_value_heads=2,
     head_dim=8,
     max_position_embeddings=32,
-    initializer_range=0.2,
+    initialization=Initialization(factor=0.2),
     use_qk_norm=True,
 )
 FSDP = MeshShape(data=8)

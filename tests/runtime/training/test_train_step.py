@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from runtime.model.computation import whole
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
+from runtime.model.initialization import Initialization
 from runtime.model.llama.config import LlamaConfig
 from runtime.model.model import logits
 from runtime.model.rotary import inverse_frequencies
@@ -156,8 +157,18 @@ def programs_of(mesh: Mesh) -> list:
     return [cell.cell_contents for cell in step.__closure__ or () if hasattr(cell.cell_contents, "_cache_size")]
 
 
+def test_a_rate_of_0_moves_no_weight_and_its_gradient_enters_the_moments(mesh: Mesh) -> None:
+    """The first update of a warm-up, as in the public code."""
+    state = state_of(mesh)
+    after, metrics = build(mesh)(state, *batch(), TOLD._replace(learning_rate=0.0))
+    assert all(map(np.array_equal, *map(jax.tree.leaves, (state.params, after.params))))
+    assert float(metrics.update_norm) == 0 and float(metrics.grad_norm) > 0
+    assert int(after.optimizer.count) == 1
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(after.optimizer.mu))
+
+
 def test_the_rotary_embedding_of_the_phase_is_used(mesh: Mesh) -> None:
-    config = dataclasses.replace(CONFIG, initializer_range=0.3)
+    config = dataclasses.replace(CONFIG, initialization=Initialization(factor=0.3))
     state = initial_state(config, 0, mesh)
     losses = set()
     for rope in (LLAMA2_ROPE, LLAMA3_ROPE):
@@ -319,7 +330,7 @@ def test_seeds_differ_and_a_seed_repeats(mesh: Mesh) -> None:
     first, second, other = (initial_state(CONFIG, seed, mesh).params for seed in (1, 1, 2))
     assert np.array_equal(first.layers.q_proj, second.layers.q_proj)
     assert not np.array_equal(first.layers.q_proj, other.layers.q_proj)
-    assert float(jnp.std(first.lm_head)) == pytest.approx(CONFIG.initializer_range, rel=0.1)
+    assert float(jnp.std(first.lm_head)) == pytest.approx(CONFIG.initialization.factor, rel=0.1)
 
 
 @pytest.mark.parametrize("changes", [{"attention_kernel": "splash"}, {"num_microbatches": 0}])
