@@ -12,7 +12,7 @@ from marin_dag.ledger.records import UnreadableRecordError
 from marin_dag.values.changes import nearest
 from pipelines.attempts import attempt_events, phases_by_digest, shared_note
 from pipelines.curves_exports import export_errors, exports_of
-from pipelines.picture_file import PAGE, check_writable, write_picture
+from pipelines.page_file import check_writable, write_page
 from pipelines.reference import Reference, check_margin, read_reference
 from pipelines.saved_curves import read_newest
 from pipelines.timeline import legs_in, main_line_of, phases_in
@@ -29,7 +29,7 @@ def _curves(session: Session) -> int:
     parsed = session.parsed
     for option, path in (("--validation", parsed.validation), ("--norms", parsed.norms)):
         if path is not None:
-            check_writable(option, path, (PAGE,))
+            check_writable(option, path)
     check_margin(parsed.against, parsed.margin)
     graph = session.graph()
     listing = _Listing(session, graph, _wanted(session, graph))
@@ -137,7 +137,7 @@ class _Listing:
         unmeasured = [curve.phase for curve in self._validated if not len(curve.step)]
         missing = [f"{name}: not drawn, it measured nothing up to its newest checkpoint" for name in unmeasured]
         title = f"Held-out text of {self._session.pipeline}"
-        write_picture("--validation", path, page(title, self._validated, [*missing, *notes]))
+        write_page("--validation", path, page(title, self._validated, [*missing, *notes]))
         print("\n".join([*missing, f"drawn: {path}"]))
         return True
 
@@ -151,7 +151,7 @@ class _Listing:
         notes = [f"no gradients are drawn of {', '.join(missing)}: {few}"] if missing else []
         if self._layers:
             title = f"Gradients by layer of {self._session.pipeline}"
-            write_picture("--norms", path, page(title, self._layers, notes))
+            write_page("--norms", path, page(title, self._layers, notes))
             notes = [*notes, f"drawn: {path}"]
         print("\n".join(notes))
         return bool(self._layers)

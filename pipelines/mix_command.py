@@ -10,7 +10,7 @@ from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from marin_dag.quantities import in_short
 from marin_dag.values.changes import nearest
-from pipelines.picture_file import DRAWING, check_writable, write_picture
+from pipelines.page_file import check_writable, write_page
 from pipelines.timeline import phase_before
 from runtime.data.consumption import Consumption, PhaseSpan, consumption
 from runtime.training.restore import RESTORES_POSITION
@@ -39,14 +39,14 @@ def command(estimate: Estimate = lambda arguments: {}) -> Command:
     def run(session: Session) -> int:
         chart = session.parsed.chart
         if chart is not None:
-            check_writable("--chart", chart, (DRAWING,))
+            check_writable("--chart", chart)
         mix = mix_to(_phase(session), Records(session.store), estimate(session.parsed))
         print(rendered(mix))
         if chart is not None:
-            from runtime.report.mix_chart import mix_chart
+            from runtime.report.mix_page import page
 
             title = f"Tokens by source, to {mix.spans[-1].name}"
-            write_picture("--chart", chart, mix_chart(mix.found.uses, mix.labels, title))
+            write_page("--chart", chart, page(title, mix.found.uses, mix.labels))
             print(f"drawn    {chart}")
         return NOTHING_WOULD_RUN
 
@@ -55,7 +55,7 @@ def command(estimate: Estimate = lambda arguments: {}) -> Command:
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--chart", metavar="FILE.svg", help="(mix) draw it too")
+    parser.add_argument("--chart", metavar="FILE.html", help="(mix) draw it too")
 
 
 def _phase(session: Session) -> Step[Any]:

@@ -37,7 +37,7 @@ def write_stalls(session: Session, plan: Plan) -> Iterator[str]:
             continue
         found, notes = read_stalls(session.store, phases)
         if found:
-            from runtime.report.waits_page import page  # a plan imports this module, and should load nothing heavy
+            from runtime.report.stalls_page import page  # a plan imports this module, and should load nothing heavy
 
             now = datetime.datetime.now(datetime.UTC)
             notes.append(

@@ -7,14 +7,14 @@ from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.store.store import Store
 from pipelines.attempts import attempt_events, phases_by_digest, shared_note
-from pipelines.picture_file import PAGE, check_writable, write_picture
+from pipelines.page_file import check_writable, write_page
 from runtime.tracking.stalls import DataStalls, sum_stalls
 
 
 def _stalls(session: Session) -> int:
     path = session.parsed.page
     if path is not None:
-        check_writable("--page", path, (PAGE,))
+        check_writable("--page", path)
     phases = phases_by_digest(session.graph().steps)
     if not phases:
         raise UserError(f"stalls: the pipeline {session.pipeline!r} trains nothing.")
@@ -24,9 +24,9 @@ def _stalls(session: Session) -> int:
         return NOTHING_WOULD_RUN if path is None else FAILED
     print("\n".join([rendered(found), *notes]))
     if path is not None:
-        from runtime.report.waits_page import page  # needs NumPy, which the table does not
+        from runtime.report.stalls_page import page  # needs NumPy, which the table does not
 
-        write_picture("--page", path, page(f"Data stalls of {session.pipeline}", found, notes))
+        write_page("--page", path, page(f"Data stalls of {session.pipeline}", found, notes))
         print(f"drawn: {path}")
     return NOTHING_WOULD_RUN
 

@@ -7,7 +7,7 @@ from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.plan.config_checks import refusals
 from marin_dag.values.changes import nearest
-from pipelines.picture_file import DRAWING, PAGE, check_writable, kind_of, write_picture
+from pipelines.page_file import check_writable, write_page
 from pipelines.timeline import document, phases_in, render
 
 
@@ -24,7 +24,7 @@ def _timeline(session: Session) -> int:
     if parsed.plot is not None:
         if parsed.names or parsed.json:
             raise UserError("timeline --plot draws every phase. Remove the names of phases and --json.")
-        check_writable("--plot", parsed.plot, (PAGE, DRAWING))
+        check_writable("--plot", parsed.plot)
     refused = refusals(phases[name] for name in parsed.names or phases)
     forks = frozenset(fork.name for fork in session.forks.all())
     if parsed.json:
@@ -34,15 +34,13 @@ def _timeline(session: Session) -> int:
     if parsed.plot is not None:
         from pipelines.timeline_plot import draw  # only the drawing needs NumPy
 
-        is_page = kind_of(parsed.plot) == PAGE
-        drawn = draw(f"Timeline of {session.pipeline}", phases, refused, forks, is_page=is_page)
-        write_picture("--plot", parsed.plot, drawn)
+        write_page("--plot", parsed.plot, draw(f"Timeline of {session.pipeline}", phases, refused, forks))
         print(f"drawn: {parsed.plot}")
     return FAILED if refused else NOTHING_WOULD_RUN
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--plot", metavar="FILE", help="(timeline) draw it too: FILE.html or FILE.svg")
+    parser.add_argument("--plot", metavar="FILE.html", help="(timeline) draw it too")
 
 
 COMMAND = Command(

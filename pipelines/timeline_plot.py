@@ -8,23 +8,21 @@ from marin_dag.graph.step import Step
 from pipelines.timeline import legs_in, main_line_first, main_line_of, render, twins_in
 from runtime.optim.schedule import Cosine, Linear, Rewarm, WsdS
 from runtime.report.contents import Average, Curve, MixtureSpan, Phase
-from runtime.report.timeline_page import page, svg
+from runtime.report.timeline_page import page
 from steps.phase_timeline import RunPhase
 
 POINTS_OF_A_CURVE = 200
 """Steps of each curved segment."""
 
 
-def draw(
-    title: str, phases: Mapping[str, Step], refused: Mapping[str, str], forks: Collection[str] = (), *, is_page: bool
-) -> str:
-    """Return the timeline as a page (HTML), or as a drawing alone (SVG). `forks` are always branches."""
+def draw(title: str, phases: Mapping[str, Step], refused: Mapping[str, str], forks: Collection[str] = ()) -> str:
+    """Return the timeline as a page. `forks` are always branches."""
     legs = legs_in(phases)
     main_line = main_line_of(legs, forks)
     order = main_line_first(legs, forks)
     twins = twins_in({name: phases[name] for name in order})
     drawn = [_phase(legs[name], is_main=name in main_line, same_as=twins.get(name)) for name in order]
-    return page(title, drawn, render(phases, refused, forks)) if is_page else svg(title, drawn)
+    return page(title, drawn, render(phases, refused, forks))
 
 
 def _phase(leg: RunPhase, *, is_main: bool, same_as: str | None) -> Phase:

@@ -16,7 +16,7 @@ class ReportResult(BaseModel, frozen=True, extra="forbid"):
     """JSON: the headline figures."""
 
 
-@step(policy="tracked", packages=("numpy", "pyarrow"), check=check_names)
+@step(policy="tracked", packages=("bokeh", "numpy", "pyarrow"), check=check_names)
 def report(config: ReportConfig, context: StepContext) -> ReportResult:
     """Return the page holds no time, host or path: the same results give the same bytes."""
     import json

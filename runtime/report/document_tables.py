@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from runtime.report.contents import Report, Stage
+from runtime.report.labels import bytes_label, counted
 from runtime.report.markup import Markup, element, joined
-from runtime.report.scales import bytes_label, counted
 from runtime.report.tables import CONTINUED, NONE, Cell, Column, table
 
 

@@ -5,35 +5,32 @@ the report, since how often a phase records norms may differ between equal runs.
 """
 
 import dataclasses
-import functools
-import math
 from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
 from runtime.report.document import document
+from runtime.report.figures import Extent, Panel, figure
+from runtime.report.labels import counted
 from runtime.report.markup import Markup, element, joined
-from runtime.report.page import figure
-from runtime.report.plots import TEXT_SIZE, Frame, drawing, name_column, straight, text
-from runtime.report.scales import Scale, counted, fitted
 from runtime.report.tables import CONTINUED, NONE, Cell, Column, table
+from runtime.report.theme import DIVERGING
 from runtime.tracking.curves import NORM_BY_PART, Curves
 from runtime.tracking.parts import GRADIENT, layer_of
 
-MOST_LEVELS = 4
-"""Colours on either side of the usual size, each a factor of the square root of 2 further from it."""
-_MOST_COLUMNS = 120
-_LEAST_COLUMN, _NAMED_ROW, _ROW, _HEAD, _FOOT = 4.0, 13.0, 9.0, 22.0, 26.0
-_MOST_ROWS_NAMED = 12
-_OPACITIES = (0.0, 0.15, 0.35, 0.65, 1.0)
-_NOT_FINITE = "fill:var(--ink)"
+MOST_COLUMNS = 200
+"""Columns of a heat map, of which each has the ratio that is furthest from 1 among its training steps."""
+_MOST_TIMES = 4.0
+"""Times its median, or one of that many parts of it, at which the colours end."""
 FEWEST_TOLD = 4
 """Least number of recorded steps of a phase; a median of fewer says little."""
 CAPTION = (
     "A row for each layer, the first at the top, then one for each tensor that belongs to none; from left to right the "
     "training steps with recorded norms. Colour: the norm of the row's gradient before clipping, against the median of "
-    "the same row in the same phase. Where there are more steps than columns, a column has the one furthest from it."
+    "the same row in the same phase. Blue is a quarter or less, orange four times or more; a norm that is not finite, "
+    "or a median of 0, has the colour of the text. Where there are more steps than columns, a column has the one "
+    "furthest from it."
 )
 
 
@@ -81,129 +78,43 @@ def layer_norms(phase: str, curves: Curves) -> LayerNorms:
 def page(title: str, phases: Sequence[LayerNorms], notes: Sequence[str] = ()) -> str:
     """Return the whole page; `phases` in the order in which they are shown, each with a row and a training step."""
     num_recorded = sum(len(norms.step) for norms in phases)
-    summary_text = (
+    summary = (
         f"Gradient norms by layer, recorded at {counted(num_recorded, 'step')} of {counted(len(phases), 'phase')}."
     )
-    panels = [
-        joined([element("h3", norms.phase), figure(functools.partial(heat_map, norms), _range(norms))])
-        for norms in phases
-    ]
     shown = element(
         "main",
-        element("header", element("h1", title), element("p", summary_text, class_="lead"), element("p", CAPTION)),
-        element("ul", *_keys(phases), class_="keys"),
-        *panels,
+        element("header", element("h1", title), element("p", summary, class_="lead"), element("p", CAPTION)),
+        *(joined([element("h3", norms.phase), heat_map(norms)]) for norms in phases),
         furthest_table(phases),
         *(element("p", f"{note}.") for note in notes),
     )
     return document(title, shown)
 
 
-def level(ratio: float) -> int:
-    """0 at the median, 4 at four times of it or more, -4 at a quarter or less."""
-    if ratio <= 0:
-        return -MOST_LEVELS
-    return max(-MOST_LEVELS, min(MOST_LEVELS, round(2 * math.log2(ratio))))
+def heat_map(norms: LayerNorms) -> Markup:
+    """Return rows by recorded training steps."""
+    starts, worst = columns_of(norms.ratios)
+    height = 70 + 14 * len(norms.rows)
+    panel = Panel("", Extent(0, len(starts)), norms.rows, height=height, x_title="finished training steps")
+    panel.heat(worst, norms.step[starts], DIVERGING, _MOST_TIMES)
+    recorded = counted(len(norms.step), "step")
+    return figure([panel], f"{norms.phase}: recorded at {recorded}, from {norms.step[0]:,} to {norms.step[-1]:,}.")
 
 
-def heat_map(norms: LayerNorms, width: float) -> Markup:
-    """Return rows by training steps; neighbours of one colour share a rectangle."""
-    left = name_column(norms.rows, width)
-    across = width - left - 8
-    starts, worst = _columns(norms.ratios, min(_MOST_COLUMNS, int(across / _LEAST_COLUMN)))
-    cell = across / worst.shape[1]
-    is_crowded = len(norms.rows) > 2 * _MOST_ROWS_NAMED
-    heights = [_ROW if is_crowded and name.startswith("layer ") else _NAMED_ROW for name in norms.rows]
-    bottom = _HEAD + sum(heights)
-    frame = {"x": left, "y": _HEAD, "width": across, "height": bottom - _HEAD}
-    parts: list[str] = [element("rect", style="fill:var(--band)", **frame)]
-    every = math.ceil(len(norms.rows) / _MOST_ROWS_NAMED) if is_crowded else 1
-    y = _HEAD
-    for row, (name, height) in enumerate(zip(norms.rows, heights, strict=True)):
-        if row % every == 0 or not name.startswith("layer "):
-            parts.append(text(fitted(name, left - 10, TEXT_SIZE), left - 8, y + height / 2 + 3.8, "end", "name"))
-        across_row = Frame(Scale(0, len(starts), left, width - 8), Scale(0, 1, y + height - 1, y))
-        parts += _cells(norms, row, worst[row], starts, across_row)
-        y += height
-    ticks = sorted({0, len(starts) // 2, len(starts) - 1})
-    for place, column in enumerate(ticks):
-        x = left + (column + 0.5) * cell
-        anchor = "start" if place == 0 else "end" if place == len(ticks) - 1 else "middle"
-        parts.append(straight(x, bottom, x, bottom + 4, "axis"))
-        last = place == len(ticks) - 1 and place > 0
-        step = norms.step[-1] if last else norms.step[starts[column]]
-        parts.append(text(f"{step:,}", x, bottom + 16, anchor))
-    parts.append(text("finished training steps", width - 8, _HEAD - 8, "end", "title"))
-    return drawing(width, bottom + _FOOT, f"Gradient norms of {norms.phase} by layer", *parts)
-
-
-def _cells(norms: LayerNorms, row: int, ratios: np.ndarray, starts: np.ndarray, frame: Frame) -> list[Markup]:
-    """Return one row; `frame` has a column of `starts` for each unit of its x."""
-    parts = []
-    keys = [level(float(ratio)) if math.isfinite(ratio) else None for ratio in ratios]
-    begin = 0
-    for end in range(1, len(keys) + 1):
-        if end < len(keys) and keys[end] == keys[begin]:
-            continue
-        if keys[begin] != 0:
-            piece = ratios[begin:end]
-            last = int(starts[end]) - 1 if end < len(keys) else len(norms.step) - 1
-            steps = f"steps {norms.step[starts[begin]]:,} to {norms.step[last]:,}"
-            far = "not finite" if keys[begin] is None else f"{_times(piece)} its median"
-            low, high = frame.x(begin), frame.x(end)
-            shape = {"x": low, "y": frame.top, "width": high - low, "height": frame.bottom - frame.top}
-            tip = f"{norms.rows[row]}, {steps}: {far}"
-            parts.append(element("rect", style=_colour(keys[begin]), data_tip=tip, **shape))
-        begin = end
-    return parts
-
-
-def _times(ratios: np.ndarray) -> str:
-    furthest = ratios[np.argmax(_distances(ratios))]
-    return f"{furthest:.3g} times"
-
-
-def _distances(ratios: np.ndarray) -> np.ndarray:
-    with np.errstate(divide="ignore"):
-        return np.abs(np.log2(ratios))
-
-
-def _columns(ratios: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+def columns_of(ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the starts of columns of nearly equal width, and each row's ratio in them that is furthest from 1.
 
     A ratio that is not finite counts as furthest.
     """
     recorded = ratios.shape[1]
-    starts = np.unique(np.linspace(0, recorded, min(max(most, 1), recorded) + 1).astype(np.int64)[:-1])
+    starts = np.unique(np.linspace(0, recorded, min(MOST_COLUMNS, recorded) + 1).astype(np.int64)[:-1])
     found = []
     for begin, end in zip(starts, [*starts[1:], recorded], strict=True):
         piece = ratios[:, begin:end]
-        far = np.where(np.isnan(piece), np.inf, _distances(piece))
+        with np.errstate(divide="ignore"):
+            far = np.where(np.isnan(piece), np.inf, np.abs(np.log2(piece)))
         found.append(piece[np.arange(len(piece)), far.argmax(axis=1)])
     return starts, np.stack(found, axis=1)
-
-
-def _colour(key: int | None) -> str:
-    if key is None:
-        return _NOT_FINITE
-    side = "var(--branch)" if key > 0 else "var(--main)"
-    return f"fill:{side};fill-opacity:{_OPACITIES[abs(key)]:g}"
-
-
-def _keys(phases: Sequence[LayerNorms]) -> list[Markup]:
-    summary_text = {-4: "a quarter or less", -2: "half", 0: "the median", 2: "twice", 4: "four times or more"}
-    keys: list[tuple[str, str]] = [
-        ("fill:var(--band)" if key == 0 else _colour(key), word) for key, word in summary_text.items()
-    ]
-    if any(np.isnan(norms.ratios).any() for norms in phases):
-        keys.append((_NOT_FINITE, "not finite, or a median of 0"))
-    swatch = {"x": 1, "y": 1, "width": 12, "height": 12, "rx": 2}
-    return [element("li", drawing(14, 14, "", element("rect", style=style, **swatch)), word) for style, word in keys]
-
-
-def _range(norms: LayerNorms) -> str:
-    recorded = counted(len(norms.step), "step")
-    return f"{norms.phase}: recorded at {recorded}, from {norms.step[0]:,} to {norms.step[-1]:,}."
 
 
 def furthest_table(phases: Sequence[LayerNorms]) -> Markup:

@@ -1,10 +1,8 @@
 """The report's page: sections from results to how they were made."""
 
-import functools
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from runtime.report.branch_plots import branch_groups, branch_loss, twins
-from runtime.report.contents import Report, leading, mean
+from runtime.report.contents import Phase, Report, leading, mean
 from runtime.report.document import document
 from runtime.report.document_tables import (
     caches_table,
@@ -14,26 +12,16 @@ from runtime.report.document_tables import (
     rules_table,
     stages_table,
 )
-from runtime.report.filling_plot import filling_bars, filling_table
-from runtime.report.graph_drawing import STATES, graph, state_text, step_mark
+from runtime.report.graph_plot import graph
+from runtime.report.labels import counted, tokens_label
 from runtime.report.markup import Markup, element, joined
-from runtime.report.plots import drawing
 from runtime.report.recipe import side_branches
-from runtime.report.run_plots import (
-    loss,
-    loss_range,
-    mixture_stretches,
-    source_style,
-    sources_in_order,
-    timeline,
-)
-from runtime.report.scales import counted, tokens_label
-from runtime.report.score_plots import average_gap, domain_panels, kept_documents, score_panels
+from runtime.report.result_plots import average_gap, domain_panels, filling_bars, kept_documents, score_panels
+from runtime.report.run_plots import branch_groups, branch_loss, loss, loss_range, source_losses, timeline, twins
 from runtime.report.sections import (
     domains_table,
     exports_table,
     forks_table,
-    mixture_table,
     phases_table,
     reading_table,
     recipe_table,
@@ -41,21 +29,7 @@ from runtime.report.sections import (
     scores_table,
     steps_table,
 )
-from runtime.report.source_plots import source_losses
 from runtime.tracking.stalls import PAGE_FILE
-
-WIDE, NARROW = 1040.0, 358.0
-"""Pixels that a figure has on a wide page and on a telephone of 390."""
-
-
-def figure(draw: Callable[[float], Markup], caption: str) -> Markup:
-    """Return a figure in both widths; the style sheet shows one of them."""
-    return element(
-        "figure",
-        element("div", draw(WIDE), class_="wide"),
-        element("div", draw(NARROW), class_="narrow"),
-        element("figcaption", caption),
-    )
 
 
 def _section(key: str, title: str, introduction: str, *children: str) -> Markup:
@@ -99,10 +73,10 @@ def _sections(report: Report) -> list[tuple[str, str, Markup]]:
     ]
 
 
+ZOOM = "Drag to zoom: all figures over tokens follow."
 BY_SOURCE = (
-    "Main line; nats a token, mean of consecutive steps, on one axis for all sources; the number is the last mean. "
-    "A source has no line where no phase drew from it. Shaded: every second phase. The axis does not begin at 0, and "
-    "what lies above it in the first 3 % of the tokens is not drawn."
+    "Main line; nats a token. A source has no line where no phase drew from it. The axis does not begin at 0, and what "
+    "lies above it in the first 3 % of the tokens is off it."
 )
 WAITS = (
     "How long each phase waited for data, the share of its training time, and every stall of more than a second with "
@@ -193,43 +167,25 @@ def _model(report: Report) -> Markup:
 def _graph(report: Report) -> Markup:
     if not report.graph:
         return Markup()
-    states = [state for state in STATES if any(node.state == state for node in report.graph)]
-    keys = []
-    for state in states:
-        count = sum(node.state == state for node in report.graph)
-        sign = drawing(14, 14, "", step_mark(state, 7, 7))
-        keys.append(element("li", sign, f"{state_text(state)}: {count}"))
     caption = (
         f"{len(report.graph)} steps. Left, one row a source and its way to a token cache; right, the phases, each "
-        "branch one lane to the right of the phase it leaves, with what was made of each. Point at a step to "
-        "see its inputs and its readers."
+        "branch below the phase it leaves, with what was made of each. Point at a step to see its inputs and its "
+        "readers."
     )
-    main_line = [phase.name for phase in report.main_line]
-    drawn = figure(functools.partial(graph, report.graph, main_line), caption)
+    drawn = graph(report.graph, [phase.name for phase in report.main_line], caption)
     table = _folded("All steps with their inputs", steps_table(report), is_printed=False)
-    return _section("graph", "The graph", "", drawn, element("ul", *keys, class_="keys"), table)
+    return _section("graph", "The graph", "", drawn, table)
 
 
 def _timeline(report: Report) -> Markup:
-    stretches = mixture_stretches(report.main_line)
-    keys = []
-    for index, source in enumerate(sources_in_order(stretches)):
-        swatch = drawing(14, 14, "", element("rect", x=1, y=1, width=12, height=12, rx=2, style=source_style(index)))
-        keys.append(element("li", swatch, source))
     caption = (
-        "Blue is the main line, orange the branches: each begins at the tokens at which it leaves and is not part of "
-        "the axis' total. A rate of 0 (the first step of a warm-up) is not drawn on a log scale."
+        "Each branch begins at the tokens at which it leaves the main line and is not part of the axis' total. A rate "
+        "of 0 (the first step of a warm-up) is not drawn on a log scale."
     )
-    tables = [_folded("The phases in figures", phases_table(report))]
-    if stretches:
-        tables.append(_folded("The mixtures in figures", mixture_table(report)))
+    parts = [timeline(report, caption), _folded("The phases in figures", phases_table(report))]
     if report.consumption is not None:
-        tables.append(element("h3", "How often each source was read"))
-        tables.append(reading_table(report))
-    return _section(
-        "timeline", "Timeline of the run", "",
-        figure(functools.partial(timeline, report), caption), element("ul", *keys, class_="keys"), *tables,
-    )  # fmt: skip
+        parts += [element("h3", "How often each source was read"), reading_table(report)]
+    return _section("timeline", "Timeline of the run", "", *parts)
 
 
 def _waits(report: Report) -> Markup:
@@ -250,38 +206,24 @@ def _filling(report: Report) -> Markup:
         "Positions with a next token to predict, of all that the phase computed. The others are padding (of whole "
         "documents packed into sequences), and the last token of each document and of each sequence."
     )
-    caption = "Blue: the main line, orange: branches; grey: not trained on."
-    drawn = figure(functools.partial(filling_bars, report), caption)
-    in_figures = _folded("The sequences in figures", filling_table(report))
-    return _section("filling", "How full the sequences were", text, drawn, in_figures)
+    return _section("filling", "How full the sequences were", text, filling_bars(report, "Point at a bar for counts."))
 
 
 def _loss(report: Report) -> Markup:
     _, high, cut = loss_range(report)
-    caption = "Line: mean of consecutive steps. Shaded: their least and greatest loss. Orange: branches."
+    caption = f"Pale: the recorded values; strong: smoothed over neighbours by the slider. {ZOOM}"
     if cut:
         first = float(report.main_line[0].curve.loss[0])
         caption += (
             f" The axis does not begin at 0; losses above {high:.2f}, the last of them at {tokens_label(cut)} tokens, "
-            f"are off it (the first step: {first:.2f})."
+            f"are off it (the first step: {first:.2f}); “Fit y” shows them."
         )
-    parts: list[str] = [figure(functools.partial(loss, report), caption)]
+    parts: list[str] = [loss(report, caption)]
     if report.source_curves:
-        parts.append(element("h3", "By source"))
-        parts.append(figure(functools.partial(source_losses, report), BY_SOURCE))
+        parts += [element("h3", "By source"), source_losses(report, BY_SOURCE)]
     for root, branches in branch_groups(report):
-        names = f"Branches of {root.name}"
-        text = (
-            "Orange: the branch, and paler the way to it where it leaves another branch. Blue: the main line over the "
-            "same tokens, on its own mixture. Nats a token, mean of consecutive steps. The dot and the number are "
-            f"the final loss, {_final_mean(report)}; of a shorter branch, those before it are among them. The axes do "
-            "not begin at 0. "
-        ) + " ".join(twins(branches))
-        parts.append(element("h3", names))
-        if all(phase.same_as is not None for phase in branches):
-            parts.append(element("p", " ".join(twins(branches))))
-            continue
-        parts.append(figure(functools.partial(branch_loss, report, root, branches), text.strip()))
+        parts.append(element("h3", f"Branches of {root.name}"))
+        parts.append(_branches(report, root, branches))
     parts += [
         element("h3", "Layer by layer, and held-out text on the way"),
         element("p", CURVES),
@@ -292,6 +234,16 @@ def _loss(report: Report) -> Markup:
         "not a gain or a loss of the model."
     )
     return _section("loss", "Train loss", text, *parts)
+
+
+def _branches(report: Report, root: Phase, branches: Sequence[Phase]) -> Markup:
+    if all(phase.same_as is not None for phase in branches):
+        return element("p", " ".join(twins(branches)))
+    text = (
+        "The main line over the same tokens is on its own mixture. A mark is the final loss, "
+        f"{_final_mean(report)}; of a shorter branch, those before it are among them. The axis does not begin at 0."
+    )
+    return branch_loss(report, root, branches, " ".join([text, *twins(branches)]))
 
 
 def _final_mean(report: Report) -> str:
@@ -310,8 +262,7 @@ def _average(report: Report) -> Markup:
     caption = "Large: mean over domains. Small and grey: each domain."
     if _has_several_averages(report):
         caption += " A phase that keeps several has a row for each; exports take the first by default."
-    drawn = figure(functools.partial(average_gap, report), caption)
-    return _section("average", "Weights and EMA weights", text, drawn)
+    return _section("average", "Weights and EMA weights", text, average_gap(report, caption))
 
 
 def _has_several_averages(report: Report) -> bool:
@@ -326,11 +277,11 @@ def _domains(report: Report) -> Markup:
         "of these sets were never trained on."
     )
     caption = (
-        "Filled: EMA weights; open: weights. Blue: main line; orange: branches, tied to the phase they left. "
+        "Filled: EMA weights; open: weights. Lines lead from a phase to those that start from it. "
         + ("Squares: further averages of the phase, of the main line only. " if _has_several_averages(report) else "")
         + "All panels span the same number of bits per byte, at different heights, so slopes can be compared."
     )
-    drawn = figure(functools.partial(domain_panels, report), caption)
+    drawn = domain_panels(report, caption)
     return _section("domains", "Bits per byte by domain", text, drawn, domains_table(report))
 
 
@@ -342,7 +293,7 @@ def _scores(report: Report) -> Markup:
         "guessing."
     )
     caption = "Dot: score. Bar: 95 % interval (1.96 standard errors). Dashed: chance. Axes differ from panel to panel."
-    drawn = figure(functools.partial(score_panels, report), caption) if leading(report.scores) else Markup()
+    drawn = score_panels(report, caption) if leading(report.scores) else Markup()
     return _section("scores", "Scores", text, drawn, scores_table(report), score_warnings(report))
 
 
@@ -356,22 +307,10 @@ def _forks(report: Report) -> Markup:
 def _filtered(report: Report) -> Markup:
     if not report.stages:
         return Markup()
-    order = list(dict.fromkeys(stage.stage for stage in report.stages))
-    keys = [("kept", "var(--kept)")]
-    keys += [(f"dropped by {stage}", f"var(--drop{index % 4})") for index, stage in enumerate(order)]
-    items = [
-        element(
-            "li",
-            drawing(14, 14, "", element("rect", x=1, y=1, width=12, height=12, rx=2, style=f"fill:{colour}")),
-            name,
-        )
-        for name, colour in keys
-    ]
     text = "Documents by source, from what extraction found to what was tokenized, and why the others are not there."
     caption = "Share of documents, not of bytes. The table below has both."
     parts: list[str] = [
-        figure(functools.partial(kept_documents, report.stages), caption),
-        element("ul", *items, class_="keys"),
+        kept_documents(report.stages, caption),
         stages_table(report),
         edits_list(report),
         rules_table(report),

@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 
 from runtime.report.contents import Evaluation, Phase, Report, Score, mean
+from runtime.report.labels import tokens_label
 from runtime.report.markup import Markup, element, joined
-from runtime.report.run_plots import mixture_stretches, sources_in_order
-from runtime.report.scales import rate_label, tokens_label
+from runtime.report.recipe import rate
 from runtime.report.score_doubts import doubts
 from runtime.report.tables import CONTINUED, NONE, Cell, Column, table
 
@@ -38,7 +38,7 @@ def phases_table(report: Report) -> Markup:
         sizes = sorted({int(size) for size in curve.global_batch_size})
         num_skipped = phase.step - phase.start_step - len(curve.step)
         skipped = f" ({num_skipped:,} skipped)" if num_skipped else ""
-        rates = f"{rate_label(float(curve.learning_rate[0]))} → {rate_label(float(curve.learning_rate[-1]))}"
+        rates = f"{rate(float(curve.learning_rate[0]))} → {rate(float(curve.learning_rate[-1]))}"
         rows.append(
             [
                 phase_name(phase),
@@ -59,18 +59,6 @@ def _kept(phase: Phase) -> str:
     if len(phase.averages) == 1:
         return f"{phase.averages[0].decay:g}"
     return ", ".join(f"{average.name} {average.decay:g}" for average in phase.averages)
-
-
-def mixture_table(report: Report) -> Markup:
-    """Return share of each source in each stretch of the main line."""
-    stretches = mixture_stretches(report.main_line)
-    heads = [f"{tokens_label(stretch.low)} – {tokens_label(stretch.high)}" for stretch in stretches]
-    columns = [Column("source"), *(Column(head, "number") for head in heads)]
-    rows: list[list[str | Cell]] = []
-    for source in sources_in_order(stretches):
-        shares = [stretch.shares.get(source, 0.0) for stretch in stretches]
-        rows.append([source, *(f"{share:.2%}" if share else NONE for share in shares)])
-    return table(columns, rows, "Share of sequences by source, over the tokens of the main line")
 
 
 def reading_table(report: Report) -> Markup:

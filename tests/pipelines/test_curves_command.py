@@ -21,8 +21,8 @@ from marin_dag.store.prefix import open_store
 from pipelines import tootsie
 from pipelines.scales import LAPTOP
 from pipelines.timeline import legs_in, phases_in
+from runtime.report.labels import tokens_label
 from runtime.report.page import CURVES_COMMAND
-from runtime.report.scales import tokens_label
 from runtime.tracking import tensorboard_export
 from runtime.tracking.events import EventLog
 from runtime.tracking.log_names import log_name

@@ -2,7 +2,6 @@
 
 import functools
 import re
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -14,6 +13,7 @@ from pipelines import tootsie
 from pipelines.mix_command import mix_to, rendered
 from pipelines.scales import LAPTOP
 from tests.catalogue import check_message
+from tests.runtime.report.drawn import panels
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -68,12 +68,13 @@ def test_tokens_at_full_size_are_those_of_the_recipe(run):
     assert "?x" in rows["nemotron_medium"] and "inf" not in out
 
 
-def test_the_chart_is_a_drawing_that_names_every_source_and_phase(run, tmp_path):
-    code, out, _ = run("mix", "--chart", str(tmp_path / "mix.svg"))
+def test_the_chart_names_every_source_and_phase(run, tmp_path):
+    code, out, _ = run("mix", "--chart", str(tmp_path / "mix.html"))
     assert code == 0 and "drawn" in out
-    texts = {"".join(found.itertext()) for found in ElementTree.parse(tmp_path / "mix.svg").iter() if found.text}
-    assert {"web", "encyclopedia", "kestrel", "deeper_starling"} <= texts
-    assert any(re.fullmatch(r"[\d.]+M, 0\.\d\d epochs", text) for text in texts)
+    (panel,) = panels((tmp_path / "mix.html").read_text())
+    assert {"web", "encyclopedia"} <= set(panel.y_range["factors"])
+    assert {"kestrel", "deeper_starling"} <= {mark.series for mark in panel.marks}
+    assert any(re.fullmatch(r"web, kestrel: [\d.]+[kMB] tokens, [\d.]+ epochs by its end", tip) for tip in panel.tips)
 
 
 def test_a_misspelt_phase_and_a_chart_of_another_kind_are_refused(run):

@@ -4,7 +4,6 @@ import json
 import math
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.optim.ema import Ema
 from runtime.report.recipe import shares
 from tests.catalogue import check_message
+from tests.runtime.report.drawn import panels
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -155,7 +155,7 @@ def test_infinity_is_written_in_the_form_that_a_config_takes(steps):
     assert text == "Infinity" and never.fork("again", checkpoint_every_seconds=text).config == never.config
 
 
-@pytest.mark.parametrize("arguments", [["phenix"], ["phoenix", "--plot", "x.svg"], ["--json", "--plot", "x.svg"]])
+@pytest.mark.parametrize("arguments", [["phenix"], ["phoenix", "--plot", "x.html"], ["--json", "--plot", "x.html"]])
 def test_a_wrong_call_is_refused(arguments, tmp_path, capsys):
     assert timeline(*arguments, "--prefix", str(tmp_path / "runs")) == 1
     shown = capsys.readouterr()
@@ -205,15 +205,14 @@ def test_several_averages_are_shown_with_their_names(steps):
     check_message(render(phases_in([ocelot]), {}, names=("two",)))
 
 
-def test_it_is_drawn_on_a_page_and_alone(steps):
-    page = draw("Timeline of tootsie", steps, {}, is_page=True)
+def test_it_is_drawn_on_a_page(steps):
+    page = draw("Timeline of tootsie", steps, {})
     assert "tokens, and 10 side branches under 11 names.</p>" in page
     assert page.startswith("<!doctype html>") and "cycles         from step 0: 20 of 10,000" in page
-    drawn = ElementTree.fromstring(draw("Timeline of tootsie", steps, {}, is_page=False))
-    assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
-    words = {element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")}
-    assert {"kestrel", "phoenix", "spoonbill_deeper", "1,024", "4,096"} <= words
-    assert {"starcoderdata", "dclm_baseline"} <= words, "the sources by colour"
+    phases, _, batches, mixture = panels(page)
+    assert {"kestrel", "phoenix", "spoonbill_deeper"} <= set(phases.y_range["factors"])
+    assert {"starcoderdata", "dclm_baseline"} <= {mark.series for mark in mixture.marks}
+    assert {1_024, 4_096} <= {size for mark in batches.marks for size in mark.data["y"]}
 
 
 def test_the_command_prints_it_without_importing_anything_heavy(tmp_path):

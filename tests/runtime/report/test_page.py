@@ -14,17 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from marin_dag.plan.forks import MAX_NAME_LENGTH
 from runtime.data.consumption import Consumption, MixtureFinding, SourceUse
-from runtime.report.branch_plots import branch_groups, branch_loss
 from runtime.report.contents import Change, Filling, Report, mean
-from runtime.report.filling_plot import filling_bars
 from runtime.report.page import render, summary
-from runtime.report.run_plots import timeline
-from runtime.report.scales import text_width
-from runtime.report.score_plots import average_gap
 from runtime.report.sections import domains_table, forks_table, phases_table, recipe_table
-from runtime.report.source_plots import source_losses
 from tests.catalogue import expect_error
 
 VOID = {"meta", "br", "col"}
@@ -63,6 +56,11 @@ def read(page):
     return reader
 
 
+def num_scripts(reader):
+    """Scripts that a browser runs; the data of a figure is none."""
+    return sum(tag == "script" and "type" not in attributes for tag, attributes in reader.tags)
+
+
 def test_every_tag_of_the_page_is_closed_in_its_place(page):
     reader = read(page)
     assert reader.errors == []
@@ -80,6 +78,7 @@ def test_the_page_loads_nothing_from_anywhere(page):
             assert is_followed or attributes["href"].startswith("#"), attributes
         assert not any(name.startswith("on") for name in attributes), attributes
         assert "url(" not in attributes.get("style", "")
+    assert len(page) < 5_000_000
     style = re.search(r"<style>(.*?)</style>", page, re.S).group(1)
     assert "url(" not in style
     assert "@import" not in style
@@ -91,15 +90,6 @@ def test_every_link_leads_to_a_section(page):
     links = [href[1:] for tag, attributes in tags if tag == "a" and (href := attributes["href"]).startswith("#")]
     assert len(links) == 11
     assert set(links) <= keys
-
-
-def test_each_phase_shows_how_full_its_sequences_were(report, page):
-    section = page[page.index('id="filling"') : page.index('id="stalls"')]
-    phoenix = next(filling for filling in report.fillings if filling.phase == "phoenix")
-    not_trained = phoenix.num_positions - phoenix.num_targets
-    assert f"phoenix: {phoenix.num_targets:,} positions trained on, {not_trained:,} not" in section
-    assert "87.00%" in section and "99.30%" in section
-    assert all(phase.name in section for phase in report.phases)
 
 
 def test_more_positions_trained_on_than_there_are_is_refused():
@@ -114,19 +104,20 @@ def test_the_page_prints_the_command_for_data_stalls_and_holds_no_time(page):
     assert not re.search(r"\d+(\.\d+)? ?(s|ms|seconds)\b", section)
 
 
-def test_the_policy_of_the_page_allows_its_own_script_and_no_other(page):
+def test_the_policy_of_the_page_allows_its_own_scripts_and_no_other(page):
     import base64
 
-    script = re.search(r"<script>(.*?)</script>", page, re.S).group(1)
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.S)
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     policy = next(a["content"] for _, a in read(page).tags if a.get("http-equiv") == "Content-Security-Policy")
-    assert f"script-src 'sha256-{digest}'" in policy
-    assert "default-src 'none'" in policy
+    assert len(digests) == 2, "Bokeh's and the page's own"
+    allowed = f"script-src 'sha256-{digests[0]}' 'sha256-{digests[1]}'"
+    assert policy == f"default-src 'none'; style-src 'unsafe-inline'; {allowed}; base-uri 'none'; form-action 'none'"
 
 
 def test_hostile_samples_are_shown_and_do_nothing(page, example):
     reader = read(page)
-    assert [tag for tag, _ in reader.tags].count("script") == 1
+    assert num_scripts(reader) == 2
     assert "evil.example" in "".join(reader.text)
     assert not any("evil.example" in str(attributes) for _, attributes in reader.tags)
     assert "\u202e" not in page, "a control that reverses the direction of the text"
@@ -157,7 +148,7 @@ def test_hostile_names_are_escaped_wherever_they_stand(report, example, place):
     page = render(report)
     reader = read(page)
     assert reader.errors == []
-    assert [tag for tag, _ in reader.tags].count("script") == 1
+    assert num_scripts(reader) == 2
     assert not any("onload" in attributes for _, attributes in reader.tags)
     assert "alert('x')" in "".join(reader.text) + str(reader.tags)
 
@@ -170,7 +161,8 @@ def test_the_same_report_gives_the_same_bytes_in_another_process(page):
         "sys.stdout.buffer.write(render(example['example_report']()).encode())"
     )
     root = Path(__file__).parents[3]
-    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(root), "TZ": "Asia/Tokyo", "LC_ALL": "C"}
+    found = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": found, "TZ": "Asia/Tokyo", "LC_ALL": "C"}
     made = subprocess.run(
         [sys.executable, "-c", code], env=environment, cwd=root, check=True, capture_output=True
     ).stdout
@@ -195,74 +187,12 @@ def test_a_report_of_one_phase_alone_is_a_page(report, example):
     assert "What was filtered" not in page
 
 
-def branch_drawings(report, width=1040.0):
-    return [branch_loss(report, root, branches, width) for root, branches in branch_groups(report)]
-
-
-def line_points(drawn: str) -> list[list[tuple[float, float]]]:
-    paths = re.findall(r'<path d="([^"]+)" class="line main"', drawn)
-    return [[(float(x), float(y)) for x, y in re.findall(r"([\d.]+)[ ,]([\d.]+)", path)] for path in paths]
-
-
-def test_each_branch_has_a_panel_of_its_own_named_after_it(report):
-    names = [name for drawn in branch_drawings(report) for name in re.findall(r'class="panel">([^<]+)<', drawn)]
-    assert sorted(names) == sorted(phase.name for phase in report.branches)
-
-
-@pytest.mark.parametrize("width", [358.0, 1040.0])
-def test_panels_of_branches_lie_inside_the_drawing_and_share_no_text(report, width):
-    for drawn in branch_drawings(report, width):
-        for x, y, anchor, text in re.findall(
-            r'<text x="([\d.]+)" y="([\d.]+)"(?: text-anchor="(\w+)")? class="panel">([^<]+)<', drawn
-        ):
-            assert not anchor and float(x) + 0.56 * 11 * len(text) <= width + 10, (text, y)
-
-
-@pytest.mark.parametrize("width", [1040.0, 358.0])
-def test_each_source_has_a_panel_inside_the_drawing_and_all_share_one_axis(report, width):
-    drawn = source_losses(report, width)
-    assert re.findall(r'class="panel">([^<]+)<', drawn) == [curve.source for curve in report.source_curves]
-    high = float(re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', drawn)[1])
-    xs, ys = zip(*(point for path in line_points(drawn) for point in path), strict=True)
-    assert 0 <= min(xs) <= max(xs) <= width and 0 <= min(ys) <= max(ys) <= high
-    ticks = re.findall(r'text-anchor="end">(\d\.\d)<', drawn)
-    assert {ticks.count(tick) for tick in ticks} == {len(report.source_curves)}
-
-
-def test_a_source_has_no_line_where_no_phase_drew_from_it(report):
-    late = dataclasses.replace(report, source_curves=report.source_curves[5:])
-    early = dataclasses.replace(report, source_curves=report.source_curves[:1])
-    first_x = [min(x for path in line_points(source_losses(r, 1040.0)) for x, _ in path) for r in (early, late)]
-    assert first_x[0] < 100 and first_x[1] > 300
-
-
-def test_the_same_training_under_two_names_is_said_and_drawn_once(report, example):
+def test_the_same_training_under_two_names_is_named_beside_the_branches(report, example):
     report = example.with_phase(report, "spoonbill_norms", same_as="spoonbill_hypnotic")
-    names = [name for drawn in branch_drawings(report) for name in re.findall(r'class="panel">([^<]+)<', drawn)]
-    assert "spoonbill_norms" not in names and "spoonbill_hypnotic" in names
     page = "".join(read(render(report)).text)
     assert "spoonbill_norms is the same training as spoonbill_hypnotic." in page
     assert "and 9 side branches under 10 names" in page, "ten names, nine trainings"
-    assert page.count("the same training as spoonbill_hypnotic") >= 3, "beside the branches, the averages, the recipe"
-
-
-def test_the_dot_of_a_branch_is_at_the_number_beside_it_and_the_page_says_what_it_is_the_mean_of(report, example):
-    report = example.with_phase(report, "raccoon_soft", final_loss=4.5)
-    report = dataclasses.replace(report, final_loss_steps=20)
-    groups = {root.name: phases for root, phases in branch_groups(report)}
-    root = next(phase for phase in report.phases if phase.name == "jellyfish")
-    drawn = branch_loss(report, root, groups["jellyfish"], 1040.0)
-    found = re.findall(r'<circle [^>]*cy="([\d.]+)"[^>]*data-tip="(\w+), final loss: ([\d.]+)"', drawn)
-    heights = {name: float(y) for y, name, _ in found}
-    final = {phase.name: phase.final_loss for phase in groups["jellyfish"]}
-    in_first_row = ["dessert_bad", "dessert_v3", "raccoon_soft"]
-    high, low = heights["raccoon_soft"], heights["dessert_bad"]
-    scale = (low - high) / (final["raccoon_soft"] - final["dessert_bad"])
-    assert final["raccoon_soft"] == 4.5 and 0 <= high < low, "the loss that the line never had is on the axis"
-    for name in in_first_row:
-        assert heights[name] == pytest.approx(high + scale * (4.5 - final[name]), abs=0.1)
-    text = "".join(read(render(report)).text)
-    assert "The dot and the number are the final loss, the mean of the last 20 steps;" in text
+    assert page.count("the same training as spoonbill_hypnotic") >= 2, "beside the branches, in the recipe"
 
 
 @pytest.mark.parametrize(
@@ -364,65 +294,12 @@ def test_how_often_a_source_is_read_and_what_is_wrong_with_it_is_on_the_page(rep
     assert "How often" not in "".join(read(render(report)).text)
 
 
-def test_a_phase_without_average_says_so(page, report):
-    assert page.count("keeps no average") == 2, "once in each width"
-    text = render(dataclasses.replace(report, evaluations=report.evaluations[:1]))
-    assert read(text).errors == []
-
-
-def test_no_coordinate_of_the_page_is_not_a_number(page):
-    for _, attributes in read(page).tags:
-        for name in ("x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r", "width", "height", "d", "points"):
-            assert not re.search(r"nan|inf|e[+-]?\d", attributes.get(name, "")), attributes
-
-
-def test_no_rectangle_has_a_negative_size(page):
-    for tag, attributes in read(page).tags:
-        if tag == "rect":
-            assert float(attributes["width"]) >= 0 <= float(attributes["height"]), attributes
-
-
-@pytest.mark.parametrize("width", [1040.0, 358.0])
-def test_names_as_long_as_a_fork_may_have_leave_room_for_what_they_name(report, example, width):
-    names = {phase.name: f"{phase.name}-" + "x" * (MAX_NAME_LENGTH - len(phase.name) - 1) for phase in report.phases}
-    phases = tuple(
-        dataclasses.replace(phase, name=names[phase.name], parent=names.get(phase.parent or ""))
-        for phase in report.phases
-    )
-    longer = dataclasses.replace(
-        report, phases=phases, exports=(), scores=(), graph=(),
-        evaluations=tuple(dataclasses.replace(found, phase=names[found.phase]) for found in report.evaluations),
-        fillings=tuple(dataclasses.replace(found, phase=names[found.phase]) for found in report.fillings),
-    )  # fmt: skip
-    whole = re.findall(r'<rect style="fill:var\(--border\)"[^>]* width="([-\d.]+)"', filling_bars(longer, width))
-    bars = [float(size) for size in whole]
-    assert len(bars) == len(report.fillings) and min(bars) > 0.35 * width
-    for drawn in (
-        *branch_drawings(longer, width),
-        filling_bars(longer, width),
-        timeline(longer, width),
-        average_gap(longer, width),
-    ):
-        for attributes, said in re.findall(r"<text ([^>]*)>([^<]+)<", drawn):
-            x = re.findall(r'\bx="([-\d.]+)"', attributes)[0]
-            anchor = (re.findall(r'text-anchor="(\w+)"', attributes) or [""])[0]
-            reach = {"": (0, 1), "middle": (-0.5, 0.5), "end": (-1, 0)}[anchor]
-            left, right = (float(x) + share * text_width(said, 11) for share in reach)
-            assert left > -12 and right < width + 14, said
-
-
 def test_a_run_of_one_update_whose_rate_is_0_is_a_page(report):
     first = report.phases[0]
     curve = dataclasses.replace(first.curve.behind(1199), learning_rate=np.zeros(1))
     one = dataclasses.replace(first, curve=curve, start_step=1199, start_tokens=first.consumed_tokens - 2048)
     page = render(Report("One update", "", "python RECIPE.py", (one,), (), (), (), (), (), ()))
     assert read(page).errors == [] and "learning rate" in page
-    branch = report.branches[0]
-    still = dataclasses.replace(branch.curve, learning_rate=0 * branch.curve.learning_rate)
-    phases = (*report.main_line, dataclasses.replace(branch, curve=still))
-    beside = dataclasses.replace(report, phases=phases, evaluations=(), exports=(), scores=(), fillings=())
-    drawn = timeline(beside, 1040.0)
-    assert (drawn.count('class="line main"'), drawn.count('class="line branch"')) == (len(report.main_line) + 1, 0)
 
 
 def test_the_summary_holds_the_headline_figures(report):

@@ -1,23 +1,16 @@
-"""Output files of commands that draw: checked before the work, written with an error that names the file."""
+"""Pages that commands draw: the path is checked before the work; an error of the write names the file."""
 
 import os
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from marin_dag.errors import UserError
 
-PAGE, DRAWING = ".html", ".svg"
+SUFFIXES = (".html", ".htm")
 
 
-def kind_of(path: str) -> str:
-    """Return the ending of a file in lower case; `.htm` counts as `.html`."""
-    suffix = Path(path).suffix.lower()
-    return PAGE if suffix == ".htm" else suffix
-
-
-def check_writable(option: str, path: str, kinds: Sequence[str]) -> None:
-    """Raise unless a file can be written and its ending is one of `kinds`; leaves no file behind.
+def check_writable(option: str, path: str) -> None:
+    """Raise unless a page can be written; leaves no file behind.
 
     Raises:
         UserError: names the option, the file and what to do.
@@ -25,10 +18,9 @@ def check_writable(option: str, path: str, kinds: Sequence[str]) -> None:
     file = Path(path)
     if "://" in path:
         raise UserError(f"{option} {path}: the file must be local. Name a path without {path.partition('://')[0]}://.")
-    if kind_of(path) not in kinds:
-        shown = file.suffix or "no ending"
+    if file.suffix.lower() not in SUFFIXES:
         raise UserError(
-            f"{option} {path}: cannot draw a file with {shown}. Use a name that ends in {' or '.join(kinds)}."
+            f"{option} {path}: cannot draw a file with {file.suffix or 'no ending'}. End the name in .html."
         )
     folder = file.absolute().parent
     if not folder.is_dir():
@@ -43,7 +35,7 @@ def check_writable(option: str, path: str, kinds: Sequence[str]) -> None:
             raise _refused(option, path, error) from error
 
 
-def write_picture(option: str, path: str, content: str) -> None:
+def write_page(option: str, path: str, content: str) -> None:
     """Write a file that `check_writable` accepted.
 
     Raises:

@@ -1,0 +1,35 @@
+"""The mix of a run as a page: what each phase takes from each source."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from runtime.data.consumption import SourceUse
+from runtime.report.document import document
+from runtime.report.figures import figure, series_of, stacked_bars
+from runtime.report.labels import tokens_label
+from runtime.report.markup import element
+
+CAPTION = "Tokens that each phase takes; point at a bar for the epochs by the end of the phase."
+
+
+def page(title: str, uses: Sequence[SourceUse], labels: Mapping[str, str]) -> str:
+    """Return the whole page: a row for each source, most tokens first, its bar cut by phase.
+
+    Args:
+        title: Above the figure.
+        uses: By phase in the order of the run; epochs are those by the end of a phase.
+        labels: What to call a source; one without goes by its name.
+    """
+    total: dict[str, int] = {}
+    for use in uses:
+        total[use.source] = total.get(use.source, 0) + use.num_tokens
+    order = sorted(total, key=lambda source: (-total[source], source))
+    pieces: dict[str, dict[str, tuple[float, str]]] = {labels.get(source, source): {} for source in order}
+    for use in uses:
+        name = labels.get(use.source, use.source)
+        epochs = f", {use.epochs:.2f} epochs by its end" if math.isfinite(use.epochs) else ""
+        tip = f"{name}, {use.phase}: {tokens_label(use.num_tokens)} tokens{epochs}"
+        pieces[name][use.phase] = (float(use.num_tokens), tip)
+    series = series_of(list(dict.fromkeys(use.phase for use in uses)))
+    shown = figure([stacked_bars("tokens", pieces, series)], CAPTION, legend=series)
+    return document(title, element("main", element("h1", title), shown))
