@@ -63,16 +63,14 @@ def tootsie(scale: Scale, corpus: Corpus) -> list[Step]:
     return [reported(scale, corpus, [*evaluations.values(), *exports.values(), *scores.values()])]
 
 
-def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
-    """Return the main line: kestrel, ocelot, jellyfish, phoenix, starling, deeper_starling."""
-    ends, rate = scale.boundaries, scale.rate
-    small, large, largest = scale.batches
-
-    kestrel = train_phase(
+def first_phase(scale: Scale, corpus: Corpus) -> Step:
+    """Return kestrel, the phase that starts from scratch and writes every setting."""
+    small, rate = scale.batches[0], scale.rate
+    return train_phase(
         "kestrel",
         TrainPhaseConfig(
             start=None,
-            until_step=ends.kestrel,
+            until_step=scale.boundaries.kestrel,
             model=scale.model,
             # Theta 10,000 without scaling was a mistake, found after 2.7 trillion tokens and fixed in ocelot.
             rope=LLAMA2_ROPE,
@@ -103,6 +101,13 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
         version="1",
         resources=scale.kestrel_resources,
     )
+
+
+def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
+    """Return the main line: kestrel, ocelot, jellyfish, phoenix, starling, deeper_starling."""
+    ends, rate = scale.boundaries, scale.rate
+    _, large, largest = scale.batches
+    kestrel = first_phase(scale, corpus)
     ocelot = kestrel.then(
         "ocelot",
         until_step=ends.ocelot,
