@@ -63,7 +63,7 @@ def read_reference(
     else:
         raise UserError(
             f"--against {against}: no such phase.{nearest(against, phases)} For another run, name the file "
-            "metrics.parquet beside one of its checkpoints."
+            "metrics.parquet of one of its milestones."
         )
     if curves is None or not curves.step.size:
         raise UserError(f"--against {against}: nothing of it is saved as the recipe is now.")

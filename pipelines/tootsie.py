@@ -64,7 +64,7 @@ def tootsie(scale: Scale, corpus: Corpus) -> list[Step]:
 
 
 def first_phase(scale: Scale, corpus: Corpus) -> Step:
-    """Return kestrel, which names every setting; the phases after it inherit them."""
+    """Return kestrel, the phase that starts from scratch and writes every setting."""
     small, rate = scale.batches[0], scale.rate
     return train_phase(
         "kestrel",
@@ -107,7 +107,6 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
     """Return the main line: kestrel, ocelot, jellyfish, phoenix, starling, deeper_starling."""
     ends, rate = scale.boundaries, scale.rate
     _, large, largest = scale.batches
-
     kestrel = first_phase(scale, corpus)
     ocelot = kestrel.then(
         "ocelot",

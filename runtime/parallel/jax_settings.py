@@ -75,14 +75,15 @@ def _keep_programs() -> None:
     """
     if getattr(jax.config, "jax_compilation_cache_dir") is not None:  # noqa: B009 -- made at run time
         return
-    folder = cache_folder(PROGRAMS) / _machine()
     try:
+        folder = cache_folder(PROGRAMS) / _machine()
         folder.mkdir(parents=True, exist_ok=True)
         _remove_torn(folder)
-    except OSError:  # a home that cannot be written; every program is compiled again
+    except (OSError, RuntimeError):  # no home, or one that cannot be written; every program is compiled again
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_compilation_cache_max_size", MOST_BYTES_OF_PROGRAMS)
+    jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
     jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_COMPILE_SECONDS)
 
 

@@ -1,12 +1,12 @@
 """Parquet bytes: a table as a file in memory, and back."""
 
-import array
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from runtime.tables.column import Column
 
 RESTORE = "The file was changed after it was written: restore it from a copy, or run the step that made it again."
 
@@ -49,15 +49,12 @@ def with_columns(table: pa.Table, names: Sequence[str], defaults: Mapping[str, f
     return table.select(names)
 
 
-def arrow_numbers(column: "array.array[Any]") -> pa.Array:
-    """Return the numbers without a copy: nothing can be appended to `column` while the result lives.
-
-    Arrow reads any other sequence number by number, and blocks the interpreter meanwhile.
-    """
-    return pa.array(np.frombuffer(column, column.typecode))
+def merged(parts: Sequence[bytes]) -> bytes:
+    """Return one Parquet file with the rows of several, whose columns are the same."""
+    return parts[0] if len(parts) == 1 else to_parquet(pa.concat_tables([from_parquet(part) for part in parts]))
 
 
-def append_numbers(column: "array.array[Any]", table: pa.Table, name: str, *, file: str) -> None:
+def append_numbers(column: Column, table: pa.Table, name: str, *, file: str) -> None:
     """Append the numbers of the table's column `name` to `column`.
 
     Raises:
@@ -73,4 +70,4 @@ def append_numbers(column: "array.array[Any]", table: pa.Table, name: str, *, fi
     except pa.ArrowInvalid as error:
         raise TableError(f"{file}: column {name} does not fit into {wanted}: {error}. {RESTORE}") from error
     for chunk in fitting.chunks:
-        column.frombytes(chunk.to_numpy().view(np.uint8))
+        column.extend(chunk.to_numpy())

@@ -1,20 +1,13 @@
 """Metrics of a run: one row for each finished update; equal Parquet bytes however often the run was interrupted."""
 
-import array
 import itertools
 import statistics
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from runtime.tables.parquet_bytes import (
-    TableError,
-    append_numbers,
-    arrow_numbers,
-    from_parquet,
-    to_parquet,
-    with_columns,
-)
+from runtime.tables.column import Column, full_blocks, rows_after_blocks
+from runtime.tables.parquet_bytes import TableError, append_numbers, from_parquet, to_parquet, with_columns
 
 
 class MetricsRow(NamedTuple):
@@ -46,12 +39,10 @@ INTEGERS = ("step", "consumed_tokens", "global_batch_size", "num_targets", "is_s
 
 
 class MetricsTable:
-    """Rows in order of steps, kept as packed columns: eight bytes a figure."""
+    """Rows in order of steps, kept as packed columns: eight bytes a figure. Copies share all full blocks of rows."""
 
     def __init__(self) -> None:
-        self._columns: dict[str, array.array[Any]] = {
-            name: array.array("q" if name in INTEGERS else "d") for name in MetricsRow._fields
-        }
+        self._columns = {name: Column("q" if name in INTEGERS else "d") for name in MetricsRow._fields}
 
     def __len__(self) -> int:
         return len(self._columns["step"])
@@ -69,7 +60,7 @@ class MetricsTable:
     def copy(self) -> "MetricsTable":
         """Return a table that rows added to this one do not reach."""
         table = MetricsTable()
-        table._columns = {name: column[:] for name, column in self._columns.items()}
+        table._columns = {name: column.copy() for name, column in self._columns.items()}
         return table
 
     def mean_loss_of_last(self, num_steps: int) -> float | None:
@@ -88,7 +79,23 @@ class MetricsTable:
 
     def to_parquet(self) -> bytes:
         """Return a Parquet file; equal rows give equal bytes."""
-        return to_parquet(pa.table({name: arrow_numbers(column) for name, column in self._columns.items()}))
+        return self._to_parquet(slice(None))
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of full blocks of rows."""
+        return len(full_blocks(len(self)))
+
+    def block_to_parquet(self, index: int) -> bytes:
+        """Return a Parquet file of a full block of rows, which never changes."""
+        return self._to_parquet(full_blocks(len(self))[index])
+
+    def newest_to_parquet(self) -> bytes:
+        """Return a Parquet file of the rows after all full blocks."""
+        return self._to_parquet(rows_after_blocks(len(self)))
+
+    def _to_parquet(self, rows: slice) -> bytes:
+        return to_parquet(pa.table({name: pa.array(column.to_numpy(rows)) for name, column in self._columns.items()}))
 
     @classmethod
     def from_parquet(cls, data: bytes, *, file: str = "metrics.parquet") -> "MetricsTable":

@@ -4,25 +4,18 @@ There is one row for each source that an update could draw from, in packed colum
 counts by step and source are all that a batch depends on besides the seed and the sources.
 """
 
-import array
 import bisect
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from runtime.data.mixing.policy import Seen
 from runtime.data.shares import WHOLE
-from runtime.tables.parquet_bytes import (
-    TableError,
-    append_numbers,
-    arrow_numbers,
-    from_parquet,
-    to_parquet,
-    with_columns,
-)
+from runtime.tables.column import Column, full_blocks, rows_after_blocks
+from runtime.tables.parquet_bytes import TableError, append_numbers, from_parquet, to_parquet, with_columns
 
 
 class SourceLosses(NamedTuple):
@@ -46,20 +39,20 @@ class SourceLosses(NamedTuple):
 
 
 class SourceLossesTable:
-    """Rows in order of steps."""
+    """Rows in order of steps. Copies share all full blocks of rows."""
 
     def __init__(self) -> None:
         self._sources: list[tuple[str, str]] = []
         self._number_of: dict[tuple[str, str], int] = {}
         """Index of each name and identity in that list, looked up for each of the thousands of rows of an update."""
-        self._columns: dict[str, array.array[Any]] = {
-            "step": array.array("q"),
-            "source": array.array("H"),
-            "share": array.array("d"),
-            "num_sequences": array.array("i"),
-            "num_targets": array.array("q"),
-            "loss_sum": array.array("d"),
-            "log_normalizer_sum": array.array("d"),
+        self._columns = {
+            "step": Column("q"),
+            "source": Column("H"),
+            "share": Column("d"),
+            "num_sequences": Column("i"),
+            "num_targets": Column("q"),
+            "loss_sum": Column("d"),
+            "log_normalizer_sum": Column("d"),
         }
 
     def __len__(self) -> int:
@@ -108,13 +101,30 @@ class SourceLossesTable:
         """Return a table that rows added to this one do not reach."""
         table = SourceLossesTable()
         table._sources, table._number_of = list(self._sources), dict(self._number_of)
-        table._columns = {name: column[:] for name, column in self._columns.items()}
+        table._columns = {name: column.copy() for name, column in self._columns.items()}
         return table
 
     def to_parquet(self) -> bytes:
         """Return a Parquet file; equal rows give equal bytes (with one version of pyarrow)."""
-        arrays = {name: arrow_numbers(column) for name, column in self._columns.items() if name != "source"}
-        pairs = np.frombuffer(self._columns["source"], "H")
+        return self._to_parquet(slice(None))
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of full blocks of rows."""
+        return len(full_blocks(len(self)))
+
+    def block_to_parquet(self, index: int) -> bytes:
+        """Return a Parquet file of a full block of rows, which never changes."""
+        return self._to_parquet(full_blocks(len(self))[index])
+
+    def newest_to_parquet(self) -> bytes:
+        """Return a Parquet file of the rows after all full blocks."""
+        return self._to_parquet(rows_after_blocks(len(self)))
+
+    def _to_parquet(self, rows: slice) -> bytes:
+        columns = {name: column.to_numpy(rows) for name, column in self._columns.items()}
+        pairs = columns.pop("source")
+        arrays = {name: pa.array(numbers) for name, numbers in columns.items()}
         for name, words in zip(("source", "identity"), zip(*self._sources, strict=True), strict=False):
             # Each word once: for a repeated one Arrow writes uninitialised memory into the page.
             index_of = {word: index for index, word in enumerate(dict.fromkeys(words))}
@@ -139,7 +149,7 @@ class SourceLossesTable:
         words = sources.dictionary.to_pylist(), identities.dictionary.to_pylist()
         table._sources = [(words[0][pair // len(words[1])], words[1][pair % len(words[1])]) for pair in found[order]]
         table._number_of = {pair: number for number, pair in enumerate(table._sources)}
-        table._columns["source"].frombytes(number_of[inverse].astype("H").tobytes())
+        table._columns["source"].extend(number_of[inverse].astype("H"))
         for name, column in table._columns.items():
             if name != "source":
                 append_numbers(column, read, name, file=file)

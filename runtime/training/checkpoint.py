@@ -23,6 +23,7 @@ import numpy as np
 
 from runtime.data.read_failure import write_fix
 from runtime.optim.ema import HOT
+from runtime.tables.parquet_bytes import merged
 from runtime.training.background import lower_priority
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray, canonical_json, crc32c
 from runtime.training.checkpoint_leaves import (
@@ -38,6 +39,7 @@ from runtime.training.checkpoint_reader import (
     Reader,
     check_same_state,
 )
+from runtime.training.segments import Entries
 
 LEAVES_READ_AHEAD = 8
 CHUNKS_WRITTEN_AT_ONCE = 8
@@ -114,6 +116,7 @@ def save(
     metadata: Mapping[str, Any],
     *,
     beside: Mapping[str, Callable[[], bytes]] | None = None,
+    segments: Callable[[], Entries] = dict,
     lease_epoch: int | None = None,
     described: bool = True,
     before: Callable[[], object] = lambda: None,
@@ -126,6 +129,7 @@ def save(
 
     Args:
         beside: files next to the folder `path`, such as a table of metrics; the manifest covers them.
+        segments: writes the parts of those files that lie elsewhere, and returns them.
         described: write a `zarr.json` for each array, for other zarr readers; `load` needs none.
         before: called in the thread before the write; if it raises, nothing is written.
         after: called in the thread after the write.
@@ -140,7 +144,7 @@ def save(
     for array, _ in arrays if described else []:
         small_files[array.description_key] = functools.partial(canonical_json, array.description, array.key)
     handle = Save(path, time.monotonic() - started, sum(data.nbytes for _, _, data in chunks))
-    handle._start(before, lambda: _write(files, name, chunks, small_files, leaves, lease_epoch), after)
+    handle._start(before, lambda: _write(files, name, chunks, small_files, segments, leaves, lease_epoch), after)
     return handle
 
 
@@ -182,6 +186,7 @@ def _write(
     name: str,
     chunks: list[Chunk],
     small_files: Mapping[str, Callable[[], bytes]],
+    segments: Callable[[], Entries],
     leaves: dict[str, dict[str, Any]],
     lease_epoch: int | None,
 ) -> None:
@@ -199,6 +204,7 @@ def _write(
         content = form()
         pending.append(files.start_write(key, content))
         written[key] = _recorded(content)
+    shared = segments() if process == 0 else {}
     for future in pending:
         future.result()
     files.flush_folder(f"{name}/arrays")
@@ -210,6 +216,8 @@ def _write(
     body = {"format": FORMAT, "leaves": leaves, "files": written}
     if lease_epoch is not None:
         body["lease_epoch"] = lease_epoch
+    if shared:
+        body["segments"] = shared
     _seal(files, name, body)
 
 
@@ -349,8 +357,8 @@ def read_metadata(path: str | Reader) -> dict[str, Any]:
 
 
 def read_beside(path: str | Reader, key: str) -> bytes:
-    """Return a verified file that was saved beside the checkpoint."""
-    return _opened(path).read(key)
+    """Return a verified table that was saved beside the checkpoint, as one Parquet file."""
+    return merged(_opened(path).read_parts(key))
 
 
 def _opened(path: str | Reader) -> Reader:

@@ -1,6 +1,7 @@
 """Reader of a complete checkpoint, which verifies every file by the manifest."""
 
 import json
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +9,8 @@ import numpy as np
 
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray, answer, canonical_json, crc32c
 from runtime.training.checkpoint_leaves import Index, Leaf, box_of, chunk_starts, held_indices
+from runtime.training.segments import FOLDER as SEGMENTS
+from runtime.training.segments import Entries
 
 FORMAT = 3
 
@@ -39,6 +42,8 @@ class Manifest(NamedTuple):
     files: dict[str, dict[str, int]]
     """Key -> size and CRC32C."""
     lease_epoch: int | None
+    segments: Entries
+    """Segments of the tables beside the checkpoint that come before the file of that name."""
 
 
 class Reader:
@@ -75,7 +80,7 @@ class Reader:
                 f"{self.path}: manifest.json has format {body['format']}, and this program reads format {FORMAT}; use "
                 "the version of the program that wrote it."
             )
-        self.manifest = Manifest(body["leaves"], body["files"], body.get("lease_epoch"))
+        self.manifest = Manifest(body["leaves"], body["files"], body.get("lease_epoch"), body.get("segments", {}))
 
     def _torn(self, key: str, what: str) -> TornCheckpointError:
         return TornCheckpointError(
@@ -115,10 +120,29 @@ class Reader:
         self._verify(key, data, len(data))
         return data
 
+    def read_parts(self, key: str) -> list[bytes]:
+        """Return the bytes of a table's segments, if it has any, and of its file.
+
+        Raises:
+            TornCheckpointError: one is damaged or missing.
+        """
+        return [*map(self._read_segment, self.manifest.segments.get(key, [])), self.read(key)]
+
+    def _read_segment(self, entry: dict[str, Any]) -> bytes:
+        key = f"{SEGMENTS}/{entry['key']}"
+        data = CheckpointFiles(self.files.folder.rpartition("/")[0]).read(key)
+        if data is None:
+            raise self._torn(key, "the file is missing")
+        self._compare(key, data, len(data), entry)
+        return data
+
     def _verify(self, key: str, data: bytes | np.ndarray, size: int) -> None:
         recorded = self.manifest.files.get(key)
         if recorded is None:
             raise self._torn(key, "the manifest does not list the file")
+        self._compare(key, data, size, recorded)
+
+    def _compare(self, key: str, data: bytes | np.ndarray, size: int, recorded: Mapping[str, Any]) -> None:
         if size != recorded["size"]:
             raise self._torn(key, f"it has {size} bytes, and the manifest has {recorded['size']}")
         found = crc32c(data)

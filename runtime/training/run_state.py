@@ -2,10 +2,11 @@
 
 A saved folder has `checkpoint/` (arrays and metadata), `metrics.parquet` (a row for each step since the start of the
 run) and `source_losses.parquet` (a row for each step and source). Temporary checkpoints and committed milestones have
-the same layout.
+the same layout, but that those which nobody keeps share the older rows of their tables (`segments`).
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, get_args
@@ -18,6 +19,7 @@ from runtime.tracking.source_losses import SourceLossesTable
 from runtime.training import checkpoint
 from runtime.training.checkpoint_reader import CheckpointError, Reader
 from runtime.training.restore import RESTORES_POSITION, Restore
+from runtime.training.segments import BlockTable, Segments
 from runtime.training.state import TrainState, initial_fields, with_averages
 
 CHECKPOINT = "checkpoint"
@@ -114,6 +116,7 @@ def save(
     run: RunState,
     *,
     facts: dict[str, Any],
+    segments: Segments | None = None,
     lease_epoch: int | None = None,
     described: bool = True,
     before: Callable[[], object] = lambda: None,
@@ -125,6 +128,8 @@ def save(
 
     Args:
         facts: metadata such as seed and configuration: plain JSON that depends on the identity alone.
+        segments: where to put full blocks of the tables, for a checkpoint that stays beside them; None writes the
+            tables whole.
         lease_epoch, described, before, after: see `checkpoint.save`.
     """
     metadata = {
@@ -136,12 +141,16 @@ def save(
         "num_parameters": sum(leaf.size for leaf in jax.tree.leaves(run.state.params)),
         "facts": facts,
     }
-    beside = {METRICS: run.metrics.to_parquet, SOURCE_LOSSES: run.source_losses.to_parquet}
+    tables: dict[str, BlockTable] = {METRICS: run.metrics, SOURCE_LOSSES: run.source_losses}
+    beside: dict[str, Callable[[], bytes]] = {
+        name: table.to_parquet if segments is None else table.newest_to_parquet for name, table in tables.items()
+    }
     return checkpoint.save(
         f"{folder}/{CHECKPOINT}",
         run.state,
         metadata,
         beside=beside,
+        segments=dict if segments is None else functools.partial(segments.write, tables),
         lease_epoch=lease_epoch,
         described=described,
         before=before,

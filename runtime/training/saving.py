@@ -138,12 +138,14 @@ class Saver:
         # The first host asks for all: without its manifest the others' files are invisible.
         check_lease = temporary.check_not_superseded if jax.process_index() == 0 else lambda: None
         if milestone is None:
-            if self._is_far_enough(run.step):
+            is_candidate = self._is_far_enough(run.step)
+            if is_candidate:
                 self._candidates.append(run.step)
             save = run_state.save(
                 temporary.folder_of(run.step),
                 run,
                 facts=facts,
+                segments=None if is_candidate else temporary.segments,  # a good checkpoint is copied and kept whole
                 lease_epoch=temporary.lease_epoch,
                 described=False,  # no other program reads it, and each of its many small files is synced
                 before=check_lease,
@@ -187,10 +189,13 @@ class Saver:
 
     def _prune(self, step: int, **kept: Any) -> None:
         """Delete what is no longer needed; after a failure it takes space until the next save."""
+        self._tidy(step, functools.partial(self._plan.temporary.prune, step, **kept))
+
+    def _tidy(self, step: int, delete: Callable[[], object]) -> None:
         if jax.process_index() > 0:  # a checkpoint of the others looks half-written until its manifest is there
             return
         try:
-            self._plan.temporary.prune(step, **kept)
+            delete()
         except SupersededError:
             raise
         except Exception as error:
@@ -241,3 +246,4 @@ class Saver:
         """Finish after the last milestone, and delete candidates, which no step can make good any more."""
         self.finish()
         self._prune(run.step, keep=0)
+        self._tidy(run.step, self._plan.temporary.drop_segments)

@@ -16,6 +16,9 @@ from typing import NamedTuple
 
 from runtime.training import checkpoint
 from runtime.training.checkpoint_files import CheckpointFiles, canonical_json
+from runtime.training.checkpoint_reader import Reader
+from runtime.training.segments import FOLDER as SEGMENTS
+from runtime.training.segments import Segments
 
 FOLDER = re.compile(r"step-(\d{10})-epoch-(\d{6})")
 GOOD_MARK = "good.json"
@@ -46,6 +49,7 @@ class TemporaryCheckpoints:
         self.folder = folder.rstrip("/")
         self.lease_epoch = lease_epoch
         self._good_mark = good_mark
+        self.segments = Segments(f"{self.folder}/{SEGMENTS}")
         self._good: set[str] = set()
         """Folders known to have a mark: a long run has hundreds, and marks are never removed."""
 
@@ -107,11 +111,18 @@ class TemporaryCheckpoints:
         self._check_epochs([lease_epoch for _, _, lease_epoch in named])
         for folder in reversed([f"{self.folder}/{name}" for name, found, _ in named if found == step]):
             if checkpoint.is_complete(f"{folder}/checkpoint"):
+                if Reader(f"{folder}/checkpoint").manifest.segments:
+                    return False  # not whole without the segments, which nothing keeps
                 CheckpointFiles(folder).write(
                     self._good_mark, canonical_json({"good_steps": good_steps}, self._good_mark)
                 )
                 return True
         return False
+
+    def drop_segments(self) -> None:
+        """Delete the segments if no checkpoint is left that may need them."""
+        if all(found.is_good for found in self.all()):
+            CheckpointFiles(f"{self.folder}/{SEGMENTS}").delete_folder()
 
     def prune(self, step: int, *, keep: int = KEPT, candidates: Collection[int] = ()) -> list[Temporary]:
         """Delete incomplete checkpoints up to `step`, and complete ones but for three kinds.

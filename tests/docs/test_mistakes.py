@@ -55,7 +55,7 @@ def test_each_row_names_a_test_or_says_that_nothing_catches_it() -> None:
 
 
 def test_each_default_of_the_public_code_names_a_test() -> None:
-    assert len(DEFAULTS) >= 15 and {len(row) for row in DEFAULTS} == {4}
+    assert len(DEFAULTS) >= 12 and {len(row) for row in DEFAULTS} == {4}
     assert [row[0] for row in DEFAULTS if not TEST.search(row[-1])] == []
 
 

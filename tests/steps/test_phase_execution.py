@@ -65,6 +65,21 @@ def test_a_phase_resumed_on_other_devices_warns_and_commits_the_same_data(tmp_pa
     assert [name for name in trajectory.how if name.startswith("from_step_")] == ["from_step_5", "from_step_8"]
 
 
+def test_a_phase_resumed_with_other_compiler_flags_warns(tmp_path, phase, monkeypatch):
+    trajectory = Trajectory(tmp_path, "d" * 64)
+    phase = phase.model_copy(update={"until_step": 8})
+    stopped(trajectory, phase, 3)
+    monkeypatch.setenv("JAX_ENABLE_X64", "1")  # pinned, so nothing changes
+    stopped(trajectory, phase, 1)
+    assert trajectory.remarks == []
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_enable_megacore_fusion=false")
+    stopped(trajectory, phase, 1)
+    assert len(trajectory.remarks) == 1
+    (event,) = [event for event in trajectory.events() if event["event"] == "other_execution"]
+    (difference,) = event["differences"]
+    assert difference["name"] == "environment" and difference["now"].startswith("LIBTPU_INIT_ARGS=--xla_tpu_enable")
+
+
 def test_a_phase_that_starts_from_another_with_other_versions_warns(tmp_path, phase, monkeypatch):
     before = Trajectory(tmp_path / "before", "e" * 64)
     before.run(phase.model_copy(update={"until_step": 3}))

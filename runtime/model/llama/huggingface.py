@@ -86,7 +86,8 @@ def from_config_json(document: dict[str, Any], file: str) -> tuple[LlamaConfig, 
     if missing := [name for name in SHAPE_FIELDS if name not in values]:
         raise InteropError(f"{file}: has no {', '.join(missing)}; fetch the file of a model that states its shape.")
     try:
-        initialization = Initialization(factor=document.get("initializer_range", FIXED.factor))
+        deviation = document.get("initializer_range")
+        initialization = FIXED if deviation is None else Initialization(factor=deviation)
         config = LlamaConfig(**values, initialization=initialization, use_qk_norm=kind == QWEN3)
         return config, rope_from_json(document, file)
     except InteropError:

@@ -382,6 +382,7 @@ def test_a_minimal_config_means_what_transformers_takes_it_to_mean():
         "num_attention_heads": 2, "max_position_embeddings": 32,
     }  # fmt: skip
     config, rope = config_from_huggingface(document, "c.json")
+    assert config_from_huggingface(document | {"initializer_range": None}, "c.json")[0] == config
     theirs = transformers.LlamaConfig(**document)
     assert config.num_key_value_heads == theirs.num_key_value_heads
     assert config.head_dim == theirs.head_dim

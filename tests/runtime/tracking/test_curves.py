@@ -217,7 +217,7 @@ def test_millions_of_rows_are_read_without_a_string_each(monkeypatch):
     losses._sources = [(f"source_{index}", "") for index in range(num_sources)]
     for name, column in losses._columns.items():
         of_row = {"step": lambda row: row // num_sources + 1, "source": lambda row: row % num_sources}.get(name)
-        column.extend(of_row(row) if of_row else 1 for row in range(num_updates * num_sources))
+        column.extend(np.array([of_row(row) if of_row else 1 for row in range(num_updates * num_sources)]))
     curves = curves_of(metrics.to_parquet(), after_step=0)
     data = losses.to_parquet()
     tracemalloc.start()

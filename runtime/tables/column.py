@@ -1,0 +1,82 @@
+"""Column: numbers of one type that only grow, in blocks, so that a copy costs the same however long the column is."""
+
+import array
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+BLOCK_ROWS = 65_536
+
+
+class Column(Sequence[Any]):
+    """Packed numbers: full blocks, which never change and which copies share, and the newest rows.
+
+    Args:
+        typecode: of `array` and NumPy, such as "q" or "d".
+    """
+
+    def __init__(self, typecode: str) -> None:
+        self.typecode = typecode
+        self._blocks: list[np.ndarray] = []
+        self._newest: array.array[Any] = array.array(typecode)
+
+    def __len__(self) -> int:
+        return len(self._blocks) * BLOCK_ROWS + len(self._newest)
+
+    def __getitem__(self, index: Any) -> Any:
+        position = range(len(self))[index]
+        block, row = divmod(position, BLOCK_ROWS)
+        return self._newest[row] if block == len(self._blocks) else self._blocks[block][row].item()
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.chain(itertools.chain.from_iterable(block.tolist() for block in self._blocks), self._newest)
+
+    def append(self, value: float) -> None:
+        """Add a number.
+
+        Raises:
+            OverflowError: it does not fit into the type.
+        """
+        self._newest.append(value)
+        self._seal()
+
+    def extend(self, numbers: np.ndarray) -> None:
+        """Add numbers of this column's type."""
+        done = 0
+        while done < len(numbers):
+            part = numbers[done : done + BLOCK_ROWS - len(self._newest)]
+            self._newest.frombytes(np.ascontiguousarray(part, self.typecode).tobytes())
+            done += len(part)
+            self._seal()
+
+    def _seal(self) -> None:
+        if len(self._newest) == BLOCK_ROWS:
+            self._blocks.append(np.frombuffer(self._newest, self.typecode))
+            self._newest = array.array(self.typecode)
+
+    def copy(self) -> "Column":
+        """Return a column that numbers added to this one do not reach."""
+        column = Column(self.typecode)
+        column._blocks, column._newest = list(self._blocks), self._newest[:]
+        return column
+
+    def to_numpy(self, rows: slice = slice(None)) -> np.ndarray:
+        """Return the numbers of `rows`, which is a block, the rows after all blocks, or all rows."""
+        begin, end, _ = rows.indices(len(self))
+        first, last = begin // BLOCK_ROWS, end // BLOCK_ROWS
+        parts = [*self._blocks[first:last]]
+        if end > len(self._blocks) * BLOCK_ROWS:
+            parts.append(np.array(self._newest, self.typecode))
+        return np.concatenate(parts) if parts else np.empty(0, self.typecode)
+
+
+def full_blocks(num_rows: int) -> list[slice]:
+    """Return the rows of each full block of a table of `num_rows` rows."""
+    return [slice(begin, begin + BLOCK_ROWS) for begin in range(0, num_rows - BLOCK_ROWS + 1, BLOCK_ROWS)]
+
+
+def rows_after_blocks(num_rows: int) -> slice:
+    """Return the rows that no full block has."""
+    return slice(num_rows // BLOCK_ROWS * BLOCK_ROWS, num_rows)
