@@ -22,7 +22,7 @@ from marin_dag.cli.session import (
 )
 from marin_dag.errors import UserError
 from marin_dag.ledger.provenance import RUN_NAME
-from marin_dag.ledger.records import Records
+from marin_dag.ledger.records import Record, Records
 from marin_dag.plan.document import plan_document
 from marin_dag.plan.explain import explain
 from marin_dag.plan.lint import LintWarning
@@ -31,6 +31,7 @@ from marin_dag.plan.planned import Verdict
 from marin_dag.plan.table import render_plan
 from marin_dag.quantities import counted
 from marin_dag.run.early_interrupt import INTERRUPTED
+from marin_dag.store.store import Store
 
 MAX_STUCK = 5
 
@@ -201,6 +202,7 @@ def _run(session: Session, plan: Plan, display: Any, on_committed: Callable[[str
     started = time.monotonic()
     code = run.run()
     seconds = time.monotonic() - started
+    _print_warnings(run.made.warned, session.store)
     if run.was_interrupted:
         _after_run(session, plan)
         return INTERRUPTED
@@ -238,6 +240,16 @@ def _after_run(session: Session, plan: Plan) -> None:
         print(f"{session.pipeline}: the run is over, and its after_run failed: {error}", file=sys.stderr)
     except Exception:  # an error of the pipeline: the traceback shows where
         traceback.print_exc()
+
+
+def _print_warnings(warned: Mapping[str, Record], store: Store) -> None:
+    """Print the warnings about the outputs that a run made; while it ran they passed among many lines."""
+    if warned:
+        print("Warnings about outputs; plans repeat them:")
+    for name, record in warned.items():
+        for warning in record.warnings:
+            first, *others = warning.lines(store.url(record.output_path))
+            print("\n".join([f"  {name}: {first}", *(f"  {line}" for line in others)]))
 
 
 def _print_results(session: Session, plan: Plan, seconds: float | None = None) -> None:

@@ -8,12 +8,13 @@ killed attempt are garbage that nothing refers to.
 import datetime
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from marin_dag.ledger.output_warning import OutputWarning
 from marin_dag.ledger.provenance import Provenance
 from marin_dag.store.redact import redact
 from marin_dag.store.retry import patiently
@@ -23,11 +24,13 @@ SCHEMA_VERSION = 1
 COMMITS, LABELS, FAILURES = "commits", "labels", "failures"
 CODES = "codes"
 """Folder of empty objects `<key>/<fingerprint>`: the code of versioned outputs, for plans, which read no records."""
+WARNED = "warned"
+"""Folder of an empty object for each output with warnings, for plans, which read no other records."""
 ERROR_LINES = 12
 ERROR_LINE_CHARACTERS = 2_000
 ERROR_CHARACTERS = 200_000
 """More than is shown, so that a secret is not cut in two before redaction."""
-CHECKSUM_THREADS = 8
+CHECKSUM_THREADS = READ_THREADS = 8
 FILE_PATH_IN_BYTES = 256
 """Longest path of a file inside an output that a step name must leave room for."""
 
@@ -55,6 +58,8 @@ class Record(BaseModel, frozen=True, extra="forbid"):
     """Relative to the prefix, so that a whole prefix can move."""
     attempt: str
     manifest: tuple[FileEntry, ...]
+    warnings: tuple[OutputWarning, ...] = ()
+    """Arguments of `context.warn_about_output` in the step."""
     provenance: Provenance
 
 
@@ -131,8 +136,20 @@ class Records:
         code = record.identity.get("code", {})
         if code.get("policy") == "versioned":
             patiently(lambda: self.store.create(f"{CODES}/{record.key}/{code['fingerprint']}", b""))
+        if record.warnings:
+            patiently(lambda: self.store.create(f"{WARNED}/{record.key}", b""))
         data = record.model_dump_json(indent=1).encode()
         return record if decide(self.store, record_path(record.key), data) == data else self.get(record.key)
+
+    def warned(self, keys: Iterable[str]) -> dict[str, Record]:
+        """Return those of the committed `keys` whose output has warnings, by one listing and a read of each."""
+        marked = {entry.path.removeprefix(f"{WARNED}/") for entry in self.store.list(WARNED)}
+        wanted = sorted(marked.intersection(keys))
+        if not wanted:
+            return {}
+        with ThreadPoolExecutor(READ_THREADS) as pool:
+            found = list(pool.map(self.find, wanted))
+        return {record.key: record for record in found if record is not None and record.warnings}
 
     def codes(self) -> dict[str, str]:
         """Return the code fingerprint of each versioned output by key, by one listing.

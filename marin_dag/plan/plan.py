@@ -13,7 +13,7 @@ from marin_dag.identity.diff import Difference, code_difference
 from marin_dag.ledger.acceptances import Acceptances
 from marin_dag.ledger.lease import Held, Leases
 from marin_dag.ledger.progress_mark import standing_failures
-from marin_dag.ledger.records import Records
+from marin_dag.ledger.records import Record, Records
 from marin_dag.ledger.requests import Requests
 from marin_dag.ledger.work_code import work_codes
 from marin_dag.paused_collection import collection_paused
@@ -39,6 +39,7 @@ from marin_dag.plan.reasons import (
     Running,
     SameAs,
     Silent,
+    Warned,
 )
 from marin_dag.plan.remainder import LeftBehind, with_remainders
 from marin_dag.plan.siblings import Siblings
@@ -241,7 +242,15 @@ class _Planner:
 
     def _verdict_of_made(self, step: Step[Any]) -> tuple[Verdict, tuple[Reason, ...]]:
         drift, accepted = self._drift(step, step.key)
-        return (Verdict.DONE, accepted) if drift is None else (Verdict.DRIFTED, (drift,))
+        return (Verdict.DONE, (*accepted, *self._warned(step))) if drift is None else (Verdict.DRIFTED, (drift,))
+
+    def _warned(self, step: Step[Any]) -> tuple[Warned, ...]:
+        record = self.warned.get(step.key)
+        if record is None:
+            return ()
+        output = self.store.url(record.output_path)
+        files = ((each, f"{output}/{each.file}" if each.file else "") for each in record.warnings)
+        return tuple(Warned(each.text, each.samples, file) for each, file in files)
 
     def _failed(self, step: Step[Any]) -> tuple[Failed, ...]:
         if step.key not in self.failed_keys:
@@ -320,6 +329,10 @@ class _Planner:
     @functools.cached_property
     def siblings(self) -> Siblings:
         return Siblings(self.records, self.records.labels(), self.committed)
+
+    @functools.cached_property
+    def warned(self) -> Mapping[str, Record]:
+        return self.records.warned(step.key for step in self.graph.steps)
 
     @functools.cached_property
     def codes(self) -> Mapping[str, str]:

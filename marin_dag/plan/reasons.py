@@ -87,6 +87,16 @@ class Accepted:
 
 
 @dataclasses.dataclass(frozen=True)
+class Warned:
+    """The step warned about its output when it made it."""
+
+    text: str
+    samples: tuple[str, ...]
+    file: str
+    """Path or URL of a file with more samples; "" if there is none."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Running:
     """Another run holds the lease."""
 
@@ -179,6 +189,7 @@ Reason = (
     | Changed
     | Drifted
     | Accepted
+    | Warned
     | Running
     | MilestoneNotRequested
     | Failed
@@ -230,6 +241,8 @@ def render(reason: Reason) -> str:
             return f"the code changed under version {reason.version}: {render_difference(reason.difference)}"
         case Accepted():
             return f"other code, accepted by {reason.author}: {reason.because}"
+        case Warned():
+            return f"warning: {reason.text}"
         case Running():
             return _running(reason)
         case Failed():
