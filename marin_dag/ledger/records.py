@@ -8,12 +8,13 @@ killed attempt are garbage that nothing refers to.
 import datetime
 import re
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from marin_dag.ledger.marks import add_mark
 from marin_dag.ledger.output_warning import OutputWarning
 from marin_dag.ledger.provenance import Provenance
 from marin_dag.store.redact import redact
@@ -24,8 +25,6 @@ SCHEMA_VERSION = 1
 COMMITS, LABELS, FAILURES = "commits", "labels", "failures"
 CODES = "codes"
 """Folder of empty objects `<key>/<fingerprint>`: the code of versioned outputs, for plans, which read no records."""
-WARNED = "warned"
-"""Folder of an empty object for each output with warnings, for plans, which read no other records."""
 ERROR_LINES = 12
 ERROR_LINE_CHARACTERS = 2_000
 ERROR_CHARACTERS = 200_000
@@ -137,19 +136,15 @@ class Records:
         if code.get("policy") == "versioned":
             patiently(lambda: self.store.create(f"{CODES}/{record.key}/{code['fingerprint']}", b""))
         if record.warnings:
-            patiently(lambda: self.store.create(f"{WARNED}/{record.key}", b""))
+            add_mark(self.store, record.key, "warned")
         data = record.model_dump_json(indent=1).encode()
         return record if decide(self.store, record_path(record.key), data) == data else self.get(record.key)
 
-    def warned(self, keys: Iterable[str]) -> dict[str, Record]:
-        """Return those of the committed `keys` whose output has warnings, by one listing and a read of each."""
-        marked = {entry.path.removeprefix(f"{WARNED}/") for entry in self.store.list(WARNED)}
-        wanted = sorted(marked.intersection(keys))
-        if not wanted:
-            return {}
-        with ThreadPoolExecutor(READ_THREADS) as pool:
-            found = list(pool.map(self.find, wanted))
-        return {record.key: record for record in found if record is not None and record.warnings}
+    def find_all(self, keys: Collection[str]) -> dict[str, Record]:
+        """Return the records of these keys, without those that do not exist."""
+        with ThreadPoolExecutor(max(1, min(READ_THREADS, len(keys)))) as pool:
+            found = list(pool.map(self.find, sorted(keys)))
+        return {record.key: record for record in found if record is not None}
 
     def codes(self) -> dict[str, str]:
         """Return the code fingerprint of each versioned output by key, by one listing.

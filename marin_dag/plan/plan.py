@@ -12,6 +12,7 @@ from marin_dag.graph.step import Step
 from marin_dag.identity.diff import Difference, code_difference
 from marin_dag.ledger.acceptances import Acceptances
 from marin_dag.ledger.lease import Held, Leases
+from marin_dag.ledger.marks import marked
 from marin_dag.ledger.progress_mark import standing_failures
 from marin_dag.ledger.records import Record, Records
 from marin_dag.ledger.requests import Requests
@@ -37,6 +38,7 @@ from marin_dag.plan.reasons import (
     RecordGone,
     Resumes,
     Running,
+    RunsAgain,
     SameAs,
     Silent,
     Warned,
@@ -242,15 +244,20 @@ class _Planner:
 
     def _verdict_of_made(self, step: Step[Any]) -> tuple[Verdict, tuple[Reason, ...]]:
         drift, accepted = self._drift(step, step.key)
-        return (Verdict.DONE, (*accepted, *self._warned(step))) if drift is None else (Verdict.DRIFTED, (drift,))
+        return (Verdict.DONE, (*accepted, *self._marked(step))) if drift is None else (Verdict.DRIFTED, (drift,))
 
-    def _warned(self, step: Step[Any]) -> tuple[Warned, ...]:
-        record = self.warned.get(step.key)
-        if record is None:
-            return ()
-        output = self.store.url(record.output_path)
-        files = ((each, f"{output}/{each.file}" if each.file else "") for each in record.warnings)
-        return tuple(Warned(each.text, each.samples, file) for each, file in files)
+    def _marked(self, step: Step[Any]) -> tuple[Warned | RunsAgain, ...]:
+        """Return what a plan says of a done step beside its verdict: warnings, and an attempt that runs it again."""
+        found: list[Warned | RunsAgain] = []
+        if step.key in self.warned:
+            record = self.warned[step.key]
+            output = self.store.url(record.output_path)
+            files = ((each, f"{output}/{each.file}" if each.file else "") for each in record.warnings)
+            found += [Warned(each.text, each.samples, file) for each, file in files]
+        if step.key in self.marked["forced"] and step.digest in self.running:
+            holder = self.running[step.digest].holder
+            found.append(RunsAgain(holder.host, holder.pid, holder.since))
+        return tuple(found)
 
     def _failed(self, step: Step[Any]) -> tuple[Failed, ...]:
         if step.key not in self.failed_keys:
@@ -332,7 +339,12 @@ class _Planner:
 
     @functools.cached_property
     def warned(self) -> Mapping[str, Record]:
-        return self.records.warned(step.key for step in self.graph.steps)
+        keys = self.marked["warned"].intersection(step.key for step in self.graph.steps)
+        return self.records.find_all(keys) if keys else {}
+
+    @functools.cached_property
+    def marked(self) -> Mapping[str, set[str]]:
+        return marked(self.store)
 
     @functools.cached_property
     def codes(self) -> Mapping[str, str]:

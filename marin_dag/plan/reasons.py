@@ -120,6 +120,15 @@ class Running:
 
 
 @dataclasses.dataclass(frozen=True)
+class RunsAgain:
+    """The step is done, and another run forces it again: its new output is compared with the recorded one."""
+
+    host: str
+    pid: int
+    since: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Failed:
     """The newest attempt ended with an error."""
 
@@ -191,6 +200,7 @@ Reason = (
     | Accepted
     | Warned
     | Running
+    | RunsAgain
     | MilestoneNotRequested
     | Failed
     | Stopped
@@ -245,6 +255,9 @@ def render(reason: Reason) -> str:
             return f"warning: {reason.text}"
         case Running():
             return _running(reason)
+        case RunsAgain():
+            where = f"{reason.host or 'another machine'} (pid {reason.pid}) since {reason.since}"
+            return f"runs again on {where}, by --force, to compare its output"
         case Failed():
             # The first line names the failure; the later ones say how often, where, and what to do.
             error = reason.error.strip().splitlines()[0] if reason.error.strip() else "failed"

@@ -17,6 +17,7 @@ from marin_dag.identity.code_identity import check_packages
 from marin_dag.identity.identity import check_config
 from marin_dag.ledger.damage import DamagedInputError, check_input_files
 from marin_dag.ledger.epoch import Epoch
+from marin_dag.ledger.marks import marked_as_forced
 from marin_dag.ledger.output_warning import OutputWarning, output_warning
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.provenance import now
@@ -344,6 +345,8 @@ def run_attempt(
             prints.enter_context(contextlib.redirect_stderr(log))
         prints.callback(context.close_requests)
         context.log.info("attempt %s on %s pid %d, %s", task.attempt, socket.gethostname(), os.getpid(), task.resources)
+        if task.is_forced and host.index == 0:
+            prints.enter_context(marked_as_forced(store, task.key))
         try:
             check_packages(task.name, task.identity)
             kind = task.kind.load()

@@ -164,7 +164,7 @@ def test_a_plan_of_finished_steps_takes_three_listings_and_no_read(bench: Workbe
     store = Watched(str(bench.prefix))
     plan = make_plan(bench.plan().graph, store)
     assert {planned.verdict for planned in plan.steps} == {Verdict.DONE}
-    assert store.listed == ["commits", "warned", "codes"], "the last for the versioned steps"
+    assert store.listed == ["commits", "marks", "codes"], "the last for the versioned steps"
     assert store.num_reads == 0
 
 

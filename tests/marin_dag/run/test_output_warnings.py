@@ -6,8 +6,8 @@ import pytest
 
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
+from marin_dag.ledger.marks import add_mark
 from marin_dag.ledger.output_warning import SAMPLE_CHARACTERS, OutputWarning, output_warning
-from marin_dag.ledger.records import Records
 from marin_dag.plan.explain import explain
 from marin_dag.plan.plan import make_plan
 from marin_dag.plan.planned import Verdict
@@ -53,10 +53,9 @@ def test_a_forced_step_keeps_its_warnings_and_repeats_them(tmp_path: Path):
 def test_a_mark_without_a_warned_record_shows_nothing(tmp_path: Path):
     store, item = LocalStore(str(tmp_path)), write("plain", WriteConfig(text="plain"))
     assert run(str(tmp_path), [item])[0] == 0
-    store.create(f"warned/{item.key}", b"")  # of an attempt that was killed before another one committed
-    store.create(f"warned/{'ab' * 32}", b"")
+    add_mark(store, item.key, "warned")  # of an attempt that was killed before another one committed
+    add_mark(store, "ab" * 32, "warned")
     assert make_plan(Graph([item]), store)["plain"].reasons == ()
-    assert Records(store).warned([item.key, "ab" * 32]) == {}
 
 
 @pytest.mark.parametrize(
