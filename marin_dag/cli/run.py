@@ -182,7 +182,7 @@ def _run(session: Session, plan: Plan, display: Any, on_committed: Callable[[str
     from marin_dag.run.driver import Run
 
     steps = [planned.step for planned in plan.will_run]
-    forced = frozenset(plan.graph.step(name).key for name in session.parsed.force)
+    forced = frozenset(plan.graph.step(name).key for name in session.selection().forced(plan.graph))
     backend = backend_named(session.parsed.backend, session.pipeline)
     run = Run(
         steps,
@@ -259,10 +259,10 @@ def _print_results(session: Session, plan: Plan, seconds: float | None = None) -
             print(f"  {line}")
     records = Records(session.store)
     forked = session.forks.names_in(plan.graph)
-    wanted = options.results or plan.graph.last
+    wanted = {*(options.results or plan.graph.last)}
+    wanted |= {name for word in session.parsed.until for name in plan.graph.named(word, "--until")}
     for planned in plan.steps:
-        is_wanted = planned.name in wanted or planned.name in session.parsed.until
-        if not planned.is_selected or not is_wanted or planned.name in forked:
+        if not planned.is_selected or planned.name not in wanted or planned.name in forked:
             continue
         record = records.find(planned.step.key)
         if record is not None:

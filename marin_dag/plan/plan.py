@@ -148,7 +148,7 @@ def make_plan(graph: Graph, store: Store, selection: Selection | None = None) ->
         steps = [graph.step(name) for name in graph.names if name in selected]
         check_name_lengths(steps, store)
         check_configs(steps)
-        return _Planner(graph, store, selected, frozenset(selection.force)).plan()
+        return _Planner(graph, store, selected, selection.forced(graph)).plan()
 
 
 class _Planner:

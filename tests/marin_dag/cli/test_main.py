@@ -83,6 +83,17 @@ def test_warnings_about_outputs_end_a_run_and_stand_in_each_plan(
     assert lines[lines.index("warning") + 1].strip() == "drops 77 % of the bytes"
 
 
+def test_a_name_that_a_plan_prints_for_several_steps_selects_them(run: Toy) -> None:
+    row = run("--dry-run")[1].splitlines()[0]
+    name, _, num_steps = row.partition(" (")
+    assert name == "text/*" and num_steps.startswith("4 ")
+    code, output = run("--until", name)
+    assert code == 0 and run.committed() == {"text/web", "text/code", "text/math", "text/books"}
+    assert all(f"  {step}: " in output for step in run.committed()), "each is a result of this run"
+    code, output = run("--force", name, "--until", name)
+    assert code == 0 and len([line for line in output.splitlines() if "same output" in line]) == 4
+
+
 def test_a_dry_run_with_detach_submits_nothing_and_names_the_cluster(run: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     code, output = run("--dry-run", "--detach")
