@@ -25,11 +25,11 @@ from marin_dag.run.failure_report import failure_report
 from marin_dag.run.frontier import Frontier
 from marin_dag.run.interrupts import signals_handled
 from marin_dag.run.live import Display
-from marin_dag.run.made_records import MadeRecords
 from marin_dag.run.node import Node
 from marin_dag.run.request_polling import DriverRequests
 from marin_dag.run.retries import Retries, preemption
 from marin_dag.run.task import Outcome, Task, new_task
+from marin_dag.run.warned_outputs import WarnedOutputs
 from marin_dag.store.retry import patiently
 from marin_dag.store.store import Store, StoreError
 
@@ -79,7 +79,7 @@ class Run:
         self._command = command
         self._command_to_force = command_to_force or (lambda name: f"{command} --force {name} --until {name}")
         self._records = Records(store)
-        self.made = MadeRecords(self._records, display)
+        self.warned = WarnedOutputs(display)
         self._leases = Leases(store)
         first_of_key = {step.key: step for step in reversed(steps)}
         self._nodes = {step.key: Node(first_of_key[step.key]) for step in steps}
@@ -236,7 +236,8 @@ class Run:
                 return
             if node.step.until is not None:
                 node.requested_milestones = self._requests.wanted_milestones(node.step.digest)
-            records = {keys: self.made.get(key) for keys, key in needs.items() if key is not None}
+            # From the store, after the lease: `gc` deletes a record and then asks which running steps need it.
+            records = {keys: self._records.get(key) for keys, key in needs.items() if key is not None}
             if self._is_stopping:  # since the step was ready; the reads take time
                 self._release(node)
                 return
@@ -297,8 +298,7 @@ class Run:
             self.on_started(outcome.task.key)  # the outcome of a short step arrives before its start
             self._release_later(node)
             self._done(node, outcome.detail)
-            if outcome.record is not None:
-                self.made.add(node.step.name, outcome.record)
+            self.warned.add(node.step.name, outcome.record)
             return
         lost = node.lease is not None and node.lease.is_lost
         # The attempt may see its successor's claim at its commit, before the next heartbeat does.
