@@ -19,6 +19,14 @@ UPLOAD_SECONDS = 15.0
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
+def step_logger(name: str) -> logging.Logger:
+    """Return the logger of a step. Only the first call sets a level: that clears a cache of each logger there is."""
+    steps = logging.getLogger("step")
+    if steps.level != logging.INFO:
+        steps.setLevel(logging.INFO)
+    return steps.getChild(name)
+
+
 class AttemptLog(io.TextIOBase):
     """Context manager that writes what this process logs to `{path}` in the store.
 

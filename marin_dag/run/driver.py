@@ -29,13 +29,12 @@ from marin_dag.run.node import Node
 from marin_dag.run.request_polling import DriverRequests
 from marin_dag.run.retries import Retries, preemption
 from marin_dag.run.task import Outcome, Task, new_task
+from marin_dag.run.warned_outputs import WarnedOutputs
 from marin_dag.store.retry import patiently
 from marin_dag.store.store import Store, StoreError
 
 POLL_SECONDS = 0.2
 ELSEWHERE_POLL_SECONDS = 2.0
-MAX_RECENT = 64
-"""Records kept in memory: steps that start together read the same few inputs."""
 QUEUED_SECONDS = 10.0
 """A step that has not started so long after it was submitted is shown as queued."""
 
@@ -80,6 +79,7 @@ class Run:
         self._command = command
         self._command_to_force = command_to_force or (lambda name: f"{command} --force {name} --until {name}")
         self._records = Records(store)
+        self.warned = WarnedOutputs(display)
         self._leases = Leases(store)
         first_of_key = {step.key: step for step in reversed(steps)}
         self._nodes = {step.key: Node(first_of_key[step.key]) for step in steps}
@@ -88,8 +88,6 @@ class Run:
         self._requests = DriverRequests(Requests(store), self._frontier, display, name)
         self._retries = Retries(store, self._frontier, display, back_off_seconds=back_off_seconds)
         self._leases_to_release: list[Lease] = []
-        self._recent: dict[str, Record] = {}
-        """Records that were made or read last, by key; the newest last."""
         self._num_interrupts = 0
         self._has_started = self._is_stopping = self._is_closing = False
         self._on_committed = on_committed
@@ -144,7 +142,9 @@ class Run:
         """See Listener."""
         node = self._nodes.get(key)
         if node is not None and node.state == "running" and not node.has_started:
-            self._note_start(node)
+            node.has_started = True
+            if node.lease is not None:
+                node.lease.has_started = True
             detail = "" if node.num_attempts == 1 else f"attempt {node.num_attempts}"
             self._display.event(node.step.name, "started", detail)
 
@@ -236,7 +236,8 @@ class Run:
                 return
             if node.step.until is not None:
                 node.requested_milestones = self._requests.wanted_milestones(node.step.digest)
-            records = {keys: self._record(key) for keys, key in needs.items() if key is not None}
+            # From the store, after the lease: `gc` deletes a record and then asks which running steps need it.
+            records = {keys: self._records.get(key) for keys, key in needs.items() if key is not None}
             if self._is_stopping:  # since the step was ready; the reads take time
                 self._release(node)
                 return
@@ -261,17 +262,6 @@ class Run:
         self._find_new_commits()  # the holder may publish what steps of this driver start from
         if self._is_committed(node):
             self._done(node, "by another driver")
-
-    def _record(self, key: str) -> Record:
-        """Return a committed record; one that this driver has seen lately without asking the store."""
-        record = self._recent.pop(key, None) or self._records.get(key)
-        self._remember(record)
-        return record
-
-    def _remember(self, record: Record) -> None:
-        self._recent[record.key] = record
-        if len(self._recent) > MAX_RECENT:
-            del self._recent[next(iter(self._recent))]
 
     def _is_committed(self, node: Node) -> bool:
         return not self._is_forced(node) and self._records.find(node.step.key) is not None
@@ -307,9 +297,8 @@ class Run:
         if outcome.status == "done":
             self.on_started(outcome.task.key)  # the outcome of a short step arrives before its start
             self._release_later(node)
-            if outcome.record is not None:
-                self._remember(outcome.record)
             self._done(node, outcome.detail)
+            self.warned.add(node.step.name, outcome.record)
             return
         lost = node.lease is not None and node.lease.is_lost
         # The attempt may see its successor's claim at its commit, before the next heartbeat does.
@@ -328,11 +317,6 @@ class Run:
         else:
             self._frontier.move(node, "stopped")
             self._display.event(node.step.name, "stopped", outcome.kept if node.has_started else "before it started")
-
-    def _note_start(self, node: Node) -> None:
-        node.has_started = True
-        if node.lease is not None:
-            node.lease.has_started = True
 
     def _done(self, node: Node, detail: str) -> None:
         self._release(node)

@@ -65,7 +65,7 @@ class RayBackend:
             self._owns_cluster = not os.environ.get("RAY_ADDRESS")
             if self._owns_cluster:
                 largest = max((asked.num_cpus for asked in wanted.values() if isinstance(asked, Cpu)), default=1)
-                greeting = start_cluster(largest, self._job_name)
+                greeting = start_cluster(largest, self._job_name, listener.on_warning)
             else:
                 greeting = join_cluster(self._job_name)
         import ray  # not above: the import reads RAY_AUTH_MODE

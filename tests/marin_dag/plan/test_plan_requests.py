@@ -33,7 +33,7 @@ def test_a_plan_of_finished_steps_reads_each_record_once(tmp_path: Path, monkeyp
         monkeypatch.setattr(store, name, functools.partial(counted, name, getattr(store, name)))
     assert {planned.verdict for planned in make_plan(Graph(steps), store).steps} == {Verdict.DONE}
     reads = [("read", record_path(step.key)) for step in steps]
-    assert sorted(asked) == [("list", "codes"), ("list", "commits"), *sorted(reads)]
+    assert sorted(asked) == [("list", "codes"), ("list", "commits"), ("list", "marks"), *sorted(reads)]
 
 
 def test_after_two_attempts_with_different_code_the_record_decides(tmp_path: Path):

@@ -700,6 +700,20 @@ def test_a_missing_milestone_of_a_finished_run_blocks_with_the_options_that_publ
     check_message("\n".join(line for line in display.lines if line.startswith("branch blocked")))
 
 
+def test_a_step_whose_input_is_collected_before_it_starts_fails(tmp_path: Path):
+    class Collecting(Recorder):
+        def event(self, name: str, what: str, detail: str) -> None:
+            super().event(name, what, detail)
+            if (name, what) == ("a", "done"):  # `gc` looks for the step's lease only after this
+                store.delete(record_path(a.key))
+
+    store, display = open_store(str(tmp_path / "runs")), Collecting()
+    a = write("a", WriteConfig(text="a"))
+    reader = join("reader", JoinConfig(texts=(a,), marks=str(tmp_path / "marks")))
+    assert Run([a, reader], store, LocalBackend(), display, command="").run() == 1
+    assert display.events_of("reader") == ["failed"] and not executions(tmp_path / "marks")
+
+
 def test_two_names_with_one_identity_run_once(tmp_path: Path):
     marks = tmp_path / "marks"
     one, other = (write(name, WriteConfig(text="same", marks=str(marks))) for name in ("one", "other"))
