@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from marin_dag.code import summary_cache
-from marin_dag.code.closure import Closure, Place, Sources
+from marin_dag.code.closure import Closure, Closures
 from marin_dag.code.references import Aspect
+from marin_dag.code.sources import Place, Sources
 from tests.marin_dag.edit_corpus import FOLDER, STEP, read_case
 
 CASES = [read_case(path) for path in sorted(FOLDER.glob("*.edit"))]
@@ -29,7 +30,7 @@ def write_project(files: dict[str, str], root: Path) -> None:
 def closure(root: Path) -> Closure:
     """Return the closure of the project's step as a new process would read it, and keep what it learned."""
     sources = Sources((root,), frozenset({"project"}))
-    found = sources.closure([Place("project.step", "run", Aspect.VALUE)])
+    found = Closures(sources).closure([Place("project.step", "run", Aspect.VALUE)])
     sources.save()
     return found
 
