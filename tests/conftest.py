@@ -111,6 +111,9 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{os.environ[SHARED_BY_WORKE
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
+# What one process has learned of source files the others find; a test that runs without it sets a folder of its own.
+os.environ.setdefault("MARIN_DAG_CACHE", f"{os.environ[SHARED_BY_WORKERS]}/cache")
+
 # Ray runs its workers at niceness 15: beside other tests on a busy machine a step of a second takes a minute.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 -- its own name
 

@@ -4,6 +4,7 @@ Nothing is imported to be fingerprinted: a plan must not wait for slow imports. 
 editing a function moves the steps that reach it and no others, and a plan can name the function that changed.
 """
 
+import atexit
 import inspect
 import sys
 from collections.abc import Iterable
@@ -11,14 +12,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from marin_dag.code.closure import Closure, CodeError, Place, Sources
+from marin_dag.code.closure import Closure, Closures, Covered
 from marin_dag.code.references import Aspect
+from marin_dag.code.sources import ENGINE, CodeError, Place, Sources, searched_folders
 from marin_dag.paused_collection import collection_paused
 from marin_dag.values.fields import identity_fields
 from marin_dag.values.walk import PLAIN, Form, form_of
 
 FIRST_PARTY = frozenset({"steps", "runtime", "pipelines"})
-ENGINE = "marin_dag"
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -33,19 +34,26 @@ def closure_now(function: Any, *values: object) -> Closure:
     return closure_of(function, *values)
 
 
+def covered_by(function: Any, *values: object) -> Covered:
+    """Return the modules and files whose code the fingerprint of `function`, called with `values`, counts."""
+    closures, places, _ = _start_of(_where(function), _types_of(values))
+    return closures.covered(places)
+
+
 def notice_edits() -> None:
     """Make this process read its sources again where a file has changed since it asked."""
     # A list: a step may report progress from another thread than the one that runs its shards.
-    if any(not sources.is_current() for sources in list(_every_sources.values())):
-        _every_sources.clear()
+    if any(not closures.sources.is_current() for closures in list(_every_closures.values())):
+        _save_summaries()
+        _every_closures.clear()
         _closure_of.cache_clear()
 
 
 def source_of(function: Any, *values: object) -> dict[str, str]:
     """Return the readable source of every definition in the closure, for people to compare."""
     types = _types_of(values)
-    sources, places, _ = _start_of(_where(function), types)
-    return sources.texts(places)
+    closures, places, _ = _start_of(_where(function), types)
+    return closures.texts(places)
 
 
 def _types_of(values: tuple[object, ...]) -> frozenset[tuple[type, Aspect]]:
@@ -69,7 +77,7 @@ def _add_types(value: Any, found: set[tuple[type, Aspect]]) -> None:
     inner: Iterable[Any] = ()
     match form_of(owner):
         case Form.REFERENCE if value.result_type is not None:
-            found.add((value.result_type, Aspect.INTERFACE))
+            found.add((value.result_type, Aspect.FULL))
         case Form.ENUM:
             found.add((owner, Aspect.FULL))
         case Form.MODEL | Form.DATACLASS as form:
@@ -99,21 +107,20 @@ def _where(function: Any) -> tuple[Path, str, str]:
 
 @cache
 def _closure_of(where: tuple[Path, str, str], types: frozenset[tuple[type, Aspect]]) -> Closure:
-    sources, places, unseen = _start_of(where, types)
+    closures, places, unseen = _start_of(where, types)
     with collection_paused():
-        closure = sources.closure(places)
+        closure = closures.closure(places)
     return closure._replace(opaque=tuple(sorted({*closure.opaque, *unseen})))
 
 
 def _start_of(
     where: tuple[Path, str, str], types: frozenset[tuple[type, Aspect]]
-) -> tuple[Sources, list[Place], list[str]]:
+) -> tuple[Closures, list[Place], list[str]]:
     """Return where a closure begins, and which classes have no source to begin at."""
     file, module, name = where
-    root, package = _root_of(file, module), module.partition(".")[0]
-    if (root, package) not in _every_sources:
-        _every_sources[root, package] = Sources((root, PROJECT_ROOT), FIRST_PARTY | {package} - {ENGINE})
-    sources = _every_sources[root, package]
+    package = module.partition(".")[0]
+    closures = _closures_of(_root_of(file, module), package)
+    sources = closures.sources
     sources.add_file(module, file)
     # The engine's own kind (`adopt`) computes nothing: no edit of the engine is a reason to adopt data again.
     places = [] if package == ENGINE else [Place(module, name.partition(".")[0], Aspect.VALUE)]
@@ -127,11 +134,24 @@ def _start_of(
         else:
             # `Outer.Inner` is part of Outer, and the generic `Box[int]` is Box.
             places.append(Place(home, item.__qualname__.partition("[")[0].partition(".")[0], aspect))
-    return sources, places, unseen
+    return closures, places, unseen
 
 
-_every_sources: dict[tuple[Path, str], Sources] = {}
-"""The sources by root and package of a function, so that each file is read once."""
+def _closures_of(root: Path, package: str) -> Closures:
+    roots = root, PROJECT_ROOT, *searched_folders()
+    if (roots, package) not in _every_closures:
+        _every_closures[roots, package] = Closures(Sources(roots, FIRST_PARTY | {package} - {ENGINE}))
+    return _every_closures[roots, package]
+
+
+_every_closures: dict[tuple[tuple[Path, ...], str], Closures] = {}
+"""Closures by roots and package of a function, so that each file is read once."""
+
+
+@atexit.register
+def _save_summaries() -> None:
+    for closures in list(_every_closures.values()):
+        closures.sources.save()
 
 
 @cache

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from marin_dag.code.syntax import Target, bindings_of, imported, is_type_checking, parameters
+from marin_dag.code.syntax import Target, bindings_of, imported, is_overload, is_type_checking, parameters
 
 _SKIPPED_FIELDS = frozenset({"ctx", "type_comment", "type_ignores", "kind"})
 _WITH_NAMES = frozenset(
@@ -56,6 +56,21 @@ def readable(statements: Iterable[ast.stmt], imports: Mapping[str, Sequence[Targ
     used = {node.id for statement in kept for node in ast.walk(statement) if isinstance(node, ast.Name)}
     meant = [f"# {name} is {target}\n" for name in sorted(used & imports.keys()) for target in imports[name]]
     return "".join(meant) + "\n\n".join(map(ast.unparse, kept))
+
+
+def documentation_of(statements: Iterable[ast.stmt]) -> list[str]:
+    """Return the docstrings of some statements, of the fields of a class included."""
+    found = []
+    for statement in statements:
+        for node in ast.walk(statement):
+            for item in getattr(node, "body", ()) if isinstance(node, ast.stmt) else ():
+                if (
+                    isinstance(item, ast.Expr)
+                    and isinstance(item.value, ast.Constant)
+                    and type(item.value.value) is str
+                ):
+                    found.append(item.value.value)
+    return found
 
 
 def _without_docstrings(node: NodeT) -> NodeT:
@@ -240,19 +255,12 @@ def _kept(items: Iterable[object]) -> Iterator[object]:
         match item:
             case ast.Expr(value=ast.Constant()) | ast.Import() | ast.ImportFrom() | ast.Pass():
                 continue
-            case ast.FunctionDef() | ast.AsyncFunctionDef() if any(map(_is_overload, item.decorator_list)):
+            case ast.stmt() if is_overload(item):
                 continue
             case ast.If() if is_type_checking(item.test):
                 yield from _kept(item.orelse)
             case _:
                 yield item
-
-
-def _is_overload(decorator: ast.expr) -> bool:
-    match decorator:
-        case ast.Name(id="overload") | ast.Attribute(value=ast.Name(id="typing"), attr="overload"):
-            return True
-    return False
 
 
 def _merged(values: Sequence[ast.expr]) -> Iterator[ast.expr]:

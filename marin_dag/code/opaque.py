@@ -7,7 +7,6 @@ OPAQUE_CALLS = frozenset(
         "importlib.util.spec_from_file_location",
         "importlib.metadata.entry_points",
         "inspect.getcomments",
-        "inspect.getdoc",
         "inspect.getsource",
         "inspect.getsourcelines",
         "pkgutil.iter_modules",
@@ -18,17 +17,11 @@ OPAQUE_CALLS = frozenset(
     }
 )
 _OPAQUE_NAMES = frozenset({"eval", "exec", "__import__", "globals"})
-_DOCSTRING = "a docstring, which is no code"
 _OPAQUE_VALUES = {
-    "__doc__": _DOCSTRING,
-    "__file__": "files beside the code",
-    "importlib.resources": "files beside the code",
-    "pkgutil.get_data": "files beside the code",
     "pydantic.ImportString": "an object by name",
     "sys.modules": "modules by name",
 }
 OPAQUE_ATTRIBUTES = {
-    "__doc__": _DOCSTRING,
     "__subclasses__": "classes that may be defined anywhere",
 }
 

@@ -6,11 +6,25 @@ import enum
 import hashlib
 from typing import NamedTuple
 
-from marin_dag.code.normal_form import dump, readable
+from marin_dag.code.normal_form import documentation_of, dump, readable
 from marin_dag.code.opaque import OPAQUE_ATTRIBUTES, OPAQUE_CALLS, is_opaque_builtin, opaque_in
-from marin_dag.code.syntax import Module, Target, absolute, bindings_of, children, imported, loaded_by, parameters
+from marin_dag.code.reads import Reads, reads_of
+from marin_dag.code.syntax import (
+    Module,
+    Target,
+    absolute,
+    bindings_of,
+    children,
+    dotted,
+    imported,
+    loaded_by,
+    parameters,
+    replaced,
+    without_config_type,
+)
 
 _ENGINE = "marin_dag"
+_MARKERS = (".Runtime", ".StopAt", ".Added")
 
 _LITERAL = frozenset({"typing.Literal", "typing_extensions.Literal"})
 _ANNOTATED = frozenset({"typing.Annotated", "typing_extensions.Annotated"})
@@ -27,15 +41,15 @@ _FOLLOWED = frozenset(
 
 
 class Aspect(enum.IntEnum):
-    """How much of a class counts where it is reached."""
+    """How much of a definition counts where it is reached."""
 
-    VALUE = 0
-    """A config holds an instance: fields are in the config's document, and methods are code. In a step function nothing
-    follows from the annotation of its config, which is known by value."""
-    INTERFACE = 1
-    """An annotation names the class: methods are code, here and in the classes of its fields."""
+    TYPE = 0
+    """The annotation of a field whose value is known: functions in `Annotated` count, and no class."""
+    VALUE = 1
+    """A config holds an instance: the class counts whole, and nothing follows from the types of its fields. In a step
+    function nothing follows from the annotation of its config."""
     FULL = 2
-    """Code names the class: fields, defaults and types count as well."""
+    """Code or an annotation names the definition."""
 
 
 class Reference(NamedTuple):
@@ -46,13 +60,20 @@ class Reference(NamedTuple):
     aspect: Aspect
 
 
+Alias = tuple[Target, tuple[str, ...]]
+"""What a name stands for: a target, and the attributes behind it."""
+
+
 class Scanned(NamedTuple):
     """A definition: its own hash, and what it reaches."""
 
     digest: str
+    documentation: str
+    """Hash of its docstrings; "" where it has none."""
     references: tuple[Reference, ...]
     loads: tuple[str, ...]
     """Modules that its own imports execute."""
+    reads: Reads
     opaque: tuple[str, ...]
 
 
@@ -70,12 +91,27 @@ def scan(module: Module, name: str, statements: list[ast.stmt], aspect: Aspect) 
         defined=module.definitions,
         star_imports=module.star_imports,
     )
+    if module.keeps_annotations_as_text and any(map(_has_annotation, prepared)):
+        body += "annotations as text"
     return Scanned(
         hashlib.sha256(body.encode("ascii")).hexdigest(),
+        _hash_of_texts(documentation_of(prepared)),
         tuple(dict.fromkeys(scanner.references)),
         tuple(dict.fromkeys(scanner.loads)),
+        reads_of(prepared, scanner.dotted_meanings),
         tuple(f"{module.name}.{name}: {what}" for what in scanner.opaque),
     )
+
+
+def _has_annotation(statement: ast.stmt) -> bool:
+    return any(
+        isinstance(node, ast.AnnAssign) or getattr(node, "annotation", None) or getattr(node, "returns", None)
+        for node in ast.walk(statement)
+    )
+
+
+def _hash_of_texts(texts: list[str]) -> str:
+    return hashlib.sha256(ascii(texts).encode()).hexdigest() if texts else ""
 
 
 def source_text(module: Module, statements: list[ast.stmt], aspect: Aspect) -> str:
@@ -84,13 +120,13 @@ def source_text(module: Module, statements: list[ast.stmt], aspect: Aspect) -> s
     return readable([scanner.prepared(statement) for statement in statements], module.imports)
 
 
-def alias_of(module: Module, name: str) -> list[tuple[Target, tuple[str, ...]]] | None:
+def alias_of(module: Module, name: str) -> list[Alias] | None:
     """Return what `name` stands for where the module has only `name = other.thing`; else None."""
-    found: list[tuple[Target, tuple[str, ...]]] = []
+    found: list[Alias] = []
     for statement in module.definitions.get(name, ()):
         match statement:
             case ast.Assign(targets=[ast.Name()], value=ast.Name() | ast.Attribute() as value):
-                base, chain = _dotted(value)
+                base, chain = dotted(value)
                 if base is None:
                     return None
                 found.extend((target, chain) for target in _Scanner(module, Aspect.FULL).targets(base))
@@ -99,26 +135,10 @@ def alias_of(module: Module, name: str) -> list[tuple[Target, tuple[str, ...]]] 
     return found or None
 
 
-def decorated_by(module: Module, statement: ast.stmt) -> list[tuple[Target, tuple[str, ...]]]:
-    """Return what decorates a definition, without the engine's own decorators."""
-    found: list[tuple[Target, tuple[str, ...]]] = []
-    for decorator in getattr(statement, "decorator_list", ()):
-        found.extend(named(module, decorator.func if isinstance(decorator, ast.Call) else decorator))
-    return [(target, chain) for target, chain in found if target.module.partition(".")[0] != _ENGINE]
-
-
-def named(module: Module, expression: ast.expr) -> list[tuple[Target, tuple[str, ...]]]:
+def named(module: Module, expression: ast.expr) -> list[Alias]:
     """Return what a dotted name at the top level of a module may mean; [] for another expression or a builtin."""
-    base, chain = _dotted(expression)
+    base, chain = dotted(expression)
     return [] if base is None else [(target, chain) for target in _Scanner(module, Aspect.FULL).targets(base)]
-
-
-def _dotted(expression: ast.expr) -> tuple[str | None, tuple[str, ...]]:
-    chain: list[str] = []
-    while isinstance(expression, ast.Attribute):
-        chain.append(expression.attr)
-        expression = expression.value
-    return (expression.id if isinstance(expression, ast.Name) else None), tuple(reversed(chain))
 
 
 class _Scanner:
@@ -134,40 +154,41 @@ class _Scanner:
         """Return the statement without what is the engine's or data: its `@step`, the fields of a value's class."""
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
             kept = [item for item in statement.decorator_list if not self._is_engine(item)]
-            return _with(statement, decorator_list=kept)
-        if isinstance(statement, ast.ClassDef) and self.aspect is not Aspect.FULL:
-            return _with(statement, body=[item for item in statement.body if not _is_field(item)])
+            return replaced(statement, decorator_list=kept)
+        if isinstance(statement, ast.ClassDef):
+            return replaced(statement, body=[item for item in statement.body if not self._is_execution(item)])
         return statement
 
+    def _is_execution(self, item: ast.stmt) -> bool:
+        """Return whether a field is declared not to count, or not to count at the value that it had before."""
+        if not isinstance(item, ast.AnnAssign):
+            return False
+        markers = [node for node in ast.walk(item.annotation) if isinstance(node, ast.Name | ast.Attribute)]
+        meant = [name for node in markers for name in self._full_names(*dotted(node))]
+        return any(name.startswith(f"{_ENGINE}.") and name.endswith(_MARKERS) for name in meant)
+
     def _is_engine(self, decorator: ast.expr) -> bool:
-        base, _ = _dotted(decorator.func if isinstance(decorator, ast.Call) else decorator)
+        base, _ = dotted(decorator.func if isinstance(decorator, ast.Call) else decorator)
         return any(target.module.partition(".")[0] == _ENGINE for target in self.module.imports.get(base or "", ()))
 
     def statement(self, statement: ast.stmt) -> None:
         """Follow one top-level statement, as far as the aspect asks."""
         if isinstance(statement, ast.ClassDef):
             self._class(statement, self.aspect)
-            if self.aspect is Aspect.INTERFACE:
-                self._fields_of(statement)
         elif isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
             # `Schedule = Constant | Linear` reached by an annotation passes on that it was only an annotation.
-            self._visit(statement.value, self.aspect)
+            (self._annotation if self.aspect is Aspect.TYPE else self._visit)(statement.value, self.aspect)
             self._visit_rest(statement)
         elif isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) and self.aspect is Aspect.VALUE:
-            self._visit(_without_config_type(statement), Aspect.FULL)
+            self._visit(without_config_type(statement), Aspect.FULL)
         else:
             self._visit(statement, Aspect.FULL)
-
-    def _fields_of(self, statement: ast.ClassDef) -> None:
-        (original,) = [item for item in self.module.definitions[statement.name] if isinstance(item, ast.ClassDef)][-1:]
-        for item in original.body:
-            if isinstance(item, ast.AnnAssign) and not ast.unparse(item.annotation).startswith("Runtime["):
-                self._annotation(item.annotation)
 
     def _visit_rest(self, statement: ast.Assign | ast.AnnAssign) -> None:
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         for target in targets:
-            self._visit(target, Aspect.FULL)
+            if not isinstance(target, ast.Name):
+                self._visit(target, Aspect.FULL)
         if isinstance(statement, ast.AnnAssign):
             self._annotation(statement.annotation)
 
@@ -194,7 +215,7 @@ class _Scanner:
             case ast.AnnAssign():
                 self._visit(node.target, Aspect.FULL)
                 # The annotation of a local variable is never evaluated.
-                self._annotation(node.annotation, Aspect.INTERFACE if self.scopes else aspect)
+                self._annotation(node.annotation, aspect)
                 self._visit(node.value, Aspect.FULL)
             case ast.Attribute() | ast.Name():
                 self._chain(node, aspect)
@@ -206,7 +227,7 @@ class _Scanner:
         for child in children(node):
             self._visit(child, aspect)
 
-    def _annotation(self, node: ast.expr | None, aspect: Aspect = Aspect.INTERFACE) -> None:
+    def _annotation(self, node: ast.expr | None, aspect: Aspect = Aspect.FULL) -> None:
         """Follow a type, whose quoted parts a model or `get_type_hints` evaluates like the others.
 
         The strings of `Literal` are values, and those behind the type in `Annotated` are texts: no code, whatever they
@@ -220,7 +241,7 @@ class _Scanner:
                         self._annotation(quoted, aspect)
             case ast.Subscript(value=generic, slice=inner):
                 self._annotation(generic, aspect)
-                base, chain = _dotted(generic)
+                base, chain = dotted(generic)
                 names = [] if base is None else self._full_names(base, chain)
                 if any(name in _LITERAL for name in names):
                     return
@@ -228,7 +249,7 @@ class _Scanner:
                 first_alone = any(name in _ANNOTATED for name in names)
                 for index, item in enumerate(items):
                     if index and first_alone:
-                        self._visit(item, aspect)
+                        self._visit(item, Aspect.FULL)
                     else:
                         self._annotation(item, aspect)
             case ast.Tuple(elts=items) | ast.List(elts=items) | ast.BoolOp(values=items):
@@ -272,7 +293,8 @@ class _Scanner:
                 self.loads.extend(loaded_by(statement, self.module.package))
                 for _, target in imported(statement, self.module.package):
                     self.references.append(Reference(target, (), Aspect.FULL))
-            self._visit(statement, Aspect.FULL)
+            is_known = aspect is Aspect.VALUE and isinstance(statement, ast.AnnAssign)
+            self._visit(statement, Aspect.TYPE if is_known else Aspect.FULL)
 
     def _in_scope(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
         bound = bindings_of(node)
@@ -303,7 +325,7 @@ class _Scanner:
         self.scopes.pop()
 
     def _chain(self, node: ast.Attribute | ast.Name, aspect: Aspect) -> None:
-        base, chain = _dotted(node)
+        base, chain = dotted(node)
         if base is None:
             inner: ast.expr = node
             while isinstance(inner, ast.Attribute):
@@ -324,30 +346,30 @@ class _Scanner:
         for scope in reversed(self.scopes):
             if name in scope:
                 return scope[name]
-        if name in self.module.definitions:
-            return [Target(self.module.name, name), *self.module.imports.get(name, [])]
-        if name in self.module.imports:
-            return self.module.imports[name]
-        return [Target(module, name, is_certain=False) for module in self.module.star_imports]
+        return self.module.targets(name)
+
+    def dotted_meanings(self, name: str) -> list[str]:
+        """Return what the module imports under a name."""
+        return [str(target).replace(":", ".") for target in self.module.imports.get(name, ())]
 
     def _is_module(self, base: str | None, chain: tuple[str, ...]) -> bool:
         targets = [] if base is None or chain else self.targets(base)
         return any(target.attribute is None for target in targets)
 
-    def _full_names(self, base: str, chain: tuple[str, ...]) -> list[str]:
+    def _full_names(self, base: str | None, chain: tuple[str, ...]) -> list[str]:
         """Return the dotted names with imports resolved; a builtin stays as it is, a local variable has none."""
-        if any(base in scope and not scope[base] for scope in self.scopes):
+        if base is None or any(base in scope and not scope[base] for scope in self.scopes):
             return []
         certain = [target for target in self.targets(base) if target.is_certain]
         roots = [str(target).replace(":", ".") for target in certain] or [base]
         return [".".join([root, *chain]) for root in roots]
 
     def _note_opaque_call(self, call: ast.Call) -> None:
-        base, chain = _dotted(call.func)
+        base, chain = dotted(call.func)
         names = [] if base is None else self._full_names(base, chain)
         if any(name in OPAQUE_CALLS for name in names):
             self.opaque.append(ast.unparse(call))
-        if names == ["vars"] and any(self._is_module(*_dotted(argument)) for argument in call.args):
+        if names == ["vars"] and any(self._is_module(*dotted(argument)) for argument in call.args):
             self.opaque.append(f"{ast.unparse(call)}: names of a module by value")
         if "importlib.import_module" in names:
             name = self._imported_by(call)
@@ -369,26 +391,3 @@ class _Scanner:
                 stripped = name.lstrip(".")
                 return absolute(stripped, len(name) - len(stripped), self.module.package)
         return None
-
-
-def _without_config_type(function: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.stmt:
-    """Return a step function without the annotation of its first parameter: the config is known by value."""
-    arguments = ast.arguments(**vars(function.args))
-    where = "posonlyargs" if arguments.posonlyargs else "args"
-    first, *others = getattr(arguments, where)
-    setattr(arguments, where, [ast.copy_location(ast.arg(first.arg), first), *others])
-    return _with(function, args=arguments)
-
-
-def _is_field(item: ast.stmt) -> bool:
-    """Return whether a statement of a class body declares data. A `ClassVar` or private attribute is in no document."""
-    if not (isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)):
-        return False
-    return not item.target.id.startswith("_") and "ClassVar" not in ast.unparse(item.annotation)
-
-
-def _with(node: ast.stmt, **fields: object) -> ast.stmt:
-    copy = type(node)(**{name: getattr(node, name) for name in node._fields if hasattr(node, name)})
-    for name, value in fields.items():
-        setattr(copy, name, value)
-    return ast.copy_location(copy, node)

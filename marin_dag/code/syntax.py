@@ -29,21 +29,36 @@ class Module:
     """Statements that bind a top-level name, in order: a function, a class, assignments, or a whole `try`."""
     imports: dict[str, list[Target]] = dataclasses.field(default_factory=dict)
     star_imports: list[str] = dataclasses.field(default_factory=list)
-    effects: list[ast.stmt] = dataclasses.field(default_factory=list)
-    """Top-level statements that bind nothing and act when the module is imported."""
     loads: list[str] = dataclasses.field(default_factory=list)
     """Modules that this one imports, and attributes of modules that may be modules."""
+    executed: list[ast.stmt] = dataclasses.field(default_factory=list)
+    """What an import executes, in order."""
+    documentation: str = ""
+    keeps_annotations_as_text: bool = False
+    """Whether the module has `from __future__ import annotations`."""
+    plain: frozenset[str] | None = None
+    """Names that stand for objects of Python's own; None until they are asked for."""
 
     @property
     def package(self) -> str:
         """The package that a relative import counts from."""
         return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
 
+    def targets(self, name: str) -> list[Target]:
+        """Return what a name may mean at the top level."""
+        if name in self.definitions:
+            return [Target(self.name, name), *self.imports.get(name, [])]
+        if name in self.imports:
+            return self.imports[name]
+        return [Target(module, name, is_certain=False) for module in self.star_imports]
 
-def parse_module(name: str, path: Path) -> Module:
-    """Return `path` parsed as module `name`."""
+
+def parse_module(name: str, path: Path, source: bytes) -> Module:
+    """Return `source`, the content of `path`, parsed as module `name`."""
     module = Module(name, path)
-    for statement in ast.parse(path.read_bytes(), filename=str(path)).body:
+    parsed = ast.parse(source, filename=str(path))
+    module.documentation = ast.get_docstring(parsed, clean=False) or ""
+    for statement in parsed.body:
         _add(module, statement)
     return module
 
@@ -52,11 +67,14 @@ def _add(module: Module, statement: ast.stmt) -> None:
     match statement:
         case ast.Import() | ast.ImportFrom():
             _add_import(module, statement)
+            module.executed.append(statement)
+            if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
+                module.keeps_annotations_as_text |= any(each.name == "annotations" for each in statement.names)
         case ast.If() if is_type_checking(statement.test):
-            loaded = len(module.loads)
+            loaded, executed = len(module.loads), len(module.executed)
             for inner in statement.body:  # known to annotations, and never executed
                 _add(module, inner)
-            del module.loads[loaded:]
+            del module.loads[loaded:], module.executed[executed:]
             for inner in statement.orelse:
                 _add(module, inner)
         case ast.If() if _is_main_guard(statement.test):
@@ -65,6 +83,7 @@ def _add(module: Module, statement: ast.stmt) -> None:
         case ast.Expr(value=ast.Constant(value=str())) | ast.Pass():
             return
         case _:
+            module.executed.append(statement)
             # A compound statement defines, as a whole, every name that it binds.
             bound = bindings([statement])
             names = set(bound.names)
@@ -72,8 +91,6 @@ def _add(module: Module, statement: ast.stmt) -> None:
                 module.definitions.setdefault(name, []).append(statement)
             for inner in bound.imports:  # `try: from fast import f; except ImportError: from slow import f` means both
                 _add_import(module, inner)
-            if not names or not isinstance(statement, _SIMPLE_DEFINITIONS):
-                module.effects.append(statement)
 
 
 def _add_import(module: Module, statement: ast.Import | ast.ImportFrom) -> None:
@@ -85,14 +102,20 @@ def _add_import(module: Module, statement: ast.Import | ast.ImportFrom) -> None:
             module.imports.setdefault(name, []).append(target)
 
 
-_SIMPLE_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign, ast.AugAssign)
-
-
 def is_type_checking(test: ast.expr) -> bool:
     """Return whether a condition is false whenever the program runs."""
     match test:
         case ast.Name(id="TYPE_CHECKING") | ast.Attribute(value=ast.Name(id="typing"), attr="TYPE_CHECKING"):
             return True
+    return False
+
+
+def is_overload(statement: ast.stmt) -> bool:
+    """Return whether a function is an `@overload`, which only type checkers read."""
+    for decorator in getattr(statement, "decorator_list", ()):
+        match decorator:
+            case ast.Name(id="overload") | ast.Attribute(value=ast.Name(id="typing"), attr="overload"):
+                return True
     return False
 
 
@@ -219,3 +242,38 @@ def parameters(arguments: ast.arguments) -> list[str]:
     """Return the names of the parameters of a function."""
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
     return [argument.arg for argument in every if argument is not None]
+
+
+def dotted(expression: ast.expr) -> tuple[str | None, tuple[str, ...]]:
+    """Return base and attributes of a dotted name; the base is None for another expression."""
+    chain: list[str] = []
+    while isinstance(expression, ast.Attribute):
+        chain.append(expression.attr)
+        expression = expression.value
+    return (expression.id if isinstance(expression, ast.Name) else None), tuple(reversed(chain))
+
+
+def without_config_type(function: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.stmt:
+    """Return a step function without the annotation of its first parameter: the config is known by value."""
+    arguments = ast.arguments(**vars(function.args))
+    where = "posonlyargs" if arguments.posonlyargs else "args"
+    positional = getattr(arguments, where)
+    setattr(
+        arguments, where, [*(ast.copy_location(ast.arg(each.arg), each) for each in positional[:1]), *positional[1:]]
+    )
+    return replaced(function, args=arguments)
+
+
+def replaced(node: ast.stmt, **fields: object) -> ast.stmt:
+    """Return a copy of a statement with other fields."""
+    copy = type(node)(**{name: getattr(node, name) for name in node._fields if hasattr(node, name)})
+    for name, value in fields.items():
+        setattr(copy, name, value)
+    return ast.copy_location(copy, node)
+
+
+def annotations_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.expr]:
+    """Return the annotations that defining a function evaluates."""
+    every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
+    annotations = [each.annotation for each in every if each is not None]
+    return [each for each in (*annotations, node.returns) if each is not None]

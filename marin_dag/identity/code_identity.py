@@ -9,8 +9,8 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from marin_dag.code.audit import CodeChangedError
-from marin_dag.code.closure import CodeError
 from marin_dag.code.fingerprint import closure_of
+from marin_dag.code.sources import CodeError
 
 Policy = Literal["tracked", "versioned"]
 

@@ -25,7 +25,7 @@ def test_an_edit_gets_its_verdict_and_its_reason(case: Case, tmp_path: Path) -> 
 
 
 def test_the_corpus_is_there() -> None:
-    assert len(CASES) >= 50
+    assert len(CASES) >= 300
     assert len({case.sentence for case in CASES}) == len(CASES)
 
 
@@ -43,6 +43,9 @@ def test_no_edit_that_changes_the_result_goes_unseen(case: Case, tmp_path: Path)
     for number, files in enumerate(tried):
         try:
             after = look(files, tmp_path / f"mutant{number}")
+        except (FileNotFoundError, ModuleNotFoundError):  # it names no file or module any more
+            num_run += 1
+            continue
         except Exception:  # many mutants do not run, and then nothing is committed
             continue
         num_run += 1

@@ -5,8 +5,9 @@ from textwrap import dedent
 
 import pytest
 
-from marin_dag.code.closure import CodeError, Place, Sources
+from marin_dag.code.closure import Closures
 from marin_dag.code.references import Aspect
+from marin_dag.code.sources import CodeError, Place, Sources
 from marin_dag.identity.code_identity import package_version
 from tests.catalogue import expect_error
 
@@ -93,8 +94,8 @@ class Project:
         self.write(name, source.replace(old, new))
 
     def closure(self) -> tuple[str, dict[str, str], tuple[str, ...]]:
-        sources = Sources((self.root,), frozenset({"steps", "runtime"}))
-        return sources.closure([Place("steps.tokenize", "tokenize", Aspect.VALUE)])
+        closures = Closures(Sources((self.root,), frozenset({"steps", "runtime"})))
+        return closures.closure([Place("steps.tokenize", "tokenize", Aspect.VALUE)])
 
 
 @pytest.fixture
@@ -118,6 +119,17 @@ def test_the_closure_holds_what_the_function_reaches_and_nothing_else(project: P
         "runtime.deeper.depth",
     }
     assert opaque == ()
+
+
+def test_covered_are_the_modules_that_the_function_loads(project: Project) -> None:
+    project.write("runtime/never_imported.py", "")
+    closures = Closures(Sources((project.root,), frozenset({"steps", "runtime"})))
+    modules, files, _ = closures.covered([Place("steps.tokenize", "tokenize", Aspect.VALUE)])
+    assert modules == {
+        *("steps", "steps.tokenize", "runtime", "runtime.text", "runtime.text.normal"),
+        *("runtime.late", "runtime.deeper"),
+    }
+    assert files == {project.root / name for name in MODULES}
 
 
 NORMAL = "runtime/text/normal.py"
@@ -211,7 +223,6 @@ def test_a_main_guard_does_not_count(project: Project) -> None:
         ("import inspect\n    return inspect.getsource(x)", "inspect.getsource(x)"),
         ("import pkgutil\n    return pkgutil.resolve_name(name)(x)", "pkgutil.resolve_name(name)"),
         ("from pydantic import ImportString, TypeAdapter\n    return TypeAdapter(ImportString)", "an object by name"),
-        ("return depth.__doc__", "depth.__doc__: a docstring, which is no code"),
         ("import runtime.text as all\n    return all.__dict__[name](x)", "all.__dict__: names of a module by value"),
         ("import runtime.text as all\n    return vars(all)[name](x)", "vars(all): names of a module by value"),
         ("from runtime import gone\n    return gone.f(x)", "runtime.gone: not found in the source"),
@@ -253,27 +264,27 @@ def test_a_star_import_is_searched(project: Project) -> None:
     assert "runtime.deeper.depth" in project.closure()[1]
 
 
-def test_a_class_whose_instance_a_config_holds_counts_by_its_methods(tmp_path: Path) -> None:
+def test_a_class_whose_instance_a_config_holds_counts_whole(tmp_path: Path) -> None:
     schedule = "class Linear:\n    peak: float = 1.0\n\n    def __call__(self, step):\n        return {}\n"
 
     def fingerprint(source: str) -> str:
         (tmp_path / "runtime").mkdir(exist_ok=True)
         (tmp_path / "runtime/schedule.py").write_text(source)
-        sources = Sources((tmp_path,), frozenset({"runtime"}))
-        return sources.closure([Place("runtime.schedule", "Linear", Aspect.VALUE)])[0]
+        closures = Closures(Sources((tmp_path,), frozenset({"runtime"})))
+        return closures.closure([Place("runtime.schedule", "Linear", Aspect.VALUE)])[0]
 
     before = fingerprint(schedule.format("step"))
-    assert fingerprint(schedule.format("step").replace("1.0", "2.0")) == before
+    assert fingerprint(schedule.format("step").replace("1.0", "2.0")) != before
     assert fingerprint(schedule.format("step + 1")) != before
 
 
 @pytest.mark.parametrize("constant", ["LIMIT: ClassVar[int] = 3", "_limit: int = 3"])
-def test_a_constant_of_a_class_counts_though_its_fields_do_not(project: Project, constant: str) -> None:
+def test_a_constant_of_a_class_counts(project: Project, constant: str) -> None:
     def fingerprint(line: str) -> str:
         source = f"class Linear:\n    peak: float = 1.0\n    {line}\n\n    def at(self):\n        return self.peak\n"
         project.write("runtime/schedule.py", source)
-        sources = Sources((project.root,), frozenset({"runtime"}))
-        return sources.closure([Place("runtime.schedule", "Linear", Aspect.VALUE)])[0]
+        closures = Closures(Sources((project.root,), frozenset({"runtime"})))
+        return closures.closure([Place("runtime.schedule", "Linear", Aspect.VALUE)])[0]
 
     assert fingerprint(constant) != fingerprint(constant.replace("3", "4"))
 

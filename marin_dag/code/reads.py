@@ -1,0 +1,116 @@
+"""Reads: what a definition looks up besides names: docstrings, files beside the code, modules by name, variables."""
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+_DOCUMENTATION = frozenset(
+    {
+        *("__doc__", "getdoc", "help", "json_schema", "model_json_schema", "models_json_schema", "schema_json"),
+        *("render_doc", "GenerateJsonSchema", "cleandoc"),
+    }
+)
+"""Names by which a docstring is read, or becomes part of a schema."""
+_FILES = frozenset(
+    {
+        *("__file__", "__loader__", "__path__", "__spec__", "co_filename", "find_spec", "get_data", "get_importer"),
+        *("getabsfile", "getfile", "getmodule", "getsourcefile", "run_path", "spec_from_file_location"),
+    }
+)
+"""Names by which a file beside the code is found."""
+_RUNNERS = frozenset(
+    {
+        *("runpy", "run_module", "run_path", "subprocess", "Popen", "check_call", "check_output", "execv", "execvp"),
+        *("spawnv", "system", "import_module", "__import__", "resolve_name", "find_spec", "create_subprocess_exec"),
+        *("ImportString", "spec_from_file_location"),
+    }
+)
+"""Names by which a module or file is run that a text names."""
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_][\w.]*)?")
+_PATH = re.compile(r"[\w][\w ./\\-]*")
+MAX_TEXT_LENGTH = 200
+
+
+class Reads(NamedTuple):
+    """What a definition looks up."""
+
+    documentation: bool = False
+    """Whether it may read docstrings."""
+    files: bool = False
+    """Whether it may find files by where the code lies."""
+    paths: tuple[str, ...] = ()
+    """Texts that may be names of files beside the code."""
+    modules: tuple[str, ...] = ()
+    """Texts that may be names of modules."""
+    environment: tuple[str, ...] = ()
+    """Names of environment variables."""
+
+
+NOTHING = Reads()
+
+
+def reads_of(statements: Iterable[ast.stmt], meaning: Callable[[str], Iterable[str]]) -> Reads:
+    """Return what some statements look up.
+
+    Args:
+        statements: the statements.
+        meaning: returns the dotted names that a name may have been imported from.
+    """
+    names: set[str] = set()
+    texts: dict[str, None] = {}
+    environment: dict[str, None] = {}
+    for statement in statements:
+        for node in ast.walk(statement):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="schema"), args=[], keywords=[]):
+                    names.add("json_schema")
+                case ast.Attribute(value=ast.Name(id="importlib"), attr="resources"):
+                    names.add("__file__")
+                case ast.Attribute(attr=attribute):
+                    names.add(attribute)
+                case ast.Name(id=name):
+                    names.update(_imported_names([name, *meaning(name)]))
+                case ast.alias(name=name):
+                    names.update(_imported_names([name]))
+                case ast.ImportFrom(module=str(name)):
+                    names.update(_imported_names(f"{name}.{each.name}" for each in node.names))
+                case ast.Constant(value=str(text)) if len(text) <= MAX_TEXT_LENGTH:
+                    texts[text] = None
+                case ast.Constant(value=bytes(raw)) if len(raw) <= MAX_TEXT_LENGTH:
+                    texts[raw.decode("latin-1")] = None
+            environment.update(dict.fromkeys(_variables(node)))
+    names |= texts.keys() & (_DOCUMENTATION | _FILES)  # `getattr(module, "__file__")`
+    is_run = bool(names & _RUNNERS)
+    finds_files = bool(names & _FILES) or any(text.endswith(".py") for text in texts)
+    modules = [text for text in texts if _MODULE.fullmatch(text) and (is_run or "." in text)]
+    return Reads(
+        bool(names & _DOCUMENTATION),
+        bool(names & _FILES),
+        tuple(text for text in texts if finds_files and _PATH.fullmatch(text)),
+        tuple(modules),
+        tuple(environment),
+    )
+
+
+def _imported_names(dotted_names: Iterable[str]) -> Iterator[str]:
+    for dotted in dotted_names:
+        yield from dotted.split(".")
+        if dotted.startswith(("importlib.resources", "importlib_resources")):
+            yield "__file__"
+
+
+def _variables(node: ast.AST) -> Iterable[str]:
+    match node:
+        case (
+            ast.Subscript(value=ast.Attribute(attr="environ"), slice=ast.Constant(value=str(name)))
+            | ast.Subscript(value=ast.Name(id="environ"), slice=ast.Constant(value=str(name)))
+            | ast.Call(func=ast.Attribute(attr="getenv"), args=[ast.Constant(value=str(name)), *_])
+            | ast.Call(func=ast.Name(id="getenv"), args=[ast.Constant(value=str(name)), *_])
+            | ast.Call(
+                func=ast.Attribute(value=ast.Attribute(attr="environ"), attr="get" | "pop" | "setdefault"),
+                args=[ast.Constant(value=str(name)), *_],
+            )
+        ):
+            return (name,)
+    return ()
