@@ -31,6 +31,7 @@ class Input(Reference, Generic[ResultT_co]):
         subpath: str = "",
         is_growing: bool = False,
         computed_with: Mapping[str, str] | None = None,
+        record_key: str = "",
     ) -> None:
         self.name = name
         self.digest = digest
@@ -44,6 +45,9 @@ class Input(Reference, Generic[ResultT_co]):
         """Whether `path` and `result` are those of the first part, and the whole is not there yet."""
         self.computed_with: Mapping[str, str] = computed_with or {}
         """How the output was computed, as `StepContext.computed_with` recorded it. Never identity."""
+
+        self.record_key = record_key or self.key
+        """Key of the record of the output at `path`; for a growing input that of its first part."""
 
     @property
     def result_type(self) -> type | None:

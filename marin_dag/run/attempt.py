@@ -15,26 +15,27 @@ from marin_dag.graph.context import ALONE, Host, Parts, StepStopped
 from marin_dag.graph.inputs import Input
 from marin_dag.identity.code_identity import check_packages
 from marin_dag.identity.identity import check_config
-from marin_dag.ledger.damage import DamagedInputError, check_input_files
+from marin_dag.ledger.damage import check_input_files
 from marin_dag.ledger.epoch import Epoch
 from marin_dag.ledger.marks import marked_as_forced
 from marin_dag.ledger.output_warning import OutputWarning, output_warning
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.provenance import now
-from marin_dag.ledger.records import Failure, FileEntry, Record, Records, attempt_path, first_lines, make_manifest
+from marin_dag.ledger.records import FileEntry, Record, Records, attempt_path, first_lines, make_manifest
 from marin_dag.ledger.requests import PUBLISH, Request, Requests
 from marin_dag.ledger.work_code import write_work_code
 from marin_dag.run.attempt_log import AttemptLog, step_logger
+from marin_dag.run.failure import failure_of
 from marin_dag.run.forced import repair_first_output
+from marin_dag.run.input_files import InputFiles, input_output
 from marin_dag.run.parts import parts_of
 from marin_dag.run.request_polling import AttemptRequests
 from marin_dag.run.result_document import result_document
 from marin_dag.run.shards import ShardMap
 from marin_dag.run.task import Channel, FanOut, Meeting, Outcome, Task
 from marin_dag.store.prefix import open_store
-from marin_dag.store.redact import redact, remember_secrets, without_known_secrets
-from marin_dag.store.retry import is_transient
-from marin_dag.store.store import explain_os_error, limit_met
+from marin_dag.store.redact import remember_secrets, without_known_secrets
+from marin_dag.values.walk import references_in
 
 ItemT = TypeVar("ItemT")
 MappedT = TypeVar("MappedT")
@@ -58,6 +59,7 @@ class AttemptContext:
         self._fan_out = fan_out
         self._store = open_store(task.prefix)
         self._records = Records(self._store)
+        self.input_files = InputFiles(self._store)
         self._epoch = Epoch(self._store, task.digest, task.lease_epoch)
         self._started = now()
         self._shard_files: list[FileEntry] = []
@@ -116,6 +118,7 @@ class AttemptContext:
             function,
             list(items),
             self.log,
+            self.input_files.outputs,
         )
         results, files = shards.run(
             self._fan_out,
@@ -164,13 +167,14 @@ class AttemptContext:
         if self.host.index > 0:
             return
         self.check_code()
+        self.input_files.check()
         if not self._task.is_forced or self._records.find(f"{self.digest}@{milestone}") is not None:
             self._commit(milestone, f"{self._output}/{folder}", result, ())
             self._channel.published(f"{self.digest}@{milestone}")
 
     def milestones(self) -> dict[int, Input[Any]]:
         """See StepContext."""
-        return {
+        found = {
             milestone: Input(
                 milestone=milestone,
                 name=self.name,
@@ -182,10 +186,18 @@ class AttemptContext:
             for milestone, record in sorted(self._records.milestones(self.digest).items())
             if self._may_see(milestone)
         }
+        self.watch_inputs(found.values())
+        return found
 
     def parts(self, growing: Input[Any], *, after: int = 0) -> Parts:
         """See StepContext."""
-        return parts_of(growing, self._store, after=after)
+        found = parts_of(growing, self._store, after=after)
+        self.watch_inputs([*found.parts.values(), *([] if found.whole is None else [found.whole])])
+        return found
+
+    def watch_inputs(self, inputs: Iterable[Input[Any]]) -> None:
+        """Check the files of `inputs` when the function opens them."""
+        self.input_files.add(input_output(self._store, item) for item in inputs)
 
     def _may_see(self, milestone: int) -> bool:
         if self._task.is_forced:  # its own end is committed: with it there would be nothing to do
@@ -247,6 +259,11 @@ class AttemptContext:
         if self._kind.continues is not None and self._has_state():
             config = config.model_copy(update={self._kind.continues: None})
         check_input_files(self._records, config)
+
+    def watch_config(self) -> None:
+        """Check the files of the config's inputs when the function opens them."""
+        found = (item for _, item in references_in(self._task.config))
+        self.watch_inputs(item for item in found if isinstance(item, Input))
 
     def _has_state(self) -> bool:
         files = [entry.path.removeprefix(f"{self._work}/") for entry in self._store.list(self._work)]
@@ -356,7 +373,9 @@ def run_attempt(
                 context.check_inputs()
             if host.num_hosts == 1 and channel.stop_requested():  # while the task waited for its resources
                 return Outcome(task, "stopped")
-            result = task.kind.load().function(task.config, context)
+            with context.input_files.watching():
+                context.watch_config()
+                result = kind.function(task.config, context)
             context.check_code()
             if meeting is not None:
                 meeting.all_returned()
@@ -380,21 +399,3 @@ def run_attempt(
 def _is_from_ray(error: BaseException) -> bool:
     """Return whether Ray raised it: to cancel the task, or to end a worker that got SIGTERM."""
     return isinstance(error, KeyboardInterrupt) or hasattr(error, "ray_terminate_msg")
-
-
-def failure_of(task: Task, error: BaseException) -> Failure:
-    """Return `error` as the record of a failed attempt."""
-    explained, limit = None, limit_met(error)
-    if limit is not None:
-        explained = explain_os_error(limit, str(limit.filename or attempt_path(task.name, task.digest, task.attempt)))
-    return Failure(
-        key=task.key,
-        name=task.name,
-        attempt=task.attempt,
-        error_type=type(error).__qualname__,
-        error=first_lines(error) if explained is None else redact(explained),
-        log_path=f"{attempt_path(task.name, task.digest, task.attempt)}.log",
-        is_transient=is_transient(error),
-        finished=now(),
-        steps_to_force=error.steps_to_force if isinstance(error, DamagedInputError) else (),
-    )

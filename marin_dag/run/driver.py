@@ -19,8 +19,8 @@ from marin_dag.ledger.records import Failure, Record, Records, first_lines
 from marin_dag.ledger.requests import Requests
 from marin_dag.ledger.source_archive import SourceArchive
 from marin_dag.plan.wanted_milestones import WantedMilestones, earlier_milestones, still_wanted, wanted_milestones
-from marin_dag.run.attempt import failure_of
 from marin_dag.run.backend import Backend
+from marin_dag.run.failure import failure_of
 from marin_dag.run.failure_report import failure_report
 from marin_dag.run.frontier import Frontier
 from marin_dag.run.interrupts import signals_handled

@@ -26,6 +26,7 @@ from marin_dag.identity.canonical import canonical, sha256
 from marin_dag.ledger.checked_json import ChecksumError, checked_body, checked_json
 from marin_dag.ledger.records import FileEntry, make_manifest
 from marin_dag.ledger.work_files import key_and_epoch
+from marin_dag.run.input_files import InputFiles, InputOutput
 from marin_dag.run.task import FanOut
 from marin_dag.store.prefix import open_store
 from marin_dag.store.redact import refuse_secrets
@@ -51,6 +52,8 @@ class ShardCall:
     item: Any
     closure: Closure
     """The code as the attempt saw it; a worker may import a later version."""
+    inputs: tuple[InputOutput, ...]
+    """The outputs that the step reads."""
 
     def __call__(self) -> None:
         code, values = _called(self.function, self.item)
@@ -63,7 +66,9 @@ class ShardCall:
             store.delete(left.path)
         url = store.make_folder(self.folder)
         watch.check()
-        result = to_json(self.function(self.item, url), self.function)
+        with InputFiles(store).watching() as inputs:
+            inputs.add(self.inputs)
+            result = to_json(self.function(self.item, url), self.function)
         watch.check()
         shard = Shard(folder=self.folder, manifest=make_manifest(store, self.folder), result=result)
         store.write(self.record_path, checked_json(shard))
@@ -81,6 +86,8 @@ class ShardMap:
     function: Callable[[Any, str], Any]
     items: Sequence[Any]
     log: logging.Logger
+    inputs: tuple[InputOutput, ...] = ()
+    """The outputs that the step reads, whose files a shard checks when it opens them."""
 
     def __post_init__(self) -> None:
         self._closures = [closure_of(code, *values) for code, values in (_called(self.function, i) for i in self.items)]
@@ -144,6 +151,7 @@ class ShardMap:
             self.function,
             self.items[index],
             self._closures[index],
+            self.inputs,
         )
 
     def _take_over(self) -> dict[int, Shard]:

@@ -133,6 +133,7 @@ def bound_config(config: BaseModel, records: Mapping[Keys, Record], url: Callabl
             subpath=item.subpath,
             is_growing=record.key != item.key,
             computed_with=record.provenance.computed_with,
+            record_key=record.key,
         )
 
     return replace_references(config, bound)

@@ -127,6 +127,11 @@ class LocalStore(Store):
                 _flush_folders(*changed)
         return str(target)
 
+    def checksum(self, path: str) -> tuple[int, str]:
+        target = self._root / checked(path)
+        with _explained(target), target.open("rb") as file:
+            return _checksum(file)
+
     def settle(self, path: str) -> tuple[int, str]:
         target = self._root / checked(path)
         if target.is_symlink():
@@ -136,18 +141,15 @@ class LocalStore(Store):
             )
         if target.exists() and not target.is_file():  # opening a pipe would wait for a writer
             raise StoreError(f"{target}: a pipe, a socket or a device. An output must contain files only; remove it.")
-        checksum, size = google_crc32c.Checksum(), 0
         with _explained(target), target.open("rb") as file:
-            while block := file.read(CHECKSUM_BLOCK_IN_BYTES):
-                checksum.update(block)
-                size += len(block)
+            found = _checksum(file)
             os.fsync(file.fileno())
             # Flush the parent folders, which the step made: a power cut would forget them with their contents.
             folder = target.parent
             while folder.is_relative_to(self._root):
                 _flush_folders(folder)
                 folder = folder.parent
-        return size, checksum.digest().hex()
+        return found
 
     @contextlib.contextmanager
     def _temporary(self, path: str, blocks: Iterable[bytes]) -> Iterator[tuple[Path, Path, tuple[Path, ...]]]:
@@ -173,6 +175,14 @@ class LocalStore(Store):
                 yield temporary, target, changed
             finally:
                 temporary.unlink(missing_ok=True)
+
+
+def _checksum(file: IO[bytes]) -> tuple[int, str]:
+    checksum, size = google_crc32c.Checksum(), 0
+    while block := file.read(CHECKSUM_BLOCK_IN_BYTES):
+        checksum.update(block)
+        size += len(block)
+    return size, checksum.digest().hex()
 
 
 def _walk(folder: Path, entries: list[Entry], skip: int, beginning: str = "") -> None:

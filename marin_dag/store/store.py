@@ -162,6 +162,10 @@ class Store(ABC):
         """Copy `path` from `other` inside the cloud."""
         raise NotImplementedError(f"{self.prefix}: this store has no copy_from; see can_copy_from")
 
+    def checksum(self, path: str) -> tuple[int, str]:
+        """Return the size and CRC32C (eight hex digits) that the store has; from GCS without reading the object."""
+        return self.settle(path)
+
     @abstractmethod
     def settle(self, path: str) -> tuple[int, str]:
         """Make a file durable; return the size and CRC32C (eight hex digits) that the store has."""

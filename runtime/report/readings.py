@@ -27,7 +27,7 @@ def read_columns(path: str, columns: Sequence[str], *, optional: Sequence[str] =
         ReadingError: a column is missing.
     """
     with fsspec.open(path, "rb") as file:
-        parquet = pq.ParquetFile(file)
+        parquet = pq.ParquetFile(file, page_checksum_verification=True)
         there = parquet.schema_arrow.names
         missing = [name for name in columns if name not in there]
         if missing:
@@ -36,7 +36,9 @@ def read_columns(path: str, columns: Sequence[str], *, optional: Sequence[str] =
                 "Train the phase again."
             )
         if "source" in there:
-            parquet = pq.ParquetFile(file, metadata=parquet.metadata, read_dictionary=["source"])
+            parquet = pq.ParquetFile(
+                file, metadata=parquet.metadata, read_dictionary=["source"], page_checksum_verification=True
+            )
         # In this thread: see `runtime.tables.parquet_bytes`.
         return parquet.read([*columns, *(name for name in optional if name in there)], use_threads=False)
 

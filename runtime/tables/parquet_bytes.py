@@ -18,7 +18,7 @@ class TableError(ValueError):
 def to_parquet(table: pa.Table) -> bytes:
     """Return a Parquet file; equal tables give equal bytes (with one version of pyarrow)."""
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     return sink.getvalue().to_pybytes()
 
 
@@ -28,7 +28,7 @@ def from_parquet(parquet: bytes) -> pa.Table:
     A program that ends right after a threaded scan of Python's memory is aborted by Arrow's threads
     (apache/arrow#39862).
     """
-    return pq.ParquetFile(pa.BufferReader(parquet)).read(use_threads=False)
+    return pq.ParquetFile(pa.BufferReader(parquet), page_checksum_verification=True).read(use_threads=False)
 
 
 def with_columns(table: pa.Table, names: Sequence[str], defaults: Mapping[str, float], *, file: str) -> pa.Table:

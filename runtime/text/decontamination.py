@@ -159,7 +159,7 @@ def build_index(fields: Iterable[ItemField], folder: str, *, ngram_words: int, m
         write_array(f"{folder}/{name}.npy", np.concatenate(arrays))
     columns = {name: [getattr(field, name) for field in kept] for name in ("task", "item", "field")}
     with fsspec.open(f"{folder}/fields.parquet", "wb", auto_mkdir=True) as file:
-        pq.write_table(pa.table(columns, schema=_FIELDS_SCHEMA), file, compression="zstd")
+        pq.write_table(pa.table(columns, schema=_FIELDS_SCHEMA), file, compression="zstd", write_page_checksum=True)
     return sum(len(np.unique(keys)) for keys in hashes)
 
 

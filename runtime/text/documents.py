@@ -37,7 +37,8 @@ def write_documents(path: str, documents: Iterable[Document]) -> tuple[int, int]
     `path` is anything that fsspec opens. Without documents, the shard is valid and has no rows.
     """
     num_documents = num_bytes = 0
-    with fsspec.open(path, "wb", auto_mkdir=True) as file, pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
+    options = {"compression": "zstd", "write_page_checksum": True}
+    with fsspec.open(path, "wb", auto_mkdir=True) as file, pq.ParquetWriter(file, SCHEMA, **options) as writer:
         for group, group_bytes in _row_groups(documents):
             columns = [pa.array(column, pa.string()) for column in zip(*group, strict=True)]
             writer.write_table(pa.Table.from_arrays(columns, schema=SCHEMA), row_group_size=len(group))
@@ -57,7 +58,7 @@ def read_batches(path: str) -> Iterator[list[Document]]:
     """Yield the documents of one shard, a row group at a time."""
     with fsspec.open(path, "rb") as file:
         try:
-            reader = pq.ParquetFile(file)
+            reader = pq.ParquetFile(file, page_checksum_verification=True)
         except pa.ArrowInvalid as error:
             raise DocumentsError(
                 f"{path}: not a Parquet file ({error}); it may be cut short. Delete it, and run its step again."

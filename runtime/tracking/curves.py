@@ -112,7 +112,7 @@ def with_sources(curves: Curves, source_losses: bytes) -> Curves:
     step = curves.step
     by_source: dict[str, dict[str, np.ndarray]] = {}
     # As dictionary indices: there are millions of rows and few names. In this thread: see `from_parquet`.
-    table = pq.ParquetFile(pa.BufferReader(source_losses), read_dictionary=["source"])
+    table = pq.ParquetFile(pa.BufferReader(source_losses), read_dictionary=["source"], page_checksum_verification=True)
     sums = {group: column for group, column in SUMS_OF_SOURCES.items() if column in table.schema_arrow.names}
     columns = ["step", "source", "share", "num_targets", *sums.values()]
     for batch in table.iter_batches(READ_TOGETHER, columns=columns, use_threads=False):

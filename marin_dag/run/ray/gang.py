@@ -16,7 +16,8 @@ from marin_dag.graph.context import Host
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
 from marin_dag.graph.slices import slice_shape
 from marin_dag.ledger.records import Failure, Records
-from marin_dag.run.attempt import failure_of, run_attempt
+from marin_dag.run.attempt import run_attempt
+from marin_dag.run.failure import failure_of
 from marin_dag.run.ray.control_actor import MEETING_POLL_SECONDS, ControlChannel
 from marin_dag.run.task import Outcome, Task
 from marin_dag.store.prefix import open_store

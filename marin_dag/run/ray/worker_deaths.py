@@ -4,7 +4,7 @@ import contextlib
 import re
 
 from marin_dag.ledger.records import Failure
-from marin_dag.run.attempt import failure_of
+from marin_dag.run.failure import failure_of
 from marin_dag.run.task import Task
 from marin_dag.store.prefix import open_store
 from marin_dag.store.redact import redact

@@ -1,0 +1,248 @@
+"""Input files: the committed files that the steps of this process read, each checked when it is first opened.
+
+A flipped bit in an input would otherwise become an output under a clean digest. A file counts as checked as long as its
+size and time of change stay the same, so a worker reads it for its checksum once. Python announces each opening of a
+local file to an audit hook; on `gs://` and `s3://` fsspec's classes announce it (`watched_reads`). A reader that checks
+the bytes itself, piece by piece, raises the audit event `CHECKED_BY_READER` with the path before it opens the file.
+"""
+
+import contextlib
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from marin_dag.graph.inputs import Input
+from marin_dag.ledger.damage import DamagedInputError, compare
+from marin_dag.ledger.records import FileEntry, Records
+from marin_dag.store.retry import patiently
+from marin_dag.store.store import Store
+from marin_dag.store.watched_reads import watch_reads
+
+CHECKED_BY_READER = "checked_by_reader"
+PATH_IN_TEXT = re.compile(r"[^\s'\"(),;]+")
+
+
+class InputOutput(NamedTuple):
+    """An output that a step reads: key of its record, name of its step, folder relative to the prefix."""
+
+    key: str
+    name: str
+    folder: str
+
+
+def input_output(store: Store, item: Input[Any]) -> InputOutput:
+    """Return the output behind a bound input."""
+    path = item.path.removesuffix(f"/{item.subpath}") if item.subpath else item.path
+    return InputOutput(item.record_key, item.name, path.removeprefix(f"{store.prefix}/"))
+
+
+class _Watched:
+    """An output while steps read it."""
+
+    def __init__(self, store: Store, output: InputOutput) -> None:
+        self.output = output
+        self.num_readers = 0
+        self.damage: dict[str, str] = {}
+        """What is wrong with each damaged file, by its path in the output."""
+        self._store = store
+        self._files: dict[str, FileEntry] | None = None
+
+    @property
+    def files(self) -> dict[str, FileEntry]:
+        """The manifest by path; read when a first file of the output is opened."""
+        if self._files is None:
+            record = patiently(lambda: Records(self._store).find(self.output.key))
+            self._files = {} if record is None else {entry.path: entry for entry in record.manifest}
+        return self._files
+
+    def check(self, path: str) -> None:
+        """Compare a file with the manifest, unless it was and has not changed since; note what differs."""
+        entry = self.files.get(path)
+        if entry is None:
+            return
+        where = f"{self.output.folder}/{path}"
+        url = self._store.url(where)
+        signature = _signature(url)
+        if _checked.get(url) == (entry, signature):
+            return
+        try:
+            found = compare(entry, *patiently(lambda: self._store.checksum(where)))
+        except FileNotFoundError:  # the reader gets this error itself
+            return
+        if found is None:
+            _checked[url] = entry, signature
+        else:
+            self.damage[path] = f"{url} {found.what}"
+
+    def error(self) -> DamagedInputError:
+        """Return the error for the damaged files."""
+        name, paths = self.output.name, sorted(self.damage)
+        more = f" (and {len(paths) - 1} more files)" if len(paths) > 1 else ""
+        return DamagedInputError(
+            f"the input {name} is damaged: {self.damage[paths[0]]}{more}. To make it again, run the same command with  "
+            f"--force {name} --until {name}",
+            steps_to_force=[name],
+        )
+
+
+_lock = threading.Lock()
+_watched: dict[str, _Watched] = {}
+"""The outputs that steps of this process read now, by URL; on a local disk also by the path without links."""
+_checked: dict[str, tuple[FileEntry, tuple[int, ...]]] = {}
+"""Files whose bytes were as recorded, with the signature that they had then."""
+
+
+class _OfThread(threading.local):
+    is_checking = False
+    checked_by_reader = ""
+    """File that the thread opens next and whose bytes its reader checks."""
+
+
+_of_thread = _OfThread()
+
+
+class InputFiles:
+    """The inputs of one attempt or shard."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._mine: dict[str, _Watched] = {}
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator["InputFiles"]:
+        """Check the files of the added outputs when they are opened, until the end of the block.
+
+        Raises:
+            DamagedInputError: a damaged file was opened, whatever the block did about the error, or an error of the
+                block names files that are damaged: their reader has checksums of its own.
+        """
+        _install(self._store)
+        try:
+            yield self
+            self.check()
+        except DamagedInputError:
+            raise
+        except Exception as error:
+            self._check_named_in(str(error))
+            if (damaged := self._error()) is not None:
+                raise damaged from error
+            raise
+        finally:
+            self._forget()
+
+    def _forget(self) -> None:
+        with _lock:
+            for url, watched in self._mine.items():
+                watched.num_readers -= 1
+                if not watched.num_readers:
+                    del _watched[url]
+
+    def add(self, outputs: Iterable[InputOutput]) -> None:
+        """Watch more outputs."""
+        with _lock:
+            for output in outputs:
+                url = self._store.url(output.folder)
+                for spelling in {url, os.path.realpath(url)} if url.startswith("/") else {url}:
+                    if spelling not in self._mine:
+                        watched = _watched.setdefault(spelling, _Watched(self._store, output))
+                        watched.num_readers += 1
+                        self._mine[spelling] = watched
+
+    @property
+    def outputs(self) -> tuple[InputOutput, ...]:
+        """The added outputs, for the shards of the attempt."""
+        return tuple(dict.fromkeys(watched.output for watched in self._mine.values()))
+
+    def check(self) -> None:
+        """Raise DamagedInputError if a damaged file was opened; the step function may have caught the error."""
+        if (damaged := self._error()) is not None:
+            raise damaged
+
+    def _error(self) -> DamagedInputError | None:
+        return next((watched.error() for watched in self._mine.values() if watched.damage), None)
+
+    def _check_named_in(self, text: str) -> None:
+        for word in PATH_IN_TEXT.findall(text):
+            found = _find(word.rstrip(".:"))
+            if found is not None:
+                watched, path = found
+                for inner in watched.files:
+                    if inner == path or inner.startswith(f"{path}/"):
+                        watched.check(inner)
+
+
+def check_before_reading(url: str) -> None:
+    """Raise DamagedInputError if `url` is a file of a watched output and differs from its record."""
+    if not _watched or _of_thread.is_checking:
+        return
+    if url == _of_thread.checked_by_reader:
+        _of_thread.checked_by_reader = ""
+        return
+    found = _find(url)
+    if found is None:
+        return
+    watched, path = found
+    _of_thread.is_checking = True
+    try:
+        watched.check(path)
+    finally:
+        _of_thread.is_checking = False
+    if path in watched.damage:
+        raise watched.error()
+
+
+def _find(url: str) -> tuple[_Watched, str] | None:
+    """Return the watched output that `url` lies in, and the path in it."""
+    end = url.rfind("/")
+    while end > 0:
+        watched = _watched.get(url[:end])
+        if watched is not None:
+            return watched, url[end + 1 :]
+        end = url.rfind("/", 0, end)
+    return None
+
+
+def _signature(url: str) -> tuple[int, ...]:
+    if not url.startswith("/"):
+        return ()  # an object never changes under its generation; a new one has another record
+    try:
+        status = Path(url).stat()
+    except FileNotFoundError:
+        return ()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _on_audit_event(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and _watched:
+        path, mode, flags = arguments
+        if not isinstance(path, int) and _is_reading(mode, flags):
+            check_before_reading(_absolute(os.fsdecode(path)))
+    elif event == CHECKED_BY_READER:
+        _of_thread.checked_by_reader = _absolute(arguments[0])
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(path)  # noqa: PTH100 -- links are not followed: this is called at each opening
+
+
+def _is_reading(mode: str | None, flags: int | None) -> bool:
+    if mode is not None:
+        return "r" in mode
+    return ((flags or 0) & os.O_ACCMODE) == os.O_RDONLY
+
+
+_is_installed = False
+
+
+def _install(store: Store) -> None:
+    global _is_installed
+    with _lock:
+        if not _is_installed:
+            sys.addaudithook(_on_audit_event)
+            _is_installed = True
+    if "://" in store.prefix:
+        watch_reads(store.prefix.partition("://")[0], check_before_reading)
