@@ -17,17 +17,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from runtime.text import unspaced
 from runtime.text.hashing import hashes_of_pieces, prefix_sums, values_of
 
 _BETWEEN, _LETTER, _ALONE, _MARK = range(4)
-_TABLED, _IDEOGRAPHS = 0x20000, 0x40000
+_TABLED, _IDEOGRAPHS = unspaced.IDEOGRAPH_PLANES
 """Characters below the first have a table entry each; the planes from there to the second are ideographs."""
 _GROUP_BYTES = 1 << 18
 """Texts are folded this many bytes at a time, which stay in a core's cache."""
-_WITHOUT_SPACES = (
-    (0x0E01, 0x0E5C), (0x0E80, 0x0F00), (0x1000, 0x10A0), (0x1780, 0x1800), (0x2E80, 0x2FE0), (0x3005, 0x3008),
-    (0x3041, 0x3100), (0x31F0, 0x3200), (0x3400, 0x4DC0), (0x4E00, 0xA000), (0xF900, 0xFB00),
-)  # fmt: skip
 _APOSTROPHES = "\u02b9\u02bb\u02bc\u02bd\u02c8"
 """Letters by category that serve as apostrophes and primes."""
 _ZERO_WIDTH_SPACE = "\u200b"
@@ -114,7 +111,7 @@ class _Table(NamedTuple):
 def _table() -> _Table:
     kinds = np.full(_IDEOGRAPHS + 1, _ALONE, np.uint8)
     kinds[:_TABLED] = np.fromiter((_kind(chr(code)) for code in range(_TABLED)), np.uint8, _TABLED)
-    for first, after in _WITHOUT_SPACES:
+    for first, after in unspaced.RANGES:
         kinds[first:after][kinds[first:after] == _LETTER] = _ALONE
     kinds[_IDEOGRAPHS] = _BETWEEN
     folds = ["".join(_folded(chr(code))) if kinds[code] != _BETWEEN else chr(code) for code in range(_TABLED)]
