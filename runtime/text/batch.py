@@ -6,7 +6,7 @@ hash of its bytes (`runtime.text.hashing`).
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -53,6 +53,10 @@ class Segments:
 
     def __len__(self) -> int:
         return len(self.starts)
+
+    def chosen(self, places: np.ndarray | slice) -> "Segments":
+        """Return the pieces at these places."""
+        return Segments(self.starts[places], self.ends[places], self.hashes[places], self.documents[places])
 
 
 class Counts:
@@ -229,15 +233,20 @@ def hash_of(text: str) -> np.uint64:
 
 def ngram_hashes(words: Segments, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Return hashes of all runs of `length` words of one document, and the index of the first word of each."""
-    count = len(words) - length + 1
-    if count <= 0:
-        return np.empty(0, np.uint64), np.empty(0, np.int64)
-    hashes = np.zeros(count, np.uint64)
-    for offset in range(length):
-        hashes *= np.uint64(BASE)
-        hashes += words.hashes[offset : offset + count]
-    inside = words.documents[:count] == words.documents[length - 1 :]
-    return mix(hashes[inside]), np.flatnonzero(inside)
+    ((_, hashes, first),) = growing_ngrams(words, (length,))
+    return hashes, first
+
+
+def growing_ngrams(words: Segments, lengths: Collection[int]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield each length, ascending, with what `ngram_hashes` returns for it; no hash is computed twice."""
+    running = np.zeros(len(words), np.uint64)
+    for length in range(1, max(lengths, default=0) + 1):
+        running = running[: max(len(words) - length + 1, 0)]
+        running *= np.uint64(BASE)
+        running += words.hashes[length - 1 :]
+        if length in lengths:
+            first = np.flatnonzero(words.documents[: len(running)] == words.documents[length - 1 :])
+            yield length, mix(running[first]), first
 
 
 def repeated(keys: np.ndarray) -> np.ndarray:

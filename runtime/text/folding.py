@@ -5,6 +5,7 @@
 - A character of a script that is written without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese) is a word.
 - Letters have no case (ß is ss) and are in compatibility decomposition (NFKD, UAX #15): é is the same from one code
   point or two, ﬁ is fi, and letters of full width are plain ones.
+- Letters of Cyrillic, Greek and Armenian that look like a Latin one are that one.
 - Soft hyphens, joiners, marks of direction and variation selectors are removed.
 
 Unicode's tables are those of the running Python.
@@ -28,6 +29,8 @@ _GROUP_BYTES = 1 << 18
 _APOSTROPHES = "\u02b9\u02bb\u02bc\u02bd\u02c8"
 """Letters by category that serve as apostrophes and primes."""
 _ZERO_WIDTH_SPACE = "\u200b"
+HOMOGLYPHS = str.maketrans("авекмнорстухіјѕһԁԛԝαβεικνορτυχϲօսհոցɑɡı", "abekmhopctyxijshdqwabeikvoptuxcouhngagi")
+"""Letters that look alike, in small or in capital form (Unicode's confusables, UTS #39)."""
 
 
 class FoldedWords(NamedTuple):
@@ -135,7 +138,8 @@ def _kind(character: str) -> int:
 
 
 def _folded(character: str) -> str:
-    return unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character).casefold())
+    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character).casefold())
+    return folded.translate(HOMOGLYPHS)
 
 
 def _is_nothing(character: str) -> bool:
