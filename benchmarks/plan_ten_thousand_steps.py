@@ -21,7 +21,7 @@ PEERS = ROOT / ".venv-peers" / "bin"
 sys.path.insert(0, str(ROOT))
 
 LAYERS, WIDTH = 10, 1000
-SECONDS_BAR, RATIO_BAR = 1.0, 10.0
+SECONDS_BAR, RATIO_BAR = 1.0, 12.0
 
 SNAKEFILE = """
 WIDTH = {width}
@@ -76,7 +76,10 @@ def main() -> None:
     parser.add_argument("--once", metavar="PREFIX", help="one measurement in this process, printed as JSON")
     arguments = parser.parse_args()
     if arguments.once:
-        print(json.dumps(plan_once(arguments.once)))
+        from marin_dag.paused_collection import collection_of_a_command, collection_paused
+
+        with collection_of_a_command(is_run=False), collection_paused():  # as in a dry run
+            print(json.dumps(plan_once(arguments.once)))
         return
     if not (PEERS / "snakemake").exists():
         sys.exit(f"{PEERS / 'snakemake'}: not there; `make benchmarks` makes the peers' environment.")

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PEERS = ROOT / ".venv-peers" / "bin"
 sys.path.insert(0, str(ROOT))
 
-MILLISECONDS_BAR = 20.0
+MILLISECONDS_BAR = 12.0
 
 REDUN = """
 from redun import task

@@ -53,9 +53,9 @@ SHARED: dict[str, dict[str, Any]] = {
     "--every-step": {"action": "store_true", "help": "one line for each step of the plan"},
     "--set": {**_REPEATED, "metavar": "STEP.FIELD=VALUE", "help": "override a field (fork: FIELD=VALUE)"},
     "--only": {**_REPEATED, "metavar": "GLOB", "help": "only steps that match; * matches / too"},
-    "--until": {**_REPEATED, "metavar": "STEP", "help": "STEP and everything it needs"},
-    "--from": {**_REPEATED, "metavar": "STEP", "dest": "from_", "help": "STEP and everything that needs it"},
-    "--force": {**_REPEATED, "metavar": "STEP", "help": "run STEP although it is done"},
+    "--until": {**_REPEATED, "metavar": "STEP|GLOB", "help": "STEP and everything it needs"},
+    "--from": {**_REPEATED, "metavar": "STEP|GLOB", "dest": "from_", "help": "STEP and everything that needs it"},
+    "--force": {**_REPEATED, "metavar": "STEP|GLOB", "help": "run STEP although it is done"},
     "--detach": {"action": "store_true", "help": "hand the run to the cluster of RAY_ADDRESS and return"},
     "--copy-to": {"metavar": "DIR|gs://...", "help": "also copy what the run commits to this prefix"},
     "--notice": {

@@ -22,7 +22,7 @@ from marin_dag.cli.session import (
 )
 from marin_dag.errors import UserError
 from marin_dag.ledger.provenance import RUN_NAME
-from marin_dag.ledger.records import Records
+from marin_dag.ledger.records import Record, Records
 from marin_dag.plan.document import plan_document
 from marin_dag.plan.explain import explain
 from marin_dag.plan.lint import LintWarning
@@ -31,6 +31,7 @@ from marin_dag.plan.planned import Verdict
 from marin_dag.plan.table import render_plan
 from marin_dag.quantities import counted
 from marin_dag.run.early_interrupt import INTERRUPTED
+from marin_dag.store.store import Store
 
 MAX_STUCK = 5
 
@@ -181,7 +182,7 @@ def _run(session: Session, plan: Plan, display: Any, on_committed: Callable[[str
     from marin_dag.run.driver import Run
 
     steps = [planned.step for planned in plan.will_run]
-    forced = frozenset(plan.graph.step(name).key for name in session.parsed.force)
+    forced = frozenset(plan.graph.step(name).key for name in session.selection().forced(plan.graph))
     backend = backend_named(session.parsed.backend, session.pipeline)
     run = Run(
         steps,
@@ -201,6 +202,7 @@ def _run(session: Session, plan: Plan, display: Any, on_committed: Callable[[str
     started = time.monotonic()
     code = run.run()
     seconds = time.monotonic() - started
+    _print_warnings(run.made.warned, session.store)
     if run.was_interrupted:
         _after_run(session, plan)
         return INTERRUPTED
@@ -240,6 +242,16 @@ def _after_run(session: Session, plan: Plan) -> None:
         traceback.print_exc()
 
 
+def _print_warnings(warned: Mapping[str, Record], store: Store) -> None:
+    """Print the warnings about the outputs that a run made; while it ran they passed among many lines."""
+    if warned:
+        print("Warnings about outputs; plans repeat them:")
+    for name, record in warned.items():
+        for warning in record.warnings:
+            first, *others = warning.lines(store.url(record.output_path))
+            print("\n".join([f"  {name}: {first}", *(f"  {line}" for line in others)]))
+
+
 def _print_results(session: Session, plan: Plan, seconds: float | None = None) -> None:
     options = session.options
     if options.summary is not None:
@@ -247,10 +259,10 @@ def _print_results(session: Session, plan: Plan, seconds: float | None = None) -
             print(f"  {line}")
     records = Records(session.store)
     forked = session.forks.names_in(plan.graph)
-    wanted = options.results or plan.graph.last
+    wanted = {*(options.results or plan.graph.last)}
+    wanted |= {name for word in session.parsed.until for name in plan.graph.named(word, "--until")}
     for planned in plan.steps:
-        is_wanted = planned.name in wanted or planned.name in session.parsed.until
-        if not planned.is_selected or not is_wanted or planned.name in forked:
+        if not planned.is_selected or planned.name not in wanted or planned.name in forked:
             continue
         record = records.find(planned.step.key)
         if record is not None:

@@ -207,11 +207,6 @@ class Session:
         gc.freeze()  # it lives until the command ends; another collection over it took a third of a second
         return plan
 
-    def refuse_twice(self, option: str) -> None:
-        """Raise UserError where an option with one value was given more than once."""
-        if sum(words[0].partition("=")[0] == option for words in self._given) > 1:
-            raise UserError(f"{option}: given more than once; give it once.")
-
     def publish_commands(self, planned: Iterable[PlannedStep]) -> list[tuple[str, str]]:
         """Return the commands that ask running attempts to publish the milestones that these steps start from."""
         found: dict[str, str] = {}

@@ -45,6 +45,8 @@ def _lines(record: Record, store: Store) -> Iterator[str]:
     yield from (f"  {field} = {value}" for field, value in config_fields(record.identity))
     yield "result"
     yield from (f"  {field} = {_rendered(value)}" for field, value in _leaves("", record.result))
+    for warning in record.warnings:
+        yield from ("warning", *(f"  {line}" for line in warning.lines(store.url(record.output_path))))
     size = sum(file.size_in_bytes for file in record.manifest)
     yield f"output  {store.url(record.output_path)}"
     yield from (f"  {file.size_in_bytes:>14,}  {file.crc32c}  {file.path}" for file in record.manifest)

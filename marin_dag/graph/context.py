@@ -123,6 +123,18 @@ class StepContext(Protocol):
         """Log a warning; the terminal shows that of host 0."""
         ...
 
+    def warn_about_output(self, text: str, *, samples: Iterable[str] = (), file: str = "") -> None:
+        """Record a warning with the output that is committed next, and log it.
+
+        The run shows it when the step is done and at its end; later plans show it, and `why` and `show` with samples.
+
+        Args:
+            text: one line: what was noticed, by which rule, and the limit that it passes.
+            samples: examples; three are kept, each as one short line.
+            file: path inside the output of a file with more examples.
+        """
+        ...
+
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
         """Commit `{output_path}/{folder}` as a milestone of this run, or as a part, for other steps to start from."""
         ...

@@ -2,6 +2,7 @@
 
 import dataclasses
 import fnmatch
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from marin_dag.graph.step import Step
 from marin_dag.values.changes import nearest
 
 AnyStep = Step[Any]
+GLOB = re.compile(r"[*?[]")
+"""No name of a step has one of these characters."""
 
 
 class GraphError(UserError):
@@ -70,6 +73,10 @@ class Graph:
             hint = f" {wider!r} matches {len(within)}." if within else nearest(pattern, self._named)
             raise GraphError(f"{option} {pattern!r} matches no step.{hint}")
         return found
+
+    def named(self, word: str, option: str) -> tuple[str, ...]:
+        """Return the step called `word`, or those that match it if it is a glob, which `option` gave."""
+        return self.matching(word, option) if GLOB.search(word) else (self.step(word).name,)
 
     def ancestors(self, name: str) -> frozenset[str]:
         """Return the names of all that `name` needs, itself included."""
@@ -140,11 +147,11 @@ class Selection:
     only: tuple[str, ...] = ()
     """Glob patterns, of which a step matches one."""
     until: tuple[str, ...] = ()
-    """Steps; all that they need comes with them."""
+    """Steps or glob patterns; all that the steps need comes with them."""
     starting_from: tuple[str, ...] = ()
-    """Steps; all that needs them comes with them."""
+    """Steps or glob patterns; all that needs the steps comes with them."""
     force: tuple[str, ...] = ()
-    """Steps to run again although they are done."""
+    """Steps or glob patterns of steps to run again although they are done."""
 
     def names(self, graph: Graph) -> frozenset[str]:
         """Return the names of the selected steps."""
@@ -152,13 +159,14 @@ class Selection:
         if self.only:
             selected &= frozenset().union(*(graph.matching(pattern, "--only") for pattern in self.only))
         if self.until:
-            selected &= frozenset().union(*(graph.ancestors(name) for name in self.until))
+            ends = (name for word in self.until for name in graph.named(word, "--until"))
+            selected &= frozenset().union(*map(graph.ancestors, ends))
         if self.starting_from:
-            selected &= frozenset().union(*(graph.descendants(name) for name in self.starting_from))
+            starts = (name for word in self.starting_from for name in graph.named(word, "--from"))
+            selected &= frozenset().union(*map(graph.descendants, starts))
         options = (("--only", self.only), ("--until", self.until), ("--from", self.starting_from))
         given = " ".join(f"{option} {name}" for option, names in options for name in names)
-        for name in self.force:
-            graph.step(name)
+        for name in sorted(self.forced(graph)):
             if selected and name not in selected:
                 raise GraphError(f"--force {name}: {given} leaves it out; select it too, or leave --force out.")
         if not selected:
@@ -166,3 +174,7 @@ class Selection:
                 raise GraphError("the recipe's function returned no steps; return those that nothing else needs.")
             raise GraphError(f"{given}: no step is selected by all of these; leave one of them out.")
         return selected
+
+    def forced(self, graph: Graph) -> frozenset[str]:
+        """Return the names of the steps to run again."""
+        return frozenset(name for word in self.force for name in graph.named(word, "--force"))

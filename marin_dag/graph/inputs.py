@@ -57,21 +57,23 @@ class Input(Reference, Generic[ResultT_co]):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         wanted = (get_args(source) or (Any,))[0]
+        allowed = get_args(wanted) if get_origin(wanted) in (Union, types.UnionType) else (wanted,)
+        classes = tuple(get_origin(item) or item for item in allowed)
+        known = classes if all(isinstance(item, type) for item in classes) else ()
         return core_schema.with_info_plain_validator_function(
-            lambda value, info: _reference(value, wanted, info),
+            lambda value, info: _reference(value, known, info),
             serialization=core_schema.plain_serializer_function_ser_schema(repr),
         )
 
 
-def _reference(value: Any, wanted: Any, info: ValidationInfo) -> Reference:
+def _reference(value: Any, classes: tuple[type, ...], info: ValidationInfo) -> Reference:
+    """Return `value` as a reference to a step that returns one of `classes`; any step will do if there are none."""
     if isinstance(value, str) and info.context and "reference_named" in info.context:
         value = info.context["reference_named"](value)
     if hasattr(value, "as_input"):  # a step
         value = value.as_input()
     if not isinstance(value, Reference):
         raise ValueError(f"{value!r} is not a step; pass the step itself, or step.at(step=...)")
-    allowed = get_args(wanted) if get_origin(wanted) in (Union, types.UnionType) else (wanted,)
-    classes = tuple(get_origin(item) or item for item in allowed)
-    if all(isinstance(item, type) for item in classes):
+    if classes:
         value.check_result(classes)
     return value

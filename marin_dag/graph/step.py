@@ -143,7 +143,8 @@ class Step(Generic[ResultT]):
                 f"{start.milestone}). Use a value above {start.milestone}, or start from an earlier milestone."
             )
 
-    @property
+    # Cached, as are the digest and the key: a plan asks twenty times for each.
+    @cached_property
     def until(self) -> int | None:
         """The milestone at which this step stops; None for a kind without milestones."""
         return None if self.kind.stop_field is None else cast(int, getattr(self.config, self.kind.stop_field))
@@ -166,12 +167,12 @@ class Step(Generic[ResultT]):
         """The whole identity document, stored with the output."""
         return self.computed_identity.document
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 of the identity document (of the run, for a step that continues one unchanged)."""
-        return (self._identity or self.computed_identity).digest  # a plan asks twenty times for each
+        return self.computed_identity.digest
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Name of this step's record: the digest, and the milestone at which the step stops."""
         return self.digest if self.until is None else f"{self.digest}@{self.until}"

@@ -17,6 +17,7 @@ from marin_dag.values.fields import added_fields, identity_fields
 from marin_dag.values.walk import Form, form_of, references_in
 
 _PLAIN = frozenset({type(None), bool, int, str})
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 class NotCanonicalError(UserError, TypeError):
@@ -28,8 +29,7 @@ class NotCanonicalError(UserError, TypeError):
 
 def sha256(document: Any) -> str:
     """Return the digest of JSON data: keys sorted, no spaces, ASCII."""
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
+    return hashlib.sha256(_ENCODER.encode(document).encode("ascii")).hexdigest()
 
 
 def canonical(value: Any, path: str) -> Any:
@@ -55,7 +55,8 @@ def canonical(value: Any, path: str) -> Any:
             return ["input", value.digest, value.milestone, value.subpath]
         case Form.MODEL:
             extra = value.__pydantic_extra__ or {}
-            _refuse_references(extra.values(), path, "declare the field, so that the graph has the edge")
+            if extra:
+                _refuse_references(extra.values(), path, "declare the field, so that the graph has the edge")
             return _fields("model", value, path, extra, is_frozen=bool(value.model_config.get("frozen")))
         case Form.DATACLASS:
             return _fields("dataclass", value, path, {}, is_frozen=owner.__dataclass_params__.frozen)

@@ -1,7 +1,6 @@
 """Code identity: policy, version, packages and fingerprint of a step's code."""
 
 import dataclasses
-import importlib.metadata
 import socket
 from functools import cache
 from typing import Any, Literal
@@ -53,6 +52,8 @@ def code_of(
 @cache
 def package_version(package: str, kind: str) -> str:
     """Return the installed version of a package that a kind names."""
+    import importlib.metadata  # slow, and few kinds name a package
+
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -64,6 +65,8 @@ def package_version(package: str, kind: str) -> str:
 
 def check_packages(name: str, identity: dict[str, Any]) -> None:
     """Raise CodeChangedError if a package that the step names has another version here than where it was planned."""
+    import importlib.metadata
+
     for package, planned in identity["code"]["packages"].items():
         try:
             here = importlib.metadata.version(package)

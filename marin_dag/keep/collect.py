@@ -33,6 +33,7 @@ from marin_dag.ledger.attempt_files import (
 )
 from marin_dag.ledger.epoch import LEASES, parts
 from marin_dag.ledger.lease import COLLECTS, DEAD_SECONDS, Held, Lease, Leases
+from marin_dag.ledger.marks import MARKS
 from marin_dag.ledger.pins import Pins
 from marin_dag.ledger.records import CODES, COMMITS, FAILURES, LABELS, Record, Records, key_at, record_path
 from marin_dag.ledger.requests import REQUESTS
@@ -306,7 +307,8 @@ class Collector:
             return "a step that has just started reads it, or it was pinned"
         labels = (f"{LABELS}/{name}/{garbage.key}" for name in garbage.labels)
         codes = (entry.path for entry in self._store.list(CODES, f"{garbage.key}/"))
-        self._delete_all((*labels, *codes, *(entry.path for entry in garbage.files)))
+        marks = (entry.path for entry in self._store.list(MARKS, f"{garbage.key}/"))
+        self._delete_all((*labels, *codes, *marks, *(entry.path for entry in garbage.files)))
         return ""
 
     def _delete_files(self, garbage: Garbage) -> str:

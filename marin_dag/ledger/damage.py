@@ -78,8 +78,12 @@ def check_input_files(records: Records, config: BaseModel) -> None:
         DamagedInputError: files are missing or have another size.
     """
     inputs = {item.key: item.name for _, item in references_in(config) if not item.is_growing}
-    with ThreadPoolExecutor(CHECKSUM_THREADS) as pool:
-        damaged = [found for found in pool.map(lambda key: _lost(records, key), inputs) if found is not None]
+    if len(inputs) < 2:
+        lost_files = [_lost(records, key) for key in inputs]
+    else:
+        with ThreadPoolExecutor(CHECKSUM_THREADS) as pool:
+            lost_files = list(pool.map(lambda key: _lost(records, key), inputs))
+    damaged = [found for found in lost_files if found is not None]
     if damaged:
         names = [inputs[record.key] for _, record in damaged]
         lines = (

@@ -6,6 +6,7 @@ The previous epoch is sealed before the next one begins (see `epoch`), so the st
 process that wakes up after its lease was lost, tries to publish.
 """
 
+import functools
 import math
 import os
 import socket
@@ -342,7 +343,14 @@ class Leases:
 
 def this_process(name: str) -> Holder:
     """Return this process as a holder."""
-    return Holder(name=name, host=socket.gethostname(), pid=os.getpid(), process=_process(os.getpid()), since=now())
+    pid = os.getpid()
+    return Holder(name=name, host=socket.gethostname(), pid=pid, process=_own_process(pid), since=now())
+
+
+@functools.cache
+def _own_process(pid: int) -> str:
+    """Return `_process` of this process, which never changes."""
+    return _process(pid)
 
 
 def _holder_of(claim: bytes) -> Holder | None:

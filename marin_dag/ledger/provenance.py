@@ -3,7 +3,6 @@
 import datetime
 import getpass
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -147,6 +146,8 @@ def _lock_of(folder: Path) -> str | None:
 def installed_packages() -> dict[str, str]:
     """Return name and version of every distribution that this interpreter sees."""
     # The metadata are parsed once: `distribution.name` and `.version` would each parse the file again.
+    import importlib.metadata  # a plan needs none of it, and the import takes as long as that of all records
+
     read = (distribution.metadata for distribution in importlib.metadata.distributions())
     # A half-removed package has no metadata left.
     return dict(sorted((metadata["Name"], metadata["Version"]) for metadata in read if metadata["Name"]))

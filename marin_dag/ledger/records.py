@@ -8,12 +8,14 @@ killed attempt are garbage that nothing refers to.
 import datetime
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from marin_dag.ledger.marks import add_mark
+from marin_dag.ledger.output_warning import OutputWarning
 from marin_dag.ledger.provenance import Provenance
 from marin_dag.store.redact import redact
 from marin_dag.store.retry import patiently
@@ -27,7 +29,7 @@ ERROR_LINES = 12
 ERROR_LINE_CHARACTERS = 2_000
 ERROR_CHARACTERS = 200_000
 """More than is shown, so that a secret is not cut in two before redaction."""
-CHECKSUM_THREADS = 8
+CHECKSUM_THREADS = READ_THREADS = 8
 FILE_PATH_IN_BYTES = 256
 """Longest path of a file inside an output that a step name must leave room for."""
 
@@ -55,6 +57,8 @@ class Record(BaseModel, frozen=True, extra="forbid"):
     """Relative to the prefix, so that a whole prefix can move."""
     attempt: str
     manifest: tuple[FileEntry, ...]
+    warnings: tuple[OutputWarning, ...] = ()
+    """Arguments of `context.warn_about_output` in the step."""
     provenance: Provenance
 
 
@@ -131,8 +135,16 @@ class Records:
         code = record.identity.get("code", {})
         if code.get("policy") == "versioned":
             patiently(lambda: self.store.create(f"{CODES}/{record.key}/{code['fingerprint']}", b""))
+        if record.warnings:
+            add_mark(self.store, record.key, "warned")
         data = record.model_dump_json(indent=1).encode()
         return record if decide(self.store, record_path(record.key), data) == data else self.get(record.key)
+
+    def find_all(self, keys: Collection[str]) -> dict[str, Record]:
+        """Return the records of these keys, without those that do not exist."""
+        with ThreadPoolExecutor(max(1, min(READ_THREADS, len(keys)))) as pool:
+            found = list(pool.map(self.find, sorted(keys)))
+        return {record.key: record for record in found if record is not None}
 
     def codes(self) -> dict[str, str]:
         """Return the code fingerprint of each versioned output by key, by one listing.

@@ -1,7 +1,7 @@
 """Plan document: a plan as JSON for other programs, under a schema with a version.
 
 Within one version, fields are added but never renamed, retyped or removed, and no verdict is split in two.
-docs/explaining.md defines each field.
+docs/reference/plans.md defines each field.
 """
 
 import dataclasses

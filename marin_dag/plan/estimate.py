@@ -2,14 +2,13 @@
 
 import dataclasses
 import datetime
-import statistics
 from collections.abc import Iterable
 from typing import Any
 
 from marin_dag.graph.cost import Cost
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Record, Records
-from marin_dag.plan.planned import PlannedStep
+from marin_dag.plan.planned import NO_COST, PlannedStep
 
 MAX_SAMPLES = 3
 """Records read for one kind and resources: a plan must not send one request per step."""
@@ -38,6 +37,11 @@ class RecordedTimes:
             elif planned.compared is not None:
                 self._compared.setdefault(_key(step), []).append((planned.compared.key, step))
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no attempt is recorded."""
+        return not (self._made or self._compared)
+
     def rate(self, step: Step[Any]) -> float | None:
         """Return seconds for a unit of work; None where no attempt is recorded."""
         key = _key(step)
@@ -46,7 +50,7 @@ class RecordedTimes:
             # Samples with the most work, since a small step spends most of its time on starting.
             samples = sorted(found, key=lambda sample: _work(sample[1], sample[1].config))[-MAX_SAMPLES:]
             rates = [rate for sample in samples if (rate := self._rate_of(*sample)) is not None]
-            self._rates[key] = statistics.median(rates) if rates else None
+            self._rates[key] = sorted(rates)[len(rates) // 2] if rates else None
         return self._rates[key]
 
     def _rate_of(self, key: str, step: Step[Any]) -> float | None:
@@ -65,6 +69,8 @@ def with_seconds(
 ) -> tuple[PlannedStep, ...]:
     """Return the steps; those that would run have an estimate of their time where one is recorded."""
     recorded = RecordedTimes(records, steps, committed)
+    if recorded.is_empty:
+        return steps
 
     def estimated(planned: PlannedStep) -> PlannedStep:
         rate = recorded.rate(planned.step)
@@ -96,13 +102,13 @@ def _work(step: Step[Any], config: Any) -> float:
 
 def whole_cost(step: Step[Any]) -> Cost:
     """Return the cost of the whole step; of a phase, from the phase's own start."""
-    return Cost() if step.kind.cost is None else step.kind.cost(step.config, step.resources)
+    return NO_COST if step.kind.cost is None else step.kind.cost(step.config, step.resources)
 
 
 def cost_from(step: Step[Any], reached: int) -> Cost:
     """Return the cost that is left of a step whose run has reached milestone `reached`."""
     if step.kind.cost is None or step.kind.stop_field is None:
-        return Cost()
+        return NO_COST
     if step.kind.continues is None:
         done = step.kind.cost(step.config.model_copy(update={step.kind.stop_field: reached}), step.resources)
         return whole_cost(step) - done

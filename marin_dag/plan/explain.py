@@ -12,7 +12,18 @@ from marin_dag.ledger.records import Records
 from marin_dag.ledger.source_archive import SourceDiffs
 from marin_dag.plan.plan import Plan
 from marin_dag.plan.planned import PlannedStep, Verdict
-from marin_dag.plan.reasons import Accepted, BlockedBy, Changed, Drifted, Failed, Reason, Running, render, short_key
+from marin_dag.plan.reasons import (
+    Accepted,
+    BlockedBy,
+    Changed,
+    Drifted,
+    Failed,
+    Reason,
+    Running,
+    Warned,
+    render,
+    short_key,
+)
 from marin_dag.quantities import counted
 from marin_dag.store.store import Store
 
@@ -91,6 +102,11 @@ def _reason(graph: Graph, name: str, reason: Reason, sources: SourceDiffs) -> It
             yield f"attempt {reason.attempt} failed ({counted(reason.attempts, 'attempt')}):"
             yield from (f"  {line}" for line in reason.error.strip().splitlines())
             yield f"  log: {reason.log_path}"
+        case Warned():
+            yield render(reason)
+            yield from (f"  such as: {sample}" for sample in reason.samples)
+            if reason.file:
+                yield f"  more in {reason.file}"
         case Running():
             yield render(reason)
             if not reason.is_queued and not reason.does:

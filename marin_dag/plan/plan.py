@@ -12,8 +12,9 @@ from marin_dag.graph.step import Step
 from marin_dag.identity.diff import Difference, code_difference
 from marin_dag.ledger.acceptances import Acceptances
 from marin_dag.ledger.lease import Held, Leases
+from marin_dag.ledger.marks import marked
 from marin_dag.ledger.progress_mark import standing_failures
-from marin_dag.ledger.records import Records
+from marin_dag.ledger.records import Record, Records
 from marin_dag.ledger.requests import Requests
 from marin_dag.ledger.work_code import work_codes
 from marin_dag.paused_collection import collection_paused
@@ -37,8 +38,10 @@ from marin_dag.plan.reasons import (
     RecordGone,
     Resumes,
     Running,
+    RunsAgain,
     SameAs,
     Silent,
+    Warned,
 )
 from marin_dag.plan.remainder import LeftBehind, with_remainders
 from marin_dag.plan.siblings import Siblings
@@ -145,7 +148,7 @@ def make_plan(graph: Graph, store: Store, selection: Selection | None = None) ->
         steps = [graph.step(name) for name in graph.names if name in selected]
         check_name_lengths(steps, store)
         check_configs(steps)
-        return _Planner(graph, store, selected, frozenset(selection.force)).plan()
+        return _Planner(graph, store, selected, selection.forced(graph)).plan()
 
 
 class _Planner:
@@ -241,7 +244,20 @@ class _Planner:
 
     def _verdict_of_made(self, step: Step[Any]) -> tuple[Verdict, tuple[Reason, ...]]:
         drift, accepted = self._drift(step, step.key)
-        return (Verdict.DONE, accepted) if drift is None else (Verdict.DRIFTED, (drift,))
+        return (Verdict.DONE, (*accepted, *self._marked(step))) if drift is None else (Verdict.DRIFTED, (drift,))
+
+    def _marked(self, step: Step[Any]) -> tuple[Warned | RunsAgain, ...]:
+        """Return what a plan says of a done step beside its verdict: warnings, and an attempt that runs it again."""
+        found: list[Warned | RunsAgain] = []
+        if step.key in self.warned:
+            record = self.warned[step.key]
+            output = self.store.url(record.output_path)
+            files = ((each, f"{output}/{each.file}" if each.file else "") for each in record.warnings)
+            found += [Warned(each.text, each.samples, file) for each, file in files]
+        if step.key in self.marked["forced"] and step.digest in self.running:
+            holder = self.running[step.digest].holder
+            found.append(RunsAgain(holder.host, holder.pid, holder.since))
+        return tuple(found)
 
     def _failed(self, step: Step[Any]) -> tuple[Failed, ...]:
         if step.key not in self.failed_keys:
@@ -322,6 +338,15 @@ class _Planner:
         return Siblings(self.records, self.records.labels(), self.committed)
 
     @functools.cached_property
+    def warned(self) -> Mapping[str, Record]:
+        keys = self.marked["warned"].intersection(step.key for step in self.graph.steps)
+        return self.records.find_all(keys) if keys else {}
+
+    @functools.cached_property
+    def marked(self) -> Mapping[str, set[str]]:
+        return marked(self.store)
+
+    @functools.cached_property
     def codes(self) -> Mapping[str, str]:
         return self.records.codes()
 
@@ -329,7 +354,7 @@ class _Planner:
     def failed_keys(self) -> frozenset[str]:
         return self.records.failed_keys()
 
-    @property
+    @functools.cached_property
     def running(self) -> Mapping[str, Held]:
         return self._running_and_silent[0]
 
@@ -358,10 +383,10 @@ def _changes(step: Step[Any], causes: tuple[Cause, ...]) -> tuple[Reason, ...]:
 
 def _with_begun(planned: PlannedStep) -> PlannedStep:
     """Return the step; one with resumable state is `begun`, not `missing`."""
-    is_begun = any(isinstance(reason, Continues | Resumes | KeptParts) for reason in planned.reasons)
-    if planned.verdict is not Verdict.MISSING or not is_begun:
+    if planned.verdict is not Verdict.MISSING:
         return planned
-    return dataclasses.replace(planned, verdict=Verdict.BEGUN)
+    is_begun = any(isinstance(reason, Continues | Resumes | KeptParts) for reason in planned.reasons)
+    return dataclasses.replace(planned, verdict=Verdict.BEGUN) if is_begun else planned
 
 
 def _running(step: Step[Any], held: Held) -> Running:

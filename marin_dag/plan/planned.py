@@ -8,6 +8,8 @@ from marin_dag.graph.cost import Cost
 from marin_dag.graph.step import Step
 from marin_dag.plan.reasons import Reason
 
+NO_COST = Cost()
+
 
 class Verdict(enum.StrEnum):
     """The state of a step before anything runs."""
@@ -42,9 +44,9 @@ class PlannedStep:
     will_run: bool
     """Whether the plan runs the step, or waits for another run that does."""
     is_selected: bool
-    cost: Cost = dataclasses.field(default_factory=Cost)
+    cost: Cost = NO_COST
     """The work that is left."""
-    saved: Cost = dataclasses.field(default_factory=Cost)
+    saved: Cost = NO_COST
     """The work already done: by an earlier milestone, or in the state of an interrupted attempt."""
     compared: Compared | None = None
     """The output that the reasons of a stale step refer to."""

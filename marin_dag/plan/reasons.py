@@ -87,6 +87,16 @@ class Accepted:
 
 
 @dataclasses.dataclass(frozen=True)
+class Warned:
+    """The step warned about its output when it made it."""
+
+    text: str
+    samples: tuple[str, ...]
+    file: str
+    """Path or URL of a file with more samples; "" if there is none."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Running:
     """Another run holds the lease."""
 
@@ -107,6 +117,15 @@ class Running:
     """Whether it was waiting for resources at the last heartbeat."""
     does: str = ""
     """See `Holder`: the lease may be held for another purpose than making the step."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunsAgain:
+    """The step is done, and another run forces it again: its new output is compared with the recorded one."""
+
+    host: str
+    pid: int
+    since: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +198,9 @@ Reason = (
     | Changed
     | Drifted
     | Accepted
+    | Warned
     | Running
+    | RunsAgain
     | MilestoneNotRequested
     | Failed
     | Stopped
@@ -230,8 +251,13 @@ def render(reason: Reason) -> str:
             return f"the code changed under version {reason.version}: {render_difference(reason.difference)}"
         case Accepted():
             return f"other code, accepted by {reason.author}: {reason.because}"
+        case Warned():
+            return f"warning: {reason.text}"
         case Running():
             return _running(reason)
+        case RunsAgain():
+            where = f"{reason.host or 'another machine'} (pid {reason.pid}) since {reason.since}"
+            return f"runs again on {where}, by --force, to compare its output"
         case Failed():
             # The first line names the failure; the later ones say how often, where, and what to do.
             error = reason.error.strip().splitlines()[0] if reason.error.strip() else "failed"

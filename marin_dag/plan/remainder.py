@@ -68,6 +68,8 @@ def _with_remainder(
         others = (reason for reason in reasons if not isinstance(reason, Continues | Resumes))
         reasons = (*others, Follows(earlier.name, begin))
     whole = cost_from(step, begin) if begin else whole_cost(step)
+    if not reached and whole is planned.cost and reasons is planned.reasons:
+        return planned
     if not reached:
         return dataclasses.replace(planned, cost=whole, reasons=reasons)
     left = cost_from(step, max(begin, reached))

@@ -42,6 +42,8 @@ class Siblings:
         for key in self.keys(step.name):
             one_each.setdefault(key.partition("@")[0], key)
         one_each.pop(step.digest, None)
+        if not one_each:
+            return None
         keys = list(one_each.values())[:MAX_COMPARED]
         compared = [(record, causes.of(record.identity, step)) for record in self._read(keys)]
         if not compared:

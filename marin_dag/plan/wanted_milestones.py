@@ -125,7 +125,8 @@ class LostMilestones:
             step: a step of the graph.
             selected: names of the steps that may run; None for all.
         """
-        found = (self._lost(field, item, selected) for field, item in step.inputs if item.key not in self._committed)
+        asked = [(field, item) for field, item in step.inputs if item.milestone is not None]
+        found = [self._lost(field, item, selected) for field, item in asked if item.key not in self._committed]
         return tuple(lost for lost in found if lost is not None)
 
     def of_milestone(self, item: OutputRef[Step[Any]]) -> Lost | None:

@@ -17,12 +17,14 @@ from marin_dag.identity.code_identity import check_packages
 from marin_dag.identity.identity import check_config
 from marin_dag.ledger.damage import DamagedInputError, check_input_files
 from marin_dag.ledger.epoch import Epoch
+from marin_dag.ledger.marks import marked_as_forced
+from marin_dag.ledger.output_warning import OutputWarning, output_warning
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.provenance import now
 from marin_dag.ledger.records import Failure, FileEntry, Record, Records, attempt_path, first_lines, make_manifest
 from marin_dag.ledger.requests import PUBLISH, Request, Requests
 from marin_dag.ledger.work_code import write_work_code
-from marin_dag.run.attempt_log import AttemptLog
+from marin_dag.run.attempt_log import AttemptLog, step_logger
 from marin_dag.run.forced import repair_first_output
 from marin_dag.run.parts import parts_of
 from marin_dag.run.request_polling import AttemptRequests
@@ -50,7 +52,7 @@ class AttemptContext:
         self.host = host
         self.notice_seconds = task.notice_seconds
         self.wanted_milestones = task.wanted_milestones
-        self.log = logging.getLogger(f"step.{task.name}")
+        self.log = step_logger(task.name)
         self._task = task
         self._channel = channel
         self._fan_out = fan_out
@@ -64,6 +66,7 @@ class AttemptContext:
         self._output = attempt_path(task.name, task.digest, task.attempt)
         self._published: set[int] = set()
         self._computed_with: dict[str, str] = {}
+        self._output_warnings: list[OutputWarning] = []
         self._requests = AttemptRequests(
             Requests(self._store), task.digest, task.attempt, self.log, old=task.old_requests
         )
@@ -141,6 +144,13 @@ class AttemptContext:
         self.log.warning("%s", text)
         if self.host.index == 0:
             self._channel.warn(f"{self.name}: {text}")
+
+    def warn_about_output(self, text: str, *, samples: Iterable[str] = (), file: str = "") -> None:
+        """See StepContext."""
+        warning = output_warning(text, samples, file)
+        if warning not in self._output_warnings:
+            self._output_warnings.append(warning)
+            self.log.warning("%s", "\n".join(warning.lines(self.output_path)))
 
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
         """See StepContext."""
@@ -283,6 +293,7 @@ class AttemptContext:
             output_path=folder,
             attempt=task.attempt,
             manifest=manifest,
+            warnings=tuple(self._output_warnings),
             provenance=task.provenance.model_copy(
                 update={
                     "host": socket.gethostname(),
@@ -334,6 +345,8 @@ def run_attempt(
             prints.enter_context(contextlib.redirect_stderr(log))
         prints.callback(context.close_requests)
         context.log.info("attempt %s on %s pid %d, %s", task.attempt, socket.gethostname(), os.getpid(), task.resources)
+        if task.is_forced and host.index == 0:
+            prints.enter_context(marked_as_forced(store, task.key))
         try:
             check_packages(task.name, task.identity)
             kind = task.kind.load()

@@ -19,6 +19,14 @@ UPLOAD_SECONDS = 15.0
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
+def step_logger(name: str) -> logging.Logger:
+    """Return the logger of a step. Only the first call sets a level: that clears a cache of each logger there is."""
+    steps = logging.getLogger("step")
+    if steps.level != logging.INFO:
+        steps.setLevel(logging.INFO)
+    return steps.getChild(name)
+
+
 class AttemptLog(io.TextIOBase):
     """Context manager that writes what this process logs to `{path}` in the store.
 
@@ -49,8 +57,6 @@ class AttemptLog(io.TextIOBase):
         self._printed = LinesWithoutSecrets(self._file.write)
         self._handler = _RedactingHandler(self._file, self._lose)
         logging.getLogger().addHandler(self._handler)
-        self._level = self._logger.level
-        self._logger.setLevel(logging.INFO)
         self._is_open = True
         return self
 
@@ -58,7 +64,6 @@ class AttemptLog(io.TextIOBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         logging.getLogger().removeHandler(self._handler)
-        self._logger.setLevel(self._level)
         self._is_open = False
         with self._full_disk_noted():
             self._handler.flush()

@@ -25,6 +25,7 @@ from marin_dag.run.failure_report import failure_report
 from marin_dag.run.frontier import Frontier
 from marin_dag.run.interrupts import signals_handled
 from marin_dag.run.live import Display
+from marin_dag.run.made_records import MadeRecords
 from marin_dag.run.node import Node
 from marin_dag.run.request_polling import DriverRequests
 from marin_dag.run.retries import Retries, preemption
@@ -78,6 +79,7 @@ class Run:
         self._command = command
         self._command_to_force = command_to_force or (lambda name: f"{command} --force {name} --until {name}")
         self._records = Records(store)
+        self.made = MadeRecords(self._records, display)
         self._leases = Leases(store)
         first_of_key = {step.key: step for step in reversed(steps)}
         self._nodes = {step.key: Node(first_of_key[step.key]) for step in steps}
@@ -140,7 +142,9 @@ class Run:
         """See Listener."""
         node = self._nodes.get(key)
         if node is not None and node.state == "running" and not node.has_started:
-            self._note_start(node)
+            node.has_started = True
+            if node.lease is not None:
+                node.lease.has_started = True
             detail = "" if node.num_attempts == 1 else f"attempt {node.num_attempts}"
             self._display.event(node.step.name, "started", detail)
 
@@ -232,7 +236,7 @@ class Run:
                 return
             if node.step.until is not None:
                 node.requested_milestones = self._requests.wanted_milestones(node.step.digest)
-            records = {keys: self._records.get(key) for keys, key in needs.items() if key is not None}
+            records = {keys: self.made.get(key) for keys, key in needs.items() if key is not None}
             if self._is_stopping:  # since the step was ready; the reads take time
                 self._release(node)
                 return
@@ -293,6 +297,8 @@ class Run:
             self.on_started(outcome.task.key)  # the outcome of a short step arrives before its start
             self._release_later(node)
             self._done(node, outcome.detail)
+            if outcome.record is not None:
+                self.made.add(node.step.name, outcome.record)
             return
         lost = node.lease is not None and node.lease.is_lost
         # The attempt may see its successor's claim at its commit, before the next heartbeat does.
@@ -311,11 +317,6 @@ class Run:
         else:
             self._frontier.move(node, "stopped")
             self._display.event(node.step.name, "stopped", outcome.kept if node.has_started else "before it started")
-
-    def _note_start(self, node: Node) -> None:
-        node.has_started = True
-        if node.lease is not None:
-            node.lease.has_started = True
 
     def _done(self, node: Node, detail: str) -> None:
         self._release(node)

@@ -42,6 +42,8 @@ class LocalStore(Store):
             return target.read_bytes()
 
     def create(self, path: str, data: bytes) -> bool:
+        if not data:
+            return self._create_empty(path)
         with self._temporary(path, (data,)) as (temporary, target, changed):
             try:
                 os.link(temporary, target)
@@ -54,6 +56,21 @@ class LocalStore(Store):
                         "records. Pass a --prefix on a local disk, on NFS, or gs://."
                     ) from error
                 raise
+            _flush_folders(target.parent, *changed)
+            return True
+
+    def _create_empty(self, path: str) -> bool:
+        """Create a file that is whole as soon as it has a name, so that it needs no temporary one."""
+        target = self._root / checked(path)
+        with _explained(target):
+            changed = _make_folder(target.parent)
+            try:
+                target.open("xb").close()
+            except FileExistsError:
+                return False
+            except FileNotFoundError:  # another process deleted the empty folder
+                changed = _make_folder(target.parent)
+                target.open("xb").close()
             _flush_folders(target.parent, *changed)
             return True
 

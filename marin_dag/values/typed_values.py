@@ -31,7 +31,7 @@ def wrong_value_in(value: object) -> str:
             if not -LARGEST - 1 <= item <= LARGEST:
                 end = f"at most {LARGEST:,}" if item > 0 else f"at least {-LARGEST - 1:,}"
                 return f".{name}: {reprlib.repr(item)} is refused; a whole number is {end}."
-        elif type(item) not in PLAIN:
+        elif type(item) not in PLAIN and form_of(type(item)) is not Form.REFERENCE:
             inner.append((name, item))
     owner: Any = type(value)
     for name, (adapter, declared) in _declared(owner).items() if form_of(owner) is Form.DATACLASS else ():

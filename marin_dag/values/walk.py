@@ -30,6 +30,8 @@ class Form(enum.Enum):
     MAPPING = "mapping"
     SET = "set"
 
+    __hash__ = object.__hash__  # Enum's own is a call of Python, and a plan asks several times for each value
+
 
 WITH_FIELDS = frozenset({Form.MODEL, Form.DATACLASS, Form.NAMEDTUPLE})
 _WITHOUT_CHILDREN = frozenset({Form.LEAF, Form.REFERENCE, Form.ENUM})
@@ -66,11 +68,10 @@ def _form_of(owner: type) -> Form:
 
 def children(value: Any) -> Iterable[tuple[Any, Any]]:
     """Return name and value of what lies one level below, in order: field, key or index."""
-    match form_of(type(value)):
-        case Form.MODEL:
-            return [(name, getattr(value, name)) for name in type(value).model_fields]
-        case Form.DATACLASS:
-            return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    owner: Any = type(value)
+    match form_of(owner):
+        case Form.MODEL | Form.DATACLASS:
+            return [(name, getattr(value, name)) for name in _names_of(owner)]
         case Form.NAMEDTUPLE:
             return zip(value._fields, value, strict=True)
         case Form.SEQUENCE | Form.SET:
@@ -78,6 +79,14 @@ def children(value: Any) -> Iterable[tuple[Any, Any]]:
         case Form.MAPPING:
             return cast(Iterable[tuple[Any, Any]], value.items())
     return ()
+
+
+@cache
+def _names_of(owner: Any) -> tuple[str, ...]:
+    """Return the names of the fields of a model or dataclass: both compute them anew each time they are asked."""
+    if issubclass(owner, BaseModel):
+        return tuple(owner.model_fields)
+    return tuple(field.name for field in dataclasses.fields(owner))
 
 
 def rebuilt(value: Any, changed: Mapping[Any, Any], *, is_checked: bool) -> Any:

@@ -343,6 +343,21 @@ def add(config: AddConfig, context: StepContext) -> Text:
     return Text(file="sum.txt", num_bytes=1)
 
 
+class WarnConfig(BaseModel, frozen=True, extra="forbid"):
+    text: str
+    samples: tuple[str, ...] = ()
+    file: str = ""
+
+
+@step()
+def warn(config: WarnConfig, context: StepContext) -> Text:
+    """Warn about its output, twice with one text."""
+    for _ in range(2):
+        context.warn_about_output(config.text, samples=config.samples, file=config.file)
+    write_file(f"{context.output_path}/text.txt", config.text)
+    return Text(file="text.txt", num_bytes=len(config.text))
+
+
 class AskConfig(BaseModel, frozen=True, extra="forbid"):
     sum: Input[Text]
 

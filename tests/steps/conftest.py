@@ -33,6 +33,8 @@ class FolderContext:
     """What the step said of its progress."""
     how: dict[str, str] = dataclasses.field(default_factory=dict)
     """And of how it computed."""
+    output_warnings: list[tuple[str, tuple[str, ...], str]] = dataclasses.field(default_factory=list)
+    """Arguments of `warn_about_output`: text, samples and file."""
 
     def map(
         self,
@@ -55,6 +57,9 @@ class FolderContext:
     def progress(self, done: int, total: int, unit: str, **figures: float) -> None:
         assert 0 <= done <= total > 0
         self.told.append((done, total, unit, figures))
+
+    def warn_about_output(self, text: str, *, samples: Iterable[str] = (), file: str = "") -> None:
+        self.output_warnings.append((text, tuple(samples), file))
 
     def computed_with(self, **how: str) -> None:
         self.how |= how

@@ -12,7 +12,7 @@ from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu, is_gang
 from marin_dag.run.attempt import run_attempt
 from marin_dag.run.backend import Listener
 from marin_dag.run.ray.cluster import is_connected, join_cluster, start_cluster
-from marin_dag.run.ray.control_actor import UPDATE_SECONDS, ControlChannel, start_control_actor
+from marin_dag.run.ray.control_actor import UPDATE_SECONDS, ControlChannel, control_actor, start_control_actor
 from marin_dag.run.ray.gang import Gang
 from marin_dag.run.ray.ray_internals import capture_ray_messages
 from marin_dag.run.ray.worker_deaths import failure_on_worker, shortened
@@ -65,7 +65,7 @@ class RayBackend:
             self._owns_cluster = not os.environ.get("RAY_ADDRESS")
             if self._owns_cluster:
                 largest = max((asked.num_cpus for asked in wanted.values() if isinstance(asked, Cpu)), default=1)
-                greeting = start_cluster(largest, self._job_name)
+                greeting = start_cluster(largest, self._job_name, listener.on_warning)
             else:
                 greeting = join_cluster(self._job_name)
         import ray  # not above: the import reads RAY_AUTH_MODE
@@ -74,7 +74,7 @@ class RayBackend:
         self._has = ray.cluster_resources()
         if self._owns_cluster:
             check_one_machine(wanted, self._has)
-        self._control = start_control_actor()
+        self._control, self._control_name = start_control_actor()
         self._run = ray.remote(run_step)
         return "\n".join(line for line in (greeting, missing_resources(wanted, self._has)) if line)
 
@@ -88,7 +88,7 @@ class RayBackend:
             self._gangs[task.key].start()
             return
         run = self._run.options(name=task.name, max_retries=0, **_placement(task.resources))
-        self._running[run.remote(task, self._control)] = task
+        self._running[run.remote(task, self._control_name)] = task
 
     def wait(self, timeout_seconds: float) -> list[Outcome]:
         """See Backend."""
@@ -260,9 +260,9 @@ class RayFanOut:
 # The dashboard shows the names of these two functions beside that of the step.
 
 
-def run_step(task: Task, control: Any) -> Outcome:
-    """Run one attempt, on a worker."""
-    channel = ControlChannel(task.attempt, control)
+def run_step(task: Task, control: str) -> Outcome:
+    """Run one attempt, on a worker; `control` is the name of the control actor."""
+    channel = ControlChannel(task.attempt, control_actor(control))
     channel.start(task.key)
     return run_attempt(task, channel, RayFanOut(task.name), capture_prints=True)
 

@@ -3,16 +3,22 @@
 A private cluster listens on this machine only, asks for a token, and ends with the driver.
 """
 
+import contextlib
 import os
 import secrets
+import signal
 import socket
+import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from marin_dag.errors import UserError
-from marin_dag.run.ray.ray_internals import processes_in_own_groups
+from marin_dag.run.ray.ray_internals import own_address_only, processes_in_own_groups
+from marin_dag.run.usable_cpus import usable_cpus
 
 TOKEN_FILE = Path("~/.ray/auth_token")
 MIN_CPUS = 2
@@ -26,6 +32,17 @@ PRIVATE_CLUSTER_VARIABLES = {
     # Ray's default of a minute is too short for its dashboard to import on a busy machine.
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "600",
 }
+STARTS = 3
+NOTICE_SECONDS = 30.0
+"""A start usually takes five seconds."""
+PROCESSES = {
+    "gcs_server": "its control service (gcs_server)",
+    "monitor.py": "its autoscaler (monitor.py)",
+    "dashboard.py": "its dashboard (dashboard.py)",
+    "raylet": "its node manager (raylet) and the agents of that",
+    "log_monitor.py": "its log monitor (log_monitor.py)",
+}
+"""Files of Ray's processes to their names in messages, in the order of their start."""
 MAX_SOCKET_FOLDER_LENGTH = 28
 """Characters: Ray adds up to 79 for its sockets, and Linux takes no socket path above 107."""
 OPTIONS: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -60,34 +77,83 @@ def join_cluster(job_name: str) -> str:
     return dashboard_line(context.dashboard_url)
 
 
-def start_cluster(largest_num_cpus: int, job_name: str) -> str:
-    """Start a private cluster, for steps of up to so many CPUs; return a line about its dashboard."""
+def start_cluster(largest_num_cpus: int, job_name: str, say: Callable[[str], None] = lambda text: None) -> str:
+    """Start a private cluster, for steps of up to so many CPUs; return a line about its dashboard.
+
+    On a busy machine, one of Ray's processes may not be ready in time. Then all are ended, and Ray starts again.
+
+    Raises:
+        UserError: Ray did not start, `STARTS` times.
+    """
     ensure_token()
     for name, value in PRIVATE_CLUSTER_VARIABLES.items():  # before the import, which reads some of them
         os.environ.setdefault(name, value)
+    options: dict[str, Any] = {
+        # A step that asks for more CPUs than there are still runs, only slower.
+        "num_cpus": max(usable_cpus(), largest_num_cpus, MIN_CPUS),
+        "include_dashboard": True,
+        "dashboard_host": "127.0.0.1",
+        "object_store_memory": OBJECT_STORE_IN_BYTES,
+        "_temp_dir": _socket_folder(),
+        **OPTIONS,
+    }
+    for start in range(1, STARTS):
+        try:
+            return _start(options, job_name, say)
+        except _FailedStartError as error:
+            say(f"Ray did not start: {error}; attempt {start + 1} of {STARTS}")
+    try:
+        return _start(options, job_name, say)
+    except _FailedStartError as error:
+        raise UserError(
+            f"Ray did not start on this machine in {STARTS} attempts: {error}. If other programs keep the machine "
+            "busy, wait for them and run the same command again, or run in this process, without Ray: --backend local."
+        ) from error
+
+
+class _FailedStartError(Exception):
+    """Ray did not start; the text says what it waited for, and its error."""
+
+
+def _start(options: dict[str, Any], job_name: str, say: Callable[[str], None]) -> str:
     import ray
 
     os.environ["PYTHONPATH"] = python_path()
-    socket_folder = _socket_folder()
-    try:
-        with processes_in_own_groups():
-            context = ray.init(
-                "local",  # a new cluster, whatever else runs on this machine
-                # A step that asks for more CPUs than the machine has still runs, only slower.
-                num_cpus=max(os.cpu_count() or 1, largest_num_cpus, MIN_CPUS),
-                include_dashboard=True,
-                dashboard_host="127.0.0.1",
-                object_store_memory=OBJECT_STORE_IN_BYTES,
-                _temp_dir=socket_folder,
-                job_config=_job_config(job_name),
-                **OPTIONS,
-            )
-    except Exception as error:  # Ray has no class of its own for a failed start
-        raise UserError(
-            f"Ray did not start on this machine: {_cause(error)}. If other programs keep the machine busy, wait for "
-            "them and run the same command again, or run in this process, without Ray: --backend local."
-        ) from error
+    with own_address_only(), processes_in_own_groups() as started:
+        notice = threading.Timer(NOTICE_SECONDS, lambda: say(_notice(started)))
+        notice.daemon = True
+        notice.start()
+        try:
+            # "local": a new cluster, whatever else runs on this machine.
+            context = ray.init("local", job_config=_job_config(job_name), **options)
+        except Exception as error:  # Ray has no class of its own for a failed start
+            ray.shutdown()
+            for process in started:
+                _end_group(process)
+            raise _FailedStartError(f"it waited for {_newest(started)}: {_cause(error)}") from error
+        finally:
+            notice.cancel()
     return dashboard_line(context.dashboard_url)
+
+
+def _notice(started: Sequence[subprocess.Popen[Any]]) -> str:
+    return (
+        f"Ray is still starting after {NOTICE_SECONDS:g} s: it waits for {_newest(started)}. Other programs may keep "
+        "this machine busy. To run without Ray, in this process: interrupt, and add --backend local."
+    )
+
+
+def _newest(started: Sequence[subprocess.Popen[Any]]) -> str:
+    """Return the name of the process that Ray started last; it starts the next one when this one is ready."""
+    names = [Path(str(word)).name for process in started[-1:] for word in cast(Sequence[Any], process.args)]
+    return next((PROCESSES[name] for name in names if name in PROCESSES), "one of its processes")
+
+
+def _end_group(process: subprocess.Popen[Any]) -> None:
+    """Kill a process that Ray has left, and those that it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _socket_folder() -> str | None:

@@ -3,7 +3,9 @@
 Its calls do not show in the dashboard's list of tasks, where they would hide the steps.
 """
 
+import functools
 import time
+import uuid
 from typing import Any, NamedTuple
 
 from marin_dag.ledger.progress import Progress
@@ -87,14 +89,23 @@ class ControlActor:
         return len(hosts)
 
 
-def start_control_actor() -> Any:
-    """Start a control actor; return its handle."""
+def start_control_actor() -> tuple[Any, str]:
+    """Start a control actor; return its handle and its name."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     actor: Any = ray.remote(ControlActor)
-    return actor.options(num_cpus=0, enable_task_events=False, scheduling_strategy=here).remote()
+    name = f"control-{uuid.uuid4().hex}"  # several drivers may share one namespace
+    return actor.options(name=name, num_cpus=0, enable_task_events=False, scheduling_strategy=here).remote(), name
+
+
+@functools.lru_cache(maxsize=1)
+def control_actor(name: str) -> Any:
+    """Return the handle of a control actor on a worker, which looks for it once: a handle with each task costs more."""
+    import ray
+
+    return ray.get_actor(name)
 
 
 class ControlChannel:

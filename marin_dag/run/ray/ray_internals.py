@@ -1,14 +1,17 @@
-"""Ray internals: the two places where the engine changes private parts of Ray and the standard library.
+"""Ray internals: the three places where the engine changes private parts of Ray and the standard library.
 
-Neither offers an option. Tests run both on real clusters, so that an upgrade of Ray breaks a test and not a run.
+None offers an option. Tests run them on real clusters, so that an upgrade of Ray breaks a test and not a run.
 """
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+
+LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 def capture_ray_messages(handle: Callable[[str], None]) -> None:
@@ -26,16 +29,19 @@ def capture_ray_messages(handle: Callable[[str], None]) -> None:
 
 
 @contextlib.contextmanager
-def processes_in_own_groups() -> Iterator[None]:
+def processes_in_own_groups() -> Iterator[list[subprocess.Popen[Any]]]:
     """Start each process inside the block in a process group of its own, so that it gets no signal to this group.
+
+    Yields the list of these processes, which grows as they start.
 
     `timeout`, Slurm and others send SIGTERM to the whole group, and Ray starts its servers without a `process_group`:
     the servers would end, and with them the steps that the driver asks to save their work. The servers still end with
     a killed driver, within a minute, because on Linux the kernel signals them. On other systems Ray finds them only
     in the driver's group, so that nothing is changed there.
     """
+    started: list[subprocess.Popen[Any]] = []
     if sys.platform != "linux":
-        yield
+        yield started
         return
     original, here = subprocess.Popen.__init__, threading.get_ident()
 
@@ -43,9 +49,31 @@ def processes_in_own_groups() -> Iterator[None]:
         if threading.get_ident() == here and not options.get("start_new_session"):
             options.setdefault("process_group", 0)
         original(self, *arguments, **options)
+        if threading.get_ident() == here:
+            started.append(self)
 
     setattr(subprocess.Popen, "__init__", start_in_own_group)  # noqa: B010 -- a type checker rejects the assignment
     try:
-        yield
+        yield started
     finally:
         setattr(subprocess.Popen, "__init__", original)  # noqa: B010
+
+
+@contextlib.contextmanager
+def own_address_only() -> Iterator[None]:
+    """Make a cluster that starts inside the block listen on the loopback address alone, as on Windows and macOS.
+
+    Elsewhere Ray's ports for metrics, which ask for no token, listen on every address of the machine. Ray reads the
+    variable when it is imported; its processes inherit it. Later processes do not: it forbids clusters of machines.
+    """
+    import ray._private.ray_constants as constants
+
+    is_cluster, was = constants.ENABLE_RAY_CLUSTER, os.environ.get(LOOPBACK_VARIABLE)
+    os.environ[LOOPBACK_VARIABLE], constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = is_cluster
+        del os.environ[LOOPBACK_VARIABLE]
+        if was is not None:
+            os.environ[LOOPBACK_VARIABLE] = was

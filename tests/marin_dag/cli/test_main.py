@@ -17,12 +17,13 @@ from marin_dag.cli import session
 from marin_dag.cli.main import main
 from marin_dag.errors import UserError
 from marin_dag.graph.resources import Gpu
+from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records, record_path
 from marin_dag.run.driver import Run
 from marin_dag.store.prefix import open_store
 from tests.catalogue import check_message
 from tests.marin_dag import toy
-from tests.marin_dag.toy_steps import AddConfig, AskConfig, add, ask
+from tests.marin_dag.toy_steps import AddConfig, AskConfig, WarnConfig, add, ask, warn
 
 ROOT = Path(__file__).parents[3]
 
@@ -62,6 +63,35 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Toy:
 
 def stale(verdicts: dict[str, str]) -> set[str]:
     return {name for name, verdict in verdicts.items() if verdict == "stale"}
+
+
+def test_warnings_about_outputs_end_a_run_and_stand_in_each_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def build(arguments: object) -> list[Step[Any]]:
+        return [warn("filter", WarnConfig(text="drops 77 % of the bytes", samples=("one", "two"), file="text.txt"))]
+
+    arguments = ["--prefix", str(tmp_path / "runs"), "--backend", "local"]
+    assert main(build, name="toy", argv=arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    first = next(index for index, line in enumerate(lines) if line.startswith("Warnings about outputs"))
+    check_message("\n".join(lines[first : first + 5]))
+    assert main(build, name="toy", argv=[*arguments, "--dry-run"]) == 0
+    check_message(capsys.readouterr().out.splitlines()[0])
+    assert main(build, name="toy", argv=["show", "filter", *arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[lines.index("warning") + 1].strip() == "drops 77 % of the bytes"
+
+
+def test_a_name_that_a_plan_prints_for_several_steps_selects_them(run: Toy) -> None:
+    row = run("--dry-run")[1].splitlines()[0]
+    name, _, num_steps = row.partition(" (")
+    assert name == "text/*" and num_steps.startswith("4 ")
+    code, output = run("--until", name)
+    assert code == 0 and run.committed() == {"text/web", "text/code", "text/math", "text/books"}
+    assert all(f"  {step}: " in output for step in run.committed()), "each is a result of this run"
+    code, output = run("--force", name, "--until", name)
+    assert code == 0 and len([line for line in output.splitlines() if "same output" in line]) == 4
 
 
 def test_a_dry_run_with_detach_submits_nothing_and_names_the_cluster(run: Toy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,6 +146,14 @@ def test_selections_are_intersected(graph: Graph) -> None:
     assert Selection(only=("text/*",)).names(graph) == {"text/web", "text/code", "text/math", "text/books"}
     assert Selection(until=("ocelot",), starting_from=("kestrel",)).names(graph) == {"kestrel", "ocelot"}
     assert Selection().names(graph) == set(graph.names)
+    texts = {"text/web", "text/code", "text/math", "text/books"}
+    assert Selection(until=("text/*",)).names(graph) == texts
+    assert Selection(until=("text/[wc]*", "text/math")).names(graph) == texts - {"text/books"}
+    assert Selection(starting_from=("text/*",)).names(graph) == set(graph.names)
+    assert Selection(only=("text/*",), force=("text/?????", "text/web")).forced(graph) == {"text/books", "text/web"}
+    for wrong in (Selection(until=("txt/*",)), Selection(starting_from=("txt/*",)), Selection(force=("txt/*",))):
+        with expect_error(GraphError):
+            wrong.names(graph)
 
 
 def test_a_selection_of_nothing_is_an_error(graph: Graph) -> None:

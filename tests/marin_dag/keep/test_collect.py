@@ -11,6 +11,7 @@ from marin_dag.keep.collect import Collector, Roots
 from marin_dag.ledger import lease as lease_module
 from marin_dag.ledger.epoch import epoch_path, seal
 from marin_dag.ledger.lease import CLAIM, Lease, Leases, this_process
+from marin_dag.ledger.output_warning import OutputWarning
 from marin_dag.ledger.pins import Pins
 from marin_dag.ledger.records import Failure, FileEntry, Record, Records
 from marin_dag.store.local import LocalStore
@@ -124,7 +125,8 @@ def test_a_pinned_milestone_keeps_its_files_and_the_log_of_its_attempt(store: Lo
 
 def test_code_marks_are_deleted_with_an_output_and_no_empty_folder_is_left(store: LocalStore):
     code = {"policy": "versioned", "fingerprint": "f" * 64}
-    record = Records(store).commit(a_record("web", DIGEST, identity=IDENTITY | {"code": code}))
+    warnings = (OutputWarning(text="few documents"),)
+    record = Records(store).commit(a_record("web", DIGEST, identity=IDENTITY | {"code": code}, warnings=warnings))
     store.write(f"{record.output_path}/a/b/c", b"x")
     assert [entry.path for entry in store.list("codes")] == [f"codes/{record.key}/{'f' * 64}"]
     assert collected(store) == [""]

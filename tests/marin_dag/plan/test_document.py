@@ -43,6 +43,8 @@ REASONS: dict[str, dict[str, Any]] = {
     "MilestoneOutsideRun": {"wanted": int, "begin": int, "end": int, "field": str, "stop": str},
     "Drifted": {"version": str, "difference": CodeChanged},
     "Accepted": {"author": str, "because": str, "created": str, "definitions": tuple[str, ...]},
+    "RunsAgain": {"host": str, "pid": int, "since": str},
+    "Warned": {"text": str, "samples": tuple[str, ...], "file": str},
     "Running": RUNS_ON
     | {"name": str, "total": int | None, "unit": str, "saved": int | None, "parts": int, "is_queued": bool}
     | {"does": str},

@@ -159,12 +159,12 @@ def test_a_step_committed_during_planning_is_done(bench: Workbench, monkeypatch:
     assert bench.plan()["count"].verdict is Verdict.DONE
 
 
-def test_a_plan_of_finished_steps_takes_two_listings_and_no_read(bench: Workbench) -> None:
+def test_a_plan_of_finished_steps_takes_three_listings_and_no_read(bench: Workbench) -> None:
     bench()
     store = Watched(str(bench.prefix))
     plan = make_plan(bench.plan().graph, store)
     assert {planned.verdict for planned in plan.steps} == {Verdict.DONE}
-    assert store.listed == ["commits", "codes"], "the second for the versioned steps"
+    assert store.listed == ["commits", "marks", "codes"], "the last for the versioned steps"
     assert store.num_reads == 0
 
 

@@ -32,7 +32,7 @@ def test_a_plan_of_finished_steps_reads_no_record(tmp_path: Path, monkeypatch: p
     for name in ("list", "read", "exists"):
         monkeypatch.setattr(store, name, functools.partial(counted, name, getattr(store, name)))
     assert {planned.verdict for planned in make_plan(Graph(steps), store).steps} == {Verdict.DONE}
-    assert sorted(asked) == [("list", "codes"), ("list", "commits")]
+    assert sorted(asked) == [("list", "codes"), ("list", "commits"), ("list", "marks")]
 
 
 def test_after_two_attempts_with_different_code_the_record_decides(tmp_path: Path):

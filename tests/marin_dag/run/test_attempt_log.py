@@ -15,6 +15,7 @@ from marin_dag.store.store import Store, StoreError
 
 PATH = "outputs/web-01234567/attempt.log"
 LOGGER = logging.getLogger("marin_dag.test_attempt_log")
+LOGGER.setLevel(logging.INFO)
 
 
 def test_a_step_prints_to_a_stream_that_is_no_terminal(tmp_path: Path):

@@ -1,20 +1,26 @@
 """Forced steps: their bytes must be those of the first output, which stays."""
 
+import os
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
 
 from marin_dag.graph.graph import Graph, Selection
 from marin_dag.ledger.damage import findings_of
+from marin_dag.ledger.marks import MARKS, add_mark
+from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.records import Records
-from marin_dag.plan.plan import make_plan
+from marin_dag.plan.explain import explain
+from marin_dag.plan.plan import Plan, make_plan
 from marin_dag.plan.planned import Verdict
-from marin_dag.plan.reasons import Forced
+from marin_dag.plan.reasons import Forced, RunsAgain
 from marin_dag.run.backend import Backend
 from marin_dag.run.driver import Run
 from marin_dag.run.local.backend import LocalBackend
 from marin_dag.store.prefix import open_store
+from marin_dag.store.store import Store
 from tests.catalogue import check_message
 from tests.marin_dag.run.test_driver import Recorder, output, record, run
 from tests.marin_dag.toy_steps import (
@@ -248,3 +254,37 @@ def test_the_forced_step_runs_among_steps_that_share_an_output(tmp_path: Path) -
         plan = make_plan(Graph(steps), store, Selection(force=forced))
         assert [planned.name for planned in plan.will_run] == [forced[0]]
         assert plan[forced[0]].reasons == (Forced(),) and plan[forced[0]].verdict is Verdict.DONE
+
+
+class PlanningRecorder(Recorder):
+    """Display that makes a plan at each progress of a step."""
+
+    def __init__(self, graph: Graph, store: Store) -> None:
+        super().__init__()
+        self._graph, self._store = graph, store
+        self.plans: list[Plan] = []
+
+    def progress(self, name: str, progress: Progress) -> None:
+        self.plans.append(make_plan(self._graph, self._store))
+
+
+def test_a_plan_says_that_a_done_step_runs_again_as_long_as_it_does(tmp_path: Path) -> None:
+    store, main = open_store(str(tmp_path / "runs")), count("main", CountConfig(stride=2, until_step=5))
+    graph = Graph([main, write("other", WriteConfig(text="other"))])
+    assert run(store.prefix, graph.steps)[0] == 0
+    display = PlanningRecorder(graph, store)
+    assert Run([main], store, LocalBackend(), display, command="", force=frozenset({main.key})).run() == 0
+    assert display.plans
+    for plan in display.plans:
+        assert {planned.verdict for planned in plan.steps} == {Verdict.DONE} and plan["other"].reasons == ()
+        (reason,) = plan["main"].reasons
+        assert reason == RunsAgain(socket.gethostname(), os.getpid(), reason.since)
+    check_message(explain(display.plans[0], "main", store).splitlines()[1].replace(socket.gethostname(), "<host>"))
+    assert make_plan(graph, store)["main"].reasons == () and store.list(MARKS) == []
+
+
+def test_the_mark_of_a_killed_forced_attempt_says_nothing(tmp_path: Path) -> None:
+    store, step = open_store(str(tmp_path / "runs")), write("step", WriteConfig(text="a"))
+    assert run(store.prefix, [step])[0] == 0
+    add_mark(store, step.key, "forced")
+    assert make_plan(Graph([step]), store)["step"].reasons == ()

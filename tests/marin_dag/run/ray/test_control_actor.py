@@ -33,7 +33,7 @@ def test_a_step_that_asks_whether_to_stop_keeps_its_cpus():
             time.sleep(0.05)
         return began, time.time()
 
-    actor = start_control_actor()
+    actor, _ = start_control_actor()
     ran = sorted(ray.get([ask.remote(f"attempt-{number}", actor) for number in range(2)]))
     for (_, ended), (began, _) in itertools.pairwise(ran):
         assert began >= ended

@@ -1,21 +1,28 @@
 """Private clusters: how one is started on this machine, and the messages if it cannot be."""
 
+import contextlib
+import json
 import os
+import subprocess
 import sys
 import tempfile
+import threading
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 
 from marin_dag.errors import UserError
+from marin_dag.run.ray import cluster
 from marin_dag.run.ray.backend import RayBackend
 from marin_dag.run.ray.cluster import is_connected, join_cluster, start_cluster
 from marin_dag.store.redact import redact
-from tests.catalogue import expect_error
+from tests.catalogue import check_message, expect_error
 
+ROOT = Path(__file__).parents[4]
 NO_DASHBOARD = """The last 20 lines of /tmp/ray/session_1/logs/dashboard.log (it contains the error message):
 2026-11-23 18:00:00 INFO Starting the dashboard
 ModuleNotFoundError: No module named 'opencensus'
@@ -48,6 +55,60 @@ def test_the_message_of_a_failed_start_has_the_end_of_the_log(monkeypatch):
         started_with(monkeypatch, Exception(NO_DASHBOARD))
     with expect_error(UserError):
         started_with(monkeypatch, OSError("no sockets here.\nA long story follows"))
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_a_failed_start_is_tried_again_twice_and_its_processes_are_ended(
+    monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def init(address: str, **options: Any) -> Any:
+        processes.append(subprocess.Popen(["sleep", "600"]))
+        if len(processes) <= failures:
+            raise RuntimeError("no port in time")
+        return mock.Mock(dashboard_url="127.0.0.1:8265")
+
+    monkeypatch.setattr("ray.init", init)
+    lines: list[str] = []
+    with expect_error(UserError) if failures == cluster.STARTS else contextlib.nullcontext():
+        cluster.start_cluster(2, "a job", lines.append)
+    ended = [process.poll() is not None for process in processes]
+    processes[-1].kill()
+    processes[-1].wait()
+    assert ended == [True] * failures + [False] * (len(processes) - failures)
+    assert len(processes) == min(failures + 1, cluster.STARTS) and len(lines) == len(processes) - 1
+
+
+def test_a_slow_start_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = threading.Event()
+    lines: list[str] = []
+
+    def say(line: str) -> None:
+        lines.append(line)
+        said.set()
+
+    def init(address: str, **options: Any) -> Any:
+        with subprocess.Popen(["true", "/ray/dashboard/dashboard.py"]):
+            assert said.wait(60)
+        return mock.Mock(dashboard_url="127.0.0.1:8265")
+
+    monkeypatch.setattr("ray.init", init)
+    monkeypatch.setattr(cluster, "NOTICE_SECONDS", 0.2)
+    cluster.start_cluster(2, "a job", say)
+    (line,) = lines
+    check_message(line)
+
+
+def test_a_real_start_that_fails_once_is_tried_again_and_listens_on_this_machine_only() -> None:
+    # A process of its own: this one may use another cluster.
+    command = [sys.executable, "-m", "tests.marin_dag.run.ray.private_cluster"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen["result"] == "token" and not seen["left"]
+    assert len([line for line in seen["lines"] if "attempt 2" in line]) == 1
+    assert seen["listening"] and {address.removeprefix("::ffff:") for address in seen["listening"]} == {"127.0.0.1"}
 
 
 def test_a_user_without_a_home_folder_reads_where_else_a_token_may_be(monkeypatch):
