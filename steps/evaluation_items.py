@@ -17,7 +17,7 @@ class EvaluationItemsConfig(BaseModel, frozen=True, extra="forbid"):
     """A document that shares this many consecutive words with an item is contaminated; 13 in GPT-3 (arXiv:2005.14165,
     appendix C)."""
     min_field_words: int = Field(default=8, ge=1)
-    """Fewest words of a field that is shorter than an n-gram; it is matched whole."""
+    """Fewest words of shorter fields, alone or of question and answer together; see `runtime.text.item_index`."""
 
 
 class EvaluationItemsResult(BaseModel, frozen=True, extra="forbid"):
@@ -31,6 +31,8 @@ class EvaluationItemsResult(BaseModel, frozen=True, extra="forbid"):
     ngram_index: str
     """Folder for `runtime.text.decontamination.ItemIndex`, which every decontamination reads."""
     num_ngrams: int
+    num_not_searched: dict[str, int] = {}
+    """Items without any run of words to search for, by task: too short, or of common words."""
 
 
 class OwnItemsConfig(BaseModel, frozen=True, extra="forbid"):
@@ -69,7 +71,7 @@ def evaluation_items(config: EvaluationItemsConfig, context: StepContext) -> Eva
 @step(policy="tracked", packages=("numpy", "pyarrow"), check=_check)
 def own_evaluation_items(config: OwnItemsConfig, context: StepContext) -> EvaluationItemsResult:
     """Copy the files, and index their n-grams."""
-    from runtime.text.decontamination import copy_item_files
+    from runtime.text.items import copy_item_files
 
     found = [file for file in config.download.result.files if file.name.endswith(".jsonl")]
     given = {file.name.removesuffix(".jsonl").replace("/", "-"): config.download.join(file.path) for file in found}
@@ -94,14 +96,27 @@ def _with_index(
     num_items: dict[str, int],
 ) -> EvaluationItemsResult:
     """Write the index of the written files, and return the result."""
-    from runtime.text.decontamination import build_index, read_item_fields
+    from runtime.text.item_index import build_index
+    from runtime.text.items import read_item_fields
 
-    num_ngrams = build_index(
+    found = build_index(
         read_item_fields({task: f"{context.output_path}/{path}" for task, path in files.items()}),
         f"{context.output_path}/{NGRAM_INDEX}",
         ngram_words=config.ngram_words,
         min_field_words=config.min_field_words,
     )
+    if found.num_not_searched:
+        missed = ", ".join(
+            f"{count:,} of {num_items[task]:,} of {task}" for task, count in found.num_not_searched.items()
+        )
+        context.warn_about_output(
+            f"items that decontamination does not search for, since they are too short or of common words: {missed}"
+        )
     return EvaluationItemsResult(
-        files=files, fewshot_files=fewshot_files, num_items=num_items, ngram_index=NGRAM_INDEX, num_ngrams=num_ngrams
+        files=files,
+        fewshot_files=fewshot_files,
+        num_items=num_items,
+        ngram_index=NGRAM_INDEX,
+        num_ngrams=found.num_ngrams,
+        num_not_searched=found.num_not_searched,
     )

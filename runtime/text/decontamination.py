@@ -1,42 +1,32 @@
-"""Decontamination: documents that share a long run of words with an evaluation item.
+"""Decontamination: documents that share runs of words with evaluation items (`runtime.text.item_index`).
 
-A hit is a run of `ngram_words` words (13: GPT-3, arXiv:2005.14165, appendix C) in both, compared without case,
-punctuation and layout (`runtime.text.folding`). A shorter field of an item is matched whole if it has at least
-`min_field_words` words; still shorter fields ("all of the above") are no sign of contamination.
+Words are compared without case, punctuation and layout (`runtime.text.folding`). A text is also searched without its
+zero-width spaces and hyphens at line ends, which may divide a word.
 
-Every item with the run is hit. If more than `MAX_NAMED_FIELDS` fields of a task have it, such as a common prompt, the
+Every item with a run is hit. If more than `MAX_NAMED_FIELDS` fields of a task have it, such as a common prompt, the
 first ones are named.
 """
 
-import codecs
 import functools
-import json
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import fsspec
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from runtime.tables.parquet_bytes import from_parquet
-from runtime.text.array_files import read_array, write_array
-from runtime.text.batch import TextBatch, ngram_hashes
-from runtime.text.runs import begins_run, run_starts
+from runtime.text.batch import Segments, TextBatch, growing_ngrams, ngram_hashes
+from runtime.text.item_index import read_index
+from runtime.text.items import ItemField
 
-MAX_NAMED_FIELDS = 100
-_TABLE_BITS = 24
-_FIELDS_SCHEMA = pa.schema([("task", pa.string()), ("item", pa.int32()), ("field", pa.string())])
-
-
-class ItemField(NamedTuple):
-    """A string of an evaluation item."""
-
-    task: str
-    item: int
-    """The row in the task's file, from 0."""
-    field: str
-    text: str
+PARTNER_WORDS = 64
+"""So many words before or after a question its answer is looked for."""
+_MAX_TABLE_BITS = 24
+_HYPHEN_AND_NEWLINE = re.compile(r"[-\u2010\u00ad](?<=\w.)[ \t]*\r?\n[ \t]*(?=\w)")
+_ZERO_WIDTH_SPACE = "\u200b"
+_NOTHING = ("\u00ad", "\u2060")
+"""Characters that words are compared without, of two and of three bytes."""
 
 
 class Hit(NamedTuple):
@@ -58,60 +48,100 @@ class Hit(NamedTuple):
 class _Lookup(NamedTuple):
     """Runs of one length: their hashes, sorted, and all fields that have each."""
 
-    length: int
     hashes: np.ndarray
     """Each hash once."""
     starts: np.ndarray
     """The place in `owners` where the fields of each hash begin, with the total at the end."""
     owners: np.ndarray
+    needs_partner: np.ndarray
+    """bool, one entry an owner."""
     table: np.ndarray
     """Whether a hash begins with these bits."""
 
+    def slots(self, hashes: np.ndarray) -> np.ndarray:
+        """Return the places in `table`."""
+        return _slots(hashes, len(self.table))
+
+
+class _Span(NamedTuple):
+    """Words of a batch that are a run of a field."""
+
+    first: int
+    after: int
+    owner: int
+
 
 class ItemIndex:
-    """The n-grams of the evaluation items by hash. Built once, then loaded for every shard."""
+    """The runs of the evaluation items by hash. Built once, then loaded for every shard."""
 
     def __init__(self, folder: str) -> None:
         """Load what `build_index` wrote to `folder`."""
         self._fields_path = f"{folder}/fields.parquet"
-        hashes, owners, lengths = (read_array(f"{folder}/{name}.npy") for name in ("hashes", "owners", "lengths"))
-        self._lookups = []
-        for length in np.unique(lengths).tolist():
-            chosen = lengths == length
-            unique, starts = np.unique(hashes[chosen], return_index=True)
-            table = np.zeros(1 << _TABLE_BITS, bool)
-            table[_slot(unique)] = True
-            starts = np.append(starts, np.count_nonzero(chosen))
-            self._lookups.append(_Lookup(length, unique, starts, owners[chosen], table))
+        runs, self._partners = read_index(folder)
+        self._lookups: dict[int, _Lookup] = {}
+        for length in np.unique(runs.lengths).tolist():
+            chosen = np.flatnonzero(runs.lengths == length)
+            chosen = chosen[np.lexsort((runs.owners[chosen], runs.hashes[chosen]))]
+            unique, starts = np.unique(runs.hashes[chosen], return_index=True)
+            # The table of a few hashes stays in a core's cache.
+            table = np.zeros(1 << min((64 * len(unique)).bit_length(), _MAX_TABLE_BITS), bool)
+            table[_slots(unique, len(table))] = True
+            starts = np.append(starts, len(chosen))
+            self._lookups[length] = _Lookup(unique, starts, runs.owners[chosen], runs.needs_partner[chosen], table)
 
     def hits(self, texts: list[str]) -> list[Hit]:
         """Return hits by document, position and item; runs of one item that overlap or touch are one hit."""
+        found = self._hits(texts, texts, range(len(texts)))
+        joined = [(row, _put_together(text)) for row, text in enumerate(texts)]
+        rows = [row for row, text in joined if text is not None]
+        further = self._hits([text for _, text in joined if text is not None], [texts[row] for row in rows], rows)
+        return _longest(found, further) if further else found
+
+    def _hits(self, texts: list[str], originals: list[str], numbers: "range | list[int]") -> list[Hit]:
+        """Return the hits in texts that have the places of their originals; `numbers` are those of their documents."""
+        if not texts:
+            return []
         batch = TextBatch(texts)
         words = batch.folded_words
-        found: list[tuple[int, int, int]] = []
-        for length, unique, starts, owners, table in self._lookups:
-            hashes, first = ngram_hashes(words, length)
-            # One bit rejects nearly all, so that few pay for the binary search.
-            passed = np.flatnonzero(table[_slot(hashes)])
-            slots = np.minimum(np.searchsorted(unique, hashes[passed]), len(unique) - 1)
-            matched = unique[slots] == hashes[passed]
-            for begin, slot in zip(first[passed[matched]].tolist(), slots[matched].tolist(), strict=True):
-                found += ((begin, begin + length, owner) for owner in owners[starts[slot] : starts[slot + 1]].tolist())
-        return [self._hit(batch, *span) for span in self._merged(sorted(found), words.documents)]
+        spans = self._merged(sorted(self._spans(words)), words.documents)
+        return [self._hit(batch, originals, numbers, span) for span in spans]
 
-    def _merged(self, spans: list[tuple[int, int, int]], documents: np.ndarray) -> list[tuple[int, int, int]]:
+    def _spans(self, words: Segments) -> Iterator[_Span]:
+        for length, hashes, first in growing_ngrams(words, self._lookups):
+            lookup = self._lookups[length]
+            # One bit rejects nearly all, so that few pay for the binary search.
+            passed = np.flatnonzero(lookup.table[lookup.slots(hashes)])
+            slots = np.minimum(np.searchsorted(lookup.hashes, hashes[passed]), len(lookup.hashes) - 1)
+            matched = lookup.hashes[slots] == hashes[passed]
+            for begin, slot in zip(first[passed[matched]].tolist(), slots[matched].tolist(), strict=True):
+                near: dict[int, set[int]] = {}
+                for place in range(lookup.starts[slot], lookup.starts[slot + 1]):
+                    span = _Span(begin, begin + length, int(lookup.owners[place]))
+                    if not lookup.needs_partner[place] or self._has_partner(words, span, near):
+                        yield span
+
+    def _has_partner(self, words: Segments, span: _Span, near: dict[int, set[int]]) -> bool:
+        """Return whether another field of the item stands near; `near` keeps the n-grams there by their length."""
+        for length, wanted in self._partners.of(span.owner):
+            if length not in near:
+                near[length] = _ngrams_near(words, span, length)
+            if wanted in near[length]:
+                return True
+        return False
+
+    def _merged(self, spans: list[_Span], documents: np.ndarray) -> list[_Span]:
         """Join spans of one document and item that overlap or touch; the first names the field."""
-        merged: list[tuple[int, int, int]] = []
+        merged: list[_Span] = []
         last: dict[tuple[int, str, int], int] = {}
         for first, after, owner in spans:
             field = self._fields[owner]
             key = (int(documents[first]), field.task, field.item)
             place = last.get(key)
-            if place is not None and first <= merged[place][1]:
-                merged[place] = (merged[place][0], max(merged[place][1], after), merged[place][2])
+            if place is not None and first <= merged[place].after:
+                merged[place] = merged[place]._replace(after=max(merged[place].after, after))
             else:
                 last[key] = len(merged)
-                merged.append((first, after, owner))
+                merged.append(_Span(first, after, owner))
         return merged
 
     @functools.cached_property
@@ -121,112 +151,48 @@ class ItemIndex:
             rows = from_parquet(file.read()).to_pylist()
         return [ItemField(row["task"], row["item"], row["field"], "") for row in rows]
 
-    def _hit(self, batch: TextBatch, first: int, after: int, owner: int) -> Hit:
-        words, field = batch.folded_words, self._fields[owner]
-        document = int(words.documents[first])
-        start, end = int(words.starts[first]), int(words.ends[after - 1])
+    def _hit(self, batch: TextBatch, originals: list[str], numbers: "range | list[int]", span: _Span) -> Hit:
+        words, field = batch.folded_words, self._fields[span.owner]
+        document = int(words.documents[span.first])
         offset = int(batch.document_starts[document])
-        excerpt = batch.excerpt(start, end)
-        return Hit(document, start - offset, end - offset, field.task, field.item, field.field, after - first, excerpt)
+        start, end = int(words.starts[span.first]) - offset, int(words.ends[span.after - 1]) - offset
+        excerpt = originals[document].encode()[start:end].decode(errors="replace")
+        num_words = span.after - span.first
+        return Hit(numbers[document], start, end, field.task, field.item, field.field, num_words, excerpt)
 
 
-def build_index(fields: Iterable[ItemField], folder: str, *, ngram_words: int, min_field_words: int) -> int:
-    """Write the index of all fields and return the number of n-grams.
-
-    Raises:
-        ValueError: `min_field_words` is not between 1 and `ngram_words`.
-    """
-    if not 1 <= min_field_words <= ngram_words:
-        raise ValueError(f"min_field_words is {min_field_words}. Set it between 1 and ngram_words ({ngram_words}).")
-    # A word has a character or more, so shorter texts need no hash.
-    kept = [field for field in fields if len(field.text) >= min_field_words]
-    batch = TextBatch([field.text for field in kept])
-    words = batch.folded_words
-    num_words = batch.sums(words)
-    tasks = np.unique(np.array([field.task for field in kept], str), return_inverse=True)[1]
-    hashes, owners, lengths = [], [], []
-    for length in range(min_field_words, ngram_words + 1):
-        keys, first = ngram_hashes(words, length)
-        fields_of_keys = words.documents[first]
-        if length < ngram_words:
-            whole = num_words[fields_of_keys] == length
-            keys, fields_of_keys = keys[whole], fields_of_keys[whole]
-        keys, fields_of_keys = _of_first_fields(keys, fields_of_keys, tasks)
-        hashes.append(keys)
-        owners.append(fields_of_keys.astype(np.int32))
-        lengths.append(np.full(len(keys), length, np.int8))
-    for name, arrays in (("hashes", hashes), ("owners", owners), ("lengths", lengths)):
-        write_array(f"{folder}/{name}.npy", np.concatenate(arrays))
-    columns = {name: [getattr(field, name) for field in kept] for name in ("task", "item", "field")}
-    with fsspec.open(f"{folder}/fields.parquet", "wb", auto_mkdir=True) as file:
-        pq.write_table(pa.table(columns, schema=_FIELDS_SCHEMA), file, compression="zstd", write_page_checksum=True)
-    return sum(len(np.unique(keys)) for keys in hashes)
+def _ngrams_near(words: Segments, span: _Span, length: int) -> set[int]:
+    """Return the n-grams before and after a span in its document that do not overlap with it."""
+    document = words.documents[span.first]
+    begin, end = np.searchsorted(words.documents, (document, document + 1)).tolist()
+    found: set[int] = set()
+    for first, after in ((span.first - PARTNER_WORDS, span.first), (span.after, span.after + PARTNER_WORDS)):
+        found |= set(ngram_hashes(words.chosen(slice(max(first, begin), min(after, end))), length)[0].tolist())
+    return found
 
 
-def _of_first_fields(keys: np.ndarray, fields: np.ndarray, tasks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each n-gram with its fields once, by key and field; at most `MAX_NAMED_FIELDS` fields a task."""
-    order = np.lexsort((fields, keys))
-    keys, fields = keys[order], fields[order]
-    is_first = begins_run(keys, fields)
-    keys, fields = keys[is_first], fields[is_first]
-    of_task = tasks[fields]
-    # The fields of a task may be scattered, so ranks are taken in the order of key, task and field.
-    order = np.lexsort((fields, of_task, keys))
-    ranks = np.arange(len(keys)) - run_starts(keys[order], of_task[order])
-    named = np.zeros(len(keys), bool)
-    named[order] = ranks < MAX_NAMED_FIELDS
-    return keys[named], fields[named]
+def _put_together(text: str) -> str | None:
+    """Return a text of the same places whose divided words are whole; None if it has none."""
+    joined, count = _HYPHEN_AND_NEWLINE.subn(lambda found: _nothing(len(found[0].encode())), text)
+    if _ZERO_WIDTH_SPACE in joined:
+        return joined.replace(_ZERO_WIDTH_SPACE, _NOTHING[1])
+    return joined if count else None
 
 
-def copy_item_files(files: Mapping[str, str], folder: str) -> dict[str, int]:
-    """Copy JSON-lines files, given by task, to `TASK.jsonl`; return how many items each has.
-
-    Raises:
-        ValueError: a line is no JSON object.
-    """
-    num_items = {}
-    for task, path in sorted(files.items()):
-        with fsspec.open(path, "rb") as file, fsspec.open(f"{folder}/{task}.jsonl", "wb", auto_mkdir=True) as copy:
-            number = 0
-            lines = (line.removeprefix(codecs.BOM_UTF8).strip() for line in file)
-            for number, line in enumerate(filter(None, lines), start=1):
-                _check_object(line, f"{task}.jsonl: item {number}")
-                # A carriage return is a blank in JSON, but would end a line for readers of text.
-                copy.write(line.replace(b"\r", b" ") + b"\n")
-            num_items[task] = number
-    return num_items
+def _nothing(num_bytes: int) -> str:
+    """Return characters of two bytes, and one of three if the number is odd, that are no part of a word."""
+    return _NOTHING[0] * (num_bytes // 2 - num_bytes % 2) + _NOTHING[1] * (num_bytes % 2)
 
 
-def _check_object(line: bytes, where: str) -> None:
-    try:
-        row = json.loads(line.decode())
-        json.dumps(row, ensure_ascii=False).encode()  # raises for a lone surrogate
-    except ValueError as error:
-        raise ValueError(f"{where} is not JSON ({error}). Write one JSON object a line.") from error
-    if not isinstance(row, dict):
-        raise ValueError(f"{where} is a {type(row).__name__}; write one JSON object a line.")
+def _longest(*several: list[Hit]) -> list[Hit]:
+    """Return the hits that do not lie in a longer one of their document and item, in order."""
+    of_item: dict[tuple[int, str, int], list[Hit]] = {}
+    for hit in sorted({hit for hits in several for hit in hits}, key=lambda hit: (hit.start, -hit.end)):
+        longer = of_item.setdefault((hit.document, hit.task, hit.item), [])
+        if not longer or hit.end > max(other.end for other in longer):
+            longer.append(hit)
+    return sorted(hit for hits in of_item.values() for hit in hits)
 
 
-def read_item_fields(files: Mapping[str, str]) -> Iterator[ItemField]:
-    """Yield every string in every row of JSON-lines files, which are given by task."""
-    for task, path in sorted(files.items()):
-        with fsspec.open(path, "rb") as lines:
-            for item, line in enumerate(lines):
-                for field, text in _strings(json.loads(line), ""):
-                    yield ItemField(task, item, field, text)
-
-
-def _strings(value: object, path: str) -> Iterator[tuple[str, str]]:
-    match value:
-        case str():
-            yield path, value
-        case dict():
-            for key, item in value.items():
-                yield from _strings(item, f"{path}.{key}" if path else key)
-        case list():
-            for index, item in enumerate(value):
-                yield from _strings(item, f"{path}[{index}]")
-
-
-def _slot(hashes: np.ndarray) -> np.ndarray:
-    return (hashes >> np.uint64(64 - _TABLE_BITS)).astype(np.int64)
+def _slots(hashes: np.ndarray, num_slots: int) -> np.ndarray:
+    return (hashes >> np.uint64(65 - num_slots.bit_length())).astype(np.int64)

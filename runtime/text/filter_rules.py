@@ -1,9 +1,10 @@
 """Filter rules: which texts a source keeps, as plain values. Defaults are the thresholds of the cited papers.
 
 The rules of a source apply in order, and the first that a document fails names the reason of its drop. An edit among
-them removes lines from the text that is kept and that later rules judge. Characters are Unicode code points, words are
-separated by Unicode's white space, and empty lines and paragraphs do not count. `runtime.text.filters` evaluates the
-rules, `runtime.text.edits` the edits.
+them removes lines from the text that is kept and that later rules judge. Characters are Unicode code points. Words are
+separated by Unicode's white space; in scripts without spaces their number is estimated (`runtime.text.unspaced`), and
+an n-gram has as many letters as n words. Line ends of all systems are alike, and empty lines and paragraphs do not
+count. `runtime.text.filters` evaluates the rules, `runtime.text.edits` the edits.
 """
 
 import dataclasses
@@ -31,7 +32,8 @@ class GopherQuality:
     max_ellipsis_lines: float = 0.3
     min_alphabetic_words: float = 0.8
     min_stop_words: int = 2
-    """How many of the words the, be, to, of, and, that, have, with occur."""
+    """How many of `stop_words` occur."""
+    stop_words: tuple[str, ...] = ("the", "be", "to", "of", "and", "that", "have", "with")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +67,9 @@ class C4Lines:
     A text without a line left is dropped.
     """
 
-    terminal_punctuation: tuple[str, ...] = (".", "?", "!", '"', "'")
-    """A line without one of these endings goes, and so does one that ends in three dots. Empty allows all endings:
+    terminal_punctuation: tuple[str, ...] = (*".?!\"'", *"”’»」』）", *"。！？｡।॥؟۔။។៕።։")
+    """A line without one of these endings goes, and so does one that ends in three dots. The first five are C4's, and
+    the others typographic marks and those of other scripts. Empty allows all endings:
     FineWeb left this rule out, because it drops 30 % of the tokens (arXiv:2406.17557, section 3.5)."""
     min_words: int = 3
     """Words of a line, citation marks excluded."""
@@ -150,6 +153,8 @@ class FineWebQuality:
     max_duplicate_line_characters: float = 0.1
     max_short_lines: float = 0.67
     short_line_characters: int = 30
+    max_newlines_per_word: float | None = None
+    """Lists of a few words a line. FineWeb2 sets it by language (arXiv:2506.20920)."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,11 +23,12 @@ from runtime.text.filter_rules import (
     Rule,
     SingleCharacter,
 )
-from runtime.text.measures import Measures
+from runtime.text.measures import SENTENCE_ENDS, Measures
 from runtime.text.quality import QualityModel
 
-BULLETS = ("-", "*", "•", "‣", "▶", "●", "○", "■", "□", "▪")
-TERMINAL_PUNCTUATION = (".", "!", "?", '"', "'", "”", "’", "…", "。", "！", "？")
+BULLETS = "-*•‣▶●○■□▪"
+TERMINAL_PUNCTUATION = "\"'”’»」』）" + SENTENCE_ENDS
+_OTHER_NEWLINES = ("\r", "\v", "\f", "\x85", "\u2028", "\u2029")
 
 
 class Rejection(NamedTuple):
@@ -79,7 +80,7 @@ def rejections(
     verdicts: list[Rejection | None] = [None] * len(texts)
     if not texts:
         return verdicts
-    measures = Measures(TextBatch(texts), quality)
+    measures = Measures(TextBatch([with_line_feeds(text) for text in texts]), quality)
     for rule in rules:
         for finding in findings(rule, measures):
             for index in np.flatnonzero(finding.fails).tolist():
@@ -87,6 +88,15 @@ def rejections(
                     detail = f"{finding.values[index]:.6g}, {finding.limit}"
                     verdicts[index] = Rejection(finding.reason, detail)
     return verdicts
+
+
+def with_line_feeds(text: str) -> str:
+    """Return a text whose lines all end in a line feed."""
+    if any(newline in text for newline in _OTHER_NEWLINES):
+        text = text.replace("\r\n", "\n")
+        for newline in _OTHER_NEWLINES:
+            text = text.replace(newline, "\n")
+    return text
 
 
 def findings(rule: Rule, measures: Measures) -> Iterator[Finding]:
@@ -127,6 +137,8 @@ def findings(rule: Rule, measures: Measures) -> Iterator[Finding]:
             )
             short = measures.line_characters < rule.short_line_characters
             yield at_most("FineWeb: short lines", measures.line_share(short), rule.max_short_lines)
+            if rule.max_newlines_per_word is not None:
+                yield at_most("FineWeb: newlines per word", measures.newlines_per_word, rule.max_newlines_per_word)
         case RepeatedPeriod():
             repeats = measures.longest_repetition(rule.max_period, rule.max_repeats)
             yield at_most("one n-gram over and over", repeats, rule.max_repeats - 1)
@@ -160,10 +172,10 @@ def _gopher_quality(rule: GopherQuality, measures: Measures) -> Iterator[Finding
     yield at_most("Gopher: ellipses", ellipses, rule.max_symbols_per_word)
     bullets = measures.line_share(measures.line_begins_with(BULLETS))
     yield at_most("Gopher: lines with bullets", bullets, rule.max_bullet_lines)
-    ending = measures.line_share(measures.line_ends_with(("...", "…")))
+    ending = measures.line_share(measures.line_ends_in_ellipsis)
     yield at_most("Gopher: lines ending in an ellipsis", ending, rule.max_ellipsis_lines)
     yield at_least("Gopher: words with a letter", measures.alphabetic_words, rule.min_alphabetic_words)
-    yield at_least("Gopher: stop words", measures.num_stop_words, rule.min_stop_words)
+    yield at_least("Gopher: stop words", measures.num_stop_words(rule.stop_words), rule.min_stop_words)
 
 
 def _gopher_repetition(rule: GopherRepetition, measures: Measures) -> Iterator[Finding]:

@@ -5,6 +5,7 @@
 - A character of a script that is written without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese) is a word.
 - Letters have no case (ß is ss) and are in compatibility decomposition (NFKD, UAX #15): é is the same from one code
   point or two, ﬁ is fi, and letters of full width are plain ones.
+- Letters of Cyrillic, Greek and Armenian that look like a Latin one are that one.
 - Soft hyphens, joiners, marks of direction and variation selectors are removed.
 
 Unicode's tables are those of the running Python.
@@ -17,20 +18,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from runtime.text import unspaced
 from runtime.text.hashing import hashes_of_pieces, prefix_sums, values_of
 
 _BETWEEN, _LETTER, _ALONE, _MARK = range(4)
-_TABLED, _IDEOGRAPHS = 0x20000, 0x40000
+_TABLED, _IDEOGRAPHS = unspaced.IDEOGRAPH_PLANES
 """Characters below the first have a table entry each; the planes from there to the second are ideographs."""
 _GROUP_BYTES = 1 << 18
 """Texts are folded this many bytes at a time, which stay in a core's cache."""
-_WITHOUT_SPACES = (
-    (0x0E01, 0x0E5C), (0x0E80, 0x0F00), (0x1000, 0x10A0), (0x1780, 0x1800), (0x2E80, 0x2FE0), (0x3005, 0x3008),
-    (0x3041, 0x3100), (0x31F0, 0x3200), (0x3400, 0x4DC0), (0x4E00, 0xA000), (0xF900, 0xFB00),
-)  # fmt: skip
 _APOSTROPHES = "\u02b9\u02bb\u02bc\u02bd\u02c8"
 """Letters by category that serve as apostrophes and primes."""
 _ZERO_WIDTH_SPACE = "\u200b"
+HOMOGLYPHS = str.maketrans("авекмнорстухіјѕһԁԛԝαβεικνορτυχϲօսհոցɑɡı", "abekmhopctyxijshdqwabeikvoptuxcouhngagi")
+"""Letters that look alike, in small or in capital form (Unicode's confusables, UTS #39)."""
 
 
 class FoldedWords(NamedTuple):
@@ -114,7 +114,7 @@ class _Table(NamedTuple):
 def _table() -> _Table:
     kinds = np.full(_IDEOGRAPHS + 1, _ALONE, np.uint8)
     kinds[:_TABLED] = np.fromiter((_kind(chr(code)) for code in range(_TABLED)), np.uint8, _TABLED)
-    for first, after in _WITHOUT_SPACES:
+    for first, after in unspaced.RANGES:
         kinds[first:after][kinds[first:after] == _LETTER] = _ALONE
     kinds[_IDEOGRAPHS] = _BETWEEN
     folds = ["".join(_folded(chr(code))) if kinds[code] != _BETWEEN else chr(code) for code in range(_TABLED)]
@@ -138,7 +138,8 @@ def _kind(character: str) -> int:
 
 
 def _folded(character: str) -> str:
-    return unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character).casefold())
+    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character).casefold())
+    return folded.translate(HOMOGLYPHS)
 
 
 def _is_nothing(character: str) -> bool:

@@ -2,20 +2,25 @@
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from runtime.text.batch import DIGITS, LETTERS, Segments, TextBatch, byte_class, hash_of, ngram_hashes, repeated
+from runtime.text.batch import DIGITS, LETTERS, Counts, Segments, TextBatch, byte_class, hash_of, repeated
 from runtime.text.characters import characters_of, periodic_share, top_share
 from runtime.text.hashing import mix
 from runtime.text.language import Guess, languages_of
 from runtime.text.quality import QualityModel
+from runtime.text.repeats import NgramRepeats, longest_runs
+from runtime.text.unspaced import SPACE_ENDS_CLAUSE, is_unspaced
 
-STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
-SENTENCE_END = byte_class(b".!?")
-QUOTATION_MARKS = byte_class(b"\"')")
+SENTENCE_ENDS = ".!?…。！？｡।॥؟۔။។៕።։"
+"""Also of Chinese and Japanese, Devanagari, Arabic and Urdu, Burmese, Khmer, Ethiopic and Armenian."""
+CLOSING_MARKS = "\"')]”’»）」』】〉》"
+"""Marks that may follow the end of a sentence."""
+MAX_CLOSING_MARKS = 3
+_MAY_END = byte_class(bytes({mark.encode()[-1] for mark in SENTENCE_ENDS + CLOSING_MARKS}))
 GENERATED_MARKER_LINES = 5
 
 
@@ -53,30 +58,59 @@ class Measures:
 
     @functools.cached_property
     def num_words(self) -> np.ndarray:
-        return self.batch.sums(self.batch.words)
+        """Words between spaces; in scripts without spaces an estimate by letters (`runtime.text.unspaced`)."""
+        return self.batch.sums(self.batch.words, self.batch.word_shares)
+
+    @functools.cached_property
+    def word_characters(self) -> np.ndarray:
+        return self.characters_between(self.batch.words.starts, self.batch.words.ends)
 
     @functools.cached_property
     def mean_word_length(self) -> np.ndarray:
-        words = self.batch.words
-        return self.per_word(self.batch.sums(words, self.characters_between(words.starts, words.ends)))
+        return self.per_word(self.batch.sums(self.batch.words, self.word_characters))
+
+    @functools.cached_property
+    def newlines_per_word(self) -> np.ndarray:
+        return self.per_word(self.occurrences("\n"))
 
     @functools.cached_property
     def alphabetic_words(self) -> np.ndarray:
-        words, letters = self.batch.words, self.batch.counts_before(LETTERS)
-        return self.per_word(self.batch.sums(words, letters[words.ends] > letters[words.starts]))
+        words, letters = self.batch.words, Counts(self.batch.is_in(LETTERS))
+        shares = 1.0 if self.batch.word_shares is None else self.batch.word_shares
+        return self.per_word(self.batch.sums(words, (letters[words.ends] > letters[words.starts]) * shares))
 
-    @functools.cached_property
-    def num_stop_words(self) -> np.ndarray:
+    def num_stop_words(self, stop_words: Sequence[str]) -> np.ndarray:
+        """Return how many of these words occur; in scripts without spaces, also inside other words."""
         words = self.batch.words
-        present = [self.batch.sums(words, words.hashes == hash_of(word)) > 0 for word in STOP_WORDS]
-        return np.sum(present, axis=0)
+        unspaced = [word for word in stop_words if is_unspaced(word)]
+        keys = np.array([hash_of(word) for word in stop_words if word not in unspaced], np.uint64)
+        found = np.flatnonzero(np.isin(words.hashes, keys))
+        pairs = np.unique(np.stack([words.documents[found], words.hashes[found].view(np.int64)]), axis=1)
+        inside = [sum(word in text for word in unspaced) for text in self.batch.texts] if unspaced else 0
+        return np.bincount(pairs[0], minlength=self.batch.num_documents) + inside
 
     @functools.cached_property
     def num_sentences(self) -> np.ndarray:
         # A full stop inside a word (a version, a file name) ends no sentence.
         words, data = self.batch.words, self.batch.data
-        last, before = data[words.ends - 1], data[np.maximum(words.ends - 2, words.starts)]
-        return self.batch.sums(words, SENTENCE_END[last] | QUOTATION_MARKS[last] & SENTENCE_END[before])
+        last = np.flatnonzero(_MAY_END[data[words.ends - 1]])
+        starts, ends = words.starts[last], words.ends[last]
+        for _ in range(MAX_CLOSING_MARKS):
+            lengths = self._mark_lengths(ends, CLOSING_MARKS)
+            ends = np.where(ends - lengths > starts, ends - lengths, ends)
+        last = last[self._mark_lengths(ends, SENTENCE_ENDS) > 0]
+        return np.bincount(words.documents[last], minlength=self.batch.num_documents) + self._num_clauses
+
+    @functools.cached_property
+    def _num_clauses(self) -> np.ndarray:
+        """How often white space follows a letter of a script whose sentences end in it, in each document."""
+        words, data = self.batch.words, self.batch.data
+        ends = words.ends[np.flatnonzero(data[words.ends - 1] >= 0x80)]
+        first, second = data[np.maximum(ends - 3, 0)].astype(np.int64), data[ends - 2].astype(np.int64)
+        is_end = (first == 0xE0) & self.batch.is_space[ends]
+        for edge, compare in ((SPACE_ENDS_CLAUSE.start, np.greater_equal), (SPACE_ENDS_CLAUSE.stop - 1, np.less_equal)):
+            is_end &= compare(second, chr(edge).encode()[1])
+        return np.bincount(self.batch.documents_at(ends[is_end]), minlength=self.batch.num_documents)
 
     @functools.cached_property
     def line_characters(self) -> np.ndarray:
@@ -97,7 +131,7 @@ class Measures:
     def alphanumeric_share(self) -> np.ndarray:
         # A character outside ASCII counts by its first byte, as a letter.
         continuation = byte_class(bytes(range(0x80, 0xC0)))
-        counted = self.batch.counts_before((LETTERS | DIGITS) & ~continuation)
+        counted = Counts(self.batch.is_in((LETTERS | DIGITS) & ~continuation))
         starts = self.batch.document_starts
         return self.per_character(counted[starts[1:] - 1] - counted[starts[:-1]])
 
@@ -117,7 +151,11 @@ class Measures:
         return np.array([document.count(text) for document in self.batch.texts])
 
     def occurrences_without_case(self, text: str) -> np.ndarray:
-        return np.array([document.lower().count(text.lower()) for document in self.batch.texts])
+        return np.array([document.count(text.lower()) for document in self._lower_case])
+
+    @functools.cached_property
+    def _lower_case(self) -> list[str]:
+        return [document.lower() for document in self.batch.texts]
 
     def words_among(self, words: tuple[str, ...]) -> np.ndarray:
         pattern = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)", re.IGNORECASE)
@@ -142,21 +180,40 @@ class Measures:
         heads = ["\n".join(text[:2_000].lower().split("\n")[:GENERATED_MARKER_LINES]) for text in self.batch.texts]
         return np.array([sum(marker in head for marker in markers) for head in heads])
 
-    def line_begins_with(self, marks: Sequence[str]) -> np.ndarray:
-        starts, ends = self.batch.lines.starts, self.batch.lines.ends
-        return functools.reduce(np.logical_or, (self._bytes_at(starts, ends, mark) for mark in marks))
+    def line_begins_with(self, marks: str) -> np.ndarray:
+        """Return whether each line begins with one of these characters."""
+        starts, data = self.batch.lines.starts, self.batch.data
+        found = np.zeros(len(starts), bool)
+        for mark in marks:
+            places = np.arange(len(starts))
+            for offset, byte in enumerate(mark.encode()):
+                places = places[data[starts[places] + offset] == byte]
+            found[places] = True
+        return found
 
-    def line_ends_with(self, marks: Sequence[str]) -> np.ndarray:
-        starts, ends = self.batch.lines.starts, self.batch.lines.ends
-        found = (self._bytes_at(np.maximum(ends - len(mark.encode()), starts), ends, mark) for mark in marks)
-        return functools.reduce(np.logical_or, found)
+    def line_ends_with(self, marks: str) -> np.ndarray:
+        """Return whether each line ends with one of these characters."""
+        return self._mark_lengths(self.batch.lines.ends, marks) > 0
 
-    def _bytes_at(self, starts: np.ndarray, ends: np.ndarray, mark: str) -> np.ndarray:
-        encoded = mark.encode()
-        equal = ends - starts >= len(encoded)
-        for offset, byte in enumerate(encoded):
-            equal &= self.batch.data[np.minimum(starts + offset, len(self.batch.data) - 1)] == byte
-        return equal
+    @functools.cached_property
+    def line_ends_in_ellipsis(self) -> np.ndarray:
+        starts, ends, data = self.batch.lines.starts, self.batch.lines.ends, self.batch.data
+        dots = ends - starts >= 3
+        for back in (1, 2, 3):
+            dots &= data[np.maximum(ends - back, 0)] == ord(".")
+        return dots | self.line_ends_with("…")
+
+    def _mark_lengths(self, ends: np.ndarray, marks: str) -> np.ndarray:
+        """Return how many bytes of one of these characters are before each place; 0 for none."""
+        data, found = self.batch.data, np.zeros(len(ends), np.int64)
+        last = data[ends - 1]
+        for mark in marks:
+            *others, final = mark.encode()
+            places = np.flatnonzero(last == final)
+            for back, byte in enumerate(reversed(others), start=2):
+                places = places[data[ends[places] - back] == byte]
+            found[places] = len(others) + 1
+        return found
 
     def duplicates(self, segments: Segments) -> Duplicates:
         later = self._later_occurrences(_within_documents(segments.hashes, segments.documents))
@@ -170,49 +227,54 @@ class Measures:
         grouped = repeated(keys)
         return grouped[1:][keys[grouped[1:]] == keys[grouped[:-1]]]
 
+    @functools.cached_property
+    def _repeats(self) -> NgramRepeats:
+        return NgramRepeats(self.batch.words)
+
+    @functools.cached_property
+    def _pieces_per_word(self) -> np.ndarray:
+        """How many of the batch's words make a word of each document, to the half; 1 for scripts with spaces."""
+        pieces = self.batch.sums(self.batch.words) / np.maximum(self.num_words, 1)
+        return np.maximum(np.round(2 * pieces) / 2, 1)
+
+    def _by_length(self, length: int, measure: Callable[[int], np.ndarray]) -> np.ndarray:
+        """Return a measure of n-grams of `length` words; a letter of a script without spaces is a part of a word."""
+        found = np.zeros(self.batch.num_documents)
+        for pieces in np.unique(self._pieces_per_word):
+            chosen = self._pieces_per_word == pieces
+            found[chosen] = measure(int(np.ceil(length * pieces)))[chosen]
+        return found
+
     def top_ngram_characters(self, length: int) -> np.ndarray:
-        words = self.batch.words
-        hashes, first = ngram_hashes(words, length)
-        keys = _within_documents(hashes, words.documents[first])
-        grouped = repeated(keys)
-        shares = np.zeros(self.batch.num_documents)
-        if not len(grouped):
-            return shares
-        group_starts = np.flatnonzero(np.concatenate([[True], keys[grouped[1:]] != keys[grouped[:-1]]]))
-        counts = np.diff(np.append(group_starts, len(grouped)))
-        word = first[grouped[group_starts]]
+        """Return the share of characters in all occurrences of the most frequent n-gram; of several the longest."""
+        return self._by_length(length, self._top_ngram_characters)
+
+    def _top_ngram_characters(self, length: int) -> np.ndarray:
+        words, repeats = self.batch.words, self._repeats.of_length(length)
+        begins = np.flatnonzero(repeats.begins)
+        counts = np.diff(np.append(begins, len(repeats.first)))
+        word = repeats.first[begins]
         characters = self.characters_between(words.starts[word], words.ends[word + length - 1])
-        documents = words.documents[word]
-        order = np.lexsort([characters, counts, documents])
-        is_last = np.append(documents[order][1:] != documents[order][:-1], True)
-        top = order[is_last]
-        shares[documents[top]] = counts[top] * characters[top]
-        return self.per_character(shares)
+        top = np.zeros(self.batch.num_documents, np.int64)
+        np.maximum.at(top, words.documents[word], counts << 32 | characters)
+        return self.per_character((top >> 32) * (top & 0xFFFFFFFF))
 
     def duplicate_ngram_characters(self, length: int) -> np.ndarray:
-        words = self.batch.words
-        hashes, first = ngram_hashes(words, length)
-        later = first[self._later_occurrences(_within_documents(hashes, words.documents[first]))]
-        edges = np.zeros(len(words) + 1, np.int64)
-        np.add.at(edges, later, 1)
-        np.add.at(edges, later + length, -1)
-        covered = np.cumsum(edges[:-1]) > 0
-        characters = self.characters_between(words.starts, words.ends)
-        return self.per_character(self.batch.sums(words, characters * covered))
+        """Return the share of characters of words in n-grams that occurred before, each counted once."""
+        return self._by_length(length, self._duplicate_ngram_characters)
+
+    def _duplicate_ngram_characters(self, length: int) -> np.ndarray:
+        words, later = self.batch.words, np.sort(self._repeats.of_length(length).later)
+        # Of n-grams that overlap, each covers the words up to the next one.
+        num_covered = np.minimum(np.diff(later, append=len(words) + length), length)
+        starts = np.repeat(later, num_covered)
+        covered = starts + np.arange(len(starts)) - np.repeat(np.cumsum(num_covered) - num_covered, num_covered)
+        characters = np.bincount(words.documents[covered], self.word_characters[covered], self.batch.num_documents)
+        return self.per_character(characters)
 
     def longest_repetition(self, max_period: int, at_least_repeats: int) -> np.ndarray:
         """Return how often an n-gram, n up to `max_period`, follows itself at most; 1 below the limit."""
-        words = self.batch.words
-        repeats = np.ones(self.batch.num_documents, np.int64)
-        for period in range(1, min(max_period, len(words) - 1) + 1):
-            same = words.hashes[period:] == words.hashes[:-period]
-            same &= words.documents[period:] == words.documents[:-period]
-            edges = np.diff(same.astype(np.int8), prepend=np.int8(0), append=np.int8(0))
-            starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
-            count = (ends - starts) // period + 1
-            long = count >= at_least_repeats
-            np.maximum.at(repeats, words.documents[starts[long]], count[long])
-        return repeats
+        return longest_runs(self.batch.words, self.batch.num_documents, max_period, at_least_repeats)
 
 
 def _within_documents(hashes: np.ndarray, documents: np.ndarray) -> np.ndarray:

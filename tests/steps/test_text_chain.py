@@ -14,13 +14,14 @@ import pytest
 
 from marin_dag.errors import UserError
 from marin_dag.graph.inputs import Input
-from runtime.text.decontamination import build_index, read_item_fields
 from runtime.text.documents import read_documents
 from runtime.text.extraction.formats import JsonLines, WebArchive
 from runtime.text.extraction.records import UnreadableFileError
 from runtime.text.fetch.errors import ChecksumError
 from runtime.text.fetch.local_files import find_files
 from runtime.text.filter_rules import C4Lines, Length
+from runtime.text.item_index import build_index
+from runtime.text.items import read_item_fields
 from steps.decontaminate import DecontaminateConfig, decontaminate
 from steps.dedup import DedupConfig, dedup
 from steps.download import DownloadConfig, download
@@ -81,7 +82,7 @@ def items(tmp_path):
     folder.mkdir()
     (folder / "toy.jsonl").write_text(json.dumps(ITEM) + "\n")
     fields = read_item_fields({"toy": str(folder / "toy.jsonl")})
-    num_ngrams = build_index(fields, str(folder / "ngrams"), ngram_words=13, min_field_words=8)
+    num_ngrams = build_index(fields, str(folder / "ngrams"), ngram_words=13, min_field_words=8).num_ngrams
     result = EvaluationItemsResult(
         files={"toy": "toy.jsonl"}, fewshot_files={}, num_items={"toy": 1}, ngram_index="ngrams", num_ngrams=num_ngrams
     )

@@ -26,10 +26,11 @@ from marin_dag.run.local.backend import LocalBackend
 from marin_dag.run.shards import ShardCall
 from marin_dag.store.prefix import open_store
 from runtime.text import quality_training, signature_files  # noqa: F401 -- once, not in each fork
-from runtime.text.decontamination import build_index, read_item_fields
 from runtime.text.extraction.formats import JsonLines
 from runtime.text.filter_rules import C4Lines, Length, QualityScore
 from runtime.text.filters import filtered  # noqa: F401
+from runtime.text.item_index import build_index
+from runtime.text.items import read_item_fields
 from steps.decontaminate import DecontaminateConfig, decontaminate
 from steps.dedup import DedupConfig, dedup
 from steps.download import DownloadConfig, download
@@ -66,7 +67,7 @@ def items(config: ItemsConfig, context: StepContext) -> EvaluationItemsResult:
     file = Path(context.output_path) / "toy.jsonl"
     file.write_text(json.dumps({"question": config.question}) + "\n")
     fields = read_item_fields({"toy": str(file)})
-    num_ngrams = build_index(fields, f"{context.output_path}/ngrams", ngram_words=13, min_field_words=8)
+    num_ngrams = build_index(fields, f"{context.output_path}/ngrams", ngram_words=13, min_field_words=8).num_ngrams
     return EvaluationItemsResult(
         files={"toy": "toy.jsonl"}, fewshot_files={}, num_items={"toy": 1}, ngram_index="ngrams", num_ngrams=num_ngrams
     )

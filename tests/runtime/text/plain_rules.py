@@ -2,8 +2,9 @@
 
 from collections import Counter
 
+from runtime.text.filter_rules import GopherQuality
 from runtime.text.filters import BULLETS, TERMINAL_PUNCTUATION
-from runtime.text.measures import STOP_WORDS
+from runtime.text.measures import CLOSING_MARKS, MAX_CLOSING_MARKS, SENTENCE_ENDS
 
 SPACE = " \t\n\r\x0b\x0c\xa0\u3000"
 
@@ -96,26 +97,32 @@ def duplicate_ngrams(text, length):
     return share(sum(len(words[at]) for at in covered), len(text))
 
 
+def ends_sentence(word):
+    for _ in range(MAX_CLOSING_MARKS):
+        if len(word) > 1 and word[-1] in CLOSING_MARKS:
+            word = word[:-1]
+    return word[-1] in SENTENCE_ENDS
+
+
 def figures(text):
     """Return every value by its reason in `findings`, where one reason has one value."""
     words, lines = words_of(text), lines_of(text)
     pieces, characters = duplicates(lines, text)
     paragraph_pieces, paragraph_characters = duplicates(paragraphs_of(text), text)
-    unquoted = [word[:-1] if word[-1] in "\"')" else word for word in words]
     found = {
         "Gopher: hash signs": share(text.count("#"), len(words)),
         "Gopher: ellipses": share(text.count("...") + text.count("…"), len(words)),
-        "Gopher: lines with bullets": share(sum(line.startswith(BULLETS) for line in lines), len(lines)),
+        "Gopher: lines with bullets": share(sum(line.startswith(tuple(BULLETS)) for line in lines), len(lines)),
         "Gopher: lines ending in an ellipsis": share(sum(line.endswith(("...", "…")) for line in lines), len(lines)),
         "Gopher: words with a letter": share(sum(any(map(is_letter, word)) for word in words), len(words)),
-        "Gopher: stop words": len(set(STOP_WORDS) & set(words)),
+        "Gopher: stop words": len(set(GopherQuality().stop_words) & set(words)),
         "Gopher: duplicate lines": pieces,
         "Gopher: characters in duplicate lines": characters,
         "Gopher: duplicate paragraphs": paragraph_pieces,
         "Gopher: characters in duplicate paragraphs": paragraph_characters,
-        "C4: too few sentences": sum(word.endswith((".", "!", "?")) for word in unquoted),
+        "C4: too few sentences": sum(map(ends_sentence, words)),
         "FineWeb: lines with terminal punctuation": share(
-            sum(line.endswith(TERMINAL_PUNCTUATION) for line in lines), len(lines)
+            sum(line.endswith(tuple(TERMINAL_PUNCTUATION)) for line in lines), len(lines)
         ),
         "FineWeb: characters in duplicate lines": characters,
         "FineWeb: short lines": share(sum(len(line) < 30 for line in lines), len(lines)),

@@ -4,14 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.text.decontamination import (
-    MAX_NAMED_FIELDS,
-    ItemField,
-    ItemIndex,
-    build_index,
-    copy_item_files,
-    read_item_fields,
-)
+from runtime.text.decontamination import ItemIndex
+from runtime.text.item_index import MAX_NAMED_FIELDS, build_index
+from runtime.text.items import ItemField, copy_item_files, read_item_fields
 from tests.catalogue import expect_error
 
 MOST_NGRAM_WORDS = 127
@@ -91,9 +86,9 @@ def test_a_text_of_two_tasks_is_a_hit_in_both_and_in_each_of_their_items(tmp_pat
 def test_a_common_prompt_names_its_first_items_only(tmp_path):
     items = [(task, item) for task in ("other", "toy") for item in range(MAX_NAMED_FIELDS + 1)]
     fields = [ItemField(*item, "prompt", QUESTION) for item in items]
-    num_ngrams = build_index(fields, str(tmp_path), ngram_words=13, min_field_words=8)
+    counts = build_index(fields, str(tmp_path), ngram_words=13, min_field_words=8)
     hits = ItemIndex(str(tmp_path)).hits([QUESTION])
-    assert num_ngrams == 5
+    assert counts == (5, {})
     assert [(hit.task, hit.item) for hit in hits] == [item for item in items if item[1] < MAX_NAMED_FIELDS]
 
 
@@ -128,7 +123,7 @@ def test_a_short_field_is_found_whole_and_a_very_short_one_never(index):
 
 
 def test_an_item_without_long_fields_is_no_error(tmp_path):
-    assert build_index([FIELDS[2]], str(tmp_path), ngram_words=13, min_field_words=8) == 0
+    assert build_index([FIELDS[2]], str(tmp_path), ngram_words=13, min_field_words=8) == (0, {"toy": 1})
     assert ItemIndex(str(tmp_path)).hits([PADDING]) == []
 
 
@@ -142,7 +137,7 @@ def test_runs_of_a_script_without_spaces_may_have_127_characters(tmp_path):
     question = "".join(chr(0x4E00 + number) for number in range(MOST_NGRAM_WORDS + 2))
     fields = [ItemField("toy", 0, "question", question)]
     longest = {"ngram_words": MOST_NGRAM_WORDS, "min_field_words": MOST_NGRAM_WORDS}
-    assert build_index(fields, str(tmp_path), **longest) == 3
+    assert build_index(fields, str(tmp_path), **longest) == (3, {})
     found = ItemIndex(str(tmp_path))
     (hit,) = found.hits([question[1:]])
     assert hit.num_words == MOST_NGRAM_WORDS + 1
@@ -154,6 +149,101 @@ def test_hits_match_plain_python(index, chosen):
     grams = {tuple(QUESTION.split()[i : i + 13]) for i in range(5)}
     expected = any(tuple(chosen[i : i + 13]) in grams for i in range(len(chosen)))
     assert bool(index.hits([" ".join(chosen)])) == expected
+
+
+SHORT = [
+    ItemField("toy", 0, "goal", "How to keep a guinea pig warm"),
+    ItemField("toy", 0, "sol1", "Line its cage with straw."),
+    ItemField("toy", 0, "sol2", "Line its cage with ice."),
+    ItemField("toy", 1, "question", "What is the best way to help other people in your life?"),
+    ItemField("toy", 1, "choices[0]", "Ask them what they need."),
+    ItemField("toy", 2, "question", "Is it open?"),
+    ItemField("toy", 2, "choices[0]", "yes"),
+    ItemField("toy", 3, "question", "Which law of the state limits it?"),
+    ItemField("toy", 3, "choices[0]", "the due process clause of the fourteenth amendment"),
+]
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("short"))
+    counts = build_index(SHORT, folder, ngram_words=13, min_field_words=8)
+    assert counts.num_not_searched == {"toy": 2}, "one of common words alone, and one of a few words in all"
+    return ItemIndex(folder)
+
+
+def test_a_short_question_is_found_with_its_answer_near_it(short):
+    goal, answer = SHORT[0].text, SHORT[1].text
+    for text in (
+        f"{goal}? {answer}",
+        f"Answer: {answer} {PADDING} Question: {goal.upper()}",
+        f"{goal}\n\n- b) {answer}",
+    ):
+        (hit,) = short.hits([f"{PADDING} {text}"])
+        assert (hit.item, hit.field, hit.num_words) == (0, "goal", 7)
+    assert short.hits([f"{PADDING} {goal}.", f"{PADDING} {answer}", f"{goal} {'and so on ' * 30} {answer}"]) == []
+
+
+def test_plain_english_and_an_answer_alone_are_no_hits(short):
+    assert short.hits([SHORT[3].text, SHORT[8].text, f"{SHORT[3].text} {SHORT[4].text}"]) == []
+    (hit,) = short.hits([f"{SHORT[7].text} {SHORT[8].text}"])
+    assert (hit.item, hit.field) == (3, "question")
+
+
+TASKS = ("river", "valley", "harbour", "meadow", "forest", "mountain", "island", "desert", "village", "castle")
+
+
+def planted():
+    """Return fifty items: long questions, short ones with an answer, and rare short ones alone; and their texts."""
+    fields, texts = [], []
+    for number in range(50):
+        place, other = TASKS[number % 10], TASKS[number // 5]
+        kind = number % 3
+        question = (
+            f"In which year did settlers of the {place} number {number} near the {other} first build a bridge",
+            f"Who founded {place} {other} {number}",
+            f"Why did {number} wooden bridges of the {place} near {other} collapse",
+        )[kind]
+        answer = f"The grandfather of baron {number + 100}"
+        fields.append(ItemField("toy", number, "question", question))
+        if kind != 2:
+            fields.append(ItemField("toy", number, "answer", answer))
+        texts.append(question if kind == 2 else f"{question}?\n{answer}")
+    return fields, texts
+
+
+HOMOGLYPHS = str.maketrans("aeopcxyi", "\u0430\u0435\u03bf\u0440\u0441\u0445\u0443\u0456")
+VARIANTS = {
+    "verbatim": lambda text: text,
+    "case": str.upper,
+    "punctuation": lambda text: text.replace(" ", ", ").replace("?", " ...!"),
+    "line breaks": lambda text: text.replace(" ", "\r\n"),
+    "full width": lambda text: "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in text),
+    "no-break spaces": lambda text: text.replace(" ", "\u00a0"),
+    "zero-width spaces between words": lambda text: text.replace(" ", "\u200b"),
+    "zero-width spaces in words": lambda text: "\u200b".join(text).replace("\u200b \u200b", " "),
+    "zero-width joiners": lambda text: "\u2060\u200d\ufeff".join(text),
+    "homoglyphs": lambda text: text.translate(HOMOGLYPHS),
+    "hyphens at line ends": lambda text: text.replace("oo", "o-\no").replace("er", "e\u2010\r\n  r"),
+    "soft hyphens": lambda text: text.replace("oo", "o\u00ado"),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_fifty_of_fifty_planted_items_are_found(tmp_path, variant):
+    fields, texts = planted()
+    assert build_index(fields, str(tmp_path), ngram_words=13, min_field_words=8).num_not_searched == {}
+    documents = [f"{PADDING} {VARIANTS[variant](text)}\n{PADDING}" for text in texts]
+    hits = ItemIndex(str(tmp_path)).hits(documents)
+    assert {(hit.document, hit.item) for hit in hits} == {(number, number) for number in range(50)}
+    for hit in hits:
+        assert documents[hit.document].encode()[hit.start : hit.end].decode() == hit.excerpt
+
+
+def test_a_run_with_a_word_divided_at_a_line_end_is_one_hit(index):
+    divided = QUESTION.replace("average", "aver-\nage")
+    (hit,) = index.hits([f"{PADDING} {divided} {PADDING}"])
+    assert hit.excerpt == divided
 
 
 def copied(tmp_path, data: bytes):

@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.text.batch import TextBatch
+from runtime.text.folding import HOMOGLYPHS
 
 FORMATS = "\u00ad\u200d\u200e\ufeff\ufe0f"
 ALONE = "\u6c34\u3042\u30ab\u0e01"
 # Two cases, two forms of one letter, marks, dashes, quotes, spaces, symbols, scripts with and without spaces.
 ALPHABET = (
     "abAB9 .\n\t'\u2019\u00e9e\u0301\u00df\ufb01\uff21\u00b2"
-    "\u2014\u00a0\u2028\u3002\u2122\U0001f600\U0001d400\U00020000" + FORMATS + ALONE
+    "\u0430\u0412\u03bf\u2014\u00a0\u2028\u3002\u2122\U0001f600\U0001d400\U00020000" + FORMATS + ALONE
 )
 
 
@@ -31,7 +32,9 @@ def plain(text):
         if not is_of_a_word(character):
             opened = False
             continue
-        folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character).casefold())
+        folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character).casefold()).translate(
+            HOMOGLYPHS
+        )
         is_alone = character in ALONE or character == "\U00020000"
         if not opened or is_alone or (words[-1][3] and not unicodedata.combining(character)):
             words.append(["", place, place, is_alone])
@@ -59,6 +62,8 @@ def test_words_match_plain_python(texts):
         ("caf\u00e9 au lait", "CAFE\u0301 au\u2003lait"),
         ("wheat, then rye", "wheat\u2014then rye"),
         ("Stra\u00dfe", "STRASSE"),
+        ("paper", "\u0440\u0430p\u0435r"),
+        ("BOX", "\u0412\u039f\u0425"),
         ("\u6c34\u706b", "\u6c34\u3001\u706b"),
     ],
 )
