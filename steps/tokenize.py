@@ -13,6 +13,7 @@ from steps.tokenizer import TokenizerResult
 if TYPE_CHECKING:
     from runtime.data.cache import TokenCache, TokenFormat
     from runtime.data.encoding import Encoder
+    from runtime.data.gates import ShardCounts
 
 
 EncoderName = Literal["auto", "tokenizers", "tiktoken"]
@@ -100,11 +101,30 @@ def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
     )
     context.map(write, items, in_flight=config.shards_in_flight, name="shards", on_finished=publish_blocks)
     check(tally)
+    _warn(tally.total, encoder, context)
     train, validation = (
         write_split(context.output_path, split, token_format, blocks, encoder.token_bytes, config.documents.digest)
         for split in ("train", "validation")
     )
     return _result(train, validation, encoder)
+
+
+def _warn(total: "ShardCounts", encoder: "Encoder", context: StepContext) -> None:
+    """Warn of documents that are not in the caches, or not as they were written."""
+    if total.num_unencoded:
+        context.log.warning(
+            "%d of %d documents cannot be encoded and are left out: %s",
+            total.num_unencoded,
+            total.num_documents,
+            "; ".join(total.unencoded),
+        )
+    if total.num_changed:
+        context.log.warning(
+            "the normalizer of the tokenizer (%s) changes %d of %d documents: decoding does not give them back",
+            encoder.normalizing.name,
+            total.num_changed,
+            total.num_documents,
+        )
 
 
 def _result(train: "TokenCache", validation: "TokenCache", encoder: "Encoder") -> TokenizeResult:
