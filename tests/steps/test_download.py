@@ -274,13 +274,14 @@ class Hub(http.server.BaseHTTPRequestHandler):
         self.received.add((host, kind, self.headers.get("Authorization")))
         status, headers, body = 200, {}, b""
         if kind == "api":
-            large = {"lfs": {"sha256": hashlib.sha256(b"text of a").hexdigest(), "size": 9, "pointerSize": 1}}
-            siblings = [
-                {"rfilename": "data/a.jsonl", "size": 9, "blobId": "a" * 40, **large},
-                {"rfilename": "data/b.jsonl", "size": 9, "blobId": "b" * 40},
-                {"rfilename": "README.md", "size": 9, "blobId": "c" * 40},
+            large = {"lfs": {"oid": hashlib.sha256(b"text of a").hexdigest(), "size": 9, "pointerSize": 1}}
+            tree = [
+                {"type": "file", "path": "data/a.jsonl", "size": 9, "oid": "a" * 40, **large},
+                {"type": "file", "path": "data/b.jsonl", "size": 9, "oid": "b" * 40},
+                {"type": "file", "path": "README.md", "size": 9, "oid": "c" * 40},
             ]
-            body = json.dumps({"id": "someone/texts", "sha": "0" * 40, "siblings": siblings}).encode()
+            described = {"id": "someone/texts", "siblings": [{"rfilename": file["path"]} for file in tree]}
+            body = json.dumps(tree if "/tree/" in self.path else described).encode()
             headers = {"Content-Type": "application/json"}
         elif kind == "datasets":
             name = urllib.parse.unquote(self.path.partition(f"/resolve/{'0' * 40}/")[2])

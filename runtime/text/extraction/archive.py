@@ -5,6 +5,7 @@ import contextlib
 import fnmatch
 import functools
 import gzip
+import io
 import lzma
 import shutil
 import struct
@@ -19,6 +20,7 @@ import pyarrow as pa
 from runtime.text.extraction.damage import as_damage, open_stored, store_failures_raised
 from runtime.text.extraction.extracted import DamagedFileError
 from runtime.text.extraction.formats import Format
+from runtime.text.extraction.limits import DEFAULTS, Limits, Unpacked
 
 ZIP_SUFFIXES = (".whl", ".zip")
 # tarfile's own decompression ends silently where a stream is cut short; these raise.
@@ -62,7 +64,9 @@ def is_archive(path: str) -> bool:
     return path.endswith((*ZIP_SUFFIXES, *TAR_SUFFIXES))
 
 
-def list_units(path: str, name: str, formats: Sequence[Format], *, unit_bytes: int) -> Listing:
+def list_units(
+    path: str, name: str, formats: Sequence[Format], *, unit_bytes: int, limits: Limits = DEFAULTS
+) -> Listing:
     """List the members that the formats cover, in units of about `unit_bytes`.
 
     A format covers a plain file by `name`. A compressed tar archive is one unit a format: each further unit would
@@ -75,7 +79,7 @@ def list_units(path: str, name: str, formats: Sequence[Format], *, unit_bytes: i
     damage = None
     try:
         with store_failures_raised():
-            for member, size in _members(path):
+            for member, size in _members(path, limits):
                 if member in sizes:
                     repeated[member] = None
                 sizes[member] = size
@@ -113,7 +117,7 @@ def _groups(members: Sequence[tuple[str, int]], limit: int | None) -> Iterator[l
         yield group
 
 
-def open_members(unit: Unit) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
+def open_members(unit: Unit, limits: Limits) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
     """Yield the name of each member, unique in the source, and a function that opens it before the next is asked for.
 
     Raises:
@@ -127,10 +131,10 @@ def open_members(unit: Unit) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
     if unit.file.endswith(ZIP_SUFFIXES):
         with _open_zip(unit.file) as archive:
             for name in unit.members:
-                yield prefix + name, functools.partial(_open_zip_member, archive, unit.file, name)
+                yield prefix + name, functools.partial(_open_zip_member, archive, unit.file, name, limits)
         return
     left = set(unit.members)  # damage after the last of them is the listing's to report
-    for member, tar in _tar_members(unit.file):
+    for member, tar in _tar_members(unit.file, limits):
         name = _printable(member.name)
         if name in left:
             left.remove(name)
@@ -153,19 +157,20 @@ def spooled(file: IO[bytes]) -> Iterator[IO[bytes]]:
         yield copy
 
 
-def read_member(file: IO[bytes], archive: str, name: str) -> bytes:
+def read_member(file: IO[bytes], archive: str, name: str, size: int) -> bytes:
+    """Return at most the first `size` bytes of a member."""
     cure = "the archive is damaged. Fetch it again, or leave the member out with `exclude`."
     with as_damage(f"{archive}: member {name!r} cannot be unpacked", cure):
-        return file.read()
+        return file.read(size)
 
 
-def _members(path: str) -> Iterator[tuple[str, int]]:
+def _members(path: str, limits: Limits) -> Iterator[tuple[str, int]]:
     """Yield names and sizes of the files of an archive."""
     if path.endswith(ZIP_SUFFIXES):
         with _open_zip(path) as archive:
             yield from ((info.filename, info.file_size) for info in archive.infolist() if not info.is_dir())
     else:
-        yield from ((_printable(info.name), info.size) for info, _ in _tar_members(path))
+        yield from ((_printable(info.name), info.size) for info, _ in _tar_members(path, limits))
 
 
 @contextlib.contextmanager
@@ -177,22 +182,16 @@ def _open_zip(path: str) -> Iterator[zipfile.ZipFile]:
             yield archive
 
 
-def _open_zip_member(archive: zipfile.ZipFile, path: str, name: str) -> IO[bytes]:
+def _open_zip_member(archive: zipfile.ZipFile, path: str, name: str, limits: Limits) -> IO[bytes]:
     with as_damage(f"{path}: member {name!r} cannot be opened", _CURE, *_ODD_ZIP):
-        return archive.open(name)
+        size = archive.getinfo(name).compress_size
+        return io.BufferedReader(Unpacked(archive.open(name), lambda: size, f"{path}: member {name!r}", limits))
 
 
 def _open_tar_member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
     file = archive.extractfile(member)
     assert file is not None, f"{member.name} is a file"
     return file
-
-
-class _Promptly:
-    """A stream that returns what it has unpacked: waiting for more would lose it where the stream is cut short."""
-
-    def __init__(self, file: Any) -> None:
-        self.read = file.read1 if hasattr(file, "read1") else file.read
 
 
 class _TarInfo(tarfile.TarInfo):
@@ -208,13 +207,13 @@ class _TarInfo(tarfile.TarInfo):
             raise _NOT_TAR(f"no header of a member at byte {tarfile.offset:,}: {error}") from error
 
 
-def _tar_members(path: str) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
+def _tar_members(path: str, limits: Limits) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
     """Yield the files of a tar archive in its order, without links, devices and folders."""
     decompress = next((opened for suffix, opened in _COMPRESSED_TARS.items() if path.endswith(suffix)), None)
     damage = as_damage(f"{path}: no readable tar archive", _CURE)
     with open_stored(path) as file, damage, contextlib.ExitStack() as stack:
         if decompress is not None:
-            file = cast(IO[bytes], _Promptly(stack.enter_context(decompress(file))))
+            file = cast(IO[bytes], Unpacked(stack.enter_context(decompress(file)), file.tell, path, limits))
         with tarfile.open(fileobj=file, mode="r:" if decompress is None else "r|", tarinfo=_TarInfo) as archive:
             for info in archive:
                 if info.isfile():

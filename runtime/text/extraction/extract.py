@@ -2,28 +2,27 @@
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO
+from typing import IO, NamedTuple
 
 from runtime.text.documents import Document
 from runtime.text.drops import DropLedger
-from runtime.text.extraction import html, prose, python_source, records, service_models, web_archive
+from runtime.text.extraction import docstrings, html, records, service_models, web_archive
 from runtime.text.extraction.archive import Unit, is_seekable, open_members, read_member, spooled
 from runtime.text.extraction.damage import as_damage, store_failures_raised
-from runtime.text.extraction.extracted import NOT_UTF8, DamagedFileError, Excluded, Extracted, Text, Unreadable
+from runtime.text.extraction.extracted import NOT_UTF8, DamagedFileError, Excluded, Extracted, Text, Unreadable, decoded
 from runtime.text.extraction.formats import (
     ChatTable,
     Format,
     HtmlPages,
     JsonLines,
     ParquetTable,
-    PydocTopics,
+    PlainText,
     PythonDocstrings,
-    PythonSource,
-    RestructuredText,
     ServiceModels,
     WebArchive,
 )
 from runtime.text.extraction.guard import Guard, unguarded
+from runtime.text.extraction.limits import DEFAULTS, TOO_LARGE, Limits
 
 EMPTY = "empty"
 DAMAGED_FILE = "damaged file"
@@ -36,6 +35,7 @@ def extract(
     ledger: DropLedger,
     *,
     origin: str = "",
+    limits: Limits = DEFAULTS,
     guard: Guard = unguarded,
 ) -> Iterator[Document]:
     """Yield the documents of a unit in the order of its members; ids are `source/member#anchor`.
@@ -46,6 +46,7 @@ def extract(
         source: The beginning of every id.
         ledger: Counts what is no document or cannot be read. The documents before the damage of a file stay.
         origin: The file's name in messages, if not its name in the ids.
+        limits: The cost of one document and one file.
         guard: Reads each page, record or member that is read as a whole; lines and rows are read without it.
 
     Raises:
@@ -54,8 +55,9 @@ def extract(
     format_ = formats[unit.format_index]
     try:
         with store_failures_raised():
-            for name, open_member in open_members(unit):
-                read = functools.partial(_read, format_, open_member, unit, name, origin or name, guard)
+            for name, open_member in open_members(unit, limits):
+                reading = _Reading(format_, unit, name, origin or name, limits, guard)
+                read = functools.partial(_read, reading, open_member)
                 yield from _documents(read, source, name, ledger)
     except DamagedFileError as error:
         identifier = f"{source}/{unit.name}" if unit.name else source
@@ -91,45 +93,57 @@ def _surrogate(text: str) -> str | None:
     return None
 
 
-def _read(
-    format_: Format, open_member: Callable[[], IO[bytes]], unit: Unit, name: str, shown: str, guard: Guard
-) -> Iterator[Text | Unreadable | Excluded]:
-    with as_damage(f"{shown}: cannot be read", "it is cut short or damaged. Fetch it again."), open_member() as file:
-        if isinstance(format_, WebArchive | ParquetTable | ChatTable) and not is_seekable(unit):
+class _Reading(NamedTuple):
+    """A member of a unit, and how to read it."""
+
+    format_: Format
+    unit: Unit
+    name: str
+    """The member's name in ids."""
+    shown: str
+    """The member's name in messages."""
+    limits: Limits
+    guard: Guard
+
+
+def _read(reading: _Reading, open_member: Callable[[], IO[bytes]]) -> Extracted:
+    problem, cure = f"{reading.shown}: cannot be read", "it is cut short or damaged. Fetch it again."
+    with as_damage(problem, cure), open_member() as file:
+        if isinstance(reading.format_, WebArchive | ParquetTable | ChatTable) and not is_seekable(reading.unit):
             with spooled(file) as copy:
-                yield from _read_as(format_, copy, unit, name, shown, guard)
+                yield from _read_as(reading, copy)
         else:
-            yield from _read_as(format_, file, unit, name, shown, guard)
+            yield from _read_as(reading, file)
 
 
-def _read_as(format_: Format, file: IO[bytes], unit: Unit, name: str, shown: str, guard: Guard) -> Extracted:
-    match format_:
+def _read_as(reading: _Reading, file: IO[bytes]) -> Extracted:
+    match reading.format_:
         case WebArchive():
-            return web_archive.read_web_archive(file, format_, guard)
+            return web_archive.read_web_archive(file, reading.format_, reading.limits, reading.guard)
         case JsonLines():
-            return records.read_json_lines(file, shown, format_)
+            return records.read_json_lines(file, reading.shown, reading.format_)
         case ParquetTable():
-            return records.read_parquet(file, shown, format_)
+            return records.read_parquet(file, reading.shown, reading.format_)
         case ChatTable():
-            return records.read_chats(file, shown, format_)
-    data = read_member(file, unit.file, name)
-    return guard(_read_member, format_, data, anchor="", name=shown, data=data)
+            return records.read_chats(file, reading.shown, reading.format_)
+    limit = reading.limits.max_document_bytes
+    data = read_member(file, reading.unit.file, reading.name, limit + 1)
+    if len(data) > limit:
+        return iter([Unreadable("", TOO_LARGE, f"more than {limit:,} bytes", "")])
+    return reading.guard(_read_member, reading.format_, data, limit, anchor="", name=reading.shown, data=data)
 
 
-def _read_member(format_: Format, data: bytes) -> Extracted:
+def _read_member(format_: Format, data: bytes, max_bytes: int) -> Extracted:
     match format_:
         case ServiceModels():
-            return service_models.read_service_models(data)
+            return service_models.read_service_models(data, max_bytes)
         case HtmlPages():
             return html.read_pages(
                 data, main_content=format_.main_content, max_replaced_share=format_.max_replaced_share
             )
-        case PythonSource():
-            return python_source.read_source(data)
+        case PlainText():
+            text = decoded(data)
+            return iter([text if isinstance(text, Unreadable) else Text("", text)])
         case PythonDocstrings():
-            return python_source.read_docstrings(data)
-        case PydocTopics():
-            return python_source.read_topics(data)
-        case RestructuredText():
-            return prose.read_restructured_text(data)
+            return docstrings.read_docstrings(data)
     raise AssertionError(f"{type(format_).__name__} is read as a stream")

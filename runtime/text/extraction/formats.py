@@ -37,17 +37,15 @@ class WebArchive:
     """Leave navigation, side bars and footers out."""
     statuses: tuple[int, ...] = (200,)
     """HTTP statuses of pages; others are error pages."""
-    max_record_bytes: int = 32 << 20
-    """Larger records and pages, packed or unpacked, count as unreadable; memory holds one."""
     max_replaced_share: float = 0.001
     """Read a page with U+FFFD for up to this share of its characters, where its charset lacks them."""
 
 
 @dataclasses.dataclass(frozen=True)
-class PythonSource:
-    """Python modules, one a document."""
+class PlainText:
+    """Texts in UTF-8, one a member, kept as they are: notes, code, pages with light markup."""
 
-    members: tuple[str, ...] = ("*.py",)
+    members: tuple[str, ...] = ("*.txt", "*.md", "*.rst")
     exclude: tuple[str, ...] = ()
 
 
@@ -56,22 +54,6 @@ class PythonDocstrings:
     """Docstrings: a document for each module, and for each top-level function or class with its methods."""
 
     members: tuple[str, ...] = ("*.py",)
-    exclude: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class RestructuredText:
-    """reStructuredText pages, one a member; the text of links, roles and directives replaces their markup."""
-
-    members: tuple[str, ...] = ("*.rst", "*.rst.txt")
-    exclude: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class PydocTopics:
-    """The language reference that `help()` shows: `pydoc_data/topics.py`, a document a topic."""
-
-    members: tuple[str, ...] = ("*pydoc_data/topics.py",)
     exclude: tuple[str, ...] = ()
 
 
@@ -108,15 +90,4 @@ class ChatTable:
     id_field: str | None = "id"
 
 
-Format = (
-    ServiceModels
-    | HtmlPages
-    | WebArchive
-    | PythonSource
-    | PythonDocstrings
-    | RestructuredText
-    | PydocTopics
-    | JsonLines
-    | ParquetTable
-    | ChatTable
-)
+Format = ServiceModels | HtmlPages | WebArchive | PlainText | PythonDocstrings | JsonLines | ParquetTable | ChatTable

@@ -1,13 +1,15 @@
-"""Guards: a document that ends the process of its reader is left out, and costs neither the worker nor the others.
+"""Guards: a document that ends the process of its reader, or passes a limit of time or memory, is left out.
 
-Readers are partly native code, so one page can end their process. Documents are read in the worker, at full speed,
-until a worker dies over them. The next attempt reads each of them in a child process, replaced when it dies. A document
-is left out if and only if a fresh child dies of it, so that no document pays for memory that another one corrupted.
+Readers are partly native code, so one page can end their process, and nothing but the end of the process stops a call
+that takes too long. Documents are read in the worker, at full speed, until a worker dies over them. The next attempt
+reads each of them in a child process, replaced when it dies. A document is left out if it takes a child longer than the
+limit, or if a fresh child dies of it, so that no document pays for memory that another one corrupted.
 """
 
 import contextlib
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -19,8 +21,11 @@ from typing import Any, Protocol, cast
 import fsspec
 
 from runtime.text.extraction.extracted import EXCERPT_BYTES, Extracted, Unreadable
+from runtime.text.extraction.limits import Limits
 
 DEADLY = "ends the process that reads it"
+TOO_SLOW = "takes too long"
+TOO_MUCH_MEMORY = "takes too much memory"
 # Signals of faults; others come from outside, or for want of memory.
 _OWN_FAULTS = frozenset((signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT))
 
@@ -52,10 +57,63 @@ def unguarded(read: Callable[..., Extracted], *arguments: object, anchor: str, n
     return read(*arguments)
 
 
+class Limited:
+    """Read in this process, which ends where a document takes too long; see Guard."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._max_memory = _memory_in_use() + limits.max_document_memory
+
+    def __call__(
+        self, read: Callable[..., Extracted], *arguments: object, anchor: str, name: str, data: bytes
+    ) -> Extracted:
+        """See Guard. The time between two pieces counts, too."""
+        try:
+            with _time_limit(self._limits.max_document_seconds), _memory_limit(self._max_memory):
+                yield from read(*arguments)
+        except MemoryError:
+            yield _left_out(anchor, TOO_MUCH_MEMORY, f"more than {self._limits.max_document_memory:,} bytes", data)
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """End the process by SIGVTALRM after so much processor time: native code would hold up a handler in Python."""
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+@contextlib.contextmanager
+def _memory_limit(size_in_bytes: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limits = [limit for limit in (size_in_bytes, soft, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _memory_in_use() -> int:
+    """Return the bytes of this process that count toward RLIMIT_DATA; 0 on systems without Linux's /proc."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+    except FileNotFoundError:
+        return 0
+
+
+def _left_out(anchor: str, reason: str, detail: str, data: bytes) -> Unreadable:
+    excerpt = data[:EXCERPT_BYTES].decode(errors="backslashreplace")
+    return Unreadable(anchor, reason, f"{detail}, {len(data):,} bytes", excerpt)
+
+
 class Guarded:
     """Read each document in a child process; see Guard."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self._child: _Child | None = None
 
     def close(self) -> None:
@@ -67,28 +125,31 @@ class Guarded:
     ) -> Extracted:
         while True:
             if self._child is None:
-                self._child = _Child()
+                self._child = _Child(self._limits)
             was_fresh = self._child.num_read == 0
             try:
-                yield from self._child.read(read, arguments)
+                yield from self._child.read(read, arguments, anchor=anchor, name=name, data=data)
                 return
             except _DeathError:
                 status, self._child = self._child.status(), None
             reason = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+            if -status == signal.SIGVTALRM:
+                limit = f"more than {self._limits.max_document_seconds:g} s of processor time"
+                yield _left_out(anchor, TOO_SLOW, limit, data)
+                return
             if -status not in _OWN_FAULTS:
                 raise ReaderKilledError(
                     f"{name}: the process that read it was ended ({reason}), from outside or for want of memory. Run "
                     "the same command again; if the error returns, give the step more memory."
                 )
             if was_fresh:
-                excerpt = data[:EXCERPT_BYTES].decode(errors="backslashreplace")
-                yield Unreadable(anchor, DEADLY, f"{reason}, {len(data):,} bytes", excerpt)
+                yield _left_out(anchor, DEADLY, reason, data)
                 return
 
 
 @contextlib.contextmanager
-def guard_after_death(mark: str) -> Iterator[Guard]:
-    """Yield `unguarded`, or a `Guarded` if an earlier reader of these documents died.
+def guard_after_death(mark: str, limits: Limits) -> Iterator[Guard]:
+    """Yield a `Limited` guard, or a `Guarded` one if an earlier reader of these documents died.
 
     `mark` is a path of these documents' own that survives kills; a file lies there while they are read.
     """
@@ -101,10 +162,10 @@ def guard_after_death(mark: str) -> Iterator[Guard]:
     is_read = False
     try:
         if has_died:
-            with contextlib.closing(Guarded()) as guard:
+            with contextlib.closing(Guarded(limits)) as guard:
                 yield guard
         else:
-            yield unguarded
+            yield Limited(limits)
         is_read = True
     finally:
         # An error is no death; but a mark of an earlier death outlives an error of this attempt.
@@ -116,8 +177,9 @@ def guard_after_death(mark: str) -> Iterator[Guard]:
 class _Child:
     """A process that reads documents and sends back what is in them."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
         self.num_read = 0
+        self._limits = limits
         self._ours, theirs = multiprocessing.Pipe()
         with theirs:
             self._process = subprocess.Popen(
@@ -127,10 +189,10 @@ class _Child:
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
             )
 
-    def read(self, read: Callable[..., Extracted], arguments: tuple[object, ...]) -> Extracted:
+    def read(self, read: Callable[..., Extracted], arguments: tuple[object, ...], **document: Any) -> Extracted:
         """Yield what `read` yields, and raise what it raises, or _DeathError if the process dies."""
         try:
-            self._ours.send((read, arguments))
+            self._ours.send((self._limits, read, arguments, document))
             found, error = self._ours.recv()
         except (EOFError, ConnectionError) as death:
             raise _DeathError from death
@@ -154,13 +216,13 @@ def serve(descriptor: int) -> None:
     with Connection(descriptor) as connection:
         while True:
             try:
-                read, arguments = connection.recv()
+                limits, read, arguments, document = connection.recv()
             except EOFError:
                 return
             found = []  # pieces before an error count
             failure = None
             try:
-                for piece in read(*arguments):
+                for piece in Limited(limits)(read, *arguments, **document):
                     found.append(piece)
             except Exception as error:  # the parent raises it
                 failure = _sendable(error)

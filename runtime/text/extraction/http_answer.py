@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from runtime.text.extraction.limits import TOO_LARGE
 from runtime.text.extraction.warc import parse_headers
 
 CUT_SHORT = "HTTP: body cut short"
 UNDECODABLE = "HTTP: body cannot be decoded"
 NO_ANSWER = "HTTP: no answer"
-TOO_LARGE = "HTTP: body too large"
 
 _STATUS = re.compile(rb"HTTP/\d(?:\.\d)? +(\d{3})\b")
 _END_OF_HEADERS = re.compile(rb"\r?\n\r?\n")

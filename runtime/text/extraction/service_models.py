@@ -2,6 +2,7 @@
 
 import gzip
 import html
+import io
 import json
 import zlib
 from collections.abc import Iterator
@@ -9,14 +10,20 @@ from typing import Any
 
 from runtime.text.extraction.extracted import Extracted, Text, Unreadable, metadata
 from runtime.text.extraction.html import plain_text
+from runtime.text.extraction.limits import TOO_LARGE
 
 NOT_A_MODEL = "not a gzipped JSON service model"
 
 
-def read_service_models(data: bytes) -> Extracted:
+def read_service_models(data: bytes, max_bytes: int) -> Extracted:
     """Yield a page for each operation, with its request and response, and for each structure that is neither."""
     try:
-        model = json.loads(gzip.decompress(data))
+        with gzip.open(io.BytesIO(data)) as stream:
+            unpacked = stream.read(max_bytes + 1)
+        if len(unpacked) > max_bytes:
+            yield Unreadable("", TOO_LARGE, f"more than {max_bytes:,} bytes", "")
+            return
+        model = json.loads(unpacked)
         service = model.get("metadata", {}).get("serviceFullName") or ""
         texts = [(anchor, plain_text(page)) for anchor, page in _pages(model, service)]
     except (OSError, EOFError, ValueError, TypeError, AttributeError, zlib.error, RecursionError) as error:

@@ -4,8 +4,9 @@ In a compressed WARC file each record is a gzip member: after a damaged member, 
 that begins with a record, in a plain file at the next line that begins one. The blank lines after a record confirm the
 length that it claims. Memory holds one record.
 
-FastWARC 2.0 is faster at this (5 % of an extraction), but it ends at the first damaged byte, and believes every length:
-a record that claims 5,000 bytes swallows the records after it.
+FastWARC 2.0.1 reads 2.7 times as fast, which is 5 % of an extraction. It is not used because damage ends it: with 20
+random bytes in an archive of 286 compressed records it finds 136 of them on average, this module 285; after a record
+that claims too great a length it finds 4.
 """
 
 import gzip
@@ -16,9 +17,10 @@ import zlib
 from collections.abc import Iterator
 from typing import IO, NamedTuple
 
+from runtime.text.extraction.limits import TOO_LARGE
+
 CUT_SHORT = "WARC: record cut short"
 DAMAGED = "WARC: damaged record"
-TOO_LARGE = "WARC: record too large"
 
 _GZIP_MAGIC = b"\x1f\x8b\x08"
 _MAGIC = b"WARC/"

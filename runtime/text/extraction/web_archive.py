@@ -9,6 +9,7 @@ from runtime.text.extraction.formats import WebArchive
 from runtime.text.extraction.guard import Guard, unguarded
 from runtime.text.extraction.html import NO_CHARSET
 from runtime.text.extraction.http_answer import CUT_SHORT, Answer, HttpError, parse_answer
+from runtime.text.extraction.limits import DEFAULTS, Limits
 from runtime.text.extraction.warc import Damage, Record, read_records
 
 OTHER_KIND = "not a page: another kind of record"
@@ -19,23 +20,27 @@ OTHER_TYPE = "not a page: content type"
 _HTML = ("text/html", "application/xhtml+xml", "application/vnd.wap.xhtml+xml")
 
 
-def read_web_archive(file: IO[bytes], format_: WebArchive, guard: Guard = unguarded) -> Extracted:
+def read_web_archive(
+    file: IO[bytes], format_: WebArchive, limits: Limits = DEFAULTS, guard: Guard = unguarded
+) -> Extracted:
     """Yield a document for each page (response, resource) and each text (conversion); anchors are record offsets."""
-    for record in read_records(file, max_record_bytes=format_.max_record_bytes):
+    for record in read_records(file, max_record_bytes=limits.max_document_bytes):
         match record:
             case Damage():
                 yield Unreadable(record.place, record.reason, record.detail, record.excerpt)
             case Record():
                 name = f"record {record.place}, {_uri(record)}"
-                yield from guard(_documents, record, format_, anchor=record.place, name=name, data=record.payload)
+                yield from guard(
+                    _documents, record, format_, limits, anchor=record.place, name=name, data=record.payload
+                )
 
 
-def _documents(record: Record, format_: WebArchive) -> Iterator[Text | Unreadable | Excluded]:
+def _documents(record: Record, format_: WebArchive, limits: Limits) -> Iterator[Text | Unreadable | Excluded]:
     kind = record.headers.get("content-type", "").partition(";")[0].strip().lower()
     match record.kind:
         case "response" if kind == "application/http" or record.payload.startswith(b"HTTP/"):
             try:
-                answer = parse_answer(record.payload, max_body_bytes=format_.max_record_bytes)
+                answer = parse_answer(record.payload, max_body_bytes=limits.max_document_bytes)
             except HttpError as error:
                 yield _unreadable(record, error.reason, str(error), record.payload)
                 return

@@ -58,13 +58,20 @@ class RemoteFile(NamedTuple):
 def list_files(
     repo: str, revision: str, patterns: Sequence[str], *, repo_type: str, endpoint: str | None = None
 ) -> list[RemoteFile]:
-    """Return the files whose names match a shell pattern, sorted by name."""
-    from huggingface_hub import HfApi, hf_hub_url
+    """Return the files whose names match a shell pattern, sorted by name.
+
+    The hub's description of a large repository leaves files out, so the tree is read page by page. It must hold every
+    file of the description.
+    """
+    from huggingface_hub import HfApi, RepoFile, hf_hub_url
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
 
     where = f"{repo} at revision {revision}"
     try:
-        info = HfApi(endpoint=endpoint).repo_info(repo, revision=revision, repo_type=repo_type, files_metadata=True)
+        hub = HfApi(endpoint=endpoint)
+        described = getattr(hub.repo_info(repo, revision=revision, repo_type=repo_type), "siblings", None) or []
+        tree = hub.list_repo_tree(repo, recursive=True, revision=revision, repo_type=repo_type)
+        files = sorted((entry for entry in tree if isinstance(entry, RepoFile)), key=lambda file: file.path)
     except GatedRepoError as error:
         raise FetchError(f"{where}: gated. Accept its terms on the hub's page, then `hf auth login`.") from error
     except RepositoryNotFoundError as error:
@@ -87,21 +94,25 @@ def list_files(
         raise UnreachableError(
             f"{where}: no network: {error}\nCheck the connection and HF_HUB_OFFLINE, then run again."
         ) from error
-    siblings = getattr(info, "siblings", None) or []
+    if missing := {file.rfilename for file in described} - {file.path for file in files}:
+        raise UnreachableError(
+            f"{where}: the hub describes {len(described):,} files and lists {len(files):,}, without {min(missing)}. "
+            "Run the same command again later."
+        )
     found = [
         RemoteFile(
-            file.rfilename,
-            hf_hub_url(repo, file.rfilename, repo_type=repo_type, revision=revision, endpoint=endpoint),
+            file.path,
+            hf_hub_url(repo, file.path, repo_type=repo_type, revision=revision, endpoint=endpoint),
             file.size,
             file.lfs.sha256 if file.lfs else None,
         )
-        for file in sorted(siblings, key=lambda file: file.rfilename)
-        if any(fnmatch.fnmatchcase(file.rfilename, pattern) for pattern in patterns)
+        for file in files
+        if any(fnmatch.fnmatchcase(file.path, pattern) for pattern in patterns)
     ]
     if not found:
-        first = ", ".join(file.rfilename for file in siblings[:3])
+        first = ", ".join(file.path for file in files[:3])
         raise FetchError(
-            f"{where}: none of {len(siblings)} files matches {list(patterns)} (first: {first}). Correct `files` in the "
+            f"{where}: none of {len(files)} files matches {list(patterns)} (first: {first}). Correct `files` in the "
             "recipe."
         )
     return found

@@ -24,13 +24,12 @@ from runtime.text.extraction.formats import (
     HtmlPages,
     JsonLines,
     ParquetTable,
-    PydocTopics,
+    PlainText,
     PythonDocstrings,
-    PythonSource,
-    RestructuredText,
     ServiceModels,
     WebArchive,
 )
+from runtime.text.extraction.limits import DEFAULTS
 
 WORDS = "toy wound window morning sea alone walked wooden key child play gentle river valley boats farmers".split()  # noqa: SIM905
 
@@ -72,10 +71,8 @@ FILES = {
     "crawl-gz-whole": ("a.warc.gz", gzip.compress(b"".join(records()), mtime=0), WebArchive(), True),
     "model": ("a/service-2.json.gz", gzip.compress(json.dumps(MODEL).encode(), mtime=0), ServiceModels(), True),
     "page": ("a.html", f"<meta charset=koi8-r><h1>a</h1><p>{prose(1)}".encode(), HtmlPages(), False),
-    "code": ("a.py", CODE, PythonSource(), False),
     "docstrings": ("a.py", CODE, PythonDocstrings(), False),
-    "topics": ("pydoc_data/topics.py", f"topics = {{'a': {prose(1)!r}}}".encode(), PydocTopics(), False),
-    "rst": ("a.rst", prose(1).encode(), RestructuredText(), False),
+    "text": ("a.txt", prose(1).encode(), PlainText(), False),
 }  # fmt: skip
 PACKS = {
     "zip": lambda name, data: zipped(name, data),
@@ -156,7 +153,7 @@ def test_a_damaged_file_is_never_fatal_and_one_with_checksums_never_silent(tmp_p
 
 
 @pytest.mark.parametrize("pack", PACKS)
-@pytest.mark.parametrize("kind", ["lines", "lines-zst", "table", "crawl", "crawl-gz", "model", "code"])
+@pytest.mark.parametrize("kind", ["lines", "lines-zst", "table", "crawl", "crawl-gz", "model", "text"])
 def test_a_damaged_archive_is_never_fatal_and_one_with_checksums_never_silent(tmp_path, pack, kind):
     name, data, format_, is_checked = FILES[kind]
     path = tmp_path / f"a.{pack}"
@@ -215,7 +212,6 @@ def test_odd_turns_and_strings_that_are_not_utf8_are_counted(tmp_path):
         ("a/service-2.json.gz", gzip.compress(b'{"shapes": 1}'), ServiceModels(), "not a gzipped JSON service model"),
         ("a.py", b'def f():\n    """\\ud800"""', PythonDocstrings(), "not UTF-8"),
         ("a.py", b"-" * 100_000 + b"1", PythonDocstrings(), "not Python"),
-        ("pydoc_data/topics.py", b"topics = {'a': f()}", PydocTopics(), "not Python"),
         ("a.warc", b"WARC/1.0\r\nContent-Length: " + b"9" * 5_000 + b"\r\n\r\n", WebArchive(), "WARC: damaged record"),
         ("a.warc", b"WARC/1.0\r\nContent-Length: " + b"9" * 20 + b"\r\n\r\n", WebArchive(), "WARC: damaged record"),
         ("a.parquet", parquet([{"body": "a"}]), ParquetTable(), "damaged file"),
@@ -271,7 +267,7 @@ def test_members_of_a_tar_archive_before_the_cut_stay(tmp_path):
                 packed.addfile(info, io.BytesIO(content))
         data = compress(buffer.getvalue())
         path.write_bytes(data[: len(data) * 3 // 4])
-        found, ledger = read(str(path), PythonSource())
+        found, ledger = read(str(path), PlainText(members=("*.py",)))
         assert [name for name in found if name < "toys/4"] == [f"toys/{number}.py" for number in range(4)]
         assert ledger.counts["damaged file"] >= 1
 
@@ -280,13 +276,13 @@ def test_a_damaged_tar_header_does_not_end_the_archive_silently(tmp_path):
     data = bytearray(tarred("a.py", b"x = 1\n" * 200))
     data[data.index(b"z.bin")] ^= 1
     (tmp_path / "a.tar").write_bytes(data)
-    found, ledger = read(str(tmp_path / "a.tar"), PythonSource())
+    found, ledger = read(str(tmp_path / "a.tar"), PlainText(members=("*.py",)))
     assert list(found) == ["toys/a.py"]
     assert ledger.counts == {"damaged file": 1}
 
 
 @pytest.mark.parametrize("error", [TimeoutError("too slow"), OSError("gone"), ValueError("bad answer"), EOFError()])
-@pytest.mark.parametrize("kind", ["table", "lines-gz", "crawl-gz", "code"])
+@pytest.mark.parametrize("kind", ["table", "lines-gz", "crawl-gz", "text"])
 @pytest.mark.parametrize("pack", [None, "zip", "tar", "tar.gz"])
 def test_a_store_failure_is_no_damage_of_the_file(monkeypatch, pack, kind, error):
     name, data, format_, _ = FILES[kind]
@@ -323,7 +319,7 @@ def test_a_changed_byte_in_an_archive_with_checksums_is_counted(tmp_path, pack):
     data[len(data) // 2] ^= 1
     path = tmp_path / f"a.{pack}"
     path.write_bytes(data)
-    assert read(str(path), RestructuredText())[1].counts["damaged file"] >= 1
+    assert read(str(path), PlainText())[1].counts["damaged file"] >= 1
 
 
 def stored(name, data):
@@ -351,6 +347,6 @@ def test_two_members_of_one_name_are_damage_and_one_of_them_is_read(suffix, tmp_
     for unit_bytes in (1, 1 << 20):
         listing = list_units(path, "a", (JsonLines(),), unit_bytes=unit_bytes)
         (unit,) = listing.units
-        ((name, content),) = [(name, opened().read()) for name, opened in open_members(unit)]
+        ((name, content),) = [(name, opened().read()) for name, opened in open_members(unit, DEFAULTS)]
         assert (name, content in texts) == ("a/x.jsonl", True)
         assert listing.damage is not None

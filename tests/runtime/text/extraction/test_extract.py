@@ -21,10 +21,8 @@ from runtime.text.extraction.formats import (
     HtmlPages,
     JsonLines,
     ParquetTable,
-    PydocTopics,
+    PlainText,
     PythonDocstrings,
-    PythonSource,
-    RestructuredText,
     ServiceModels,
 )
 from tests.catalogue import check_message
@@ -40,6 +38,8 @@ SERVICE = {
         "Key": {"documentation": "<p>The key of a toy.</p>", "members": {}},
     },
 }
+
+CODE = PlainText(members=("*.py",))
 
 
 def read(path, *formats):
@@ -85,28 +85,12 @@ def parquet(rows):
             "<html><script>x()</script><h1>Größe</h1><p>One<br>two</p></html>".encode(),
             {"toys/page.html": "Größe\n\nOne\ntwo"},
         ),
-        (PythonSource(), "a.py", b"x = 1\n", {"toys/a.py": "x = 1\n"}),
+        (PlainText(), "a.txt", b"A  toy.\n\n\n  Wound.\n", {"toys/a.txt": "A  toy.\n\n\n  Wound.\n"}),
         (
             PythonDocstrings(),
             "a.py",
             b'"""Module."""\nclass C:\n  """A class."""\n  def f(self, x=1):\n    """A method."""\ndef g():\n  pass\n',
             {"toys/a.py": "Module.", "toys/a.py#C": "C\n\nA class.\n\nC.f(self, x=1)\n\nA method."},
-        ),
-        (
-            PydocTopics(),
-            "pydoc_data/topics.py",
-            b"topics = {'while': 'The while statement\\n', 'if': 'The if statement'}",
-            {
-                "toys/pydoc_data/topics.py#if": "The if statement",
-                "toys/pydoc_data/topics.py#while": "The while statement",
-            },
-        ),
-        (
-            RestructuredText(),
-            "a.rst",
-            b"**To wind a toy**\r\n\r\nThe ``wind`` example, see :ref:`keys <key>` and `more <x.html>`__::"
-            b"\r\n\r\n    wind\r\n",
-            {"toys/a.rst": "To wind a toy\n\nThe `wind` example, see keys and more:\n\n    wind"},
         ),
         (
             JsonLines(),
@@ -146,9 +130,8 @@ def test_a_file_that_is_no_archive_is_read_as_it_is(tmp_path):
 @pytest.mark.parametrize(
     ("format_", "name", "data", "reason"),
     [
-        (PythonSource(), "a.py", b"# na\xefve\n", "not UTF-8"),
         (HtmlPages(), "a.html", b"<p>na\xefve\0</p>", "no charset fits"),
-        (RestructuredText(), "a.rst", b"na\xefve", "not UTF-8"),
+        (PlainText(), "a.rst", b"na\xefve", "not UTF-8"),
         (JsonLines(), "a.jsonl", b'{"text": "na\xefve"}', "not UTF-8"),
         (JsonLines(), "a.jsonl", b'{"text": "\\ud800"}', "not UTF-8"),
         (JsonLines(), "a.jsonl", b'{"text": ', "not a JSON object"),
@@ -184,7 +167,7 @@ def test_a_page_is_read_in_the_charset_that_it_declares(tmp_path, charset, decla
 def test_an_unreadable_archive_is_counted(tmp_path):
     path = archive_of(tmp_path, {"a.py": b"x = 1\n" * 100})
     path.write_bytes(path.read_bytes()[:-40])
-    documents, ledger = read(path, PythonSource())
+    documents, ledger = read(path, CODE)
     assert documents == {}
     (sample,) = ledger.samples
     check_message(sample["detail"])
@@ -195,7 +178,7 @@ def test_a_damaged_member_costs_no_other(tmp_path):
     data = bytearray(path.read_bytes())
     data[60] ^= 0xFF
     path.write_bytes(bytes(data))
-    documents, ledger = read(path, PythonSource())
+    documents, ledger = read(path, CODE)
     assert list(documents) == ["toys/b.py"]
     (sample,) = ledger.samples
     assert sample["reason"] == "damaged file"
@@ -243,7 +226,7 @@ def test_documents_before_the_cut_of_a_file_are_kept(tmp_path, name, unique_ids)
 @pytest.mark.parametrize("suffix", [".tar", ".tar.gz", ".tar.xz", ".tar.zst"])
 def test_a_tar_archive_gives_the_documents_of_a_zip_archive(tmp_path, suffix):
     files = {f"{index}.py": f"x = {index}\n".encode() * 30 for index in range(4)} | {"skip.bin": b"\0"}
-    expected, _ = read(archive_of(tmp_path, files), PythonSource())
+    expected, _ = read(archive_of(tmp_path, files), CODE)
     path = tmp_path / f"toys{suffix}"
     mode = {".tar.gz": "w:gz", ".tar.xz": "w:xz"}.get(suffix, "w")
     with tarfile.open(path, mode) as archive:
@@ -253,18 +236,18 @@ def test_a_tar_archive_gives_the_documents_of_a_zip_archive(tmp_path, suffix):
             archive.addfile(info, io.BytesIO(data))
     if suffix == ".tar.zst":
         path.write_bytes(pa.compress(path.read_bytes(), codec="zstd", asbytes=True))
-    found, ledger = read(path, PythonSource())
+    found, ledger = read(path, CODE)
     assert found == expected
     assert not ledger.counts
-    listing = list_units(str(path), "", (PythonSource(),), unit_bytes=100)
+    listing = list_units(str(path), "", (CODE,), unit_bytes=100)
     assert (len(listing.units), listing.damage) == (4 if suffix == ".tar" else 1, None)
     path.write_bytes(path.read_bytes()[:100])
-    listing = list_units(str(path), "", (PythonSource(),), unit_bytes=100)
+    listing = list_units(str(path), "", (CODE,), unit_bytes=100)
     assert not listing.units
     assert listing.damage is not None
 
 
 def test_units_cut_an_archive_by_its_table_of_contents(tmp_path):
     path = archive_of(tmp_path, {f"{index}.py": b"x" * 60 for index in range(5)} | {"skip/a.py": b"x"})
-    found = list_units(str(path), "", (PythonSource(exclude=("skip/*",)),), unit_bytes=100)
+    found = list_units(str(path), "", (PlainText(members=("*.py",), exclude=("skip/*",)),), unit_bytes=100)
     assert [unit.members for unit in found.units] == [("0.py", "1.py"), ("2.py", "3.py"), ("4.py",)]

@@ -11,6 +11,7 @@ from fastwarc.warc import ArchiveIterator
 
 from runtime.text.extraction.extracted import Excluded, Text, Unreadable
 from runtime.text.extraction.formats import WebArchive
+from runtime.text.extraction.limits import DEFAULTS, Limits
 from runtime.text.extraction.warc import Record, read_records
 from runtime.text.extraction.web_archive import read_web_archive
 
@@ -37,8 +38,9 @@ def member(*args, **kwargs):
     return gzip.compress(record(*args, **kwargs), mtime=0)
 
 
-def read(data, **changes):
-    return list(read_web_archive(io.BytesIO(data), WebArchive(main_content=False, **changes)))
+def read(data, max_document_bytes=DEFAULTS.max_document_bytes, **changes):
+    limits = Limits(max_document_bytes=max_document_bytes)
+    return list(read_web_archive(io.BytesIO(data), WebArchive(main_content=False, **changes), limits))
 
 
 def texts(data, **changes):
@@ -112,12 +114,12 @@ def flipped(data, at):
         (b"".join([record(0), record(1, length=40), record(2), record(3)]), "WARC: damaged record", 1),
         (b"".join([record(0), b"no record at all\r\n\r\n", record(2), record(3)]), "WARC: damaged record", 1),
         (b"".join(map(record, range(4)))[:-20], "WARC: record cut short", 3),
-        (b"".join([MEMBERS[0], member(1, b"x" * 9_000), *MEMBERS[2:]]), "WARC: record too large", 1),
-        (b"".join([record(0), record(1, b"x" * 9_000), record(2), record(3)]), "WARC: record too large", 1),
+        (b"".join([MEMBERS[0], member(1, b"x" * 9_000), *MEMBERS[2:]]), "too large", 1),
+        (b"".join([record(0), record(1, b"x" * 9_000), record(2), record(3)]), "too large", 1),
     ],
 )
 def test_a_damaged_record_is_counted_and_costs_no_other(data, reason, lost):
-    found = read(data, max_record_bytes=8_000)
+    found = read(data, max_document_bytes=8_000)
     assert [one.text for one in found if isinstance(one, Text)] == [
         toy(number) for number in range(4) if number != lost
     ]
@@ -143,8 +145,8 @@ def test_odd_files_give_all_pages_under_unique_anchors(data):
 
 def test_a_file_compressed_as_a_whole_is_read_up_to_its_cut():
     data = gzip.compress(b"".join(record(number, b"<p>" + b"%d" % number * 900_000) for number in range(5)), mtime=0)
-    assert len(texts(data, max_record_bytes=1_000_000)) == 5
-    found = read(data[: len(data) // 2], max_record_bytes=1_000_000)
+    assert len(texts(data, max_document_bytes=1_000_000)) == 5
+    found = read(data[: len(data) // 2], max_document_bytes=1_000_000)
     assert [type(one) for one in found] == [Text, Text, Unreadable]
 
 
@@ -153,7 +155,7 @@ def test_a_file_compressed_as_a_whole_is_unpacked_once(monkeypatch):
     unpacked = []
     read1 = gzip.GzipFile.read1
     monkeypatch.setattr(gzip.GzipFile, "read1", lambda file, size: unpacked.append(read1(file, size)) or unpacked[-1])
-    assert len(texts(data, max_record_bytes=100_000)) == 100
+    assert len(texts(data, max_document_bytes=100_000)) == 100
     assert sum(map(len, unpacked)) == len(gzip.decompress(data))
 
 
@@ -196,13 +198,13 @@ def test_chunks_and_compression_are_removed_where_a_body_has_them(headers, body)
         (HTML % b"\r\nContent-Encoding: gzip", b"\x1f\x8b\x08broken", "HTTP: body cannot be decoded"),
         (HTML % b"\r\nContent-Encoding: br", b"\xff" * 60, "HTTP: body cannot be decoded"),
         (HTML % b"\r\nContent-Encoding: rot13", b"uryyb", "HTTP: body cannot be decoded"),
-        (HTML % b"\r\nContent-Encoding: gzip", gzip.compress(b"a" * 99_999), "HTTP: body too large"),
+        (HTML % b"\r\nContent-Encoding: gzip", gzip.compress(b"a" * 99_999), "too large"),
         (HTML % b"", b"<p>\0\1\2" * 20, "no charset fits"),
         (b"garbage\r\n\r\n", None, "HTTP: no answer"),
     ],
 )
 def test_an_unreadable_answer_is_counted(http, body, reason):
-    (found,) = read(member(1, body, http=http), max_record_bytes=50_000)
+    (found,) = read(member(1, body, http=http), max_document_bytes=50_000)
     assert isinstance(found, Unreadable)
     assert found.reason == reason
     assert "http://toys.example/1" in found.detail

@@ -11,28 +11,40 @@ from runtime.text.fetch.hub import list_files, parse_dataset_address
 from tests.catalogue import expect_error
 
 REPO, REVISION = "someone/texts", "0123456789012345678901234567890123456789"
-SIBLINGS = [
-    {"rfilename": "README.md", "size": 10, "blobId": "b" * 40},
-    {"rfilename": "data/b.jsonl.gz", "size": 7, "blobId": "c" * 40},
-    {
-        "rfilename": "data/a.jsonl.gz",
-        "size": 5,
-        "blobId": "d" * 40,
-        "lfs": {"sha256": "e" * 64, "size": 5, "pointerSize": 1},
-    },
+LFS = {"oid": "e" * 64, "size": 5, "pointerSize": 1}
+PAGES = [
+    [
+        {"type": "file", "path": "README.md", "size": 10, "oid": "b" * 40},
+        {"type": "directory", "path": "data", "oid": "f" * 40},
+        {"type": "file", "path": "data/b.jsonl.gz", "size": 7, "oid": "c" * 40},
+    ],
+    [{"type": "file", "path": "data/a.jsonl.gz", "size": 5, "oid": "d" * 40, "lfs": LFS}],
 ]
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
+    described = ("README.md",)
+
     def do_GET(self) -> None:
-        if not self.path.startswith(f"/api/datasets/{REPO}/revision/{REVISION}"):
+        tree, host = f"/api/datasets/{REPO}/tree/{REVISION}", self.headers["Host"]
+        if self.path.startswith(f"/api/datasets/{REPO}/revision/{REVISION}"):
+            siblings = [{"rfilename": name} for name in self.described]
+            self.answer({"id": REPO, "sha": REVISION, "siblings": siblings})
+        elif self.path.startswith(f"{tree}?cursor=1"):
+            self.answer(PAGES[1])
+        elif self.path.startswith(tree):
+            self.answer(PAGES[0], Link=f'<http://{host}{tree}?cursor=1>; rel="next"')
+        else:
             self.send_response(404)
             self.send_header("X-Error-Code", "RepoNotFound")
             self.send_header("Content-Length", "0")
             self.end_headers()
-            return
-        body = json.dumps({"id": REPO, "sha": REVISION, "siblings": SIBLINGS}).encode()
+
+    def answer(self, value: object, **headers: str) -> None:
+        body = json.dumps(value).encode()
         self.send_response(200)
+        for name, text in headers.items():
+            self.send_header(name, text)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -59,6 +71,12 @@ def test_files_are_sorted_with_size_checksum_and_address(endpoint):
     assert first.url == f"{endpoint}/datasets/{REPO}/resolve/{REVISION}/data%2Fa.jsonl.gz" or first.url.endswith(
         "a.jsonl.gz"
     )
+
+
+def test_a_listing_without_a_file_that_the_hub_describes_is_refused(endpoint, monkeypatch):
+    monkeypatch.setattr(Hub, "described", ("README.md", "data/z.jsonl.gz"))
+    with expect_error(UnreachableError):
+        list_files(REPO, REVISION, ("*.jsonl.gz",), repo_type="dataset", endpoint=endpoint)
 
 
 def test_a_pattern_without_matches_is_refused(endpoint):

@@ -1,20 +1,11 @@
-"""Python modules: the source, the docstrings alone, or the topics that `help()` shows."""
+"""Docstrings of Python modules."""
 
 import ast
-import inspect
 import warnings
 
 from runtime.text.extraction.extracted import Extracted, Text, Unreadable, decoded
 
 NOT_PYTHON = "not Python"
-
-
-def read_source(data: bytes) -> Extracted:
-    text = decoded(data)
-    if isinstance(text, Unreadable):
-        yield text
-    elif text.strip():
-        yield Text("", text)
 
 
 def read_docstrings(data: bytes) -> Extracted:
@@ -35,25 +26,6 @@ def read_docstrings(data: bytes) -> Extracted:
                 continue
             if sections:
                 yield Text(node.name, "\n\n".join(sections))
-
-
-def read_topics(data: bytes) -> Extracted:
-    """Yield the texts of the module's dicts of literals, sorted by key."""
-    tree = _parsed(data)
-    if isinstance(tree, Unreadable):
-        yield tree
-        return
-    for node in tree.body:
-        if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)):
-            continue
-        entries = zip(node.value.keys, node.value.values, strict=True)
-        literals = [(getattr(name, "value", None), getattr(text, "value", None)) for name, text in entries]
-        topics = [(name, text) for name, text in literals if isinstance(name, str) and isinstance(text, str)]
-        for name, text in sorted(topics):
-            yield Text(name, inspect.cleandoc(text))
-        if len(topics) < len(literals):
-            detail = f"line {node.lineno}: {len(literals) - len(topics)} of {len(literals)} topics are no literal texts"
-            yield Unreadable("", NOT_PYTHON, detail, "")
 
 
 def _sections(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, name: str) -> list[str]:
