@@ -57,8 +57,19 @@ class TokenizeResult(BaseModel, frozen=True, extra="forbid"):
 def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
     """Write one cache shard for each shard of documents, so the bytes do not depend on the workers."""
     from runtime.data.gates import ShardWritten, Tally, check_gates
-    from runtime.data.tokenizing import FinishedBlocks, SplitShard, shard_blocks, write_block, write_split
+    from runtime.data.tokenizing import (
+        FinishedBlocks,
+        SplitShard,
+        check_splits,
+        shard_blocks,
+        write_block,
+        write_split,
+    )
 
+    documents = config.documents.result
+    sizes = documents.sizes_by_shard(config.documents.name)
+    paths = [config.documents.join(shard) for shard in documents.shards]
+    check_splits(paths, documents.num_documents, config.validation_share, context.log)
     tokenizer = config.tokenizer.result
     path = config.tokenizer.join(tokenizer.tokenizer)
     encoder, token_format = _encoder(path, tokenizer, config.encoder)
@@ -66,11 +77,9 @@ def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
     check = functools.partial(
         check_gates, limits=config.gates, has_bos=tokenizer.bos_token_id is not None, name=context.name
     )
-    documents = config.documents.result
-    sizes = documents.sizes_by_shard(config.documents.name)
     numbers = shard_blocks(len(documents.shards), config.shards_per_block)
     items = [
-        (config.documents.join(documents.shards[number]), f"../shards/{place:05d}")
+        (paths[number], f"../shards/{place:05d}")
         for place, number in enumerate(number for block in numbers for number in block)
     ]
     finished, blocks, tally = FinishedBlocks(numbers), list[list[SplitShard]](), Tally()

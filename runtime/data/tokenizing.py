@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import itertools
+import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -15,9 +16,13 @@ from runtime.data.encoding import EncodedBatch, Encoder
 from runtime.data.flat_array import FILE_LENGTH, FlatArray
 from runtime.data.gates import NAMED_SHARDS, NUMBERS, ShardCounts
 from runtime.data.permutation import key_of, permuted
-from runtime.text.documents import Document, read_batches
+from runtime.text.documents import Document, read_batches, read_documents
 
 SPLITS = ("train", "validation")
+CERTAIN_DOCUMENTS = 64
+"""A split that should hold so many documents never holds few: the chance of fewer than 16 is below 1e-12."""
+FEW_DOCUMENTS = 16
+"""A validation split of fewer documents is a warning."""
 BATCH_BYTES = 4 << 20
 """Text that is encoded together: enough for every core, and several batches fit in memory."""
 COUNTED_TOGETHER = 1 << 15
@@ -54,6 +59,31 @@ def is_validation(text: bytes, validation_share: float) -> bool:
     """
     place = int.from_bytes(hashlib.sha256(b"validation\x00" + text).digest()[:8], "big")
     return place < int(validation_share * 2**64)
+
+
+def check_splits(sources: Sequence[str], num_documents: int, validation_share: float, log: logging.Logger) -> None:
+    """Raise CacheError for a split without documents, and warn of a tiny validation split, before anything is encoded.
+
+    Reads only as many documents as it takes, and none where chance makes no split small.
+    """
+    if min(validation_share, 1 - validation_share) * num_documents >= CERTAIN_DOCUMENTS:
+        return
+    counts = dict.fromkeys(SPLITS, 0)
+    for document in read_documents(sources):
+        counts["validation" if is_validation(document.text.encode(), validation_share) else "train"] += 1
+        if counts["train"] and counts["validation"] >= FEW_DOCUMENTS:
+            return
+    for split, count in counts.items():
+        if not count:
+            raise CacheError(
+                f"{split}: none of the {num_documents} documents fall into this split, which the hash of their texts "
+                f"decides. Change validation_share={validation_share}, or split the source into more documents."
+            )
+    log.warning(
+        "validation: %d of %d documents fall into this split, so its loss says little. Raise validation_share=%s, or "
+        "split the source into more documents.",
+        *(counts["validation"], num_documents, validation_share),
+    )
 
 
 def tokenize_shard(
@@ -156,12 +186,6 @@ def write_split(
 ) -> TokenCache:
     """Write the cache of one split, `{folder}/{split}`, over the finished shards of its blocks; return it opened."""
     records: list[list[ShardRecord]] = [[getattr(shard, split) for shard in block] for block in blocks]
-    if not any(record.num_documents for block in records for record in block):
-        total = sum(shard.counts.num_documents for block in blocks for shard in block)
-        raise CacheError(
-            f"{folder}/{split}: none of the {total} documents fall into this split, which the hash of their texts "
-            "decides. Change `validation_share`, or split the source into more documents."
-        )
     finish_cache(f"{folder}/{split}", token_format, records, lengths, documents_digest=documents_digest)
     return TokenCache.open(f"{folder}/{split}")
 

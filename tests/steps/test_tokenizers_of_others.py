@@ -69,7 +69,7 @@ def test_a_document_that_cannot_be_encoded_names_itself_and_ends_no_source_withi
     result = run(tmp_path / "out", documents, tokenizer, gates=limits)
     assert result.num_train_documents + result.num_validation_documents == 19
     assert result.num_train_bytes + result.num_validation_bytes == sum(map(len, texts[:-1]))
-    (warning,) = (record for record in caplog.records if record.levelno == logging.WARNING)
+    *_, warning = (record for record in caplog.records if record.levelno == logging.WARNING)
     assert warning.args[:2] == (1, 20) and "1/9" in warning.args[2]
 
 
@@ -81,7 +81,7 @@ def test_a_normalizer_that_changes_texts_is_a_warning_with_their_number(tmp_path
     tokenizer = written(tmp_path / "tokenizer", byte_level(normalizer={"type": kind}))
     result = run(tmp_path / "out", documents, tokenizer, gates=limits)
     assert result.encoder == ("tiktoken" if kind == "NFC" else "tokenizers")
-    (warning,) = (record for record in caplog.records if record.levelno == logging.WARNING)
+    *_, warning = (record for record in caplog.records if record.levelno == logging.WARNING)
     assert warning.args == (kind, 3, len(texts))
 
 
