@@ -16,25 +16,27 @@ _LARGE_WINDOW = "requires too much memory"
 """Arrow's words for a zstd frame with a window above 128 MiB."""
 
 
-def lines_of(file: IO[bytes], name: str, limits: Limits) -> Iterator[bytes | None]:
+def lines_of(file: IO[bytes], name: str, limits: Limits, shown: str) -> Iterator[bytes | None]:
     """Yield each line; None for one above `limits.max_document_bytes`, which is never held whole.
+
+    `name` says how the file is packed; messages have `shown`.
 
     Raises:
         DamagedFileError: the file has no bytes, cannot be unpacked, or unpacks to more than `limits` allow.
     """
     packed = _Counted(file)
-    with as_damage(f"{name}: cannot be unpacked", "it is cut short or not what its name says. Fetch it again."):
+    with as_damage(f"{shown}: cannot be unpacked", "it is cut short or not what its name says. Fetch it again."):
         try:
-            yield from _split(_unpacked(packed, name, limits), limits.max_document_bytes)
+            yield from _split(_unpacked(packed, name, limits, shown), limits.max_document_bytes)
         except OSError as error:
             if _LARGE_WINDOW not in str(error):
                 raise
             raise DamagedFileError(
-                f"{name}: was packed with a window above 128 MiB (`zstd --long`), which this reader cannot unpack. "
+                f"{shown}: was packed with a window above 128 MiB (`zstd --long`), which this reader cannot unpack. "
                 "Pack it again: zstd -d --long=31 -c FILE | zstd -o NEW_FILE"
             ) from error
     if not packed.num_bytes:
-        raise DamagedFileError(f"{name}: holds no bytes: its upload was cut short. Fetch it again, or leave it out.")
+        raise DamagedFileError(f"{shown}: holds no bytes: its upload was cut short. Fetch it again, or leave it out.")
 
 
 class _Counted(io.RawIOBase):
@@ -54,14 +56,14 @@ class _Counted(io.RawIOBase):
         return len(data)
 
 
-def _unpacked(packed: _Counted, name: str, limits: Limits) -> io.RawIOBase:
+def _unpacked(packed: _Counted, name: str, limits: Limits, shown: str) -> io.RawIOBase:
     if name.endswith(".gz"):
         file = cast(IO[bytes], io.BufferedReader(packed, _BLOCK_BYTES))
-        return Unpacked(gzip.open(file), lambda: packed.num_bytes, name, limits)
+        return Unpacked(gzip.open(file), lambda: packed.num_bytes, shown, limits)
     if name.endswith(".zst"):
         # Arrow's codec: the standard library has none before Python 3.14.
         stream = pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "zstd")
-        return Unpacked(stream, lambda: packed.num_bytes, name, limits)
+        return Unpacked(stream, lambda: packed.num_bytes, shown, limits)
     return packed
 
 

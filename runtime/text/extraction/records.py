@@ -33,31 +33,31 @@ class UnreadableFileError(ValueError):
     """A file whose author has to change it before it can be read."""
 
 
-def read_json_lines(file: IO[bytes], name: str, format_: JsonLines, limits: Limits) -> Extracted:
-    """Yield one document a line.
+def read_json_lines(file: IO[bytes], name: str, format_: JsonLines, limits: Limits, *, shown: str) -> Extracted:
+    """Yield one document a line. `name` says how the file is packed; messages have `shown`.
 
     Raises:
         UnreadableFileError: `unique_ids` is set and two lines have one id.
     """
     anchors = Anchors()
-    for own, row in _json_rows(file, name, limits):
-        yield _document(own, row, format_, anchors, limits, name)
+    for own, row in _json_rows(file, name, limits, shown):
+        yield _document(own, row, format_, anchors, limits, shown)
 
 
-def read_parquet(file: IO[bytes], name: str, format_: ParquetTable, limits: Limits) -> Extracted:
-    """Yield one document a row."""
+def read_parquet(file: IO[bytes], format_: ParquetTable, limits: Limits, *, shown: str) -> Extracted:
+    """Yield one document a row; messages have `shown`."""
     anchors = Anchors()
-    for own, row in _parquet_rows(file, name, format_.text_field, format_.id_field, limits):
-        yield _document(own, row, format_, anchors, limits, name)
+    for own, row in _parquet_rows(file, shown, format_.text_field, format_.id_field, limits):
+        yield _document(own, row, format_, anchors, limits, shown)
 
 
-def read_chats(file: IO[bytes], name: str, format_: ChatTable, limits: Limits) -> Extracted:
-    """Yield conversations as `chat_text` writes them, from JSON lines or from a Parquet table."""
+def read_chats(file: IO[bytes], name: str, format_: ChatTable, limits: Limits, *, shown: str) -> Extracted:
+    """Yield conversations as `chat_text` writes them, from JSON lines or a Parquet table, as `name` says."""
     anchors, field = Anchors(), format_.messages_field
     if name.endswith((".jsonl", ".json", ".gz", ".zst")):
-        rows = _json_rows(file, name, limits)
+        rows = _json_rows(file, name, limits, shown)
     else:
-        rows = _parquet_rows(file, name, field, format_.id_field, limits)
+        rows = _parquet_rows(file, shown, field, format_.id_field, limits)
     as_text = ParquetTable(text_field=field, id_field=format_.id_field)
     for own, row in rows:
         if not isinstance(row, Unreadable):
@@ -65,7 +65,7 @@ def read_chats(file: IO[bytes], name: str, format_: ChatTable, limits: Limits) -
                 row = {**row, field: chat_text(row.get(field))}
             except (ChatError, UnicodeDecodeError) as error:
                 row = Unreadable(own, NO_TEXT, f"field {field!r} {error}", _excerpt(row))
-        yield _document(own, row, as_text, anchors, limits, name)
+        yield _document(own, row, as_text, anchors, limits, shown)
 
 
 def _document(
@@ -108,8 +108,8 @@ def _too_large(own: str, limits: Limits) -> Unreadable:
     return Unreadable(own, TOO_LARGE, f"more than {limits.max_document_bytes:,} bytes", "")
 
 
-def _json_rows(file: IO[bytes], name: str, limits: Limits) -> Iterator[_Row]:
-    for number, line in enumerate(lines_of(file, name, limits), start=1):
+def _json_rows(file: IO[bytes], name: str, limits: Limits, shown: str) -> Iterator[_Row]:
+    for number, line in enumerate(lines_of(file, name, limits, shown), start=1):
         own = f"line {number}"
         if line is None:
             yield own, _too_large(own, limits)

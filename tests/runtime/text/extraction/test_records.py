@@ -145,6 +145,13 @@ def test_a_file_without_bytes_is_damaged(tmp_path, name):
     assert read(tmp_path / name, format_) == ([], {"damaged file": 1})
 
 
+def test_how_a_file_is_packed_is_in_its_own_name_and_not_in_that_of_messages(tmp_path):
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "one"}'))
+    (unit,), _ = list_units(str(tmp_path / "a.jsonl.gz"), "a.jsonl.gz", (JsonLines(),), unit_bytes=100)
+    (document,) = extract(unit, (JsonLines(),), "toys", DropLedger(5), origin="my notes")
+    assert document.text == "one"
+
+
 def test_a_packed_file_of_no_lines_is_whole(tmp_path):
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b""))
     assert read(tmp_path / "a.jsonl.gz", JsonLines()) == ([], {})
