@@ -39,6 +39,7 @@ from marin_dag.run.driver import Run
 from marin_dag.run.live import LineDisplay
 from marin_dag.run.local.backend import LocalBackend
 from marin_dag.store.prefix import open_store
+from runtime.data.plain_tokenizer import plain_document
 from runtime.data.ranks import ranks_of
 from runtime.text.documents import Document, write_documents
 from runtime.text.tokenizer_training import BEGIN_OF_TEXT, END_OF_TEXT, train
@@ -116,7 +117,7 @@ def main() -> None:
         folder = Path(name)
         texts = texts_of(parsed.directory, parsed.megabytes * 1_000_000)
         num_bytes = write_all(folder, texts, parsed.tokenizer)
-        ranks = ranks_of((folder / "tokenizer.json").read_text())
+        ranks = ranks_of(plain_document((folder / "tokenizer.json").read_text()))
         encoding = tiktoken.Encoding(
             "bare", pat_str=ranks.pattern, mergeable_ranks=ranks.mergeable_ranks, special_tokens={}
         )

@@ -44,7 +44,15 @@ def local_tokenizer(folder: str) -> LocalTokenizer:
     return LocalTokenizer(folder=root, sha256=content_of(f"{root}/{name}")["sha256"])
 
 
-@step(policy="tracked", packages=("tokenizers",))
+def _check(config: InputTokenizerConfig) -> None:
+    if config.eos_token == config.bos_token:
+        raise ValueError(
+            f"bos_token and eos_token are both {config.eos_token!r}, so the end of a document would look like its "
+            "beginning. Set bos_token=None: each document then follows the end of the one before."
+        )
+
+
+@step(policy="tracked", packages=("tokenizers",), check=_check)
 def input_tokenizer(config: InputTokenizerConfig, context: StepContext) -> TokenizerResult:
     import hashlib
 

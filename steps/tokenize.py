@@ -13,6 +13,7 @@ from steps.tokenizer import TokenizerResult
 if TYPE_CHECKING:
     from runtime.data.cache import TokenCache, TokenFormat
     from runtime.data.encoding import Encoder
+    from runtime.data.gates import ShardCounts
 
 
 EncoderName = Literal["auto", "tokenizers", "tiktoken"]
@@ -56,8 +57,19 @@ class TokenizeResult(BaseModel, frozen=True, extra="forbid"):
 def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
     """Write one cache shard for each shard of documents, so the bytes do not depend on the workers."""
     from runtime.data.gates import ShardWritten, Tally, check_gates
-    from runtime.data.tokenizing import FinishedBlocks, SplitShard, shard_blocks, write_block, write_split
+    from runtime.data.tokenizing import (
+        FinishedBlocks,
+        SplitShard,
+        check_splits,
+        shard_blocks,
+        write_block,
+        write_split,
+    )
 
+    documents = config.documents.result
+    sizes = documents.sizes_by_shard(config.documents.name)
+    paths = [config.documents.join(shard) for shard in documents.shards]
+    check_splits(paths, documents.num_documents, config.validation_share, context.log)
     tokenizer = config.tokenizer.result
     path = config.tokenizer.join(tokenizer.tokenizer)
     encoder, token_format = _encoder(path, tokenizer, config.encoder)
@@ -65,11 +77,9 @@ def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
     check = functools.partial(
         check_gates, limits=config.gates, has_bos=tokenizer.bos_token_id is not None, name=context.name
     )
-    documents = config.documents.result
-    sizes = documents.sizes_by_shard(config.documents.name)
     numbers = shard_blocks(len(documents.shards), config.shards_per_block)
     items = [
-        (config.documents.join(documents.shards[number]), f"../shards/{place:05d}")
+        (paths[number], f"../shards/{place:05d}")
         for place, number in enumerate(number for block in numbers for number in block)
     ]
     finished, blocks, tally = FinishedBlocks(numbers), list[list[SplitShard]](), Tally()
@@ -100,11 +110,30 @@ def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
     )
     context.map(write, items, in_flight=config.shards_in_flight, name="shards", on_finished=publish_blocks)
     check(tally)
+    _warn(tally.total, encoder, context)
     train, validation = (
         write_split(context.output_path, split, token_format, blocks, encoder.token_bytes, config.documents.digest)
         for split in ("train", "validation")
     )
     return _result(train, validation, encoder)
+
+
+def _warn(total: "ShardCounts", encoder: "Encoder", context: StepContext) -> None:
+    """Warn of documents that are not in the caches, or not as they were written."""
+    if total.num_unencoded:
+        context.log.warning(
+            "%d of %d documents cannot be encoded and are left out: %s",
+            total.num_unencoded,
+            total.num_documents,
+            "; ".join(total.unencoded),
+        )
+    if total.num_changed:
+        context.log.warning(
+            "the normalizer of the tokenizer (%s) changes %d of %d documents: decoding does not give them back",
+            encoder.normalizing.name,
+            total.num_changed,
+            total.num_documents,
+        )
 
 
 def _result(train: "TokenCache", validation: "TokenCache", encoder: "Encoder") -> TokenizeResult:

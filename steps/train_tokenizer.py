@@ -108,19 +108,32 @@ def _sample_shard(num_bytes: int, item: tuple[str, str, int], path: str) -> Samp
 
 
 def write_tokenizer(document: str, context: StepContext, *, eos_token: str, bos_token: str | None) -> TokenizerResult:
-    """Write the file and look up its special tokens; without a `bos_token` nothing opens a document.
+    """Write the file without dropout and look up its special tokens; without a `bos_token` nothing opens a document.
 
     Raises:
-        UserError: the file lacks such a token, or opens a text with another one. No gate would notice a misspelt BOS,
-            and every cache would lack it.
+        UserError: it is no tokenizer, lacks such a token, or opens a text with another one. No gate would notice a
+            misspelt BOS, and every cache would lack it.
     """
     import hashlib
+    import json
 
     import fsspec
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_str(document)
-    tokenizer.no_padding()  # documents are encoded without padding
+    from runtime.data.plain_tokenizer import TokenizerFileError, plain_document
+
+    try:
+        plain = plain_document(document)
+    except TokenizerFileError as error:
+        raise UserError(f"{context.name}: {error}") from error
+    written = json.loads(document)
+    if written["model"].get("dropout"):
+        context.log.warning(
+            "the tokenizer has dropout=%s, which makes other ids at each call; it is written with dropout=null",
+            written["model"]["dropout"],
+        )
+        document = json.dumps(written | {"model": written["model"] | {"dropout": None}}, ensure_ascii=False)
+    tokenizer = Tokenizer.from_str(json.dumps(plain))
     eos_token_id = _id_of(tokenizer, eos_token, "eos_token", context.name)
     bos_token_id = None if bos_token is None else _id_of(tokenizer, bos_token, "bos_token", context.name)
     added, opened = tokenizer.encode("").ids, [] if bos_token_id is None else [bos_token_id]

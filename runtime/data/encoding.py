@@ -6,16 +6,18 @@ benchmarks/tokenize_at_the_encoders_limit.py measures how fast each of the two i
 import array
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import fsspec
 import numpy as np
 import tiktoken
-from tokenizers import Tokenizer
 
 from runtime.data.cache import TokenFormat
+from runtime.data.normalizing import Normalizing
+from runtime.data.plain_tokenizer import plain_document, plain_tokenizer
 from runtime.data.ranks import NotConvertibleError, Ranks, ranks_of
 from runtime.data.token_bytes import token_bytes
 
@@ -36,6 +38,19 @@ class EncodersDifferError(ValueError):
     """A text of which tiktoken and tokenizers make different ids."""
 
 
+class EncodedBatch(NamedTuple):
+    """Ids of some texts, and what the tokenizer did to them."""
+
+    ids: list[np.ndarray]
+    """Bare ids of each text; none of a text that cannot be encoded."""
+    failures: dict[int, str]
+    """Why a text cannot be encoded, by its index."""
+    num_changed: int
+    """Encoded texts that the normaliser changes, so that decoding does not give them back."""
+    normalizer_bytes: int
+    """UTF-8 bytes that the normaliser adds to the encoded texts; negative where it takes some."""
+
+
 class Encoder:
     """A `tokenizer.json` as a function from texts to ids; text that spells a special token is plain text."""
 
@@ -53,16 +68,18 @@ class Encoder:
         """
         with fsspec.open(path, "rb") as file:
             content = file.read()
-        self.token_bytes = _checked_token_bytes(path, content, token_format)
-        self._tokenizer = Tokenizer.from_str(content.decode())
-        # A web page that spells out the end-of-text token must not end its document.
-        self._tokenizer.encode_special_tokens = True
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
+        _check_digest(path, content, token_format)
+        self._specials = [token_format.eos_token_id]
+        if token_format.bos_token_id is not None:
+            self._specials.append(token_format.bos_token_id)
+        document = plain_document(content.decode(), frozenset(self._specials))
+        self.token_bytes = _checked_token_bytes(path, document, token_format)
+        self._tokenizer = plain_tokenizer(document)
+        self.normalizing = Normalizing(document["normalizer"])
         unknown = getattr(self._tokenizer.model, "unk_token", None)
         self.unknown_id = None if unknown is None else self._tokenizer.token_to_id(unknown)
-        """None also where it is EOS or BOS, which the cache writer refuses inside a document."""
-        if self.unknown_id in (token_format.eos_token_id, token_format.bos_token_id):
+        """None also where it is EOS or BOS, which no document holds."""
+        if self.unknown_id in self._specials:
             self.unknown_id = None
         self.library: Literal["tokenizers", "tiktoken"] = "tokenizers"
         self.reason = "tokenizers is configured"
@@ -71,36 +88,71 @@ class Encoder:
         if library == "tokenizers":
             return
         try:
-            self._fast = _encoding(ranks_of(content.decode()))
+            ranks = ranks_of(document)
         except NotConvertibleError as error:
             self.reason = f"tiktoken would make other ids: {error}"
             if library == "tiktoken":
                 raise NotConvertibleError(f'{path}: {self.reason}. Use encoder="tokenizers" or "auto".') from error
             return
+        self._fast = _encoding(ranks)
+        # tiktoken knows no added tokens, so a text that spells one is left to tokenizers.
+        self._added = re.compile("|".join(map(re.escape, ranks.added_texts))) if ranks.added_texts else None
         self.library, self.reason = "tiktoken", "tiktoken makes the same ids"
         self._pool = ThreadPoolExecutor(_num_threads())
 
-    def encode(self, texts: Sequence[str], *, names: Sequence[str] | None = None) -> list[np.ndarray]:
-        """Return the bare ids of each text, using all cores; `names` are the texts' names in errors.
+    def encode(self, texts: Sequence[str], *, names: Sequence[str] | None = None) -> EncodedBatch:
+        """Return the ids of each text, using all cores; `names` are the texts' names in errors.
 
         Raises:
             EncodersDifferError: the two libraries differ on one of the texts that are compared.
         """
+        failures: dict[int, str] = {}
         if self._fast is None:
+            ids = self._encode_by_tokenizers(texts, failures)
+        else:
+            self._compare(texts, names)
+            ids = list(self._pool.map(self._encode_fast, texts, chunksize=max(1, len(texts) // 64)))
+        num_changed = normalizer_bytes = 0
+        if not self.normalizing.is_identity:
+            for index, text in enumerate(texts):
+                normalized = text if index in failures else self.normalizing(text)
+                if normalized != text:
+                    num_changed += 1
+                    normalizer_bytes += len(normalized.encode()) - len(text.encode())
+        return EncodedBatch(ids, failures, num_changed, normalizer_bytes)
+
+    def _encode_by_tokenizers(self, texts: Sequence[str], failures: dict[int, str]) -> list[np.ndarray]:
+        try:
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-            return [np.array(encoding.ids, IDS_DTYPE) for encoding in encodings]
-        self._compare(texts, names)
-        return list(self._pool.map(self._encode_fast, texts, chunksize=max(1, len(texts) // 64)))
+            found = [np.array(encoding.ids, IDS_DTYPE) for encoding in encodings]
+        except BaseException as error:
+            _check_is_of_a_text(error)
+            found = [self._encode_alone(index, text, failures) for index, text in enumerate(texts)]
+        for index, ids in enumerate(found):
+            for special in self._specials:
+                if np.any(ids == special):
+                    failures[index] = f"the tokenizer makes its special token {special} of the text"
+                    found[index] = np.zeros(0, IDS_DTYPE)
+        return found
+
+    def _encode_alone(self, index: int, text: str, failures: dict[int, str]) -> np.ndarray:
+        try:
+            return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, IDS_DTYPE)
+        except BaseException as error:
+            _check_is_of_a_text(error)
+            failures[index] = str(error)
+            return np.zeros(0, IDS_DTYPE)
 
     def _encode_fast(self, text: str) -> np.ndarray:
         assert self._fast is not None
+        normalized = self.normalizing(text)
+        if self._added is not None and (self._added.search(text) or self._added.search(normalized)):
+            return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, IDS_DTYPE)
         try:
-            ids = self._fast.encode_ordinary(text)
+            ids = self._fast.encode_ordinary(normalized)
         except BaseException as error:
-            # tiktoken's regular expression runs out of stack on a million blanks in a row. Rust's panic is no
-            # Exception and its type cannot be imported. The tokenizers library has no such limit.
-            if type(error).__name__ != "PanicException":
-                raise
+            # tiktoken's regular expression runs out of stack on a million blanks in a row, that of tokenizers does not.
+            _check_is_of_a_text(error)
             ids = self._tokenizer.encode(text, add_special_tokens=False).ids
         # `encode_to_numpy` looks for special tokens and takes a quarter longer; NumPy reads a list three times slower.
         return np.frombuffer(array.array("I", ids), IDS_DTYPE)
@@ -122,15 +174,25 @@ class Encoder:
                 )
 
 
-def _checked_token_bytes(path: str, content: bytes, token_format: TokenFormat) -> np.ndarray:
-    """Return the byte lengths of the ids of a tokenizer file, or raise TokenizerMismatchError for another file."""
+def _check_is_of_a_text(error: BaseException) -> None:
+    """Raise an error that is not the library's answer to a text."""
+    # Rust's panic is no Exception, and its type cannot be imported.
+    if type(error) is not Exception and type(error).__name__ != "PanicException":
+        raise error
+
+
+def _check_digest(path: str, content: bytes, token_format: TokenFormat) -> None:
     digest, found = token_format.tokenizer_digest, hashlib.sha256(content).hexdigest()
     if found != digest:
         raise TokenizerMismatchError(
             f"{path}: recorded sha256: {digest[:12]}…; now: {found[:12]}…. The file was changed after it was "
             "committed; run the step that made the tokenizer with --force."
         )
-    lengths = token_bytes(content.decode())
+
+
+def _checked_token_bytes(path: str, document: dict, token_format: TokenFormat) -> np.ndarray:
+    """Return the byte lengths of the ids, or raise TokenizerMismatchError for another number of ids."""
+    lengths = token_bytes(document)
     if len(lengths) != token_format.vocab_size:
         raise TokenizerMismatchError(
             f"{path}: has {len(lengths)} ids; declared: {token_format.vocab_size}. Declare the vocabulary of the file: "

@@ -30,13 +30,16 @@ class GateLimits:
     max_bytes_per_token: float = 16.0
     """Above it the text is padding or repetition, or documents were cut."""
     max_byte_loss_share: float = 0.0
-    """|bytes that the tokens stand for - bytes of text| / bytes of text. Raise it for a tokenizer that normalises."""
+    """|bytes that the tokens stand for - bytes of normalised text| / bytes of text. Raise it for a tokenizer that adds
+    a space before each document."""
     max_eos_error_share: float = 0.0
     """Share of documents without EOS at their end, and of EOS elsewhere."""
     max_bos_error_share: float = 0.0
     """Share of documents without BOS at their beginning, and of BOS elsewhere, if the tokenizer has BOS."""
     max_unknown_share: float = 0.0
     """Share of tokens that are the unknown token."""
+    max_unencoded_share: float = 0.001
+    """Share of documents that the tokenizer cannot encode; they are left out and named."""
     max_replacement_share: float = 0.0005
     """Share of characters that are U+FFFD, bytes that an earlier step could not decode."""
     max_empty_document_share: float = 0.001
@@ -74,6 +77,15 @@ class ShardCounts:
     """Documents that do not end with EOS."""
     num_without_bos: int = 0
     """Documents that do not begin with BOS; 0 if the tokenizer has none."""
+    num_changed: int = 0
+    """Documents that the normaliser of the tokenizer changes, so that decoding does not give them back."""
+    normalizer_bytes: int = 0
+    """Bytes that the normaliser adds to the texts; negative where it takes some."""
+    num_unencoded: int = 0
+    """Documents that the tokenizer cannot encode; their texts are counted, and no cache has them."""
+    num_unencoded_bytes: int = 0
+    unencoded: tuple[str, ...] = ()
+    """The first of these documents, each with the reason."""
     fingerprint: str = ""
     """Checksums of the tokens; equal for equal shards."""
 
@@ -96,7 +108,7 @@ class GateFinding:
     message: str
 
 
-_NUMBERS = tuple(field.name for field in fields(ShardCounts) if field.name != "fingerprint")
+NUMBERS = tuple(field.name for field in fields(ShardCounts) if isinstance(field.default, int))
 
 
 class Tally:
@@ -108,15 +120,18 @@ class Tally:
         """The first shards that were read back with other counts than were written."""
         self.duplicates: list[tuple[str, str]] = []
         """Names of pairs of shards with the same tokens."""
-        self._sums = dict.fromkeys(_NUMBERS, 0)
+        self.unencoded: list[str] = []
+        """The first documents that the tokenizer cannot encode, each with the reason."""
+        self._sums = dict.fromkeys(NUMBERS, 0)
         self._first: dict[str, str] = {}
         for counts, written in shards:
             self.add(counts, written)
 
     def add(self, shard: ShardCounts, written: ShardWritten) -> None:
         """Add a shard and what it should hold."""
-        for name in _NUMBERS:
+        for name in NUMBERS:
             self._sums[name] += getattr(shard, name)
+        self.unencoded += shard.unencoded[: NAMED_SHARDS - len(self.unencoded)]
         if (shard.num_documents, shard.num_bytes) != (written.num_documents, written.num_bytes):
             self.num_lossy_shards += 1
             if len(self.lossy) < NAMED_SHARDS:
@@ -130,7 +145,7 @@ class Tally:
     @property
     def total(self) -> ShardCounts:
         """Sums over all shards."""
-        return ShardCounts(**self._sums, fingerprint="")
+        return ShardCounts(**self._sums, unencoded=tuple(self.unencoded), fingerprint="")
 
 
 class _Share(NamedTuple):
@@ -189,7 +204,7 @@ def _token_shares(total: ShardCounts, *, has_bos: bool) -> Iterator[_Share]:
         ("eos", True, total.num_eos, total.num_without_eos),
         ("bos", has_bos, total.num_bos, total.num_without_bos),
     ):
-        stray = abs(num_found - (total.num_documents if is_expected else 0))
+        stray = abs(num_found - (total.num_documents - total.num_unencoded if is_expected else 0))
         yield _Share(
             f"max_{name}_error_share",
             max(stray, num_without),
@@ -210,11 +225,18 @@ def _token_shares(total: ShardCounts, *, has_bos: bool) -> Iterator[_Share]:
 def _text_shares(total: ShardCounts) -> Iterator[_Share]:
     yield _Share(
         "max_byte_loss_share",
-        abs(total.token_bytes - total.num_bytes),
+        abs(total.token_bytes - (total.num_bytes - total.num_unencoded_bytes + total.normalizer_bytes)),
         total.num_bytes,
         "bytes of text are not accounted for by the bytes of the tokens",
-        "The tokenizer normalises, adds a space or drops unknown text, so bits per byte would not be exact. Check "
-        "`normalizer` and `add_prefix_space` in its tokenizer.json, or raise the limit if that is intended.",
+        "The tokenizer adds a space or drops unknown text, so bits per byte would not be exact. Check `normalizer`, "
+        "`add_prefix_space` and `prepend_scheme` in its tokenizer.json, or raise the limit if that is intended.",
+    )
+    yield _Share(
+        "max_unencoded_share",
+        total.num_unencoded,
+        total.num_documents,
+        f"documents cannot be encoded: {'; '.join(total.unencoded)}",
+        "Look at these documents and drop them with a filter, use another tokenizer, or raise the limit.",
     )
     yield _Share(
         "max_replacement_share",

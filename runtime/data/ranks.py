@@ -10,11 +10,11 @@ make of them. The second condition holds
   token is never taken apart (`ignore_merges`), as tiktoken never does.
 """
 
-import json
 from typing import NamedTuple
 
 from tokenizers import Tokenizer, models
 
+from runtime.data.normalizing import Normalizing
 from runtime.data.token_bytes import byte_alphabet
 
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -26,28 +26,28 @@ class NotConvertibleError(ValueError):
 
 
 class Ranks(NamedTuple):
-    """Arguments of `tiktoken.Encoding`."""
+    """Arguments of `tiktoken.Encoding`, which makes the same ids of normalised texts without an added token."""
 
     mergeable_ranks: dict[bytes, int]
     pattern: str
+    added_texts: tuple[str, ...]
+    """Added tokens that are not special: tokenizers finds them in texts, tiktoken does not."""
 
 
-def ranks_of(tokenizer_json: str) -> Ranks:
-    """Return the ranks of a byte-level BPE.
+def ranks_of(document: dict) -> Ranks:
+    """Return the ranks of a byte-level BPE, from the JSON of its `tokenizer.json` (`plain_document`).
 
     Raises:
         NotConvertibleError: it is another kind of tokenizer, or tiktoken would make other ids.
     """
-    document = json.loads(tokenizer_json)
-    model = document["model"]
-    added = document.get("added_tokens") or []
-    _check_plain_bpe(document, model, added)
-    pattern = _pattern(document.get("pre_tokenizer"))
+    model, added = document["model"], document["added_tokens"]
+    _check_plain_bpe(document, model)
+    pattern = _pattern(document["pre_tokenizer"])
     alphabet, specials = byte_alphabet(), {token["content"] for token in added}
     ids = {piece: index for piece, index in model["vocab"].items() if piece not in specials}
     if not alphabet.keys() <= ids.keys() or any(character not in alphabet for piece in ids for character in piece):
         raise NotConvertibleError("its vocabulary is not of the 256 bytes in GPT-2's alphabet and pieces made of them")
-    merges = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model["merges"]]
+    merges = [tuple(pair) for pair in model["merges"]]
     made = ["".join(pair) for pair in merges]
     if set(made) != {piece for piece in ids if len(piece) > 1} or not all(
         left in ids and right in ids for left, right in merges
@@ -57,20 +57,18 @@ def ranks_of(tokenizer_json: str) -> Ranks:
     if order != sorted(order):
         raise NotConvertibleError("the ids of its tokens do not grow in the order of its merges")
     _check_merges(ids, merges, ignores_merges=bool(model.get("ignore_merges")))
-    return Ranks({bytes(alphabet[character] for character in piece): index for piece, index in ids.items()}, pattern)
+    ranks = {bytes(alphabet[character] for character in piece): index for piece, index in ids.items()}
+    return Ranks(ranks, pattern, tuple(sorted(token["content"] for token in added if not token["special"])))
 
 
-def _check_plain_bpe(document: dict, model: dict, added: list[dict]) -> None:
+def _check_plain_bpe(document: dict, model: dict) -> None:
     if model["type"] != "BPE":
         raise NotConvertibleError(f"its model is {model['type']}")
     for name in ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
         if model.get(name):
             raise NotConvertibleError(f"its model sets {name}={model[name]!r}")
-    if document.get("normalizer") is not None:
+    if not Normalizing(document["normalizer"]).is_unicode_form:
         raise NotConvertibleError(f"it has a normalizer ({document['normalizer']['type']})")
-    plain = sorted(token["content"] for token in added if not token["special"])
-    if plain:
-        raise NotConvertibleError(f"it has added tokens that are not special ({plain[:3]})")
 
 
 def _pattern(pre_tokenizer: dict | None) -> str:

@@ -4,7 +4,6 @@ Decoding a token to text and measuring that is wrong: half a UTF-8 character dec
 bits per byte come out three times too good on Japanese. So pieces are turned back into their bytes.
 """
 
-import json
 import re
 from collections.abc import Callable
 
@@ -20,17 +19,17 @@ class TokenBytesError(ValueError):
     """A tokenizer whose pieces cannot be turned back into bytes."""
 
 
-def token_bytes(tokenizer_json: str) -> Int32[np.ndarray, "vocab_size"]:
+def token_bytes(document: dict) -> Int32[np.ndarray, "vocab_size"]:
     """Return the bytes of each id of a `tokenizer.json`; special tokens and ids without a piece have none.
 
     Added tokens that are not special stand for text and count their own UTF-8 bytes. The sum over an encoded document
-    is its UTF-8 length wherever the tokenizer is lossless (no normaliser, no added space).
+    is its UTF-8 length wherever the tokenizer is lossless (no normaliser, no added space). `document` is the JSON, as
+    `plain_document` returns it.
     """
-    document = json.loads(tokenizer_json)
     vocabulary = document["model"]["vocab"]
     if isinstance(vocabulary, list):  # Unigram: [piece, score] by id
         vocabulary = {piece: index for index, (piece, _) in enumerate(vocabulary)}
-    added = document.get("added_tokens") or []
+    added = document["added_tokens"]
     size = 1 + max([*vocabulary.values(), *(token["id"] for token in added)])
     lengths = np.zeros(size, np.int32)
     measure = _measure(document)

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import itertools
+import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -11,13 +12,17 @@ import numpy as np
 
 from runtime.data.cache import DOCUMENT_ENDS_DTYPE, CacheError, ShardRecord, TokenCache, TokenFormat
 from runtime.data.cache_writer import ShardWriter, finish_cache
-from runtime.data.encoding import Encoder
+from runtime.data.encoding import EncodedBatch, Encoder
 from runtime.data.flat_array import FILE_LENGTH, FlatArray
-from runtime.data.gates import ShardCounts
+from runtime.data.gates import NAMED_SHARDS, NUMBERS, ShardCounts
 from runtime.data.permutation import key_of, permuted
-from runtime.text.documents import Document, read_batches
+from runtime.text.documents import Document, read_batches, read_documents
 
 SPLITS = ("train", "validation")
+CERTAIN_DOCUMENTS = 64
+"""A split that should hold so many documents never holds few: the chance of fewer than 16 is below 1e-12."""
+FEW_DOCUMENTS = 16
+"""A validation split of fewer documents is a warning."""
 BATCH_BYTES = 4 << 20
 """Text that is encoded together: enough for every core, and several batches fit in memory."""
 COUNTED_TOGETHER = 1 << 15
@@ -34,13 +39,16 @@ class SplitShard:
 
     def to_json(self) -> dict:
         """Return the result as JSON data; `from_json` is the inverse."""
-        return asdict(self)
+        document = asdict(self)
+        document["counts"]["unencoded"] = list(self.counts.unencoded)
+        return document
 
     @classmethod
     def from_json(cls, document: dict) -> "SplitShard":
         """Return the result that `to_json` wrote."""
         train, validation = (ShardRecord(**document[split]) for split in SPLITS)
-        return cls(train, validation, ShardCounts(**document["counts"]))
+        counts = document["counts"]
+        return cls(train, validation, ShardCounts(**counts | {"unencoded": tuple(counts["unencoded"])}))
 
 
 def is_validation(text: bytes, validation_share: float) -> bool:
@@ -53,6 +61,31 @@ def is_validation(text: bytes, validation_share: float) -> bool:
     return place < int(validation_share * 2**64)
 
 
+def check_splits(sources: Sequence[str], num_documents: int, validation_share: float, log: logging.Logger) -> None:
+    """Raise CacheError for a split without documents, and warn of a tiny validation split, before anything is encoded.
+
+    Reads only as many documents as it takes, and none where chance makes no split small.
+    """
+    if min(validation_share, 1 - validation_share) * num_documents >= CERTAIN_DOCUMENTS:
+        return
+    counts = dict.fromkeys(SPLITS, 0)
+    for document in read_documents(sources):
+        counts["validation" if is_validation(document.text.encode(), validation_share) else "train"] += 1
+        if counts["train"] and counts["validation"] >= FEW_DOCUMENTS:
+            return
+    for split, count in counts.items():
+        if not count:
+            raise CacheError(
+                f"{split}: none of the {num_documents} documents fall into this split, which the hash of their texts "
+                f"decides. Change validation_share={validation_share}, or split the source into more documents."
+            )
+    log.warning(
+        "validation: %d of %d documents fall into this split, so its loss says little. Raise validation_share=%s, or "
+        "split the source into more documents.",
+        *(counts["validation"], num_documents, validation_share),
+    )
+
+
 def tokenize_shard(
     source: str, path: str, relative_path: str, encoder: Encoder, token_format: TokenFormat, validation_share: float
 ) -> SplitShard:
@@ -62,24 +95,32 @@ def tokenize_shard(
     the arguments, and memory does not grow with the shard.
     """
     writers = {split: ShardWriter(f"{path}/{split}", token_format) for split in SPLITS}
-    numbers = dict.fromkeys((name for name in asdict(ShardCounts()) if name != "fingerprint"), 0)
+    numbers = dict.fromkeys(NUMBERS, 0)
+    unencoded: list[str] = []
     for documents, encoded in _encoded(source, encoder):
         data = [document.text.encode() for document in documents]
         held_out = [is_validation(text, validation_share) for text in data]
         written = []
         for split, writer in writers.items():
-            chosen = [index for index, is_held_out in enumerate(held_out) if is_held_out == (split == "validation")]
+            chosen = [
+                index
+                for index, is_held_out in enumerate(held_out)
+                if is_held_out == (split == "validation") and index not in encoded.failures
+            ]
             num_bytes = sum(len(data[index]) for index in chosen)
-            written.append(writer.add([encoded[index] for index in chosen], num_bytes=num_bytes))
+            written.append(writer.add([encoded.ids[index] for index in chosen], num_bytes=num_bytes))
         for name, value in _counts(documents, data, encoded, written, encoder).items():
             numbers[name] += value
+        for index, reason in sorted(encoded.failures.items()):
+            unencoded.append(f"{documents[index].id}: {reason}")
     records = {split: writers[split].close(f"{relative_path}/{split}") for split in SPLITS}
     for split, record in records.items():
         for name, value in _count_specials(f"{path}/{split}", record, token_format).items():
             numbers[name] += value
     train, validation = records["train"], records["validation"]
     checksums = f"{train.num_tokens}:{train.tokens_crc32c}:{validation.num_tokens}:{validation.tokens_crc32c}"
-    return SplitShard(train, validation, ShardCounts(**numbers, fingerprint=checksums))
+    counts = ShardCounts(**numbers, unencoded=tuple(unencoded[:NAMED_SHARDS]), fingerprint=checksums)
+    return SplitShard(train, validation, counts)
 
 
 def shard_blocks(num_shards: int, shards_per_block: int | None) -> list[list[int]]:
@@ -145,24 +186,18 @@ def write_split(
 ) -> TokenCache:
     """Write the cache of one split, `{folder}/{split}`, over the finished shards of its blocks; return it opened."""
     records: list[list[ShardRecord]] = [[getattr(shard, split) for shard in block] for block in blocks]
-    if not any(record.num_documents for block in records for record in block):
-        total = sum(shard.counts.num_documents for block in blocks for shard in block)
-        raise CacheError(
-            f"{folder}/{split}: none of the {total} documents fall into this split, which the hash of their texts "
-            "decides. Change `validation_share`, or split the source into more documents."
-        )
     finish_cache(f"{folder}/{split}", token_format, records, lengths, documents_digest=documents_digest)
     return TokenCache.open(f"{folder}/{split}")
 
 
-def _encoded(source: str, encoder: Encoder) -> Iterator[tuple[list[Document], list[np.ndarray]]]:
+def _encoded(source: str, encoder: Encoder) -> Iterator[tuple[list[Document], EncodedBatch]]:
     """Yield documents and their ids, a batch at a time; the next batch is encoded while the caller writes this one."""
 
-    def encode(documents: list[Document]) -> list[np.ndarray]:
+    def encode(documents: list[Document]) -> EncodedBatch:
         return encoder.encode([document.text for document in documents], names=[document.id for document in documents])
 
     with ThreadPoolExecutor(1) as ahead:
-        waiting: tuple[list[Document], Future[list[np.ndarray]]] | None = None
+        waiting: tuple[list[Document], Future[EncodedBatch]] | None = None
         for documents in _batches(source):
             started = documents, ahead.submit(encode, documents)
             if waiting is not None:
@@ -189,7 +224,7 @@ def _batches(source: str) -> Iterator[list[Document]]:
 def _counts(
     documents: Sequence[Document],
     data: Sequence[bytes],
-    encoded: Sequence[np.ndarray],
+    encoded: EncodedBatch,
     written: Sequence[np.ndarray],
     encoder: Encoder,
 ) -> dict[str, int]:
@@ -203,11 +238,15 @@ def _counts(
         "num_documents": len(documents),
         "num_bytes": sum(map(len, data)),
         "num_characters": sum(len(document.text) for document in documents),
-        "num_tokens": sum(map(len, encoded)),
+        "num_tokens": sum(map(len, encoded.ids)),
         "token_bytes": token_bytes,
         "num_unknown": num_unknown,
         "num_replacement": sum(document.text.count("\ufffd") for document in documents),
         "num_empty_documents": sum(not document.text for document in documents),
+        "num_changed": encoded.num_changed,
+        "normalizer_bytes": encoded.normalizer_bytes,
+        "num_unencoded": len(encoded.failures),
+        "num_unencoded_bytes": sum(len(data[index]) for index in encoded.failures),
     }
 
 

@@ -21,6 +21,8 @@ from runtime.text.ranged_reads import read_bytes
 
 # safetensors.numpy writes bfloat16 but cannot read it, so tensors are taken from the bytes here.
 STORED_DTYPES = {"F32": np.dtype(np.float32), "BF16": np.dtype(ml_dtypes.bfloat16), "F16": np.dtype(np.float16)}
+MOST_HEADER_BYTES = 100_000_000
+"""The limit of the safetensors library."""
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 HEAD = "lm_head.weight"
 
@@ -180,7 +182,7 @@ def _tensors_of(path: str) -> list[StoredTensor]:
     size = system.size(name)
     try:
         first = 8 + int.from_bytes(read_bytes(path, 0, 8), "little")
-        if first > size:
+        if first > min(size, MOST_HEADER_BYTES):
             raise ValueError(f"{size:,} bytes, and its header alone would take {first:,}")
         header = json.loads(read_bytes(path, 8, first))
         header.pop("__metadata__", None)
@@ -190,7 +192,7 @@ def _tensors_of(path: str) -> list[StoredTensor]:
             raise ValueError(f"{size:,} bytes, and its header describes {end:,}")
     except InteropError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InteropError(f"{path}: torn or not safetensors ({error}); fetch or export it again.") from error
     return tensors
 

@@ -273,6 +273,17 @@ def test_the_name_of_a_users_file_does_not_reach_the_documents(run_alone, tmp_pa
         assert Path(one.join(shard)).read_bytes() == Path(other.join(shard)).read_bytes()
 
 
+def test_a_file_whose_name_holds_two_colons_is_read(run_alone, tmp_path):
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus/a::b.jsonl").write_text(json.dumps({"text": STORY}) + "\n")
+    fetch = files_in(str(tmp_path / "corpus"), "*.jsonl")
+    downloaded = run_alone(download, DownloadConfig(fetch=fetch), "download")
+    documents = run_alone(extract, ExtractConfig(download=downloaded, formats=(JsonLines(),)), "extract")
+    (document,) = read_documents([documents.join(shard) for shard in documents.result.shards])
+    assert document.id.endswith("/a::b.jsonl#line 1")
+    assert document.text == STORY
+
+
 def test_two_lines_of_one_id_are_refused(run_alone, tmp_path):
     lines = [{"id": "a", "text": STORY}, {"text": STORY}, {"id": "b", "text": STORY}, {"id": "a", "text": "other"}]
     (tmp_path / "corpus").mkdir()

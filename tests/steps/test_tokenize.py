@@ -18,6 +18,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from marin_dag.errors import UserError
 from marin_dag.graph.inputs import Input
+from runtime.data import tokenizing
 from runtime.data.cache import CacheError, TokenCache
 from runtime.data.encoding import TokenizerMismatchError
 from runtime.data.flat_array import FlatArrayWriter
@@ -320,10 +321,27 @@ def test_the_recipe_sets_the_limits_of_the_gates(tmp_path, documents, tokenizer)
         run(tmp_path / "out", documents, tokenizer, gates=strict)
 
 
-def test_a_split_without_documents_is_refused(tmp_path, tokenizer):
-    documents = write_shards(tmp_path / "documents", [["only one document here"]])
+@pytest.mark.parametrize("share", [1e-9, 1 - 1e-9])
+def test_a_split_without_documents_is_refused_before_anything_is_encoded(tmp_path, documents, tokenizer, share):
     with expect_error(CacheError):
-        run(tmp_path / "out", documents, tokenizer)
+        run(tmp_path / "out", documents, tokenizer, validation_share=share)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_tiny_validation_split_is_a_warning(tmp_path, documents, tokenizer, caplog):
+    result = run(tmp_path / "out", documents, tokenizer, validation_share=0.1)
+    (warning,) = (record for record in caplog.records if record.levelno == logging.WARNING)
+    assert warning.args == (result.num_validation_documents, 60, 0.1)
+    assert 0 < result.num_validation_documents < 16
+
+
+def test_no_more_documents_are_read_for_the_splits_than_it_takes(tmp_path, documents, tokenizer, monkeypatch):
+    def read(paths):
+        raise AssertionError("no document needs to be read")
+
+    monkeypatch.setattr(tokenizing, "read_documents", read)
+    monkeypatch.setattr(tokenizing, "CERTAIN_DOCUMENTS", 12)
+    assert run(tmp_path / "out", documents, tokenizer).num_validation_documents > 0
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

@@ -9,9 +9,9 @@ import zlib
 from collections.abc import Iterator
 from typing import IO, Any
 
-import fsspec
 import pyarrow as pa
 
+from runtime.text.any_name import open_file
 from runtime.text.extraction.extracted import DamagedFileError
 
 # The errors of the standard library's and Arrow's readers for damaged bytes.
@@ -61,7 +61,7 @@ class _Watched(io.RawIOBase):
 @contextlib.contextmanager
 def open_stored(path: str) -> Iterator[IO[bytes]]:
     """Open a file of any store for reading in any order; failures of the store become StoreFailureError."""
-    with fsspec.open(path, "rb") as file:
+    with open_file(path, "rb") as file:
         yield io.BufferedReader(_Watched(file), _BUFFER_BYTES)
 
 

@@ -121,11 +121,11 @@ def _read_as(reading: _Reading, file: IO[bytes]) -> Extracted:
         case WebArchive():
             return web_archive.read_web_archive(file, reading.format_, reading.limits, reading.guard)
         case JsonLines():
-            return records.read_json_lines(file, reading.shown, reading.format_)
+            return records.read_json_lines(file, reading.name, reading.format_, reading.limits, shown=reading.shown)
         case ParquetTable():
-            return records.read_parquet(file, reading.shown, reading.format_)
+            return records.read_parquet(file, reading.format_, reading.limits, shown=reading.shown)
         case ChatTable():
-            return records.read_chats(file, reading.shown, reading.format_)
+            return records.read_chats(file, reading.name, reading.format_, reading.limits, shown=reading.shown)
     limit = reading.limits.max_document_bytes
     data = read_member(file, reading.unit.file, reading.name, limit + 1)
     if len(data) > limit:

@@ -67,7 +67,8 @@ class JsonLines:
     id_field: str | None = "id"
     """If None, or absent from a row, the file's name and the line number are the id."""
     unique_ids: bool = False
-    """Whether two rows with one id are an error. Published corpora have such rows; dedup judges them."""
+    """Whether two rows with one id are an error. Published corpora have such rows; dedup judges them. The id of a
+    later row is then followed by its line number."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +83,7 @@ class ParquetTable:
 
 @dataclasses.dataclass(frozen=True)
 class ChatTable:
-    """Conversations, one a row of a Parquet table: lists of `{role, content}`, written as turns with speakers."""
+    """Conversations, one a row of a Parquet table or a line of JSON: lists of turns, written with their speakers."""
 
     members: tuple[str, ...] = ("*.parquet",)
     exclude: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from runtime.cache_folder import cache_folder, keep
+from runtime.text.any_name import filesystem_of
 from runtime.text.fetch.errors import FetchError
 from runtime.text.fetch.verified import read_chunks
 
@@ -98,7 +99,7 @@ def content_of(path: str) -> Content:
 
     Recipes ask for it at every plan, so the checksum of a large file is cached until the file changes.
     """
-    filesystem, inner = fsspec.core.url_to_fs(path)
+    filesystem, inner = filesystem_of(path)
     version = _version(filesystem, inner)
     cached = cache_folder("checksums") / f"{hashlib.sha256(json.dumps([path, version]).encode()).hexdigest()}.json"
     if version and cached.exists():

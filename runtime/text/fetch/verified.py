@@ -4,8 +4,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import fsspec
-
+from runtime.text.any_name import filesystem_of, open_file
 from runtime.text.fetch.errors import ChecksumError
 
 CHUNK_BYTES = 1 << 20
@@ -19,7 +18,7 @@ class Written(NamedTuple):
 def read_chunks(paths: Iterable[str]) -> Iterator[bytes]:
     """Yield the bytes of the files, one file after the other."""
     for path in paths:
-        with fsspec.open(path, "rb") as file:
+        with open_file(path, "rb") as file:
             while chunk := file.read(CHUNK_BYTES):
                 yield chunk
 
@@ -40,7 +39,7 @@ def write_verified(
     """
     digest = hashlib.sha256()
     size = 0
-    with fsspec.open(destination, "wb", auto_mkdir=True) as writer:
+    with open_file(destination, "wb") as writer:
         for chunk in chunks:
             digest.update(chunk)
             writer.write(chunk)
@@ -50,7 +49,7 @@ def write_verified(
         check_size(name, expected=size_in_bytes, found=size)
         check_sha256(name, expected=sha256, found=written, cure=cure)
     except ChecksumError:
-        filesystem, path = fsspec.core.url_to_fs(destination)
+        filesystem, path = filesystem_of(destination)
         filesystem.rm(path)
         raise
     return written

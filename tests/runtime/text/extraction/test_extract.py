@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from runtime.text.drops import DropLedger
-from runtime.text.extraction import records
 from runtime.text.extraction.archive import is_archive, list_units
 from runtime.text.extraction.extract import extract
 from runtime.text.extraction.formats import (
@@ -25,6 +24,7 @@ from runtime.text.extraction.formats import (
     PythonDocstrings,
     ServiceModels,
 )
+from runtime.text.extraction.lines import _split
 from tests.catalogue import check_message
 
 SERVICE = {
@@ -195,13 +195,13 @@ class Trickle(io.BytesIO):
 @pytest.mark.parametrize("size", [0, 1, 511, 512, 513, 2_000])
 def test_lines_do_not_depend_on_the_blocks_of_a_stream(size):
     lines = [b"a" * size, b"", b"b", b"c" * size]
-    assert list(records._split(Trickle(b"\n".join(lines)))) == (lines if size else lines[:3])
-    assert list(records._split(Trickle(b"\n".join(lines) + b"\n"))) == lines
+    assert list(_split(Trickle(b"\n".join(lines)), 1 << 30)) == (lines if size else lines[:3])
+    assert list(_split(Trickle(b"\n".join(lines) + b"\n"), 1 << 30)) == lines
 
 
 def test_a_long_line_takes_linear_time():
     began = time.process_time()
-    assert list(records._split(Trickle(b"x" * (8 << 20) + b"\ny"))) == [b"x" * (8 << 20), b"y"]
+    assert list(_split(Trickle(b"x" * (8 << 20) + b"\ny"), 1 << 30)) == [b"x" * (8 << 20), b"y"]
     assert time.process_time() - began < 2  # of 0.02 s; each piece joined to all before it takes 20
 
 

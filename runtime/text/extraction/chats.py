@@ -1,0 +1,78 @@
+"""Chats: the text of a conversation, from the turns that chat datasets hold."""
+
+import json
+from typing import Any
+
+_SPEAKERS = {"human": "User", "gpt": "Assistant"}
+"""Speakers of ShareGPT's rows by their usual names."""
+
+
+class ChatError(ValueError):
+    """A conversation without a text; the message says which turn is at fault."""
+
+
+def chat_text(turns: object) -> str:
+    """Return a conversation as turns, `User: ...` and `Assistant: ...`, with a blank line between them.
+
+    A turn is `{role, content}` or `{from, value}`. Content is a text, a list of text parts, or none beside tool calls,
+    which are written as `name(arguments)`, a line each.
+
+    Raises:
+        ChatError: a turn has no role, or no content that is text.
+    """
+    if not isinstance(turns, list):
+        raise ChatError("is none" if turns is None else f"is a {type(turns).__name__}")
+    return "\n\n".join(_turn(turn, number) for number, turn in enumerate(turns, start=1))
+
+
+def _turn(turn: object, number: int) -> str:
+    if not isinstance(turn, dict):
+        raise ChatError(f"has a {type(turn).__name__} as turn {number}, and no role and content")
+    role = _text(_first(turn, "role", "from"))
+    if role is None:
+        raise ChatError(f"has a turn {number} whose role is a {type(_first(turn, 'role', 'from')).__name__}")
+    content = _first(turn, "content", "value")
+    calls = [_call(call, number) for call in turn.get("tool_calls") or []]
+    if content is None and calls:
+        content = ""
+    written = _content(content, number)
+    speaker = _SPEAKERS.get(role, role.capitalize())
+    return f"{speaker}: " + "\n".join(filter(None, [written, *calls]))
+
+
+def _content(content: object, number: int) -> str:
+    text = _text(content)
+    if text is not None:
+        return text
+    if not isinstance(content, list) or not content:
+        raise ChatError(f"has a turn {number} whose content is a {type(content).__name__}")
+    parts = []
+    for part in content:
+        text = _text(part.get("text")) if isinstance(part, dict) else _text(part)
+        if text is None:
+            kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+            raise ChatError(f"has a turn {number} with a part of type {kind!r}, which is not text")
+        parts.append(text)
+    return "\n".join(parts)
+
+
+def _call(call: object, number: int) -> str:
+    function = call.get("function") or call if isinstance(call, dict) else None
+    name = _text(function.get("name")) if isinstance(function, dict) else None
+    if not isinstance(function, dict) or name is None:
+        raise ChatError(f"has a turn {number} with a tool call without a name")
+    arguments = function.get("arguments")
+    written = _text(arguments)
+    return f"{name}({json.dumps(arguments, ensure_ascii=False) if written is None else written})"
+
+
+def _first(turn: dict[str, Any], *names: str) -> object:
+    """Return the first of these fields that holds something: tables fill the fields of other turns with nulls."""
+    return next((turn[name] for name in names if turn.get(name) is not None), None)
+
+
+def _text(value: object) -> str | None:
+    """Return a text, decoded where a table stores it as bytes; raise UnicodeDecodeError for bytes that are no UTF-8."""
+    if isinstance(value, bytes):
+        return value.decode()
+    return value if isinstance(value, str) else None

@@ -1,0 +1,232 @@
+"""Records as others write them: ids, chats, binary columns, empty and very dense files, each counted or read right."""
+
+import gzip
+import json
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.text.drops import DropLedger
+from runtime.text.extraction import anchors, limits
+from runtime.text.extraction.anchors import Anchors
+from runtime.text.extraction.archive import list_units
+from runtime.text.extraction.extract import extract
+from runtime.text.extraction.formats import ChatTable, Format, JsonLines, ParquetTable
+from runtime.text.extraction.limits import Limits
+
+LONG_WINDOW = bytes.fromhex("28b52ffd04a8")
+"""The head of a zstd frame that asks for a window of 2 GiB, as `zstd --long=31` writes it for a stream."""
+
+
+def read(path: Path, format_: Format, bounds: Limits = limits.DEFAULTS) -> tuple[list[tuple[str, str]], dict[str, int]]:
+    """Return anchors and texts, and the counts of what was left out."""
+    ledger = DropLedger(5)
+    (unit,), _ = list_units(str(path), path.name, (format_,), unit_bytes=100, limits=bounds)
+    found = [
+        (document.id.partition("#")[2], document.text)
+        for document in extract(unit, (format_,), "toys", ledger, limits=bounds)
+    ]
+    return found, dict(ledger.counts)
+
+
+def lines(path: Path, rows: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def parquet(path: Path, columns: dict[str, object], **options: object) -> Path:
+    pq.write_table(pa.table(columns), path, **options)  # type: ignore[arg-type]
+    return path
+
+
+# Ids
+
+
+def test_an_id_that_two_rows_have_or_that_is_of_our_own_form_is_told_apart(tmp_path):
+    given = ["line 2", None, "a", "a", "a (line 4)", "a"]
+    rows = [{"text": str(number)} | ({} if name is None else {"id": name}) for number, name in enumerate(given)]
+    found, counts = read(lines(tmp_path / "a.jsonl", rows), JsonLines())
+    assert [anchor for anchor, _ in found] == [
+        "line 2 (line 1)", "line 2", "a", "a (line 4)", "a (line 4) (line 5)", "a (line 6)",
+    ]  # fmt: skip
+    assert not counts
+
+
+@given(given=st.lists(st.none() | st.sampled_from(["a", "line 1", "line 2", "a (line 2)", "a (line 3)"]), max_size=8))
+def test_no_two_anchors_of_a_file_are_equal(given):
+    of_file = Anchors()
+    made = [
+        own if name is None else of_file.anchor(name, own)
+        for own, name in ((f"line {number}", name) for number, name in enumerate(given, start=1))
+    ]
+    assert len(set(made)) == len(made)
+
+
+def test_ids_of_many_rows_are_kept_in_little_memory_and_each_is_known_again(monkeypatch):
+    monkeypatch.setattr(anchors, "_KEPT_UNSORTED", 1 << 10)
+    of_file = Anchors()
+    tracemalloc.start()
+    assert all(of_file.is_new(f"document {number}") for number in range(100_000))
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size < 2_000_000
+    assert not any(of_file.is_new(f"document {number}") for number in range(0, 100_000, 97))
+
+
+# Columns and chats
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+def test_text_and_ids_as_plain_binary_are_read(tmp_path, kind):
+    columns = {"text": pa.array([b"na\xc3\xafve", b"na\xefve", b"two"], kind), "id": pa.array([b"x", b"y", b"z"], kind)}
+    found, counts = read(parquet(tmp_path / "a.parquet", columns), ParquetTable())
+    assert found == [("x", "na\u00efve"), ("z", "two")]
+    assert counts == {"not UTF-8": 1}
+
+
+CALL = {"function": {"name": "weather", "arguments": '{"city": "Paris"}'}}
+CHATS = {
+    "null content beside a tool call": (
+        [{"role": "user", "content": "Rain?"}, {"role": "assistant", "content": None, "tool_calls": [CALL]}],
+        'User: Rain?\n\nAssistant: weather({"city": "Paris"})',
+    ),
+    "content and arguments as an object": (
+        [{"role": "assistant", "content": "Wait.", "tool_calls": [{"name": "f", "arguments": {"x": 1}}]}],
+        'Assistant: Wait.\nf({"x": 1})',
+    ),
+    "from and value": (
+        [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}, {"from": "system", "value": "S"}],
+        "User: Hi\n\nAssistant: Ho\n\nSystem: S",
+    ),
+    "parts": (
+        [{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}],
+        "User: one\ntwo",
+    ),
+    "a part that is no text": ([{"role": "user", "content": [{"type": "image", "url": "x"}]}], None),
+    "null content alone": ([{"role": "user", "content": None}], None),
+    "a call without a name": ([{"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}], None),
+    "no role": ([{"content": "Hi"}], None),
+    "no turns": (None, None),
+}
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+@pytest.mark.parametrize("kind", CHATS)
+def test_chat_rows_as_the_tools_in_use_write_them(tmp_path, kind, name):
+    turns, expected = CHATS[kind]
+    good = [{"role": "user", "content": "Hi"}]
+    if name == "a.parquet":
+        path = tmp_path / name
+        pq.write_table(pa.Table.from_pylist([{"messages": turns}]), path)
+    else:
+        path = lines(tmp_path / name, [{"messages": turns}, {"messages": good}])
+    found, counts = read(path, ChatTable(members=("*",)))
+    rest = [("line 2", "User: Hi")] if name == "a.jsonl" else []
+    own = "line 1" if name == "a.jsonl" else "row 1"
+    assert found == ([] if expected is None else [(own, expected)]) + rest
+    assert counts == ({"no text": 1} if expected is None else {})
+
+
+# Files
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.parquet"])
+def test_a_file_without_bytes_is_damaged(tmp_path, name):
+    (tmp_path / name).write_bytes(b"")
+    format_ = ParquetTable() if name.endswith("parquet") else JsonLines()
+    assert read(tmp_path / name, format_) == ([], {"damaged file": 1})
+
+
+def test_how_a_file_is_packed_is_in_its_own_name_and_not_in_that_of_messages(tmp_path):
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "one"}'))
+    (unit,), _ = list_units(str(tmp_path / "a.jsonl.gz"), "a.jsonl.gz", (JsonLines(),), unit_bytes=100)
+    (document,) = extract(unit, (JsonLines(),), "toys", DropLedger(5), origin="my notes")
+    assert document.text == "one"
+
+
+def test_a_packed_file_of_no_lines_is_whole(tmp_path):
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b""))
+    assert read(tmp_path / "a.jsonl.gz", JsonLines()) == ([], {})
+
+
+def test_a_window_larger_than_the_reader_has_is_named_with_its_cure(tmp_path):
+    (tmp_path / "a.jsonl.zst").write_bytes(LONG_WINDOW + bytes(100))
+    ledger = DropLedger(5)
+    (unit,), _ = list_units(str(tmp_path / "a.jsonl.zst"), "a.jsonl.zst", (JsonLines(),), unit_bytes=100)
+    assert not list(extract(unit, (JsonLines(),), "toys", ledger))
+    assert dict(ledger.counts) == {"damaged file": 1}
+    (sample,) = ledger.samples
+    assert "--long=31" in str(sample)
+
+
+def test_a_line_above_the_size_is_counted_and_its_neighbours_are_read(tmp_path):
+    rows = [{"text": "one"}, {"text": "x" * 3_000_000}, {"text": "two"}]
+    for size in (100, 2_999_999):
+        found, counts = read(lines(tmp_path / "a.jsonl", rows), JsonLines(), Limits(max_document_bytes=size))
+        assert found == [("line 1", "one"), ("line 3", "two")]
+        assert counts == {"too large": 1}
+    assert len(read(tmp_path / "a.jsonl", JsonLines())[0]) == 3
+
+
+def test_a_line_that_unpacks_a_thousandfold_is_never_held(tmp_path):
+    """The file unpacks to 200 MB, in one line."""
+    with gzip.open(tmp_path / "a.jsonl.gz", "wb") as file:
+        file.write(b'{"text": "')
+        for _ in range(200):
+            file.write(b"a" * 1_000_000)
+    tracemalloc.start()
+    assert read(tmp_path / "a.jsonl.gz", JsonLines()) == ([], {"too large": 1})
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 80_000_000, "twice the largest document at most"
+
+
+CHILD = """
+import resource, sys
+from tests.runtime.text.extraction.test_records import JsonLines, Limits, Path, ParquetTable, read
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+format_ = ParquetTable() if sys.argv[1].endswith("parquet") else JsonLines()
+found, counts = read(Path(sys.argv[1]), format_, Limits(max_document_bytes=1 << 30))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, len(found), counts)
+"""
+
+
+def child(path: Path) -> tuple[int, str]:
+    """Return the bytes by which reading a file grows a process, and what it found."""
+    done = subprocess.run([sys.executable, "-c", CHILD, str(path)], capture_output=True, text=True, check=True)
+    size, found = done.stdout.split(" ", 1)
+    return int(size) * 1024, found.strip()
+
+
+def test_a_line_of_60_megabytes_takes_a_few_times_its_size(tmp_path):
+    text = "Zeile mit \u00fcber\n" * 3_750_000
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+    size, found = child(path)
+    assert found == "1 {}"
+    assert size < 8 * path.stat().st_size
+
+
+def test_a_small_table_that_names_one_value_for_many_rows_is_damaged_from_its_bound_on(tmp_path):
+    """276 bytes that stand for 2.7 GB."""
+    column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(4_096, np.int32)), pa.array(["a" * 650_000]))
+    path = parquet(tmp_path / "a.parquet", {"text": column}, compression="zstd", store_schema=False)
+    assert path.stat().st_size < 1_000
+    size, found = child(path)
+    assert found.endswith("{'damaged file': 1}")
+    assert size < 700_000_000, "of the documents that this test keeps, some 268 MB"
+
+
+def test_a_page_that_unpacks_beyond_the_ratio_is_never_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr("runtime.text.extraction.records.FREE_BYTES", 100_000)
+    path = parquet(tmp_path / "a.parquet", {"text": ["a" * 1_000_000]}, compression="brotli", use_dictionary=False)
+    assert read(path, ParquetTable()) == ([], {"damaged file": 1})
+    assert len(read(path, ParquetTable(), Limits(max_expansion=1_000_000))[0]) == 1
