@@ -12,7 +12,7 @@ from typing import Any
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
-from runtime.text.extraction.charset import decode_page
+from runtime.text.extraction.charset import C1_CONTROLS, decode_page
 from runtime.text.extraction.code_blocks import put_back, set_aside
 from runtime.text.extraction.extracted import EXCERPT_BYTES, Extracted, Text, Unreadable, metadata
 from runtime.text.extraction.formulae import write_as_tex
@@ -102,7 +102,12 @@ def page_text(page: str, *, main_content: bool) -> str:
         _protect_lists_of_prose(tree)
     # The texts of pictures are "logo" and "5 of 5 stars"; those of formulae are in the tree as TeX.
     text = extract_plain_text(tree, preserve_formatting=True, main_content=main_content, alt_texts=False)
-    return put_back(text, code).strip()
+    return without_controls(put_back(text, code)).strip()
+
+
+def without_controls(text: str) -> str:
+    """Return the text without control characters of the upper half, which no reader sees; U+0085 is a line break."""
+    return text if text.isascii() else C1_CONTROLS.sub("", text.replace("\x85", "\n"))
 
 
 def _check_depth(tree: Any, *, outside: str | None = None) -> None:
