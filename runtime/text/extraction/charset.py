@@ -3,9 +3,9 @@
 UTF-8 is tried first whatever is declared: text in another charset is hardly ever valid UTF-8, and servers that declare
 another one for it are common. Only ISO-2022-JP consists of bytes that are valid UTF-8; its escapes are no text.
 Labels mean what browsers take them for (`web_codecs`). The first charset that decodes all bytes wins. A page with a few
-bytes outside its declared charset, such as a visitor's name, is read with a U+FFFD for each: a guess would get those few
-right and the rest wrong. Control characters of the upper half (C1) count as bytes outside the charset: pages that use
-those bytes are in another charset than they declare.
+bytes outside its declared charset, such as a visitor's name, is read with a U+FFFD for each: a guess would get those
+few right and the rest wrong. Control characters of the upper half (C1) count as bytes outside the charset: pages that
+use those bytes are in another charset than they declare.
 """
 
 import codecs

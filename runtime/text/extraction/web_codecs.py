@@ -78,9 +78,9 @@ def _missing_character(codec: str, data: bytes) -> tuple[str, int] | None:
         return "€", 1
     if codec == "big5hkscs" and first == 0xA3 and 0xC0 <= second <= 0xE1:
         return ("€" if second == 0xE1 else "␡" if second == 0xE0 else chr(0x2400 + second - 0xC0)), 2
-    if codec == "euc_jp" and 0xA1 <= min(first, second) and max(first, second) <= 0xFE:
+    if codec == "euc_jp" and min(first, second) >= 0xA1 and max(first, second) <= 0xFE:
         return _of_vendor(first - 0xA0, second - 0xA0)
-    if codec == ISO_2022_JP and 0x21 <= min(first, second) and max(first, second) <= 0x7E:
+    if codec == ISO_2022_JP and min(first, second) >= 0x21 and max(first, second) <= 0x7E:
         return _of_vendor(first - 0x20, second - 0x20)
     return None
 
