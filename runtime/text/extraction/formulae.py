@@ -32,7 +32,9 @@ _BASE = re.compile(r"(?:\d|\)|(?:^|[^A-Za-z])(?:[A-Za-z]|[kcmn]m|mi|ft|in))$")
 def write_as_tex(tree: Any, select: All) -> None:
     """Replace every formula by its TeX."""
     for selector in _FORMULAE:
-        for element in select(tree, selector):
+        # A formula in another goes with it: each level of a deep nest would be read again.
+        outermost = selector if "," in selector else f"{selector}:not({selector} {selector})"
+        for element in select(tree, outermost):
             tex = _tex(element)
             if tex:
                 mark = "$$" if _is_display(element) else "$"

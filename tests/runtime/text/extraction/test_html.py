@@ -1,5 +1,7 @@
 """HTML pages: the text keeps code, lists and formulae, and loses what is beside the content."""
 
+import time
+
 import pytest
 
 from runtime.text.extraction.extracted import Text, Unreadable
@@ -237,6 +239,13 @@ def test_a_tag_with_too_many_attributes_is_counted(attributes):
 )
 def test_a_long_tag_or_script_is_no_tag_with_too_many_attributes(body):
     assert text_of(f"{body}<p>The toy is wound.</p>").endswith("The toy is wound.")
+
+
+def test_formulae_in_each_other_are_not_read_again_at_each_level():
+    start = time.process_time()
+    (found,) = read_page_of(b"<math>" * 15_000)
+    assert found.reason == "nested too deep"
+    assert time.process_time() - start < 5  # 20 s if each level is read
 
 
 def test_a_page_that_takes_too_much_memory_is_counted():
