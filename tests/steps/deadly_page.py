@@ -3,7 +3,7 @@
     python -m tests.steps.deadly_page PREFIX CORPUS [ray]
 
 Each attempt is a fork, and prints how it ended. In a Python that finds `SITECUSTOMIZE` as sitecustomize.py, and in its
-children, Resiliparse dies of a page that says "deadly".
+children, Resiliparse dies of a page that says "deadly", and never ends a page that says "endless".
 """
 
 import os
@@ -24,6 +24,7 @@ from marin_dag.store.prefix import open_store
 from runtime.text import documents  # noqa: F401 -- once, not in each fork
 from runtime.text.extraction.extract import extract as extract_unit  # noqa: F401
 from runtime.text.extraction.formats import HtmlPages, WebArchive
+from runtime.text.extraction.limits import Limits
 from steps.download import DownloadConfig, download
 from steps.extract import ExtractConfig, extract
 from steps.fetch import files_in
@@ -36,6 +37,8 @@ class Tree:
     def parse(page, own=html.HTMLTree):
         if "deadly" in page:
             os.kill(os.getpid(), signal.SIGSEGV)
+        while "endless" in page:
+            pass
         return own.parse(page)
 
 html.HTMLTree = Tree
@@ -48,7 +51,8 @@ def page(text: str) -> bytes:
 
 
 def write_corpus(folder: Path) -> None:
-    """Write two archives, one of pages and one of records; two deadly pages in the first, one in the second."""
+    """Write two archives, one of pages and one of records; two deadly pages in the first, one and an endless one in the
+    second."""
     folder.mkdir()
     with zipfile.ZipFile(folder / "pages.zip", "w") as archive:
         for number in range(6):
@@ -57,7 +61,7 @@ def write_corpus(folder: Path) -> None:
             )
     with (folder / "crawl.warc").open("wb") as file:
         for number in range(4):
-            body = page("deadly" if number == 2 else f"record {number}")
+            body = page({2: "deadly", 3: "endless"}.get(number, f"record {number}"))
             head = f"WARC/1.0\r\nWARC-Type: resource\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\n\r\n"
             file.write(head.encode() + body + b"\r\n\r\n")
 
@@ -65,7 +69,8 @@ def write_corpus(folder: Path) -> None:
 def extraction(corpus: str) -> Step:
     fetched = download("download", DownloadConfig(fetch=files_in(corpus, "*")))
     formats = (HtmlPages(members=("*.html",), main_content=False), WebArchive(members=("*.warc",), main_content=False))
-    config = ExtractConfig(download=fetched, formats=formats, unit_bytes=150, max_unreadable_share=0.5)
+    limits = Limits(max_document_seconds=2)
+    config = ExtractConfig(download=fetched, formats=formats, limits=limits, unit_bytes=150, max_unreadable_share=0.5)
     return extract("extract", config)
 
 

@@ -12,7 +12,7 @@ from marin_dag.ledger.records import Records
 from marin_dag.store.prefix import open_store
 from runtime.text.documents import read_documents
 from runtime.text.drops import read_samples
-from runtime.text.extraction.guard import DEADLY
+from runtime.text.extraction.guard import DEADLY, TOO_SLOW
 from tests.steps import deadly_page
 
 ROOT = Path(__file__).parents[2]
@@ -45,17 +45,18 @@ def test_a_deadly_page_is_dropped_and_costs_no_other(corpus, tmp_path):
     tries, record, store = run(tmp_path / "deadly", corpus, tmp_path)
     # One death for each shard with such a page, since the run is the process that dies.
     assert tries == [-signal.SIGSEGV] * 3 + [0]
-    assert record.result["dropped"] == {DEADLY: 3}
+    assert record.result["dropped"] == {DEADLY: 3, TOO_SLOW: 1}
     samples = read_samples(store.url(f"{record.output_path}/{record.result['dropped_samples']}"))
     assert [sample["id"].partition("/")[2] for sample in samples] == [
         "crawl.warc#246",
         "pages.zip/1.html",
         "pages.zip/4.html",
+        "crawl.warc#367",
     ]
-    assert {sample["detail"].partition(",")[0] for sample in samples} == {"SIGSEGV"}
+    assert {sample["detail"].partition(",")[0] for sample in samples if sample["reason"] == DEADLY} == {"SIGSEGV"}
 
     again, undisturbed, harmless = run(tmp_path / "harmless", corpus)
     assert again == [0]
-    others = {name: text for name, text in texts(undisturbed, harmless).items() if text != "deadly"}
-    assert (texts(record, store), len(others)) == (others, 7)
+    others = {name: text for name, text in texts(undisturbed, harmless).items() if text not in ("deadly", "endless")}
+    assert (texts(record, store), len(others)) == (others, 6)
     assert not list((tmp_path / "deadly").rglob("being-read/*"))

@@ -1,9 +1,11 @@
 """The charset of a web page: UTF-8 if the bytes are, else what server or page declare, else a guess.
 
 UTF-8 is tried first whatever is declared: text in another charset is hardly ever valid UTF-8, and servers that declare
-another one for it are common. Labels mean what browsers take them for (WHATWG Encoding: "iso-8859-1" is windows-1252).
-The first charset that decodes all bytes wins. A page with a few bytes outside its declared charset, such as a visitor's
-name, is read with a U+FFFD for each: a guess would get those few right and the rest wrong.
+another one for it are common. Only ISO-2022-JP consists of bytes that are valid UTF-8; its escapes are no text.
+Labels mean what browsers take them for (`web_codecs`). The first charset that decodes all bytes wins. A page with a few
+bytes outside its declared charset, such as a visitor's name, is read with a U+FFFD for each: a guess would get those
+few right and the rest wrong. Control characters of the upper half (C1) count as bytes outside the charset: pages that
+use those bytes are in another charset than they declare.
 """
 
 import codecs
@@ -11,12 +13,16 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
+from resiliparse.parse.encoding import detect_encoding
+
+from runtime.text.extraction.web_codecs import ISO_2022_JP, codec_of, decode
 
 _BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _META = re.compile(rb"<meta\b[^>]*?charset\s*=\s*[\"']?\s*([\w:.+-]+)", re.I)
 # Browsers search 1,024 bytes (HTML, "prescan a byte stream"), but pages of 2008 begin with long scripts.
 _PRESCAN_BYTES = 2_048
+_JAPANESE_ESCAPE = re.compile(rb"\x1b\$[@B]")
+C1_CONTROLS = re.compile("[\x80-\x9f]")
 
 
 class Decoded(NamedTuple):
@@ -44,17 +50,18 @@ def decode_page(
         if data.startswith(mark):
             text = _strictly(data[len(mark) :], charset, is_cut)
             return None if text is None else Decoded(text, charset, "bytes")
-    declared = [("utf-8", "bytes"), *_declared(data, server_charset)]
+    first = ISO_2022_JP if _JAPANESE_ESCAPE.search(data) else "utf-8"
+    declared = [(first, "bytes"), *_declared(data, server_charset)]
     for charset, source in declared:
         text = _strictly(data, charset, is_cut)
         if text is not None:
             return Decoded(text, charset, source)
     for charset, source in declared[1:]:
-        text = data.decode(charset, errors="replace")
+        text = C1_CONTROLS.sub("\ufffd", decode(data, charset, replaces=True))
         num_replaced = text.count("\ufffd")
         if num_replaced <= max_replaced_share * len(text) and "\0" not in text:
             return Decoded(text, charset, source, num_replaced)
-    guess = detect_encoding(data)
+    guess = codec_of(detect_encoding(data) or "")
     text = _strictly(data, guess, is_cut) if guess else None
     return None if guess is None or text is None else Decoded(text, guess, "guess")
 
@@ -62,14 +69,15 @@ def decode_page(
 def _declared(data: bytes, server_charset: str | None) -> Iterator[tuple[str, str]]:
     meta = _META.search(data, 0, _PRESCAN_BYTES)
     for label, source in ((server_charset, "server"), (meta and meta[1].decode("ascii"), "page")):
-        charset = map_encoding_to_html5(label, fallback_utf8=False) if label else None
+        charset = codec_of(label) if label else None
         if charset:
             yield charset, source
 
 
 def _strictly(data: bytes, charset: str, is_cut: bool) -> str | None:
     try:
-        text = codecs.getincrementaldecoder(charset)("strict").decode(data, final=not is_cut)
+        text = decode(data, charset, is_cut=is_cut)
     except (UnicodeDecodeError, LookupError):
         return None
-    return None if "\0" in text else text
+    is_legacy = charset != "utf-8"
+    return None if "\0" in text or (is_legacy and C1_CONTROLS.search(text)) else text

@@ -9,6 +9,7 @@ from typing import Any
 
 from runtime.text.extraction.code_blocks import All
 from runtime.text.extraction.mathml import is_structured, tex_of
+from runtime.text.extraction.short_texts import text_node, text_of
 
 # What shows a formula, outermost first: MediaWiki, KaTeX, MathJax 3 and 2, and MathML that stands alone (LaTeXML).
 _FORMULAE = (
@@ -31,26 +32,33 @@ _BASE = re.compile(r"(?:\d|\)|(?:^|[^A-Za-z])(?:[A-Za-z]|[kcmn]m|mi|ft|in))$")
 def write_as_tex(tree: Any, select: All) -> None:
     """Replace every formula by its TeX."""
     for selector in _FORMULAE:
-        for element in select(tree, selector):
+        # A formula in another goes with it: each level of a deep nest would be read again.
+        outermost = selector if "," in selector else f"{selector}:not({selector} {selector})"
+        for element in select(tree, outermost):
             tex = _tex(element)
             if tex:
                 mark = "$$" if _is_display(element) else "$"
-                element.replace_with(tree.create_text_node(f"{mark}{tex}{mark}"))
+                element.replace_with(text_node(tree, f"{mark}{tex}{mark}"))
     for element in select(tree, _RENDERED_TWICE):
         element.decompose()
     for power in select(tree, "sup:not(:has(*))"):
         before = power.prev
-        if before is not None and before.tag == "#text" and _POWER.fullmatch(power.text) and _BASE.search(before.text):
-            power.replace_with(tree.create_text_node(f"^{power.text}"))
+        if (
+            before is not None
+            and before.tag == "#text"
+            and _POWER.fullmatch(text_of(power))
+            and _BASE.search(text_of(before))
+        ):
+            power.replace_with(text_node(tree, f"^{power.text}"))
 
 
 def _tex(element: Any) -> str:
     """Return the TeX of a formula; "" if the page has none."""
     source = element.query_selector('annotation[encoding="application/x-tex"]')
     if source is not None:
-        found = source.text
+        found = text_of(source)
     elif element.tag == "script":
-        found = element.text
+        found = text_of(element)
     else:
         named = element if element.tag in ("math", "img") else element.query_selector("math[alttext], img[alt]")
         found = "" if named is None else named.getattr("alttext") or named.getattr("alt") or ""

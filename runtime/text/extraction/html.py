@@ -1,37 +1,42 @@
 """HTML to text by Resiliparse: blocks stay lines, lists keep their marks, code keeps its layout.
 
 Before Resiliparse reads the tree, this module repairs what Resiliparse loses: formulae become TeX (`formulae`), code is
-set aside (`code_blocks`), line numbers and heading marks go, a row of a data table becomes one line, bars of links go,
-and lists of prose stay, which Resiliparse takes for navigation.
+set aside (`code_blocks`), line numbers, heading marks and the readings of ruby go, a row of a data table becomes one
+line, bars of links go, lists of prose stay (`lists`), and so do short texts (`short_texts`).
 """
 
 import re
-from collections.abc import Sequence
+from collections import Counter
 from typing import Any
 
 from resiliparse.extract.html2text import extract_plain_text
-from resiliparse.parse.html import HTMLTree
+from resiliparse.parse.html import HTMLParserException, HTMLTree
 
-from runtime.text.extraction.charset import decode_page
+from runtime.text.extraction.charset import C1_CONTROLS, decode_page
 from runtime.text.extraction.code_blocks import put_back, set_aside
 from runtime.text.extraction.extracted import EXCERPT_BYTES, Extracted, Text, Unreadable, metadata
 from runtime.text.extraction.formulae import write_as_tex
+from runtime.text.extraction.lists import mark_numbers, protect_lists_of_prose, show_numbers
+from runtime.text.extraction.short_texts import text_node, text_of, with_marks, without_marks
 
 NO_CHARSET, TOO_DEEP = "no charset fits", "nested too deep"
-_NO_PROSE = "td.linenos, td.gutter, .lineno, .linenodiv, .line-numbers-rows, a.headerlink, .mw-editsection"
+TOO_MANY_ATTRIBUTES, UNPARSABLE = "too many attributes", "cannot be parsed"
+_NO_PROSE = "rt, rp, rtc, td.linenos, td.gutter, .lineno, .linenodiv, .line-numbers-rows, a.headerlink, .mw-editsection"
 _HEADING_LINKS = "h1 a, h2 a, h3 a, h4 a, h5 a, h6 a"
 _HEADING_MARKS = ("#", "¶", "§", "🔗")
 _BAR = re.compile(r"(?=.*[|·•»/])[\s|·•»›>/\[\]-]*", re.S)
 _MIN_LINKS_OF_BAR = 3
-_MAX_LINKED = 0.5
-_MIN_WORDS_PER_LINK = 3
-_MIN_PROSE_CHARACTERS = 60
+_BAR_TAGS = ("td", "p", "div", "center", "span")
 _MAX_CELL_CHARACTERS = 300
-# Resiliparse searches fewer parents than this for signs of navigation.
-_WRAPPERS = 6
+# Resiliparse compares each attribute of a tag with those before it: 60,000 of them take a minute.
+_MAX_ATTRIBUTES = 1_000
+_TAG = re.compile(r"<[a-zA-Z]")
+_NO_MARKUP = re.compile(r"<(script|style|textarea|title)\b.*?</\1|<!--.*?-->", re.I | re.S)
+_ATTRIBUTE_VALUE = re.compile(r"=\s*(?:\"[^\"]*\"|'[^']*'|[^\s\"'>]+)")
 # Browsers build no page deeper than 512. Resiliparse's time grows with the square: a megabyte of `<div>` takes an hour.
 _MAX_DEPTH = 1_000
 _TOO_DEEP_SELECTOR = ">".join(["html", *["*"] * _MAX_DEPTH])
+_DETAIL_TOO_DEEP = f"more than {_MAX_DEPTH:,} elements in each other"
 
 
 class PageError(ValueError):
@@ -75,40 +80,63 @@ def read_page(
 
 def plain_text(markup: str) -> str:
     """Return all the text of a piece of HTML without formulae."""
-    return extract_plain_text(markup, preserve_formatting=True).strip()
+    return without_marks(extract_plain_text(with_marks(markup), preserve_formatting=True)).strip()
 
 
 def page_text(page: str, *, main_content: bool) -> str:
     """Return the text of a page; `main_content` leaves navigation, side bars and footers out.
 
     Raises:
-        PageError: the page is nested too deep.
+        PageError: the page is nested too deep, has too many attributes in a tag, or cannot be parsed.
     """
-    tree: Any = HTMLTree.parse(page)  # its stubs allow None for every node
+    _check_attributes(page)
+    try:
+        tree: Any = HTMLTree.parse(with_marks(page))  # its stubs allow None for every node
+    except HTMLParserException as error:  # for want of memory, too
+        raise PageError(UNPARSABLE, str(error)) from error
     if tree.body is None:
         return ""
-    _check_depth(tree, outside="math")
+    deep = _too_deep(tree)
+    if any(element.closest("math") is None for element in deep):
+        raise PageError(TOO_DEEP, _DETAIL_TOO_DEEP)
     for element in _all(tree, _NO_PROSE):
         element.decompose()
     for mark in _all(tree, _HEADING_LINKS):
-        if mark.text.strip() in _HEADING_MARKS:
+        if text_of(mark).strip() in _HEADING_MARKS:
             mark.decompose()
     write_as_tex(tree, _all)
-    _check_depth(tree)
+    if deep and _too_deep(tree):  # formulae become flat
+        raise PageError(TOO_DEEP, _DETAIL_TOO_DEEP)
+    mark_numbers(tree, _all)
     code = set_aside(tree, _all)
     _join_cells(tree)
     if main_content:
         _remove_bars_of_links(tree)
-        _protect_lists_of_prose(tree)
+        protect_lists_of_prose(tree, _all)
     # The texts of pictures are "logo" and "5 of 5 stars"; those of formulae are in the tree as TeX.
     text = extract_plain_text(tree, preserve_formatting=True, main_content=main_content, alt_texts=False)
-    return put_back(text, code).strip()
+    return without_controls(without_marks(put_back(show_numbers(text), code))).strip()
 
 
-def _check_depth(tree: Any, *, outside: str | None = None) -> None:
-    for element in _all(tree, _TOO_DEEP_SELECTOR):
-        if outside is None or element.closest(outside) is None:
-            raise PageError(TOO_DEEP, f"more than {_MAX_DEPTH:,} elements in each other")
+def without_controls(text: str) -> str:
+    """Return the text without control characters of the upper half, which no reader sees; U+0085 is a line break."""
+    return text if text.isascii() else C1_CONTROLS.sub("", text.replace("\x85", "\n"))
+
+
+def _check_attributes(page: str) -> None:
+    """Raise PageError for a tag with too many attributes; `>` within quotes hides those before it."""
+    if _has_crowded_tag(page) and _has_crowded_tag(_NO_MARKUP.sub("", page)):
+        raise PageError(TOO_MANY_ATTRIBUTES, f"more than {_MAX_ATTRIBUTES:,} in one tag")
+
+
+def _has_crowded_tag(page: str) -> bool:
+    long = [piece for piece in page.split(">") if len(piece) > 2 * _MAX_ATTRIBUTES]
+    tags = [piece[tag.start() :] for piece in long if (tag := _TAG.search(piece))]
+    return any(len(_ATTRIBUTE_VALUE.sub("", tag).split()) > _MAX_ATTRIBUTES for tag in tags)
+
+
+def _too_deep(tree: Any) -> list[Any]:
+    return _all(tree, _TOO_DEEP_SELECTOR)
 
 
 def _join_cells(tree: Any) -> None:
@@ -120,44 +148,18 @@ def _join_cells(tree: Any) -> None:
                     line_break.replace_with(tree.create_text_node(" "))
                 for block in cell.query_selector_all("p, div, li").values():
                     block.append_child(tree.create_text_node(" "))
-                cell.replace_children(tree.create_text_node(" ".join(cell.text.split())))
+                cell.replace_children(text_node(tree, " ".join(cell.text.split())))
 
 
 def _remove_bars_of_links(tree: Any) -> None:
     """Remove runs of three links or more with marks between them: the menus of pages laid out by tables."""
-    for element in _all(tree, "td, p, div, center, span"):
-        children = element.child_nodes.values()  # as in `_all`
-        if sum(node.tag == "a" for node in children) >= _MIN_LINKS_OF_BAR:
-            between = "".join(node.text for node in children if node.tag not in ("a", "#comment"))
+    parents = Counter(link.parent for link in _all(tree, "a"))
+    for element, num_links in parents.items():
+        if num_links >= _MIN_LINKS_OF_BAR and element.tag in _BAR_TAGS:
+            children = element.child_nodes.values()  # as in `_all`
+            between = "".join(text_of(node) for node in children if node.tag not in ("a", "#comment"))
             if _BAR.fullmatch(between):
                 element.decompose()
-
-
-def _protect_lists_of_prose(tree: Any) -> None:
-    beside_prose = {
-        paragraph.parent
-        for paragraph in _all(tree, "p")
-        if len(paragraph.text) >= _MIN_PROSE_CHARACTERS and paragraph.query_selector("a") is None
-    }
-    for element in _all(tree, "ul:not(ul ul, ol ul, nav ul, header ul, footer ul, aside ul)"):
-        links = element.query_selector_all("a").values()
-        texts = [link.text for link in links]
-        is_linked = sum(map(len, texts)) > _MAX_LINKED * len(element.text)
-        if is_linked and element.parent in beside_prose and _are_titles(texts):
-            for link, text in zip(links, texts, strict=True):  # as links they would count as navigation
-                link.replace_with(tree.create_text_node(text))
-            is_linked = False
-        if not is_linked:
-            wrapper = outer = tree.create_element("div")
-            for _ in range(_WRAPPERS - 1):
-                wrapper = wrapper.append_child(tree.create_element("div"))
-            element.replace_with(outer)
-            wrapper.append_child(element)
-
-
-def _are_titles(links: Sequence[str]) -> bool:
-    """Return whether links look like titles, as in a list of further reading."""
-    return sum(len(link.split()) for link in links) >= _MIN_WORDS_PER_LINK * len(links)
 
 
 def _all(tree: Any, selector: str) -> list[Any]:

@@ -18,10 +18,14 @@ CUT_SHORT = "HTTP: body cut short"
 UNDECODABLE = "HTTP: body cannot be decoded"
 NO_ANSWER = "HTTP: no answer"
 
-_STATUS = re.compile(rb"HTTP/\d(?:\.\d)? +(\d{3})\b")
+_STATUS = re.compile(rb"\s*HTTP/\d(?:\.\d)?[ \t]+(\d{3})\b", re.I)
 _END_OF_HEADERS = re.compile(rb"\r?\n\r?\n")
 _CHUNK = re.compile(rb"[ \t]*([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]*)?\r?\n")
-_CHARSET = re.compile(r"charset\s*=[\s\"']*([^\s;\"']+)", re.I)
+_CHARSET = re.compile(r"charset\s*=[\s\"']*([^\s;,\"']+)", re.I)
+_MIME_TYPE = re.compile(r"(?:^|,)[\s\"']*([\w.+-]+/[\w.+-]+)")
+_GZIP_MAGIC = b"\x1f\x8b\x08"
+_CHUNK_BYTES = 16 << 10
+_IDENTITY = ("", "identity", "none", "binary", "8bit")
 
 
 class Answer(NamedTuple):
@@ -52,18 +56,24 @@ def parse_answer(stored: bytes, *, max_body_bytes: int) -> Answer:
     if status is None:
         raise HttpError(NO_ANSWER, f"begins with {stored[:40]!r}")
     end = _END_OF_HEADERS.search(stored)
-    headers = parse_headers(stored if end is None else stored[: end.start()])
+    headers = parse_headers(stored if end is None else stored[: end.start()], joins=True)
     body, is_cut = b"" if end is None else stored[end.end() :], False
-    if "chunked" in headers.get("transfer-encoding", "").lower():
-        body, is_cut = _without_chunks(body)
-    for encoding in reversed(headers.get("content-encoding", "").lower().split(",")):
-        if encoding.strip() not in ("", "identity", "none"):
-            body, is_cut_inside = _decompressed(body, encoding.strip(), max_body_bytes)
+    encodings = f"{headers.get('content-encoding', '')},{headers.get('transfer-encoding', '')}".lower().split(",")
+    for encoding in map(str.strip, reversed(encodings)):
+        if encoding not in _IDENTITY:
+            body, is_cut_inside = _decoded(body, encoding, max_body_bytes)
             is_cut |= is_cut_inside
-    value = headers.get("content-type", "")
-    charset = _CHARSET.search(value)
-    kind = value.partition(";")[0].strip().lower()
-    return Answer(int(status[1]), kind, charset[1] if charset else None, body, is_cut)
+    kind, charset = parse_content_type(headers.get("content-type", ""))
+    return Answer(int(status[1]), kind, charset, body, is_cut)
+
+
+def parse_content_type(value: str) -> tuple[str, str | None]:
+    """Return the type in lower case, "" if there is none, and the charset.
+
+    Of several types the last counts (WHATWG Fetch, "extract a MIME type"), and of several charsets the last.
+    """
+    kinds, charsets = _MIME_TYPE.findall(value), _CHARSET.findall(value)
+    return kinds[-1].lower() if kinds else "", charsets[-1] if charsets else None
 
 
 def _without_chunks(body: bytes) -> tuple[bytes, bool]:
@@ -82,7 +92,9 @@ def _without_chunks(body: bytes) -> tuple[bytes, bool]:
     return (b"".join(pieces), True) if pieces else (body, False)
 
 
-def _decompressed(body: bytes, encoding: str, limit: int) -> tuple[bytes, bool]:
+def _decoded(body: bytes, encoding: str, limit: int) -> tuple[bytes, bool]:
+    if encoding == "chunked":
+        return _without_chunks(body)
     if not body or body.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
         return body, False  # the crawler stored the body decoded
     match encoding:
@@ -96,18 +108,28 @@ def _decompressed(body: bytes, encoding: str, limit: int) -> tuple[bytes, bool]:
             return _decompressed_by_arrow(body, "brotli", limit)
         case "zstd":
             return _decompressed_by_arrow(body, "zstd", limit)
-    raise HttpError(UNDECODABLE, f"Content-Encoding {encoding!r} is not known")
+    raise HttpError(UNDECODABLE, f"encoding {encoding!r} is not known")
 
 
 def _inflated(body: bytes, wbits: int, limit: int) -> tuple[bytes, bool]:
-    inflate = zlib.decompressobj(wbits=wbits)
-    try:
-        data = inflate.decompress(body, limit + 1)
-    except zlib.error as error:
-        raise HttpError(UNDECODABLE, str(error)) from error
-    if len(data) > limit:
-        raise HttpError(TOO_LARGE, f"more than {limit:,} bytes when decompressed")
-    return data, not inflate.eof
+    """Unpack one stream or several; what follows one and begins no other is padding."""
+    pieces: list[bytes] = []
+    size = start = 0
+    while start == 0 or body.startswith(_GZIP_MAGIC, start):
+        inflate = zlib.decompressobj(wbits=wbits)
+        while not inflate.eof:
+            packed = body[start : start + _CHUNK_BYTES]
+            if not packed:
+                return b"".join(pieces), True
+            try:
+                pieces.append(inflate.decompress(packed, limit - size + 1))
+            except zlib.error as error:
+                raise HttpError(UNDECODABLE, str(error)) from error
+            size += len(pieces[-1])
+            if size > limit:
+                raise HttpError(TOO_LARGE, f"more than {limit:,} bytes when decompressed")
+            start += len(packed) - len(inflate.unused_data)
+    return b"".join(pieces), False
 
 
 def _decompressed_by_arrow(body: bytes, codec: str, limit: int) -> tuple[bytes, bool]:

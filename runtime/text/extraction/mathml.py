@@ -6,6 +6,8 @@ Characters stay as they are (every current engine reads α as TeX). An element w
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from runtime.text.extraction.short_texts import text_of
+
 MAX_DEPTH = 64
 """An element deeper than this gives its text: no author nests so deep, and each level takes room on Python's stack."""
 _FENCES = {"{": r"\{", "}": r"\}"}
@@ -23,14 +25,14 @@ def is_structured(element: Any) -> bool:
 
 def _tex(element: Any, depth: int) -> str:
     if depth == 0:
-        return str(element.text)
+        return text_of(element)
     rule = _RULES.get(element.tag)
     children = [node for node in element.child_nodes.values() if node.tag != "#text"]  # see `html._all`
     if rule is not None:
         return rule([_tex(child, depth - 1) for child in children], element)
     if not children:
-        text = " ".join(element.text.split())
-        return rf"\text{{{element.text}}}" if element.tag == "mtext" and text else _FENCES.get(text, text)
+        text = " ".join(text_of(element).split())
+        return rf"\text{{{text_of(element)}}}" if element.tag == "mtext" and text else _FENCES.get(text, text)
     return "".join(_tex(child, depth - 1) for child in children if child.tag not in ("annotation", "annotation-xml"))
 
 

@@ -8,7 +8,7 @@ from runtime.text.extraction.extracted import EXCERPT_BYTES, Excluded, Extracted
 from runtime.text.extraction.formats import WebArchive
 from runtime.text.extraction.guard import Guard, unguarded
 from runtime.text.extraction.html import NO_CHARSET
-from runtime.text.extraction.http_answer import CUT_SHORT, Answer, HttpError, parse_answer
+from runtime.text.extraction.http_answer import CUT_SHORT, Answer, HttpError, parse_answer, parse_content_type
 from runtime.text.extraction.limits import DEFAULTS, Limits
 from runtime.text.extraction.warc import Damage, Record, read_records
 
@@ -24,7 +24,7 @@ def read_web_archive(
     file: IO[bytes], format_: WebArchive, limits: Limits = DEFAULTS, guard: Guard = unguarded
 ) -> Extracted:
     """Yield a document for each page (response, resource) and each text (conversion); anchors are record offsets."""
-    for record in read_records(file, max_record_bytes=limits.max_document_bytes):
+    for record in read_records(file, limits):
         match record:
             case Damage():
                 yield Unreadable(record.place, record.reason, record.detail, record.excerpt)
@@ -36,7 +36,7 @@ def read_web_archive(
 
 
 def _documents(record: Record, format_: WebArchive, limits: Limits) -> Iterator[Text | Unreadable | Excluded]:
-    kind = record.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind, charset = parse_content_type(record.headers.get("content-type", ""))
     match record.kind:
         case "response" if kind == "application/http" or record.payload.startswith(b"HTTP/"):
             try:
@@ -49,7 +49,7 @@ def _documents(record: Record, format_: WebArchive, limits: Limits) -> Iterator[
             else:
                 yield _page(record, answer, format_)
         case "resource":
-            yield _page(record, Answer(200, kind, None, record.payload, is_cut=False), format_)
+            yield _page(record, Answer(200, kind, charset, record.payload, is_cut=False), format_)
         case "conversion":
             yield _text(record)
         case "revisit":
@@ -83,7 +83,11 @@ def _text(record: Record) -> Text | Unreadable:
         text = record.payload.decode()
     except UnicodeDecodeError as error:
         return _unreadable(record, NO_CHARSET, f"a text that is not UTF-8: {error.reason}", record.payload)
-    return Text(record.place, text.strip(), metadata(url=_uri(record), date=record.headers.get("warc-date", "")))
+    return Text(
+        record.place,
+        html.without_controls(text).strip(),
+        metadata(url=_uri(record), date=record.headers.get("warc-date", "")),
+    )
 
 
 def _uri(record: Record) -> str:

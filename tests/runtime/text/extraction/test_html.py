@@ -1,9 +1,13 @@
 """HTML pages: the text keeps code, lists and formulae, and loses what is beside the content."""
 
+import time
+
 import pytest
 
-from runtime.text.extraction.extracted import Text
+from runtime.text.extraction.extracted import Text, Unreadable
+from runtime.text.extraction.guard import TOO_MUCH_MEMORY, Limited
 from runtime.text.extraction.html import page_text, read_pages
+from runtime.text.extraction.limits import Limits
 
 OPENING = "<p>The toys of the valley have been made of wood for longer than anyone there can remember.</p>"
 
@@ -213,3 +217,45 @@ def test_a_page_may_be_nested_deeper_than_in_browsers_up_to_a_limit():
     assert isinstance(found := read(990), Text)
     assert found.text == "a toy"
     assert (read(1_000).reason, read(1_000).detail) == ("nested too deep", "more than 1,000 elements in each other")
+
+
+@pytest.mark.parametrize("attributes", ["a{}", 'a{}="1"', "data-a{}='x y'"])
+def test_a_tag_with_too_many_attributes_is_counted(attributes):
+    tag = " ".join(attributes.format(number) for number in range(60_000))
+    (found,) = read_pages(f"<p>x</p><div {tag}>y</div>".encode(), main_content=True, max_replaced_share=0)
+    assert isinstance(found, Unreadable)
+    assert found.reason == "too many attributes"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"<script>if (a<b) {{ {'x = y; ' * 5_000} }}</script>",
+        f"<!-- a<b {'x = y; ' * 5_000} -->",
+        f'<img src="data:image/png;base64,{"A" * 100_000}" alt="{"a word " * 5_000}">',
+        f"<div {' '.join(f'a{number}' for number in range(900))}></div>",
+        "a text of words " * 5_000,
+    ],
+)
+def test_a_long_tag_or_script_is_no_tag_with_too_many_attributes(body):
+    assert text_of(f"{body}<p>The toy is wound.</p>").endswith("The toy is wound.")
+
+
+def test_formulae_in_each_other_are_not_read_again_at_each_level():
+    start = time.process_time()
+    (found,) = read_page_of(b"<math>" * 15_000)
+    assert found.reason == "nested too deep"
+    assert time.process_time() - start < 5  # 20 s if each level is read
+
+
+def test_a_page_that_takes_too_much_memory_is_counted():
+    tags = "".join(f"<b a{number}>" for number in range(400))
+    bomb = f"<p>{tags}</p>{'<p>x</p>' * 2_000}".encode()
+    limits = Limits(max_document_memory=64 << 20)
+    (found,) = Limited(limits)(read_page_of, bomb, anchor="", name="bomb", data=bomb)
+    assert isinstance(found, Unreadable)
+    assert found.reason in ("cannot be parsed", TOO_MUCH_MEMORY)
+
+
+def read_page_of(data):
+    return read_pages(data, main_content=True, max_replaced_share=0)

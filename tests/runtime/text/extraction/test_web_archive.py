@@ -63,7 +63,7 @@ def test_records_are_those_that_fastwarc_reads(is_compressed):
         (str(found.stream_pos), str(found.record_type), found.reader.read())
         for found in ArchiveIterator(io.BytesIO(data), parse_http=False)
     ]
-    found = read_records(io.BytesIO(data), max_record_bytes=1 << 20)
+    found = read_records(io.BytesIO(data), DEFAULTS)
     assert [(one.place, one.kind, one.payload) for one in found if isinstance(one, Record)] == expected
 
 
@@ -181,6 +181,13 @@ BODY = (PAGE % 1).encode()
         (b"\r\nContent-Encoding: br", pa.compress(BODY, codec="brotli", asbytes=True)),
         (b"\r\nContent-Encoding: zstd", pa.compress(BODY, codec="zstd", asbytes=True)),
         (
+            b"\r\nContent-Encoding: gzip",
+            gzip.compress(BODY[:20]) + gzip.compress(b"") + gzip.compress(BODY[20:]) + b"\0",
+        ),
+        (b"\r\nTransfer-Encoding: gzip, chunked", chunked(gzip.compress(BODY, mtime=0)) + b"0\r\n\r\n"),
+        (b"\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked", chunked(gzip.compress(BODY)) + b"0\r\n\r\n"),
+        (b"\r\nTransfer-Encoding: gzip\r\nContent-Encoding: gzip", gzip.compress(gzip.compress(BODY))),
+        (
             b"\r\ntransfer-encoding:chunked\r\nCONTENT-ENCODING:GZIP",
             chunked(gzip.compress(BODY, mtime=0)) + b"0\r\n\r\n",
         ),
@@ -188,6 +195,30 @@ BODY = (PAGE % 1).encode()
 )
 def test_chunks_and_compression_are_removed_where_a_body_has_them(headers, body):
     assert texts(member(1, body, http=HTML % headers)) == [toy(1)]
+
+
+@pytest.mark.parametrize(
+    "http",
+    [
+        b"http/1.1 200 OK\r\nContent-Type: text/html; charset=koi8-r\r\n\r\n",
+        b"\r\nHTTP/2 200\r\nContent-Type: text/html;charset=koi8-r\r\n\r\n",
+        b"HTTP/1.1\t200\nContent-Type: TEXT/HTML ; Charset = 'KOI8-R'\n\n",
+        b"HTTP/1.0 200 OK\r\nContent-Type: text/html, text/html; charset=koi8-r\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nContent-Type: text/html;charset=koi8-r\r\n\r\n",
+        b'HTTP/1.0 200 OK\r\nContent-Type: "text/html"; charset="utf-8"; charset="koi8-r"\r\n\r\n',
+    ],
+)
+def test_odd_headers_are_read_as_lenient_clients_read_them(http):
+    assert texts(member(1, "<p>Игрушка</p>".encode("koi8-r"), http=http)) == ["Игрушка"]
+
+
+def test_the_type_of_a_resource_has_its_charset():
+    typed = "Content-Type: text/html; charset=koi8-r"
+    data = record(1, "<p>Игрушка</p>".encode("koi8-r"), kind="resource", http=b"", headers=typed)
+    data = data.replace(b"Content-Type: application/http; msgtype=response\r\n", b"")
+    (page,) = read(data)
+    assert page.text == "Игрушка"
+    assert json.loads(page.metadata)["charset_from"] == "server"
 
 
 @pytest.mark.parametrize(
