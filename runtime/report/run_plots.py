@@ -2,23 +2,15 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
 from runtime.report.contents import Phase, Report, SourceCurve
-from runtime.report.figures import (
-    TOKENS,
-    Extent,
-    Panel,
-    Series,
-    around,
-    figure,
-    main_and_branches,
-    series_of,
-    settled,
-)
+from runtime.report.figures import figure
 from runtime.report.labels import tokens_label
 from runtime.report.markup import Markup
+from runtime.report.panel import TOKENS, Extent, Panel, Series, around, main_and_branches, series_of, settled
 
 _NO_RATE = 1e-3
 """Axis of a run in which no training step had a rate above 0."""
@@ -196,10 +188,16 @@ def _phases(report: Report, runs: Mapping[str, Series], x: Extent) -> Panel:
         )
         tip += f", from {phase.parent}" if phase.parent else ""
         panel.bars(series, [phase.name], [phase.start_tokens], [phase.consumed_tokens], [tip])
-    middle = report.main_line[-1].consumed_tokens / 2
-    places = {p.name: p.start_tokens if p.start_tokens > middle else p.consumed_tokens for p in report.phases}
-    panel.names_inside(places, middle)
+    end = report.main_line[-1].consumed_tokens
+    panel.names_inside({phase.name: _name_place(phase, end) for phase in report.phases})
     return panel
+
+
+def _name_place(phase: Phase, end: float) -> tuple[float, Literal["left", "right"]]:
+    """Return where the name of a phase stands: behind its bar, else before it, else on it."""
+    if phase.consumed_tokens <= 0.6 * end:
+        return phase.consumed_tokens, "left"
+    return (phase.start_tokens, "right") if phase.start_tokens >= 0.25 * end else (phase.start_tokens, "left")
 
 
 def _rates(report: Report, runs: Mapping[str, Series], x: Extent) -> Panel:

@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.report.figures import (
+from runtime.report.figures import figure
+from runtime.report.labels import bytes_label, counted, tokens_label
+from runtime.report.panel import (
     MOST_POINTS,
     MOST_POINTS_TOGETHER,
     Extent,
@@ -13,13 +15,11 @@ from runtime.report.figures import (
     Series,
     around,
     extremes,
-    figure,
     main_and_branches,
     series_of,
     settled,
     stacked_bars,
 )
-from runtime.report.labels import bytes_label, counted, tokens_label
 from tests.runtime.report.drawn import panels
 
 MAIN = Series("main line", "#005f9e")
