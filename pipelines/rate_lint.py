@@ -1,4 +1,4 @@
-"""Lint rules of learning rates: warnings for phases that do not start or end where the decay or warm-up of their schedule does.
+"""Lint rules of learning rates: phases that do not start or end where the decay or warm-up of their schedule does.
 
 Schedules count absolute steps, so moving the end of a phase changes nothing before it. In a phase that starts elsewhere
 than planned, the rate then stays constant, or a decay is cut short.

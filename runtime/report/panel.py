@@ -29,8 +29,10 @@ from bokeh.plotting import figure as bokeh_figure
 from runtime.report.theme import COLOURS, GRID, INK, MAIN, MUTED, PAGE
 
 Values = Sequence[float] | np.ndarray
-MOST_POINTS, MOST_POINTS_TOGETHER = 5_000, 24_000
+MOST_POINTS, MOST_POINTS_TOGETHER = 5_000, 16_000
 """Points of a line, and of all lines of a panel; a page of 25 sources and 20 branches stays below 5 MB."""
+_LEAST_POINTS = 64
+"""Points of a line that has a small share of a panel's."""
 TOKENS = "tokens"
 TOKEN_FORMAT = "0.[00]a"
 _GUESSED_SHARE = 0.03
@@ -75,7 +77,10 @@ class Extent:
 
 
 class Panel:
-    """One plot of a figure. Its marks belong to series, which the legend of the figure shows and hides."""
+    """One plot of a figure. Its marks belong to series, which the legend of the figure shows and hides.
+
+    `num_points` is the number of points of all its lines, which share the room for points on the page.
+    """
 
     def __init__(
         self,
@@ -84,7 +89,7 @@ class Panel:
         y: Extent | Sequence[str],
         *,
         height: int | None = None,
-        num_lines: int = 1,
+        num_points: int = 0,
         x_title: str = "",
         x_format: str = TOKEN_FORMAT,
         y_format: str | None = None,
@@ -94,7 +99,7 @@ class Panel:
         self._rows = {} if isinstance(y, Extent) else _short_names(y)
         self.has_x_extent, self.is_numeric = isinstance(x, Extent), isinstance(y, Extent)
         self.height = height or (260 if self.is_numeric else len(self._rows) * _ROW + 70)
-        self._most_points = min(MOST_POINTS, MOST_POINTS_TOGETHER // max(num_lines, 1))
+        self._share = min(MOST_POINTS_TOGETHER / num_points, 1.0) if num_points else 1.0
         self._x_title = x_title
         self.plot = bokeh_figure(
             x_range=_range(x),
@@ -130,7 +135,9 @@ class Panel:
 
     def line(self, series: Series, xs: Values, ys: Values, *, name: str | None = None, smooth: bool = False) -> None:
         """Draw a line; `smooth` draws the values pale and lets the page draw a smoothed line over them."""
-        xs, ys = extremes(np.asarray(xs, np.float64), np.asarray(ys, np.float64), self._most_points)
+        xs, ys = np.asarray(xs, np.float64), np.asarray(ys, np.float64)
+        most = min(max(round(len(xs) * self._share), _LEAST_POINTS), MOST_POINTS)
+        xs, ys = extremes(*((xs, ys) if smooth else corners(xs, ys)), most)
         data = ColumnDataSource(
             {"x": _numbers(xs), "y": _numbers(ys)}, name=name or series.name, tags=["smooth"] if smooth else []
         )
@@ -251,6 +258,14 @@ def extremes(xs: np.ndarray, ys: np.ndarray, most: int = MOST_POINTS) -> tuple[n
         keep |= {int(first), int(first + piece.argmin()), int(first + piece.argmax()), int(end - 1)}
     rows = np.array(sorted(keep))
     return xs[rows], ys[rows]
+
+
+def corners(xs: np.ndarray, ys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows without those inside a flat stretch, which draw the same line: settings stand for long."""
+    flat = ys[1:] == ys[:-1]
+    keep = np.ones(len(ys), bool)
+    keep[1:-1] = ~(flat[:-1] & flat[1:])
+    return xs[keep], ys[keep]
 
 
 def settled(tokens: np.ndarray, values: np.ndarray, end: float) -> np.ndarray:

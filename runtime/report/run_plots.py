@@ -81,7 +81,7 @@ def loss(report: Report, caption: str) -> Markup:
         Extent(low, high),
         height=340,
         x_title="tokens",
-        num_lines=len(report.phases),
+        num_points=_num_steps(report.phases),
     )
     _add_main_line(panel, report, runs[_MAIN])
     for phase in report.branches:
@@ -111,7 +111,7 @@ def source_losses(report: Report, caption: str) -> Markup:
         ends,
         height=320,
         x_title="tokens",
-        num_lines=len(pieces),
+        num_points=sum(len(tokens) for _, (tokens, _) in pieces),
     )
     for source, (tokens, values) in pieces:
         panel.line(series[source], tokens, values, smooth=True)
@@ -145,7 +145,9 @@ def branch_loss(report: Report, root: Phase, branches: Sequence[Phase], caption:
     every = [values[inside], *(phase.curve.loss for phase in shown), np.array([phase.final_loss for phase in shown])]
     ends = around(np.concatenate(every))
     title = f"train loss after {root.name} (nats a token)"
-    panel = Panel(title, Extent(start, end), ends, height=300, x_title="tokens", num_lines=len(runs))
+    panel = Panel(
+        title, Extent(start, end), ends, height=300, x_title="tokens", num_points=int(inside.sum()) + _num_steps(shown)
+    )
     if inside.any():
         panel.line(runs[_MAIN], tokens[inside], values[inside], smooth=True)
     for phase in shown:
@@ -166,6 +168,10 @@ def twins(phases: Sequence[Phase]) -> list[str]:
 
 def _subject(names: Sequence[str]) -> str:
     return f"{names[0]} is" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} are"
+
+
+def _num_steps(phases: Sequence[Phase]) -> int:
+    return sum(len(phase.curve) for phase in phases)
 
 
 def _runs(report: Report) -> dict[str, Series]:
@@ -207,7 +213,13 @@ def _rates(report: Report, runs: Mapping[str, Series], x: Extent) -> Panel:
     low, high = (float(rates.min()), float(rates.max())) if len(rates) else (_NO_RATE, _NO_RATE)
     y = Extent(low / 1.4, high * 1.4)
     panel = Panel(
-        "learning rate (log scale)", x, y, height=200, y_scale="log", value_format="0.000e+0", num_lines=len(found)
+        "learning rate (log scale)",
+        x,
+        y,
+        height=200,
+        y_scale="log",
+        value_format="0.000e+0",
+        num_points=_num_steps(report.phases),
     )
     for phase, rows in found:
         if rows.any():
