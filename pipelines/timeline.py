@@ -12,10 +12,10 @@ from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.step import Step
 from marin_dag.plan.lint import LintWarning
 from marin_dag.quantities import counted
-from pipelines.data_remarks import data_remarks
-from pipelines.model_remarks import model_remarks
-from pipelines.rate_remarks import rate_remarks
-from pipelines.validation_remarks import validation_remarks
+from pipelines.data_lint import lint_data
+from pipelines.model_lint import lint_models
+from pipelines.rate_lint import lint_rates
+from pipelines.validation_lint import lint_validation
 from runtime.data.mixture import MixtureSchedule
 from runtime.optim.schedule import WsdS
 from runtime.report.recipe import described, rate, shares, side_branches
@@ -72,7 +72,7 @@ def lint(graph: Graph) -> dict[str, list[LintWarning]]:
 
 def lint_on(legs: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:
     """Return the lint warnings about phases, by phase; phases without a warning have no entry."""
-    kinds = data_remarks(legs), model_remarks(legs), rate_remarks(legs), validation_remarks(legs)
+    kinds = lint_data(legs), lint_models(legs), lint_rates(legs), lint_validation(legs)
     return {name: found for name in legs if (found := [warning for kind in kinds for warning in kind.get(name, ())])}
 
 

@@ -32,7 +32,7 @@ from runtime.training.settings import TrainSettings
 from runtime.training.stop_notice import StopNotice
 from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.train_step import ProgramOptions, build_train_step
-from steps.compile_remarks import AnnouncedCompile
+from steps.compile_warnings import AnnouncedCompile
 from steps.joined_mesh import joined_mesh
 from steps.machine_checks import phase_shape
 from steps.phase_config import TrainPhaseConfig, hyperparameters, resets_level_at

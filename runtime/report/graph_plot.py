@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from runtime.report.contents import Node
-from runtime.report.figures import Panel, Series, figure
+from runtime.report.figures import figure
 from runtime.report.markup import Markup
+from runtime.report.panel import Panel, Series
 from runtime.report.theme import BRANCH, COLOURS, GRID, MAIN, MUTED
 
 SPINE_KIND = "train_phase"

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 
 from runtime.data.consumption import SourceUse
 from runtime.report.document import document
-from runtime.report.figures import figure, series_of, stacked_bars
+from runtime.report.figures import figure
 from runtime.report.labels import tokens_label
 from runtime.report.markup import element
+from runtime.report.panel import series_of, stacked_bars
 
 CAPTION = "Tokens that each phase takes; point at a bar for the epochs by the end of the phase."
 

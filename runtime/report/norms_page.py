@@ -11,9 +11,10 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from runtime.report.document import document
-from runtime.report.figures import Extent, Panel, figure
+from runtime.report.figures import figure
 from runtime.report.labels import counted
 from runtime.report.markup import Markup, element, joined
+from runtime.report.panel import Extent, Panel
 from runtime.report.tables import CONTINUED, NONE, Cell, Column, table
 from runtime.report.theme import DIVERGING
 from runtime.tracking.curves import NORM_BY_PART, Curves

@@ -3,17 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from runtime.report.contents import Evaluation, Phase, Report, Score, Stage, leading, mean
-from runtime.report.figures import (
-    Extent,
-    Panel,
-    Series,
-    around,
-    figure,
-    series_of,
-    stacked_bars,
-)
+from runtime.report.figures import figure
 from runtime.report.labels import counted, tokens_label
 from runtime.report.markup import Markup
+from runtime.report.panel import Extent, Panel, Series, around, series_of, stacked_bars
 from runtime.report.run_plots import token_range
 from runtime.report.theme import BRANCH, GRID, MAIN, MUTED
 
@@ -43,7 +36,7 @@ def average_gap(report: Report, caption: str) -> Markup:
     mean_of = {True: Series("main line", MAIN), False: _BRANCHES}
     domains = Series("single domains", MUTED)
     panel = Panel(
-        "weights minus EMA weights, bits per byte",
+        "gap in bits per byte",
         around([0.0, *values], least=0.001),
         list(rows),
         x_format="0.[0000]",

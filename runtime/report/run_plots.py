@@ -2,23 +2,15 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
 from runtime.report.contents import Phase, Report, SourceCurve
-from runtime.report.figures import (
-    TOKENS,
-    Extent,
-    Panel,
-    Series,
-    around,
-    figure,
-    main_and_branches,
-    series_of,
-    settled,
-)
+from runtime.report.figures import figure
 from runtime.report.labels import tokens_label
 from runtime.report.markup import Markup
+from runtime.report.panel import TOKENS, Extent, Panel, Series, around, main_and_branches, series_of, settled
 
 _NO_RATE = 1e-3
 """Axis of a run in which no training step had a rate above 0."""
@@ -89,7 +81,7 @@ def loss(report: Report, caption: str) -> Markup:
         Extent(low, high),
         height=340,
         x_title="tokens",
-        num_lines=len(report.phases),
+        num_points=_num_steps(report.phases),
     )
     _add_main_line(panel, report, runs[_MAIN])
     for phase in report.branches:
@@ -119,7 +111,7 @@ def source_losses(report: Report, caption: str) -> Markup:
         ends,
         height=320,
         x_title="tokens",
-        num_lines=len(pieces),
+        num_points=sum(len(tokens) for _, (tokens, _) in pieces),
     )
     for source, (tokens, values) in pieces:
         panel.line(series[source], tokens, values, smooth=True)
@@ -153,7 +145,9 @@ def branch_loss(report: Report, root: Phase, branches: Sequence[Phase], caption:
     every = [values[inside], *(phase.curve.loss for phase in shown), np.array([phase.final_loss for phase in shown])]
     ends = around(np.concatenate(every))
     title = f"train loss after {root.name} (nats a token)"
-    panel = Panel(title, Extent(start, end), ends, height=300, x_title="tokens", num_lines=len(runs))
+    panel = Panel(
+        title, Extent(start, end), ends, height=300, x_title="tokens", num_points=int(inside.sum()) + _num_steps(shown)
+    )
     if inside.any():
         panel.line(runs[_MAIN], tokens[inside], values[inside], smooth=True)
     for phase in shown:
@@ -176,6 +170,10 @@ def _subject(names: Sequence[str]) -> str:
     return f"{names[0]} is" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} are"
 
 
+def _num_steps(phases: Sequence[Phase]) -> int:
+    return sum(len(phase.curve) for phase in phases)
+
+
 def _runs(report: Report) -> dict[str, Series]:
     return main_and_branches([phase.name for phase in report.branches])
 
@@ -196,10 +194,16 @@ def _phases(report: Report, runs: Mapping[str, Series], x: Extent) -> Panel:
         )
         tip += f", from {phase.parent}" if phase.parent else ""
         panel.bars(series, [phase.name], [phase.start_tokens], [phase.consumed_tokens], [tip])
-    middle = report.main_line[-1].consumed_tokens / 2
-    places = {p.name: p.start_tokens if p.start_tokens > middle else p.consumed_tokens for p in report.phases}
-    panel.names_inside(places, middle)
+    end = report.main_line[-1].consumed_tokens
+    panel.names_inside({phase.name: _name_place(phase, end) for phase in report.phases})
     return panel
+
+
+def _name_place(phase: Phase, end: float) -> tuple[float, Literal["left", "right"]]:
+    """Return where the name of a phase stands: behind its bar, else before it, else on it."""
+    if phase.consumed_tokens <= 0.6 * end:
+        return phase.consumed_tokens, "left"
+    return (phase.start_tokens, "right") if phase.start_tokens >= 0.25 * end else (phase.start_tokens, "left")
 
 
 def _rates(report: Report, runs: Mapping[str, Series], x: Extent) -> Panel:
@@ -209,7 +213,13 @@ def _rates(report: Report, runs: Mapping[str, Series], x: Extent) -> Panel:
     low, high = (float(rates.min()), float(rates.max())) if len(rates) else (_NO_RATE, _NO_RATE)
     y = Extent(low / 1.4, high * 1.4)
     panel = Panel(
-        "learning rate (log scale)", x, y, height=200, y_scale="log", value_format="0.000e+0", num_lines=len(found)
+        "learning rate (log scale)",
+        x,
+        y,
+        height=200,
+        y_scale="log",
+        value_format="0.000e+0",
+        num_points=_num_steps(report.phases),
     )
     for phase, rows in found:
         if rows.any():

@@ -49,6 +49,9 @@ var json=prepared(f),roots={};
 f.places.forEach(function(place,index){place.replaceChildren();roots[json.roots[index].id]=place});
 await Bokeh.embed.embed_items({page:json},[{docid:'page',roots:roots,root_ids:Object.keys(roots)}]);
 f.plots=Bokeh.documents[Bokeh.documents.length-1].roots();
+f.home=new Map();
+f.plots.forEach(function(p){[p.x_range,p.y_range].filter(isNumeric).forEach(function(range){
+f.home.set(range,{start:range.start,end:range.end})})});
 smooth(f);
 all(f.element,'[data-series]').forEach(function(chip){show(f,chip)});
 f.plots.forEach(function(plot){
@@ -69,10 +72,9 @@ marks(f).forEach(function(mark){if(mark.tags[0]===chip.dataset.series)mark.visib
 function zoom(f,factor){
 new Set(f.plots.map(function(p){return p.x_range}).filter(isNumeric)).forEach(function(range){
 var middle=(range.start+range.end)/2,half=(range.end-range.start)/2*factor;
-range.setv({start:Math.max(middle-half,range.reset_start),end:Math.min(middle+half,range.reset_end)})})}
-function reset(f){
-f.plots.forEach(function(p){[p.x_range,p.y_range].filter(isNumeric).forEach(function(range){
-range.setv({start:range.reset_start,end:range.reset_end})})})}
+var home=f.home.get(range);
+range.setv({start:Math.max(middle-half,home.start),end:Math.min(middle+half,home.end)})})}
+function reset(f){f.home.forEach(function(home,range){range.setv(home)})}
 function fit(f){
 f.plots.forEach(function(plot){
 var low=Infinity,high=-Infinity;
@@ -83,7 +85,8 @@ for(var i=0;i<xs.length;i++){
 if(xs[i]<plot.x_range.start||xs[i]>plot.x_range.end)continue;
 low=Math.min(low,ys[i]);high=Math.max(high,ys[i])}});
 if(low<high&&isNumeric(plot.y_range)){
-var room=(high-low)*.04;plot.y_range.setv({start:f.isLog?low:low-room,end:high+room})}})}
+var room=(high-low)*.04;
+plot.y_range.setv(f.isLog?{start:low/1.02,end:high*1.02}:{start:low-room,end:high+room})}})}
 function drag(f,button){
 var isPan=button.textContent==='Drag: zoom';
 button.textContent=isPan?'Drag: pan':'Drag: zoom';

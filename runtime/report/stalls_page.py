@@ -6,9 +6,10 @@ The page is made on request and is no part of the report, since times differ bet
 from collections.abc import Sequence
 
 from runtime.report.document import document
-from runtime.report.figures import figure, series_of, stacked_bars
+from runtime.report.figures import figure
 from runtime.report.labels import counted
 from runtime.report.markup import Markup, element
+from runtime.report.panel import series_of, stacked_bars
 from runtime.report.tables import CONTINUED, Cell, Column, table
 from runtime.tracking.stalls import DataStalls
 

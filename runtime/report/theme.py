@@ -40,7 +40,7 @@ STYLE = (
 body{margin:0;background:var(--page);color:var(--ink);font:15px/1.55 system-ui,-apple-system,"Segoe UI",
   Roboto,"Helvetica Neue",Arial,sans-serif;-webkit-text-size-adjust:100%}
 main{max-width:1088px;margin:0 auto;padding:36px 24px 72px}
-h1{font-size:28px;line-height:1.2;margin:0 0 8px;letter-spacing:-.01em}
+h1{font-size:28px;line-height:1.2;margin:0 0 8px;letter-spacing:-.01em;overflow-wrap:anywhere}
 h2{font-size:20px;line-height:1.3;margin:52px 0 6px;padding-top:18px;border-top:1px solid var(--hair)}
 h3{font-size:15px;margin:26px 0 6px}
 p{margin:6px 0 12px;max-width:76ch;color:var(--ink2)}

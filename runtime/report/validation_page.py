@@ -11,9 +11,10 @@ import numpy as np
 
 from runtime.optim.ema import HOT
 from runtime.report.document import document
-from runtime.report.figures import TOKENS, Extent, Panel, Series, around, figure, main_and_branches, settled
+from runtime.report.figures import figure
 from runtime.report.labels import counted, tokens_label
 from runtime.report.markup import Markup, element
+from runtime.report.panel import TOKENS, Extent, Panel, Series, around, main_and_branches, settled
 from runtime.report.tables import NONE, Cell, Column, table
 
 _MAIN = "main line"

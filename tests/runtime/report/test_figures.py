@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.report.figures import (
+from runtime.report.figures import figure
+from runtime.report.labels import bytes_label, counted, tokens_label
+from runtime.report.panel import (
     MOST_POINTS,
     MOST_POINTS_TOGETHER,
     Extent,
@@ -13,13 +15,11 @@ from runtime.report.figures import (
     Series,
     around,
     extremes,
-    figure,
     main_and_branches,
     series_of,
     settled,
     stacked_bars,
 )
-from runtime.report.labels import bytes_label, counted, tokens_label
 from tests.runtime.report.drawn import panels
 
 MAIN = Series("main line", "#005f9e")
@@ -50,6 +50,11 @@ def test_a_single_low_and_a_single_high_survive_in_a_curve_of_a_million_steps():
     assert {123_456, 567_890} <= set(mark.data["x"]) and set(mark.data["y"]) == {-1, 0, 1}
 
 
+def test_a_setting_that_stands_for_long_is_drawn_by_its_corners():
+    (panel,) = panels(one_line(np.arange(9), np.array([0, 1, 1, 1, 1, 2, 3, 3, 3])))
+    assert panel.marks[0].data == {"x": [0, 1, 4, 5, 6, 8], "y": [0, 1, 1, 2, 3, 3]}
+
+
 def test_values_that_are_not_finite_are_dropped():
     (panel,) = panels(one_line([1, 2, 3, 4], [1.0, np.nan, np.inf, 2.0]))
     assert (panel.marks[0].data["x"], panel.marks[0].data["y"]) == ([1, 4], [1, 2])
@@ -62,10 +67,12 @@ def test_tokens_and_losses_arrive_exactly():
     assert data["x"] == tokens and np.array_equal(np.float32(data["y"]), losses)
 
 
-def test_the_lines_of_a_panel_share_its_points():
-    ys = np.random.default_rng(0).normal(size=9_000)
-    (panel,) = panels(one_line(np.arange(9_000), ys, num_lines=20))
-    assert len(panel.marks[0].data["x"]) <= MOST_POINTS_TOGETHER // 20
+def test_the_lines_of_a_panel_share_its_points_where_they_are_too_many():
+    ys = np.random.default_rng(0).normal(size=4_000)
+    (all_of_it,) = panels(one_line(np.arange(4_000), ys, num_points=MOST_POINTS_TOGETHER))
+    assert len(all_of_it.marks[0].data["x"]) == 4_000
+    (share,) = panels(one_line(np.arange(4_000), ys, num_points=10 * MOST_POINTS_TOGETHER))
+    assert len(share.marks[0].data["x"]) <= 400
 
 
 def test_equal_values_give_equal_bytes_whatever_was_drawn_before():

@@ -40,8 +40,8 @@ def test_the_timeline_has_each_phase_rate_batch_size_and_share(report):
     assert ends == {phase.name: (phase.start_tokens, phase.consumed_tokens) for phase in report.phases}
     (phoenix,) = (mark for mark in rates.marks if mark.name == "phoenix")
     curve = next(phase.curve for phase in report.phases if phase.name == "phoenix")
-    assert phoenix.data["x"] == curve.consumed_tokens.tolist()
-    np.testing.assert_allclose(phoenix.data["y"], curve.learning_rate, rtol=1e-7)
+    drawn = np.interp(curve.consumed_tokens, phoenix.data["x"], phoenix.data["y"])
+    np.testing.assert_allclose(drawn, curve.learning_rate, rtol=1e-6)
     assert {mark.name: mark.data["y"][-1] for mark in batches.marks}["starling"] == 32
     tops = {mark.name: mark.data["top"] for mark in mixture.of("Quad")}
     assert max(top for found in tops.values() for top in found) == pytest.approx(1.0)

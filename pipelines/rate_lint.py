@@ -1,4 +1,4 @@
-"""Rate remarks: warnings for phases that do not start or end where the decay or warm-up of their schedule does.
+"""Lint rules of learning rates: phases that do not start or end where the decay or warm-up of their schedule does.
 
 Schedules count absolute steps, so moving the end of a phase changes nothing before it. In a phase that starts elsewhere
 than planned, the rate then stays constant, or a decay is cut short.
@@ -13,7 +13,7 @@ from runtime.report.recipe import rate
 from steps.phase_timeline import RunPhase
 
 
-def rate_remarks(legs: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:
+def lint_rates(legs: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:
     """Return warnings by phase; phases that start and end with their schedules have no entry."""
     return {name: found for name, leg in legs.items() if (found := [*_of(leg, legs)])}
 

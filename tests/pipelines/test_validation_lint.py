@@ -8,7 +8,7 @@ from pipelines.corpus import eight_b_corpus, laptop_corpus
 from pipelines.scales import EIGHT_B, LAPTOP
 from pipelines.timeline import legs_in, phases_in, render
 from pipelines.tootsie import branches, phases
-from pipelines.validation_remarks import validation_remarks
+from pipelines.validation_lint import lint_validation
 from tests.catalogue import check_message
 
 
@@ -18,7 +18,7 @@ def laptop():
 
 
 def warnings_of(step):
-    found = validation_remarks(legs_in(phases_in([step]))).get(step.name, ())
+    found = lint_validation(legs_in(phases_in([step]))).get(step.name, ())
     return [(warning.text, dict(warning.cure)) for warning in found]
 
 
@@ -26,7 +26,7 @@ def warnings_of(step):
 def test_the_recipe_as_written_has_no_warning(scale, corpus):
     main_line = phases(scale, corpus(scale))
     every = main_line | branches(scale, corpus(scale), main_line)
-    assert validation_remarks(legs_in(phases_in(every.values()))) == {}
+    assert lint_validation(legs_in(phases_in(every.values()))) == {}
 
 
 def test_a_phase_never_measured_on_its_way_is_a_warning(laptop):
@@ -62,7 +62,7 @@ def test_a_phase_of_one_step_has_no_warning(laptop, every):
 
 def test_a_value_too_large_for_every_phase_warns_in_every_phase():
     main_line = phases(dataclasses.replace(LAPTOP, validate_every_steps=100_000), laptop_corpus(LAPTOP))
-    assert list(validation_remarks(legs_in(phases_in(main_line.values())))) == list(main_line)
+    assert list(lint_validation(legs_in(phases_in(main_line.values())))) == list(main_line)
 
 
 def test_a_value_is_inherited_through_short_phases(laptop):

@@ -1,4 +1,4 @@
-"""Validation warnings: phases whose held-out text is measured at both ends, and never between.
+"""Lint rule of validation: phases whose held-out text is measured at both ends, and never between.
 
 One value for all phases of a recipe is often too large for a short phase. A phase that inherits the value of a phase
 before it, which is measured on its way, gets no warning. Nor does a phase of one step, or one
@@ -14,7 +14,7 @@ MEASUREMENTS = 10
 """Measurements of a phase with the proposed value."""
 
 
-def validation_remarks(legs: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:
+def lint_validation(legs: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:
     """Return the warnings of each phase that has one."""
     return {
         name: [_warning(phase)]

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.compile_matrix import MODELS
 from marin_dag.graph.graph import Graph
 from pipelines.corpus import eight_b_corpus, laptop_corpus
-from pipelines.model_remarks import model_remarks
+from pipelines.model_lint import lint_models
 from pipelines.scales import EIGHT_B, LAPTOP
 from pipelines.timeline import legs_in, lint, phases_in
 from pipelines.tootsie import branches, phases
@@ -56,7 +56,7 @@ def from_scratch(kestrel, name, model, **settings):
 def test_the_recipe_as_written_gets_no_warning(scale, corpus):
     main_line = phases(scale, corpus(scale))
     every = main_line | branches(scale, corpus(scale), main_line)
-    assert model_remarks(legs_in(phases_in(every.values()))) == {}
+    assert lint_models(legs_in(phases_in(every.values()))) == {}
 
 
 def llama(vocab, hidden, intermediate, layers, heads, kv_heads, head_dim, **others):
@@ -141,7 +141,7 @@ def test_a_large_model_at_a_high_rate_needs_qk_norm_whichever_phase_of_its_run_h
     higher = low.then(
         "higher", until_step=low.config.until_step + 10, learning_rate=Constant(7e-4), acknowledge=("learning_rate",)
     )
-    found = model_remarks(legs_in(phases_in([higher])))
+    found = lint_models(legs_in(phases_in([higher])))
     assert list(found) == ["low"] and len(found["low"]) == 1
     warm = low.fork("warm", learning_rate=Cosine(7e-4, 1e-5, start_step=0, decay_steps=721))
     assert len(warnings_of(warm)) == 1
@@ -155,7 +155,7 @@ def test_the_rotary_embedding_of_another_family_gets_a_warning_unless_the_recipe
     assert json.loads(cure["rope"]) == dataclasses.asdict(LLAMA3_ROPE)
     assert warnings_of(cured(kestrel.fork("mine"))) == []
     longer = eight_b["ocelot"].fork("back", rope=LLAMA2_ROPE)
-    assert list(model_remarks(legs_in(phases_in([longer])))) == ["kestrel"], "where it was taken, and no phase after it"
+    assert list(lint_models(legs_in(phases_in([longer])))) == ["kestrel"], "where it was taken, and no phase after it"
 
 
 def test_a_long_memory_of_the_second_moment_gets_one_warning_for_large_updates(kestrel):

@@ -1,4 +1,4 @@
-"""Model remarks: warnings for shapes and settings that public runs regretted, at the phase that sets them.
+"""Lint rules of models: warnings for shapes and settings that public runs regretted, at the phase that sets them.
 
 Each limit passes published models that trained well, and catches the run that did not (docs/mistakes.md). The shape of
 an imported model is given, so it gets no warning.
@@ -37,7 +37,7 @@ MOST_B2, LARGE_TOKENS_PER_STEP = 0.98, 2**19
 """Updates of few tokens need a long memory; tr8's had 4 million."""
 
 
-def model_remarks(legs: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:
+def lint_models(legs: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:
     """Return warnings by phase; phases without any have no entry."""
     return {name: found for name, leg in legs.items() if (found := [*_of(leg, legs)])}
 

@@ -1,4 +1,4 @@
-"""Compile remarks: warnings that the first update of a phase compiles, for minutes with a large model."""
+"""Compile warnings: messages that the first update of a phase compiles, for minutes with a large model."""
 
 import threading
 import time

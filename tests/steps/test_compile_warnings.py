@@ -1,12 +1,12 @@
-"""Compile remarks: a long compile is told while it goes on and when it has ended, a short one to the log alone."""
+"""Compile warnings: a long compile is told while it goes on and when it has ended, a short one to the log alone."""
 
 import logging
 import time
 
 import pytest
 
-from steps import compile_remarks
-from steps.compile_remarks import AnnouncedCompile
+from steps import compile_warnings
+from steps.compile_warnings import AnnouncedCompile
 from tests.catalogue import expect_error
 
 
@@ -14,11 +14,11 @@ class Told:
     """What a context is told."""
 
     def __init__(self) -> None:
-        self.log = logging.getLogger("compile remarks")
-        self.remarks: list[tuple[float, str]] = []
+        self.log = logging.getLogger("compile warnings")
+        self.warnings: list[tuple[float, str]] = []
 
     def warn(self, text: str) -> None:
-        self.remarks.append((time.monotonic(), text))
+        self.warnings.append((time.monotonic(), text))
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def context() -> Told:
 
 
 def test_a_long_compile_is_told_while_it_goes_on_and_when_it_has_ended(context, monkeypatch, caplog) -> None:
-    monkeypatch.setattr(compile_remarks, "SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(compile_warnings, "SILENT_SECONDS", 0.05)
     caplog.set_level(logging.INFO)
     returned: list[float] = []
 
@@ -39,14 +39,14 @@ def test_a_long_compile_is_told_while_it_goes_on_and_when_it_has_ended(context, 
 
     update = AnnouncedCompile(compiling, "its update", context)
     assert [update(number, more=1) for number in range(3)] == [1, 2, 3]
-    (during, first), (after, second) = context.remarks
+    (during, first), (after, second) = context.warnings
     assert during < returned[0] < after
     assert "still compiling its update" in first and "compiled its update" in second
     assert len(caplog.messages) == 2, "only the first call compiles"
 
 
 def test_a_short_compile_and_one_that_fails_are_no_warning(context, monkeypatch, caplog) -> None:
-    monkeypatch.setattr(compile_remarks, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(compile_warnings, "SILENT_SECONDS", 0.2)
     caplog.set_level(logging.INFO)
     assert AnnouncedCompile(abs, "its update", context)(-3) == 3
     assert len(caplog.messages) == 2
@@ -57,4 +57,4 @@ def test_a_short_compile_and_one_that_fails_are_no_warning(context, monkeypatch,
     with expect_error(ValueError):
         AnnouncedCompile(refused, "its update", context)()
     time.sleep(0.4)
-    assert context.remarks == [] and len(caplog.messages) == 3
+    assert context.warnings == [] and len(caplog.messages) == 3

@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines.corpus import eight_b_corpus, laptop_corpus
-from pipelines.rate_remarks import rate_remarks
+from pipelines.rate_lint import lint_rates
 from pipelines.scales import EIGHT_B, LAPTOP
 from pipelines.timeline import legs_in, phases_in, render
 from pipelines.tootsie import branches, phases
@@ -15,7 +15,7 @@ def laptop():
 
 
 def said_of(step):
-    found = rate_remarks(legs_in(phases_in([step]))).get(step.name, ())
+    found = lint_rates(legs_in(phases_in([step]))).get(step.name, ())
     return [(warning.text, dict(warning.cure)) for warning in found]
 
 
@@ -23,7 +23,7 @@ def said_of(step):
 def test_of_the_recipe_as_written_there_is_nothing_to_say(scale, corpus):
     main_line = phases(scale, corpus(scale))
     every = main_line | branches(scale, corpus(scale), main_line)
-    assert rate_remarks(legs_in(phases_in(every.values()))) == {}
+    assert lint_rates(legs_in(phases_in(every.values()))) == {}
 
 
 def test_a_phase_that_starts_before_its_decay_hears_how_long_the_rate_stands_still(laptop):
@@ -62,8 +62,8 @@ def test_a_phase_that_starts_within_a_decay_hears_how_far_that_is_unless_it_goes
     assert said_of(late)[0][0] == "its decay starts at step 841 and the phase at 1,150, after all 80 steps"
     half = laptop["starling"].fork("half", until_step=1251)
     rest = half.then("rest", until_step=1301)
-    assert rate_remarks(legs_in(phases_in([rest]))) == {}
-    assert "half" in rate_remarks(legs_in(phases_in([half]))), "nothing goes on with it"
+    assert lint_rates(legs_in(phases_in([rest]))) == {}
+    assert "half" in lint_rates(legs_in(phases_in([half]))), "nothing goes on with it"
     other = half.then(
         "other",
         until_step=1301,

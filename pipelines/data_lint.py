@@ -1,4 +1,4 @@
-"""Data remarks: phases that skip batches of their data."""
+"""Lint rule of data: phases that skip batches of their data."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from marin_dag.quantities import in_short
 from steps.phase_timeline import RunPhase
 
 
-def data_remarks(legs: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:
+def lint_data(legs: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:
     """Return, by phase, a warning for each phase that skips batches."""
     return {
         name: [

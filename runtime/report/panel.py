@@ -1,0 +1,357 @@
+"""Panels: plots of Bokeh with axes, series of marks, and tips that show exact values.
+
+Text of a run reaches Bokeh only as data, as a title or as the name of a series, all of which it escapes; the template
+of a tip holds none.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from bokeh.models import (
+    BasicTicker,
+    BoxZoomTool,
+    ColumnDataSource,
+    FactorRange,
+    FixedTicker,
+    HoverTool,
+    LogColorMapper,
+    NumeralTickFormatter,
+    PanTool,
+    Plot,
+    Range1d,
+    Span,
+    WheelZoomTool,
+)
+from bokeh.plotting import figure as bokeh_figure
+
+from runtime.report.theme import COLOURS, GRID, INK, MAIN, MUTED, PAGE
+
+Values = Sequence[float] | np.ndarray
+MOST_POINTS, MOST_POINTS_TOGETHER = 5_000, 16_000
+"""Points of a line, and of all lines of a panel; a page of 25 sources and 20 branches stays below 5 MB."""
+_LEAST_POINTS = 64
+"""Points of a line that has a small share of a panel's."""
+TOKENS = "tokens"
+TOKEN_FORMAT = "0.[00]a"
+_GUESSED_SHARE = 0.03
+"""Share of a run's tokens in which a model learns little more than which words are frequent."""
+_LONGEST_LABEL = 24
+"""Characters of a row's name that a telephone shows beside bars."""
+_ROW = 21
+_DASHES = ("solid", "dashed", "dotted", "dashdot")
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """An entry of the legend: marks that are shown and hidden together."""
+
+    name: str
+    colour: str
+    dash: str = "solid"
+
+
+def main_and_branches(branches: Sequence[str], main: str = "main line") -> dict[str, Series]:
+    """Return a series for the main line under its own name, and one for each branch, no two alike."""
+    styles = [(dash, colour) for dash in _DASHES for colour in COLOURS[1:]]
+    found = {name: Series(name, *reversed(styles[index % len(styles)])) for index, name in enumerate(branches)}
+    return {main: Series(main, MAIN), **found}
+
+
+def series_of(names: Sequence[str]) -> dict[str, Series]:
+    """Return a series for each name: eight colours, each with four strokes."""
+    return {
+        name: Series(name, COLOURS[index % len(COLOURS)], _DASHES[index // len(COLOURS) % len(_DASHES)])
+        for index, name in enumerate(names)
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Extent:
+    """A numeric axis from `low` to `high`. Axes named `TOKENS` zoom together, over all figures of a page."""
+
+    low: float
+    high: float
+    name: str | None = None
+
+
+class Panel:
+    """One plot of a figure. Its marks belong to series, which the legend of the figure shows and hides.
+
+    `num_points` is the number of points of all its lines, which share the room for points on the page.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        x: Extent | Sequence[str],
+        y: Extent | Sequence[str],
+        *,
+        height: int | None = None,
+        num_points: int = 0,
+        x_title: str = "",
+        x_format: str = TOKEN_FORMAT,
+        y_format: str | None = None,
+        value_format: str = "0,0.[0000]",
+        y_scale: Literal["linear", "log"] = "linear",
+    ) -> None:
+        self._rows = {} if isinstance(y, Extent) else _short_names(y)
+        self.has_x_extent, self.is_numeric = isinstance(x, Extent), isinstance(y, Extent)
+        self.height = height or (260 if self.is_numeric else len(self._rows) * _ROW + 70)
+        self._share = min(MOST_POINTS_TOGETHER / num_points, 1.0) if num_points else 1.0
+        self._x_title = x_title
+        self.plot = bokeh_figure(
+            x_range=_range(x),
+            y_range=_range(y if isinstance(y, Extent) else [*self._rows.values()][::-1]),
+            height=self.height,
+            sizing_mode="stretch_width",
+            toolbar_location=None,
+            tools=[],
+            title=title,
+            y_axis_type=y_scale if self.is_numeric else "auto",
+            x_axis_label=x_title or None,
+            output_backend="canvas",
+            min_border_left=58 if self.is_numeric else 8,
+            min_border_right=12,
+        )
+        _style(self.plot)
+        drag = BoxZoomTool(dimensions="width")
+        self.plot.add_tools(drag, PanTool(dimensions="width"), WheelZoomTool(dimensions="width", modifiers="ctrl"))
+        self.plot.toolbar.active_drag = drag
+        if self.has_x_extent:
+            self.plot.xaxis.formatter = NumeralTickFormatter(format=x_format)
+            self.plot.xaxis.ticker = BasicTicker(desired_num_ticks=5 if x_format == TOKEN_FORMAT else 3)
+        if self.is_numeric and y_format is not None:
+            self.plot.yaxis.formatter = NumeralTickFormatter(format=y_format)
+        self._lines = HoverTool(
+            renderers=[],
+            mode="vline",
+            line_policy="nearest",
+            limit=8,
+            tooltips=[("", "$name"), (x_title or "at", "@x{0,0.[0000]}"), ("value", f"@y{{{value_format}}}")],
+        )
+        self._marks = HoverTool(renderers=[], mode="mouse", tooltips=[("", "@tip")])
+
+    def line(self, series: Series, xs: Values, ys: Values, *, name: str | None = None, smooth: bool = False) -> None:
+        """Draw a line; `smooth` draws the values pale and lets the page draw a smoothed line over them."""
+        xs, ys = np.asarray(xs, np.float64), np.asarray(ys, np.float64)
+        most = min(max(round(len(xs) * self._share), _LEAST_POINTS), MOST_POINTS)
+        xs, ys = extremes(*((xs, ys) if smooth else corners(xs, ys)), most)
+        data = ColumnDataSource(
+            {"x": _numbers(xs), "y": _numbers(ys)}, name=name or series.name, tags=["smooth"] if smooth else []
+        )
+        shape = {"line_color": series.colour, "line_dash": series.dash, "line_join": "round"}
+        drawn = self.plot.line("x", "y", source=data, line_width=1.6, line_alpha=0.3 if smooth else 1.0, **shape)
+        self._add(drawn, series, self._lines, name)
+        if smooth:
+            self._add(self.plot.line("x", "smooth", source=data, line_width=1.8, **shape), series, None, name)
+
+    def tie(self, series: Series, xs: Values, ys: Values) -> None:
+        """Draw a thin line between marks, without values of its own."""
+        data = ColumnDataSource({"x": _numbers(xs), "y": _numbers(ys)}, name=series.name)
+        self._add(self.plot.line("x", "y", source=data, line_color=series.colour, line_width=1), series, None)
+
+    def points(
+        self,
+        series: Series,
+        xs: Sequence[Any],
+        ys: Sequence[Any],
+        tips: Sequence[str],
+        *,
+        marker: str = "circle",
+        size: float = 8,
+        is_open: bool = False,
+        alpha: float = 1.0,
+    ) -> None:
+        """Draw marks that show their tip; `ys` are rows where the panel has rows."""
+        ys = [self._rows.get(y, y) for y in ys]
+        data = ColumnDataSource({"x": list(xs), "y": ys, "tip": list(tips)}, name=series.name)
+        fill = PAGE if is_open else series.colour
+        drawn = self.plot.scatter(
+            "x", "y", source=data, marker=marker, size=size, line_color=series.colour, fill_color=fill, alpha=alpha
+        )
+        self._add(drawn, series, self._marks)
+
+    def bars(
+        self, series: Series, rows: Sequence[str], lows: Values, highs: Values, tips: Sequence[str], width: float = 0.7
+    ) -> None:
+        """Draw bars along x in named rows."""
+        data = {"row": [self._rows[row] for row in rows], "low": list(lows), "high": list(highs), "tip": list(tips)}
+        source = ColumnDataSource(data, name=series.name)
+        drawn = self.plot.hbar(
+            "row", left="low", right="high", height=width, source=source, fill_color=series.colour, line_color=PAGE
+        )
+        self._add(drawn, series, self._marks)
+
+    def names_inside(self, places: Mapping[str, tuple[float, Literal["left", "right"]]]) -> None:
+        """Write the name of each row into the panel: its left or its right end at a place."""
+        self.plot.yaxis.visible = False
+        columns = {
+            "x": [x for x, _ in places.values()],
+            "y": [self._rows[row] for row in places],
+            "name": list(places),
+            "align": [align for _, align in places.values()],
+            "offset": [4 if align == "left" else -4 for _, align in places.values()],
+        }
+        self.plot.text(
+            "x", "y", "name", source=ColumnDataSource(columns), text_align="align", x_offset="offset",
+            text_baseline="middle", text_font_size="11px", text_color=INK, name="names",
+        )  # fmt: skip
+
+    def areas(self, series: Series, boxes: Sequence[tuple[float, float, float, float]], tips: Sequence[str]) -> None:
+        """Draw boxes from (left, right, bottom, top)."""
+        columns = zip(*boxes, strict=True)
+        data = dict(zip(("left", "right", "bottom", "top"), map(list, columns), strict=True)) | {"tip": list(tips)}
+        drawn = self.plot.quad(
+            "left", "right", "top", "bottom", source=ColumnDataSource(data, name=series.name),
+            fill_color=series.colour, line_color=PAGE, hatch_pattern=_hatch(series), hatch_color=PAGE, hatch_alpha=0.5,
+        )  # fmt: skip
+        self._add(drawn, series, self._marks)
+
+    def heat(self, ratios: np.ndarray, columns: Sequence[int], palette: Sequence[str], most: float) -> None:
+        """Colour each row by its ratios, from 1 / `most` to `most` on a log scale; NaN is black."""
+        ticks = np.unique(np.linspace(0, len(columns) - 1, min(5, len(columns))).astype(int))
+        self.plot.xaxis.ticker = FixedTicker(ticks=[float(tick) + 0.5 for tick in ticks])
+        self.plot.xaxis.major_label_overrides = {float(tick) + 0.5: f"{columns[tick]:,}" for tick in ticks}
+        mapper = LogColorMapper(palette=list(palette), low=1 / most, high=most, nan_color=INK)
+        drawn = []
+        for place, (row, values) in enumerate(zip(reversed(self._rows), ratios[::-1], strict=True)):
+            data = {"ratio": [values.astype(np.float32)[None]], "column": [np.array([columns], np.int32)]}
+            source = ColumnDataSource(data, name=row)
+            image = self.plot.image(
+                "ratio", x=0, y=place, dw=len(columns), dh=1, source=source, color_mapper=mapper, name=row
+            )
+            image.tags = [row]
+            drawn.append(image)
+        tips = [("", "$name"), (self._x_title, "@column"), ("times its median", "@ratio{0.000}")]
+        self.plot.add_tools(HoverTool(renderers=drawn, tooltips=tips))
+
+    def level(self, value: float, *, across: Literal["width", "height"] = "height") -> None:
+        """Draw a dashed line over the whole panel."""
+        span = Span(location=value, dimension=across, line_color=MUTED, line_dash="dashed", line_width=1)
+        self.plot.add_layout(span)
+
+    def _add(self, drawn: Any, series: Series, hover: HoverTool | None, name: str | None = None) -> None:
+        drawn.name, drawn.tags = name or series.name, [series.name]
+        if hover is not None:
+            if not hover.renderers:
+                self.plot.add_tools(hover)
+            hover.renderers = [*hover.renderers, drawn]
+
+
+def extremes(xs: np.ndarray, ys: np.ndarray, most: int = MOST_POINTS) -> tuple[np.ndarray, np.ndarray]:
+    """Return at most `most` rows that draw the same line: first, least, greatest and last of each column of it.
+
+    The method is M4 (VLDB 2014). Values that are not finite are dropped.
+    """
+    known = np.isfinite(ys)
+    xs, ys = xs[known], ys[known]
+    if len(xs) <= most:
+        return xs, ys
+    columns = most // 4
+    column = np.minimum(((xs - xs[0]) / (xs[-1] - xs[0]) * columns).astype(np.int64), columns - 1)
+    keep: set[int] = set()
+    starts = np.flatnonzero(np.diff(column, prepend=-1))
+    for first, end in zip(starts, [*starts[1:], len(xs)], strict=True):
+        piece = ys[first:end]
+        keep |= {int(first), int(first + piece.argmin()), int(first + piece.argmax()), int(end - 1)}
+    rows = np.array(sorted(keep))
+    return xs[rows], ys[rows]
+
+
+def corners(xs: np.ndarray, ys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows without those inside a flat stretch, which draw the same line: settings stand for long."""
+    flat = ys[1:] == ys[:-1]
+    keep = np.ones(len(ys), bool)
+    keep[1:-1] = ~(flat[:-1] & flat[1:])
+    return xs[keep], ys[keep]
+
+
+def settled(tokens: np.ndarray, values: np.ndarray, end: float) -> np.ndarray:
+    """Return the values behind the first tokens of a run of `end` tokens, for the upper end of an axis.
+
+    The first losses fall from ln(vocabulary size): with them on the axis, all that follows is a flat line.
+    """
+    behind = values[tokens >= _GUESSED_SHARE * end]
+    return behind if len(behind) else values
+
+
+def around(values: Values, share: float = 0.06, least: float = 1e-9) -> Extent:
+    """Return a range around values, with room of a share of their span on either side."""
+    low, high = float(np.min(values)), float(np.max(values))
+    room = max((high - low) * share, least, abs(high) * 1e-6)
+    return Extent(low - room, high + room)
+
+
+def stacked_bars(
+    title: str,
+    pieces: Mapping[str, Mapping[str, tuple[float, str]]],
+    series: Mapping[str, Series],
+    *,
+    x_format: str = TOKEN_FORMAT,
+) -> Panel:
+    """Return a panel with a bar for each row, cut by series.
+
+    Args:
+        title: Above the panel; says what the bars measure.
+        pieces: Row to series to length and tip.
+        series: In the order of the cuts.
+        x_format: Of the x axis, as Bokeh's `NumeralTickFormatter` takes it.
+    """
+    longest = max(sum(length for length, _ in row.values()) for row in pieces.values())
+    panel = Panel(title, Extent(0, longest * 1.02 or 1.0), list(pieces), x_format=x_format)
+    reached = dict.fromkeys(pieces, 0.0)
+    for name, one in series.items():
+        rows = [row for row, found in pieces.items() if found.get(name, (0.0, ""))[0]]
+        lows = [reached[row] for row in rows]
+        lengths = [pieces[row][name][0] for row in rows]
+        highs = [low + length for low, length in zip(lows, lengths, strict=True)]
+        reached |= dict(zip(rows, highs, strict=True))
+        if rows:
+            panel.bars(one, rows, lows, highs, [pieces[row][name][1] for row in rows])
+    return panel
+
+
+def _range(axis: Extent | Sequence[str]) -> Range1d | FactorRange:
+    if isinstance(axis, Extent):
+        return Range1d(start=axis.low, end=axis.high, name=axis.name)
+    return FactorRange(factors=list(axis))
+
+
+def _numbers(values: Values) -> list[float]:
+    """Return values as JSON writes them: whole ones exact, others with eight digits, more than a float32 has.
+
+    Bokeh would compress an array, whose bytes then depend on the version of zlib.
+    """
+    return [int(value) if value == int(value) else float(f"{value:.8g}") for value in np.asarray(values).tolist()]
+
+
+def _hatch(series: Series) -> str | None:
+    """Return the pattern that tells areas of one colour apart; the recipe at full size has 25 sources."""
+    patterns = {"solid": None, "dashed": "right_diagonal_line", "dotted": "dot", "dashdot": "cross"}
+    return patterns[series.dash]
+
+
+def _style(plot: Plot) -> None:
+    """Set each colour that the page turns for a dark screen."""
+    plot.background_fill_color = plot.border_fill_color = PAGE
+    plot.outline_line_color = None
+    plot.title.text_color, plot.title.text_font_size = INK, "12px"
+    plot.grid.grid_line_color = GRID
+    for axis in plot.axis:
+        axis.axis_line_color = axis.major_tick_line_color = GRID
+        axis.minor_tick_line_color = None
+        axis.major_label_text_color = axis.axis_label_text_color = MUTED
+        axis.major_label_text_font_size = axis.axis_label_text_font_size = "11px"
+        axis.axis_label_text_font_style = "normal"
+    if isinstance(plot.y_range, FactorRange):
+        plot.ygrid.grid_line_color = None
+
+
+def _short_names(names: Sequence[str]) -> dict[str, str]:
+    """Return a label for each name: both its ends where it is long, the whole name where two labels were the same."""
+    half = _LONGEST_LABEL // 2
+    labels = {name: name if len(name) <= _LONGEST_LABEL else f"{name[:half]}…{name[1 - half :]}" for name in names}
+    taken = list(labels.values())
+    return {name: label if taken.count(label) == 1 else name for name, label in labels.items()}

@@ -1,0 +1,233 @@
+"""The pages in a real browser: what is clicked, pointed at and dragged works, and nothing is loaded or refused.
+
+The tests need chromium (Debian's package) and are skipped without it.
+"""
+
+import csv
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runtime.data.consumption import SourceUse
+from runtime.report import mix_page, norms_page, stalls_page, timeline_page, validation_page
+from runtime.report.theme import DARK_FIGURES, MAIN
+from runtime.tracking.stalls import DataStalls, Stall
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")]
+HOSTILE = "$$x^2$$</script>\u202e<b>@{y}"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as running:
+        found = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def open_page(browser, tmp_path):
+    """Open a page's text; the test fails for each error, warning and request of the page."""
+    contexts, problems = [], []
+
+    def opened(text: str, width: int = 1100, **options):
+        path = tmp_path / "page.html"
+        path.write_text(text)
+        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        contexts.append(context)
+        shown = context.new_page()
+        shown.on("console", lambda message: message.type in ("error", "warning") and problems.append(message.text))
+        shown.on("pageerror", lambda error: problems.append(str(error)))
+        shown.on("request", lambda request: request.url.startswith(("file:", "blob:")) or problems.append(request.url))
+        shown.goto(path.as_uri())
+        return shown
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert problems == []
+
+
+def draw_all(shown) -> int:
+    """Scroll to each figure until it is drawn; return the number of panels."""
+    figures = shown.locator("figure").all()
+    for figure in figures:
+        figure.scroll_into_view_if_needed()
+        figure.locator(".bk-Canvas").first.wait_for(timeout=30_000)
+    return sum(figure.locator(".panel").count() for figure in figures)
+
+
+def figure_of(shown, section: str):
+    figure = shown.locator(f"section:has(#{section}) figure").first
+    figure.scroll_into_view_if_needed()
+    figure.locator(".bk-Canvas").first.wait_for(timeout=30_000)
+    return figure
+
+
+def until(shown, condition) -> None:
+    """Wait at most half a minute; the page itself may not evaluate text, so the test asks again and again."""
+    for _ in range(300):
+        if condition():
+            return
+        shown.wait_for_timeout(100)
+    raise AssertionError("the page did not come to it within 30 s")
+
+
+def plots(shown, title: str, expression: str):
+    """The value of an expression of `plot`, for the plot with this title."""
+    return shown.evaluate(
+        "([title, code]) => { const plot = Bokeh.documents.flatMap(d => d.roots()).filter(p => p.title.text === title)"
+        f".at(-1); return ({expression}) }}",
+        [title, expression],
+    )
+
+
+LOSS = "train loss (nats a token)"
+
+
+def test_pointing_at_the_loss_shows_its_exact_value(page, open_page, report):
+    shown = open_page(page)
+    canvas = figure_of(shown, "loss").locator(".bk-Canvas").first.bounding_box()
+    shown.mouse.move(canvas["x"] + canvas["width"] * 0.6, canvas["y"] + canvas["height"] * 0.5)
+    tip = shown.locator(".bk-Tooltip", has_text="phoenix").first
+    tip.wait_for(timeout=5_000)
+    words = tip.evaluate(
+        "e => [...e.shadowRoot.children].filter(c => c.tagName !== 'STYLE').map(c => c.innerText).join(' ')"
+    )
+    tokens = int(re.search(r"tokens\s*:?\s*([\d,]+)", words).group(1).replace(",", ""))
+    value = float(re.search(r"value\s*:?\s*([\d.]+)", words).group(1))
+    curve = next(phase.curve for phase in report.phases if phase.name == "phoenix")
+    (row,) = np.flatnonzero(curve.consumed_tokens == tokens)
+    assert value == pytest.approx(curve.loss[row], abs=5e-5)
+
+
+def test_an_entry_of_the_legend_hides_and_shows_its_series(page, open_page):
+    shown = open_page(page)
+    chip = figure_of(shown, "loss").locator("[data-series=cooldown_v2]")
+    visible = "plot.renderers.filter(r => r.tags[0] === 'cooldown_v2').map(r => r.visible)"
+    assert plots(shown, LOSS, visible) == [True, True]
+    chip.click()
+    assert chip.get_attribute("aria-pressed") == "false" and plots(shown, LOSS, visible) == [False, False]
+    chip.click()
+    assert plots(shown, LOSS, visible) == [True, True]
+
+
+def test_all_figures_over_tokens_zoom_together_by_drag_and_button(page, open_page):
+    shown = open_page(page)
+    figure_of(shown, "timeline")
+    figure = figure_of(shown, "loss")
+    whole = plots(shown, LOSS, "[plot.x_range.start, plot.x_range.end]")
+    canvas = figure.locator(".bk-Canvas").first.bounding_box()
+    middle = canvas["y"] + canvas["height"] / 2
+    shown.mouse.move(canvas["x"] + canvas["width"] * 0.4, middle)
+    shown.mouse.down()
+    shown.mouse.move(canvas["x"] + canvas["width"] * 0.6, middle, steps=5)
+    shown.mouse.up()
+    start, end = plots(shown, LOSS, "[plot.x_range.start, plot.x_range.end]")
+    assert end - start == pytest.approx((whole[1] - whole[0]) * 0.21, rel=0.15)
+    assert plots(shown, "learning rate (log scale)", "[plot.x_range.start, plot.x_range.end]") == [start, end]
+    figure.locator("[data-do=out]").click()
+    assert plots(shown, LOSS, "plot.x_range.end - plot.x_range.start") > 1.5 * (end - start)
+    figure.locator("[data-do=in]").click()
+    figure.locator("[data-do=reset]").click()
+    assert plots(shown, LOSS, "[plot.x_range.start, plot.x_range.end]") == whole
+
+
+def test_dragging_pans_where_the_button_says_so(page, open_page):
+    shown = open_page(page)
+    figure = figure_of(shown, "loss")
+    figure.locator("[data-do=in]").click()
+    figure.locator("[data-do=drag]").click()
+    start, end = plots(shown, LOSS, "[plot.x_range.start, plot.x_range.end]")
+    canvas = figure.locator(".bk-Canvas").first.bounding_box()
+    middle = canvas["y"] + canvas["height"] / 2
+    shown.mouse.move(canvas["x"] + canvas["width"] * 0.6, middle)
+    shown.mouse.down()
+    shown.mouse.move(canvas["x"] + canvas["width"] * 0.5, middle, steps=5)
+    shown.mouse.up()
+    moved, moved_end = plots(shown, LOSS, "[plot.x_range.start, plot.x_range.end]")
+    assert moved > start and moved_end - moved == pytest.approx(end - start)
+
+
+def test_the_axis_turns_logarithmic_and_fits_what_is_shown(page, open_page, report):
+    shown = open_page(page)
+    figure = figure_of(shown, "loss")
+    figure.locator("[data-do=log]").click()
+    until(shown, lambda: plots(shown, LOSS, "plot.y_scale.type") == "LogScale")
+    figure.locator(".bk-Canvas").first.wait_for()
+    figure.locator("[data-do=fit]").click()
+    assert plots(shown, LOSS, "plot.y_range.end") > report.phases[0].curve.loss[0]
+    assert plots(shown, LOSS, "plot.y_range.start") <= min(phase.curve.loss.min() for phase in report.phases)
+
+
+def test_the_slider_smooths_and_at_0_does_not(page, open_page):
+    shown = open_page(page)
+    slider = figure_of(shown, "loss").locator("[data-do=smooth]")
+    columns = "(() => { const d = plot.renderers[0].data_source.data, g = n => Array.from(d.get ? d.get(n) : d[n]);"
+    spread = columns + " return Math.max(...g('smooth').map((v, i) => Math.abs(v - g('y')[i]))) })()"
+    assert plots(shown, LOSS, spread) > 0.05
+    slider.fill("0")
+    assert plots(shown, LOSS, spread) < 1e-12
+
+
+def test_the_data_of_a_figure_comes_as_csv(page, open_page, report):
+    shown = open_page(page)
+    figure = figure_of(shown, "loss")
+    with shown.expect_download() as download:
+        figure.locator("[data-do=csv]").click()
+    rows = list(csv.reader(Path(download.value.path()).read_text().splitlines()))
+    assert rows[0] == ["panel", "series", "x", "y"]
+    curve = report.phases[0].curve
+    found = [row for row in rows if row[1] == "kestrel"]
+    assert [int(row[2]) for row in found] == curve.consumed_tokens.tolist()
+    np.testing.assert_allclose([float(row[3]) for row in found], curve.loss, rtol=1e-7)
+
+
+def test_figures_turn_with_the_colour_scheme(page, open_page):
+    shown = open_page(page, color_scheme="light")
+    figure_of(shown, "loss")
+    colour = "(c => c.value ?? c)(plot.renderers[0].glyph.line_color)"
+    assert plots(shown, LOSS, colour) == MAIN
+    shown.emulate_media(color_scheme="dark")
+    until(shown, lambda: plots(shown, LOSS, colour) == DARK_FIGURES[MAIN])
+
+
+@pytest.mark.parametrize("width", [390, 1100])
+def test_every_figure_of_the_report_is_drawn_and_none_is_wider_than_the_page(page, open_page, width):
+    shown = open_page(page, width, has_touch=width < 500)
+    num_panels = draw_all(shown)
+    until(shown, lambda: shown.evaluate("Bokeh.documents.flatMap(d => d.roots()).length") == num_panels)
+    assert shown.evaluate("document.documentElement.scrollWidth") <= width
+    assert shown.evaluate("Bokeh.documents.flatMap(d => d.roots()).every(p => p.renderers.length)")
+
+
+def other_pages(report) -> dict[str, str]:
+    norms = np.abs(np.random.default_rng(0).normal(1, 0.2, (3, 50)))
+    norms[1, 7] = np.nan
+    layers = norms_page.LayerNorms(HOSTILE, ("layer 0", HOSTILE, "embed_tokens"), np.arange(50), norms)
+    curve = validation_page.ValidationCurve(
+        HOSTILE, False, 0, 3000, 3, np.array([1, 2]), np.array([1e3, 3e3]), {"hot": np.array([1.5, 1.4])}
+    )
+    stalls = DataStalls(HOSTILE, 2, 100.0, 12.0, {HOSTILE: 12.0}, (Stall(4, HOSTILE, 7.5),))
+    return {
+        "norms": norms_page.page(HOSTILE, [layers]),
+        "validation": validation_page.page(HOSTILE, [curve]),
+        "stalls": stalls_page.page(HOSTILE, [stalls]),
+        "mix": mix_page.page(HOSTILE, [SourceUse("kestrel", HOSTILE, 2_870, 0.5)], {}),
+        "timeline": timeline_page.page(HOSTILE, report.phases, "words"),
+    }
+
+
+@pytest.mark.parametrize("name", ["norms", "validation", "stalls", "mix", "timeline"])
+def test_other_pages_open_and_show_hostile_names_as_text(report, open_page, name):
+    shown = open_page(other_pages(report)[name], 390)
+    draw_all(shown)
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 390
+    assert shown.locator("b").count() == 0
+    assert json.loads(shown.evaluate("JSON.stringify(document.title)")).startswith("$$x^2$$</script>")
