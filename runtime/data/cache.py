@@ -14,6 +14,7 @@ the other. No date, host, attempt or path is written: equal documents and equal 
 import functools
 import json
 import posixpath
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -25,6 +26,8 @@ import tensorstore as ts
 from jaxtyping import Int32, Int64, Integer
 
 from runtime.data.flat_array import FlatArray, FlatArrayError, read_context
+from runtime.data.key_value_store import key_value_store
+from runtime.data.local_arrays import LocalArrayError, LocalArrays
 
 MANIFEST = "cache.json"
 FORMAT = 3
@@ -106,6 +109,7 @@ class TokenCache:
         """Position after the last token of each block."""
         self._context = context
         self._tokens: dict[int, FlatArray] = {}
+        self._local: LocalArrays | None = None
 
     @classmethod
     def open(
@@ -140,6 +144,7 @@ class TokenCache:
         # One after another, ten thousand shards on a distant store would delay the first batch by minutes.
         with ThreadPoolExecutor(SHARDS_OPENED_TOGETHER) as pool:
             list(pool.map(cache._shard_tokens, range(len(cache.shards))))
+        cache._local = cache._local_arrays()
         return cache
 
     def read(self, start: int, length: int) -> Integer[np.ndarray, "length"]:
@@ -159,20 +164,10 @@ class TokenCache:
                 f"{self.path}: spans of {lengths.tolist()[:8]} tokens from {starts.tolist()[:8]} do not lie within the "
                 f"{self.num_tokens} tokens of the cache."
             )
-        tokens = np.empty(int(lengths.sum()), self.format.dtype)
-        pending = []
-        filled = 0
-        shards = np.searchsorted(self._starts, starts, side="right") - 1
-        begins = starts - self._starts[shards]
-        for begin, length, shard in zip(begins.tolist(), lengths.tolist(), shards.tolist(), strict=True):
-            while length:
-                array = self._shard_tokens(shard)
-                count = min(length, self.shards[shard].num_tokens - begin)
-                pending.append((filled, count, array, array.start_read(begin, begin + count)))
-                filled, length, begin, shard = filled + count, length - count, 0, shard + 1
-        for place, count, array, future in pending:
-            tokens[place : place + count] = self._finish(array, future)
-        return tokens
+        try:
+            return self._local.read_spans(starts, lengths) if self._local else self._read_remote(starts, lengths)
+        except (FlatArrayError, LocalArrayError) as error:
+            raise self._torn(error) from error
 
     def num_documents_of(self, block: int) -> int:
         """Return the number of documents of a block."""
@@ -205,6 +200,41 @@ class TokenCache:
     def grow(self) -> None:
         """Raise CacheError: only a cache that is being built grows (growing_cache.py)."""
         raise CacheError(f"{self.path}: the cache is finished and has no more blocks.")
+
+    def _read_remote(
+        self, starts: Int64[np.ndarray, "n"], lengths: Int64[np.ndarray, "n"]
+    ) -> Integer[np.ndarray, "sum_of_lengths"]:
+        """Read all spans at once through TensorStore."""
+        tokens = np.empty(int(lengths.sum()), self.format.dtype)
+        pending = []
+        filled = 0
+        shards = np.searchsorted(self._starts, starts, side="right") - 1
+        begins = starts - self._starts[shards]
+        for begin, length, shard in zip(begins.tolist(), lengths.tolist(), shards.tolist(), strict=True):
+            while length:
+                array = self._shard_tokens(shard)
+                count = min(length, self.shards[shard].num_tokens - begin)
+                pending.append((filled, count, array, array.start_read(begin, begin + count)))
+                filled, length, begin, shard = filled + count, length - count, 0, shard + 1
+        for place, count, array, future in pending:
+            tokens[place : place + count] = array.finish_read(future)
+        return tokens
+
+    def _local_arrays(self) -> LocalArrays | None:
+        """Return maps of the token files where they are local and in this machine's byte order."""
+        if key_value_store(self.path)["driver"] != "file" or sys.byteorder != "little" or not self.shards:
+            return None
+        layouts = {self._shard_tokens(index).layout for index in range(len(self.shards))}
+        if len(layouts) > 1:
+            raise self._torn(f"its shards have {len(layouts)} layouts: {sorted(layouts)}.")
+        ((file_length, chunk_length),) = layouts
+        return LocalArrays(
+            [key_value_store(resolve(self.path, f"{shard.path}/tokens"))["path"] for shard in self.shards],
+            [shard.num_tokens for shard in self.shards],
+            self.format.dtype,
+            file_length=file_length,
+            chunk_length=chunk_length,
+        )
 
     def _documents_of(self, block: int) -> tuple[int, int]:
         """Return the first document of a block, and the one after its last."""

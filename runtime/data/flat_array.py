@@ -79,9 +79,7 @@ class FlatArray:
     def __init__(self, path: str, dtype: np.dtype, length: int, context: ts.Context | None = None) -> None:
         self.path = path
         try:
-            # A finished array never changes, so a cached chunk is not compared with the store again.
-            spec = _spec(path) | {"recheck_cached_data": "open"}
-            self._array = ts.open(spec, read=True, open=True, context=context).result()
+            self._array = ts.open(_spec(path), read=True, open=True, context=context).result()
         except ValueError as error:
             failure = read_failure(path, error)
             reason = str(error).partition(" [tensorstore_spec=")[0]
@@ -89,6 +87,14 @@ class FlatArray:
         found = (self._array.dtype.numpy_dtype, self._array.shape)
         if found != (np.dtype(dtype), (length,)):
             raise FlatArrayError(f"{path}: recorded: {dtype} of ({length},); now: {found[0]} of {found[1]}.")
+
+    @property
+    def layout(self) -> tuple[int, int]:
+        """Elements of a file, and of a chunk."""
+        layout = self._array.chunk_layout
+        of_file, of_chunk = layout.write_chunk.shape, layout.read_chunk.shape
+        assert of_file is not None and of_chunk is not None
+        return int(of_file[0] or 0), int(of_chunk[0] or 0)
 
     def start_read(self, start: int, stop: int) -> ts.Future:
         """Return a future of the elements `start` to `stop`, for `finish_read`."""
@@ -104,7 +110,7 @@ class FlatArray:
         try:
             return future.result()
         except ValueError as error:
-            raise read_failure(self.path, error) or FlatArrayError(f"{self.path}: {error}.") from error
+            raise read_failure(self.path, error) or FlatArrayError(f"{self.path}: {error}") from error
 
 
 def read_context(cache_in_bytes: int) -> ts.Context:

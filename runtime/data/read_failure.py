@@ -8,6 +8,9 @@ import errno
 import re
 import resource
 
+LOST = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+"""Errors that mean that the file is not there."""
+MAX_MAP_COUNT = "/proc/sys/vm/max_map_count"
 RUN_AGAIN = "run the same command again"
 
 _DAMAGED = frozenset({"NOT_FOUND", "DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "OUT_OF_RANGE"})
@@ -21,6 +24,11 @@ _OS_ERROR = re.compile(r"\[os_error_code='(\d+)'\]")
 _HTTP_CODE = re.compile(r"\[http_response_code='(\d+)'\]")
 
 
+def with_fix(path: str, error: OSError) -> OSError:
+    """Return an error of the same type and number that names `path` and what to do."""
+    return OSError(error.errno, f"{error.strerror}; the file is not known to be damaged: {_fix(error.errno)}", path)
+
+
 def read_failure(path: str, error: ValueError) -> OSError | None:
     """Return the failure that TensorStore describes in the text of `error`; None if `path` is damaged."""
     words = str(error)
@@ -28,8 +36,7 @@ def read_failure(path: str, error: ValueError) -> OSError | None:
     if status in _DAMAGED:
         return None
     if number := _OS_ERROR.search(words):
-        code = int(number[1])
-        return OSError(code, f"{words}; the file is not known to be damaged: {_fix(code)}", path)
+        return with_fix(path, OSError(int(number[1]), words))
     if status in _TRANSIENT:
         return ConnectionError(f"{path}: the store did not answer ({words}); nothing there is known to be damaged")
     fix = "fix the error"
@@ -60,15 +67,17 @@ def _status(words: str) -> str:
     return "PERMISSION_DENIED" if code and code[1] in _REFUSING_CODES and status not in _TRANSIENT else status
 
 
-def _fix(number: int) -> str:
+def _fix(number: int | None) -> str:
     match number:
         case errno.EMFILE:
             _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            return f"this process may open {hard} files; raise the limit `ulimit -n`, then {RUN_AGAIN}."
+            return f"this process may open {hard} files and each mapping keeps one open; raise the limit `ulimit -Hn`."
         case errno.ENFILE:
-            return (
-                f"the machine has as many files open as it may; raise the limit `sysctl fs.file-max`, then {RUN_AGAIN}."
-            )
+            return "the machine has as many files open as it may; raise the limit `sysctl fs.file-max`."
+        case errno.ENOMEM:
+            with open(MAX_MAP_COUNT) as file:
+                limit = file.read().strip()
+            return f"a process may map {limit} files, raise the limit `sysctl vm.max_map_count`; or memory ran out."
         case errno.EACCES | errno.EPERM:
             return "allow the user of this process to read it and to search the folders above it."
         case errno.EIO:

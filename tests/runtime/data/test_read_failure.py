@@ -1,14 +1,19 @@
 """A limit of the machine is reported as one, with its fix, and never as damage of the cache."""
 
 import errno
+import mmap
+import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from marin_dag.store.retry import is_transient
-from runtime.data import flat_array
+from runtime.data import flat_array, local_arrays
+from runtime.data import read_failure as read_failures
 from runtime.data.cache import CacheError, TokenCache, TokenFormat
 from runtime.data.cache_writer import token_cache_writer
 from runtime.data.flat_array import FlatArray
@@ -29,16 +34,66 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TokenCache:
     return TokenCache.open(str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ESTALE])
-def test_an_error_of_this_machine_names_its_fix(monkeypatch, number):
-    monkeypatch.setattr(resource, "getrlimit", lambda limit: (1_024, 4_096))
-    failure = read_failure("/cache", ValueError(f"UNKNOWN: open [os_error_code='{number}']"))
-    assert failure is not None
-    assert failure.errno == number
-    check_message(str(failure))
+READS = """
+import resource, sys
+from pathlib import Path
+from runtime.data.cache import TokenCache
+cache = TokenCache.open(sys.argv[1])
+limit = len(list(Path("/proc/self/fd").iterdir())) + 10
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+try:
+    cache.read(0, cache.num_tokens - 1)
+except OSError as error:
+    print(error.errno, limit, error)
+"""
 
 
 def test_the_limit_of_open_files_is_reported_as_a_limit(cache: TokenCache):
+    """Runs in another process, as a hard limit cannot be raised again."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, "-c", READS, cache.path]
+    output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    number, limit, message = output.split(" ", 2)
+    assert int(number) == errno.EMFILE
+    check_message(message.replace(f"open {limit} files", "open N files"))
+
+
+def num_mapped(folder: str) -> int:
+    return sum(folder in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+def test_caches_of_more_files_than_may_be_mapped_are_read_within_the_limit(cache, tmp_path, monkeypatch):
+    monkeypatch.setattr(local_arrays, "most_maps", lambda: 8)
+    other = TokenCache.open(cache.path)
+    expected = cache.read(0, cache.num_tokens)
+    order = np.random.default_rng(0).permutation(2 * NUM_FILES) % NUM_FILES
+    for file in order.tolist():
+        assert np.array_equal(cache.read(16 * file, 17), expected[16 * file : 16 * file + 17])
+        assert np.array_equal(other.read(16 * file, 3), expected[16 * file : 16 * file + 3])
+        assert num_mapped(str(tmp_path)) <= 8
+    assert num_mapped(str(tmp_path)) == 8
+    assert np.array_equal(other.read(0, cache.num_tokens), expected), "a read that needs more files at once has them"
+    assert num_mapped(str(tmp_path)) <= 8
+
+
+@pytest.mark.parametrize(
+    "number",
+    [errno.ENOMEM, errno.ENFILE, errno.EACCES, errno.EIO, errno.ESTALE],
+)
+def test_an_error_of_mapping_a_file_names_its_fix(cache, monkeypatch, tmp_path, number):
+    (tmp_path / "max_map_count").write_text("65530")
+    monkeypatch.setattr(read_failures, "MAX_MAP_COUNT", str(tmp_path / "max_map_count"))
+
+    def fails(*arguments: object, **keywords: object) -> mmap.mmap:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(local_arrays.mmap, "mmap", fails)
+    with expect_error(OSError) as raised:
+        cache.read(0, 10)
+    assert raised.value.errno == number
+
+
+def test_a_remote_read_reports_a_limit_in_the_same_way(cache: TokenCache):
     array = FlatArray(f"{cache.path}/shards/00000/tokens", FORMAT.dtype, cache.num_tokens)
     array.finish_read(array.start_read(0, 1))
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
