@@ -362,9 +362,9 @@ def run_attempt(
             prints.enter_context(contextlib.redirect_stderr(log))
         prints.callback(context.close_requests)
         context.log.info("attempt %s on %s pid %d, %s", task.attempt, socket.gethostname(), os.getpid(), task.resources)
-        if task.is_forced and host.index == 0:
-            prints.enter_context(marked_as_forced(store, task.key))
         try:
+            if task.is_forced and host.index == 0:
+                prints.enter_context(marked_as_forced(store, task.key))
             check_packages(task.name, task.identity)
             kind = task.kind.load()
             check_config(task.name, kind.function, task.config, kind.continues, task.identity)

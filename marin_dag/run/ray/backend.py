@@ -1,11 +1,14 @@
 """RayBackend: runs each step as a named Ray task, or as a gang of one task on each host; its shards are tasks, too."""
 
 import contextlib
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from queue import Empty, Queue
 from typing import Any
+
+from pydantic import BaseModel
 
 from marin_dag.errors import UserError
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu, is_gang
@@ -24,6 +27,10 @@ CANCEL_GRACE_SECONDS = 5.0
 MESSAGE_SECONDS = 2.0
 """How long Ray's messages are held back, so that the failure of the step that they concern comes first."""
 WORKER_DEATHS = 3
+
+
+class NoConfig(BaseModel, frozen=True):
+    """Stands for the config of a task that comes back to its driver."""
 
 
 class RayBackend:
@@ -138,7 +145,7 @@ class RayBackend:
         except ray.exceptions.RayError as error:
             return Outcome(task, "failed", failure=failure_on_worker(task, _unwrapped(error)))
         assert isinstance(outcome, Outcome)
-        return outcome
+        return dataclasses.replace(outcome, task=task)
 
     def _pass_on_updates(self, done: Collection[str] = (), *, force: bool) -> None:
         """Pass on the updates of the control actor, without the starts of steps that are `done` already."""
@@ -264,7 +271,9 @@ def run_step(task: Task, control: str) -> Outcome:
     """Run one attempt, on a worker; `control` is the name of the control actor."""
     channel = ControlChannel(task.attempt, control_actor(control))
     channel.start(task.key)
-    return run_attempt(task, channel, RayFanOut(task.name), capture_prints=True)
+    outcome = run_attempt(task, channel, RayFanOut(task.name), capture_prints=True)
+    # The driver has the task. Its identity and the results in its config may be larger than all the rest.
+    return dataclasses.replace(outcome, task=dataclasses.replace(task, identity={}, config=NoConfig()))
 
 
 def run_shard(call: Callable[[], Any]) -> None:

@@ -16,6 +16,8 @@ from marin_dag.keep.copy.copier import Copied, Copier, DamagedSourceError, HeldA
 from marin_dag.ledger.damage import findings_of
 from marin_dag.ledger.epoch import LeaseLostError, seal
 from marin_dag.ledger.lease import Lease, Leases
+from marin_dag.ledger.marks import marked
+from marin_dag.ledger.output_warning import OutputWarning
 from marin_dag.ledger.records import FileEntry, Record, Records, attempt_path, new_attempt
 from marin_dag.store import retry as transient
 from marin_dag.store.local import LocalStore
@@ -317,3 +319,11 @@ def test_logs_of_all_hosts_are_copied_and_may_grow(places: tuple[Store, Store]) 
     copier.copy_beside(record)
     copier.close()
     assert target.read(f"{record.output_path}.log") == b"a line, and the last line"
+
+
+def test_a_copy_keeps_the_warnings_about_the_output_and_their_mark(places: tuple[Store, Store]) -> None:
+    source, target = places
+    warning = OutputWarning(text="rule `length` drops 77 % of the bytes", samples=("a", "b"))
+    record = Records(source).commit(a_record(digest=DIGEST, warnings=(warning,), manifest=()))
+    assert copied(source, target).outcome == "copied"
+    assert Records(target).get(record.key).warnings == (warning,) and marked(target)["warned"] == {record.key}
