@@ -8,6 +8,7 @@ the local backend the further threads of steps that run at once.
 """
 
 import contextlib
+import functools
 import importlib.util
 import os
 import site
@@ -156,6 +157,7 @@ def _usage_of_thread() -> Usage | None:
     return found[0] if len(found) == 1 else None
 
 
+@functools.cache
 def _furniture() -> tuple[str, ...]:
     """Return the folders of the interpreter, its packages, the engine and the caches of this user."""
     paths = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), *site.getsitepackages()}
