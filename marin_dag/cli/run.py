@@ -28,7 +28,7 @@ from marin_dag.plan.explain import explain
 from marin_dag.plan.lint import LintWarning
 from marin_dag.plan.plan import Plan
 from marin_dag.plan.planned import Verdict
-from marin_dag.plan.table import render_plan
+from marin_dag.plan.table import render_plan, uncovered_lines
 from marin_dag.quantities import counted
 from marin_dag.run.early_interrupt import INTERRUPTED
 from marin_dag.store.store import Store
@@ -49,6 +49,8 @@ def plan_and_run(session: Session) -> int:
     if not plan.will_run:
         done = sum(step.is_selected for step in plan.steps)
         print(f"nothing to do: {counted(done, 'step')}, {'all ' if done != 1 else ''}done")
+        for line in uncovered_lines(plan):
+            print(line)
         _print_results(session, plan)
         _after_run(session, plan)
         return _only_copy(session, plan) if session.parsed.copy_to is not None else NOTHING_WOULD_RUN

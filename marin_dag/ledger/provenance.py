@@ -56,6 +56,8 @@ class Provenance(BaseModel, frozen=True, extra="forbid"):
     """The resources of the attempt as text; "" in older records."""
     computed_with: dict[str, str] = {}
     """Arguments of `context.computed_with` in the step."""
+    uncovered: tuple[str, ...] = ()
+    """Files and programs that the attempt used and the digest does not cover, as far as they were seen."""
 
 
 def now() -> str:

@@ -32,6 +32,7 @@ ERROR_CHARACTERS = 200_000
 """More than is shown, so that a secret is not cut in two before redaction."""
 CHECKSUM_THREADS = READ_THREADS = 8
 MAX_DAMAGED_SHOWN = 5
+NOTHING_UNCOVERED = b'"uncovered": []'
 FILE_PATH_IN_BYTES = 256
 """Longest path of a file inside an output that a step name must leave room for."""
 
@@ -124,21 +125,28 @@ class Records:
                 f"({self.store.delete_command(path)}), and its step runs again."
             ) from error
 
-    def check(self, keys: Iterable[str]) -> None:
+    def check(self, keys: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Check that the records of `keys` are as they were written; one that is gone since a listing is skipped.
+
+        Returns:
+            What the attempts used and their digests do not cover, by key.
 
         Raises:
             UnreadableRecordError: records are truncated or altered.
         """
-        damaged = []
+        damaged, uncovered = [], {}
         for path, data in self.store.read_all([record_path(key) for key in keys]):
             try:
                 checked_body(data)
             except ChecksumError as error:
                 damaged.append(self._damaged(path, error))
+            # Nothing is parsed for most records: a plan of 10,000 steps would take seconds.
+            if b'"uncovered"' in data and NOTHING_UNCOVERED not in data:
+                uncovered[key_at(path)] = self.parsed(path, data).provenance.uncovered
         if damaged:
             more = [f"and {len(damaged) - MAX_DAMAGED_SHOWN} more records"] if len(damaged) > MAX_DAMAGED_SHOWN else []
             raise UnreadableRecordError("\n".join([*damaged[:MAX_DAMAGED_SHOWN], *more]))
+        return uncovered
 
     def _damaged(self, path: str, error: ChecksumError) -> str:
         return (

@@ -48,6 +48,7 @@ def plan_document(
         },
         "open_questions": dict(plan.open_questions),
         "opaque": sorted({line for planned in plan.steps for line in planned.step.identity["code"]["opaque"]}),
+        "uncovered": {name: list(lines) for name, lines in plan.uncovered.items()},
         "copies": None if copies is None else dict(copies),
         "commands": [{"what": what, "command": command} for what, command in commands],
     }

@@ -65,6 +65,8 @@ class Plan:
     graph: Graph
     steps: tuple[PlannedStep, ...]
     """Inputs first."""
+    uncovered: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    """What finished steps used and their digests do not cover, by name of the step."""
 
     @property
     def will_run(self) -> tuple[PlannedStep, ...]:
@@ -157,7 +159,7 @@ class _Planner:
         self.records = Records(store)
         self.store = store
         self.committed = self.records.committed_keys()
-        self._check_records()
+        self._uncovered = self._check_records()
         self.planned: dict[str, PlannedStep] = {}
         self.makers: dict[str, str] = {}
         """Record key to the step of this plan that makes it, or made it."""
@@ -174,10 +176,11 @@ class _Planner:
         """All other selected steps."""
         self._kept = kept_milestones(self.committed)
 
-    def _check_records(self) -> None:
+    def _check_records(self) -> dict[str, tuple[str, ...]]:
         made = {step.key for step in self.graph.steps if step.name in self.selected} & self.committed
         if len(made) <= self.store.max_records_checked:
-            self.records.check(sorted(made))
+            return self.records.check(sorted(made))
+        return {}
 
     def plan(self) -> Plan:
         while True:
@@ -190,7 +193,9 @@ class _Planner:
             self.able = self.selected - self.unable
             self.makers.clear()
         steps = with_remainders(self.planned.values(), self.left_behind, self._kept)
-        return Plan(self.graph, with_seconds(tuple(map(_with_begun, steps)), self.records, self.committed))
+        estimated = with_seconds(tuple(map(_with_begun, steps)), self.records, self.committed)
+        uncovered = {step.name: self._uncovered[step.key] for step in self.graph.steps if step.key in self._uncovered}
+        return Plan(self.graph, estimated, uncovered)
 
     def _plan_step(self, step: Step[Any]) -> PlannedStep:
         is_selected = step.name in self.selected

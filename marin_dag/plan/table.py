@@ -20,6 +20,7 @@ PIPE_WIDTH = 100
 MAX_NAME_WIDTH = 36
 MAX_ROOTS = 12
 MAX_NAMED = 3
+MAX_UNCOVERED = 4
 COLORS = {
     Verdict.DONE: "32",
     Verdict.MISSING: "36",
@@ -86,7 +87,7 @@ def render_plan(plan: Plan, *, width: int | None = None, color: bool = False, ev
         cost = f"  {_cost(row.cost):>{costs}}" if costs else ""
         lines.append(f"{row.name:<{names}}  {painted}  {reasons[0]:<{rest if cost.strip() else 0}}{cost}".rstrip())
         lines.extend(f"{'':<{names + 12}}{text}" for text in reasons[1:])
-    below = (*_totals(plan), *_unknown_gpus(plan), *_open_questions(plan), *_opaque(plan))
+    below = (*_totals(plan), *_unknown_gpus(plan), *_open_questions(plan), *_opaque(plan), *uncovered_lines(plan))
     return "\n".join([*lines, *_roots(plan), "", *below])
 
 
@@ -176,6 +177,14 @@ def _opaque(plan: Plan) -> Iterator[str]:
         yield ""
         yield "The code fingerprint cannot see through these; a change behind them is not noticed:"
         yield from (f"  {line}" for line in lines)
+
+
+def uncovered_lines(plan: Plan) -> Iterator[str]:
+    """Yield what finished steps used and their digests do not cover."""
+    if plan.uncovered:
+        yield ""
+        yield "These steps used what their digests do not cover; a change of it is not noticed:"
+        yield from (f"  {name}: {listed(lines, MAX_UNCOVERED)}" for name, lines in plan.uncovered.items())
 
 
 def _cost(cost: Cost) -> str:

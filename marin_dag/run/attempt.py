@@ -5,6 +5,7 @@ import functools
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -27,15 +28,15 @@ from marin_dag.ledger.work_code import write_work_code
 from marin_dag.run.attempt_log import AttemptLog, step_logger
 from marin_dag.run.failure import failure_of
 from marin_dag.run.forced import repair_first_output
-from marin_dag.run.input_files import InputFiles, input_output
+from marin_dag.run.input_files import InputFiles, inputs_in
 from marin_dag.run.parts import parts_of
 from marin_dag.run.request_polling import AttemptRequests
 from marin_dag.run.result_document import result_document
 from marin_dag.run.shards import ShardMap
 from marin_dag.run.task import Channel, FanOut, Meeting, Outcome, Task
+from marin_dag.run.usage import UNCOVERED_FIX, UncoveredError, Usage, uncovered_text
 from marin_dag.store.prefix import open_store
 from marin_dag.store.redact import remember_secrets, without_known_secrets
-from marin_dag.values.walk import references_in
 
 ItemT = TypeVar("ItemT")
 MappedT = TypeVar("MappedT")
@@ -62,6 +63,8 @@ class AttemptContext:
         self.input_files = InputFiles(self._store)
         self._epoch = Epoch(self._store, task.digest, task.lease_epoch)
         self._started = now()
+        self.usage = Usage((task.config,), self._store.prefix, time.time())
+        self._uncovered: tuple[str, ...] = ()
         self._shard_files: list[FileEntry] = []
         self._mapped: set[str] = set()
         self._published_folders: set[str] = set()
@@ -119,6 +122,7 @@ class AttemptContext:
             list(items),
             self.log,
             self.input_files.outputs,
+            self.usage,
         )
         results, files = shards.run(
             self._fan_out,
@@ -186,18 +190,14 @@ class AttemptContext:
             for milestone, record in sorted(self._records.milestones(self.digest).items())
             if self._may_see(milestone)
         }
-        self.watch_inputs(found.values())
+        self.input_files.add_inputs(found.values())
         return found
 
     def parts(self, growing: Input[Any], *, after: int = 0) -> Parts:
         """See StepContext."""
         found = parts_of(growing, self._store, after=after)
-        self.watch_inputs([*found.parts.values(), *([] if found.whole is None else [found.whole])])
+        self.input_files.add_inputs([*found.parts.values(), *([] if found.whole is None else [found.whole])])
         return found
-
-    def watch_inputs(self, inputs: Iterable[Input[Any]]) -> None:
-        """Check the files of `inputs` when the function opens them."""
-        self.input_files.add(input_output(self._store, item) for item in inputs)
 
     def _may_see(self, milestone: int) -> bool:
         if self._task.is_forced:  # its own end is committed: with it there would be nothing to do
@@ -260,11 +260,6 @@ class AttemptContext:
             config = config.model_copy(update={self._kind.continues: None})
         check_input_files(self._records, config)
 
-    def watch_config(self) -> None:
-        """Check the files of the config's inputs when the function opens them."""
-        found = (item for _, item in references_in(self._task.config))
-        self.watch_inputs(item for item in found if isinstance(item, Input))
-
     def _has_state(self) -> bool:
         files = [entry.path.removeprefix(f"{self._work}/") for entry in self._store.list(self._work)]
         saved = self._kind.resumes_at(files) if self._kind.resumes_at is not None else ()
@@ -286,8 +281,19 @@ class AttemptContext:
                 return published
         return self._commit(self._task.milestone, self._output, result, self._shard_files)
 
+    def _check_usage(self) -> None:
+        """Warn of what the function used and the digest does not cover; raise UncoveredError if its kind says so."""
+        found = self.usage.uncovered(self._kind.function, (self._task.config,))
+        new = [line for line in found if line not in self._uncovered]
+        self._uncovered = found
+        if found and self._kind.refuses_uncovered:
+            raise UncoveredError(f"{self.name}: {uncovered_text(found)}. {UNCOVERED_FIX}")
+        if new:
+            self.warn(f"{uncovered_text(new)}. {UNCOVERED_FIX}")
+
     def _commit(self, milestone: int | None, folder: str, result: BaseModel, expected: Iterable[FileEntry]) -> Record:
         task = self._task
+        self._check_usage()
         data = result_document(self.name, self._kind.result_type, result, self._store.prefix)
         # A milestone is an output of its own. A resumed attempt has no earlier milestones in its folder, and must leave
         # the same bytes as an undisturbed one.
@@ -319,6 +325,7 @@ class AttemptContext:
                     "resources": str(task.resources),
                     "lease_epoch": self.lease_epoch,
                     "computed_with": dict(self._computed_with),
+                    "uncovered": self._uncovered,
                 }
             ),
         )
@@ -373,8 +380,8 @@ def run_attempt(
                 context.check_inputs()
             if host.num_hosts == 1 and channel.stop_requested():  # while the task waited for its resources
                 return Outcome(task, "stopped")
-            with context.input_files.watching():
-                context.watch_config()
+            with context.input_files.watching(), context.usage.recording():
+                context.input_files.add_inputs(inputs_in(task.config))
                 result = kind.function(task.config, context)
             context.check_code()
             if meeting is not None:

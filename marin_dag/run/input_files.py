@@ -9,7 +9,6 @@ the bytes itself, piece by piece, raises the audit event `CHECKED_BY_READER` wit
 import contextlib
 import os
 import re
-import sys
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,9 +17,11 @@ from typing import Any, NamedTuple
 from marin_dag.graph.inputs import Input
 from marin_dag.ledger.damage import DamagedInputError, compare
 from marin_dag.ledger.records import FileEntry, Records
+from marin_dag.run.opened_files import absolute, is_reading, listen
 from marin_dag.store.retry import patiently
 from marin_dag.store.store import Store
 from marin_dag.store.watched_reads import watch_reads
+from marin_dag.values.walk import references_in
 
 CHECKED_BY_READER = "checked_by_reader"
 PATH_IN_TEXT = re.compile(r"[^\s'\"(),;]+")
@@ -34,10 +35,9 @@ class InputOutput(NamedTuple):
     folder: str
 
 
-def input_output(store: Store, item: Input[Any]) -> InputOutput:
-    """Return the output behind a bound input."""
-    path = item.path.removesuffix(f"/{item.subpath}") if item.subpath else item.path
-    return InputOutput(item.record_key, item.name, path.removeprefix(f"{store.prefix}/"))
+def inputs_in(config: object) -> list[Input[Any]]:
+    """Return the bound inputs of a config."""
+    return [item for _, item in references_in(config) if isinstance(item, Input)]
 
 
 class _Watched:
@@ -152,6 +152,12 @@ class InputFiles:
                         watched.num_readers += 1
                         self._mine[spelling] = watched
 
+    def add_inputs(self, inputs: Iterable[Input[Any]]) -> None:
+        """Watch the outputs of bound inputs."""
+        for item in inputs:
+            path = item.path.removesuffix(f"/{item.subpath}") if item.subpath else item.path
+            self.add([InputOutput(item.record_key, item.name, path.removeprefix(f"{self._store.prefix}/"))])
+
     @property
     def outputs(self) -> tuple[InputOutput, ...]:
         """The added outputs, for the shards of the attempt."""
@@ -219,30 +225,13 @@ def _signature(url: str) -> tuple[int, ...]:
 def _on_audit_event(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "open" and _watched:
         path, mode, flags = arguments
-        if not isinstance(path, int) and _is_reading(mode, flags):
-            check_before_reading(_absolute(os.fsdecode(path)))
+        if not isinstance(path, int) and is_reading(mode, flags):
+            check_before_reading(absolute(os.fsdecode(path)))
     elif event == CHECKED_BY_READER:
-        _of_thread.checked_by_reader = _absolute(arguments[0])
-
-
-def _absolute(path: str) -> str:
-    return os.path.abspath(path)  # noqa: PTH100 -- links are not followed: this is called at each opening
-
-
-def _is_reading(mode: str | None, flags: int | None) -> bool:
-    if mode is not None:
-        return "r" in mode
-    return ((flags or 0) & os.O_ACCMODE) == os.O_RDONLY
-
-
-_is_installed = False
+        _of_thread.checked_by_reader = absolute(arguments[0])
 
 
 def _install(store: Store) -> None:
-    global _is_installed
-    with _lock:
-        if not _is_installed:
-            sys.addaudithook(_on_audit_event)
-            _is_installed = True
+    listen(_on_audit_event)
     if "://" in store.prefix:
         watch_reads(store.prefix.partition("://")[0], check_before_reading)

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import json
 import logging
+import time
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,6 +29,7 @@ from marin_dag.ledger.records import FileEntry, make_manifest
 from marin_dag.ledger.work_files import key_and_epoch
 from marin_dag.run.input_files import InputFiles, InputOutput
 from marin_dag.run.task import FanOut
+from marin_dag.run.usage import Usage, Used
 from marin_dag.store.prefix import open_store
 from marin_dag.store.redact import refuse_secrets
 from marin_dag.store.store import Store
@@ -39,6 +41,7 @@ class Shard(BaseModel, frozen=True, extra="forbid"):
     folder: str
     manifest: tuple[FileEntry, ...]
     result: Any
+    used: Used = Used()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +57,8 @@ class ShardCall:
     """The code as the attempt saw it; a worker may import a later version."""
     inputs: tuple[InputOutput, ...]
     """The outputs that the step reads."""
+    attempt_began: float
+    """In seconds since 1970."""
 
     def __call__(self) -> None:
         code, values = _called(self.function, self.item)
@@ -66,11 +71,12 @@ class ShardCall:
             store.delete(left.path)
         url = store.make_folder(self.folder)
         watch.check()
-        with InputFiles(store).watching() as inputs:
+        usage = Usage(values, self.prefix, self.attempt_began)
+        with InputFiles(store).watching() as inputs, usage.recording():
             inputs.add(self.inputs)
             result = to_json(self.function(self.item, url), self.function)
         watch.check()
-        shard = Shard(folder=self.folder, manifest=make_manifest(store, self.folder), result=result)
+        shard = Shard(folder=self.folder, manifest=make_manifest(store, self.folder), result=result, used=usage.used())
         store.write(self.record_path, checked_json(shard))
 
 
@@ -88,6 +94,8 @@ class ShardMap:
     log: logging.Logger
     inputs: tuple[InputOutput, ...] = ()
     """The outputs that the step reads, whose files a shard checks when it opens them."""
+    usage: Usage | None = None
+    """Gets what the shards read."""
 
     def __post_init__(self) -> None:
         self._closures = [closure_of(code, *values) for code, values in (_called(self.function, i) for i in self.items)]
@@ -136,6 +144,9 @@ class ShardMap:
             on_finished(index, from_json(shards[index].result, self.function))
         if len(shards) < len(self.items):
             raise StepStopped(f"{self.name}: {len(shards):,} of {len(self.items):,} finished")
+        if self.usage is not None:
+            for shard in shards.values():
+                self.usage.add(shard.used)
         files = [
             entry.model_copy(update={"path": f"{self.name}/{index:05d}/{entry.path}"})
             for index in range(len(self.items))
@@ -152,6 +163,7 @@ class ShardMap:
             self.items[index],
             self._closures[index],
             self.inputs,
+            time.time() if self.usage is None else self.usage.began,
         )
 
     def _take_over(self) -> dict[int, Shard]:

@@ -73,7 +73,7 @@ def test_no_output_is_made_of_a_damaged_file(store: Store, kind: Any, how: str) 
 
 def test_the_message_names_the_file_the_step_and_the_command(tmp_path: Path) -> None:
     error = check_damage_is_found(open_store(str(tmp_path)), read_bytes, "path")
-    check_message(re.sub(r"\d{8}-\d{6}-\w{8}", "ATTEMPT", error.replace(str(tmp_path), "PREFIX")))
+    check_message(re.sub(r"source-\w{8}/[\w-]+", "OUTPUT", error.replace(str(tmp_path), "PREFIX")))
 
 
 @pytest.mark.parametrize("kind", [read_bytes, read_in_shards])

@@ -1,0 +1,102 @@
+"""Steps that use files and programs which their digests do not cover, for tests of what the engine sees."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import fsspec
+from pydantic import BaseModel
+
+from marin_dag.graph.step import StepContext, step
+
+FILE, MODULE = "beside.txt", "beside_module.py"
+
+
+class UseConfig(BaseModel, frozen=True, extra="forbid"):
+    how: str
+    named: str = ""
+
+
+class Length(BaseModel, frozen=True, extra="forbid"):
+    length: int
+
+
+def _folder(path: str) -> Path:
+    """The folder above the prefix, which the reading of the source cannot know."""
+    return Path(path).parents[len(Path(path).parts) - Path(path).parts.index("runs") - 1]
+
+
+def _in_a_thread(path: str) -> int:
+    with ThreadPoolExecutor(1) as pool:
+        return len(pool.submit((_folder(path) / FILE).read_text).result())
+
+
+def _imported(path: str) -> int:
+    spec = importlib.util.spec_from_file_location("beside_module", _folder(path) / MODULE)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return int(module.LENGTH)
+
+
+def _temporary(path: str) -> int:
+    with tempfile.NamedTemporaryFile("w+") as file:
+        file.write("own")
+        file.flush()
+        return len(Path(file.name).read_text())
+
+
+def _by_descriptor(path: str) -> int:
+    descriptor = os.open(_folder(path) / FILE, os.O_RDONLY)
+    try:
+        return len(os.read(descriptor, 100))
+    finally:
+        os.close(descriptor)
+
+
+def _program(path: str) -> int:
+    return len(subprocess.run([sys.executable, "-m", "this"], capture_output=True, check=True).stdout)
+
+
+UNCOVERED: dict[str, Callable[[str], int]] = {
+    "file": lambda path: len((_folder(path) / FILE).read_text()),
+    "descriptor": _by_descriptor,
+    "fsspec": lambda path: len(fsspec.open(f"file://{_folder(path) / FILE}").open().read()),
+    "thread": _in_a_thread,
+    "module": _imported,
+    "program": _program,
+}
+COVERED: dict[str, Callable[[str], int]] = {
+    "nothing": lambda path: 0,
+    "temporary file": _temporary,
+    "machine": lambda path: len(Path("/etc/hostname").read_text() + Path("/proc/self/status").read_text()) * 0,
+    "package": lambda path: len(Path(fsspec.__file__).read_text()) * 0,
+    "code": lambda path: len(Path(__file__).read_text()) * 0,
+}
+
+
+def use(config: UseConfig, path: str) -> int:
+    """Use what the config says, or the file that it names."""
+    if config.named:
+        return len(Path(config.named).read_text())
+    return {**UNCOVERED, **COVERED}[config.how](path)
+
+
+@step()
+def using(config: UseConfig, context: StepContext) -> Length:
+    return Length(length=use(config, context.output_path))
+
+
+@step(refuses_uncovered=True)
+def strict(config: UseConfig, context: StepContext) -> Length:
+    return Length(length=use(config, context.output_path))
+
+
+@step()
+def using_in_shards(config: UseConfig, context: StepContext) -> Length:
+    return Length(length=sum(context.map(use, [config, config], in_flight=1)))
