@@ -16,7 +16,6 @@ from marin_dag.code.trace import Traces
 
 IMPORT_ORDER = "<imports>"
 FILES = "<files>"
-MESSAGES = "<messages>"
 SHOWN_DIGITS = 16
 MAX_FILES = 1_000
 MAX_FILE_BYTES = 64 * 2**20
@@ -105,7 +104,7 @@ class Closures:
                 if module is not None and module.documentation:
                     digests[f"{name}.__doc__"] = module.documentation
         for name, heard in self._heard(widest, reached).items():
-            digests[f"{name}.{MESSAGES}"] = _hash(*heard)
+            digests[name] = _hash(digests[name], *heard)
         order = self._import_order(start, widest.values(), reached)
         if len(order) > 1:
             digests[IMPORT_ORDER] = _hash(*order)
@@ -247,6 +246,13 @@ class Closures:
         for file in files:
             relative = next(file.relative_to(each) for each in reversed(folders) if file.is_relative_to(each))
             reached.files[file] = f"{place.module}:{relative.as_posix()}"
+
+
+def module_of(name: str) -> str | None:
+    """Return the module of a name in `Closure.definitions`; None for a file, or for the order of imports."""
+    if name == IMPORT_ORDER or name.startswith(f"{FILES}."):
+        return None
+    return name.rpartition(".")[0]
 
 
 def _files_of(path: Path, *, is_deep: bool) -> list[Path]:
