@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from marin_dag.code.closure import Closure
+from marin_dag.code.closure import Closure, module_of
 from marin_dag.code.fingerprint import closure_now, module_name
 from marin_dag.errors import UserError, listed
 
@@ -75,8 +75,8 @@ class CodeWatch:
             return
         changed = self._changed(found)
         if self._has_started:
-            touched = {name.rpartition(".")[0] for name in changed}
-            if all(module in self._as_planned or module not in sys.modules for module in touched):
+            touched = {module_of(name) for name in changed}
+            if all(module is not None and self._is_unused(module) for module in touched):
                 if changed != self._logged:
                     self._log.info("edited during the run, and not used by it: %s", listed(changed, MAX_NAMED))
                 self._logged = changed
@@ -85,6 +85,10 @@ class CodeWatch:
             f"{self._owner}: its code changed during the run: {listed(changed, MAX_NAMED)}. The output is not "
             "committed, since its digest stands for the planned code. Start the run again."
         )
+
+    def _is_unused(self, module: str) -> bool:
+        """Return whether an edit of a module came too late to matter."""
+        return module in self._as_planned or module not in sys.modules
 
     def _changed(self, found: Closure) -> list[str]:
         names = sorted({*self._definitions, *found.definitions})

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from marin_dag.code.references import Aspect, Reference, Scanned, source_text
+from marin_dag.code.hearing import Hearing
+from marin_dag.code.references import Aspect, Reference, source_text
+from marin_dag.code.scan import Scanned
 from marin_dag.code.sources import Place, Sources
 from marin_dag.code.summary import EFFECTS, Summary
 from marin_dag.code.syntax import Target
@@ -101,6 +103,8 @@ class Closures:
                 module = self.sources.module(name)
                 if module is not None and module.documentation:
                     digests[f"{name}.__doc__"] = module.documentation
+        for name, heard in self._heard(widest, reached).items():
+            digests[name] = _hash(digests[name], *heard)
         order = self._import_order(start, widest.values(), reached)
         if len(order) > 1:
             digests[IMPORT_ORDER] = _hash(*order)
@@ -185,6 +189,16 @@ class Closures:
                 name, _, last = name.rpartition(".")
                 chain = (last, *chain)
 
+    def _heard(self, places: dict[str, Place], reached: _Reached) -> dict[str, list[str]]:
+        """Return the texts of messages, by their hashes, that something in the closure may read."""
+        hearing = Hearing(self.sources, [scanned.hears for scanned in reached.scans.values()])
+        found: dict[str, list[str]] = {}
+        for name, place in places.items():
+            for message in reached.scans[place].messages:
+                if hearing.hears(message):
+                    found.setdefault(name, []).append(message.digest)
+        return found
+
     def _import_order(self, start: list[Place], places: Iterable[Place], reached: _Reached) -> list[str]:
         """Return the modules whose order of import matters, in that order; [] where none changes what others read."""
         modules = {name: self.sources.module(name) for name in reached.loaded}
@@ -232,6 +246,13 @@ class Closures:
         for file in files:
             relative = next(file.relative_to(each) for each in reversed(folders) if file.is_relative_to(each))
             reached.files[file] = f"{place.module}:{relative.as_posix()}"
+
+
+def module_of(name: str) -> str | None:
+    """Return the module of a name in `Closure.definitions`; None for a file, or for the order of imports."""
+    if name == IMPORT_ORDER or name.startswith(f"{FILES}."):
+        return None
+    return name.rpartition(".")[0]
 
 
 def _files_of(path: Path, *, is_deep: bool) -> list[Path]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from marin_dag.code.plain import Called, is_bound, is_one_shot, is_plain_value, plain_names, targets_of, written
 from marin_dag.code.pure import CALLS_ITS_FIRST, MUTATORS, PLAIN_BUILTINS, is_pure_builtin, keeps_functions
-from marin_dag.code.syntax import Module, Target, annotations_of, bindings, dotted, parameters
+from marin_dag.code.syntax import Module, Target, annotations_of, bindings, dotted, loop_names, parameters
 
 _CONSTRUCTORS = ("__init__", "__new__", "__post_init__", "model_post_init", "__set_name__", "__attrs_post_init__")
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
@@ -277,7 +277,7 @@ class _Effects:
                 self._expressions([*node.args.defaults, *node.args.kw_defaults])
                 return
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
-                self.scopes.append(dict.fromkeys(_targets_of(node), False))
+                self.scopes.append(dict.fromkeys(loop_names(node), False))
                 for child in ast.iter_child_nodes(node):
                     self._expression(child)
                 self.scopes.pop()
@@ -397,8 +397,3 @@ class _Effects:
 
 def _is_validator(item: ast.FunctionDef) -> bool:
     return any("validator" in ast.unparse(decorator) for decorator in item.decorator_list)
-
-
-def _targets_of(node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> list[str]:
-    targets = [each for part in node.generators for each in ast.walk(part.target)]
-    return [each.id for each in targets if isinstance(each, ast.Name)]

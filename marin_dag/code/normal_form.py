@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from marin_dag.code.syntax import Target, bindings_of, imported, is_overload, is_type_checking, parameters
+from marin_dag.code.syntax import Target, bindings_of, imported, is_overload, is_type_checking, nodes_of, parameters
 
 _SKIPPED_FIELDS = frozenset({"ctx", "type_comment", "type_ignores", "kind"})
 _WITH_NAMES = frozenset(
@@ -62,14 +62,9 @@ def documentation_of(statements: Iterable[ast.stmt]) -> list[str]:
     """Return the docstrings of some statements, of the fields of a class included."""
     found = []
     for statement in statements:
-        for node in ast.walk(statement):
-            for item in getattr(node, "body", ()) if isinstance(node, ast.stmt) else ():
-                if (
-                    isinstance(item, ast.Expr)
-                    and isinstance(item.value, ast.Constant)
-                    and type(item.value.value) is str
-                ):
-                    found.append(item.value.value)
+        for node in nodes_of(statement):
+            if type(node) is ast.Expr and isinstance(node.value, ast.Constant) and type(node.value.value) is str:
+                found.append(node.value.value)
     return found
 
 

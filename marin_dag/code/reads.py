@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from marin_dag.code.syntax import nodes_of
+
 _DOCUMENTATION = frozenset(
     {
         *("__doc__", "getdoc", "help", "json_schema", "model_json_schema", "models_json_schema", "schema_json"),
@@ -61,7 +63,7 @@ def reads_of(statements: Iterable[ast.stmt], meaning: Callable[[str], Iterable[s
     texts: dict[str, None] = {}
     environment: dict[str, None] = {}
     for statement in statements:
-        for node in ast.walk(statement):
+        for node in nodes_of(statement):
             match node:
                 case ast.Call(func=ast.Attribute(attr="schema"), args=[], keywords=[]):
                     names.add("json_schema")

@@ -3,12 +3,10 @@
 import ast
 import contextlib
 import enum
-import hashlib
 from typing import NamedTuple
 
-from marin_dag.code.normal_form import documentation_of, dump, readable
+from marin_dag.code.normal_form import readable
 from marin_dag.code.opaque import OPAQUE_ATTRIBUTES, OPAQUE_CALLS, is_opaque_builtin, opaque_in
-from marin_dag.code.reads import Reads, reads_of
 from marin_dag.code.syntax import (
     Module,
     Target,
@@ -64,59 +62,9 @@ Alias = tuple[Target, tuple[str, ...]]
 """What a name stands for: a target, and the attributes behind it."""
 
 
-class Scanned(NamedTuple):
-    """A definition: its own hash, and what it reaches."""
-
-    digest: str
-    documentation: str
-    """Hash of its docstrings; "" where it has none."""
-    references: tuple[Reference, ...]
-    loads: tuple[str, ...]
-    """Modules that its own imports execute."""
-    reads: Reads
-    opaque: tuple[str, ...]
-
-
-def scan(module: Module, name: str, statements: list[ast.stmt], aspect: Aspect) -> Scanned:
-    """Return what `name` of `module` is and reaches."""
-    scanner = _Scanner(module, aspect)
-    prepared = [scanner.prepared(statement) for statement in statements]
-    if alias_of(module, name) is None:  # what an alias stands for depends on what is asked of it
-        for statement in prepared:
-            scanner.statement(statement)
-    body = dump(
-        prepared,
-        module.imports,
-        package=module.package,
-        defined=module.definitions,
-        star_imports=module.star_imports,
-    )
-    if module.keeps_annotations_as_text and any(map(_has_annotation, prepared)):
-        body += "annotations as text"
-    return Scanned(
-        hashlib.sha256(body.encode("ascii")).hexdigest(),
-        _hash_of_texts(documentation_of(prepared)),
-        tuple(dict.fromkeys(scanner.references)),
-        tuple(dict.fromkeys(scanner.loads)),
-        reads_of(prepared, scanner.dotted_meanings),
-        tuple(f"{module.name}.{name}: {what}" for what in scanner.opaque),
-    )
-
-
-def _has_annotation(statement: ast.stmt) -> bool:
-    return any(
-        isinstance(node, ast.AnnAssign) or getattr(node, "annotation", None) or getattr(node, "returns", None)
-        for node in ast.walk(statement)
-    )
-
-
-def _hash_of_texts(texts: list[str]) -> str:
-    return hashlib.sha256(ascii(texts).encode()).hexdigest() if texts else ""
-
-
 def source_text(module: Module, statements: list[ast.stmt], aspect: Aspect) -> str:
     """Return what `scan` hashes, as source that people can compare."""
-    scanner = _Scanner(module, aspect)
+    scanner = Scanner(module, aspect)
     return readable([scanner.prepared(statement) for statement in statements], module.imports)
 
 
@@ -129,7 +77,7 @@ def alias_of(module: Module, name: str) -> list[Alias] | None:
                 base, chain = dotted(value)
                 if base is None:
                     return None
-                found.extend((target, chain) for target in _Scanner(module, Aspect.FULL).targets(base))
+                found.extend((target, chain) for target in Scanner(module, Aspect.FULL).targets(base))
             case _:
                 return None
     return found or None
@@ -138,10 +86,12 @@ def alias_of(module: Module, name: str) -> list[Alias] | None:
 def named(module: Module, expression: ast.expr) -> list[Alias]:
     """Return what a dotted name at the top level of a module may mean; [] for another expression or a builtin."""
     base, chain = dotted(expression)
-    return [] if base is None else [(target, chain) for target in _Scanner(module, Aspect.FULL).targets(base)]
+    return [] if base is None else [(target, chain) for target in Scanner(module, Aspect.FULL).targets(base)]
 
 
-class _Scanner:
+class Scanner:
+    """Follows the names of one definition."""
+
     def __init__(self, module: Module, aspect: Aspect) -> None:
         self.module = module
         self.aspect = aspect

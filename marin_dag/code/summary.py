@@ -1,14 +1,17 @@
 """Summary of one source file: all that a closure needs of it, as plain data that a cache can keep."""
 
 import ast
+import builtins
 import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
 from marin_dag.code.import_time import Calls, Statement, calls_of, statements_of
+from marin_dag.code.messages import Hears
 from marin_dag.code.plain import is_plain_name
 from marin_dag.code.reads import NOTHING
-from marin_dag.code.references import Alias, Aspect, Reference, Scanned, alias_of, named, scan
+from marin_dag.code.references import Alias, Aspect, Reference, alias_of, named
+from marin_dag.code.scan import Scanned, scan
 from marin_dag.code.syntax import Module, Target, imported, is_overload, loaded_by, parse_module
 
 EFFECTS = "<module>"
@@ -20,7 +23,7 @@ _PASSIVE_METHODS = frozenset(
     }
 )
 """Methods with two underscores that no operator, index or attribute calls, or whose answers are asked for elsewhere."""
-UNSEEN = Scanned("", "", (), (), NOTHING, ())
+UNSEEN = Scanned("", "", (), (), NOTHING, (), Hears(), ())
 
 
 class Class(NamedTuple):
@@ -30,6 +33,7 @@ class Class(NamedTuple):
     keywords: tuple[Target, ...]
     has_hook: bool
     """Whether the class defines `__init_subclass__`."""
+    has_methods: bool
     is_passive: bool
     """Whether its instances answer operators, indices and attributes as Python's own objects do."""
 
@@ -118,23 +122,32 @@ def _definition(module: Module, name: str, statements: list[ast.stmt]) -> Defini
 
 
 def _by_aspect(module: Module, name: str, statements: list[ast.stmt]) -> tuple[Scanned, ...]:
-    full = scan(module, name, statements, Aspect.FULL)
     match statements[0]:
         case ast.ClassDef():
-            return UNSEEN, scan(module, name, statements, Aspect.VALUE), full
+            value, full = scan(module, name, statements, Aspect.VALUE, Aspect.FULL)
+            return UNSEEN, value, full
         case ast.FunctionDef() | ast.AsyncFunctionDef():
-            return full, scan(module, name, statements, Aspect.VALUE), full
-    return scan(module, name, statements, Aspect.TYPE), full, full
+            value, full = scan(module, name, statements, Aspect.VALUE, Aspect.FULL)
+            return full, value, full
+    of_type, full = scan(module, name, statements, Aspect.TYPE, Aspect.FULL)
+    return of_type, full, full
 
 
 def _class(module: Module, definition: ast.ClassDef) -> Class:
-    bases = [each for base in definition.bases for each in named(module, base)]
+    bases = [each for base in definition.bases for each in named(module, base) or _builtin(base)]
     return Class(
         tuple(Reference(target, chain, Aspect.FULL) for target, chain in bases),
         tuple(target for keyword in definition.keywords for target, _ in named(module, keyword.value)),
         any(getattr(item, "name", "") == "__init_subclass__" for item in definition.body),
+        any(isinstance(item, ast.FunctionDef) for item in definition.body),
         not any(isinstance(item, ast.FunctionDef) and _answers(item) for item in definition.body),
     )
+
+
+def _builtin(base: ast.expr) -> list[Alias]:
+    if isinstance(base, ast.Name) and hasattr(builtins, base.id):
+        return [(Target("builtins", base.id), ())]
+    return []
 
 
 def _answers(method: ast.FunctionDef) -> bool:
@@ -162,7 +175,8 @@ def _scanned(module: Module, statement: ast.stmt, found: Statement) -> Scanned |
         return UNSEEN._replace(digest="import " + ",".join(names), loads=loads)
     if len(found.binds) == 1 and module.definitions[found.binds[0]] == [statement]:
         return None
-    return scan(module, EFFECTS, [statement], Aspect.FULL)
+    (scanned,) = scan(module, EFFECTS, [statement], Aspect.FULL)
+    return scanned
 
 
 def _rebound(statements: list[tuple[ast.stmt, Statement]]) -> frozenset[str]:

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from marin_dag.code import import_time, reads, references, summary, syntax
+from marin_dag.code import import_time, messages, reads, references, scan, summary, syntax
 from marin_dag.code.pure import declarations
 from marin_dag.code.summary import Summary, summarize
 
@@ -23,7 +23,15 @@ _CLASSES = {
     (kind.__module__, kind.__name__): kind
     for kind in (
         *(summary.Summary, summary.Definition, summary.Class, summary.Executed, syntax.Target, reads.Reads),
-        *(references.Scanned, references.Reference, references.Aspect, import_time.Calls, import_time.Statement),
+        *(
+            scan.Scanned,
+            references.Reference,
+            references.Aspect,
+            messages.Message,
+            messages.Hears,
+            import_time.Calls,
+            import_time.Statement,
+        ),
     )
 }
 """All that a file of the cache may be made of."""

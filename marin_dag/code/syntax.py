@@ -231,6 +231,17 @@ def children(node: ast.AST) -> Iterator[ast.AST]:
             yield value
 
 
+def nodes_of(statement: ast.stmt) -> list[ast.AST]:
+    """Return a statement and all nodes below it; kept on the node, since several readings walk it."""
+    found: list[ast.AST] | None = statement.__dict__.get("nodes")
+    if found is None:
+        found = [statement]
+        for node in found:
+            found.extend(children(node))
+        statement.__dict__["nodes"] = found
+    return found
+
+
 _FIELDS_WITH_CHILDREN = {
     kind: tuple(field for field in kind._fields if field not in ("ctx", "op", "ops"))
     for kind in vars(ast).values()
@@ -277,3 +288,9 @@ def annotations_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.exp
     every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
     annotations = [each.annotation for each in every if each is not None]
     return [each for each in (*annotations, node.returns) if each is not None]
+
+
+def loop_names(node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> list[str]:
+    """Return the names that a comprehension binds."""
+    targets = [each for part in node.generators for each in ast.walk(part.target)]
+    return [each.id for each in targets if isinstance(each, ast.Name)]

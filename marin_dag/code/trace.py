@@ -4,10 +4,12 @@ import hashlib
 from typing import NamedTuple
 
 from marin_dag.code.import_time import Calls
+from marin_dag.code.messages import Hears
 from marin_dag.code.plain import Called
 from marin_dag.code.pure import is_plain, is_pure, is_pure_builtin
 from marin_dag.code.reads import Reads
-from marin_dag.code.references import Aspect, Reference, Scanned
+from marin_dag.code.references import Aspect, Reference
+from marin_dag.code.scan import Scanned
 from marin_dag.code.sources import Place, Sources
 from marin_dag.code.summary import UNSEEN, Class, Definition, Executed, Summary
 from marin_dag.code.syntax import Target
@@ -255,6 +257,12 @@ def _joined(scans: list[Scanned]) -> Scanned:
             tuple(dict.fromkeys(path for each in scans for path in each.reads.paths)),
             tuple(dict.fromkeys(name for each in scans for name in each.reads.modules)),
             tuple(dict.fromkeys(name for each in scans for name in each.reads.environment)),
+        ),
+        tuple(message for each in scans for message in each.messages),
+        Hears(
+            any(each.hears.logs for each in scans),
+            any(each.hears.everything for each in scans),
+            tuple(dict.fromkeys(target for each in scans for target in each.hears.caught)),
         ),
         tuple(dict.fromkeys(what for each in scans for what in each.opaque)),
     )

@@ -225,3 +225,47 @@ def test_a_worker_sees_the_config_that_was_planned(tmp_path: Path, backend: Back
     prefix, step = str(tmp_path / "runs"), text("a", TextConfig(text="web", workers=3))
     assert run(prefix, [step], backend)[0] == 0
     assert record(prefix, step).identity == step.identity
+
+
+TABLE_STEP = """
+from pathlib import Path
+from pydantic import BaseModel
+from marin_dag.graph.step import Runtime, StepContext, step
+
+
+class Config(BaseModel, frozen=True, extra="forbid"):
+    edits: Runtime[str] = ""
+    to: Runtime[str] = ""
+    moment: Runtime[str] = "never"
+
+
+class Result(BaseModel, frozen=True, extra="forbid"):
+    value: str
+
+
+@step()
+def plain(config: Config, context: StepContext) -> Result:
+    found = (Path(__file__).parent / "table.txt").read_text()
+    context.progress(1, 2, "halves")
+    if config.moment == "after a sign of progress":
+        Path(config.edits).write_text(config.to)
+    return Result(value=found)
+"""
+
+
+def test_a_file_beside_the_code_that_is_edited_during_the_run_is_not_committed(
+    tmp_path: Path, importable: Path
+) -> None:
+    """No reading tells when the step reads it."""
+    name = f"edited_package_{next(NUMBERS)}"
+    folder = importable / name
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "step.py").write_text(TABLE_STEP)
+    (folder / "table.txt").write_text("one")
+    importlib.invalidate_caches()
+    package, prefix = Package(name, folder / "table.txt"), str(tmp_path / "runs")
+    step = package.step(moment="after a sign of progress", to="two")
+    code, display = run(prefix, [step], LocalBackend())
+    assert code == 1
+    refused(prefix, step, display, "table.txt")
