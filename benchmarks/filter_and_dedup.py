@@ -78,6 +78,9 @@ class Pool:
     """Seconds by process."""
     log: logging.Logger = dataclasses.field(default_factory=lambda: logging.getLogger("benchmark"))
 
+    def warn_about_output(self, text: str, **_: Any) -> None:
+        self.log.warning("%s: %s", self.name, text)
+
     def map(self, function: Callable[..., Any], items: Iterable[Any], *, in_flight: int, name: str = "shards") -> list:
         del in_flight  # as many as there are processes
         items = list(items)

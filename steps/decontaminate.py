@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from marin_dag.graph.step import Input, Runtime, StepContext, step
 from steps.documents import (
     SAMPLES_PER_REASON,
     SHARD_FILE,
+    WARN_ABOVE_SHARE,
     DocumentsResult,
     DocumentsShard,
     documents_fields,
@@ -33,6 +34,8 @@ class DecontaminateConfig(BaseModel, frozen=True, extra="forbid"):
     action: Literal["drop", "report"] = "drop"
     """"report" keeps every document, for corpora that a recipe uses as published."""
     shards_in_flight: Runtime[int] = 64
+    warn_above_share: Runtime[float] = Field(default=WARN_ABOVE_SHARE, gt=0, le=1)
+    """A warning is recorded if a larger share of the documents, or of their bytes, is dropped."""
 
 
 class DecontaminateResult(DocumentsResult, frozen=True, extra="forbid"):
@@ -56,7 +59,10 @@ def decontaminate(config: DecontaminateConfig, context: StepContext) -> Decontam
     write = functools.partial(_decontaminate_shard, index, config.action)
     shards = context.map(write, paths, in_flight=config.shards_in_flight)
     fields = documents_fields(
-        context, shards, emptied="Every document overlaps with an evaluation item: the source is an evaluation set."
+        context,
+        shards,
+        emptied="Every document overlaps with an evaluation item: the source is an evaluation set.",
+        warn_above_share=config.warn_above_share,
     )
     hits_by_task: Counter[str] = Counter()
     with fsspec.open(f"{context.output_path}/{HITS_FILE}", "wb", auto_mkdir=True) as report:

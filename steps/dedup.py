@@ -12,6 +12,7 @@ from runtime.text.minhash import MinHash
 from steps.documents import (
     SAMPLES_PER_REASON,
     SHARD_FILE,
+    WARN_ABOVE_SHARE,
     DocumentsResult,
     DocumentsShard,
     documents_fields,
@@ -37,6 +38,8 @@ class DedupConfig(BaseModel, frozen=True, extra="forbid"):
     """Earlier sources, first to last: what they keep is dropped here."""
     minhash: MinHash = MinHash()
     shards_in_flight: Runtime[int] = 64
+    warn_above_share: Runtime[float] = Field(default=WARN_ABOVE_SHARE, gt=0, le=1)
+    """A warning is recorded if a larger share of the documents, or of their bytes, is dropped."""
     keys_per_task: int = Field(default=16_000_000, ge=1)
     """A document has a key for each band and one for its text. A task compares this many, at about 80 bytes each, and
     600 bytes more for each document that meets another. A band of more keys is compared in parts."""
@@ -103,7 +106,7 @@ def dedup(config: DedupConfig, context: StepContext) -> DedupResult:
     shards = context.map(_keep_shard, drops, in_flight=config.shards_in_flight)
     emptied = "Earlier sources have all of its documents; leave the source out."
     return DedupResult(
-        **documents_fields(context, shards, emptied=emptied),
+        **documents_fields(context, shards, emptied=emptied, warn_above_share=config.warn_above_share),
         clusters=CLUSTERS_FILE,
         num_clusters=num_clusters,
         signatures=folders,

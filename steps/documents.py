@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 SHARD_FILE = "documents.parquet"
 DROPPED_FILE = "dropped.jsonl"
 SAMPLES_PER_REASON = 20
+WARN_ABOVE_SHARE = 0.5
+"""By default, a step that drops more than this share of its documents, or of their bytes, warns."""
+WARNING_SAMPLES = 3
 
 
 class ShardSize(BaseModel, frozen=True, extra="forbid"):
@@ -91,6 +94,7 @@ def documents_fields(
     emptied: str,
     dropped_before: Sequence[tuple[str, str, str]] = (),
     origin: str = "",
+    warn_above_share: float = 1.0,
 ) -> dict[str, Any]:
     """Return the fields of a `DocumentsResult` for the shards of `context.map`; write samples of dropped documents.
 
@@ -100,6 +104,7 @@ def documents_fields(
         emptied: The fix for a source without documents left.
         dropped_before: Reason, id and detail of pieces that were dropped before there were shards.
         origin: The name of the only file in messages, if not its name in the ids.
+        warn_above_share: The output gets a warning if a larger share of the documents, or of their bytes, is dropped.
 
     Raises:
         UserError: no document is left. Without the error, a mixture would find the empty source hours later.
@@ -123,10 +128,12 @@ def documents_fields(
         first = f" The first is {as_text(ledger.samples[0], origin)}" if ledger.samples else ""
         others = f"; samples are in {context.output_path}/{DROPPED_FILE}." if ledger.samples else ""
         raise UserError(f"{context.name}: no document is left ({reasons}). {emptied}{first}{others}")
+    num_bytes = sum(shard.num_bytes for shard in shards)
+    _warn_of_drops(context, num_documents, num_bytes, ledger, warn_above_share)
     return {
         "shards": tuple(f"shards/{index:05d}/{SHARD_FILE}" for index in range(len(shards))),
         "num_documents": num_documents,
-        "num_bytes": sum(shard.num_bytes for shard in shards),
+        "num_bytes": num_bytes,
         "shard_sizes": tuple(
             ShardSize(num_documents=shard.num_documents, num_bytes=shard.num_bytes) for shard in shards
         ),
@@ -134,3 +141,23 @@ def documents_fields(
         "dropped_bytes": dict(sorted(ledger.num_bytes.items())),
         "dropped_samples": DROPPED_FILE if ledger.samples else None,
     }
+
+
+def _warn_of_drops(
+    context: StepContext, num_documents: int, num_bytes: int, ledger: "DropLedger", warn_above_share: float
+) -> None:
+    """Warn if a larger share of documents or bytes is dropped: by which rule, with samples."""
+    dropped, dropped_bytes = ledger.counts.total(), ledger.num_bytes.total()
+    share, byte_share = dropped / (num_documents + dropped), dropped_bytes / max(num_bytes + dropped_bytes, 1)
+    if max(share, byte_share) <= warn_above_share:
+        return
+    by_size = ledger.num_bytes if byte_share > share else ledger.counts
+    reason = min(by_size, key=lambda reason: (-by_size[reason], reason))
+    found = [sample for sample in ledger.samples if sample["reason"] == reason][:WARNING_SAMPLES]
+    context.warn_about_output(
+        f"drops {share:.1%} of its documents ({dropped:,} of {num_documents + dropped:,}) and {byte_share:.1%} of "
+        f"their bytes, above warn_above_share ({warn_above_share:.0%}); most by {reason!r}: "
+        f"{ledger.counts[reason]:,} documents, {ledger.num_bytes[reason]:,} bytes",
+        samples=[f"{sample['id']} ({sample['detail']}): {sample['excerpt']}" for sample in found],
+        file=DROPPED_FILE,
+    )

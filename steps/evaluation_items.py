@@ -110,7 +110,8 @@ def _with_index(
             f"{count:,} of {num_items[task]:,} of {task}" for task, count in found.num_not_searched.items()
         )
         context.warn_about_output(
-            f"items that decontamination does not search for, since they are too short or of common words: {missed}"
+            f"items that decontamination does not search for, since they are too short or of common words: {missed}. "
+            "Lower min_field_words to search for more of them."
         )
     return EvaluationItemsResult(
         files=files,

@@ -12,6 +12,7 @@ from runtime.text.filter_rules import QualityScore, Rule
 from steps.documents import (
     SAMPLES_PER_REASON,
     SHARD_FILE,
+    WARN_ABOVE_SHARE,
     DocumentsResult,
     DocumentsShard,
     documents_fields,
@@ -37,6 +38,8 @@ class FilterConfig(BaseModel, frozen=True, extra="forbid"):
     quality_classifier: Input[QualityClassifierResult] | None = None
     """The classifier of a `QualityScore` among the rules."""
     shards_in_flight: Runtime[int] = 64
+    warn_above_share: Runtime[float] = Field(default=WARN_ABOVE_SHARE, gt=0, le=1)
+    """A warning is recorded if a larger share of the documents, or of their bytes, is dropped."""
 
 
 class FilterResult(DocumentsResult, frozen=True, extra="forbid"):
@@ -99,7 +102,10 @@ def filter_documents(config: FilterConfig, context: StepContext) -> FilterResult
     rules = tuple(_with_min_score(rule, config, context, paths, model) for rule in config.rules)
     shards = context.map(functools.partial(_filter_shard, rules, model), paths, in_flight=config.shards_in_flight)
     fields = documents_fields(
-        context, shards, emptied="The rules drop the whole source. Loosen them, or leave the source out."
+        context,
+        shards,
+        emptied="The rules drop the whole source. Loosen them, or leave the source out.",
+        warn_above_share=config.warn_above_share,
     )
     return FilterResult(
         **fields,
