@@ -8,6 +8,7 @@ from tokenizers import Regex, Tokenizer, pre_tokenizers
 MOST_IDS = 1 << 22
 """Four times the largest published vocabulary."""
 _BYTE_PIECE = "<0x41>"
+_REST_OF_BYTE_PIECE = "0x[0-9A-Fa-f]{2}>"
 
 
 class TokenizerFileError(ValueError):
@@ -54,24 +55,25 @@ def plain_tokenizer(document: dict) -> Tokenizer:
     tokenizer.encode_special_tokens = True
     spelled = _spelled_specials(tokenizer, document)
     if spelled:
-        cut = pre_tokenizers.Split(Regex("|".join(spelled)), "isolated")
-        before = tokenizer.pre_tokenizer
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([cut] if before is None else [before, cut])
+        # By first characters, so that any other character of a text costs a few comparisons, however many tokens.
+        cut = "|".join(f"{re.escape(first)}(?={'|'.join(rests)})" for first, rests in spelled.items())
+        parts = [] if tokenizer.pre_tokenizer is None else [tokenizer.pre_tokenizer]
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*parts, pre_tokenizers.Split(Regex(cut), "isolated")])
     return tokenizer
 
 
-def _spelled_specials(tokenizer: Tokenizer, document: dict) -> list[str]:
-    """Return a pattern for the first character of each special token that the model makes of its spelling."""
+def _spelled_specials(tokenizer: Tokenizer, document: dict) -> dict[str, list[str]]:
+    """Return the special tokens that the model makes of their spelling: patterns of the rest, by first character."""
     tokens = {token["content"]: token["id"] for token in document["added_tokens"] if token["special"]}
     if document["model"].get("byte_fallback") and (byte := tokenizer.token_to_id(_BYTE_PIECE)) is not None:
         tokens[_BYTE_PIECE] = byte
-    found = []
+    found: dict[str, list[str]] = {}
     for content, number in tokens.items():
         texts = (content, f"a{content}b", f" {content} ")
         if any(number in _ids(tokenizer, text) for text in texts):
-            spelling = _BYTE_PIECE if content == _BYTE_PIECE else _as_model_sees(tokenizer, content)
-            rest = "0x[0-9A-Fa-f]{2}>" if content == _BYTE_PIECE else re.escape(spelling[1:])
-            found.append(f"{re.escape(spelling[0])}(?={rest})")
+            spelling = content if content == _BYTE_PIECE else _as_model_sees(tokenizer, content)
+            rest = _REST_OF_BYTE_PIECE if content == _BYTE_PIECE else re.escape(spelling[1:])
+            found.setdefault(spelling[0], []).append(rest)
     return found
 
 

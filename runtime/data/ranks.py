@@ -64,7 +64,7 @@ def ranks_of(document: dict) -> Ranks:
 def _check_plain_bpe(document: dict, model: dict) -> None:
     if model["type"] != "BPE":
         raise NotConvertibleError(f"its model is {model['type']}")
-    for name in ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
+    for name in ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
         if model.get(name):
             raise NotConvertibleError(f"its model sets {name}={model[name]!r}")
     if not Normalizing(document["normalizer"]).is_unicode_form:

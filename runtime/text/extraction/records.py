@@ -89,7 +89,7 @@ def _document(
         return Unreadable(own, NO_TEXT, f"field {format_.text_field!r} is {found}", _excerpt(row))
     if not text.strip():  # like a row without the field, a fault of the export
         return Unreadable(own, NO_TEXT, f"field {format_.text_field!r} is blank", _excerpt(row))
-    if len(text) > limits.max_document_bytes:
+    if 4 * len(text) > limits.max_document_bytes < len(text.encode(errors="surrogatepass")):
         return _too_large(own, limits)
     given = row.get(format_.id_field) if format_.id_field is not None else None
     if given is None:

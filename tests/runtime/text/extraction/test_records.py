@@ -176,6 +176,12 @@ def test_a_line_above_the_size_is_counted_and_its_neighbours_are_read(tmp_path):
     assert len(read(tmp_path / "a.jsonl", JsonLines())[0]) == 3
 
 
+def test_a_row_above_the_size_in_bytes_is_counted(tmp_path):
+    path = parquet(tmp_path / "a.parquet", {"text": ["\u732b" * 40, "\u732b" * 41, "two"]})
+    found, counts = read(path, ParquetTable(), Limits(max_document_bytes=120))
+    assert [anchor for anchor, _ in found] == ["row 1", "row 3"] and counts == {"too large": 1}
+
+
 def test_a_line_that_unpacks_a_thousandfold_is_never_held(tmp_path):
     """The file unpacks to 200 MB, in one line."""
     with gzip.open(tmp_path / "a.jsonl.gz", "wb") as file:
