@@ -23,7 +23,7 @@ _FORMULAE = (
 )
 _IMAGES = 'img.tex, img.latex, img.math, img[src*="latex.codecogs.com"], img[src*="/latex.php"]'
 _SIGNS = ("math", "katex", "mjx")
-"""One of these is in each name of `_FORMULAE` and `_RENDERED_TWICE`; most pages have none."""
+"""Parts of the names in `_FORMULAE` and `_RENDERED_TWICE`: each name has one of them, and most pages have none."""
 _RENDERED_TWICE = ".MathJax, .MathJax_Display, .MathJax_Preview, .MathJax_CHTML, .MathJax_SVG"
 _DISPLAY = re.compile(r"\bdisplay\b|katex-display|fallback-image-display|mode=display")
 _STYLE = re.compile(r"^\{\\(?:display|text)style\s*(.*)\}$", re.S)
