@@ -9,7 +9,7 @@ from runtime.text.extraction.extracted import DamagedFileError
 
 TOO_LARGE = "too large"
 """The reason that counts documents above `max_document_bytes`."""
-_FREE_BYTES = 256 << 20
+FREE_BYTES = 256 << 20
 """A file that unpacks to less costs too little to ask for its ratio."""
 
 
@@ -55,7 +55,7 @@ class Unpacked(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         data = self._read(len(buffer))
         self._size += len(data)
-        if self._size > _FREE_BYTES:
+        if self._size > FREE_BYTES:
             self._check()
         buffer[: len(data)] = data
         return len(data)

@@ -19,7 +19,7 @@ LINES = b'{"text": "a toy"}\n' * 100 + b" " * 2_000_000
 
 @pytest.fixture(autouse=True)
 def no_free_bytes(monkeypatch):
-    monkeypatch.setattr(limits, "_FREE_BYTES", 100_000)
+    monkeypatch.setattr(limits, "FREE_BYTES", 100_000)
 
 
 def counts(path, format_, bounds):
