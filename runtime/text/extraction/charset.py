@@ -10,17 +10,17 @@ use those bytes are in another charset than they declare.
 
 import codecs
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from resiliparse.parse.encoding import detect_encoding
 
-from runtime.text.extraction.web_codecs import ISO_2022_JP, codec_of, decode
+from runtime.text.extraction.web_codecs import ISO_2022_JP, codec_of, decode, is_refused
 
 _BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _META = re.compile(rb"<meta\b[^>]*?charset\s*=\s*[\"']?\s*([\w:.+-]+)", re.I)
 # Browsers search 1,024 bytes (HTML, "prescan a byte stream"), but pages of 2008 begin with long scripts.
 _PRESCAN_BYTES = 2_048
+_SHIFTS = re.compile(rb"\x1b\$|\x0e|~\{")
 _JAPANESE_ESCAPE = re.compile(rb"\x1b\$[@B]")
 C1_CONTROLS = re.compile("[\x80-\x9f]")
 
@@ -50,8 +50,11 @@ def decode_page(
         if data.startswith(mark):
             text = _strictly(data[len(mark) :], charset, is_cut)
             return None if text is None else Decoded(text, charset, "bytes")
+    labels = _labels(data, server_charset)
+    if any(is_refused(label) for label, _ in labels) and data.isascii() and _SHIFTS.search(data):
+        return None
     first = ISO_2022_JP if _JAPANESE_ESCAPE.search(data) else "utf-8"
-    declared = [(first, "bytes"), *_declared(data, server_charset)]
+    declared = [(first, "bytes"), *((codec, source) for label, source in labels if (codec := codec_of(label)))]
     for charset, source in declared:
         text = _strictly(data, charset, is_cut)
         if text is not None:
@@ -66,12 +69,11 @@ def decode_page(
     return None if guess is None or text is None else Decoded(text, guess, "guess")
 
 
-def _declared(data: bytes, server_charset: str | None) -> Iterator[tuple[str, str]]:
+def _labels(data: bytes, server_charset: str | None) -> list[tuple[str, str]]:
+    """Return the labels that server and page declare, with the name of who does."""
     meta = _META.search(data, 0, _PRESCAN_BYTES)
-    for label, source in ((server_charset, "server"), (meta and meta[1].decode("ascii"), "page")):
-        charset = codec_of(label) if label else None
-        if charset:
-            yield charset, source
+    labels = ((server_charset, "server"), (meta and meta[1].decode("ascii"), "page"))
+    return [(label, source) for label, source in labels if label]
 
 
 def _strictly(data: bytes, charset: str, is_cut: bool) -> str | None:

@@ -19,9 +19,11 @@ _FORMULAE = (
     "mjx-container",
     'script[type^="math/tex"]',
     "math",
-    'img.tex, img.latex, img.math, img[src*="latex.codecogs.com"], img[src*="/latex.php"]',
     "img.mwe-math-fallback-image-inline, img.mwe-math-fallback-image-display",
 )
+_IMAGES = 'img.tex, img.latex, img.math, img[src*="latex.codecogs.com"], img[src*="/latex.php"]'
+_SIGNS = ("math", "katex", "mjx")
+"""Parts of the names in `_FORMULAE` and `_RENDERED_TWICE`: each name has one of them, and most pages have none."""
 _RENDERED_TWICE = ".MathJax, .MathJax_Display, .MathJax_Preview, .MathJax_CHTML, .MathJax_SVG"
 _DISPLAY = re.compile(r"\bdisplay\b|katex-display|fallback-image-display|mode=display")
 _STYLE = re.compile(r"^\{\\(?:display|text)style\s*(.*)\}$", re.S)
@@ -29,9 +31,11 @@ _POWER = re.compile(r"[-+−]?(?:\d{1,3}|\d?[ijkmnptxy])")
 _BASE = re.compile(r"(?:\d|\)|(?:^|[^A-Za-z])(?:[A-Za-z]|[kcmn]m|mi|ft|in))$")
 
 
-def write_as_tex(tree: Any, select: All) -> None:
-    """Replace every formula by its TeX."""
-    for selector in _FORMULAE:
+def write_as_tex(tree: Any, page: str, select: All) -> None:
+    """Replace every formula of a page by its TeX."""
+    lowered = page.lower()
+    has_formulae = any(sign in lowered for sign in _SIGNS)
+    for selector in (*(_FORMULAE if has_formulae else ()), _IMAGES):
         # A formula in another goes with it: each level of a deep nest would be read again.
         outermost = selector if "," in selector else f"{selector}:not({selector} {selector})"
         for element in select(tree, outermost):
@@ -39,8 +43,9 @@ def write_as_tex(tree: Any, select: All) -> None:
             if tex:
                 mark = "$$" if _is_display(element) else "$"
                 element.replace_with(text_node(tree, f"{mark}{tex}{mark}"))
-    for element in select(tree, _RENDERED_TWICE):
-        element.decompose()
+    if has_formulae:
+        for element in select(tree, _RENDERED_TWICE):
+            element.decompose()
     for power in select(tree, "sup:not(:has(*))"):
         before = power.prev
         if (

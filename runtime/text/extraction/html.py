@@ -104,7 +104,7 @@ def page_text(page: str, *, main_content: bool) -> str:
     for mark in _all(tree, _HEADING_LINKS):
         if text_of(mark).strip() in _HEADING_MARKS:
             mark.decompose()
-    write_as_tex(tree, _all)
+    write_as_tex(tree, page, _all)
     if deep and _too_deep(tree):  # formulae become flat
         raise PageError(TOO_DEEP, _DETAIL_TOO_DEEP)
     mark_numbers(tree, _all)

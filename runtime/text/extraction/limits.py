@@ -15,7 +15,7 @@ FREE_BYTES = 256 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What one document and one file may cost; a document above a limit is counted, named and left out."""
+    """The most that one document and one file may cost; a document above a limit is counted, named and left out."""
 
     max_document_bytes: int = 32 << 20
     """Unpacked bytes of one line, row, record or page; memory holds a few of them. Trafilatura stops at 20 MB."""

@@ -20,6 +20,7 @@ _CODECS = {
 # Resiliparse knows every label of the standard but these two.
 _LABELS = {"x-mac-cyrillic": "mac-cyrillic", "x-mac-ukrainian": "mac-cyrillic"}
 ISO_2022_JP = "iso2022_jp_ext"
+_REFUSED = ("hz-gb-2312", "iso-2022-cn", "iso-2022-cn-ext", "iso-2022-kr", "csiso2022kr")
 # Characters for which Python and the standard's index have different code points.
 _JIS_POINTS = str.maketrans("〜‖−¢£¬", "～∥－￠￡￢")
 _BIG5_POINTS = str.maketrans("•､‾∼♁☉¥¢£￭", "‧﹑¯～⊕⊙￥￠￡▓")
@@ -31,6 +32,11 @@ def codec_of(label: str) -> str | None:
     label = label.strip().lower()
     codec = _LABELS.get(label) or map_encoding_to_html5(label, fallback_utf8=False)
     return _CODECS.get(codec, codec) if codec else None
+
+
+def is_refused(label: str) -> bool:
+    """Return whether browsers refuse a charset, whose ASCII bytes stand for other characters."""
+    return label.strip().lower() in _REFUSED
 
 
 def decode(data: bytes, codec: str, *, is_cut: bool = False, replaces: bool = False) -> str:

@@ -52,6 +52,16 @@ def test_a_label_without_a_charset_is_none(label):
     assert codec_of(label) is None
 
 
+@pytest.mark.parametrize(("label", "codec"), [("hz-gb-2312", "hz"), ("ISO-2022-KR", "iso2022_kr")])
+def test_a_charset_that_browsers_refuse_is_not_read_as_ascii(label, codec):
+    data = "<p>中文</p>".encode(codec)
+    assert decode_page(data, server_charset=label) is None
+    assert decode_page(f"<meta charset={label}>".encode() + data, server_charset=None) is None
+    plain = decode_page(b"<p>toys</p>", server_charset=label)
+    assert plain is not None
+    assert plain.text == "<p>toys</p>"
+
+
 @pytest.mark.parametrize("cut", range(1, 8))
 def test_a_page_that_was_cut_may_end_inside_a_character(cut):
     for label, text in (

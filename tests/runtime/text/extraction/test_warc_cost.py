@@ -76,7 +76,7 @@ def test_a_record_that_unpacks_a_thousandfold_is_too_large_and_costs_no_other():
 
 
 def test_a_whole_file_that_unpacks_a_thousandfold_is_read_up_to_the_ratio(monkeypatch):
-    monkeypatch.setattr("runtime.text.extraction.limits._FREE_BYTES", 1 << 20)
+    monkeypatch.setattr("runtime.text.extraction.limits.FREE_BYTES", 1 << 20)
     pack = zlib.compressobj(9, wbits=31)
     data = b"".join(pack.compress(record(number, b"a" * 500_000)) for number in range(100)) + pack.flush()
     found = list(read_records(io.BytesIO(data), Limits()))
