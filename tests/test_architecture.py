@@ -24,7 +24,7 @@ ALLOWED = {
 }
 HEAVY = (
     "jax", "ray", "numpy", "pyarrow", "tensorstore", "tokenizers", "torch", "lm_eval", "fsspec", "gcsfs", "asyncio",
-    "rich",
+    "rich", "bokeh",
 )  # fmt: skip
 ENGINE_FOLDERS = ("cli", "keep", "run", "plan", "graph", "ledger", "identity", "code", "values", "store")
 """A module imports from its own folder, from the folders after it and from the modules of `marin_dag` itself."""

@@ -1,4 +1,4 @@
-"""Markup: text becomes HTML or SVG in one place, and only what this module made goes through unescaped.
+"""Markup: text becomes HTML in one place, and only what this module made goes through unescaped.
 
 A child that is a plain `str` is text and is escaped; a child that is a `Markup` is kept. So a sample of a
 web page, which may hold anything, cannot become part of the page by being forgotten somewhere.
@@ -12,13 +12,11 @@ from collections.abc import Iterable
 # them: a sample with U+202E would turn the line it stands on.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
-_VOID_TAGS = frozenset({"meta", "br", "col"})
-# Without closing tags in SVG the page is a third smaller; HTML elements need theirs.
-_SHAPE_TAGS = frozenset({"path", "line", "rect", "circle", "polyline", "polygon"})
+_VOID_TAGS = frozenset({"meta", "input"})
 
 
 class Markup(str):
-    """HTML or SVG that is safe to put into the page as it is."""
+    """HTML that is safe to put into the page as it is."""
 
     __slots__ = ()
 
@@ -33,40 +31,24 @@ def escaped(text: str) -> Markup:
     return Markup(html.escape(printable(text), quote=True))
 
 
-def number(value: float, decimals: int = 1) -> str:
-    """Return a coordinate: a fixed number of decimals, no trailing zeros, no minus zero."""
-    text = f"{value:.{decimals}f}"
-    if "." in text:
-        text = text.rstrip("0").rstrip(".")
-    return "0" if text in ("-0", "") else text
-
-
-Attribute = str | float | int | bool | None
+Attribute = str | bool | None
 
 
 def element(tag: str, *children: str, **attributes: Attribute) -> Markup:
-    """`<tag …>children</tag>`. Attribute `class_` is `class`, `stroke_width` is `stroke-width`.
+    """`<tag …>children</tag>`. Attribute `class_` is `class`, `aria_label` is `aria-label`.
 
-    An attribute that is None or False is left out, one that is True stands alone; numbers are coordinates.
+    An attribute that is None or False is left out, one that is True stands alone.
     """
     written = [tag]
     for name, value in attributes.items():
-        name = name.rstrip("_").replace("_", "-") if name != "viewBox" else name
+        name = name.rstrip("_").replace("_", "-")
         if not _NAME.fullmatch(name):
             raise ValueError(f"element({tag!r}): attribute name {name!r} is no word; pass values as values.")
         if value is None or value is False:
             continue
-        if value is True:
-            written.append(name)
-            continue
-        text = number(value) if isinstance(value, int | float) else value
-        written.append(f'{name}="{escaped(text)}"')
+        written.append(name if value is True else f'{name}="{escaped(value)}"')
     opening = " ".join(written)
-    if tag in _SHAPE_TAGS and not children:
-        return Markup(f"<{opening}/>")
-    if tag in _VOID_TAGS:
-        return Markup(f"<{opening}>")
-    return Markup(f"<{opening}>{joined(children)}</{tag}>")
+    return Markup(f"<{opening}>" if tag in _VOID_TAGS else f"<{opening}>{joined(children)}</{tag}>")
 
 
 def joined(children: Iterable[str]) -> Markup:

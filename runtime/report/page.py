@@ -63,7 +63,7 @@ def _sections(report: Report) -> list[tuple[str, str, Markup]]:
         ("timeline", "Timeline of the run", _timeline(report)),
         ("loss", "Train loss", _loss(report)),
         ("filling", "How full the sequences were", _filling(report)),
-        ("stalls", "Data stalls", _waits(report)),
+        ("stalls", "Data stalls", _stalls(report)),
         ("average", "Weights and EMA weights", _average(report)),
         ("domains", "Bits per byte by domain", _domains(report)),
         ("scores", "Scores", _scores(report)),
@@ -78,16 +78,16 @@ BY_SOURCE = (
     "Main line; nats a token. A source has no line where no phase drew from it. The axis does not begin at 0, and what "
     "lies above it in the first 3 % of the tokens is off it."
 )
-WAITS = (
+STALLS = (
     "How long each phase waited for data, the share of its training time, and every stall of more than a second with "
     "its cause: "
 )
-WAITS_ELSEWHERE = (
+STALLS_ELSEWHERE = (
     ". That page lies in the folder above this one and is written when a run ends. Times differ between equal runs, so "
     "they are not on this page. If the link is broken (the report was copied alone, or the run was killed), this "
     "command makes the page, with the run's options (--prefix, --scale, --corpus, --set):"
 )
-WAITS_COMMAND = "{command} stalls --page stalls.html"
+STALLS_COMMAND = "{command} stalls --page stalls.html"
 CURVES = (
     "Gradients by layer, and held-out text measured while training, may be recorded at other steps in equal runs, so "
     "they are not on this page. This command draws them, with the run's options:"
@@ -188,11 +188,11 @@ def _timeline(report: Report) -> Markup:
     return _section("timeline", "Timeline of the run", "", *parts)
 
 
-def _waits(report: Report) -> Markup:
+def _stalls(report: Report) -> Markup:
     # Bytes of an output: the link may name neither the attempt nor the step, so it goes to the folder of all attempts.
     link = element("a", "the data stalls of this run", href=f"../{PAGE_FILE}")
-    paragraph = element("p", WAITS, link, WAITS_ELSEWHERE)
-    return _section("stalls", "Data stalls", "", paragraph, _command(WAITS_COMMAND.format(command=report.command)))
+    paragraph = element("p", STALLS, link, STALLS_ELSEWHERE)
+    return _section("stalls", "Data stalls", "", paragraph, _command(STALLS_COMMAND.format(command=report.command)))
 
 
 def _command(line: str) -> Markup:

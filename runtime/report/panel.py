@@ -147,10 +147,11 @@ class Panel:
         if smooth:
             self._add(self.plot.line("x", "smooth", source=data, line_width=1.8, **shape), series, None, name)
 
-    def tie(self, series: Series, xs: Values, ys: Values) -> None:
-        """Draw a thin line between marks, without values of its own."""
-        data = ColumnDataSource({"x": _numbers(xs), "y": _numbers(ys)}, name=series.name)
-        self._add(self.plot.line("x", "y", source=data, line_color=series.colour, line_width=1), series, None)
+    def ties(self, series: Series, ends: Sequence[tuple[float, float, float, float]]) -> None:
+        """Draw thin lines between marks, from (x, y) to (x, y), without values of their own."""
+        columns = dict(zip(("x0", "y0", "x1", "y1"), map(list, zip(*ends, strict=True)), strict=True))
+        source = ColumnDataSource(columns, name=series.name)
+        self._add(self.plot.segment("x0", "y0", "x1", "y1", source=source, line_color=series.colour), series, None)
 
     def points(
         self,

@@ -62,10 +62,8 @@ def domain_panels(report: Report, caption: str) -> Markup:
         middle = (ends.low + ends.high) / 2
         y = Extent(middle - span / 2, middle + span / 2)
         panel = Panel(domain, x, y, height=220, x_title="tokens", y_format="0.00[0]")
-        for phase in report.phases:
-            evaluation = found.get(phase.name)
-            if evaluation is not None and phase.same_as is None and domain in evaluation.hot:
-                _add_evaluation(panel, domain, phase, evaluation, found)
+        shown = [phase for phase in report.phases if phase.name in found and phase.same_as is None]
+        _add_evaluations(panel, domain, [phase for phase in shown if domain in found[phase.name].hot], found)
         panels.append(panel)
     return figure(panels, caption, legend=_named([_EMA, _WEIGHTS, _BRANCHES]), columns=3)
 
@@ -125,23 +123,29 @@ def _all_values(evaluations: Sequence[Evaluation], domain: str) -> list[float]:
     return [values[domain] for values in sets if domain in values]
 
 
-def _add_evaluation(
-    panel: Panel, domain: str, phase: Phase, evaluation: Evaluation, found: Mapping[str, Evaluation]
-) -> None:
-    """Draw the marks of one phase, tied to the phase that it starts from."""
-    tokens, best = float(phase.consumed_tokens), evaluation.best[domain]
-    start = found.get(phase.parent or "")
-    series = (_EMA if evaluation.averages else _WEIGHTS) if phase.is_main else _BRANCHES
-    if start is not None and domain in start.best:
-        panel.tie(series, [start.consumed_tokens, tokens], [start.best[domain], best])
-    at = f"{domain} after {phase.name} ({tokens_label(tokens)} tokens)"
-    averages = [f"{name} {values[domain]:.4f}" for name, values in evaluation.averages.items()]
-    tip = f"{at}: {', '.join([*averages, f'weights {evaluation.hot[domain]:.4f}'])}"
-    for index, values in enumerate(evaluation.averages.values()):
-        marker = "square" if index else "circle"
-        panel.points(series, [tokens], [values[domain]], [tip], size=7, marker=marker)
-    if phase.is_main or not evaluation.averages:
-        panel.points(_WEIGHTS, [tokens], [evaluation.hot[domain]], [tip], size=7, is_open=True)
+def _add_evaluations(panel: Panel, domain: str, phases: Sequence[Phase], found: Mapping[str, Evaluation]) -> None:
+    """Draw the marks of a domain, each phase tied to the one that it starts from."""
+    ties: dict[Series, list[tuple[float, float, float, float]]] = {}
+    marks: dict[tuple[Series, str, bool], list[tuple[float, float, str]]] = {}
+    for phase in phases:
+        evaluation, start = found[phase.name], found.get(phase.parent or "")
+        tokens = float(phase.consumed_tokens)
+        series = (_EMA if evaluation.averages else _WEIGHTS) if phase.is_main else _BRANCHES
+        if start is not None and domain in start.best:
+            ends = (float(start.consumed_tokens), start.best[domain], tokens, evaluation.best[domain])
+            ties.setdefault(series, []).append(ends)
+        averages = [f"{name} {values[domain]:.4f}" for name, values in evaluation.averages.items()]
+        figures = ", ".join([*averages, f"weights {evaluation.hot[domain]:.4f}"])
+        tip = f"{domain} after {phase.name} ({tokens_label(tokens)} tokens): {figures}"
+        for index, values in enumerate(evaluation.averages.values()):
+            look = series, "square" if index else "circle", False
+            marks.setdefault(look, []).append((tokens, values[domain], tip))
+        if phase.is_main or not evaluation.averages:
+            marks.setdefault((_WEIGHTS, "circle", True), []).append((tokens, evaluation.hot[domain], tip))
+    for series, lines in ties.items():
+        panel.ties(series, lines)
+    for (series, marker, is_open), points in marks.items():
+        panel.points(series, *zip(*points, strict=True), marker=marker, size=7, is_open=is_open)
 
 
 def _score_panel(title: str, scores: Sequence[Score], exports: Sequence[str]) -> Panel:

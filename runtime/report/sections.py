@@ -146,7 +146,7 @@ def domains_table(report: Report) -> Markup:
         if phase.same_as is not None:
             rows.append([name, Cell(f"as {phase.same_as}", is_quiet=True), NONE, *(NONE for _ in domains)])
             continue
-        for which, values in {**evaluation.averages, "hot": evaluation.hot}.items():
+        for which, values in {**evaluation.averages, "weights": evaluation.hot}.items():
             rows.append(_domain_row(name, which, values, evaluation, least, least_mean))
             name = CONTINUED
     return table(columns, rows, "Bits per byte; bold: the best of all phases (averaged weights where they are kept)")

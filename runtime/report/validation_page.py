@@ -86,7 +86,7 @@ def validation_table(measured: Sequence[ValidationCurve]) -> Markup:
     columns = [
         Column("phase"), Column("measured", "number"), Column("sources", "number"),
         Column("last, after step", "number"), Column("tokens", "number"),
-        *(Column(which, "number") for which in (HOT, *averages)),
+        *(Column(_label(which), "number") for which in (HOT, *averages)),
     ]  # fmt: skip
     rows: list[list[str | Cell]] = []
     for curve in measured:
@@ -121,7 +121,7 @@ def _measurements(curves: Sequence[ValidationCurve]) -> tuple[np.ndarray, np.nda
 def _add_curve(panel: Panel, curve: ValidationCurve, run: Series, weights: Sequence[str]) -> None:
     for which, means in curve.means.items():
         known = np.isfinite(means)
-        name = f"{curve.phase}, {which} weights"
+        name = f"{curve.phase}, {_label(which)}"
         panel.line(run, curve.tokens[known], means[known], name=name)
         tips = [
             f"{name} after step {step:,}: {value:.4f}"
@@ -131,7 +131,13 @@ def _add_curve(panel: Panel, curve: ValidationCurve, run: Series, weights: Seque
         panel.points(run, curve.tokens[known], means[known], tips, marker=marker, size=6, is_open=which == HOT)
 
 
+def _label(which: str) -> str:
+    return "weights" if which == HOT else which
+
+
 def _marks(weights: Sequence[str]) -> str:
     """Return which mark stands for which weights."""
-    marks = [f"{_MARKERS[index % len(_MARKERS)].replace('_', ' ')}: {which}" for index, which in enumerate(weights)]
+    marks = [
+        f"{_MARKERS[index % len(_MARKERS)].replace('_', ' ')}: {_label(which)}" for index, which in enumerate(weights)
+    ]
     return f"Marks: {', '.join(marks)}."

@@ -24,7 +24,7 @@ class Stall:
 
 @dataclasses.dataclass(frozen=True)
 class DataStalls:
-    """Waits for data of one phase, all its attempts together."""
+    """Data stalls of one phase, all its attempts together."""
 
     phase: str
     num_attempts: int
@@ -52,7 +52,7 @@ class DataStalls:
 
 
 def sum_stalls(phase: str, attempts: Iterable[Sequence[Mapping[str, Any]]]) -> DataStalls:
-    """Return the waits in the events of each attempt; one host's events are enough, as hosts wait together.
+    """Return the data stalls in the events of each attempt; one host's events are enough, as hosts wait together.
 
     A killed attempt counts up to its last `progress` event, written every ten seconds; its stalls all count.
     """

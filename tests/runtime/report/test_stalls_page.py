@@ -7,7 +7,7 @@ from runtime.report.stalls_page import causes_of, page
 from runtime.tracking.stalls import DataStalls, Stall
 from tests.runtime.report.drawn import panels
 
-WAITS = [
+STALLS = [
     DataStalls("kestrel", 2, 100.0, 12.0, {"packing": 2.0, "cache not built yet": 10.0}, (
         Stall(4, "cache not built yet", 7.5), Stall(9, "cache not built yet", 2.5), Stall(11, "packing", 1.25),
     )),
@@ -21,7 +21,7 @@ def rows(made: str) -> list[list[str]]:
 
 
 def test_stalls_are_listed_by_phase_and_cause_with_number_and_longest():
-    made = page("Waits", WAITS)
+    made = page("Data stalls", STALLS)
     table = rows(made)
     assert ["kestrel", "2", "100.0", "12.00", "12.00%", "10.00", "2.00", "–"] in table
     assert ["<phoenix>", "1", "50.0", "0.50", "1.00%", "–", "–", "0.50"] in table
@@ -32,13 +32,13 @@ def test_stalls_are_listed_by_phase_and_cause_with_number_and_longest():
 
 
 def test_each_bar_is_as_long_as_its_seconds_and_names_them():
-    (panel,) = panels(page("Waits", WAITS))
+    (panel,) = panels(page("Data stalls", STALLS))
     lengths = {
         (mark.series, row): high - low
         for mark in panel.of("HBar")
         for row, low, high in zip(*(mark.data[name] for name in ("row", "low", "high")), strict=True)
     }
-    assert causes_of(WAITS) == ["cache not built yet", "packing", "store read"]
+    assert causes_of(STALLS) == ["cache not built yet", "packing", "store read"]
     assert lengths == {
         ("cache not built yet", "kestrel"): 10, ("packing", "kestrel"): 2, ("store read", "<phoenix>"): 0.5,
     }  # fmt: skip
@@ -46,4 +46,4 @@ def test_each_bar_is_as_long_as_its_seconds_and_names_them():
 
 
 def test_a_run_without_stalls():
-    assert "No stall was longer than a second." in page("Waits", WAITS[1:])
+    assert "No stall was longer than a second." in page("Data stalls", STALLS[1:])

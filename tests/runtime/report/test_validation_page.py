@@ -32,7 +32,7 @@ def rows(made: str) -> list[list[str]]:
 def test_the_last_measurement_of_each_phase_stands_in_figures_with_the_better_weights_marked():
     made = page("Held-out text", CURVES, ["a note"])
     assert rows(made) == [
-        ["phase", "measured", "sources", "last, after step", "tokens", "hot", "ema", "slow"],
+        ["phase", "measured", "sources", "last, after step", "tokens", "weights", "ema", "slow"],
         ["kestrel", "3", "2", "10", "1,000", "1.5000", "–", "–"],
         ["ocelot", "3", "3", "20", "3,000", "1.3750", "1.2500", "1.4800"],
         ["<dessert>", "1", "2", "12", "1,200", "1.4500", "–", "–"],
@@ -46,13 +46,13 @@ def test_each_set_of_weights_is_a_line_through_its_values_over_the_tokens_of_the
     (panel,) = panels(validation(CURVES))
     lines = {mark.name: mark.data for mark in panel.of("Line")}
     assert list(lines) == [
-        "kestrel, hot weights", "ocelot, hot weights", "ocelot, ema weights", "ocelot, slow weights",
-        "<dessert>, hot weights",
+        "kestrel, weights", "ocelot, weights", "ocelot, ema", "ocelot, slow",
+        "<dessert>, weights",
     ]  # fmt: skip
-    assert lines["ocelot, ema weights"] == {"x": [1000, 2000, 3000], "y": [1.5, 1.38, 1.25]}
-    assert lines["ocelot, slow weights"]["x"] == [2000, 3000], "not where it was not measured"
+    assert lines["ocelot, ema"] == {"x": [1000, 2000, 3000], "y": [1.5, 1.38, 1.25]}
+    assert lines["ocelot, slow"]["x"] == [2000, 3000], "not where it was not measured"
     assert [mark.series for mark in panel.of("Line")] == ["main line"] * 4 + ["<dessert>"]
-    assert "ocelot, ema weights after step 20: 1.2500" in panel.tips
+    assert "ocelot, ema after step 20: 1.2500" in panel.tips
 
 
 def test_first_measurements_do_not_flatten_the_others_and_the_caption_says_so():
@@ -67,7 +67,7 @@ def test_first_measurements_do_not_flatten_the_others_and_the_caption_says_so():
 def test_a_run_with_one_measurement_is_drawn():
     first = ValidationCurve("kestrel", True, 0, 5000, 1, np.array([0]), np.array([0]), {"hot": np.array([8.0])})
     made = page("Held-out text", [first])
-    assert panels(made)[0].tips == ["kestrel, hot weights after step 0: 8.0000"] and "are off it" not in made
+    assert panels(made)[0].tips == ["kestrel, weights after step 0: 8.0000"] and "are off it" not in made
 
 
 def test_an_early_phase_on_easier_text_is_on_the_axis():
@@ -85,7 +85,7 @@ def test_no_two_of_many_sets_of_weights_have_one_mark():
     means = {"hot": OCELOT.means["hot"]} | {f"ema{index}": OCELOT.means["ema"] for index in range(8)}
     made = page("Held-out text", [dataclasses.replace(OCELOT, means=means)])
     words = re.search(r"Marks: ([^.]*)[.]", made).group(1).split(", ")
-    assert [word.split(": ")[1] for word in words] == list(means)
+    assert [word.split(": ")[1] for word in words] == ["weights", *list(means)[1:]]
     assert len({word.split(": ")[0] for word in words}) == len(means)
 
 
