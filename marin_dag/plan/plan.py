@@ -241,7 +241,7 @@ class _Planner:
                 return Verdict.DRIFTED, (drift,)
         held = self.running.get(step.digest)
         if held is not None:
-            return Verdict.QUEUED if held.is_queued else Verdict.RUNNING, (_running(step, held),)
+            return Verdict.QUEUED if held.is_queued else Verdict.RUNNING, (Running.of(step.name, held),)
         drift, accepted_work = self._drift_of_work(step)
         if drift is not None:
             return Verdict.DRIFTED, (drift,)
@@ -398,12 +398,3 @@ def _with_begun(planned: PlannedStep) -> PlannedStep:
         return planned
     is_begun = any(isinstance(reason, Continues | Resumes | KeptParts) for reason in planned.reasons)
     return dataclasses.replace(planned, verdict=Verdict.BEGUN) if is_begun else planned
-
-
-def _running(step: Step[Any], held: Held) -> Running:
-    holder, progress = held.holder, held.progress
-    name = "" if holder.does or holder.name == step.name else holder.name
-    running = Running(holder.host, holder.pid, holder.since, name, is_queued=held.is_queued, does=holder.does)
-    if progress is None:
-        return running
-    return dataclasses.replace(running, done=progress.done, total=progress.total, unit=progress.unit)

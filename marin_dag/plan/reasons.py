@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from marin_dag.errors import listed
 from marin_dag.identity.diff import CodeChanged, DeclarationChanged, Difference, FieldChanged, InputChanged
+from marin_dag.ledger.lease import Held
 from marin_dag.plan.milestone_reasons import (
     MilestoneMissing,
     MilestoneNotRequested,
@@ -117,6 +118,16 @@ class Running:
     """Whether it was waiting for resources at the last heartbeat."""
     does: str = ""
     """See `Holder`: the lease may be held for another purpose than making the step."""
+
+    @classmethod
+    def of(cls, step: str, held: Held) -> "Running":
+        """Return the reason of a step whose lease is held."""
+        holder, progress = held.holder, held.progress
+        name = "" if holder.does or holder.name == step else holder.name
+        running = cls(holder.host, holder.pid, holder.since, name, is_queued=held.is_queued, does=holder.does)
+        if progress is None:
+            return running
+        return dataclasses.replace(running, done=progress.done, total=progress.total, unit=progress.unit)
 
 
 @dataclasses.dataclass(frozen=True)
