@@ -66,6 +66,7 @@ def test_another_prefix_gives_the_same_digests(pipeline: str, tmp_path: Path) ->
 def test_another_machine_checkout_and_environment_give_the_same_digests(pipeline: str, tmp_path: Path) -> None:
     for package in ("marin_dag", "steps", "runtime", "pipelines", "tests"):
         shutil.copytree(ROOT / package, tmp_path / "elsewhere" / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path / "elsewhere")
     found = subprocess.run(
         [sys.executable, "-c", PROGRAM, pipeline, write_corpus(tmp_path / "far" / "away")],
         env={
