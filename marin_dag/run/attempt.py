@@ -26,7 +26,7 @@ from marin_dag.ledger.records import FileEntry, Record, Records, attempt_path, f
 from marin_dag.ledger.requests import PUBLISH, Request, Requests
 from marin_dag.ledger.work_code import write_work_code
 from marin_dag.run.attempt_log import AttemptLog, step_logger
-from marin_dag.run.failure import failure_of
+from marin_dag.run.failure import failure_of, is_from_ray
 from marin_dag.run.forced import repair_first_output
 from marin_dag.run.input_files import InputFiles, inputs_in
 from marin_dag.run.parts import parts_of
@@ -394,15 +394,10 @@ def run_attempt(
             context.log.info("stopped as asked: %s", stop)
             return context.stopped(stop)
         except BaseException as error:  # also `sys.exit` in a step, which would end the driver or the worker
-            if _is_from_ray(error):
+            if is_from_ray(error):
                 raise
             context.log.exception("failed")
             failure = failure_of(task, error).model_copy(update={"log_path": context.log_path})
             return Outcome(task, "failed", failure=failure)
         context.log.info("committed %s: %d files", record.key, len(record.manifest))
         return Outcome(task, "done", record=record, repaired=context.repaired)
-
-
-def _is_from_ray(error: BaseException) -> bool:
-    """Return whether Ray raised it: to cancel the task, or to end a worker that got SIGTERM."""
-    return isinstance(error, KeyboardInterrupt) or hasattr(error, "ray_terminate_msg")

@@ -25,3 +25,8 @@ def failure_of(task: Task, error: BaseException) -> Failure:
         finished=now(),
         steps_to_force=error.steps_to_force if isinstance(error, DamagedInputError) else (),
     )
+
+
+def is_from_ray(error: BaseException) -> bool:
+    """Return whether Ray raised the error: to cancel the task, or to end a worker that got SIGTERM."""
+    return isinstance(error, KeyboardInterrupt) or hasattr(error, "ray_terminate_msg")

@@ -20,8 +20,6 @@ from marin_dag.plan.forks import Forks
 from marin_dag.store.prefix import open_store
 from pipelines import tootsie
 from pipelines.scales import LAPTOP
-from pipelines.timeline import legs_in, phases_in
-from runtime.report.labels import tokens_label
 from runtime.report.page import CURVES_COMMAND
 from runtime.tracking import tensorboard_export
 from runtime.tracking.events import EventLog
@@ -387,7 +385,7 @@ def test_measurements_of_held_out_text_are_drawn_over_the_tokens_of_the_run(tmp_
     assert (code, out.splitlines()[-1].split(":")[0], page.exists()) == (1, "nothing is drawn", False)
     measured(prefix, kestrel.digest, step_0={"hot": 8.0}, step_4={"hot": 2.0})
     run(prefix, capsys, "curves", "--validation", str(page))
-    assert "Values above the axis (the last at 0 tokens) are cut off" in page.read_text(), "before the first update"
+    assert "Values above the axis (the last at 0 tokens)" in page.read_text(), "before the first update"
     first = kestrel.until
     save(prefix, ocelot.digest, first + 2, loss=3.0)
     (average,) = ocelot.config.averages
@@ -401,9 +399,7 @@ def test_measurements_of_held_out_text_are_drawn_over_the_tokens_of_the_run(tmp_
         ["kestrel", "2", "2", "4", "4,000", "2.0000", "–"],
         ["ocelot", "1", "2", f"{first + 2:,}", tokens, "1.5000", "1.2500"],
     ]
-    assert 'class="dot main"' in made and "3 measurements of held-out text while 2 phases trained." in made
-    begin = legs_in(phases_in(phases.steps))["ocelot"].begin_tokens
-    assert f"ocelot: {tokens_label(begin)} to" in made
+    assert "3 measurements of held-out text while 2 phases trained." in made
     code, out, _ = run(prefix, capsys, "curves", "ocelot", "--validation", str(page))
     assert code == 0 and "kestrel" not in page.read_text()
 
@@ -460,12 +456,10 @@ def test_a_phase_is_drawn_to_its_own_end_and_a_longer_one_from_there(tmp_path, c
     measured(prefix, ocelot.digest, **{f"step_{stop + 2}": {"hot": 1.5}})
     of_ocelot = ["ocelot", "1", "2", f"{stop + 2:,}"]
     assert drawn(prefix, capsys, page)[2] == [["kestrel", "2", "2", f"{stop:,}"], of_ocelot]
-    assert f"kestrel: 0 to {tokens_label(stop * 1000)} tokens" in page.read_text()
     longer = ("fork", "kestrel", "--as", "longer", "--set", f"until_step={stop + 100}", "--reason", "to train longer")
     assert run(prefix, capsys, *longer)[0] == 0
     of_longer = ["longer", "2", "2", f"{stop + 100:,}"]
     assert drawn(prefix, capsys, page)[2] == [["kestrel", "2", "2", f"{stop:,}"], of_longer, of_ocelot]
-    assert "longer: " not in page.read_text().replace("longer, hot weights", ""), "a branch has no band"
 
 
 def test_forks_are_read_once_without_a_page(tmp_path, capsys, phases, monkeypatch):

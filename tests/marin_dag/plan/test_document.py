@@ -69,7 +69,7 @@ def test_a_document_has_the_fields_of_its_schema(bench: Workbench) -> None:
     assert (code, plan["exit_code"]) == (2, 2)
     assert list(plan) == [
         *("schema", "pipeline", "prefix", "exit_code", "causes", "steps", "totals"),
-        *("open_questions", "opaque", "copies", "commands"),
+        *("open_questions", "opaque", "uncovered", "copies", "commands"),
     ]
     assert plan["schema"] == "marin_dag.plan/3"
     assert all(set(step) == STEP and set(step["cost"]) == set(step["saved"]) == COST for step in plan["steps"])

@@ -37,8 +37,9 @@ COMPILE = """
 import jax, jax.monitoring, json, sys
 hits = []
 jax.monitoring.register_event_listener(lambda name, **_: hits.append(name) if "cache_hits" in name else None)
-from runtime.parallel.jax_settings import settle_jax
-settle_jax()
+from runtime.parallel import jax_settings
+jax_settings.LEAST_COMPILE_SECONDS = 0  # a fast machine compiles this program in less
+jax_settings.settle_jax()
 import jax.numpy as jnp
 import numpy as np
 def steps(x):
