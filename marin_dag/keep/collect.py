@@ -171,7 +171,7 @@ class Collector:
         for record in records.values():
             for key in input_keys(record.identity).values():
                 made_from.setdefault(key.partition("@")[0], set()).add(record.name)
-        for record in records.values():
+        for record in sorted(records.values(), key=lambda each: (each.name, each.key)):
             if record.key in kept:
                 continue
             own_files = files_of(record, files)

@@ -132,14 +132,16 @@ class InputFiles:
                 raise damaged from error
             raise
         finally:
-            self._forget()
+            self.forget()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Watch nothing more; an attempt that ends before the block has added outputs, too."""
         with _lock:
             for url, watched in self._mine.items():
                 watched.num_readers -= 1
                 if not watched.num_readers:
                     del _watched[url]
+            self._mine.clear()
 
     def add(self, outputs: Iterable[InputOutput]) -> None:
         """Watch more outputs."""

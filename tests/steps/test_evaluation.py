@@ -120,7 +120,7 @@ def caches(tokenizer: Input[TokenizerResult], tmp_path_factory: pytest.TempPathF
     for domain, texts in DOCUMENTS.items():
         folder = tmp_path_factory.mktemp(domain)
         with token_cache_writer(f"{folder}/validation", token_format, encoder.token_bytes) as writer:
-            writer.add(encoder.encode(texts), num_bytes=sum(len(text.encode()) for text in texts))
+            writer.add(encoder.encode(texts).ids, num_bytes=sum(len(text.encode()) for text in texts))
         counts = dict.fromkeys((name for name in TokenizeResult.model_fields if name.startswith("num_")), 0)
         result = TokenizeResult(
             train="train", validation="validation", vocab_size=token_format.vocab_size, eos_token_id=EOS, **counts

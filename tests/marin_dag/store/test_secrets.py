@@ -89,6 +89,8 @@ def test_ordinary_values_are_their_own_identity(text: str):
     assert canonical(text, "x") == text
 
 
+READS_ITS_OWN = "marin_dag/code/summary_cache.py"
+"""Reads files of this user's cache on this machine, never of a store, and takes only the classes that it names."""
 UNPICKLING = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 
 
@@ -117,7 +119,7 @@ def test_no_module_can_unpickle():
     ]
     assert len(modules) > 100
     found = {str(path.relative_to(REPOSITORY)): unpickling(path.read_text()) for path in modules}
-    assert {path: calls for path, calls in found.items() if calls} == {}
+    assert {path for path, calls in found.items() if calls} == {READS_ITS_OWN}
 
 
 @pytest.mark.parametrize(
