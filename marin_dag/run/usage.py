@@ -161,10 +161,11 @@ def _usage_of_thread() -> Usage | None:
 def _furniture() -> tuple[str, ...]:
     """Return the folders of the interpreter, its packages, the engine and the caches of this user."""
     paths = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), *site.getsitepackages()}
-    paths |= {site.getusersitepackages(), str(PROJECT_ROOT / ENGINE), os.environ.get("XDG_CACHE_HOME", "")}
-    # Caches that a user has put elsewhere: they cost or save time, and decide nothing.
-    paths |= {os.environ.get(name, "") for name in ("MARIN_DAG_CACHE", "JAX_COMPILATION_CACHE_DIR")}
+    paths |= {site.getusersitepackages(), str(PROJECT_ROOT / ENGINE)}
+    paths |= {os.environ.get(name, "") for name in ("XDG_CACHE_HOME", "MARIN_DAG_CACHE")}
     paths |= {str(Path.home() / ".cache"), f"{tempfile.gettempdir()}/ray"}
+    # A file may be opened by its path without links, as in an environment that a link leads to.
+    paths |= {os.path.realpath(path) for path in paths if path}
     return tuple(path.rstrip("/") for path in paths if path)
 
 

@@ -190,7 +190,7 @@ def test_a_branch_is_planned_run_and_evaluated_alone_and_dropped(finished: Drive
     assert branch.started == ["my-spoonbill", "ema_eval/my-spoonbill"]
     compared = finished()
     assert compared.started == ["report/forks"]
-    page = re.search(r"report/forks: (\S+)", compared.output)
+    page = re.search(r"report/forks: (/\S+)", compared.output)
     assert page and "z_loss: 1e-4" in (shown := Path(page[1]).read_text()) and "the head?" in shown
     waits = Path(page[1]).parents[1] / "stalls.html"
     assert "waiting for data" not in branch.output, "there is no report yet for its page to lie beside"
