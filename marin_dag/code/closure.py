@@ -32,7 +32,7 @@ class Closure(NamedTuple):
 
 
 class Covered(NamedTuple):
-    """What a fingerprint covers: a change of anything else goes unseen."""
+    """The modules, files and variables that a fingerprint covers; a change of anything else goes unseen."""
 
     modules: frozenset[str]
     files: frozenset[Path]

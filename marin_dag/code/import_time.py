@@ -24,11 +24,11 @@ class Calls(NamedTuple):
     """Whether it does what no reading proves quiet, whatever its calls are."""
     called: tuple[Called, ...] = ()
     factories: tuple[Called, ...] = ()
-    """What is called, and its result, too, as in `@register("name")`."""
+    """Functions whose results are called, too, as in `@register("name")`."""
     passed: tuple[tuple[tuple[Called, ...], Called], ...] = ()
-    """What a call gets as an argument, and may call if it is a function, behind what is called."""
+    """Pairs of the functions called and an argument of theirs, which they may call if it is a function."""
     asked: tuple[Target, ...] = ()
-    """What an operator, an index or an attribute is applied to: an object of the project may answer with an effect."""
+    """Operands of operators, indices and attributes: an object of the project may answer with an effect."""
 
 
 class Statement(NamedTuple):

@@ -67,7 +67,7 @@ def is_plain_value(module: Module, node: ast.expr, plain: Iterable[str]) -> bool
 
 
 def is_one_shot(module: Module, name: str) -> bool:
-    """Return whether a name stands for an iterator, which whoever reads it uses up."""
+    """Return whether a name stands for an iterator, which its first reader uses up."""
     for statement in module.definitions.get(name, ()):
         match statement:
             case ast.Assign(value=ast.GeneratorExp()) | ast.AnnAssign(value=ast.GeneratorExp()):

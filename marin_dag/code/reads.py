@@ -35,7 +35,7 @@ MAX_TEXT_LENGTH = 200
 
 
 class Reads(NamedTuple):
-    """What a definition looks up."""
+    """Files, modules and names that a definition looks up."""
 
     documentation: bool = False
     """Whether it may read docstrings."""

@@ -59,7 +59,7 @@ class Reference(NamedTuple):
 
 
 Alias = tuple[Target, tuple[str, ...]]
-"""What a name stands for: a target, and the attributes behind it."""
+"""The meaning of a name: a target, and the attributes behind it."""
 
 
 def source_text(module: Module, statements: list[ast.stmt], aspect: Aspect) -> str:

@@ -13,7 +13,7 @@ from marin_dag.code.references import Aspect, Reference, Scanner, alias_of
 from marin_dag.code.syntax import Module, Target, dotted, nodes_of
 
 LOGGER = Target("<logger>", None)
-"""What a name stands for that the module binds to `logging.getLogger(...)`."""
+"""The meaning of a name that the module binds to `logging.getLogger(...)`."""
 
 
 class Scanned(NamedTuple):

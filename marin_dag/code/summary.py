@@ -27,7 +27,7 @@ UNSEEN = Scanned("", "", (), (), NOTHING, (), Hears(), ())
 
 
 class Class(NamedTuple):
-    """What may run when a class is made."""
+    """The code that may run when a class is made."""
 
     bases: tuple[Reference, ...]
     keywords: tuple[Target, ...]
@@ -42,9 +42,9 @@ class Definition(NamedTuple):
     """A top-level name of a module."""
 
     scanned: tuple[Scanned, ...]
-    """What the name is and reaches, by aspect."""
+    """The value of the name and all it reaches, by aspect."""
     alias: tuple[Alias, ...] | None
-    """What the name stands for, where the module has only `name = other.thing`."""
+    """The target of the name, where the module has only `name = other.thing`."""
     classes: tuple[Class, ...]
     """The classes among the statements that bind the name."""
     is_class: bool
@@ -53,11 +53,11 @@ class Definition(NamedTuple):
     is_plain: bool
     """Whether it is an object of Python's own."""
     made_by: tuple[Reference, ...]
-    """What is called for its value."""
+    """Functions that are called for its value."""
     calls: Calls
-    """What calling it calls."""
+    """Functions that a call of it calls."""
     result_calls: Calls
-    """What calling it, and its result, calls."""
+    """Functions that a call of it, and of its result, calls."""
 
 
 class Executed(NamedTuple):
@@ -65,7 +65,7 @@ class Executed(NamedTuple):
 
     statement: Statement
     scanned: Scanned | None
-    """What it is and reaches; None where that is the definition of the one name that it binds."""
+    """Its code and all it reaches; None where that is the definition of the one name that it binds."""
     classes: tuple[Class, ...]
 
 

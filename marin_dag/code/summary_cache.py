@@ -57,7 +57,7 @@ class SummaryCache:
     """The summaries of the modules of one project, in one file below `$MARIN_DAG_CACHE` or `~/.cache/marin-dag`.
 
     Args:
-        project: tells the projects of a machine apart, such as two checkouts.
+        project: a name that differs between the projects of a machine, such as two checkouts.
     """
 
     def __init__(self, project: str) -> None:

@@ -34,7 +34,7 @@ class OutputWarning(BaseModel, frozen=True, extra="forbid"):
 
 
 def output_warning(text: str, samples: Iterable[str], file: str) -> OutputWarning:
-    """Return a warning; what is too long for a terminal is cut, and samples after the third are left out."""
+    """Return a warning, cut to the length of a terminal, with at most three samples."""
     kept = tuple(_line(sample, SAMPLE_CHARACTERS) for _, sample in zip(range(MAX_SAMPLES), samples, strict=False))
     return OutputWarning(text=_line(text, TEXT_CHARACTERS), samples=kept, file=file)
 

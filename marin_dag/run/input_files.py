@@ -47,7 +47,7 @@ class _Watched:
         self.output = output
         self.num_readers = 0
         self.damage: dict[str, str] = {}
-        """What is wrong with each damaged file, by its path in the output."""
+        """The damage of each damaged file, by its path in the output."""
         self._store = store
         self._files: dict[str, FileEntry] | None = None
 

@@ -2,7 +2,7 @@
 
 The fingerprint is read from source text, and a file can be found in ways that no reading follows. So an audit hook
 notes each file that Python opens in the step function, its threads and its shards, and each Python program that they
-start. At the end, what the closure covers, what the config names, inputs and what belongs to the machine are left out.
+start. The result leaves out the closure, paths that the config names, inputs, and the files of the machine.
 Not seen: files that a native library opens, modules that the worker had imported before, environment variables, and on
 the local backend the further threads of steps that run at once.
 """
@@ -41,14 +41,14 @@ class UncoveredError(UserError):
 
 
 class Used(BaseModel, frozen=True, extra="forbid"):
-    """What a shard has read, without what belongs to the machine."""
+    """The files and programs that a shard used, without those of the machine."""
 
     files: tuple[str, ...] = ()
     programs: tuple[tuple[str, ...], ...] = ()
 
 
 class Usage:
-    """What one attempt or shard reads.
+    """The files and programs that one attempt or shard uses.
 
     Args:
         values: its arguments; files that a text in them names are theirs.

@@ -83,7 +83,7 @@ def children(value: Any) -> Iterable[tuple[Any, Any]]:
 
 @cache
 def _names_of(owner: Any) -> tuple[str, ...]:
-    """Return the names of the fields of a model or dataclass: both compute them anew each time they are asked."""
+    """Return the names of the fields of a model or dataclass: both compute them again at each call."""
     if issubclass(owner, BaseModel):
         return tuple(owner.model_fields)
     return tuple(field.name for field in dataclasses.fields(owner))
