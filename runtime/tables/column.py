@@ -70,13 +70,3 @@ class Column(Sequence[Any]):
         if end > len(self._blocks) * BLOCK_ROWS:
             parts.append(np.array(self._newest, self.typecode))
         return np.concatenate(parts) if parts else np.empty(0, self.typecode)
-
-
-def full_blocks(num_rows: int) -> list[slice]:
-    """Return the rows of each full block of a table of `num_rows` rows."""
-    return [slice(begin, begin + BLOCK_ROWS) for begin in range(0, num_rows - BLOCK_ROWS + 1, BLOCK_ROWS)]
-
-
-def rows_after_blocks(num_rows: int) -> slice:
-    """Return the rows that no full block has."""
-    return slice(num_rows // BLOCK_ROWS * BLOCK_ROWS, num_rows)

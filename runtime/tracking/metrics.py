@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from runtime.tables.column import Column, full_blocks, rows_after_blocks
+from runtime.tables.blocked_table import BlockedTable
+from runtime.tables.column import Column
 from runtime.tables.parquet_bytes import TableError, append_numbers, from_parquet, to_parquet, with_columns
 
 
@@ -38,7 +39,7 @@ class MetricsRow(NamedTuple):
 INTEGERS = ("step", "consumed_tokens", "global_batch_size", "num_targets", "is_skipped")
 
 
-class MetricsTable:
+class MetricsTable(BlockedTable):
     """Rows in order of steps, kept as packed columns: eight bytes a figure. Copies share all full blocks of rows."""
 
     def __init__(self) -> None:
@@ -77,24 +78,8 @@ class MetricsTable:
         """Steps whose update was skipped."""
         return list(itertools.compress(self._columns["step"], self._columns["is_skipped"]))
 
-    def to_parquet(self) -> bytes:
-        """Return a Parquet file; equal rows give equal bytes."""
-        return self._to_parquet(slice(None))
-
-    @property
-    def num_blocks(self) -> int:
-        """Number of full blocks of rows."""
-        return len(full_blocks(len(self)))
-
-    def block_to_parquet(self, index: int) -> bytes:
-        """Return a Parquet file of a full block of rows, which never changes."""
-        return self._to_parquet(full_blocks(len(self))[index])
-
-    def newest_to_parquet(self) -> bytes:
-        """Return a Parquet file of the rows after all full blocks."""
-        return self._to_parquet(rows_after_blocks(len(self)))
-
-    def _to_parquet(self, rows: slice) -> bytes:
+    def rows_to_parquet(self, rows: slice) -> bytes:
+        """See `BlockedTable`."""
         return to_parquet(pa.table({name: pa.array(column.to_numpy(rows)) for name, column in self._columns.items()}))
 
     @classmethod

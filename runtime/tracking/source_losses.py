@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from runtime.data.mixing.policy import Seen
 from runtime.data.shares import WHOLE
-from runtime.tables.column import Column, full_blocks, rows_after_blocks
+from runtime.tables.blocked_table import BlockedTable
+from runtime.tables.column import Column
 from runtime.tables.parquet_bytes import TableError, append_numbers, from_parquet, to_parquet, with_columns
 
 
@@ -38,7 +39,7 @@ class SourceLosses(NamedTuple):
     """Log-normaliser (logsumexp of the logits) over the same positions; NaN for updates of an older version."""
 
 
-class SourceLossesTable:
+class SourceLossesTable(BlockedTable):
     """Rows in order of steps. Copies share all full blocks of rows."""
 
     def __init__(self) -> None:
@@ -104,24 +105,8 @@ class SourceLossesTable:
         table._columns = {name: column.copy() for name, column in self._columns.items()}
         return table
 
-    def to_parquet(self) -> bytes:
-        """Return a Parquet file; equal rows give equal bytes (with one version of pyarrow)."""
-        return self._to_parquet(slice(None))
-
-    @property
-    def num_blocks(self) -> int:
-        """Number of full blocks of rows."""
-        return len(full_blocks(len(self)))
-
-    def block_to_parquet(self, index: int) -> bytes:
-        """Return a Parquet file of a full block of rows, which never changes."""
-        return self._to_parquet(full_blocks(len(self))[index])
-
-    def newest_to_parquet(self) -> bytes:
-        """Return a Parquet file of the rows after all full blocks."""
-        return self._to_parquet(rows_after_blocks(len(self)))
-
-    def _to_parquet(self, rows: slice) -> bytes:
+    def rows_to_parquet(self, rows: slice) -> bytes:
+        """See `BlockedTable`."""
         columns = {name: column.to_numpy(rows) for name, column in self._columns.items()}
         pairs = columns.pop("source")
         arrays = {name: pa.array(numbers) for name, numbers in columns.items()}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.tables import column as module
-from runtime.tables.column import Column, full_blocks, rows_after_blocks
+from runtime.tables.column import Column
 
 BLOCK = 4
 PARTS = st.lists(st.lists(st.integers(-9, 9), max_size=11), max_size=6)
@@ -46,18 +46,6 @@ def test_it_is_its_numbers(parts):
     assert not numbers or (column[-1] == numbers[-1] and column[-len(numbers)] == numbers[0])
     with pytest.raises(IndexError):
         column[len(numbers)]
-
-
-@given(PARTS)
-def test_blocks_and_the_rows_after_them_are_all_rows_and_blocks_never_change(parts):
-    column = filled(parts)
-    rows = [*full_blocks(len(column)), rows_after_blocks(len(column))]
-    blocks = [column.to_numpy(block) for block in rows[:-1]]
-    assert all(len(block) == BLOCK for block in blocks)
-    assert np.array_equal(np.concatenate([column.to_numpy(each) for each in rows]), column.to_numpy())
-    for number in range(2 * BLOCK):
-        column.append(number)
-    assert all(np.array_equal(block, column.to_numpy(each)) for block, each in zip(blocks, rows[:-1], strict=True))
 
 
 @given(PARTS, PARTS, PARTS)
