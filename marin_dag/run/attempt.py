@@ -32,6 +32,7 @@ from marin_dag.run.input_files import InputFiles, inputs_in
 from marin_dag.run.parts import parts_of
 from marin_dag.run.request_polling import AttemptRequests
 from marin_dag.run.result_document import result_document
+from marin_dag.run.saved_state import has_later_state
 from marin_dag.run.shards import ShardMap
 from marin_dag.run.task import Channel, FanOut, Meeting, Outcome, Task
 from marin_dag.run.usage import UNCOVERED_FIX, UncoveredError, Usage, uncovered_text
@@ -256,18 +257,11 @@ class AttemptContext:
         An attempt that resumes from a later state does not read the input that its run started from.
         """
         config = self._task.config
-        if self._kind.continues is not None and self._has_state():
-            config = config.model_copy(update={self._kind.continues: None})
+        if self._kind.continues is not None:
+            files = (entry.path.removeprefix(f"{self._work}/") for entry in self._store.list(self._work))
+            if has_later_state(self._kind, config, self.digest, files, self.milestones()):
+                config = config.model_copy(update={self._kind.continues: None})
         check_input_files(self._records, config)
-
-    def _has_state(self) -> bool:
-        files = [entry.path.removeprefix(f"{self._work}/") for entry in self._store.list(self._work)]
-        saved = self._kind.resumes_at(files) if self._kind.resumes_at is not None else ()
-        until = getattr(self._task.config, self._kind.stop_field) if self._kind.stop_field is not None else 0
-        start = getattr(self._task.config, self._kind.continues) if self._kind.continues is not None else None
-        # The input of a later phase is a state of its own run, which the phase reads unless there is a newer state.
-        begin = start.milestone or 0 if isinstance(start, Input) and start.digest == self.digest else -1
-        return any(begin < at <= until for at in (*saved, *self.milestones()))
 
     def check_code(self) -> None:
         """Raise CodeChangedError if this process may run other code than what was planned."""
