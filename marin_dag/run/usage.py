@@ -17,7 +17,7 @@ import sysconfig
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,7 @@ class Usage:
         covered = covered_by(function, *values)
         known = {str(path) for path in covered.files} | {os.path.realpath(path) for path in covered.files}
         files = (path for path in used.files if path not in known and os.path.realpath(path) not in known)
-        programs = (each for each in used.programs if each[1:2] != ("-m",) or each[2] not in covered.modules)
+        programs = (each for each in used.programs if not _is_known_module(each, covered.modules))
         lines = [*map(_shown, files), *(f"program {' '.join(each)}" for each in programs)]
         return tuple(map(redact, lines))
 
@@ -197,6 +197,16 @@ def _source_of(path: str) -> str:
 
 def _is_python(arguments: tuple[str, ...]) -> bool:
     return bool(arguments) and Path(arguments[0]).name.startswith("python")
+
+
+def _is_known_module(arguments: tuple[str, ...], covered: Collection[str]) -> bool:
+    """Return whether a program is `python -m MODULE` with a module that the digest covers, or an installed one."""
+    if len(arguments) < 3 or arguments[1] != "-m":
+        return False
+    if arguments[2] in covered:
+        return True
+    found = importlib.util.find_spec(arguments[2].partition(".")[0])
+    return found is not None and found.origin is not None and _lies_in(found.origin, _furniture())
 
 
 def _shown(path: str) -> str:

@@ -60,6 +60,10 @@ def _by_descriptor(path: str) -> int:
 
 
 def _program(path: str) -> int:
+    return len(subprocess.run([sys.executable, _folder(path) / MODULE], capture_output=True, check=True).stdout)
+
+
+def _installed_module(path: str) -> int:
     return len(subprocess.run([sys.executable, "-m", "this"], capture_output=True, check=True).stdout)
 
 
@@ -76,6 +80,7 @@ COVERED: dict[str, Callable[[str], int]] = {
     "temporary file": _temporary,
     "machine": lambda path: len(Path("/etc/hostname").read_text() + Path("/proc/self/status").read_text()) * 0,
     "package": lambda path: len(Path(fsspec.__file__).read_text()) * 0,
+    "installed module": _installed_module,
     "code": lambda path: len(Path(__file__).read_text()) * 0,
 }
 
