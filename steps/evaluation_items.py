@@ -2,11 +2,12 @@
 
 from pydantic import BaseModel, Field
 
-from marin_dag.errors import UserError
+from marin_dag.errors import UserError, listed
 from marin_dag.graph.step import Input, StepContext, step
 from steps.download import DownloadResult
 
 NGRAM_INDEX = "ngrams"
+MOST_TASKS_NAMED = 3
 MOST_NGRAM_WORDS = 127
 """Largest length that an index stores in one byte."""
 
@@ -106,11 +107,11 @@ def _with_index(
         min_field_words=config.min_field_words,
     )
     if found.num_not_searched:
-        missed = ", ".join(
-            f"{count:,} of {num_items[task]:,} of {task}" for task, count in found.num_not_searched.items()
-        )
+        most_first = sorted(found.num_not_searched.items(), key=lambda each: (-each[1], each[0]))
+        missed = listed([f"{task} {count:,} of {num_items[task]:,}" for task, count in most_first], MOST_TASKS_NAMED)
         context.warn_about_output(
-            f"items that decontamination does not search for, since they are too short or of common words: {missed}. "
+            f"decontamination does not search for {sum(found.num_not_searched.values()):,} of "
+            f"{sum(num_items.values()):,} items: they are too short, or have common words only ({missed}). "
             "Lower min_field_words to search for more of them."
         )
     return EvaluationItemsResult(
