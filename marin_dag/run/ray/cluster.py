@@ -199,7 +199,7 @@ def dashboard_line(url: str | None) -> str:
     if os.environ.get("RAY_AUTH_TOKEN"):
         token = "the token is in RAY_AUTH_TOKEN"
     else:
-        token = f"to see the token: cat {os.environ.get('RAY_AUTH_TOKEN_PATH') or TOKEN_FILE}"
+        token = f"cat {os.environ.get('RAY_AUTH_TOKEN_PATH') or TOKEN_FILE} prints its token"
     return f"Ray dashboard http://{url}  ({token})"
 
 

@@ -6,6 +6,7 @@ import json
 import pytest
 from pydantic import BaseModel
 
+from marin_dag.run.ray.cluster import dashboard_line
 from marin_dag.store.redact import LinesWithoutSecrets, redact, redact_identity, remember_secrets
 
 
@@ -35,7 +36,7 @@ def test_the_value_of_a_secret_variable_is_hidden_everywhere(monkeypatch: pytest
 @pytest.mark.parametrize(
     "text",
     [
-        "Ray dashboard http://127.0.0.1:8265  (it asks for a token; to see it: cat ~/.ray/auth_token)",
+        dashboard_line("127.0.0.1:8265"),
         "num_tokens=12 of 30 tokens",
         "tokenizer: llama",
         "eos_token=2",
