@@ -162,7 +162,7 @@ def _furniture() -> tuple[str, ...]:
     """Return the folders of the interpreter, its packages, the engine and the caches of this user."""
     paths = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), *site.getsitepackages()}
     paths |= {site.getusersitepackages(), str(PROJECT_ROOT / ENGINE)}
-    paths |= {os.environ.get(name, "") for name in ("XDG_CACHE_HOME", "MARIN_DAG_CACHE")}
+    paths |= {path for name, path in os.environ.items() if "CACHE" in name and path.startswith("/")}
     paths |= {str(Path.home() / ".cache"), f"{tempfile.gettempdir()}/ray"}
     # A file may be opened by its path without links, as in an environment that a link leads to.
     paths |= {os.path.realpath(path) for path in paths if path}

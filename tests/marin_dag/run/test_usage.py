@@ -9,6 +9,7 @@ import pytest
 from marin_dag.cli.main import main
 from marin_dag.ledger.records import Records
 from marin_dag.run.backend import Backend
+from marin_dag.run.usage import _furniture
 from marin_dag.store.prefix import open_store
 from tests.catalogue import check_message
 from tests.marin_dag.run.test_driver import record, run
@@ -61,6 +62,19 @@ def test_the_steps_of_one_process_are_told_apart(prefix: str) -> None:
     assert run(prefix, steps)[0] == 0
     found = [[Path(line).name for line in record(prefix, item).provenance.uncovered] for item in steps]
     assert found == [[FILE], [], [MODULE], []]
+
+
+def test_a_folder_that_the_environment_names_as_a_cache_is_no_surprise(
+    prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_LIBRARY_CACHE_DIR", str(tmp_path))
+    _furniture.cache_clear()
+    try:
+        item = using("step", UseConfig(how="file"))
+        assert run(prefix, [item])[0] == 0
+    finally:
+        _furniture.cache_clear()
+    assert record(prefix, item).provenance.uncovered == ()
 
 
 @pytest.mark.parametrize("kind", KINDS)
