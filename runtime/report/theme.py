@@ -90,6 +90,11 @@ details details{margin-left:18px;border:0}
 .sample pre{margin:4px 0 0;white-space:pre-wrap;overflow-wrap:anywhere;font:12px/1.45 ui-monospace,
   "SF Mono",Menlo,Consolas,monospace;max-height:15em;overflow:auto}
 .sample div{font-size:12.5px;color:var(--ink2);overflow-wrap:anywhere}
+.heat{white-space:pre-wrap;overflow-wrap:anywhere;font:14px/1.7 ui-monospace,"SF Mono",Menlo,Consolas,monospace;
+  margin:10px 0}
+.heat span{border-radius:2px}.heat span:hover,.heat span:focus{outline:2px solid var(--main)}
+.heat-tools{gap:8px 18px}.heat-tools select{font:inherit;max-width:60vw}
+#token{position:sticky;bottom:0;min-height:5.5em;margin-left:0}
 code{font:.92em ui-monospace,"SF Mono",Menlo,Consolas,monospace;overflow-wrap:anywhere}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 16px;font-size:13.5px;margin:12px 0}
 dt{color:var(--ink2)}

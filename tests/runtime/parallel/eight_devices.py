@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
+from runtime.evaluation.token_predictions import build_prediction_step
 from runtime.model.config import LLAMA3_ROPE
 from runtime.model.initialization import Initialization
 from runtime.model.llama.config import LlamaConfig
@@ -103,7 +104,11 @@ def run(mesh: Mesh, remat: str, num_microbatches: int) -> tuple[list, list[np.nd
     evaluate = build_eval_step(
         CONFIG, LLAMA3_ROPE, mesh, attention_kernel="reference", loss_kernel="chunked", compute_dtype="float32"
     )
-    return metrics, leaves(state), begin, np.asarray(evaluate(state.params, *batch()).loss), part_norms
+    predict = build_prediction_step(CONFIG, LLAMA3_ROPE, mesh, attention_kernel="reference", compute_dtype="float32")
+    predicted = predict(state.params, *batch())
+    log_probs = np.where(predicted.has_target, predicted.log_prob, 0.0)
+    losses = np.asarray(evaluate(state.params, *batch()).loss)
+    return metrics, leaves(state), begin, np.stack([losses, -log_probs, predicted.entropy]), part_norms
 
 
 def difference(got: np.ndarray, expected: np.ndarray) -> float:

@@ -1,0 +1,254 @@
+"""Token predictions: what weights expect at each token of a few held-out windows, which the heat map shows.
+
+A sample depends on the text alone: the windows of a domain with the smallest hashes, so that every phase and fork with
+the same held-out text predicts the same tokens. Predictions read the weights and change nothing.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import fsspec
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pyarrow as pa
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Bool, Float, Float32, Int32
+
+from runtime.data.cache import TokenCache
+from runtime.evaluation.bits_per_byte import PADDING_SEGMENT
+from runtime.evaluation.held_out import Windows, read_windows, window_starts
+from runtime.model.computation import Computation, matmul_precision
+from runtime.model.config import ModelConfig, Rope
+from runtime.model.model import Params
+from runtime.model.placement import check_placement, parameter_specs
+from runtime.parallel.compiler_options import compiler_options
+from runtime.parallel.host_rows import HostRows
+from runtime.parallel.hosts import whole
+from runtime.parallel.mesh import TOKEN_AXES
+from runtime.tables.parquet_bytes import from_parquet, to_parquet
+from runtime.training.objective import computation_on, next_tokens
+
+WINDOWS_PER_DOMAIN = 2
+CANDIDATES_PER_DOMAIN = 64
+"""Windows of a domain, evenly spread, that a sample is chosen from."""
+NUM_LIKELY = 3
+TOKENS_PER_BLOCK = 256
+"""Tokens whose logits are in memory at once: 131 MB at a vocabulary of 128,256."""
+
+logger = logging.getLogger(__name__)
+
+
+class Predictions(NamedTuple):
+    """Predictions of the token after each position; undefined where `has_target` is false."""
+
+    has_target: Bool[Array, "batch sequence"]
+    log_prob: Float32[Array, "batch sequence"]
+    """Natural logarithm of the token's probability."""
+    rank: Int32[Array, "batch sequence"]
+    """Number of likelier tokens."""
+    entropy: Float32[Array, "batch sequence"]
+    """In nats."""
+    likely: Int32[Array, "batch sequence likely"]
+    """The likeliest tokens."""
+    likely_log_prob: Float32[Array, "batch sequence likely"]
+
+
+PredictionStep = Callable[[Params, Any, Any], Predictions]
+
+
+def build_prediction_step(
+    config: ModelConfig, rope: Rope, mesh: Mesh, *, attention_kernel: str, compute_dtype: jax.typing.DTypeLike
+) -> PredictionStep:
+    """Return `step(params, tokens, segment_ids) -> Predictions`, for parameters sharded as in the train step."""
+    check_placement(config, mesh)
+    computation = computation_on(
+        mesh,
+        config,
+        attention_kernel=attention_kernel,
+        compute_dtype=compute_dtype,
+        remat="none",
+        reduce_dtype="float32",
+    )
+    frequencies = config.build().frequencies(rope)
+    program = _program(config, mesh, computation)
+    return lambda params, tokens, segment_ids: program(params, tokens, segment_ids, frequencies)
+
+
+@functools.cache
+def _program(config: ModelConfig, mesh: Mesh, computation: Computation) -> Callable[..., Predictions]:
+    spread = computation.spread
+
+    def predict(params: Params, tokens: Array, segment_ids: Array, frequencies: Array) -> Predictions:
+        labels, has_target = next_tokens(tokens, segment_ids, spread)
+        tokens, segment_ids = computation.order.after((tokens, segment_ids), (labels, has_target), tokens)
+        with matmul_precision(computation.compute_dtype):
+            states = config.build().states(params, tokens, segment_ids, frequencies, computation=computation)
+            predicted = lax.map(
+                lambda row: _prediction(states.head, *row),
+                (states.hidden, spread.own_tokens(labels.reshape(-1))),
+                batch_size=TOKENS_PER_BLOCK,
+            )
+        gathered = (spread.gather_tokens(part) for part in predicted)
+        return Predictions(has_target, *(part.reshape(*tokens.shape, *part.shape[1:]) for part in gathered))
+
+    mapped = jax.shard_map(
+        predict,
+        mesh=mesh,
+        in_specs=(parameter_specs(config.build()), TOKEN_AXES, TOKEN_AXES, PartitionSpec()),
+        out_specs=TOKEN_AXES,
+        check_vma=False,
+    )
+    return jax.jit(mapped, compiler_options=compiler_options(mesh))
+
+
+def _prediction(
+    head: Float[Array, "hidden_size vocab_size"], hidden: Float[Array, "hidden_size"], label: Int32[Array, ""]
+) -> tuple[Array, ...]:
+    logits = jnp.einsum("h,hv->v", hidden, head, preferred_element_type=jnp.float32)
+    log_probs = jax.nn.log_softmax(logits)
+    log_prob = log_probs[label]
+    entropy = -jnp.sum(jnp.exp(log_probs) * log_probs)
+    likely_log_prob, likely = lax.top_k(log_probs, NUM_LIKELY)
+    return log_prob, jnp.sum(log_probs > log_prob, dtype=jnp.int32), entropy, likely, likely_log_prob
+
+
+class Sample(NamedTuple):
+    """A few held-out windows, with the domain of each and the digest of its tokens."""
+
+    domains: tuple[str, ...]
+    digests: tuple[str, ...]
+    windows: Windows
+
+
+def sample_windows(caches: Mapping[str, str], *, sequence_length: int, windows_per_domain: int) -> Sample:
+    """Return windows of each domain's token cache of held-out documents, chosen by the hash of their tokens.
+
+    Raises:
+        BitsPerByteError: a domain has no held-out text.
+    """
+    domains: list[str] = []
+    digests: list[str] = []
+    chosen: list[Windows] = []
+    for domain, path in sorted(caches.items()):
+        cache = TokenCache.open(path)
+        candidates = CANDIDATES_PER_DOMAIN * sequence_length
+        starts = window_starts(cache, sequence_length=sequence_length, max_tokens=candidates)
+        windows = read_windows(cache, starts, sequence_length)
+        by_digest = {hashlib.sha256(row.tobytes()).hexdigest(): index for index, row in enumerate(windows.tokens)}
+        for digest in sorted(by_digest)[:windows_per_domain]:
+            domains.append(domain)
+            digests.append(digest[:12])
+            chosen.append(Windows(*(part[by_digest[digest]] for part in windows)))
+    return Sample(tuple(domains), tuple(digests), Windows(*(np.stack(parts) for parts in zip(*chosen, strict=True))))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Predictor:
+    """A sample, and the program that predicts its tokens."""
+
+    sample: Sample
+    step: PredictionStep
+    windows_per_batch: int
+    """Windows of a call on all hosts; divides over the devices."""
+    rows: HostRows | None
+    """This host's rows of a batch; None with one host."""
+
+    def predict(self, params: Params) -> Predictions:
+        """Return predictions of the whole sample in host memory; every host must call it."""
+        size = self.windows_per_batch
+        num_windows = len(self.sample.domains)
+        padding = (0, -num_windows % size), (0, 0)
+        tokens = np.pad(self.sample.windows.tokens, padding)
+        segment_ids = np.pad(self.sample.windows.segment_ids, padding, constant_values=PADDING_SEGMENT)
+        found = []
+        for batch in range(math.ceil(num_windows / size)):
+            rows: Any = slice(batch * size, (batch + 1) * size)
+            parts: tuple[Any, ...] = (tokens[rows], segment_ids[rows])
+            if self.rows is not None:
+                parts = tuple(self.rows.placed(part[self.rows.rows]) for part in parts)
+            predicted = self.step(params, *parts)
+            found.append([np.asarray(part) if self.rows is None else whole(part) for part in predicted])
+        return Predictions(*(np.concatenate(parts)[:num_windows] for parts in zip(*found, strict=True)))
+
+    def table(self, step: int, consumed_tokens: int, predictions: Mapping[str, Predictions]) -> pa.Table:
+        """Return a row for each token of each window under each set of weights.
+
+        Columns: step, consumed_tokens, weights, domain, window (digest), position, token, log_prob (null where a token
+        is not predicted: the first of a document or window), rank, entropy, likely, likely_log_prob.
+        """
+        tables = [
+            self._table_of_weights(predicted).add_column(
+                0, "weights", _repeated(which, self.sample.windows.tokens.size)
+            )
+            for which, predicted in predictions.items()
+        ]
+        joined = pa.concat_tables(tables)
+        joined = joined.filter(pa.compute.greater_equal(joined["segment"], 0)).drop_columns("segment")
+        numbers = (("consumed_tokens", consumed_tokens), ("step", step))
+        for name, number in numbers:
+            joined = joined.add_column(0, name, pa.array(np.full(len(joined), number, np.int64)))
+        return joined
+
+    def _table_of_weights(self, predicted: Predictions) -> pa.Table:
+        tokens, segment_ids = self.sample.windows
+        num_windows, length = tokens.shape
+        # Position i predicts token i + 1: shift by one, so that a row holds a token and the prediction of it.
+        shifted = Predictions(*(np.roll(np.asarray(part), 1, axis=1) for part in predicted))
+        is_predicted = shifted.has_target.copy()
+        is_predicted[:, 0] = False
+        unknown = ~is_predicted.ravel()
+        flat = {name: np.asarray(part).reshape(tokens.size, -1) for name, part in shifted._asdict().items()}
+        return pa.table(
+            {
+                "domain": _repeated_each(self.sample.domains, length),
+                "window": _repeated_each(self.sample.digests, length),
+                "position": pa.array(np.tile(np.arange(length, dtype=np.int32), num_windows)),
+                "token": pa.array(tokens.ravel()),
+                "segment": pa.array(segment_ids.ravel()),
+                "log_prob": pa.array(flat["log_prob"][:, 0], mask=unknown),
+                "rank": pa.array(flat["rank"][:, 0], mask=unknown),
+                "entropy": pa.array(flat["entropy"][:, 0], mask=unknown),
+                "likely": _lists(flat["likely"]),
+                "likely_log_prob": _lists(flat["likely_log_prob"]),
+            }
+        )
+
+
+def _repeated(text: str, times: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(np.zeros(times, np.int32), [text])
+
+
+def _repeated_each(texts: Iterable[str], times: int) -> pa.DictionaryArray:
+    names = list(texts)
+    return pa.DictionaryArray.from_arrays(np.repeat(np.arange(len(names), dtype=np.int32), times), names)
+
+
+def _lists(values: np.ndarray) -> pa.FixedSizeListArray:
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+
+
+def write_predictions(url: str, table: pa.Table) -> None:
+    """Write a table as Parquet.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with fsspec.open(url, "wb", auto_mkdir=True) as file:
+        file.write(to_parquet(table))
+
+
+def read_predictions(url: str) -> pa.Table:
+    """Return the table of one file.
+
+    Raises:
+        OSError: the file cannot be read, or is damaged.
+    """
+    with fsspec.open(url, "rb") as file:
+        return from_parquet(file.read())
