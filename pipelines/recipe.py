@@ -18,6 +18,7 @@ from pipelines import (
     checkpoints_command,
     compile_report,
     curves_command,
+    heat_map_command,
     mix_command,
     rollback_command,
     stalls_command,
@@ -94,6 +95,7 @@ COMMANDS = (
     checkpoints_command.COMMAND,
     rollback_command.COMMAND,
     curves_command.COMMAND,
+    heat_map_command.COMMAND,
 )
 """Commands of every recipe that trains; `main` adds `mix`."""
 

@@ -27,6 +27,7 @@ from steps.tokenize import TokenizeResult
 
 if TYPE_CHECKING:
     from runtime.evaluation.bits_per_byte import BitsPerByte
+    from runtime.evaluation.token_predictions import Predictions
 
 
 class EmaEvalConfig(BaseModel, frozen=True, extra="forbid"):
@@ -40,6 +41,8 @@ class EmaEvalConfig(BaseModel, frozen=True, extra="forbid"):
     average: str | None = None
     """Name of the EMA weights to measure besides the trained weights; None measures all of the phase."""
     compute_dtype: Literal["bfloat16", "float32"] = "float32"
+    sampled_windows_per_domain: int = Field(default=2, ge=0)
+    """Windows of each domain whose tokens' predictions the output keeps, for `heat-map`."""
     windows_per_batch: Runtime[int] = Field(default=WINDOWS_PER_BATCH, ge=1)
     """Fewest windows of a batch; with more devices, one for each."""
     replica_parallel: Runtime[int] = Field(default=1, ge=1)
@@ -125,6 +128,7 @@ def check_machines(config: EmaEvalConfig, resources: Resources) -> None:
 )
 def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     """Score all sets of weights on the same windows with one compiled program, on all devices of all hosts."""
+    from runtime.evaluation.token_predictions import PREDICTIONS, write_predictions
     from runtime.evaluation.trained_model import TrainedModel
     from runtime.training.watchdog import Watchdog
 
@@ -140,8 +144,13 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
         attention_kernel=config.attention_kernel,
         loss_kernel=config.loss_kernel,
     )
-    texts, kernels = open_held_out(
-        config.caches, context, mesh, program, max_tokens_per_domain=config.max_tokens_per_domain
+    texts, kernels, predictor = open_held_out(
+        config.caches,
+        context,
+        mesh,
+        program,
+        max_tokens_per_domain=config.max_tokens_per_domain,
+        sampled_windows_per_domain=config.sampled_windows_per_domain,
     )
     context.computed_with(**kernels.described())
     averages = phase.averages
@@ -149,6 +158,7 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
         averages = (average_named(phase.averages, config.average, owner=f"average: {config.phase.name}"),)
     names = [HOT, *(average.name for average in averages)]
     scores: dict[str, dict[str, BitsPerByte]] = {}
+    predicted: dict[str, Predictions] = {}
     watchdog = Watchdog("batch")
     with watchdog.watching():
         for index, which in enumerate(names):
@@ -156,9 +166,15 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
             def on_batch(done: int, before: int = index * texts.num_batches) -> None:
                 context.progress(before + done, len(names) * texts.num_batches, "batches")
 
-            scores[which] = texts.scores(model.params(which, mesh), on_batch=on_batch, watchdog=watchdog)
+            params = model.params(which, mesh)
+            scores[which] = texts.scores(params, on_batch=on_batch, watchdog=watchdog)
+            if predictor is not None:
+                predicted[which] = predictor.predict(params)
             for domain, score in scores[which].items():
                 context.log.info("%s weights, %s: %.4f bits per byte", which, domain, score.bits_per_byte)
+    if predictor is not None and context.host.index == 0:
+        table = predictor.table(phase.step, phase.consumed_tokens, predicted)
+        write_predictions(f"{context.output_path}/{PREDICTIONS}.parquet", table)
     return _result(phase, averages, scores)
 
 

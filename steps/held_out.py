@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh
 
     from runtime.evaluation.held_out import HeldOut
+    from runtime.evaluation.token_predictions import Predictor
     from runtime.model.config import ModelConfig, Rope
 
 
@@ -32,10 +33,11 @@ class EvaluationProgram:
 
 
 class OpenedText(NamedTuple):
-    """The windows of this host, and the kernels of the program that scores them."""
+    """The windows of this host, the kernels of the program that scores them, and the sample of the heat map."""
 
     texts: "HeldOut"
     kernels: TakenKernels
+    predictor: "Predictor | None"
 
 
 def open_held_out(
@@ -45,17 +47,20 @@ def open_held_out(
     program: EvaluationProgram,
     *,
     max_tokens_per_domain: int,
+    sampled_windows_per_domain: int,
 ) -> OpenedText:
     """Open the windows of this host with the compiled program, and log its kernels.
 
     Args:
         caches: domain -> tokenized source, none of them still growing.
+        sampled_windows_per_domain: windows whose tokens' predictions are kept; with 0 there is no predictor.
 
     Raises:
         BitsPerByteError: a domain has no held-out text.
         RuntimeError: the loss kernel gives wrong numbers on the devices of `mesh`.
     """
     from runtime.evaluation.held_out import HeldOut
+    from runtime.evaluation.token_predictions import Predictor, build_prediction_step, sample_windows
     from runtime.evaluation.window_batch import window_batch
     from runtime.parallel.host_rows import host_rows
     from runtime.parallel.mesh import num_batch_parts
@@ -71,19 +76,37 @@ def open_held_out(
         loss_kernel=kernels.loss,
         compute_dtype=program.compute_dtype,
     )
+    paths = {domain: cache.join(cache.result.validation) for domain, cache in caches.items()}
+    rows = None if context.host.num_hosts == 1 else host_rows(mesh, num_windows)
     texts = HeldOut.open(
-        {domain: cache.join(cache.result.validation) for domain, cache in caches.items()},
+        paths,
         eval_step,
         sequence_length=program.sequence_length,
         max_tokens_per_domain=max_tokens_per_domain,
         windows_per_batch=num_windows,
-        rows=None if context.host.num_hosts == 1 else host_rows(mesh, num_windows),
+        rows=rows,
     )
+    predictor = None
+    if sampled_windows_per_domain:
+        predictor = Predictor(
+            sample=sample_windows(
+                paths, sequence_length=program.sequence_length, windows_per_domain=sampled_windows_per_domain
+            ),
+            step=build_prediction_step(
+                program.model,
+                program.rope,
+                mesh,
+                attention_kernel=kernels.attention,
+                compute_dtype=program.compute_dtype,
+            ),
+            windows_per_batch=num_windows,
+            rows=rows,
+        )
     context.log.info(
         "held-out text: %s of %s, batches for each set of weights: %d",
         *(counted(texts.num_windows, "window"), counted(len(caches), "domain"), texts.num_batches),
     )
-    return OpenedText(texts, kernels)
+    return OpenedText(texts, kernels, predictor)
 
 
 def _take_kernels(program: EvaluationProgram, context: StepContext, mesh: "Mesh", num_windows: int) -> TakenKernels:

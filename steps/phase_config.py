@@ -133,6 +133,9 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     They are in the event log and change nothing of the run."""
     validation_tokens_per_source: Runtime[int] = Field(default=2**17, ge=1)
     """Tokens of held-out text from each cache, spread evenly."""
+    sampled_windows_per_source: Runtime[int] = Field(default=2, ge=0)
+    """Windows of held-out text from each cache whose tokens' predictions are kept at each validation, for `heat-map`; 0
+    keeps none."""
 
     @property
     def begin_step(self) -> int:

@@ -3,6 +3,7 @@
 from jax.sharding import Mesh
 
 from marin_dag.graph.step import StepContext
+from runtime.evaluation.token_predictions import PREDICTIONS
 from runtime.evaluation.validation import HeldOutValidation
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH
 from runtime.tracking.events import EventLog
@@ -48,7 +49,14 @@ def validation_of(
         attention_kernel=config.attention_kernel,
         loss_kernel=config.loss_kernel,
     )
-    texts, kernels = open_held_out(whole, context, mesh, program, max_tokens_per_domain=wanted)
+    texts, kernels, predictor = open_held_out(
+        whole,
+        context,
+        mesh,
+        program,
+        max_tokens_per_domain=wanted,
+        sampled_windows_per_domain=config.sampled_windows_per_source,
+    )
     events.write(
         "held_out", kernels=kernels._asdict(), num_windows=texts.num_windows, windows_per_batch=texts.windows_per_batch
     )
@@ -59,4 +67,6 @@ def validation_of(
         until_step=config.until_step,
         events=events,
         observer=observer,
+        predictor=predictor,
+        predictions_folder=f"{context.work_path}/{PREDICTIONS}" if context.host.index == 0 else None,
     )

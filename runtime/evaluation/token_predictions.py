@@ -7,7 +7,6 @@ the same held-out text predicts the same tokens. Predictions read the weights an
 import dataclasses
 import functools
 import hashlib
-import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -34,30 +33,30 @@ from runtime.parallel.hosts import whole
 from runtime.parallel.mesh import TOKEN_AXES
 from runtime.tables.parquet_bytes import from_parquet, to_parquet
 from runtime.training.objective import computation_on, next_tokens
+from runtime.training.watchdog import Watchdog
 
-WINDOWS_PER_DOMAIN = 2
+PREDICTIONS = "predictions"
+"""Name of a folder of predictions, one file for each step, or of a file without its ending."""
 CANDIDATES_PER_DOMAIN = 64
 """Windows of a domain, evenly spread, that a sample is chosen from."""
 NUM_LIKELY = 3
 TOKENS_PER_BLOCK = 256
 """Tokens whose logits are in memory at once: 131 MB at a vocabulary of 128,256."""
 
-logger = logging.getLogger(__name__)
-
 
 class Predictions(NamedTuple):
     """Predictions of the token after each position; undefined where `has_target` is false."""
 
-    has_target: Bool[Array, "batch sequence"]
-    log_prob: Float32[Array, "batch sequence"]
+    has_target: Bool[Array | np.ndarray, "batch sequence"]
+    log_prob: Float32[Array | np.ndarray, "batch sequence"]
     """Natural logarithm of the token's probability."""
-    rank: Int32[Array, "batch sequence"]
+    rank: Int32[Array | np.ndarray, "batch sequence"]
     """Number of likelier tokens."""
-    entropy: Float32[Array, "batch sequence"]
+    entropy: Float32[Array | np.ndarray, "batch sequence"]
     """In nats."""
-    likely: Int32[Array, "batch sequence likely"]
+    likely: Int32[Array | np.ndarray, "batch sequence likely"]
     """The likeliest tokens."""
-    likely_log_prob: Float32[Array, "batch sequence likely"]
+    likely_log_prob: Float32[Array | np.ndarray, "batch sequence likely"]
 
 
 PredictionStep = Callable[[Params, Any, Any], Predictions]
@@ -159,6 +158,7 @@ class Predictor:
     """Windows of a call on all hosts; divides over the devices."""
     rows: HostRows | None
     """This host's rows of a batch; None with one host."""
+    watchdog: Watchdog = dataclasses.field(default_factory=lambda: Watchdog("batch of the heat map"))
 
     def predict(self, params: Params) -> Predictions:
         """Return predictions of the whole sample in host memory; every host must call it."""
@@ -173,8 +173,11 @@ class Predictor:
             parts: tuple[Any, ...] = (tokens[rows], segment_ids[rows])
             if self.rows is not None:
                 parts = tuple(self.rows.placed(part[self.rows.rows]) for part in parts)
-            predicted = self.step(params, *parts)
-            found.append([np.asarray(part) if self.rows is None else whole(part) for part in predicted])
+            with self.watchdog.watching(), self.watchdog.awaits(batch + 1):
+                predicted = self.step(params, *parts)
+                found.append(
+                    [np.asarray(part) if self.rows is None else whole(jnp.asarray(part)) for part in predicted]
+                )
         return Predictions(*(np.concatenate(parts)[:num_windows] for parts in zip(*found, strict=True)))
 
     def table(self, step: int, consumed_tokens: int, predictions: Mapping[str, Predictions]) -> pa.Table:
@@ -232,6 +235,11 @@ def _repeated_each(texts: Iterable[str], times: int) -> pa.DictionaryArray:
 
 def _lists(values: np.ndarray) -> pa.FixedSizeListArray:
     return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+
+
+def file_of_step(folder: str, step: int) -> str:
+    """Return the path of the predictions after `step` finished steps; paths sort as steps do."""
+    return f"{folder}/step-{step:012d}.parquet"
 
 
 def write_predictions(url: str, table: pa.Table) -> None:

@@ -1,19 +1,23 @@
 """Validation: bits per byte of held-out text, of the weights and of every average, while a phase trains.
 
 Validation reads the state and changes nothing of it, so that a run ends with the same bytes without it. Its results
-are in the event log, and in no output.
+are in the event log, and the predictions of a few windows beside it; neither is in an output.
 """
 
 import dataclasses
+import logging
 import time
 
 from runtime.evaluation.bits_per_byte import BitsPerByteError, macro_average
 from runtime.evaluation.held_out import HeldOut
+from runtime.evaluation.token_predictions import Predictor, file_of_step, write_predictions
 from runtime.optim.ema import HOT
 from runtime.tracking.events import VALIDATION, EventLog
 from runtime.training.observer import Observer
 from runtime.training.run_state import RunState
 from runtime.training.watchdog import Watchdog
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,6 +30,10 @@ class HeldOutValidation:
     until_step: int
     events: EventLog
     observer: Observer
+    predictor: Predictor | None = None
+    """The sample whose predictions are kept; None keeps none."""
+    predictions_folder: str | None = None
+    """Folder of a file for each step; None on a host that writes none."""
     watchdog: Watchdog = dataclasses.field(default_factory=lambda: Watchdog("batch of held-out text"))
     """A separate watchdog, since the first batches compile at any step."""
 
@@ -59,3 +67,17 @@ class HeldOutValidation:
             seconds=round(time.monotonic() - began, 3),
         )
         self.observer.on_validation(run.step, means)
+        if self.predictor is not None:
+            self._keep_predictions(self.predictor, run)
+
+    def _keep_predictions(self, predictor: Predictor, run: RunState) -> None:
+        found = {}
+        for which, params in {HOT: run.state.params, **run.state.averages}.items():
+            found[which] = predictor.predict(params)
+        if self.predictions_folder is None:
+            return
+        path = file_of_step(self.predictions_folder, run.step)
+        try:
+            write_predictions(path, predictor.table(run.step, run.consumed_tokens, found))
+        except OSError as error:  # like the event log, predictions must not end a run
+            logger.warning("the predictions %s could not be written (%s: %s)", path, type(error).__name__, error)

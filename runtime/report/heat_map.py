@@ -116,7 +116,7 @@ def _select(key: str, names: Sequence[str]) -> Markup:
 def _windows_table(windows: Sequence[HeatWindow]) -> Markup:
     columns = [
         Column("window"), Column("mean loss (nats)", "number"), Column("likeliest token right", "number"),
-        Column("hardest token"), Column("its loss", "number"), Column("remark", "wrap"),
+        Column("hardest token"), Column("its loss", "number"), Column("remark"),
     ]  # fmt: skip
     rows = []
     for window in windows:

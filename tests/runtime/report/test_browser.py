@@ -14,9 +14,11 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from runtime.data.consumption import SourceUse
-from runtime.report import mix_page, norms_page, stalls_page, timeline_page, validation_page
+from runtime.report import heat_map, mix_page, norms_page, stalls_page, timeline_page, validation_page
+from runtime.report.heat_map import HeatWindow
 from runtime.report.theme import DARK_FIGURES, MAIN
 from runtime.tracking.stalls import DataStalls, Stall
+from tests.runtime.report.test_heat_map import fill_in_the_blanks, moment
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")]
@@ -231,3 +233,31 @@ def test_other_pages_open_and_show_hostile_names_as_text(report, open_page, name
     assert shown.evaluate("document.documentElement.scrollWidth") <= 390
     assert shown.locator("b").count() == 0
     assert json.loads(shown.evaluate("JSON.stringify(document.title)")).startswith("$$x^2$$</script>")
+
+
+def test_a_heat_map_shows_a_token_its_moments_and_their_change(open_page):
+    windows = fill_in_the_blanks()
+    moments = ["kestrel at 100", "kestrel at 200"]
+    earlier = moment([-4.0] * (len(windows[0].texts) - 1))
+    windows = [HeatWindow(w.domain, w.digest, w.texts, [earlier, *w.moments]) for w in windows[:2]]
+    shown = open_page(heat_map.page("Heat map", moments, windows))
+    assert shown.locator("#moment-name").inner_text() == moments[-1]
+    tokens = shown.locator("#text span")
+    assert "".join(tokens.all_inner_texts()).replace("\u2423", " ") == "".join(windows[0].texts)
+    alphas = [float(re.findall(r"[\d.]+", tokens.nth(i).evaluate("e => getComputedStyle(e).background"))[3])
+              for i in (1, 2)]  # fmt: skip
+    assert alphas[0] < 0.1 < 0.5 < alphas[1], "the blank stands out"
+    tokens.nth(2).hover()
+    assert '"Ada"' in shown.locator("#token").inner_text() and "loss 6.000" in shown.locator("#token").inner_text()
+    shown.locator("#against").select_option("1")
+    tokens.nth(1).hover()
+    assert "3.990" in shown.locator("#token").inner_text()
+    shown.locator("#moment").fill("0")
+    assert shown.locator("#moment-name").inner_text() == moments[0]
+    shown.locator("#window").select_option("1")
+    assert "Alan" in shown.locator("#text").inner_text()
+
+
+def test_a_heat_map_fits_a_telephone(open_page):
+    shown = open_page(heat_map.page("Heat map", ["now"], fill_in_the_blanks()), width=390)
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 390

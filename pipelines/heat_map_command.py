@@ -1,0 +1,202 @@
+"""heat-map: draw how well phases predict each token of held-out text, over their training."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
+from marin_dag.errors import UserError
+from marin_dag.graph.graph import Graph
+from marin_dag.graph.output_ref import OutputRef
+from marin_dag.ledger.records import Records
+from marin_dag.store.store import Store
+from marin_dag.values.changes import nearest
+from pipelines.attempts import phases_by_digest
+from pipelines.page_file import check_writable, write_page
+from pipelines.timeline import legs_in, main_line_first, phases_in
+from runtime.optim.ema import HOT
+from steps.ema_eval import EmaEvalConfig
+from steps.phase_config import TrainPhaseConfig
+from steps.tokenize import TokenizeConfig
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from tokenizers import Tokenizer
+
+    from runtime.report.heat_map import HeatWindow
+
+MOST_MOMENTS = 16
+"""Moments of a page, evenly spread over those that were measured; the first and the last are always among them."""
+
+
+class Measured(NamedTuple):
+    """A set of weights at one step of a phase, and the file of its predictions."""
+
+    phase: str
+    step: int
+    weights: str
+    table: "pa.Table"
+
+    @property
+    def name(self) -> str:
+        weights = "weights" if self.weights == HOT else f"{self.weights} weights"
+        return f"{self.phase} at step {self.step:,}, {weights}"
+
+
+def _heat_map(session: Session) -> int:
+    from runtime.report.heat_map import page
+
+    parsed = session.parsed
+    if parsed.page is None:
+        raise UserError("heat-map: name the page: --page heat.html.")
+    check_writable("--page", parsed.page)
+    graph = session.graph()
+    phases = _phases(session, graph)
+    found = [each for each in _measured(session.store, graph, phases) if each.weights in (parsed.weights or [HOT])]
+    if not found:
+        wanted = " and ".join(parsed.weights or ["the trained weights"])
+        print(f"nothing is drawn: no validation of these phases has kept predictions of {wanted}")
+        return FAILED
+    shown = _spread(found, MOST_MOMENTS)
+    notes = (
+        [] if len(shown) == len(found) else [f"{len(shown)} of {len(found)} moments are shown; name a phase for more"]
+    )
+    windows = heat_windows(shown, _tokenizer(session.store, graph, phases), parsed.domain)
+    if not windows:
+        domains = sorted({domain for each in found for domain in each.table["domain"].unique().to_pylist()})
+        raise UserError(f"--domain {' '.join(parsed.domain)}: no such domain.{nearest(parsed.domain[0], domains)}")
+    title = f"Heat map of {session.pipeline}"
+    write_page("--page", parsed.page, page(title, [each.name for each in shown], windows, notes))
+    print("\n".join([*notes, f"drawn: {parsed.page}"]))
+    return NOTHING_WOULD_RUN
+
+
+def _phases(session: Session, graph: Graph) -> list[str]:
+    """Return the phases that the user named, or all, in the order of the run."""
+    forks = {fork.name for fork in session.forks.all()}
+    order = main_line_first(legs_in(phases_in(graph.steps)), forks)
+    for name in session.parsed.names:
+        if name not in order:
+            raise UserError(f"heat-map {name}: no such phase.{nearest(name, order)} The command `timeline` lists them.")
+    return [name for name in order if not session.parsed.names or name in session.parsed.names]
+
+
+def _measured(store: Store, graph: Graph, phases: Sequence[str]) -> list[Measured]:
+    """Return all kept predictions of these phases: of their validations, and of evaluations that are done."""
+    from runtime.evaluation.token_predictions import PREDICTIONS, read_predictions
+
+    found: dict[tuple[str, int, str], Measured] = {}
+
+    def add(phase: str, path: str) -> None:
+        table = read_predictions(store.url(path))
+        step = table["step"][0].as_py()
+        for weights in table["weights"].unique().to_pylist():
+            of_weights = table.filter([each == weights for each in table["weights"].to_pylist()])
+            found.setdefault((phase, step, weights), Measured(phase, step, weights, of_weights))
+
+    for digest, names in phases_by_digest(map(graph.step, phases)).items():
+        for entry in sorted(store.list(f"work/{digest}/{PREDICTIONS}")):
+            add(names[0], entry.path)
+    records = Records(store)
+    for step in graph.steps:
+        if not isinstance(step.config, EmaEvalConfig) or step.config.phase.name not in phases:
+            continue
+        record = records.find(step.key)
+        if record is not None and any(entry.path == f"{PREDICTIONS}.parquet" for entry in record.manifest):
+            add(step.config.phase.name, f"{record.output_path}/{PREDICTIONS}.parquet")
+    order = {name: index for index, name in enumerate(phases)}
+    return sorted(found.values(), key=lambda each: (order[each.phase], each.step, each.weights != HOT, each.weights))
+
+
+def _spread(measured: Sequence[Measured], most: int) -> list[Measured]:
+    if len(measured) <= most:
+        return list(measured)
+    return [measured[round(index * (len(measured) - 1) / (most - 1))] for index in range(most)]
+
+
+def _tokenizer(store: Store, graph: Graph, phases: Iterable[str]) -> "Tokenizer":
+    """Return the tokenizer of the phases' sources, from its output.
+
+    Raises:
+        UserError: its output is gone.
+    """
+    from tokenizers import Tokenizer
+
+    for name in phases:
+        config = graph.step(name).config
+        assert isinstance(config, TrainPhaseConfig)
+        for cache in config.caches.values():
+            tokenized = cache.config_of(TokenizeConfig)
+            if tokenized is None or not isinstance(tokenized.tokenizer, OutputRef):
+                continue
+            record = Records(store).find(tokenized.tokenizer.key)
+            if record is not None:
+                data = store.read(f"{record.output_path}/{record.result['tokenizer']}")
+                return Tokenizer.from_str(data.decode())
+    raise UserError("heat-map: the tokenizer's output is gone from this prefix; run the recipe to make it again.")
+
+
+def heat_windows(
+    measured: Sequence[Measured], tokenizer: "Tokenizer", domains: Sequence[str] = ()
+) -> "list[HeatWindow]":
+    """Return the windows of some moments with their predictions, those of `domains` or all."""
+    from runtime.data.token_text import token_texts
+    from runtime.report.heat_map import HeatWindow
+
+    by_window: dict[tuple[str, str], dict[int, list[dict[str, Any]]]] = {}
+    for index, each in enumerate(measured):
+        for row in each.table.to_pylist():
+            if not domains or row["domain"] in domains:
+                rows = by_window.setdefault((row["domain"], row["window"]), {})
+                rows.setdefault(index, []).append(row)
+    words: dict[int, str] = {}
+
+    def word(token: int) -> str:
+        if token not in words:
+            words[token] = tokenizer.decode([token], skip_special_tokens=False)
+        return words[token]
+
+    windows = []
+    for (domain, digest), rows_by_moment in by_window.items():
+        tokens = [row["token"] for row in next(iter(rows_by_moment.values()))]
+        moments = [
+            _moment(rows_by_moment[index], word) if index in rows_by_moment else None for index in range(len(measured))
+        ]
+        windows.append(HeatWindow(domain, digest, token_texts(tokenizer, tokens), moments))
+    return windows
+
+
+def _moment(rows: Sequence[Mapping[str, Any]], word: Any) -> Any:
+    import numpy as np
+
+    from runtime.report.heat_map import Moment
+
+    def column(name: str, dtype: Any, missing: float) -> Any:
+        return np.array([missing if row[name] is None else row[name] for row in rows], dtype)
+
+    return Moment(
+        log_prob=column("log_prob", np.float32, np.nan),
+        rank=column("rank", np.int32, -1),
+        entropy=column("entropy", np.float32, np.nan),
+        likely=[[word(token) for token in row["likely"]] for row in rows],
+        likely_log_prob=np.array([row["likely_log_prob"] for row in rows], np.float32),
+    )
+
+
+def _add_arguments(parser: Any) -> None:
+    parser.add_argument("--page", metavar="FILE.html", help="(heat-map) the page to draw")
+    parser.add_argument("--domain", metavar="NAME", action="append", default=[], help="(heat-map) only this domain")
+    parser.add_argument(
+        "--weights", metavar="NAME", action="append", help="(heat-map) EMA weights by name; hot: the trained weights"
+    )
+
+
+COMMAND = Command(
+    "heat-map",
+    "[PHASE ...] --page FILE.html",
+    "how well phases predict each token of held-out text, over their training",
+    _heat_map,
+    0,
+    100,
+    _add_arguments,
+    ("--set",),
+)
