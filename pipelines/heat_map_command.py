@@ -54,7 +54,10 @@ def _heat_map(session: Session) -> int:
     found = [each for each in _measured(session.store, graph, phases) if each.weights in (parsed.weights or [HOT])]
     if not found:
         wanted = " and ".join(parsed.weights or ["the trained weights"])
-        print(f"nothing is drawn: no validation of these phases has kept predictions of {wanted}")
+        print(
+            f"nothing is drawn: neither a validation of these phases nor an evaluation that is done kept predictions of "
+            f"{wanted}; run the recipe as far as its `ema_eval` steps"
+        )
         return FAILED
     shown = _spread(found, MOST_MOMENTS)
     notes = (
