@@ -55,8 +55,8 @@ def _heat_map(session: Session) -> int:
     if not found:
         wanted = " and ".join(parsed.weights or ["the trained weights"])
         print(
-            f"nothing is drawn: neither a validation of these phases nor an evaluation that is done kept predictions of "
-            f"{wanted}; run the recipe as far as its `ema_eval` steps"
+            "nothing is drawn: neither a validation of these phases nor an evaluation that is done kept predictions "
+            f"of {wanted}; run the recipe as far as its `ema_eval` steps"
         )
         return FAILED
     shown = _spread(found, MOST_MOMENTS)

@@ -21,6 +21,7 @@ from pipelines import (
     heat_map_command,
     mix_command,
     rollback_command,
+    runs_command,
     stalls_command,
     timeline_command,
 )
@@ -94,6 +95,7 @@ COMMANDS = (
     stalls_command.COMMAND,
     checkpoints_command.COMMAND,
     rollback_command.COMMAND,
+    runs_command.COMMAND,
     curves_command.COMMAND,
     heat_map_command.COMMAND,
 )

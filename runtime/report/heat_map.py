@@ -161,8 +161,8 @@ SCRIPT = """(function(){
 var data=JSON.parse(document.getElementById('data').textContent);
 function get(id){return document.getElementById(id)}
 var text=get('text'),token=get('token'),win=get('window'),moment=get('moment'),against=get('against');
-function colour(name,share){return 'color-mix(in srgb, var('+name+') '+Math.round(90*share)+'%, transparent)'}
-function surprise(logProb){return colour('--branch',Math.sqrt(Math.min(-logProb,10)/10))}
+function colour(name,share){return 'color-mix(in srgb, var('+name+') '+Math.round(75*share)+'%, transparent)'}
+function surprise(logProb){return colour('--branch',1-Math.exp(logProb/4))}
 function change(nats){return colour(nats>0?'--main':'--branch',Math.min(Math.abs(nats),5)/5)}
 function visible(words){
 return words.replace(/\\n/g,'\\u23ce\\n').replace(/\\t/g,'\\u21e5\\t').replace(/^ +$/,function(spaces){

@@ -1,0 +1,186 @@
+"""Runs: every phase, fork and earlier version under some prefixes, with what it changed and what it reached.
+
+They are read from the records alone, so that runs of other recipes and of older code are there too.
+"""
+
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from marin_dag.identity.diff import CodeChanged, FieldChanged, differences, input_keys
+from marin_dag.ledger.lease import Held, Leases
+from marin_dag.ledger.records import Record, Records
+from marin_dag.quantities import counted
+from marin_dag.store.prefix import open_store
+from marin_dag.store.store import Store
+
+PHASE, EVALUATION, SCORES = "train_phase", "ema_eval", "lm_eval"
+UNLISTED = ("start", "until_step", "acknowledge", "caches")
+"""Fields whose changes are no setting of a run; a new cache shows in the mixture."""
+
+
+class Run(NamedTuple):
+    """A phase that is done, or one that is running."""
+
+    prefix: str
+    recipe: str
+    """The file that ran it."""
+    name: str
+    key: str
+    """Digest, or digest@step."""
+    state: str
+    """done, or how far it is."""
+    base: str
+    """The phase that it is compared with: the one whose name it took over, or else the one that it starts from."""
+    changed: tuple[str, ...]
+    """Settings that differ from the base, as `field: old -> new`."""
+    tokens: int | None
+    loss: float | None
+    """Mean train loss of the last steps."""
+    bits_per_byte: float | None
+    """Mean over the domains of its evaluation: the best of the weights and the EMA weights."""
+    scores: Mapping[str, tuple[float, float | None]]
+    """Value of each task of lm-eval, and its standard error where it has one."""
+    device: str
+    hours: float | None
+    finished: str
+    commit: str
+
+
+def read_runs(prefixes: Iterable[str], *, since: datetime.datetime | None = None) -> list[Run]:
+    """Return the runs under all prefixes, the newest first; running ones before all others.
+
+    Args:
+        since: leave out runs that finished earlier.
+    """
+    found = [run for prefix in prefixes for run in _runs_in(prefix)]
+    kept = [run for run in found if since is None or not run.finished or _time(run.finished) >= since]
+    return sorted(kept, key=lambda run: (not run.finished, run.finished, run.name), reverse=True)
+
+
+def _runs_in(prefix: str) -> list[Run]:
+    store = open_store(prefix)
+    records = Records(store)
+    found = records.find_all(records.committed_keys())
+    phases = {key: record for key, record in found.items() if record.kind == PHASE}
+    earlier = _earlier_versions(records.labels(), phases)
+    evaluations, scores = _evaluations(found.values()), _scores(found)
+    done = [
+        _done(prefix, record, _base(record, earlier.get(key), phases), evaluations.get(key), scores.get(key, {}))
+        for key, record in phases.items()
+        if key in earlier  # a milestone that no step of this name ends at is no run
+    ]
+    return [*done, *_running(prefix, store, records)]
+
+
+def _earlier_versions(labels: Mapping[str, Sequence[str]], phases: Mapping[str, Record]) -> dict[str, str | None]:
+    """Return for each labelled phase the key that had its name before, or None."""
+    found: dict[str, str | None] = {}
+    for keys in labels.values():
+        known = [key for key in keys if key in phases]
+        found |= dict(zip(known, [None, *known], strict=False))
+    return found
+
+
+def _base(record: Record, earlier: str | None, phases: Mapping[str, Record]) -> Record | None:
+    if earlier is not None:
+        return phases[earlier]
+    return phases.get(input_keys(record.identity).get("start", ""))
+
+
+def _evaluations(records: Iterable[Record]) -> dict[str, float]:
+    """Return the best mean bits per byte of each phase by its key."""
+    found = {}
+    for record in records:
+        if record.kind == EVALUATION:
+            means = [record.result["hot_mean"], *(each["mean"] for each in record.result["averages"])]
+            found[input_keys(record.identity)["phase"]] = min(means)
+    return found
+
+
+def _scores(records: Mapping[str, Record]) -> dict[str, dict[str, tuple[float, float | None]]]:
+    """Return the scores of the exports of each phase, by its key."""
+    found: dict[str, dict[str, tuple[float, float | None]]] = {}
+    for record in records.values():
+        if record.kind != SCORES:
+            continue
+        for export in input_keys(record.identity).values():
+            phase = input_keys(records[export].identity).get("phase") if export in records else None
+            if phase is not None:
+                values = {
+                    score["task"]: (score["value"], score["stderr"]) for score in reversed(record.result["scores"])
+                }
+                found[phase] = found.get(phase, {}) | values  # the first metric of a task
+    return found
+
+
+def _done(
+    prefix: str,
+    record: Record,
+    base: Record | None,
+    bits_per_byte: float | None,
+    scores: Mapping[str, tuple[float, float | None]],
+) -> Run:
+    provenance = record.provenance
+    seconds = (_time(provenance.finished) - _time(provenance.started)).total_seconds()
+    return Run(
+        prefix=prefix,
+        recipe=provenance.argv[0].rpartition("/")[2] if provenance.argv else "",
+        name=record.name,
+        key=record.key,
+        state="done",
+        base="" if base is None else f"{base.name} ({base.digest[:8]})",
+        changed=() if base is None else tuple(_changes(base, record)),
+        tokens=record.result["consumed_tokens"],
+        loss=record.result["final_loss"],
+        bits_per_byte=bits_per_byte,
+        scores=scores,
+        device=provenance.computed_with.get("device", provenance.resources),
+        hours=seconds / 3600,
+        finished=provenance.finished,
+        commit=f"{(provenance.git_commit or '')[:8]}{'+' if provenance.is_dirty else ''}",
+    )
+
+
+def _changes(base: Record, record: Record) -> Iterable[str]:
+    for difference in differences(base.identity, record.identity):
+        if isinstance(difference, FieldChanged) and difference.field.partition(".")[0] not in UNLISTED:
+            yield f"{difference.field}: {difference.old} -> {difference.new}"
+        elif isinstance(difference, CodeChanged):
+            yield f"code: {counted(len(difference.changed) + len(difference.added), 'definition')}"
+
+
+def _running(prefix: str, store: Store, records: Records) -> list[Run]:
+    names = {key.partition("@")[0]: name for name, keys in records.labels().items() for key in keys}
+    return [
+        _at_work(prefix, digest, held, names)
+        for digest, held in Leases(store).at_work().items()
+        if held.progress is not None and held.progress.unit == "steps"
+    ]
+
+
+def _at_work(prefix: str, digest: str, held: Held, names: Mapping[str, str]) -> Run:
+    progress = held.progress
+    assert progress is not None
+    figures: Mapping[str, Any] = progress.figures
+    return Run(
+        prefix=prefix,
+        recipe="",
+        name=held.holder.name or names.get(digest, digest[:8]),
+        key=digest,
+        state=f"{progress.done:,}/{progress.total:,} {progress.unit}",
+        base="",
+        changed=(),
+        tokens=None,
+        loss=figures.get("loss"),
+        bits_per_byte=None,
+        scores={},
+        device=f"{held.holder.host} pid {held.holder.pid}",
+        hours=None,
+        finished="",
+        commit="",
+    )
+
+
+def _time(text: str) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(text)
