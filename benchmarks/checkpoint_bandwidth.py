@@ -70,18 +70,18 @@ like = {name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=place) for
 checkpointer = ocp.StandardCheckpointer()
 print(json.dumps({"orbax": ocp.__version__, "jax": jax.__version__}), flush=True)
 for line in sys.stdin:
-    begun = time.perf_counter()
+    began = time.perf_counter()
     if line.strip() == "save":
         checkpointer.save(path, state)
         checkpointer.wait_until_finished()
     else:
         jax.block_until_ready(checkpointer.restore(path, like))
-    print(json.dumps({"seconds": time.perf_counter() - begun}), flush=True)
+    print(json.dumps({"seconds": time.perf_counter() - began}), flush=True)
 """
 
 
 def random_state() -> TrainState:
-    """Parameters and moments without any pattern, so that nothing can be compressed or left out."""
+    """Return parameters and moments without a pattern, so that nothing can be compressed."""
     rng = np.random.default_rng(0)
 
     def values(shape: jax.ShapeDtypeStruct) -> jax.Array:
@@ -117,7 +117,11 @@ def plain_read(path: Path, arrays: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def drop_from_page_cache(folder: Path) -> None:
-    """Every file below; raises if the kernel still holds more than a hundredth of their pages."""
+    """Drop every file below a folder from the page cache.
+
+    Raises:
+        RuntimeError: the kernel still holds more than a hundredth of their pages.
+    """
     held = total = 0
     libc = ctypes.CDLL(None, use_errno=True)
     for path in (path for path in folder.rglob("*") if path.is_file() and path.stat().st_size):
@@ -141,13 +145,13 @@ def drop_from_page_cache(folder: Path) -> None:
 
 
 def seconds_of(act: Callable[[], object]) -> float:
-    begun = time.perf_counter()
+    began = time.perf_counter()
     act()
-    return time.perf_counter() - begun
+    return time.perf_counter() - began
 
 
 def judged(speed: dict[str, float]) -> dict[str, object]:
-    """The ratios of both acts to plain files and to Orbax, of GB/s by act and name, and whether all reach the bars."""
+    """Return the ratios of GB/s to plain files and to Orbax, of both acts, and whether all reach the bars."""
     ratios = {act: speed[f"{act} ours"] / speed[f"{act} plain"] for act in ACTS}
     to_orbax = {act: speed[f"{act} ours"] / speed[f"{act} orbax"] for act in ACTS}
     return {
@@ -162,7 +166,7 @@ def judged(speed: dict[str, float]) -> dict[str, object]:
 
 
 class Orbax:
-    """The peer's process."""
+    """The process of the peer."""
 
     def __init__(self, path: Path, leaves: dict[str, tuple[list[int], str]]) -> None:
         if not PEERS.exists():

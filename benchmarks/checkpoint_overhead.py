@@ -18,10 +18,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.host_overhead import (
+    HYPERPARAMETERS,
     NEVER,
     SMALLEST_BATCH,
     TOKENS_A_SOURCE,
-    TOLD,
     Cost,
     compared,
     cost_of_loop,
@@ -45,7 +45,7 @@ def main() -> None:
         parser.error(f"--updates is {arguments.updates}: a turn must hold whole distances of {SAVE_EVERY_STEPS}")
     laptop = LaptopStep(SMALLEST_BATCH)
     step, fresh = laptop.step, functools.partial(laptop.state, averages=("averaged",))
-    told = TOLD._replace(average_decays=(0.9,))
+    hyperparameters = HYPERPARAMETERS._replace(average_decays=(0.9,))
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -53,7 +53,13 @@ def main() -> None:
 
         def turn_of(every: int, name: str) -> Cost:
             return cost_of_loop(
-                fresh(), step, loader, folder / name, arguments.updates, told=told, checkpoint_every_steps=every
+                fresh(),
+                step,
+                loader,
+                folder / name,
+                arguments.updates,
+                hyperparameters=hyperparameters,
+                checkpoint_every_steps=every,
             )
 
         turn_of(SAVE_EVERY_STEPS, "first")  # compiles

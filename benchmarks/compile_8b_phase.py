@@ -39,7 +39,7 @@ SECONDS_BAR, HOST_BYTES_BAR, EXPOSED_BAR = 360.0, 4 * GIB, 0.10
 
 
 def programs(names: list[str], steps: list[Literal["train", "eval"]]) -> dict[Request, list[str]]:
-    """The programs of these phases, each once, and which phases run it."""
+    """Return each program of these phases once, with the phases that run it."""
     main_line = phases(EIGHT_B, eight_b_corpus(EIGHT_B))
     found: dict[Request, list[str]] = {}
     for step in steps:
@@ -51,7 +51,7 @@ def programs(names: list[str], steps: list[Literal["train", "eval"]]) -> dict[Re
 
 
 def measured(request: Request, outcome: Outcome, seconds: float) -> dict[str, Any]:
-    """The figures of one compile against the bars."""
+    """Return the figures of one compile against the bars."""
     if isinstance(outcome, DoesNotFit):
         return {"seconds": round(seconds, 1), "does_not_fit": outcome.message, "holds": False}
     limit = slice_of(request.slice).generation.hbm_in_bytes

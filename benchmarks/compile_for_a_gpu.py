@@ -45,7 +45,7 @@ REMATS: tuple[Remat, ...] = ("none", "dots")
 
 
 def loss_bytes() -> int:
-    """In a process of its own: what the loss takes beside its arguments and gradients on one H200."""
+    """Return the memory of the loss beside its arguments and gradients on one H200, compiled in its own process."""
     mesh = mesh_of_one_chip(slice_of(GPU).generation.name)
     program = loss_with_gradients(partial(linear_cross_entropy, kernel="mosaic_gpu"))
     compiled: Any = jit_like_a_step(program, mesh).lower(*arguments_of(LOSS, mesh)).compile()
@@ -62,7 +62,7 @@ def in_its_own_process() -> int:
 
 
 def steps() -> dict[str, dict[str, Any]]:
-    """Each case of the benchmark that would time them: what it needs, and what is wrong with it."""
+    """Return the memory and the faults of each step that `train_on_gpu.py` times."""
     found = {}
     gets = slice_of(GPU).generation.hbm_in_bytes
     for (model, case), remat in itertools.product(CASES.items(), REMATS):

@@ -70,11 +70,11 @@ MEASURED = "measured.json"
 SETTLING_UPDATES = 8
 """The loop begins with batches that were fetched ahead, and a turn with caches full of the other contestant."""
 UPDATES_A_TURN = 95
-"""Behind those: a turn comes past its hundredth update, which has its digest and tells its norms."""
+"""Behind those: a turn comes past its hundredth update, which has its digest and reports its norms."""
 
 
 class Cost(NamedTuple):
-    """Of one update, in seconds."""
+    """Seconds of an update."""
 
     wall: float
     processor: float
@@ -88,11 +88,11 @@ SETTINGS = TrainSettings(
     digest_every_steps=100,
     norms_every_steps=100,
 )
-TOLD = Hyperparameters(1e-3, weight_decay=0.1, b1=0.9, b2=0.95, eps=1e-8, max_norm=1.0, z_loss=0.0)
+HYPERPARAMETERS = Hyperparameters(1e-3, weight_decay=0.1, b1=0.9, b2=0.95, eps=1e-8, max_norm=1.0, z_loss=0.0)
 
 
 class Watch:
-    """Notes when each update begins."""
+    """Observer that notes when each update begins."""
 
     def __init__(self) -> None:
         self._wall: list[float] = []
@@ -106,13 +106,13 @@ class Watch:
         return len(self._wall)
 
     def cost(self) -> Cost:
-        """The mean between the first update that counts and the last."""
+        """Return the mean from the first update that counts to the last."""
         counted = len(self) - 1 - SETTLING_UPDATES
         return Cost(*((times[-1] - times[SETTLING_UPDATES]) / counted for times in (self._wall, self._processor)))
 
 
 def events_in(folder: Path) -> str:
-    """The event log of this host's part of a run that `cost_of_loop` made there."""
+    """Return the event log of this host's part of a run that `cost_of_loop` made in the folder."""
     return str(folder / f"events-{jax.process_index()}.jsonl")
 
 
@@ -123,11 +123,15 @@ def cost_of_loop(
     folder: Path,
     updates: int,
     *,
-    told: Hyperparameters = TOLD,
+    hyperparameters: Hyperparameters = HYPERPARAMETERS,
     checkpoint_every_steps: int = NEVER,
     rows: HostRows | None = None,
 ) -> Cost:
-    """Of an update in a run that is then stopped; `folder` is the same on all hosts, and of no other run."""
+    """Return the cost of an update in a run that is then stopped.
+
+    Args:
+        folder: the same on all hosts, and used by no other run.
+    """
     watch = Watch()
 
     def timed(*arguments: object) -> tuple:
@@ -149,7 +153,7 @@ def cost_of_loop(
                 run_state.from_scratch(state),
                 SETTINGS,
                 LoopParts(
-                    hyperparameters=lambda index: told,
+                    hyperparameters=lambda index: hyperparameters,
                     train_step=timed,
                     loader=loader,
                     saving=saving,
@@ -171,7 +175,7 @@ def cost_of_loop(
 def cost_of_loop_alone(
     state: TrainState, step: TrainStep, loader: Loader, folder: Path, *, rows: HostRows | None = None
 ) -> float:
-    """Seconds of the loop's own work for an update: its train step answers at once with figures that are there."""
+    """Return the seconds of the loop's own work for an update; its train step answers at once with known figures."""
     answers: list[StepMetrics] = []
 
     def at_once(state: TrainState, *arguments: object) -> tuple[TrainState, StepMetrics]:
@@ -186,7 +190,7 @@ def cost_of_loop_alone(
 def cost_of_steps(
     state: TrainState, step: TrainStep, batches: list, updates: int, *, rows: HostRows | None = None
 ) -> Cost:
-    """The same of the bare train step."""
+    """Return the cost of an update by the bare train step."""
     watch, pending = Watch(), []
     for index in range(SETTLING_UPDATES + updates + 1):
         watch.note()
@@ -194,7 +198,7 @@ def cost_of_steps(
         tokens, segment_ids = batch.tokens, batch.segment_ids
         if rows is not None:
             tokens, segment_ids = rows.placed(tokens), rows.placed(segment_ids)
-        state, metrics = step(state, tokens, segment_ids, TOLD)
+        state, metrics = step(state, tokens, segment_ids, HYPERPARAMETERS)
         pending.append(metrics)
         if len(pending) > LATE_STEPS:
             jax.device_get(pending.pop(0))
@@ -202,18 +206,18 @@ def cost_of_steps(
 
 
 def in_turns(contestants: dict[str, Callable[[int], Cost]], turns: int) -> dict[str, list[Cost]]:
-    """Each contestant's cost in each turn; the order is another one in every turn."""
+    """Return each contestant's cost in each turn; each turn has another order."""
     costs: dict[str, list[Cost]] = {name: [] for name in contestants}
     for turn in range(turns):
         for name in list(contestants)[:: 1 if turn % 2 else -1]:
             costs[name].append(contestants[name](turn))
-        told = (f"{1e3 * of_turns[-1].wall:.2f} ms {name}" for name, of_turns in costs.items())
-        print(f"turn {turn}: {', '.join(told)}", flush=True)
+        shown = (f"{1e3 * of_turns[-1].wall:.2f} ms {name}" for name, of_turns in costs.items())
+        print(f"turn {turn}: {', '.join(shown)}", flush=True)
     return costs
 
 
 def compared(claim: str, bar: float, ours: list[Cost], reference: list[Cost]) -> dict[str, object]:
-    """The last line: each of ours against that of the reference beside it."""
+    """Return the last line: each cost against the reference of the same turn."""
     walls = [mine.wall / other.wall for mine, other in zip(ours, reference, strict=True)]
     processor = [mine.processor / other.processor for mine, other in zip(ours, reference, strict=True)]
     ends = quantile_test(walls, q=1, p=0.5).confidence_interval(0.95)  # of whatever distribution the ratios are
@@ -235,7 +239,7 @@ def compared(claim: str, bar: float, ours: list[Cost], reference: list[Cost]) ->
 
 
 def measured_anew(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What `measure` finds in a new process, or in so many as there are hosts."""
+    """Return what `measure` finds in new processes, one for each host."""
     with socket.socket() as free, tempfile.TemporaryDirectory() as folder:
         free.bind(("127.0.0.1", 0))
         coordinator = f"127.0.0.1:{free.getsockname()[1]}"
@@ -253,7 +257,11 @@ def measured_anew(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure(arguments: argparse.Namespace, folder: Path, laptop: LaptopStep, rows: HostRows | None = None) -> None:
-    """In a measuring process: leaves the costs of both in `folder`; of each batch `rows` are read, or all."""
+    """Leave the costs of both contestants in `folder`; run in a measuring process.
+
+    Args:
+        rows: rows that are read of each batch; None reads all.
+    """
     step, fresh = laptop.step, laptop.state
     caches = folder / f"caches-{jax.process_index()}"
     caches.mkdir()
@@ -280,7 +288,7 @@ def measure(arguments: argparse.Namespace, folder: Path, laptop: LaptopStep, row
 
 
 def mean_of(turns: list[Cost]) -> Cost:
-    """Of as many turns in which one was first as in which it was second, so that a drift falls out."""
+    """Return the mean of as many turns in which a contestant was first as second, so that a drift cancels out."""
     return Cost(*map(statistics.fmean, zip(*turns, strict=True)))
 
 
@@ -307,7 +315,7 @@ def main() -> None:
 
 
 def be_a_host(arguments: argparse.Namespace, coordinator: str, folder: str, index: str) -> None:
-    """Measures, in a process of its own; as one of several where there are."""
+    """Measure in this process, as one of several hosts where there are several."""
     if arguments.hosts == 1:
         measure(arguments, Path(folder), LaptopStep(SMALLEST_BATCH))
         return

@@ -24,14 +24,14 @@ Whose = tuple[str, str]
 
 
 def wait_for_turn(measure: Measure) -> None:
-    """In a contestant's process: says that it is ready, and prints what it measures once it may."""
+    """Report that this contestant is ready, wait for its turn, and print what it measures."""
     print(READY, flush=True)
     if input() == GO:
         print(json.dumps(measure()))
 
 
 class InTurn:
-    """The contestants' commands, each begun ahead of its turn."""
+    """The commands of the contestants, each started before its turn."""
 
     def __init__(self, commands: Iterable[tuple[Whose, Sequence[str]]]) -> None:
         self._waiting = iter(commands)
@@ -63,7 +63,7 @@ class InTurn:
         return found
 
     def close(self) -> None:
-        """Ends those whose turn never came."""
+        """End the contestants that had no turn."""
         for _, process in self._begun:
             process.kill()
             process.communicate()
@@ -80,7 +80,7 @@ class InTurn:
 
 
 def _taken_its_turn(process: "subprocess.Popen[str]") -> str:
-    """The last line that it prints; what a library has to say while it is loaded comes before it is ready."""
+    """Return the last line that a contestant prints; lines of libraries come before it is ready."""
     assert process.stdout is not None
     for line in process.stdout:
         if line.strip() == READY:

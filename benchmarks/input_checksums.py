@@ -33,7 +33,7 @@ NUM_EVENTS = 20_000
 
 
 def shards(megabytes: int) -> tuple[tuple[str, ...], ...]:
-    """Texts of random words, in shards of 2,000."""
+    """Return texts of random words in shards of 2,000."""
     chance = random.Random(0)
     letters = "etaoinshrdlucmfwypvbgk"
     words = ["".join(chance.choices(letters, k=chance.randint(2, 9))) for _ in range(NUM_WORDS)]
@@ -45,14 +45,14 @@ def shards(megabytes: int) -> tuple[tuple[str, ...], ...]:
 
 
 class ProseConfig(BaseModel, frozen=True, extra="forbid"):
-    """How much prose to write."""
+    """Amount of prose to write."""
 
     megabytes: int
 
 
 @step()
 def prose(config: ProseConfig, context: StepContext) -> DocumentsResult:
-    """Writes made-up documents."""
+    """Write made-up documents."""
     written = []
     for index, texts in enumerate(shards(config.megabytes)):
         rows = [Document(f"{index}/{number}", text, "made up") for number, text in enumerate(texts)]
@@ -89,7 +89,7 @@ def timed_checks() -> Iterator[list[float]]:
 
 
 def run(prefix: str, item: Any) -> None:
-    """Runs one step, whose inputs are made."""
+    """Run one step whose inputs are there."""
     from rich.console import Console
 
     from marin_dag.run.driver import Run
@@ -103,7 +103,7 @@ def run(prefix: str, item: Any) -> None:
 
 
 def steps_to_measure(megabytes: int) -> tuple[list[Any], list[Any]]:
-    """The steps that make the inputs, and those that are measured."""
+    """Return the steps that make the inputs, and the steps to measure."""
     from runtime.text.filter_rules import GopherQuality, GopherRepetition, Length
     from steps.dedup import DedupConfig, dedup
     from steps.filter import FilterConfig, filter_documents
@@ -124,7 +124,7 @@ def steps_to_measure(megabytes: int) -> tuple[list[Any], list[Any]]:
 
 
 def print_costs_of_the_hook() -> None:
-    """Prints what an opening and any other audit event take more while a step is recorded, and a step in all."""
+    """Print the added cost of an opening, of any other audit event, and of a whole step."""
     from marin_dag.run.usage import Usage
 
     usage = Usage((), "/nowhere", time.time())
@@ -149,7 +149,7 @@ def print_costs_of_the_hook() -> None:
 
 
 def main() -> None:
-    """Prints the share of each step."""
+    """Print the share of each step."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=100)
     megabytes = parser.parse_args().megabytes

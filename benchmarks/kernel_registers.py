@@ -31,7 +31,7 @@ class Registers(NamedTuple):
 
 
 def registers_of(folder: Path, names: tuple[str, ...]) -> dict[str, Registers]:
-    """Return those of the kernels `names`, whose assembly the compiler has written to `folder`.
+    """Return the registers of the kernels `names`, whose assembly the compiler has written to `folder`.
 
     Raises:
         LookupError: one of them is not there.
@@ -60,7 +60,7 @@ def toolkit() -> Path:
 
 
 def registers_in(text: str) -> dict[str, Registers]:
-    """Return those of every kernel in the assembler's report; a warning names no kernel, and counts for all."""
+    """Return the registers of every kernel in the assembler's report; a warning names no kernel, and counts for all."""
     is_serialized = any(warning in text for warning in _SERIALIZED)
     return {name: Registers(int(used), int(spilled), is_serialized) for name, spilled, used in _REPORT.findall(text)}
 

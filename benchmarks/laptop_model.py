@@ -24,7 +24,7 @@ DOCUMENT_TOKENS = 700
 
 
 def laptop_mesh() -> Mesh:
-    """That of a phase of the laptop's recipe. Before JAX is asked for anything else."""
+    """Return the mesh of a phase of the laptop's recipe; call it before anything else of JAX."""
     resources = LAPTOP.main_resources
     assert isinstance(resources, Cpu)
     open_cores(resources.num_devices)
@@ -32,10 +32,10 @@ def laptop_mesh() -> Mesh:
 
 
 class LaptopStep:
-    """The step as the phases with batches of that size build it, and states to give it."""
+    """The train step as phases with batches of that size build it, and states for it."""
 
     def __init__(self, size: BatchSize, mesh: Mesh | None = None) -> None:
-        """On the mesh of the laptop's recipe, or another one."""
+        """Build the step on the mesh of the laptop's recipe, or on another one."""
         self._mesh = laptop_mesh() if mesh is None else mesh
         kernels = default_kernels(
             KernelShape.of(
@@ -57,12 +57,12 @@ class LaptopStep:
         self.step: TrainStep = build_train_step(LAPTOP.model, LLAMA2_ROPE, self._mesh, options)
 
     def state(self, *, averages: tuple[str, ...] = ()) -> TrainState:
-        """A new one: the step uses it up."""
+        """Return a new state; the step uses it up."""
         return initial_state(LAPTOP.model, 0, self._mesh, averages=averages)
 
 
 def loader_in(folder: Path, *, tokens_a_source: int) -> Loader:
-    """Six sources of random ids, written if they are not there, and opened anew each time."""
+    """Return a new loader over six sources of random ids, written where they are missing."""
     names = [f"source-{index}" for index in range(NUM_SOURCES)]
     for index, name in enumerate(names):
         if not (folder / name).exists():

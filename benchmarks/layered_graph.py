@@ -21,14 +21,17 @@ class TrivialConfig(BaseModel, frozen=True, extra="forbid"):
 
 @step()
 def trivial(config: TrivialConfig, context: StepContext) -> Number:
-    """Writes nothing; its cost is the engine's."""
+    """Write nothing, so that the whole cost is the engine's."""
     return Number(number=config.number)
 
 
 def layered_graph(num_layers: int, width: int, *, first: int = 0) -> list[Step[Any]]:
-    """The steps of the last layer; step `i` of a layer has steps `i` and `7 i + layer` of the one below as parents.
+    """Return the steps of the last layer.
 
-    `first` is the number of the very first step, for a change at the root.
+    Step `i` of a layer has steps `i` and `7 i + layer` of the layer below as parents.
+
+    Args:
+        first: the number of the very first step, for a change at the root.
     """
     below = [trivial(f"layer0/{i}", TrivialConfig(number=i or first)) for i in range(width)]
     for layer in range(1, num_layers):
@@ -40,7 +43,7 @@ def layered_graph(num_layers: int, width: int, *, first: int = 0) -> list[Step[A
 
 
 def chain(length: int) -> list[Step[Any]]:
-    """The last of `length` steps, each the parent of the next."""
+    """Return the last of `length` steps, each the parent of the next."""
     last = trivial("chain/0", TrivialConfig(number=0))
     for number in range(1, length):
         last = trivial(f"chain/{number}", TrivialConfig(number=number, parents=(last,)))
@@ -48,7 +51,7 @@ def chain(length: int) -> list[Step[Any]]:
 
 
 def record_of(step: Step[Any]) -> str:
-    """The record that a run of a trivial step would leave."""
+    """Return the record that a run of a trivial step would leave."""
     record = Record(
         key=step.key,
         digest=step.digest,

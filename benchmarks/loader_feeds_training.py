@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def _seconds_of_loading(loader: Loader, global_batch_size: int) -> float:
-    """Seconds a batch."""
+    """Return seconds a batch."""
     position = DataPosition()
     began = time.perf_counter()
     for step in range(LOADER_STEPS):
@@ -73,14 +73,14 @@ def _seconds_of_loading(loader: Loader, global_batch_size: int) -> float:
 
 
 def _seconds_of_training(batch: LoadedBatch) -> float:
-    """Seconds a step, compiled and warm."""
+    """Return seconds a step, compiled and warm."""
     laptop = LaptopStep(LAPTOP.batches[-1])
     state = laptop.state(averages=("averaged",))
-    told = Hyperparameters(1e-3, 0.05, 0.9, 0.95, 1e-8, 1.0, 1e-4, average_decays=(0.99,))
+    hyperparameters = Hyperparameters(1e-3, 0.05, 0.9, 0.95, 1e-8, 1.0, 1e-4, average_decays=(0.99,))
     seconds = []
     for _ in range(1 + TRAIN_STEPS):
         began = time.perf_counter()
-        state, metrics = laptop.step(state, batch.tokens, batch.segment_ids, told)
+        state, metrics = laptop.step(state, batch.tokens, batch.segment_ids, hyperparameters)
         jax.block_until_ready(metrics)
         seconds.append(time.perf_counter() - began)
     return min(seconds[1:])

@@ -38,7 +38,7 @@ POLICIES: dict[str, Policy] = {
 
 
 class Sized:
-    """As much of a token cache as a plan reads."""
+    """The part of a token cache that a plan reads."""
 
     eos_token_id, vocab_size, is_whole = 0, 128_256, True
     format = TokenFormat(vocab_size=vocab_size, eos_token_id=0, bos_token_id=None, tokenizer_digest="0" * 64)
@@ -48,13 +48,13 @@ class Sized:
 
 
 def step_seconds() -> float:
-    """One update of 2,048 sequences at the reference."""
+    """Return the seconds of one update of 2,048 sequences at the reference."""
     flops = EIGHT_B.model.flops_per_token(EIGHT_B.sequence_length) * GLOBAL_BATCH_SIZE * EIGHT_B.sequence_length
     return flops / (CHIPS * PEAK_FLOPS * UTILIZATION)
 
 
 def plan_seconds(policy: Policy) -> float:
-    """Median time to plan one batch: shares, counts, slots, places."""
+    """Return the median time to plan one batch: shares, counts, slots, places."""
     names = [f"source-{index:02d}" for index in range(NUM_SOURCES)]
     caches = {name: Sized(10**9 * (index + 1)) for index, name in enumerate(names)}
     loader = Loader(
@@ -84,7 +84,7 @@ def plan_seconds(policy: Policy) -> float:
 
 
 def main() -> None:
-    """Measures each policy and prints the shares of a step."""
+    """Measure each policy, and print its share of a step."""
     step = step_seconds()
     planned = {name: plan_seconds(policy) for name, policy in POLICIES.items()}
     for name, seconds in planned.items():

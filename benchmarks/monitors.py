@@ -23,14 +23,14 @@ NUM_RUNS = 200
 
 
 def rows_of(losses: np.ndarray, grad_norms: np.ndarray, update_norms: np.ndarray) -> Iterator[MetricsRow]:
-    """At a rate that stays."""
+    """Return rows of a run whose learning rate stays."""
     figures = zip(losses.tolist(), grad_norms.tolist(), update_norms.tolist(), strict=True)
     for step, (loss, grad_norm, update_norm) in enumerate(figures, 1):
         yield MetricsRow(step, 1024 * step, 4, 1000, 1e-3, loss, 0.0, grad_norm, update_norm, 100.0, 5.0)
 
 
 def noise(num_updates: int, seed: int, degrees_of_freedom: int | None, deviation: float = 0.01) -> list[np.ndarray]:
-    """Losses, norms of gradients and of updates."""
+    """Return losses, gradient norms and update norms."""
     rng = np.random.default_rng(seed)
 
     def draw() -> np.ndarray:
@@ -45,7 +45,7 @@ def noise(num_updates: int, seed: int, degrees_of_freedom: int | None, deviation
 
 
 def false_alarms(degrees_of_freedom: int | None) -> tuple[dict[str, int], float]:
-    """By monitor, in NUM_UPDATES; and seconds an update."""
+    """Return the alarms of each monitor in NUM_UPDATES, and the seconds an update."""
     rows = list(rows_of(*noise(NUM_UPDATES, 0, degrees_of_freedom)))
     watching, found = Monitors(), collections.Counter[str]()
     began = time.perf_counter()
@@ -56,7 +56,7 @@ def false_alarms(degrees_of_freedom: int | None) -> tuple[dict[str, int], float]
 
 
 def unrecovered(settles: float) -> int:
-    """Of NUM_RUNS, those in which the loss is said not to have come back."""
+    """Return how many of NUM_RUNS are found not to have come back."""
     found = 0
     for seed in range(NUM_RUNS):
         losses, *norms = noise(700, seed, None, deviation=0.008)
@@ -72,7 +72,7 @@ def unrecovered(settles: float) -> int:
 
 
 def main() -> None:
-    """Prints each figure, and one line of JSON."""
+    """Print each figure, and one line of JSON."""
     alarms, seconds = {}, []
     for name, degrees_of_freedom in (("normal", None), ("t5", 5)):
         alarms[name], spent = false_alarms(degrees_of_freedom)

@@ -17,7 +17,7 @@ from runtime.optim.adamw import decay_mask
 
 
 def plain_step(config: LlamaConfig, frequencies: np.ndarray) -> Callable:
-    """`step(params, mu, nu, count, tokens, learning_rate) -> (params, mu, nu, loss)`; decay 0.1, clipping at 1."""
+    """Return `step(params, mu, nu, count, tokens, learning_rate) -> (params, mu, nu, loss)`; decay 0.1, clip 1."""
     heads, kv_heads, head_dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
 
     def norm(values: Any, weight: Any) -> Any:

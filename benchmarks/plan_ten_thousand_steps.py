@@ -41,7 +41,7 @@ rule next:
 
 
 def plan_once(prefix: str) -> dict[str, float]:
-    """Builds the steps, then digests and plans them in this process; seconds of each."""
+    """Build the steps, then digest and plan them in this process; return the seconds of each."""
     from benchmarks.layered_graph import layered_graph
     from marin_dag.graph.graph import Graph
     from marin_dag.plan.plan import make_plan
@@ -57,7 +57,7 @@ def plan_once(prefix: str) -> dict[str, float]:
 
 
 def commit_everything(prefix: Path) -> None:
-    """A record for each step, which a plan lists and reads."""
+    """Write a record for each step, which a plan lists and reads."""
     from benchmarks.layered_graph import layered_graph, record_of
     from marin_dag.graph.graph import Graph
     from marin_dag.ledger.records import record_path
@@ -105,9 +105,9 @@ def main() -> None:
                 subprocess.run(command, check=True, cwd=peer, capture_output=True, env=environment)
                 theirs.append(time.perf_counter() - began)
     medians = [statistics.median(turn["plan"] for turn in inner[start::2]) for start in (0, 1)]
-    for said, start in (("nothing made", 0), ("all done", 1)):
+    for name_of_case, start in (("nothing made", 0), ("all done", 1)):
         parts = {name: statistics.median(turn[name] for turn in inner[start::2]) for name in ("build", "plan")}
-        print(said, " ".join(f"{name} {seconds:.3f} s" for name, seconds in parts.items()))
+        print(name_of_case, " ".join(f"{name} {seconds:.3f} s" for name, seconds in parts.items()))
     whole, reference = statistics.median(ours), min(theirs)
     print(f"whole process {whole:.2f} s; snakemake --dry-run {', '.join(f'{seconds:.1f}' for seconds in theirs)} s")
     claim = "digests and plan of 10,000 steps, seconds in process and whole-process ratio to Snakemake's dry run"

@@ -4,7 +4,7 @@ The suite shows both without a GPU: by simulators, by the assembler, and on CPUs
 contradict. The loss kernel of Hopper against `chunked_wide`: objective and gradients, the same bits each time, and
 where a token's loss is too large for it every bit of the other's. Attention of two documents in a row against each of
 them alone, bit by bit. And a phase in bfloat16 with the kernels of this device, killed by SIGKILL behind its second
-checkpoint and run again, against one that nobody disturbed: every file of its last checkpoint.
+checkpoint and run again, against an undisturbed one: every file of its last checkpoint.
 
     python benchmarks/prove_on_gpu.py            needs an H100 or H200 that JAX sees, and the extra tokamax
     python benchmarks/prove_on_gpu.py --smoke    on a CPU with its kernels, in small; claims nothing
@@ -57,7 +57,7 @@ SECONDS_TO_A_CHECKPOINT = 600.0
 
 
 def loss(shape: LossShape, kernel: str) -> dict[str, Any]:
-    """One loss kernel against `chunked_wide`."""
+    """Compare one loss kernel with `chunked_wide`."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -95,7 +95,7 @@ def loss(shape: LossShape, kernel: str) -> dict[str, Any]:
 
 
 def attention(kernel: str, documents: Sequence[int], head_dim: int) -> dict[str, Any]:
-    """Values and gradients of documents in a row, and of each of them alone."""
+    """Compare values and gradients of documents in a row with those of each document alone."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -134,7 +134,7 @@ def attention(kernel: str, documents: Sequence[int], head_dim: int) -> dict[str,
 
 
 class PhaseEndedError(Exception):
-    """There is no phase to kill."""
+    """The phase ended before it could be killed."""
 
 
 class TokensConfig(BaseModel, frozen=True, extra="forbid"):
@@ -147,7 +147,7 @@ class TokensConfig(BaseModel, frozen=True, extra="forbid"):
 
 @step(policy="tracked")
 def tokens(config: TokensConfig, context: StepContext) -> TokenizeResult:
-    """A token cache without texts."""
+    """Write a token cache without texts."""
     import numpy as np
 
     from runtime.data.cache import TokenFormat
@@ -171,7 +171,7 @@ def tokens(config: TokensConfig, context: StepContext) -> TokenizeResult:
 
 
 def recipe(model: LlamaConfig, arguments: argparse.Namespace) -> Sequence[Step[Any]]:
-    """One phase over random ids. In the driver's process a step on `Cpu` computes on what accelerators there are."""
+    """Return one phase over random ids. A step on `Cpu` in the driver's process computes on its accelerators."""
     length = model.max_position_embeddings
     web = tokens("tokens", TokensConfig(vocab_size=model.vocab_size, num_documents=2000, longest_document=length))
     config = TrainPhaseConfig(
@@ -200,13 +200,13 @@ def recipe(model: LlamaConfig, arguments: argparse.Namespace) -> Sequence[Step[A
 
 
 def files_of(prefix: Path) -> dict[str, bytes]:
-    """Of the phase's last checkpoint."""
+    """Return the files of the phase's last checkpoint."""
     (folder,) = prefix.glob(f"outputs/phase-*/*/step-{UNTIL_STEP}")
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def phase(*, is_smoke: bool) -> dict[str, Any]:
-    """One that is killed and run again, and one that is not."""
+    """Compare a phase that is killed and run again with an undisturbed one."""
     command = [sys.executable, __file__, *(["--smoke"] if is_smoke else []), "--part", "run"]
     with tempfile.TemporaryDirectory() as folder:
         whole, killed = Path(folder, "whole"), Path(folder, "killed")
@@ -228,7 +228,7 @@ def phase(*, is_smoke: bool) -> dict[str, Any]:
 
 
 def measured(part: str, *, is_smoke: bool) -> dict[str, Any]:
-    """What one process finds."""
+    """Return what one process finds."""
     import jax
 
     device, is_gpu = jax.devices()[0], jax.default_backend() == "gpu"
@@ -261,13 +261,13 @@ def main() -> None:
     for part in parts:
         command = [sys.executable, __file__, *(["--smoke"] if arguments.smoke else []), "--part", part]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-        said = {"holds": False, "failed": f"exit code {done.returncode}; its error is above"}
-        found[part] = said if done.returncode else json.loads(done.stdout.splitlines()[-1])
+        outcome = {"holds": False, "failed": f"exit code {done.returncode}; its error is above"}
+        found[part] = outcome if done.returncode else json.loads(done.stdout.splitlines()[-1])
         print(part, json.dumps(found[part]), flush=True)
     try:
         found["phase"] = phase(is_smoke=arguments.smoke)
     except (subprocess.CalledProcessError, PhaseEndedError) as error:
-        found["phase"] = {"holds": False, "failed": f"{error}; what it said is above"}
+        found["phase"] = {"holds": False, "failed": f"{error}; its output is above"}
     print("phase", json.dumps(found["phase"]), flush=True)
     conclude(
         {

@@ -58,12 +58,12 @@ for row in range(rows):
 writer.close()
 def read():
     data = grain.sources.ArrayRecordDataSource(path)
-    begun = time.perf_counter()
+    began = time.perf_counter()
     total = 0
     dataset = grain.MapDataset.source(data).map(lambda record: np.frombuffer(record, np.uint16))
     for place in places:
         total += int(dataset[int(place) % rows][0])
-    return time.perf_counter() - begun
+    return time.perf_counter() - began
 print(json.dumps({"seconds": min(read(), read(), read()), "grain": grain.__version__}))
 """
 
@@ -117,7 +117,7 @@ def main() -> None:
 
 
 def write(folder: Path, num_tokens: int) -> None:
-    """The same ids as a cache and as Megatron's `.bin`; ids from 1 up, so that documents end nowhere but at EOS."""
+    """Write the same ids as a cache and as Megatron's `.bin`; ids start at 1, so documents end only at EOS."""
     token_format = TokenFormat(vocab_size=VOCAB_SIZE, eos_token_id=0, bos_token_id=None, tokenizer_digest="0" * 64)
     rng = np.random.default_rng(0)
     records = []
@@ -139,23 +139,23 @@ def write(folder: Path, num_tokens: int) -> None:
 
 def read_mapped(folder: Path, starts: np.ndarray) -> float:
     ids = np.memmap(folder / "ids.bin", np.uint16, "r")
-    begun = time.perf_counter()
+    began = time.perf_counter()
     for first in range(0, WINDOWS, A_BATCH):
         batch = np.empty((A_BATCH, LENGTH), np.uint16)
         for row, start in enumerate(starts[first : first + A_BATCH].tolist()):
             batch[row] = ids[start : start + LENGTH]
-    return time.perf_counter() - begun
+    return time.perf_counter() - began
 
 
 def read_ours(cache: TokenCache, starts: np.ndarray) -> float:
-    begun = time.perf_counter()
+    began = time.perf_counter()
     for first in range(0, WINDOWS, A_BATCH):
         cache.read_windows(starts[first : first + A_BATCH], LENGTH)
-    return time.perf_counter() - begun
+    return time.perf_counter() - began
 
 
 class FirstBatch(NamedTuple):
-    """Of a loader that opens its cache, with the files on the disk."""
+    """The first batch of a loader that opens its cache, with the files on the disk."""
 
     to_open_seconds: float
     seconds: float
@@ -163,17 +163,17 @@ class FirstBatch(NamedTuple):
 
 def first_batch_of(folder: Path, packing: Packing) -> FirstBatch:
     drop_from_page_cache(folder / "cache")
-    begun = time.perf_counter()
+    began = time.perf_counter()
     cache = TokenCache.open(str(folder / "cache"))
-    opened = time.perf_counter() - begun
+    opened = time.perf_counter() - began
     weights = MixtureSchedule.constant({"web": 1.0})
     loader = Loader({"web": cache}, {"web": "i"}, weights, LENGTH, seed=0, packing=packing)
     loader.batch(DataPosition(), 0, A_BATCH)
-    return FirstBatch(opened, time.perf_counter() - begun)
+    return FirstBatch(opened, time.perf_counter() - began)
 
 
 def drop_from_page_cache(folder: Path) -> None:
-    """What is read next comes from the disk."""
+    """Drop a folder's files from the page cache, so that the next read comes from the disk."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:

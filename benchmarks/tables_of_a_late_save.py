@@ -28,7 +28,7 @@ MOST_BYTES = 2 * 100 * BLOCK_ROWS
 
 
 class Save(NamedTuple):
-    """What a save costs."""
+    """Cost of a save."""
 
     blocked_seconds: float
     encode_seconds: float

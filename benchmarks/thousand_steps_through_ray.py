@@ -53,7 +53,7 @@ def task_step():
 
 
 def ours(num_steps: int, *, deep: bool) -> float:
-    """Seconds a step, from the first submission to the last record, the cluster running."""
+    """Return the seconds a step, from the first submission to the last record, with the cluster running."""
     import ray
     from rich.console import Console
 
@@ -80,7 +80,7 @@ def ours(num_steps: int, *, deep: bool) -> float:
 
 
 def start_cluster() -> None:
-    """As the backend starts it; a run that finds one joins it."""
+    """Start a cluster as the backend does; a run that finds one joins it."""
     from marin_dag.run.ray.cluster import PRIVATE_CLUSTER_VARIABLES, ensure_token
 
     ensure_token()
@@ -93,7 +93,7 @@ def start_cluster() -> None:
 
 
 def redun(num_steps: int, *, deep: bool) -> float:
-    """Seconds a step; a chain longer than a hundred ends in redun's RecursionError, so it gets no longer one."""
+    """Return the seconds a step; a chain has at most 100, since redun's recursion ends there."""
     num_steps = min(num_steps, 100) if deep else num_steps
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "flow.py").write_text(REDUN)
@@ -108,7 +108,7 @@ def redun(num_steps: int, *, deep: bool) -> float:
 
 
 def doit(num_steps: int, *, deep: bool) -> float:
-    """Seconds a step."""
+    """Return the seconds a step."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "dodo.py").write_text(DOIT.format(num_steps=num_steps, deep=deep))
         began = time.perf_counter()
@@ -129,8 +129,8 @@ def main() -> None:
     for deep in (False, True):
         own = ours(arguments.steps, deep=deep)
         peers = {"redun": redun(arguments.steps, deep=deep), "doit": doit(arguments.steps, deep=deep)}
-        said = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in peers.items())
-        print(f"{'deep' if deep else 'wide'}: ours {1e3 * own:.1f} ms a step; {said}")
+        shown = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in peers.items())
+        print(f"{'deep' if deep else 'wide'}: ours {1e3 * own:.1f} ms a step; {shown}")
         slowest, reference = max(slowest, own), min(reference, peers["redun"])
     report = {
         "claim": f"milliseconds a step over {arguments.steps} trivial steps through Ray, the slower of wide and deep",

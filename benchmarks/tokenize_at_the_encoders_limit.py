@@ -70,9 +70,9 @@ if __name__ == "__main__":
         ParquetReader(source, glob_pattern="*.parquet"),
         DocumentTokenizer(folder + "/out", tokenizer, eos_token=eos, shuffle_documents=False),
     ]
-    begun = time.perf_counter()
+    began = time.perf_counter()
     LocalPipelineExecutor(steps, tasks=int(cores), workers=int(cores), logging_dir=folder + "/logs").run()
-    print(json.dumps({"seconds": time.perf_counter() - begun, "datatrove": importlib.metadata.version("datatrove")}))
+    print(json.dumps({"seconds": time.perf_counter() - began, "datatrove": importlib.metadata.version("datatrove")}))
 """
 
 
@@ -123,9 +123,9 @@ def main() -> None:
         )
         bare_seconds, our_seconds = [], []
         for number in range(REPEATS):  # by turns: whatever else the machine does falls on both
-            begun = time.perf_counter()
+            began = time.perf_counter()
             num_tokens = sum(map(len, encoding.encode_ordinary_batch(texts, num_threads=cores)))
-            bare_seconds.append(time.perf_counter() - begun)
+            bare_seconds.append(time.perf_counter() - began)
             our_seconds.append(seconds_of_the_step(folder, number, parsed.eos, parsed.bos or None))
         encoders = rates_of_encoders(encoding, folder / "tokenizer.json", first_of(texts, COMPARED_BYTES), cores)
         peer = datatrove(folder, cores, parsed.eos)
@@ -162,30 +162,30 @@ def main() -> None:
 
 
 def rates_of_encoders(encoding: tiktoken.Encoding, path: Path, texts: list[str], cores: int) -> dict[str, float]:
-    """Tokens a second of each library on all cores, over the same texts in portions of the same size, by turns."""
+    """Return tokens a second of each library on all cores, over the same texts in equal portions, by turns."""
     tokenizer = tokenizers.Tokenizer.from_file(str(path))
     tokenizer.encode_special_tokens = True
     portions = portions_of(texts)
     seconds: dict[str, list[float]] = {"tiktoken": [], "tokenizers": []}
     num_tokens = {}
     for _ in range(REPEATS):
-        begun = time.perf_counter()
+        began = time.perf_counter()
         num_tokens["tiktoken"] = sum(
             len(ids) for part in portions for ids in encoding.encode_ordinary_batch(part, num_threads=cores)
         )
-        seconds["tiktoken"].append(time.perf_counter() - begun)
-        begun = time.perf_counter()
+        seconds["tiktoken"].append(time.perf_counter() - began)
+        began = time.perf_counter()
         num_tokens["tokenizers"] = sum(
             len(ids) for part in portions for ids in tokenizer.encode_batch_fast(part, add_special_tokens=False)
         )
-        seconds["tokenizers"].append(time.perf_counter() - begun)
+        seconds["tokenizers"].append(time.perf_counter() - began)
     if len(set(num_tokens.values())) > 1:
         raise SystemExit(f"the two libraries make different ids: {num_tokens} tokens")
     return {label: num_tokens[label] / min(found) for label, found in seconds.items()}
 
 
 def first_of(texts: list[str], num_bytes: int) -> list[str]:
-    """As many as hold so many bytes; of texts in the order of their hashes this is a sample."""
+    """Return the first texts up to a number of bytes; of texts ordered by their hashes this is a sample."""
     sizes = itertools.accumulate(len(text.encode()) for text in texts)
     return [text for text, size in zip(texts, sizes, strict=True) if size <= num_bytes] or texts[:1]
 
@@ -203,7 +203,7 @@ def portions_of(texts: list[str]) -> list[list[str]]:
 
 
 def texts_of(directory: Path | None, num_bytes: int) -> list[str]:
-    """So many bytes of text: of a folder the same of each file as far as it goes, then installed Python sources."""
+    """Return texts of a number of bytes: an equal part of each file of a folder, then installed Python sources."""
     texts: list[str] = []
     files = [] if directory is None else sorted(directory.glob("*.jsonl.gz"))
     for path in files:
@@ -227,7 +227,7 @@ def texts_of(directory: Path | None, num_bytes: int) -> list[str]:
 
 
 def write_all(folder: Path, texts: list[str], tokenizer: Path | None) -> int:
-    """Documents as Parquet, and the tokenizer; returns the bytes of text."""
+    """Write documents as Parquet, and the tokenizer; return the bytes of text."""
     sizes = []
     for shard in range(NUM_SHARDS):
         rows = [Document(f"{shard}/{place}", text, "bench") for place, text in enumerate(texts[shard::NUM_SHARDS])]
@@ -248,7 +248,7 @@ def write_all(folder: Path, texts: list[str], tokenizer: Path | None) -> int:
 
 
 def seconds_of_the_step(folder: Path, number: int, eos: str, bos: str | None) -> float:
-    """Of a run of the step alone: from the plan in hand to the record."""
+    """Return the seconds of a run of the step alone: from the plan in hand to the record."""
     config = FolderConfig(folder=str(folder), number=number, eos=eos, bos=bos)
     documents, tokenizer = documents_in("documents", config), tokenizer_in("tokenizer", config)
     cache = tokenize("tokenize", TokenizeConfig(documents=documents, tokenizer=tokenizer, validation_share=0.01))
@@ -257,10 +257,10 @@ def seconds_of_the_step(folder: Path, number: int, eos: str, bos: str | None) ->
     for steps in groups:
         display = LineDisplay(Console(file=shown), Console(file=shown))
         run = Run(steps, open_store(f"{folder}/runs"), LocalBackend(), display, command="")
-        begun = time.perf_counter()
+        began = time.perf_counter()
         if run.run() != 0:
             raise SystemExit(shown.getvalue())
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - began
     return seconds
 
 

@@ -56,12 +56,12 @@ def fresh_state() -> TrainState:
 
 def ours(tokens: np.ndarray) -> Step:
     laptop = LaptopStep(LAPTOP.batches[-1])
-    told = Hyperparameters(LEARNING_RATE, 0.1, 0.9, 0.95, 1e-8, 1.0, 0.0)
+    hyperparameters = Hyperparameters(LEARNING_RATE, 0.1, 0.9, 0.95, 1e-8, 1.0, 0.0)
     state, segment_ids = laptop.state(), np.zeros_like(tokens)
 
     def update() -> float:
         nonlocal state
-        state, metrics = laptop.step(state, tokens, segment_ids, told)
+        state, metrics = laptop.step(state, tokens, segment_ids, hyperparameters)
         return float(metrics.loss)
 
     return update

@@ -48,7 +48,7 @@ SMOKE_PEAK = 1e12  # so that the arithmetic has something to divide by; no figur
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A model, the batch that it is trained on, and the share of the peak that it must reach."""
+    """A model, its batch, and the share of the peak that it must reach."""
 
     model: LlamaConfig
     sequences: int
@@ -85,7 +85,7 @@ SMOKE_ATTENTION_KERNELS = ("reference", "chunked", "cudnn", "tokamax")  # the la
 
 
 def timed(step: Callable[[], Any], *, turns: int) -> float:
-    """Median seconds of a call that waits for its result, after two that compile and warm."""
+    """Return the median seconds of a call that waits for its result, after two that compile and warm."""
     step()
     step()
     seconds = []
@@ -104,7 +104,7 @@ def batch(case: Case) -> Any:
 
 
 def ours(case: Case, turns: int, attention_kernel: str | None, remat: "Remat") -> Measure:
-    """Our train step on one device."""
+    """Measure our train step on one device."""
     import jax
     import numpy as np
     from jax.sharding import NamedSharding
@@ -128,11 +128,11 @@ def ours(case: Case, turns: int, attention_kernel: str | None, remat: "Remat") -
     options = ProgramOptions(
         attention_kernel=attention, loss_kernel=kernels.loss, compute_dtype="bfloat16", remat=remat
     )
-    told = Hyperparameters(1e-4, 0.1, 0.9, 0.95, 1e-8, 1.0, 0.0).packed()
+    hyperparameters = Hyperparameters(1e-4, 0.1, 0.9, 0.95, 1e-8, 1.0, 0.0).packed()
     frequencies = inverse_frequencies(LLAMA2_ROPE, case.model.head_dim)
     program: Any = train_program(case.model, mesh, options, donate=True)
     described = jax.eval_shape(lambda: initial_state(case.model, 0, mesh))
-    lowered = program.lower(described, tokens, np.zeros_like(tokens), told, frequencies)
+    lowered = program.lower(described, tokens, np.zeros_like(tokens), hyperparameters, frequencies)
 
     def measure() -> dict[str, Any]:
         step, state = lowered.compile(), initial_state(case.model, 0, mesh)
@@ -142,7 +142,7 @@ def ours(case: Case, turns: int, attention_kernel: str | None, remat: "Remat") -
 
         def update() -> None:
             nonlocal state
-            state, metrics = step(state, *placed, told, frequencies)
+            state, metrics = step(state, *placed, hyperparameters, frequencies)
             losses.append(float(metrics.loss))
 
         return {"seconds": timed(update, turns=turns), "loss": losses[0], "kernels": [attention, kernels.loss]}
@@ -151,7 +151,7 @@ def ours(case: Case, turns: int, attention_kernel: str | None, remat: "Remat") -
 
 
 def with_torch(case: Case, turns: int) -> Measure:
-    """transformers + torch.compile, SDPA, fused AdamW, autocast."""
+    """Measure transformers + torch.compile, SDPA, fused AdamW, autocast."""
     import torch
     import transformers
 
@@ -194,7 +194,7 @@ def with_torch(case: Case, turns: int) -> Measure:
 
 
 def fused_loss(shape: LossShape, turns: int) -> Measure:
-    """Forward and gradients of the loss, and the memory that it takes beyond its arguments and gradients."""
+    """Measure forward and gradients of the loss, and its memory beyond its arguments and gradients."""
     import jax
     import jax.numpy as jnp
 
@@ -236,7 +236,7 @@ def fused_loss(shape: LossShape, turns: int) -> Measure:
 
 
 def attention(kernel: str, shape: AttentionShape, turns: int) -> Measure:
-    """Forward and gradients of one kernel over packed documents, and how far its values are from those of `chunked`."""
+    """Measure forward and gradients of one kernel over packed documents, and its distance from `chunked`."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -274,7 +274,7 @@ def attention(kernel: str, shape: AttentionShape, turns: int) -> Measure:
 
 
 def device_of(library: str) -> str:
-    """The name of the GPU that the library computes on, or "cpu"."""
+    """Return the name of the GPU that the library computes on, or "cpu"."""
     if library == "torch":
         import torch
 
@@ -286,7 +286,7 @@ def device_of(library: str) -> str:
 
 
 def contestant(arguments: argparse.Namespace) -> Measure:
-    """What one process does: first what needs no GPU."""
+    """Run in one process: first what needs no GPU, then the measurement."""
     side, name = arguments.contestant
     case = (SMOKE_CASES if arguments.smoke else CASES).get(name)
     if side == "device":
@@ -341,7 +341,7 @@ def measure_all(
     sides: Sequence[str],
     kernels: Sequence[str],
 ) -> None:
-    """Prints each model as soon as it is measured: a loan may end before the last."""
+    """Print each model as soon as it is measured: a loan may end before the last."""
     devices = {library: in_turn.measured("device", library)["device"] for library in ("jax", "torch")}
     if not arguments.smoke and (devices["jax"] != devices["torch"] or devices["jax"] not in PEAK_FLOPS):
         raise SystemExit(

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def conclude(line: Mapping[str, Any]) -> None:
-    """Prints `line` as JSON; exits with 1 if its `holds` is false. None claims nothing, as a smoke test does."""
+    """Print `line` as JSON; exit with 1 if its `holds` is false. None claims nothing, as in a smoke test."""
     print(json.dumps(line), flush=True)
     if line["holds"] is not None and not line["holds"]:
         sys.exit(f"does not hold: {line['claim']}")
