@@ -8,7 +8,7 @@ from typing import Any
 
 
 class DeferredModule:
-    """What `import` gives, but for when it happens, and without private names.
+    """A module that is imported at its first use, without its private names.
 
     Args:
         name: of the module, in full.

@@ -1,4 +1,4 @@
-"""Scripts on simulated devices, in processes of their own: how many there are is said before JAX starts."""
+"""Scripts on simulated devices, in their own processes, since the number of devices is set before JAX starts."""
 
 import json
 import os
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def report_of(script: Path, *, num_devices: int, flags: str = "", **environment: str) -> Any:
-    """The JSON that `script` prints; a warning of it is an error. Of XLA's flags those in `flags` hold."""
+    """Return the JSON that `script` prints; its warnings are errors. `flags` are added to XLA's."""
     count = f"--xla_force_host_platform_device_count={num_devices} {flags}"
     finished = subprocess.run(
         [sys.executable, "-W", "error", str(script)],

@@ -1,7 +1,4 @@
-"""One undisturbed run of the tiny Tootsie, shared by all tests here, whichever process of the suite they are in.
-
-Each that changes something has a copy.
-"""
+"""One undisturbed run of the tiny Tootsie, shared by all tests and processes. A test that changes it has a copy."""
 
 import argparse
 import contextlib
@@ -26,7 +23,7 @@ from tests.end_to_end.tiny_tootsie import build
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """What a run that nobody disturbs says and commits."""
+    """Output and commits of an undisturbed run."""
 
     prefix: Path
     ended: Ended
@@ -35,7 +32,7 @@ class Reference:
 
 @contextlib.contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Of the processes of the suite."""
+    """Exclude the other processes of the suite."""
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -61,18 +58,18 @@ def graph(ground: Path) -> Graph:
 @pytest.fixture(scope="session")
 def reference(ground: Path) -> Reference:
     """The whole run, in one process, from an empty prefix."""
-    prefix, said = ground / "undisturbed", ground / "undisturbed.json"
+    prefix, saved = ground / "undisturbed", ground / "undisturbed.json"
     with one_at_a_time(ground):
-        if not said.exists():
-            said.write_text(json.dumps(dataclasses.asdict(Driver(ground, prefix)())))
-    ended = Ended(**json.loads(said.read_text()))
+        if not saved.exists():
+            saved.write_text(json.dumps(dataclasses.asdict(Driver(ground, prefix)())))
+    ended = Ended(**json.loads(saved.read_text()))
     assert ended.code == 0, ended.output + ended.errors
     return Reference(prefix, ended, committed(prefix))
 
 
 @pytest.fixture
 def empty(ground: Path, tmp_path: Path) -> Iterator[Driver]:
-    """Drivers on a prefix that nobody has used."""
+    """Drivers on a new prefix."""
     with tempfile.TemporaryDirectory(dir=ground) as folder:
         yield Driver(ground, Path(folder, "runs"))
 

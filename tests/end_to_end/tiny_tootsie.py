@@ -83,7 +83,7 @@ TINY = dataclasses.replace(
 
 
 def corpus_of(folder: str) -> Corpus:
-    """The chain that every source takes, over files instead of packages."""
+    """Return the steps of a source, over files instead of packages."""
     package = download("download/evaluation_items", DownloadConfig(fetch=files_in(folder, "*.whl")))
     items = evaluation_items("evaluation_items", EvaluationItemsConfig(package=package))
     sources = [
@@ -117,12 +117,12 @@ def corpus_of(folder: str) -> Corpus:
 
 
 def build(arguments: argparse.Namespace) -> Sequence[Step]:
-    """The recipe as it is, at this scale."""
+    """Return the targets of the recipe at this scale."""
     return tootsie(TINY, corpus_of(arguments.texts))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where the raw files are."""
+    """Declare the folder of the raw files."""
     parser.add_argument("--texts", metavar="DIR", required=True, help="folder that `tiny_texts.write_texts` filled")
 
 
