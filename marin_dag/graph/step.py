@@ -1,6 +1,5 @@
 """Step: a name, a kind and a config. Its identity is what the config says, never what it is called or where it runs."""
 
-import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Sequence
@@ -16,16 +15,15 @@ from marin_dag.graph.cost import Cost
 from marin_dag.graph.declared import Declared, declared_by_caller
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.kind import Kind, KindOptions
-from marin_dag.graph.output_ref import NamedStep, OutputRef
+from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.overrides import active
 from marin_dag.graph.resources import Resources
 from marin_dag.identity.code_identity import Policy, code_of
 from marin_dag.identity.identity import Identity, identity_of
 from marin_dag.values.changes import Change, changed, value_at, value_change, value_changes
 from marin_dag.values.fields import Added, Once, Runtime, StopAt, once_fields
-from marin_dag.values.readings import RefusedValueError
 from marin_dag.values.typed_values import wrong_value_in
-from marin_dag.values.walk import fields_of, references_in
+from marin_dag.values.walk import references_in
 
 __all__ = [
     "Added",
@@ -135,9 +133,7 @@ class Step(Generic[ResultT]):
         start = self.predecessor
         if start is None or self.until is None:
             return
-        if isinstance(start.source, NamedStep) and not start.source.is_built:
-            active().later(self._check_stop)
-        elif start.milestone is not None and self.until <= start.milestone:
+        if start.milestone is not None and self.until <= start.milestone:
             raise UserError(
                 f"{self.name}.{self.kind.stop_field}: {self.until} is not after the start ({start.name} at "
                 f"{start.milestone}). Use a value above {start.milestone}, or start from an earlier milestone."
@@ -237,15 +233,12 @@ class Step(Generic[ResultT]):
 
     def then(self, name: str, **changes: Any) -> "Step[ResultT]":
         """Return the next step of this run: it starts where this one stops, and inherits all but `changes`."""
-        return self._following(name, OutputRef(self), changes, declared_by_caller())
+        return self.then_from(OutputRef(self), name, changes, declared_by_caller())
 
-    def then_from(self, start: "OutputRef[Step[ResultT]]", name: str, changes: dict[str, Any]) -> "Step[ResultT]":
-        """Return a step that leaves this run at `start`; called by `OutputRef.then`, whose caller declares it."""
-        return self._following(name, start, changes, declared_by_caller())
-
-    def _following(
-        self, name: str, start: "OutputRef[Step[ResultT]]", changes: dict[str, Any], declared: Declared
+    def then_from(
+        self, start: "OutputRef[Step[ResultT]]", name: str, changes: dict[str, Any], declared: Declared
     ) -> "Step[ResultT]":
+        """Return a step that leaves this run at `start`."""
         if self.kind.continues is None:
             raise UserError(f"{self.name}: a {self.kind.name} step cannot be continued; use fork.")
         config_type: Any = self.kind.config_type
@@ -257,9 +250,16 @@ class Step(Generic[ResultT]):
         self, name: str, derivation: Literal["fork", "then"], changes: Sequence[Change], declared: Declared | None
     ) -> "Step[ResultT]":
         overrides = active().of(name, self.kind.config_type)
-        written = self._written_until(changes)
-        every = [*self._kept_stop([*changes, *overrides]), *changes, *overrides]
+        every = [*changes, *overrides]
         config = changed(self.config, every, owner=name)
+        stop = self.kind.stop_field
+        written = self.written_until
+        for change in changes:
+            if change.path == stop:
+                written = cast(int, change.read(int))
+        if self._is_cut(config) and stop not in {change.path for change in every}:
+            # A `--set` stops the part that both share before this step leaves it, which is not meant for this step.
+            config = changed(config, [value_change(cast(str, stop), written, is_implied=True)], owner=name)
         own = [change.path for change in every if not change.is_implied]
         return dataclasses.replace(
             self,
@@ -273,30 +273,13 @@ class Step(Generic[ResultT]):
             written_until=written,
         )
 
-    def _written_until(self, changes: Sequence[Change]) -> int | None:
-        """Return where a step with these changes stops as the recipe says."""
-        for change in changes:
-            if change.path == self.kind.stop_field:
-                with contextlib.suppress(RefusedValueError):  # reported where all changes are applied
-                    return cast(int, change.read(int))
-        return self.written_until
-
-    def _kept_stop(self, changes: Sequence[Change]) -> list[Change]:
-        """Return the stop as written, where `--set` stops this step at or before a new start of the fork.
-
-        Such a stop is one of the part that both share, and none of what leaves it there.
-        """
-        stop, by_path = self.kind.stop_field, {change.path: change for change in changes}
-        start = by_path.get(self.kind.continues or "")
-        if stop is None or start is None or stop in by_path or self.until == self.written_until:
-            return []
-        config_type: Any = self.kind.config_type
-        try:
-            begin = start.read(fields_of(config_type)[start.path])
-            is_behind = isinstance(begin, OutputRef) and (begin.milestone or 0) >= (self.until or 0)
-        except (RefusedValueError, UserError):  # reported where all changes are applied
-            return []
-        return [value_change(stop, self.written_until, is_implied=True)] if is_behind else []
+    def _is_cut(self, config: Any) -> bool:
+        """Return whether a config derived from this step's stops at or before its start."""
+        stop, continues = self.kind.stop_field, self.kind.continues
+        start = None if stop is None or continues is None else getattr(config, continues)
+        if stop is None or self.until == self.written_until or not isinstance(start, OutputRef):
+            return False
+        return start.milestone is not None and start.milestone >= getattr(config, stop)
 
     def on(self, resources: Resources) -> "Step[ResultT]":
         """Return the same step on other resources; its output does not change."""

@@ -24,7 +24,7 @@ from marin_dag.run.failure import failure_of
 from marin_dag.run.failure_report import failure_report
 from marin_dag.run.frontier import Frontier
 from marin_dag.run.interrupts import signals_handled
-from marin_dag.run.live import Display
+from marin_dag.run.live import LineDisplay
 from marin_dag.run.node import Node
 from marin_dag.run.request_polling import DriverRequests
 from marin_dag.run.retries import Retries, preemption
@@ -62,7 +62,7 @@ class Run:
         steps: Sequence[Step[Any]],
         store: Store,
         backend: Backend,
-        display: Display,
+        display: LineDisplay,
         *,
         command: str,
         command_to_force: Callable[[str], str] | None = None,

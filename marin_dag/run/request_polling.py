@@ -16,7 +16,7 @@ from marin_dag.ledger.requests import END, PUBLISH, STOP, Request, Requests
 from marin_dag.plan.milestone_reasons import render_milestone_reason
 from marin_dag.plan.wanted_milestones import not_requested
 from marin_dag.run.frontier import Frontier
-from marin_dag.run.live import Display
+from marin_dag.run.live import LineDisplay
 from marin_dag.run.node import Node
 
 FoundT = TypeVar("FoundT")
@@ -131,7 +131,7 @@ class DriverRequests:
     `name` is the name of a detached run, or "".
     """
 
-    def __init__(self, requests: Requests, frontier: Frontier, display: Display, name: str) -> None:
+    def __init__(self, requests: Requests, frontier: Frontier, display: LineDisplay, name: str) -> None:
         self._requests, self._frontier, self._display, self._name = requests, frontier, display, name
         self.old: frozenset[str] = frozenset()
         """Ids of the requests that were there when the driver started."""

@@ -10,7 +10,7 @@ from marin_dag.ledger.records import Failure, Records, first_lines
 from marin_dag.run.failure import failure_of
 from marin_dag.run.failure_report import headline
 from marin_dag.run.frontier import Frontier
-from marin_dag.run.live import Display
+from marin_dag.run.live import LineDisplay
 from marin_dag.run.node import Node
 from marin_dag.run.task import Outcome
 from marin_dag.store.retry import is_transient, patiently
@@ -37,7 +37,7 @@ def preemption(outcome: Outcome) -> Failure:
 class Retries:
     """The retries and failures of one driver. The pause before the second attempt, `back_off_seconds`, doubles."""
 
-    def __init__(self, store: Store, frontier: Frontier, display: Display, *, back_off_seconds: float) -> None:
+    def __init__(self, store: Store, frontier: Frontier, display: LineDisplay, *, back_off_seconds: float) -> None:
         self._store = store
         self._records = Records(store)
         self._frontier = frontier

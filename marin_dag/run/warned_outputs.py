@@ -1,13 +1,13 @@
 """Warned outputs: the outputs that the steps of one driver made and warned about."""
 
 from marin_dag.ledger.records import Record
-from marin_dag.run.live import Display
+from marin_dag.run.live import LineDisplay
 
 
 class WarnedOutputs:
     """Shows each warning once the output is committed, and keeps it for the end of the run."""
 
-    def __init__(self, display: Display) -> None:
+    def __init__(self, display: LineDisplay) -> None:
         self._display = display
         self.records: dict[str, Record] = {}
         """By name of the step."""

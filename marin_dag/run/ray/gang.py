@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 from marin_dag.graph.context import Host
-from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
-from marin_dag.graph.slices import slice_shape
+from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu, slice_shape
 from marin_dag.ledger.records import Failure, Records
 from marin_dag.run.attempt import run_attempt
 from marin_dag.run.failure import failure_of
