@@ -204,7 +204,7 @@ def _run(session: Session, plan: Plan, display: Any, on_committed: Callable[[str
     started = time.monotonic()
     code = run.run()
     seconds = time.monotonic() - started
-    _print_warnings(run.warned.records, session.store)
+    _print_warnings(run.warned, session.store)
     if run.was_interrupted:
         _after_run(session, plan)
         return INTERRUPTED

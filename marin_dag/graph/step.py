@@ -1,6 +1,9 @@
 """Step: a name, a kind and a config. Its identity is what the config says, never what it is called or where it runs."""
 
+import contextlib
 import dataclasses
+import importlib
+import operator
 import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -54,6 +57,15 @@ MAX_SHOWN = 40
 class StepKind(Kind[ConfigT, ResultT]):
     """A kind of step: call it with a name and a config to get a step."""
 
+    def __reduce__(self) -> Any:
+        # By name, so that a worker imports it. Only a kind that no import finds (in a script, in a test function)
+        # travels by value, and takes the globals of its module along.
+        module, qualname = self.function.__module__, self.function.__qualname__
+        with contextlib.suppress(AttributeError):
+            if module != "__main__" and _kind_named(module, qualname) is self:
+                return _kind_named, (module, qualname)
+        return super().__reduce__()
+
     def __call__(
         self,
         name: str,
@@ -80,6 +92,10 @@ class StepKind(Kind[ConfigT, ResultT]):
             version_declared=declared if version else None,
             written_until=None if self.stop_field is None else getattr(config, self.stop_field),
         )
+
+
+def _kind_named(module: str, qualname: str) -> Any:
+    return operator.attrgetter(qualname)(importlib.import_module(module))
 
 
 class step(KindOptions):  # noqa: N801 -- a decorator

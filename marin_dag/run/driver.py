@@ -15,21 +15,18 @@ from marin_dag.ledger.epoch import LeaseLostError
 from marin_dag.ledger.lease import Held, Lease, Leases
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.provenance import collect_provenance
-from marin_dag.ledger.records import Failure, Record, Records, first_lines
+from marin_dag.ledger.records import Failure, Record, Records, first_lines, new_attempt
 from marin_dag.ledger.requests import Requests
 from marin_dag.ledger.source_archive import SourceArchive
 from marin_dag.plan.wanted_milestones import WantedMilestones, earlier_milestones, still_wanted, wanted_milestones
 from marin_dag.run.backend import Backend
-from marin_dag.run.failure import failure_of
-from marin_dag.run.failure_report import failure_report
-from marin_dag.run.frontier import Frontier
+from marin_dag.run.failure import failure_of, failure_report
+from marin_dag.run.frontier import Frontier, Node
 from marin_dag.run.interrupts import signals_handled
 from marin_dag.run.live import LineDisplay
-from marin_dag.run.node import Node
 from marin_dag.run.request_polling import DriverRequests
 from marin_dag.run.retries import Retries, preemption
-from marin_dag.run.task import Outcome, Task, new_task
-from marin_dag.run.warned_outputs import WarnedOutputs
+from marin_dag.run.task import Outcome, Task, bound_config
 from marin_dag.store.retry import patiently
 from marin_dag.store.store import Store, StoreError
 
@@ -79,7 +76,8 @@ class Run:
         self._command = command
         self._command_to_force = command_to_force or (lambda name: f"{command} --force {name} --until {name}")
         self._records = Records(store)
-        self.warned = WarnedOutputs(display)
+        self.warned: dict[str, Record] = {}
+        """The outputs that this driver's steps made and warned about, by step."""
         self._leases = Leases(store)
         first_of_key = {step.key: step for step in reversed(steps)}
         self._nodes = {step.key: Node(first_of_key[step.key]) for step in steps}
@@ -280,14 +278,21 @@ class Run:
         """Return a new attempt at a step; with no `records`, one that only names a failed start."""
         is_rerun = self._is_forced(node) and node.step.key in self._committed
         on_the_way = earlier_milestones(node.step, self._committed) if is_rerun else self._on_the_way(node)
-        return new_task(
-            node.step,
-            self._store,
-            epoch,
-            records,
-            self._provenance,
-            wanted_milestones=on_the_way,
+        step = node.step
+        return Task(
+            prefix=self._store.prefix,
+            name=step.name,
+            kind=step.kind,
+            digest=step.digest,
+            milestone=step.until,
+            identity=step.identity,
+            config=step.config if records is None else bound_config(step.config, records, self._store.url),
+            resources=step.resources,
+            attempt=new_attempt(),
+            lease_epoch=epoch,
+            provenance=self._provenance,
             notice_seconds=self._notice_seconds,
+            wanted_milestones=on_the_way,
             old_requests=self._requests.old,
             is_forced=is_rerun,
         )
@@ -298,7 +303,10 @@ class Run:
             self.on_started(outcome.task.key)  # the outcome of a short step arrives before its start
             self._release_later(node)
             self._done(node, outcome.detail)
-            self.warned.add(node.step.name, outcome.record)
+            if outcome.record is not None and outcome.record.warnings:
+                self.warned[node.step.name] = outcome.record
+                for warning in outcome.record.warnings:
+                    self._display.say(f"{node.step.name}: warning: {warning.text}")
             return
         lost = node.lease is not None and node.lease.is_lost
         # The attempt may see its successor's claim at its commit, before the next heartbeat does.

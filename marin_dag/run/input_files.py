@@ -1,23 +1,22 @@
 """Input files: the committed files that the steps of this process read, each checked when it is first opened.
 
-A flipped bit in an input would otherwise become an output under a clean digest. A file counts as checked as long as its
-size and time of change stay the same, so a worker reads it for its checksum once. Python announces each opening of a
-local file to an audit hook; on `gs://` and `s3://` fsspec's classes announce it (`watched_reads`). A reader that checks
-the bytes itself, piece by piece, raises the audit event `CHECKED_BY_READER` with the path before it opens the file.
+A file counts as checked as long as its size and time of change stay the same, so a worker reads it for its checksum
+once. Python announces each opening of a local file to an audit hook; on `gs://` and `s3://` fsspec's classes announce
+it. A reader that checks the bytes itself raises the audit event `CHECKED_BY_READER` with the path before it opens one.
 """
 
 import contextlib
 import os
 import re
+import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from marin_dag.graph.inputs import Input
 from marin_dag.ledger.damage import DamagedInputError, compare
 from marin_dag.ledger.records import FileEntry, Records
-from marin_dag.run.opened_files import absolute, is_reading, listen
 from marin_dag.store.retry import patiently
 from marin_dag.store.store import Store
 from marin_dag.store.watched_reads import watch_reads
@@ -25,6 +24,9 @@ from marin_dag.values.walk import references_in
 
 CHECKED_BY_READER = "checked_by_reader"
 PATH_IN_TEXT = re.compile(r"[^\s'\"(),;]+")
+Listener = Callable[[str, tuple[Any, ...]], None]
+HEARD = frozenset({"open", CHECKED_BY_READER, "subprocess.Popen"})
+"""Audit events that listeners get."""
 
 
 class InputOutput(NamedTuple):
@@ -103,6 +105,34 @@ class _OfThread(threading.local):
 
 
 _of_thread = _OfThread()
+_listeners: tuple[Listener, ...] = ()
+
+
+def listen(listener: Listener) -> None:
+    """Call `listener` for each audit event in `HEARD` from now on; a hook cannot be taken out again."""
+    global _listeners
+    with _lock:
+        if not _listeners:
+            sys.addaudithook(lambda event, arguments: _on_event(event, arguments) if event in HEARD else None)
+        if listener not in _listeners:
+            _listeners = (*_listeners, listener)
+
+
+def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
+    for listener in _listeners:
+        listener(event, arguments)
+
+
+def absolute(path: str) -> str:
+    """Return a path from the root, with its links: this is called at each opening."""
+    return os.path.abspath(path)  # noqa: PTH100 -- `resolve` would follow links
+
+
+def path_read(arguments: tuple[Any, ...]) -> str | None:
+    """Return the path of a file that an event `open` opens to be read only."""
+    path, mode, flags = arguments
+    is_reading = ("r" in mode and "+" not in mode) if mode else ((flags or 0) & os.O_ACCMODE) == os.O_RDONLY
+    return absolute(os.fsdecode(path)) if is_reading and not isinstance(path, int) else None
 
 
 class InputFiles:
@@ -120,7 +150,9 @@ class InputFiles:
             DamagedInputError: a damaged file was opened, whatever the block did about the error, or an error of the
                 block names files that are damaged: their reader has checksums of its own.
         """
-        _install(self._store)
+        listen(_on_audit_event)
+        if "://" in self._store.prefix:
+            watch_reads(self._store.prefix.partition("://")[0], check_before_reading)
         try:
             yield self
             self.check()
@@ -174,13 +206,11 @@ class InputFiles:
         return next((watched.error() for watched in self._mine.values() if watched.damage), None)
 
     def _check_named_in(self, text: str) -> None:
-        for word in PATH_IN_TEXT.findall(text):
-            found = _find(word.rstrip(".:"))
-            if found is not None:
-                watched, path = found
-                for inner in watched.files:
-                    if inner == path or inner.startswith(f"{path}/"):
-                        watched.check(inner)
+        for found in filter(None, (_find(word.rstrip(".:")) for word in PATH_IN_TEXT.findall(text))):
+            watched, path = found
+            for inner in watched.files:
+                if inner == path or inner.startswith(f"{path}/"):
+                    watched.check(inner)
 
 
 def check_before_reading(url: str) -> None:
@@ -190,8 +220,7 @@ def check_before_reading(url: str) -> None:
     if url == _of_thread.checked_by_reader:
         _of_thread.checked_by_reader = ""
         return
-    found = _find(url)
-    if found is None:
+    if (found := _find(url)) is None:
         return
     watched, path = found
     _of_thread.is_checking = True
@@ -225,15 +254,7 @@ def _signature(url: str) -> tuple[int, ...]:
 
 
 def _on_audit_event(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "open" and _watched:
-        path, mode, flags = arguments
-        if not isinstance(path, int) and is_reading(mode, flags):
-            check_before_reading(absolute(os.fsdecode(path)))
-    elif event == CHECKED_BY_READER:
+    if event == CHECKED_BY_READER:
         _of_thread.checked_by_reader = absolute(arguments[0])
-
-
-def _install(store: Store) -> None:
-    listen(_on_audit_event)
-    if "://" in store.prefix:
-        watch_reads(store.prefix.partition("://")[0], check_before_reading)
+    elif event == "open" and _watched and (path := path_read(arguments)) is not None:
+        check_before_reading(path)

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from marin_dag.errors import listed
 from marin_dag.ledger.progress import Progress
+from marin_dag.run.frontier import ENDED
 
 PROGRESS_LINE_SECONDS = 15.0
 QUEUED_LINE_SECONDS = 600.0
@@ -19,7 +20,6 @@ QUEUED_LINE_SECONDS = 600.0
 MAX_BLOCKED = 8
 """Names in one line about steps that the same step blocks."""
 BAR_CELLS, NARROW_BAR_CELLS, ROOMY_COLUMNS = 20, 6, 130
-ENDINGS = ("done", "failed", "blocked", "stopped")
 
 
 def display_for(stream_is_terminal: bool | None = None) -> "LineDisplay":
@@ -150,7 +150,7 @@ class TableDisplay(LineDisplay):
         """See LineDisplay. The table shows what has started and what is queued."""
         started, _ = self._running.pop(name, (time.monotonic(), ""))
         self._queued.pop(name, None)
-        self._num_ended += what in ENDINGS
+        self._num_ended += what in ENDED
         if what == "started":
             self._paces[name] = Pace()
             self._running[name] = time.monotonic(), ""

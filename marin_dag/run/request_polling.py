@@ -15,9 +15,8 @@ from marin_dag.ledger.lease import Holder
 from marin_dag.ledger.requests import END, PUBLISH, STOP, Request, Requests
 from marin_dag.plan.milestone_reasons import render_milestone_reason
 from marin_dag.plan.wanted_milestones import not_requested
-from marin_dag.run.frontier import Frontier
+from marin_dag.run.frontier import Frontier, Node
 from marin_dag.run.live import LineDisplay
-from marin_dag.run.node import Node
 
 FoundT = TypeVar("FoundT")
 

@@ -7,11 +7,9 @@ from typing import Any
 from marin_dag.graph.step import Step
 from marin_dag.ledger.progress_mark import progress_mark
 from marin_dag.ledger.records import Failure, Records, first_lines
-from marin_dag.run.failure import failure_of
-from marin_dag.run.failure_report import headline
-from marin_dag.run.frontier import Frontier
+from marin_dag.run.failure import failure_of, headline
+from marin_dag.run.frontier import Frontier, Node
 from marin_dag.run.live import LineDisplay
-from marin_dag.run.node import Node
 from marin_dag.run.task import Outcome
 from marin_dag.store.retry import is_transient, patiently
 from marin_dag.store.store import Store, StoreError

@@ -12,29 +12,22 @@ MAX_NAMES = 3
 SHOWN = ("CPU", "GPU", "TPU")
 
 
-def needs_of(resources: Resources) -> dict[str, float]:
-    """Return what a step asks for on all its machines together, by Ray's names."""
-    match resources:
-        case Cpu(num_cpus, num_hosts):
-            return {"CPU": num_cpus * num_hosts}
-        case Gpu(kind, count, num_hosts):
-            return {"CPU": num_hosts, "GPU": count * num_hosts, f"accelerator_type:{kind}": 0.001}
-        case Tpu():
-            return {f"TPU-{resources.slice}-head": resources.num_slices}
-
-
-def check_one_machine(wanted: Mapping[str, Resources], has: Mapping[str, float]) -> None:
+def check_one_machine(wanted: Mapping[str, Resources], has: Mapping[str, float] | None) -> None:
     """Raise UserError for steps that a single machine can never run.
 
     Args:
         wanted: what each step asks for, by its name.
-        has: what the machine has, by Ray's names.
+        has: what the machine has, by Ray's names; None if any step but a gang can run there.
     """
-    lacking = {name: asked for name, asked in wanted.items() if is_gang(asked) or _lacks(asked, has)}
+    lacking = {
+        name: asked for name, asked in wanted.items() if is_gang(asked) or (has is not None and _lacks(asked, has))
+    }
     if lacking:
+        place = "--backend local is one process" if has is None else f"this machine has {_shown(has)}"
+        cluster = "Run them on Ray" if has is None else "Set RAY_ADDRESS to a cluster that has them"
         raise UserError(
-            f"{_listed(lacking)}, but this machine has {_shown(has)}. Nothing was started. Set RAY_ADDRESS to a "
-            "cluster that has them, give the steps other resources, or select other steps with --until or --only."
+            f"{_listed(lacking)}, but {place}. Nothing was started. {cluster}, give the steps other resources, or "
+            "select other steps with --until or --only."
         )
 
 
@@ -46,18 +39,15 @@ def missing_resources(wanted: Mapping[str, Resources], has: Mapping[str, float])
     return f"{_listed(lacking)}, but the cluster has {_shown(has)} now. These steps wait for more machines."
 
 
-def refuse_gangs(wanted: Mapping[str, Resources]) -> None:
-    """Raise UserError for steps that one process cannot run."""
-    gangs = {name: asked for name, asked in wanted.items() if is_gang(asked)}
-    if gangs:
-        raise UserError(
-            f"{_listed(gangs)}, but --backend local is one process. Nothing was started. Run the steps on Ray, give "
-            "them the resources of one machine, or select other steps with --until or --only."
-        )
-
-
 def _lacks(resources: Resources, has: Mapping[str, float]) -> bool:
-    return any(amount > has.get(name, 0) for name, amount in needs_of(resources).items())
+    match resources:
+        case Cpu(num_cpus, num_hosts):
+            needs: dict[str, float] = {"CPU": num_cpus * num_hosts}
+        case Gpu(kind, count, num_hosts):
+            needs = {"CPU": num_hosts, "GPU": count * num_hosts, f"accelerator_type:{kind}": 0.001}
+        case Tpu():
+            needs = {f"TPU-{resources.slice}-head": resources.num_slices}
+    return any(amount > has.get(name, 0) for name, amount in needs.items())
 
 
 def _listed(lacking: Mapping[str, Resources]) -> str:
@@ -72,8 +62,8 @@ def _listed(lacking: Mapping[str, Resources]) -> str:
 
 
 def _shown(has: Mapping[str, float]) -> str:
-    kinds = [name.partition(":")[2] for name in sorted(has) if name.startswith("accelerator_type:")]
-    heads = [name for name in sorted(has) if name.startswith("TPU-") and name.endswith("-head")]
-    slices = [f"{has[name]:g} x {name.removeprefix('TPU-').removesuffix('-head')}" for name in heads]
+    slices = [name for name in sorted(has) if name.startswith("TPU-") and name.endswith("-head")]
     counted = [f"{has[name]:g} {name}" for name in SHOWN if has.get(name)]
-    return ", ".join([*counted, *slices, *kinds]) or "nothing"
+    counted += [f"{has[name]:g} x {name.removeprefix('TPU-').removesuffix('-head')}" for name in slices]
+    kinds = [name.partition(":")[2] for name in sorted(has) if name.startswith("accelerator_type:")]
+    return ", ".join(counted + kinds) or "nothing"

@@ -1,7 +1,6 @@
 """Task: one attempt at one step, as the driver sends it to a backend, and its outcome."""
 
 import dataclasses
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
@@ -13,46 +12,8 @@ from marin_dag.graph.resources import Resources
 from marin_dag.graph.step import Step, StepKind
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.provenance import Provenance
-from marin_dag.ledger.records import Failure, Record, new_attempt
-from marin_dag.store.store import Store
+from marin_dag.ledger.records import Failure, Record
 from marin_dag.values.walk import replace_references
-
-Keys = tuple[str, ...]
-"""Keys of records, any one of which an input can start from; the best first."""
-
-
-@dataclasses.dataclass(frozen=True)
-class KindReference:
-    """A kind of step by the name of its module, which the worker imports.
-
-    A decorated function does not pickle by name, and by value it takes the globals of its module along. Only kinds
-    that no import finds (in a script, in a test function) travel by value.
-    """
-
-    module: str
-    qualname: str
-    by_value: StepKind[Any, Any] | None
-
-    @classmethod
-    def to(cls, kind: StepKind[Any, Any]) -> "KindReference":
-        module, qualname = kind.function.__module__, kind.function.__qualname__
-        if module != "__main__":
-            found: Any = importlib.import_module(module)
-            for name in qualname.split("."):
-                found = getattr(found, name, None)
-            if found is kind:
-                return cls(module, qualname, None)
-        return cls(module, qualname, kind)
-
-    def load(self) -> StepKind[Any, Any]:
-        """Return the kind; import its module if necessary."""
-        if self.by_value is not None:
-            return self.by_value
-        found: Any = importlib.import_module(self.module)
-        for name in self.qualname.split("."):
-            found = getattr(found, name)
-        assert isinstance(found, StepKind)
-        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +22,7 @@ class Task:
 
     prefix: str
     name: str
-    kind: KindReference
+    kind: StepKind[Any, Any]
     digest: str
     milestone: int | None
     identity: dict[str, Any]
@@ -86,40 +47,8 @@ class Task:
         return self.digest if self.milestone is None else f"{self.digest}@{self.milestone}"
 
 
-def new_task(
-    step: Step[Any],
-    store: Store,
-    epoch: int,
-    records: Mapping[Keys, Record] | None,
-    provenance: Provenance,
-    *,
-    wanted_milestones: tuple[int, ...],
-    notice_seconds: float | None = None,
-    old_requests: frozenset[str] = frozenset(),
-    is_forced: bool = False,
-) -> Task:
-    """Return a new attempt at `step`, with its inputs bound to `records` unless that is None."""
-    return Task(
-        prefix=store.prefix,
-        name=step.name,
-        kind=KindReference.to(step.kind),
-        digest=step.digest,
-        milestone=step.until,
-        identity=step.identity,
-        config=step.config if records is None else bound_config(step.config, records, store.url),
-        resources=step.resources,
-        attempt=new_attempt(),
-        lease_epoch=epoch,
-        provenance=provenance,
-        notice_seconds=notice_seconds,
-        wanted_milestones=wanted_milestones,
-        old_requests=old_requests,
-        is_forced=is_forced,
-    )
-
-
-def bound_config(config: BaseModel, records: Mapping[Keys, Record], url: Callable[[str], str]) -> BaseModel:
-    """Return `config` with its inputs bound to `records`; `url` returns the URL of a path in the store."""
+def bound_config(config: BaseModel, records: Mapping[tuple[str, ...], Record], url: Callable[[str], str]) -> BaseModel:
+    """Return `config` with its inputs bound to `records`, by the keys of each; `url` returns the URL of a path."""
 
     def bound(item: OutputRef[Step[Any]]) -> Input[Any]:
         record = records[item.keys]
@@ -167,13 +96,6 @@ class Outcome:
         """Text about the work of an attempt that stopped."""
         kept = "a forced step starts again from the beginning" if self.task.is_forced else "its work is kept"
         return f"{kept}: {self.stopped_at}" if self.stopped_at else kept
-
-
-class Meeting(Protocol):
-    """Meeting point of the hosts of one attempt."""
-
-    def all_returned(self) -> None:
-        """Note that the function has returned on this host; on host 0, wait until it has on all."""
 
 
 class Channel(Protocol):

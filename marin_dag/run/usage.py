@@ -25,7 +25,7 @@ from pydantic import BaseModel
 
 from marin_dag.code.fingerprint import ENGINE, PROJECT_ROOT, covered_by
 from marin_dag.errors import UserError, listed
-from marin_dag.run.opened_files import absolute, is_reading, listen
+from marin_dag.run.input_files import absolute, listen, path_read
 from marin_dag.store.redact import redact
 from marin_dag.values.walk import children
 
@@ -140,9 +140,9 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
     if not _active:
         return
     if event == "open":
-        path, mode, flags = arguments
-        if not isinstance(path, int) and is_reading(mode, flags) and (usage := _usage_of_thread()) is not None:
-            usage.note_file(absolute(os.fsdecode(path)))
+        path = path_read(arguments)
+        if path is not None and (usage := _usage_of_thread()) is not None:
+            usage.note_file(path)
     elif event == "subprocess.Popen" and (usage := _usage_of_thread()) is not None:
         usage.note_program(arguments[1])
 
@@ -163,7 +163,9 @@ def _furniture() -> tuple[str, ...]:
     paths = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), *site.getsitepackages()}
     paths |= {site.getusersitepackages(), str(PROJECT_ROOT / ENGINE)}
     paths |= {path for name, path in os.environ.items() if "CACHE" in name and path.startswith("/")}
-    paths |= {str(Path.home() / ".cache"), f"{tempfile.gettempdir()}/ray"}
+    places = {tempfile.gettempdir(), "/tmp", os.environ.get("RAY_TMPDIR", "/tmp")}
+    paths |= {f"{place}/ray{user}" for place in places for user in ("", f"-{os.getuid()}")}
+    paths |= {str(Path.home() / ".cache")}
     # A file may be opened by its path without links, as in an environment that a link leads to.
     paths |= {os.path.realpath(path) for path in paths if path}
     return tuple(path.rstrip("/") for path in paths if path)

@@ -37,7 +37,7 @@ from marin_dag.run.attempt import run_attempt
 from marin_dag.run.driver import Run
 from marin_dag.run.local import backend as local_backend
 from marin_dag.run.local.backend import LocalBackend, SequentialFanOut
-from marin_dag.run.task import KindReference, Task
+from marin_dag.run.task import Task
 from marin_dag.store import retry as transient
 from marin_dag.store.store import Store, StoreError
 from tests.marin_dag.interleavings import (
@@ -351,12 +351,11 @@ def driver_of(*steps: Step[Any]) -> Actor:
 
 def attempt_of(item: Step[Any], epoch: int) -> str:
     """Run one attempt as a worker does; return its status."""
-    kind = KindReference.to(item.kind)
     name = f"{current.name}-{epoch}"
     task = Task(
         prefix="memory://runs",
         name=item.name,
-        kind=kind,
+        kind=item.kind,
         digest=item.digest,
         milestone=item.until,
         identity=item.identity,

@@ -3,30 +3,33 @@
 import contextlib
 import dataclasses
 import os
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from queue import Empty, Queue
+from queue import Queue
 from typing import Any
 
 from pydantic import BaseModel
 
 from marin_dag.errors import UserError
-from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu, is_gang
+from marin_dag.graph.resources import Cpu, Gpu, Resources, is_gang
+from marin_dag.ledger.records import Failure
 from marin_dag.run.attempt import run_attempt
 from marin_dag.run.backend import Listener
+from marin_dag.run.failure import failure_of
 from marin_dag.run.ray.cluster import is_connected, join_cluster, start_cluster
 from marin_dag.run.ray.control_actor import UPDATE_SECONDS, ControlChannel, control_actor, start_control_actor
 from marin_dag.run.ray.gang import Gang
 from marin_dag.run.ray.ray_internals import capture_ray_messages
-from marin_dag.run.ray.worker_deaths import failure_on_worker, shortened
 from marin_dag.run.supply import check_one_machine, missing_resources
 from marin_dag.run.task import Outcome, Task
 from marin_dag.store.retry import SHARD_PAUSES_SECONDS, patiently
 
 CANCEL_GRACE_SECONDS = 5.0
-MESSAGE_SECONDS = 2.0
+MESSAGE_SECONDS = 30.0
 """How long Ray's messages are held back, so that the failure of the step that they concern comes first."""
 WORKER_DEATHS = 3
+MEMORY_USED = re.compile(r"was ([\d.]+GB / [\d.]+GB)")
 
 
 class NoConfig(BaseModel, frozen=True):
@@ -94,7 +97,13 @@ class RayBackend:
             self._gangs[task.key] = Gang(task, self._control, self._gang_outcomes.put)
             self._gangs[task.key].start()
             return
-        run = self._run.options(name=task.name, max_retries=0, **_placement(task.resources))
+        resources = task.resources
+        placement: dict[str, Any] = {"num_cpus": 1}
+        if isinstance(resources, Gpu):
+            placement |= {"num_gpus": resources.count, "accelerator_type": resources.kind}
+        elif isinstance(resources, Cpu):
+            placement = {"num_cpus": resources.num_cpus}
+        run = self._run.options(name=task.name, max_retries=0, **placement)
         self._running[run.remote(task, self._control_name)] = task
 
     def wait(self, timeout_seconds: float) -> list[Outcome]:
@@ -123,16 +132,14 @@ class RayBackend:
 
     def _pass_on_messages(self, older_than_seconds: float) -> None:
         while not self._messages.empty() and time.monotonic() - self._messages.queue[0][0] >= older_than_seconds:
-            self._listener.on_warning(f"Ray: {shortened(self._messages.get()[1])}")
+            self._listener.on_warning(f"Ray: {self._messages.get()[1].partition('. ')[0]}")
 
     def _take_gangs(self) -> list[Outcome]:
         outcomes = []
-        while True:
-            try:
-                outcomes.append(self._gang_outcomes.get_nowait())
-            except Empty:
-                return outcomes
+        while not self._gang_outcomes.empty():
+            outcomes.append(self._gang_outcomes.get())
             del self._gangs[outcomes[-1].task.key]
+        return outcomes
 
     def _outcome(self, reference: Any) -> Outcome:
         import ray
@@ -190,8 +197,8 @@ class RayBackend:
             for reference, task in self._running.items():
                 if task.key == key and ray.get(self._control.withdraw.remote(task.attempt)):
                     ray.cancel(reference, force=False, recursive=True)
-        if (gang := self._gangs.get(key)) is not None:
-            gang.request_stop()
+        if key in self._gangs:
+            self._gangs[key].request_stop()
 
     def cancel(self, key: str) -> None:
         """See Backend."""
@@ -201,8 +208,8 @@ class RayBackend:
             if task.key == key:
                 self._control.stop.remote(task.attempt)
                 ray.cancel(reference, force=False, recursive=True)
-        if (gang := self._gangs.get(key)) is not None:
-            gang.cancel()
+        if key in self._gangs:
+            self._gangs[key].cancel()
 
     def close(self) -> None:
         """See Backend."""
@@ -303,11 +310,15 @@ def _unwrapped(error: BaseException) -> BaseException:
     return cause if isinstance(cause, BaseException) else error
 
 
-def _placement(resources: Resources) -> dict[str, Any]:
-    match resources:
-        case Cpu(num_cpus):
-            return {"num_cpus": num_cpus}
-        case Gpu(kind, count):
-            return {"num_cpus": 1, "num_gpus": count, "accelerator_type": kind}
-        case Tpu():
-            raise AssertionError("a gang reserves a whole slice")
+def failure_on_worker(task: Task, error: BaseException) -> Failure:
+    """Return `error` as the failure of the attempt, in one line if it says that the process is dead."""
+    failure = failure_of(task, error)
+    match failure.error_type:
+        case "WorkerCrashedError":
+            cause = "its process ended without an error: killed (kill -9, or the system was out of memory), or crashed"
+        case "OutOfMemoryError":
+            used = MEMORY_USED.search(str(error))
+            cause = f"Ray killed its process: its machine was short of memory{f' ({used[1]})' if used else ''}"
+        case _:
+            return failure
+    return failure.model_copy(update={"error": cause})

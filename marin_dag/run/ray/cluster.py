@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -33,18 +32,8 @@ PRIVATE_CLUSTER_VARIABLES = {
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "600",
 }
 STARTS = 3
-NOTICE_SECONDS = 30.0
-"""A start usually takes five seconds."""
-PROCESSES = {
-    "gcs_server": "its control service (gcs_server)",
-    "monitor.py": "its autoscaler (monitor.py)",
-    "dashboard.py": "its dashboard (dashboard.py)",
-    "raylet": "its node manager (raylet) and the agents of that",
-    "log_monitor.py": "its log monitor (log_monitor.py)",
-}
-"""Files of Ray's processes to their names in messages, in the order of their start."""
-MAX_SOCKET_FOLDER_LENGTH = 28
-"""Characters: Ray adds up to 79 for its sockets, and Linux takes no socket path above 107."""
+MAX_SESSIONS_FOLDER_LENGTH = 32
+"""Characters: Ray adds up to 75 for its sockets, and Linux takes no socket path above 107."""
 OPTIONS: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
 JOB_NAME = "job_name"
 """Key in a job's metadata that the dashboard shows as the job's name."""
@@ -94,35 +83,31 @@ def start_cluster(largest_num_cpus: int, job_name: str, say: Callable[[str], Non
         "include_dashboard": True,
         "dashboard_host": "127.0.0.1",
         "object_store_memory": OBJECT_STORE_IN_BYTES,
-        "_temp_dir": _socket_folder(),
+        "_temp_dir": _sessions_folder(),
         **OPTIONS,
     }
-    for start in range(1, STARTS):
+    for start in range(1, STARTS + 1):
         try:
-            return _start(options, job_name, say)
+            return _start(options, job_name)
         except _FailedStartError as error:
-            say(f"Ray did not start: {error}; attempt {start + 1} of {STARTS}")
-    try:
-        return _start(options, job_name, say)
-    except _FailedStartError as error:
-        raise UserError(
-            f"Ray did not start on this machine in {STARTS} attempts: {error}. If other programs keep the machine "
-            "busy, wait for them and run the same command again, or run in this process, without Ray: --backend local."
-        ) from error
+            failure = error
+            if start < STARTS:
+                say(f"Ray did not start: {error}; attempt {start + 1} of {STARTS}")
+    raise UserError(
+        f"Ray did not start on this machine in {STARTS} attempts: {failure}. If other programs keep the machine "
+        "busy, wait for them and run the same command again, or run in this process, without Ray: --backend local."
+    ) from failure
 
 
 class _FailedStartError(Exception):
     """Ray did not start; the text says what it waited for, and its error."""
 
 
-def _start(options: dict[str, Any], job_name: str, say: Callable[[str], None]) -> str:
+def _start(options: dict[str, Any], job_name: str) -> str:
     import ray
 
     os.environ["PYTHONPATH"] = python_path()
     with own_address_only(), processes_in_own_groups() as started:
-        notice = threading.Timer(NOTICE_SECONDS, lambda: say(_notice(started)))
-        notice.daemon = True
-        notice.start()
         try:
             # "local": a new cluster, whatever else runs on this machine.
             context = ray.init("local", job_config=_job_config(job_name), **options)
@@ -130,23 +115,18 @@ def _start(options: dict[str, Any], job_name: str, say: Callable[[str], None]) -
             ray.shutdown()
             for process in started:
                 _end_group(process)
-            raise _FailedStartError(f"it waited for {_newest(started)}: {_cause(error)}") from error
-        finally:
-            notice.cancel()
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            ends_a_log = len(lines) > 1 and lines[0].endswith(":")
+            cause = f"{lines[0]} {lines[-1]}".rstrip(".") if ends_a_log else first_line(error)
+            raise _FailedStartError(f"it waited for {_newest(started)}: {cause}") from error
     return dashboard_line(context.dashboard_url)
-
-
-def _notice(started: Sequence[subprocess.Popen[Any]]) -> str:
-    return (
-        f"Ray is still starting after {NOTICE_SECONDS:g} s: it waits for {_newest(started)}. Other programs may keep "
-        "this machine busy. To run without Ray, in this process: interrupt, and add --backend local."
-    )
 
 
 def _newest(started: Sequence[subprocess.Popen[Any]]) -> str:
     """Return the name of the process that Ray started last; it starts the next one when this one is ready."""
-    names = [Path(str(word)).name for process in started[-1:] for word in cast(Sequence[Any], process.args)]
-    return next((PROCESSES[name] for name in names if name in PROCESSES), "one of its processes")
+    words = [Path(str(word)).name for process in started[-1:] for word in cast(Sequence[Any], process.args)]
+    named = [word for word in words if word in ("gcs_server", "raylet") or word.endswith(".py")]
+    return f"its process {named[0]}" if named else "one of its processes"
 
 
 def _end_group(process: subprocess.Popen[Any]) -> None:
@@ -156,29 +136,31 @@ def _end_group(process: subprocess.Popen[Any]) -> None:
     process.wait()
 
 
-def _socket_folder() -> str | None:
-    """Return a folder for Ray's sockets; None for Ray's own choice below the folder for temporary files.
+def _sessions_folder() -> str:
+    """Return a folder for Ray's sessions below one that is private: logs and sockets in it are open to all users.
 
     Raises:
-        UserError: RAY_TMPDIR is too long. (A long TMPDIR, as batch systems set it, is replaced by /tmp/ray.)
+        UserError: RAY_TMPDIR is too long, or the private folder belongs to another user. (A long TMPDIR, as batch
+            systems set it, is replaced by /tmp.)
     """
+    own = f"ray-{os.getuid()}/r"
+    longest = MAX_SESSIONS_FOLDER_LENGTH - len(own) - 1
     chosen = os.environ.get("RAY_TMPDIR")
-    if chosen is None:
-        return "/tmp/ray" if len(tempfile.gettempdir()) > MAX_SOCKET_FOLDER_LENGTH else None
-    if len(chosen) > MAX_SOCKET_FOLDER_LENGTH:
+    if chosen is not None and len(chosen) > longest:
         raise UserError(
             f"RAY_TMPDIR={chosen}: {len(chosen)} characters are too long for the paths of Ray's sockets below it. "
-            f"Name a folder of at most {MAX_SOCKET_FOLDER_LENGTH} characters, or unset RAY_TMPDIR."
+            f"Name a folder of at most {longest} characters, or unset RAY_TMPDIR."
         )
-    return None
-
-
-def _cause(error: Exception) -> str:
-    """Return the first line of an error, and its last line if the first only introduces the end of a log."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if len(lines) > 1 and lines[0].endswith(":"):
-        return f"{lines[0]} {lines[-1]}".rstrip(".")
-    return first_line(error)
+    folder = Path(chosen or (tempfile.gettempdir() if len(tempfile.gettempdir()) <= longest else "/tmp"), own)
+    try:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.parent.chmod(0o700)
+    except OSError as error:
+        raise UserError(
+            f"{folder.parent}: cannot be made private to this user ({error.strerror}), and would hold Ray's logs. Set "
+            "RAY_TMPDIR to a short folder of your own."
+        ) from error
+    return str(folder)
 
 
 def _job_config(job_name: str) -> Any:

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from marin_dag.graph.context import Host
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu, slice_shape
@@ -44,14 +44,12 @@ class HostsDisagreedError(Exception):
     is_transient = True
 
 
-class Reservation(Protocol):
-    """Hosts reserved for one gang."""
+class Reservation(NamedTuple):
+    """Hosts reserved for one gang; bundle i of the placement group is host i."""
 
     placement_group: Any
     resources_per_host: dict[str, float]
-
-    def release(self) -> None:
-        """Release the hosts."""
+    release: Callable[[], None]
 
 
 class Gang:
@@ -67,7 +65,7 @@ class Gang:
         self._task = task
         self._control = control
         self._on_ended = on_ended
-        self._lost_peer_errors = frozenset(task.kind.load().lost_peer_errors)
+        self._lost_peer_errors = frozenset(task.kind.lost_peer_errors)
         self._is_stopping = threading.Event()
         self._is_cancelled = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"gang {task.name}", daemon=True)
@@ -185,8 +183,17 @@ class Member:
             else:
                 coordinator = _coordinator(task.attempt, control)
             host = dataclasses.replace(host, coordinator=coordinator)
-            meeting = _Meeting(task.attempt, host, control)
-            return run_attempt(task, channel, RefusedFanOut(), capture_prints=True, host=host, meeting=meeting)
+
+            def wait_for_hosts() -> None:
+                # A member that never returns ends the gang, and with it this wait.
+                while ray.get(control.has_returned.remote(task.attempt, host.index)) < host.num_hosts:
+                    if host.index > 0:
+                        return
+                    time.sleep(MEETING_POLL_SECONDS)
+
+            return run_attempt(
+                task, channel, RefusedFanOut(), capture_prints=True, host=host, wait_for_hosts=wait_for_hosts
+            )
 
 
 class RefusedFanOut:
@@ -197,24 +204,6 @@ class RefusedFanOut:
         raise TypeError(
             "context.map: a step on several hosts would make all shards on each of them. Map in a step before it."
         )
-
-
-class _Meeting:
-    def __init__(self, attempt: str, host: Host, control: Any) -> None:
-        self._attempt = attempt
-        self._host = host
-        self._control = control
-
-    def all_returned(self) -> None:
-        """See Meeting. A member that never returns ends the gang, and with it this wait."""
-        import ray
-
-        def num_returned() -> int:
-            number: int = ray.get(self._control.has_returned.remote(self._attempt, self._host.index))
-            return number
-
-        while num_returned() < self._host.num_hosts and self._host.index == 0:
-            time.sleep(MEETING_POLL_SECONDS)
 
 
 def patience_seconds(failures: Sequence[Failure], lost_peer_errors: Collection[str]) -> float:
@@ -237,14 +226,14 @@ def hosts_of(resources: Resources) -> list[Host]:
 
 
 def reserve(resources: Resources, check_stopped: Callable[[], None]) -> Reservation:
-    """Wait until all hosts are reserved; bundle i of the placement group is host i."""
+    """Wait until all hosts are reserved."""
     match resources:
         case Tpu():
-            reserved: Reservation = _Slices(resources, check_stopped)
+            reserved = _slices(resources, check_stopped)
         case Gpu(kind, count, num_hosts):
-            reserved = _Machines({"CPU": 1, "GPU": count, f"accelerator_type:{kind}": 0.001}, num_hosts)
+            reserved = _machines({"CPU": 1, "GPU": count, f"accelerator_type:{kind}": 0.001}, num_hosts)
         case Cpu(num_cpus, num_hosts):
-            reserved = _Machines({"CPU": num_cpus}, num_hosts)
+            reserved = _machines({"CPU": num_cpus}, num_hosts)
     try:
         while not reserved.placement_group.wait(POLL_SECONDS):
             check_stopped()
@@ -254,58 +243,38 @@ def reserve(resources: Resources, check_stopped: Callable[[], None]) -> Reservat
     return reserved
 
 
-class _Machines:
-    """Reservation of different machines."""
+def _machines(resources_per_host: dict[str, float], num_hosts: int) -> Reservation:
+    """Ask for different machines."""
+    import ray
 
-    def __init__(self, resources_per_host: dict[str, float], num_hosts: int) -> None:
-        import ray
-
-        self.resources_per_host = resources_per_host
-        bundles = [dict(resources_per_host) for _ in range(num_hosts)]
-        self.placement_group: Any = ray.util.placement_group(bundles, strategy="STRICT_SPREAD")
-
-    def release(self) -> None:
-        """See Reservation."""
-        import ray
-
-        ray.util.remove_placement_group(self.placement_group)
+    bundles = [dict(resources_per_host) for _ in range(num_hosts)]
+    group: Any = ray.util.placement_group(bundles, strategy="STRICT_SPREAD")
+    return Reservation(group, resources_per_host, lambda: ray.util.remove_placement_group(group))
 
 
-class _Slices:
-    """Reservation of whole TPU slices, which Ray finds by the resource that the first host of each declares."""
+def _slices(resources: Tpu, check_stopped: Callable[[], None]) -> Reservation:
+    """Ask for whole TPU slices, which Ray finds by the resource that the first host of each declares."""
+    from ray.util.tpu import SlicePlacementGroup
 
-    def __init__(self, resources: Tpu, check_stopped: Callable[[], None]) -> None:
-        from ray.util.tpu import SlicePlacementGroup
-
-        shape = slice_shape(resources.slice)
-        numbers: list[dict[str, str]] = []
-        if shape.num_hosts > 1:
-            numbers = [
-                {"ray.io/tpu-worker-id": str(number)}
-                for _ in range(resources.num_slices)
-                for number in range(shape.num_hosts)
-            ]
-        self.resources_per_host = {"CPU": 1.0, "TPU": float(shape.chips_per_host)}
-        while True:
-            check_stopped()
-            try:
-                self._slices = SlicePlacementGroup(
-                    topology=shape.topology,
-                    accelerator_version=shape.generation,
-                    resources_per_bundle=dict(self.resources_per_host),
-                    num_slices=resources.num_slices,
-                    chips_per_vm=shape.chips_per_host,
-                    head_reservation_timeout_s=SLICE_HEAD_SECONDS,
-                    bundle_label_selector=numbers,
-                )
-                break
-            except TimeoutError:  # all slices are taken; the request itself makes a cluster grow
-                continue
-        self.placement_group: Any = self._slices.placement_group
-
-    def release(self) -> None:
-        """See Reservation."""
-        self._slices.shutdown()
+    shape = slice_shape(resources.slice)
+    workers = range(shape.num_hosts) if shape.num_hosts > 1 else ()
+    resources_per_host = {"CPU": 1.0, "TPU": float(shape.chips_per_host)}
+    while True:
+        check_stopped()
+        try:
+            slices: Any = SlicePlacementGroup(
+                topology=shape.topology,
+                accelerator_version=shape.generation,
+                resources_per_bundle=dict(resources_per_host),
+                num_slices=resources.num_slices,
+                chips_per_vm=shape.chips_per_host,
+                head_reservation_timeout_s=SLICE_HEAD_SECONDS,
+                bundle_label_selector=[{"ray.io/tpu-worker-id": str(worker)} for worker in workers]
+                * resources.num_slices,
+            )
+        except TimeoutError:  # all slices are taken; the request itself makes a cluster grow
+            continue
+        return Reservation(slices.placement_group, resources_per_host, slices.shutdown)
 
 
 def _member(reservation: Reservation, host: Host) -> Any:
