@@ -50,7 +50,7 @@ class KindOptions:
     """Actions that people may request while it runs (`tell STEP ACTION`), besides "stop"; the function gets them from
     `context.requests()`."""
     refuses_uncovered: bool = False
-    """Whether an attempt that read files which its digest does not cover commits nothing, instead of a warning."""
+    """Whether an attempt that read what its digest does not cover commits nothing, instead of a warning."""
     lost_peer_errors: tuple[str, ...] = ()
     """Names of exception types that only mean that another host of the step is gone. Of a gang, the failure of another
     member is then the cause."""

@@ -351,7 +351,6 @@ def run_attempt(
             prints.enter_context(contextlib.redirect_stdout(log))
             prints.enter_context(contextlib.redirect_stderr(log))
         prints.callback(context.polled_requests.close)
-        prints.callback(context.input_files.forget)
         context.log.info("attempt %s on %s pid %d, %s", task.attempt, socket.gethostname(), os.getpid(), task.resources)
         try:
             if task.is_forced and host.index == 0:

@@ -15,7 +15,7 @@ from marin_dag.ledger.epoch import LeaseLostError
 from marin_dag.ledger.lease import Held, Lease, Leases
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.provenance import collect_provenance
-from marin_dag.ledger.records import Failure, Record, Records, first_lines, new_attempt
+from marin_dag.ledger.records import Record, Records, first_lines, new_attempt
 from marin_dag.ledger.requests import Requests
 from marin_dag.ledger.source_archive import SourceArchive
 from marin_dag.plan.wanted_milestones import WantedMilestones, earlier_milestones, still_wanted, wanted_milestones
@@ -85,6 +85,8 @@ class Run:
         self._committed = self._frontier.committed
         self._requests = DriverRequests(Requests(store), self._frontier, display, name)
         self._retries = Retries(store, self._frontier, display, back_off_seconds=back_off_seconds)
+        self.failures = self._retries.failures
+        """Failures of the steps that will not be retried, by key."""
         self._leases_to_release: list[Lease] = []
         self._num_interrupts = 0
         self._has_started = self._is_stopping = self._is_closing = False
@@ -92,11 +94,6 @@ class Run:
         self._force = force
         self._wanted = wanted_milestones(steps) if wanted is None else wanted
         self._notice_seconds = notice_seconds
-
-    @property
-    def failures(self) -> Mapping[str, Failure]:
-        """Failures of the steps that will not be retried, by key."""
-        return self._retries.failures
 
     @property
     def was_interrupted(self) -> bool:
@@ -109,7 +106,7 @@ class Run:
             self._frontier.commit(key)
         self._requests.start()
         for node in self._nodes.values():
-            if node.step.key in self._committed and not self._is_forced(node):
+            if node.step.key in self._committed and node.step.key not in self._force:
                 self._frontier.move(node, "done")
         if self._frontier.is_finished:
             return 0
@@ -138,8 +135,8 @@ class Run:
 
     def on_started(self, key: str) -> None:
         """See Listener."""
-        node = self._nodes.get(key)
-        if node is not None and node.state == "running" and not node.has_started:
+        node = self._frontier.running.get(key)
+        if node is not None and not node.has_started:
             node.has_started = True
             if node.lease is not None:
                 node.lease.has_started = True
@@ -148,12 +145,11 @@ class Run:
 
     def on_progress(self, key: str, progress: Progress) -> None:
         """See Listener."""
-        # Progress may arrive after the outcome of its attempt.
-        if key in self._nodes and self._nodes[key].state == "running":
-            lease = self._nodes[key].lease
-            if lease is not None:
-                lease.progress = progress
-            self._display.progress(self._nodes[key].step.name, progress)
+        node = self._frontier.running.get(key)
+        if node is not None:  # progress may arrive after the outcome of its attempt
+            if node.lease is not None:
+                node.lease.progress = progress
+            self._display.progress(node.step.name, progress)
 
     def on_published(self, key: str) -> None:
         """See Listener."""
@@ -229,7 +225,6 @@ class Run:
                 return
             stop = self._requests.stop_of(node.step.digest) if may_have_stopped else None
             if stop is not None:  # another attempt at the step has ended because of it
-                self._release(node)
                 self._requests.stop_unstarted(node, stop)
                 return
             if node.step.until is not None:
@@ -237,17 +232,16 @@ class Run:
             # From the store, after the lease: `gc` deletes a record and then asks which running steps need it.
             records = {keys: self._records.get(key) for keys, key in needs.items() if key is not None}
             if self._is_stopping:  # since the step was ready; the reads take time
-                self._release(node)
                 return
             self._backend.submit(self._task(node, got.epoch, records))
-        except BaseException:
-            self._release(node)
-            raise
-        node.num_attempts += 1
-        node.num_postponed = 0
-        node.has_started, node.is_shown_queued = False, False
-        node.submitted = time.monotonic()
-        self._frontier.move(node, "running")
+            node.num_attempts += 1
+            node.num_postponed = 0
+            node.has_started, node.is_shown_queued = False, False
+            node.submitted = time.monotonic()
+            self._frontier.move(node, "running")
+        finally:
+            if node.state != "running":
+                self._release(node)
 
     def _wait_for(self, node: Node, held: Held) -> None:
         """Note that another driver runs the step, and ask its attempt for the milestones that this one needs."""
@@ -262,10 +256,7 @@ class Run:
             self._done(node, "by another driver")
 
     def _is_committed(self, node: Node) -> bool:
-        return not self._is_forced(node) and self._records.find(node.step.key) is not None
-
-    def _is_forced(self, node: Node) -> bool:
-        return node.step.key in self._force
+        return node.step.key not in self._force and self._records.find(node.step.key) is not None
 
     def _milestones(self, node: Node) -> tuple[int, ...]:
         """Return what an attempt is to publish: milestones on the way, then its own end."""
@@ -276,9 +267,9 @@ class Run:
 
     def _task(self, node: Node, epoch: int, records: Mapping[tuple[str, ...], Record] | None) -> Task:
         """Return a new attempt at a step; with no `records`, one that only names a failed start."""
-        is_rerun = self._is_forced(node) and node.step.key in self._committed
-        on_the_way = earlier_milestones(node.step, self._committed) if is_rerun else self._on_the_way(node)
         step = node.step
+        is_rerun = step.key in self._force and step.key in self._committed
+        on_the_way = earlier_milestones(step, self._committed) if is_rerun else self._on_the_way(node)
         return Task(
             prefix=self._store.prefix,
             name=step.name,
@@ -308,18 +299,19 @@ class Run:
                 for warning in outcome.record.warnings:
                     self._display.say(f"{node.step.name}: warning: {warning.text}")
             return
-        lost = node.lease is not None and node.lease.is_lost
+        failure = outcome.failure
         # The attempt may see its successor's claim at its commit, before the next heartbeat does.
-        lost = lost or (outcome.failure is not None and outcome.failure.error_type == LeaseLostError.__qualname__)
+        saw_claim = failure is not None and failure.error_type == LeaseLostError.__qualname__
+        is_lost = saw_claim or (node.lease is not None and node.lease.is_lost)
         self._release(node)
-        if lost:
+        if is_lost:
             self._frontier.move(node, "stopped" if self._is_stopping else "waiting")
             waits = "" if self._is_stopping else "; this driver waits for it"
             self._display.event(node.step.name, "lost", f"another driver has taken the step over{waits}")
         elif outcome.status != "failed" and node.stop_request is not None and not node.has_started:
             self._requests.stop_unstarted(node, node.stop_request)
-        elif outcome.status == "failed" and outcome.failure is not None:
-            self._retries.retry_or_fail(node, outcome.failure, is_stopping=self._is_stopping)
+        elif failure is not None:
+            self._retries.retry_or_fail(node, failure, is_stopping=self._is_stopping)
         elif outcome.status == "stopped" and not self._is_stopping and not outcome.is_requested_stop:
             self._retries.retry_or_fail(node, preemption(outcome), is_stopping=self._is_stopping)
         else:

@@ -6,6 +6,7 @@ it. A reader that checks the bytes itself raises the audit event `CHECKED_BY_REA
 """
 
 import contextlib
+import functools
 import os
 import re
 import sys
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 from marin_dag.graph.inputs import Input
 from marin_dag.ledger.damage import DamagedInputError, compare
 from marin_dag.ledger.records import FileEntry, Records
+from marin_dag.store.prefix import open_store
 from marin_dag.store.retry import patiently
 from marin_dag.store.store import Store
 from marin_dag.store.watched_reads import watch_reads
@@ -43,23 +45,18 @@ def inputs_in(config: object) -> list[Input[Any]]:
 
 
 class _Watched:
-    """An output while steps read it."""
+    """An output while an attempt or shard reads it."""
 
     def __init__(self, store: Store, output: InputOutput) -> None:
         self.output = output
-        self.num_readers = 0
         self.damage: dict[str, str] = {}
         """The damage of each damaged file, by its path in the output."""
         self._store = store
-        self._files: dict[str, FileEntry] | None = None
 
     @property
     def files(self) -> dict[str, FileEntry]:
         """The manifest by path; read when a first file of the output is opened."""
-        if self._files is None:
-            record = patiently(lambda: Records(self._store).find(self.output.key))
-            self._files = {} if record is None else {entry.path: entry for entry in record.manifest}
-        return self._files
+        return _manifest(self._store.prefix, self.output.key, self.output.folder)
 
     def check(self, path: str) -> None:
         """Compare a file with the manifest, unless it was and has not changed since; note what differs."""
@@ -91,11 +88,66 @@ class _Watched:
         )
 
 
-_lock = threading.Lock()
-_watched: dict[str, _Watched] = {}
-"""The outputs that steps of this process read now, by URL; on a local disk also by the path without links."""
-_checked: dict[str, tuple[FileEntry, tuple[int, ...]]] = {}
-"""Files whose bytes were as recorded, with the signature that they had then."""
+class InputFiles:
+    """The inputs of one attempt or shard."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.watched: dict[str, _Watched] = {}
+        """By URL; on a local disk also by the path without links."""
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator["InputFiles"]:
+        """Check the files of the added outputs when they are opened, until the end of the block.
+
+        Raises:
+            DamagedInputError: a damaged file was opened, whatever the block did about the error, or an error of the
+                block names files that are damaged: their reader has checksums of its own.
+        """
+        listen(_on_audit_event)
+        if "://" in self._store.prefix:
+            watch_reads(self._store.prefix.partition("://")[0], check_before_reading)
+        _active.append(self)
+        try:
+            yield self
+            self.check()
+        except DamagedInputError:
+            raise
+        except Exception as error:
+            for found in filter(None, (_find(word.rstrip(".:")) for word in PATH_IN_TEXT.findall(str(error)))):
+                watched, path = found
+                for inner in watched.files:
+                    if inner == path or inner.startswith(f"{path}/"):
+                        watched.check(inner)
+            self.check(error)
+            raise
+        finally:
+            _active.remove(self)
+
+    def add(self, outputs: Iterable[InputOutput]) -> None:
+        """Watch more outputs."""
+        for output in outputs:
+            url = self._store.url(output.folder)
+            watched = _Watched(self._store, output)
+            for spelling in {url, os.path.realpath(url)} if url.startswith("/") else {url}:
+                self.watched.setdefault(spelling, watched)
+
+    def add_inputs(self, inputs: Iterable[Input[Any]]) -> None:
+        """Watch the outputs of bound inputs."""
+        for item in inputs:
+            path = item.path.removesuffix(f"/{item.subpath}") if item.subpath else item.path
+            self.add([InputOutput(item.record_key, item.name, path.removeprefix(f"{self._store.prefix}/"))])
+
+    @property
+    def outputs(self) -> tuple[InputOutput, ...]:
+        """The added outputs, for the shards of the attempt."""
+        return tuple(dict.fromkeys(watched.output for watched in self.watched.values()))
+
+    def check(self, cause: Exception | None = None) -> None:
+        """Raise DamagedInputError if a damaged file was opened; the step function may have caught the error."""
+        for watched in self.watched.values():
+            if watched.damage:
+                raise watched.error() from cause
 
 
 class _OfThread(threading.local):
@@ -104,8 +156,13 @@ class _OfThread(threading.local):
     """File that the thread opens next and whose bytes its reader checks."""
 
 
+_lock = threading.Lock()
 _of_thread = _OfThread()
 _listeners: tuple[Listener, ...] = ()
+_active: list[InputFiles] = []
+"""The inputs of the attempts and shards that this process runs now."""
+_checked: dict[str, tuple[FileEntry, tuple[int, ...]]] = {}
+"""Files whose bytes were as recorded, with the signature that they had then."""
 
 
 def listen(listener: Listener) -> None:
@@ -116,11 +173,6 @@ def listen(listener: Listener) -> None:
             sys.addaudithook(lambda event, arguments: _on_event(event, arguments) if event in HEARD else None)
         if listener not in _listeners:
             _listeners = (*_listeners, listener)
-
-
-def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
-    for listener in _listeners:
-        listener(event, arguments)
 
 
 def absolute(path: str) -> str:
@@ -135,87 +187,9 @@ def path_read(arguments: tuple[Any, ...]) -> str | None:
     return absolute(os.fsdecode(path)) if is_reading and not isinstance(path, int) else None
 
 
-class InputFiles:
-    """The inputs of one attempt or shard."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._mine: dict[str, _Watched] = {}
-
-    @contextlib.contextmanager
-    def watching(self) -> Iterator["InputFiles"]:
-        """Check the files of the added outputs when they are opened, until the end of the block.
-
-        Raises:
-            DamagedInputError: a damaged file was opened, whatever the block did about the error, or an error of the
-                block names files that are damaged: their reader has checksums of its own.
-        """
-        listen(_on_audit_event)
-        if "://" in self._store.prefix:
-            watch_reads(self._store.prefix.partition("://")[0], check_before_reading)
-        try:
-            yield self
-            self.check()
-        except DamagedInputError:
-            raise
-        except Exception as error:
-            self._check_named_in(str(error))
-            if (damaged := self._error()) is not None:
-                raise damaged from error
-            raise
-        finally:
-            self.forget()
-
-    def forget(self) -> None:
-        """Watch nothing more; an attempt that ends before the block has added outputs, too."""
-        with _lock:
-            for url, watched in self._mine.items():
-                watched.num_readers -= 1
-                if not watched.num_readers:
-                    del _watched[url]
-            self._mine.clear()
-
-    def add(self, outputs: Iterable[InputOutput]) -> None:
-        """Watch more outputs."""
-        with _lock:
-            for output in outputs:
-                url = self._store.url(output.folder)
-                for spelling in {url, os.path.realpath(url)} if url.startswith("/") else {url}:
-                    if spelling not in self._mine:
-                        watched = _watched.setdefault(spelling, _Watched(self._store, output))
-                        watched.num_readers += 1
-                        self._mine[spelling] = watched
-
-    def add_inputs(self, inputs: Iterable[Input[Any]]) -> None:
-        """Watch the outputs of bound inputs."""
-        for item in inputs:
-            path = item.path.removesuffix(f"/{item.subpath}") if item.subpath else item.path
-            self.add([InputOutput(item.record_key, item.name, path.removeprefix(f"{self._store.prefix}/"))])
-
-    @property
-    def outputs(self) -> tuple[InputOutput, ...]:
-        """The added outputs, for the shards of the attempt."""
-        return tuple(dict.fromkeys(watched.output for watched in self._mine.values()))
-
-    def check(self) -> None:
-        """Raise DamagedInputError if a damaged file was opened; the step function may have caught the error."""
-        if (damaged := self._error()) is not None:
-            raise damaged
-
-    def _error(self) -> DamagedInputError | None:
-        return next((watched.error() for watched in self._mine.values() if watched.damage), None)
-
-    def _check_named_in(self, text: str) -> None:
-        for found in filter(None, (_find(word.rstrip(".:")) for word in PATH_IN_TEXT.findall(text))):
-            watched, path = found
-            for inner in watched.files:
-                if inner == path or inner.startswith(f"{path}/"):
-                    watched.check(inner)
-
-
 def check_before_reading(url: str) -> None:
     """Raise DamagedInputError if `url` is a file of a watched output and differs from its record."""
-    if not _watched or _of_thread.is_checking:
+    if not _active or _of_thread.is_checking:
         return
     if url == _of_thread.checked_by_reader:
         _of_thread.checked_by_reader = ""
@@ -236,11 +210,17 @@ def _find(url: str) -> tuple[_Watched, str] | None:
     """Return the watched output that `url` lies in, and the path in it."""
     end = url.rfind("/")
     while end > 0:
-        watched = _watched.get(url[:end])
-        if watched is not None:
-            return watched, url[end + 1 :]
+        for files in _active[::-1]:
+            if (watched := files.watched.get(url[:end])) is not None:
+                return watched, url[end + 1 :]
         end = url.rfind("/", 0, end)
     return None
+
+
+@functools.lru_cache(maxsize=64)
+def _manifest(prefix: str, key: str, folder: str) -> dict[str, FileEntry]:
+    record = patiently(lambda: Records(open_store(prefix)).find(key))
+    return {} if record is None else {entry.path: entry for entry in record.manifest}
 
 
 def _signature(url: str) -> tuple[int, ...]:
@@ -253,8 +233,13 @@ def _signature(url: str) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
+def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
+    for listener in _listeners:
+        listener(event, arguments)
+
+
 def _on_audit_event(event: str, arguments: tuple[Any, ...]) -> None:
     if event == CHECKED_BY_READER:
         _of_thread.checked_by_reader = absolute(arguments[0])
-    elif event == "open" and _watched and (path := path_read(arguments)) is not None:
+    elif event == "open" and _active and (path := path_read(arguments)) is not None:
         check_before_reading(path)

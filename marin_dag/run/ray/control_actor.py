@@ -31,7 +31,6 @@ class ControlActor:
         self._updates = Updates([], {}, [], [])
         self._started: set[str] = set()
         self._stopped: set[str | None] = set()
-        self._coordinators: dict[str, str] = {}
         self._returned: dict[str, set[int]] = {}
 
     def start(self, key: str, attempt: str) -> bool:
@@ -73,14 +72,6 @@ class ControlActor:
         """Return the updates since the last call."""
         updates, self._updates = self._updates, Updates([], {}, [], [])
         return updates
-
-    def announce(self, attempt: str, coordinator: str) -> None:
-        """Note the address at which host 0 of an attempt waits for the others."""
-        self._coordinators[attempt] = coordinator
-
-    def coordinator(self, attempt: str) -> str | None:
-        """Return that address; None until host 0 has started."""
-        return self._coordinators.get(attempt)
 
     def has_returned(self, attempt: str, host_index: int) -> int:
         """Note that the function has returned on a host; return on how many it has."""

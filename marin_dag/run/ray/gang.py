@@ -4,12 +4,11 @@ Members are actors and not tasks, so that the gang ends with a kill on every hos
 for a dead peer gets no exception, and chips are free only when the process that holds them is gone.
 """
 
-import contextlib
 import dataclasses
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from marin_dag.graph.context import Host
@@ -35,7 +34,7 @@ that did not know waits for the first for ever."""
 
 
 class GangStoppedError(Exception):
-    """The gang was asked to stop before it had its hosts."""
+    """The gang was asked to stop before it had its hosts, or is cancelled."""
 
 
 class HostsDisagreedError(Exception):
@@ -108,11 +107,16 @@ class Gang:
             task = dataclasses.replace(task, known_milestones=known)
             hosts = hosts_of(task.resources)
             members = [_member(reservation, host) for host in hosts]
+            address = members[0].hold_address.remote()
+            while not ray.wait([address], timeout=POLL_SECONDS)[0]:
+                self._check_stopped()
+            coordinator = ray.get(address)
             running = {}
             for member, host in zip(members, hosts, strict=True):
                 shown = member.run.options(
                     name=f"{task.name}: host {host.index + 1}/{host.num_hosts}", enable_task_events=True
                 )
+                host = dataclasses.replace(host, coordinator=coordinator)
                 running[shown.remote(task, host, self._control)] = host.index
             return self._watch(running)
         finally:
@@ -170,30 +174,31 @@ class Gang:
 class Member:
     """Actor on one host of a gang."""
 
+    def hold_address(self) -> str:
+        """Return an address with a port that no other program gets: bound, and shared with servers that share it."""
+        import ray
+
+        self._holder = socket.socket()
+        self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self._holder.bind((ray.util.get_node_ip_address(), 0))
+        return "{}:{}".format(*self._holder.getsockname())
+
     def run(self, task: Task, host: Host, control: Any) -> Outcome:
         """Run the step function; on host 0 commit its result."""
         import ray
 
         channel = ControlChannel(task.attempt, control)
-        with contextlib.ExitStack() as held:
-            if host.index == 0:
-                coordinator = held.enter_context(_held_address(ray.util.get_node_ip_address()))
-                ray.get(control.announce.remote(task.attempt, coordinator))
-                channel.start(task.key)
-            else:
-                coordinator = _coordinator(task.attempt, control)
-            host = dataclasses.replace(host, coordinator=coordinator)
+        if host.index == 0:
+            channel.start(task.key)
 
-            def wait_for_hosts() -> None:
-                # A member that never returns ends the gang, and with it this wait.
-                while ray.get(control.has_returned.remote(task.attempt, host.index)) < host.num_hosts:
-                    if host.index > 0:
-                        return
-                    time.sleep(MEETING_POLL_SECONDS)
+        def wait_for_hosts() -> None:
+            # A member that never returns ends the gang, and with it this wait.
+            while ray.get(control.has_returned.remote(task.attempt, host.index)) < host.num_hosts and host.index == 0:
+                time.sleep(MEETING_POLL_SECONDS)
 
-            return run_attempt(
-                task, channel, RefusedFanOut(), capture_prints=True, host=host, wait_for_hosts=wait_for_hosts
-            )
+        fan_out = RefusedFanOut()
+        return run_attempt(task, channel, fan_out, capture_prints=True, host=host, wait_for_hosts=wait_for_hosts)
 
 
 class RefusedFanOut:
@@ -292,22 +297,3 @@ def _member(reservation: Reservation, host: Host) -> Any:
             reservation.placement_group, placement_group_bundle_index=host.index
         ),
     ).remote()
-
-
-def _coordinator(attempt: str, control: Any) -> str:
-    """Wait for host 0's address; if host 0 never starts, the gang is killed, and this wait with it."""
-    import ray
-
-    while (address := ray.get(control.coordinator.remote(attempt))) is None:
-        time.sleep(MEETING_POLL_SECONDS)
-    return str(address)
-
-
-@contextlib.contextmanager
-def _held_address(host: str) -> Iterator[str]:
-    """Yield an address with a port that no other program gets: bound, and shared with servers that share it too."""
-    with socket.socket() as holder:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        holder.bind((host, 0))
-        yield f"{host}:{holder.getsockname()[1]}"

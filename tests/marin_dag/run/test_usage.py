@@ -28,6 +28,8 @@ def prefix(tmp_path: Path) -> str:
 def expected(prefix: str, how: str) -> list[str]:
     if how == "program":
         return ["program"]
+    if how.startswith("variable"):
+        return ["environment variable SOME_SETTING"]
     return [str(Path(prefix).parent / (MODULE if how == "module" else FILE))]
 
 
