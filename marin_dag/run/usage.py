@@ -132,16 +132,29 @@ def uncovered_text(lines: Iterable[str]) -> str:
 
 _active: list[Usage] = []
 """The attempts and shards that this process runs now, the innermost last."""
-_copying = threading.local()
+
+
+class _Copying(threading.local):
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+
+_copying = _Copying()
 
 
 class _Environment(os._Environ):
     """The class of `os.environ` since the first step of this process: it notes reads of a variable by its name."""
 
     def __getitem__(self, key: str) -> str:
-        if _active and getattr(_copying, "name", None) != key and _active[-1].has_thread():
+        if key in _copying.names:
+            _copying.names.discard(key)
+        elif _active and _active[-1].has_thread():
             frame = sys._getframe(1)
-            while frame.f_back is not None and frame.f_globals.get("__name__") in ("os", "collections.abc", "_collections_abc"):
+            while frame.f_back is not None and frame.f_globals.get("__name__") in (
+                "os",
+                "collections.abc",
+                "_collections_abc",
+            ):
                 frame = frame.f_back
             file = frame.f_code.co_filename
             if file.startswith("/") and not _lies_in(file, _furniture()) and not OF_THE_MACHINE.search(key):
@@ -155,9 +168,8 @@ class _Environment(os._Environ):
 
     def __iter__(self) -> Iterator[str]:
         for name in super().__iter__():
-            _copying.name = name  # `dict(os.environ)` reads it next, for a process that the step starts
+            _copying.names.add(name)  # `dict(os.environ)` reads it next, for a process that the step starts
             yield name
-        _copying.name = None
 
 
 def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
