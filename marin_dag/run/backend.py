@@ -20,8 +20,8 @@ class Listener(Protocol):
     def on_published(self, key: str) -> None:
         """Handle that a milestone is committed."""
 
-    def on_warning(self, text: str) -> None:
-        """Handle a warning of the backend, or of a step that the text names."""
+    def on_message(self, text: str) -> None:
+        """Show a message of the backend, or a warning of a step that the text names."""
 
 
 class Backend(Protocol):
@@ -32,12 +32,8 @@ class Backend(Protocol):
     max_alike: int
     """How many tasks with the same resources it submits, so that steps waiting for chips hold up none on CPUs."""
 
-    @property
-    def announcement(self) -> str:
-        """Text for the user before a `start` that takes long; else ""."""
-
-    def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> str:
-        """Prepare for steps, by name, with these resources; return text for the user, or "".
+    def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> None:
+        """Prepare for steps, by name, with these resources.
 
         Raises:
             UserError: the backend can never have some of the resources. No step starts then.

@@ -116,13 +116,9 @@ class Run:
             with self._display:
                 self._display.begin([node.step.name for node in self._unfinished()])
                 try:
-                    if self._backend.announcement:
-                        self._display.say(self._backend.announcement)
-                    greeting = self._backend.start(self, self._requested_resources())
+                    self._backend.start(self, self._requested_resources())
                     install_handlers_again()
                     self._has_started = True
-                    if greeting:
-                        self._display.say(greeting)
                     self._loop()
                 except (KeyboardInterrupt, SystemExit) as ended:
                     # While Ray starts, its own handler turns SIGTERM into SystemExit.
@@ -158,7 +154,7 @@ class Run:
         if key in self._nodes and self._nodes[key].state == "waiting":
             self._done(self._nodes[key], "published by another step of its run")
 
-    def on_warning(self, text: str) -> None:
+    def on_message(self, text: str) -> None:
         """See Listener."""
         self._display.say(text)
 

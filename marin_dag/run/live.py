@@ -10,15 +10,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from marin_dag.errors import listed
 from marin_dag.ledger.progress import Progress
 from marin_dag.run.frontier import ENDED
 
 PROGRESS_LINE_SECONDS = 15.0
-QUEUED_LINE_SECONDS = 600.0
-"""Between two lines about steps that wait for the same resources."""
-MAX_BLOCKED = 8
-"""Names in one line about steps that the same step blocks."""
 BAR_CELLS, NARROW_BAR_CELLS, ROOMY_COLUMNS = 20, 6, 130
 
 
@@ -56,11 +51,9 @@ class LineDisplay:
         self._errors = errors
         self._total = 0
         self._done = 0
-        self._obstacles: set[str] = set()
-        self._blocked: list[str] = []
-        """Steps blocked by what an earlier line names: shown together, because there may be thousands."""
+        self._shown: set[str] = set()
+        """Reasons to wait or to be blocked: each is shown once, because there may be thousands of steps."""
         self._last_line: dict[str, float] = {}
-        self._last_wait: dict[str, float] = {}
         self._paces: dict[str, Pace] = {}
 
     def __enter__(self) -> object:
@@ -69,7 +62,7 @@ class LineDisplay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._show_blocked()
+        """Show nothing more; a table stays as it is."""
 
     def begin(self, names: Sequence[str]) -> None:
         """Take the names of the steps that are to run."""
@@ -87,16 +80,10 @@ class LineDisplay:
         """Show that something happened to a step."""
         if what == "started":
             self._paces[name] = Pace()
-        if what == "queued":
-            now = time.monotonic()
-            if now - self._last_wait.get(detail, -QUEUED_LINE_SECONDS) < QUEUED_LINE_SECONDS:
+        if what in ("queued", "blocked"):
+            if detail in self._shown:
                 return
-            self._last_wait[detail] = now
-        if what == "blocked":
-            if detail in self._obstacles:
-                self._blocked.append(name)
-                return
-            self._obstacles.add(detail)
+            self._shown.add(detail)
         self._done += what == "done"
         of_all = f" ({self._done}/{self._total})" if what == "done" else ""
         self._line(name, f"{what}{of_all}", detail)
@@ -109,13 +96,7 @@ class LineDisplay:
             self._last_line[name] = now
             self._line(name, "running", figures_of(progress, left))
 
-    def _show_blocked(self) -> None:
-        if self._blocked:
-            names, self._blocked = self._blocked, []
-            self.say(f"{listed(names, MAX_BLOCKED)} {'is' if len(names) == 1 else 'are'} blocked, too")
-
     def _line(self, name: str, what: str, detail: str) -> None:
-        self._show_blocked()
         text = f"{time.strftime('%H:%M:%S')}  {name}  {what}{':  ' if detail else ''}{detail}"
         self._print(self._errors if what == "failed" else self._console, text)
 
@@ -143,7 +124,6 @@ class TableDisplay(LineDisplay):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        super().__exit__(kind, error, trace)
         self._live.stop()
 
     def event(self, name: str, what: str, detail: str) -> None:

@@ -31,7 +31,6 @@ class ForkingBackend:
     """See Backend."""
 
     max_running = max_alike = 3
-    announcement = ""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -44,9 +43,8 @@ class ForkingBackend:
             _fork_workers(reading, folder)
         os.close(reading)
 
-    def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> str:
+    def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> None:
         self._listener = listener
-        return ""
 
     def submit(self, task: Task) -> None:
         data = pickle.dumps(task)

@@ -17,7 +17,6 @@ class LocalBackend:
     """See Backend. A cancelled step is asked to stop; if it does not, its commit fails."""
 
     max_running = max_alike = 1
-    announcement = ""
 
     def __init__(self) -> None:
         self._queue: list[Task] = []
@@ -25,13 +24,12 @@ class LocalBackend:
         self._cancelled: set[str] = set()
         self._current = ""
 
-    def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> str:
+    def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> None:
         """See Backend."""
         check_one_machine(wanted, None)
         # The backend is the channel of its steps, too.
-        self.report, self.published, self.warn = listener.on_progress, listener.on_published, listener.on_warning
+        self.report, self.published, self.warn = listener.on_progress, listener.on_published, listener.on_message
         self._listener = listener
-        return ""
 
     def submit(self, task: Task) -> None:
         """See Backend."""

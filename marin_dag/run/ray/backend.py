@@ -17,10 +17,9 @@ from marin_dag.ledger.records import Failure
 from marin_dag.run.attempt import run_attempt
 from marin_dag.run.backend import Listener
 from marin_dag.run.failure import failure_of
-from marin_dag.run.ray.cluster import is_connected, join_cluster, start_cluster
+from marin_dag.run.ray.cluster import capture_ray_messages, is_connected, join_cluster, start_cluster
 from marin_dag.run.ray.control_actor import UPDATE_SECONDS, ControlChannel, control_actor, start_control_actor
 from marin_dag.run.ray.gang import Gang
-from marin_dag.run.ray.ray_internals import capture_ray_messages
 from marin_dag.run.supply import check_one_machine, missing_resources
 from marin_dag.run.task import Outcome, Task
 from marin_dag.store.retry import SHARD_PAUSES_SECONDS, patiently
@@ -59,25 +58,19 @@ class RayBackend:
         self._control: Any = None
         self._messages: Queue[tuple[float, str]] = Queue()
 
-    @property
-    def announcement(self) -> str:
-        """See Backend."""
-        if is_connected():
-            return ""
-        address = os.environ.get("RAY_ADDRESS")
-        return f"joining Ray at {address}" if address else "starting Ray on this machine (a few seconds)"
-
-    def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> str:
+    def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> None:
         """See Backend. A private cluster never grows; steps wait for a joined one to grow."""
         self._listener = listener
-        greeting = ""
         if not is_connected():
-            self._owns_cluster = not os.environ.get("RAY_ADDRESS")
+            address = os.environ.get("RAY_ADDRESS")
+            self._owns_cluster = not address
             if self._owns_cluster:
+                listener.on_message("starting Ray on this machine (a few seconds)")
                 largest = max((asked.num_cpus for asked in wanted.values() if isinstance(asked, Cpu)), default=1)
-                greeting = start_cluster(largest, self._job_name, listener.on_warning)
+                listener.on_message(start_cluster(largest, self._job_name, listener.on_message))
             else:
-                greeting = join_cluster(self._job_name)
+                listener.on_message(f"joining Ray at {address}")
+                listener.on_message(join_cluster(self._job_name))
         import ray  # not above: the import reads RAY_AUTH_MODE
 
         capture_ray_messages(lambda text: self._messages.put((time.monotonic(), text)))
@@ -86,7 +79,8 @@ class RayBackend:
             check_one_machine(wanted, self._has)
         self._control, self._control_name = start_control_actor()
         self._run = ray.remote(run_step)
-        return "\n".join(line for line in (greeting, missing_resources(wanted, self._has)) if line)
+        if missing := missing_resources(wanted, self._has):
+            listener.on_message(missing)
 
     def submit(self, task: Task) -> None:
         """See Backend."""
@@ -132,7 +126,7 @@ class RayBackend:
 
     def _pass_on_messages(self, older_than_seconds: float) -> None:
         while not self._messages.empty() and time.monotonic() - self._messages.queue[0][0] >= older_than_seconds:
-            self._listener.on_warning(f"Ray: {self._messages.get()[1].partition('. ')[0]}")
+            self._listener.on_message(f"Ray: {self._messages.get()[1].partition('. ')[0]}")
 
     def _take_gangs(self) -> list[Outcome]:
         outcomes = []
@@ -171,7 +165,7 @@ class RayBackend:
         for key in updates.published:
             self._listener.on_published(key)
         for text in updates.warnings:
-            self._listener.on_warning(text)
+            self._listener.on_message(text)
 
     def request_stop(self) -> None:
         """See Backend. Only sets a flag: a signal handler calls it, and may interrupt any call of Ray."""
