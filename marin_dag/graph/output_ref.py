@@ -64,7 +64,6 @@ class OutputRef(Reference, Generic[NodeT]):
 
     @property
     def key(self) -> str:
-        """See Reference."""
         milestone = self.milestone
         return self.step.digest if milestone is None else f"{self.step.digest}@{milestone}"
 
@@ -75,22 +74,18 @@ class OutputRef(Reference, Generic[NodeT]):
 
     @property
     def typed(self) -> str:
-        """See Reference."""
         return self.name if self.at is None else f"{self.name}@{self.at}"
 
     @property
     def result_type(self) -> type:
-        """See Reference."""
         found: type = self.step.kind.result_type
         return found
 
     def config_of(self, config_type: type[ConfigT]) -> ConfigT | None:
-        """See Reference."""
         config = self.step.config
         return config if isinstance(config, config_type) else None
 
     def check_result(self, classes: tuple[type, ...]) -> None:
-        """See Reference."""
         if self.at is not None and self.step.kind.stop_field is None:
             raise ValueError(f"a {self.step.kind.name} step has no milestones; use {self.name} itself")
         if not issubclass(self.result_type, classes):

@@ -105,7 +105,6 @@ class AttemptContext:
         on_finished: Callable[[int, MappedT], None] | None = None,
         on_counted: Callable[[int, int], None] | None = None,
     ) -> list[MappedT]:
-        """See StepContext."""
         if name in self._mapped:
             raise ValueError(
                 f"{self.name}: context.map(name={name!r}) is called twice, and the second call would take over the "
@@ -123,7 +122,6 @@ class AttemptContext:
         return results
 
     def progress(self, done: int, total: int, unit: str, *, begin: float = 0, **figures: float) -> None:
-        """See StepContext."""
         self._code.glance()
         if self.host.index == 0:
             # Plain numbers: the driver has not imported the library of an array.
@@ -131,24 +129,20 @@ class AttemptContext:
             self._channel.report(self._task.key, Progress(int(done), int(total), unit, plain, float(begin)))
 
     def computed_with(self, **how: str) -> None:
-        """See StepContext."""
         self._computed_with |= how
 
     def warn(self, text: str) -> None:
-        """See StepContext."""
         self.log.warning("%s", text)
         if self.host.index == 0:
             self._channel.warn(f"{self.name}: {text}")
 
     def warn_about_output(self, text: str, *, samples: Iterable[str] = (), file: str = "") -> None:
-        """See StepContext."""
         warning = output_warning(text, samples, file)
         if warning not in self._output_warnings:
             self._output_warnings.append(warning)
             self.log.warning("%s", "\n".join(warning.lines(self.output_path)))
 
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
-        """See StepContext."""
         if self._task.milestone is None and not self._kind.parts:
             raise TypeError(
                 f"{self.name}: publish() needs a StopAt field in the config, for milestones, or @step(parts=True), for "
@@ -165,7 +159,6 @@ class AttemptContext:
             self._channel.published(f"{self.digest}@{milestone}")
 
     def milestones(self) -> dict[int, Input[Any]]:
-        """See StepContext."""
         found = {
             milestone: Input(
                 milestone=milestone,
@@ -182,7 +175,6 @@ class AttemptContext:
         return found
 
     def parts(self, growing: Input[Any], *, after: int = 0) -> Parts:
-        """See StepContext."""
         found = parts_of(growing, self._store, after=after)
         self.input_files.add_inputs([*found.parts.values(), *([] if found.whole is None else [found.whole])])
         return found
@@ -195,11 +187,9 @@ class AttemptContext:
         return known is None or milestone in known or milestone in self._published
 
     def stop_requested(self) -> bool:
-        """See StepContext."""
         return bool(self.stop_reason())
 
     def stop_reason(self) -> str:
-        """See StepContext."""
         if self._channel.stop_requested():
             return "the driver asked to stop"
         # The other hosts of a gang learn of it from host 0, when they agree on where to stop.
@@ -207,7 +197,6 @@ class AttemptContext:
         return "" if request is None else request.text
 
     def requests(self) -> Sequence[Request]:
-        """See StepContext."""
         requests = self.polled_requests.others() if self.host.index == 0 else ()
         refused = [request for request in requests if self._task.is_forced and request.action == PUBLISH]
         for request in refused:
@@ -215,11 +204,9 @@ class AttemptContext:
         return [request for request in requests if request not in refused]
 
     def reply(self, request: Request, text: str) -> None:
-        """See StepContext."""
         self.polled_requests.reply(request, text)
 
     def decline(self, request: Request, text: str) -> None:
-        """See StepContext."""
         self.polled_requests.reply(request, text, is_declined=True)
 
     def stopped(self, stop: StepStopped) -> Outcome:

@@ -130,7 +130,6 @@ class Run:
             return self._conclude()
 
     def on_started(self, key: str) -> None:
-        """See Listener."""
         node = self._frontier.running.get(key)
         if node is not None and not node.has_started:
             node.has_started = True
@@ -140,7 +139,6 @@ class Run:
             self._display.event(node.step.name, "started", detail)
 
     def on_progress(self, key: str, progress: Progress) -> None:
-        """See Listener."""
         node = self._frontier.running.get(key)
         if node is not None:  # progress may arrive after the outcome of its attempt
             if node.lease is not None:
@@ -148,14 +146,12 @@ class Run:
             self._display.progress(node.step.name, progress)
 
     def on_published(self, key: str) -> None:
-        """See Listener."""
         self._frontier.commit(key)
         self._on_committed(key)
         if key in self._nodes and self._nodes[key].state == "waiting":
             self._done(self._nodes[key], "published by another step of its run")
 
     def on_message(self, text: str) -> None:
-        """See Listener."""
         self._display.say(text)
 
     def _loop(self) -> None:

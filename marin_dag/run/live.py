@@ -141,7 +141,6 @@ class TableDisplay(LineDisplay):
             super().event(name, what, detail or took)
 
     def progress(self, name: str, progress: Progress) -> None:
-        """See LineDisplay."""
         now = time.monotonic()
         left = self._paces.setdefault(name, Pace()).seconds_left(progress, now)
         width = BAR_CELLS if self._console.width >= ROOMY_COLUMNS else NARROW_BAR_CELLS

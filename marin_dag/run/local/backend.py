@@ -25,20 +25,17 @@ class LocalBackend:
         self._current = ""
 
     def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> None:
-        """See Backend."""
         check_one_machine(wanted, None)
         # The backend is the channel of its steps, too.
         self.report, self.published, self.warn = listener.on_progress, listener.on_published, listener.on_message
         self._listener = listener
 
     def submit(self, task: Task) -> None:
-        """See Backend."""
         check_one_machine({task.name: task.resources}, None)  # a step that another driver has given up
         self._cancelled.discard(task.key)
         self._queue.append(task)
 
     def wait(self, timeout_seconds: float) -> list[Outcome]:
-        """See Backend."""
         if not self._queue:
             time.sleep(timeout_seconds)
             return []
@@ -54,11 +51,9 @@ class LocalBackend:
         return [outcome]
 
     def request_stop(self) -> None:
-        """See Backend."""
         self._is_stopping = True
 
     def stop_requested(self) -> bool:
-        """See Channel."""
         return self._is_stopping or self._current in self._cancelled
 
     def withdraw(self, key: str) -> None:
@@ -66,11 +61,9 @@ class LocalBackend:
         self.cancel(key)
 
     def cancel(self, key: str) -> None:
-        """See Backend."""
         self._cancelled.add(key)
 
     def close(self) -> None:
-        """See Backend."""
         self._queue.clear()
 
 
@@ -80,7 +73,6 @@ class SequentialFanOut:
     def run(
         self, calls: Sequence[Callable[[], Any]], in_flight: int, label: str, stop_requested: Callable[[], bool]
     ) -> Iterator[int]:
-        """See FanOut."""
         for index, call in enumerate(calls):
             if stop_requested():
                 return

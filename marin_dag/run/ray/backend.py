@@ -83,7 +83,6 @@ class RayBackend:
             listener.on_message(missing)
 
     def submit(self, task: Task) -> None:
-        """See Backend."""
         if self._owns_cluster:
             check_one_machine({task.name: task.resources}, self._has)  # a step that another driver has given up
         self._started.discard(task.key)
@@ -101,7 +100,6 @@ class RayBackend:
         self._running[run.remote(task, self._control_name)] = task
 
     def wait(self, timeout_seconds: float) -> list[Outcome]:
-        """See Backend."""
         with _ray_death_explained():
             return self._wait(timeout_seconds)
 
@@ -195,7 +193,6 @@ class RayBackend:
             self._gangs[key].request_stop()
 
     def cancel(self, key: str) -> None:
-        """See Backend."""
         import ray
 
         for reference, task in list(self._running.items()):
@@ -206,7 +203,6 @@ class RayBackend:
             self._gangs[key].cancel()
 
     def close(self) -> None:
-        """See Backend."""
         if not is_connected():  # the start failed, or Ctrl-C interrupted the import of Ray
             return
         import ray
@@ -238,7 +234,6 @@ class RayFanOut:
     def run(
         self, calls: Sequence[Callable[[], Any]], in_flight: int, label: str, stop_requested: Callable[[], bool]
     ) -> Iterator[int]:
-        """See FanOut."""
         import ray
 
         remote = ray.remote(num_cpus=1, max_retries=WORKER_DEATHS)(run_shard)

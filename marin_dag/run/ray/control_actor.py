@@ -116,21 +116,17 @@ class ControlChannel:
         self._question = self._actor.start.remote(key, self._attempt).future()
 
     def report(self, key: str, progress: Progress) -> None:
-        """See Channel."""
         if time.monotonic() - self._last_report >= UPDATE_SECONDS or progress.done == progress.total:
             self._last_report = time.monotonic()
             self._actor.report.remote(key, progress)
 
     def published(self, key: str) -> None:
-        """See Channel."""
         self._actor.published.remote(key)
 
     def warn(self, text: str) -> None:
-        """See Channel."""
         self._actor.warn.remote(text)
 
     def stop_requested(self) -> bool:
-        """See Channel."""
         # Never waits: the reply takes as long as many a step, and a task in `ray.get` lends its CPUs to another task.
         if self._question is not None and self._question.done():
             self._is_stopped, self._question = self._is_stopped or bool(self._question.result()), None

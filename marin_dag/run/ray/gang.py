@@ -205,7 +205,6 @@ class RefusedFanOut:
     """Fan-out of a gang, which may not map."""
 
     def run(self, *arguments: Any) -> Any:
-        """See FanOut."""
         raise TypeError(
             "context.map: a step on several hosts would make all shards on each of them. Map in a step before it."
         )
