@@ -1,36 +1,19 @@
 """OutputRef: the output of a step in the graph, or a milestone or a folder of it, for other steps to read."""
 
 import dataclasses
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
 from marin_dag.errors import UserError
-from marin_dag.graph.declared import Declared, declared_by_caller
+from marin_dag.graph.declared import declared_by_caller
 from marin_dag.values.reference import InputNotReadyError, Reference
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 FIRST_PART = 1
 """Parts of an output are numbered from here."""
-
-
-class Node(Protocol):
-    """A step, as far as references need it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def digest(self) -> str: ...
-    @property
-    def until(self) -> int | None: ...
-    @property
-    def config(self) -> Any: ...
-    @property
-    def kind(self) -> Any: ...
-    def then_from(self, start: Any, name: str, changes: dict[str, Any], declared: Declared) -> Self: ...
-
-
-NodeT = TypeVar("NodeT", bound=Node)
+NodeT = TypeVar("NodeT", bound=Any)
+"""A step; by no other name, since steps hold references."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -19,14 +19,13 @@ from marin_dag.ledger.records import Record, Records, first_lines, new_attempt
 from marin_dag.ledger.requests import Requests
 from marin_dag.ledger.source_archive import SourceArchive
 from marin_dag.plan.wanted_milestones import WantedMilestones, earlier_milestones, still_wanted, wanted_milestones
-from marin_dag.run.backend import Backend
 from marin_dag.run.failure import failure_of, failure_report
 from marin_dag.run.frontier import Frontier, Node
 from marin_dag.run.interrupts import signals_handled
 from marin_dag.run.live import LineDisplay
 from marin_dag.run.request_polling import DriverRequests
 from marin_dag.run.retries import Retries, preemption
-from marin_dag.run.task import Outcome, Task, bound_config
+from marin_dag.run.task import Backend, Outcome, Task, bound_config
 from marin_dag.store.retry import patiently
 from marin_dag.store.store import Store, StoreError
 

@@ -15,10 +15,9 @@ from typing import Any
 from marin_dag.graph.resources import Resources
 from marin_dag.ledger.progress import Progress
 from marin_dag.run.attempt import run_attempt
-from marin_dag.run.backend import Listener
 from marin_dag.run.failure import failure_of
 from marin_dag.run.local.backend import SequentialFanOut
-from marin_dag.run.task import Outcome, Task
+from marin_dag.run.task import Listener, Outcome, Task
 
 
 class WorkerDiedError(Exception):

@@ -6,10 +6,9 @@ from typing import Any
 
 from marin_dag.graph.resources import Resources
 from marin_dag.run.attempt import run_attempt
-from marin_dag.run.backend import Listener
 from marin_dag.run.failure import failure_of
 from marin_dag.run.supply import check_one_machine
-from marin_dag.run.task import Outcome, Task
+from marin_dag.run.task import Listener, Outcome, Task
 from marin_dag.store.retry import SHARD_PAUSES_SECONDS, patiently
 
 

@@ -15,13 +15,12 @@ from marin_dag.errors import UserError
 from marin_dag.graph.resources import Cpu, Gpu, Resources, is_gang
 from marin_dag.ledger.records import Failure
 from marin_dag.run.attempt import run_attempt
-from marin_dag.run.backend import Listener
 from marin_dag.run.failure import failure_of
 from marin_dag.run.ray.cluster import capture_ray_messages, is_connected, join_cluster, start_cluster
 from marin_dag.run.ray.control_actor import UPDATE_SECONDS, ControlChannel, control_actor, start_control_actor
 from marin_dag.run.ray.gang import Gang
 from marin_dag.run.supply import check_one_machine, missing_resources
-from marin_dag.run.task import Outcome, Task
+from marin_dag.run.task import Listener, Outcome, Task
 from marin_dag.store.retry import SHARD_PAUSES_SECONDS, patiently
 
 CANCEL_GRACE_SECONDS = 5.0

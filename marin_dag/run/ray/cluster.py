@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from marin_dag.errors import UserError
-from marin_dag.run.usable_cpus import usable_cpus
+from marin_dag.run.supply import usable_cpus
 
 LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 TOKEN_FILE = Path("~/.ray/auth_token")

@@ -27,11 +27,11 @@ from marin_dag.ledger.records import Records, record_path
 from marin_dag.plan.plan import make_plan
 from marin_dag.plan.planned import Verdict
 from marin_dag.run import driver as run_module
-from marin_dag.run.backend import Backend, Listener, Outcome
 from marin_dag.run.driver import Run
 from marin_dag.run.live import LineDisplay, TableDisplay, figures_of
 from marin_dag.run.local.backend import LocalBackend
 from marin_dag.run.ray.backend import RayBackend
+from marin_dag.run.task import Backend, Listener, Outcome
 from marin_dag.store.prefix import open_store
 from tests.catalogue import check_message, expect_error
 from tests.marin_dag.toy_steps import (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records, record_path
 from marin_dag.run import input_files
-from marin_dag.run.backend import Backend
+from marin_dag.run.task import Backend
 from marin_dag.store.local import LocalStore
 from marin_dag.store.prefix import open_store
 from marin_dag.store.store import Store

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.run.usable_cpus import usable_cpus
+from marin_dag.run.supply import usable_cpus
 
 
 @pytest.fixture(autouse=True)
