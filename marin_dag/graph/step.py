@@ -147,9 +147,7 @@ class Step(Generic[ResultT]):
 
     def _check_stop(self) -> None:
         start = self.predecessor
-        if start is None or self.until is None:
-            return
-        if start.milestone is not None and self.until <= start.milestone:
+        if start is not None and start.milestone is not None and (self.until or 0) <= start.milestone:
             raise UserError(
                 f"{self.name}.{self.kind.stop_field}: {self.until} is not after the start ({start.name} at "
                 f"{start.milestone}). Use a value above {start.milestone}, or start from an earlier milestone."
@@ -265,17 +263,16 @@ class Step(Generic[ResultT]):
     def _derived(
         self, name: str, derivation: Literal["fork", "then"], changes: Sequence[Change], declared: Declared | None
     ) -> "Step[ResultT]":
-        overrides = active().of(name, self.kind.config_type)
-        every = [*changes, *overrides]
+        every = [*changes, *active().of(name, self.kind.config_type)]
         config = changed(self.config, every, owner=name)
-        stop = self.kind.stop_field
-        written = self.written_until
-        for change in changes:
-            if change.path == stop:
-                written = cast(int, change.read(int))
-        if self._is_cut(config) and stop not in {change.path for change in every}:
-            # A `--set` stops the part that both share before this step leaves it, which is not meant for this step.
-            config = changed(config, [value_change(cast(str, stop), written, is_implied=True)], owner=name)
+        stop = self.kind.stop_field or ""
+        written = next((change.read(int) for change in reversed(changes) if change.path == stop), self.written_until)
+        start = getattr(config, self.kind.continues or "", None)
+        begin = (start.milestone or 0) if isinstance(start, OutputRef) else -1
+        is_inherited = stop and written != self.until and stop not in {change.path for change in every}
+        if is_inherited and begin >= getattr(config, stop):
+            # A `--set` that stops the shared part before this step leaves it is not meant for this step.
+            config = changed(config, [value_change(stop, written, is_implied=True)], owner=name)
         own = [change.path for change in every if not change.is_implied]
         return dataclasses.replace(
             self,
@@ -288,14 +285,6 @@ class Step(Generic[ResultT]):
             version_declared=None,
             written_until=written,
         )
-
-    def _is_cut(self, config: Any) -> bool:
-        """Return whether a config derived from this step's stops at or before its start."""
-        stop, continues = self.kind.stop_field, self.kind.continues
-        start = None if stop is None or continues is None else getattr(config, continues)
-        if stop is None or self.until == self.written_until or not isinstance(start, OutputRef):
-            return False
-        return start.milestone is not None and start.milestone >= getattr(config, stop)
 
     def on(self, resources: Resources) -> "Step[ResultT]":
         """Return the same step on other resources; its output does not change."""

@@ -19,7 +19,7 @@ from marin_dag.ledger.records import Record, Records, first_lines, new_attempt
 from marin_dag.ledger.requests import Requests
 from marin_dag.ledger.source_archive import SourceArchive
 from marin_dag.plan.wanted_milestones import WantedMilestones, earlier_milestones, still_wanted, wanted_milestones
-from marin_dag.run.failure import failure_of, failure_report
+from marin_dag.run.failure import failure_of
 from marin_dag.run.frontier import Frontier, Node
 from marin_dag.run.interrupts import signals_handled
 from marin_dag.run.live import LineDisplay
@@ -385,7 +385,6 @@ class Run:
         self._leases.close()
 
     def _conclude(self) -> int:
-        nodes = list(self._nodes.values())
-        for line in failure_report(nodes, self.failures, self._store, self._command, self._command_to_force):
+        for line in self._retries.report(self._command, self._command_to_force):
             self._display.complain(line)
-        return 0 if all(node.state == "done" for node in nodes) else 1
+        return 0 if all(node.state == "done" for node in self._nodes.values()) else 1

@@ -63,12 +63,12 @@ class Frontier:
         self.running: dict[str, Node] = {}
         """Running nodes by key, in the order in which they were submitted."""
         self._num_running_on: Counter[Resources] = Counter()
-        self._nodes = list(nodes)
-        self._index = {node.step.key: index for index, node in enumerate(self._nodes)}
+        self.nodes = list(nodes)
+        self._index = {node.step.key: index for index, node in enumerate(self.nodes)}
         self._by_digest: dict[str, list[Node]] = defaultdict(list)
         self._readers: dict[str, list[tuple[Keys, Node]]] = defaultdict(list)
         self._missing: dict[str, set[Keys]] = {}
-        for node in self._nodes:
+        for node in self.nodes:
             key = node.step.key
             self._by_digest[node.step.digest].append(node)
             wanted = {item.keys: item.digest for _, item in node.step.inputs}
@@ -77,11 +77,11 @@ class Frontier:
                 self._readers[digest].append((keys, node))
         # By resources: `ready` skips all nodes of resources that are full at once.
         self._complete: dict[Resources, list[int]] = defaultdict(list)
-        for index, node in enumerate(self._nodes):
+        for index, node in enumerate(self.nodes):
             if not self._missing[node.step.key]:
                 self._complete[node.step.resources].append(index)
-        self._suspects = list(self._nodes)
-        self._num_unfinished = len(self._nodes)
+        self._suspects = list(self.nodes)
+        self._num_unfinished = len(self.nodes)
 
     @property
     def is_finished(self) -> bool:
@@ -134,7 +134,7 @@ class Frontier:
         index = -1
         while (after := self._complete_after(index)) is not None:
             index = after
-            node = self._nodes[index]
+            node = self.nodes[index]
             growing = (item for _, item in node.step.inputs if item.is_growing)
             is_due = node.state == "waiting" and node.not_before <= now and not self._is_in_turn_behind(node)
             if is_due and all(self.key_there(item) is not None for item in growing):

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
-from marin_dag.errors import UserError
-
 INTERRUPTED = 130
 """Exit code."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
@@ -52,23 +50,13 @@ class DriverHandler:
 
 @contextlib.contextmanager
 def signals_handled(on_signal: Callable[[int, FrameType | None], None]) -> Iterator[Callable[[], None]]:
-    """Call `on_signal` for each signal inside the block. Do nothing outside the main thread, which gets no signals.
+    """Call `on_signal` for each signal inside the block; outside the main thread, which gets no signals, do nothing.
 
-    Yields:
-        A function that installs the handlers again, for after a library has installed its own.
-
-    Raises:
-        UserError: a signal has a handler that Python did not install and could not restore.
+    Yields a function that installs the handlers again, for after a library has installed its own.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
-
-    if foreign := [number.name for number in SIGNALS if signal.getsignal(number) is None]:
-        raise UserError(
-            f"{', '.join(foreign)}: this process has a handler that was installed before Python, which cannot restore "
-            "it after the run. Start the pipeline from a process without that handler."
-        )
 
     def install() -> dict[signal.Signals, Any]:
         return {number: signal.signal(number, DriverHandler(on_signal)) for number in SIGNALS}
@@ -82,7 +70,8 @@ def signals_handled(on_signal: Callable[[int, FrameType | None], None]) -> Itera
         yield install_again
     finally:
         for number, handler in previous.items():
-            signal.signal(number, handler)
+            if handler is not None:  # one that was installed before Python, which cannot restore it
+                signal.signal(number, handler)
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
