@@ -51,8 +51,8 @@ class Reservation(NamedTuple):
     release: Callable[[], None]
 
 
-class Gang:
-    """An attempt at a step on several hosts, watched by a thread of the driver.
+class Gang(threading.Thread):
+    """An attempt at a step on several hosts; a thread of the driver that reserves them and watches.
 
     Args:
         task: the attempt.
@@ -61,17 +61,13 @@ class Gang:
     """
 
     def __init__(self, task: Task, control: Any, on_ended: Callable[[Outcome], None]) -> None:
+        super().__init__(name=f"gang {task.name}", daemon=True)
         self._task = task
         self._control = control
         self._on_ended = on_ended
         self._lost_peer_errors = frozenset(task.kind.lost_peer_errors)
         self._is_stopping = threading.Event()
         self._is_cancelled = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"gang {task.name}", daemon=True)
-
-    def start(self) -> None:
-        """Start to wait for the hosts."""
-        self._thread.start()
 
     def request_stop(self) -> None:
         """Withdraw a gang that has no hosts yet; a running one learns of the stop from the control actor."""
@@ -82,11 +78,8 @@ class Gang:
         self._control.stop.remote(self._task.attempt)
         self._is_cancelled.set()
 
-    def join(self, timeout_seconds: float) -> None:
-        """Wait for the end."""
-        self._thread.join(timeout_seconds)
-
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Reserve the hosts, run the attempt and pass its outcome on."""
         try:
             outcome = self._attempt()
         except GangStoppedError:

@@ -76,7 +76,7 @@ def test_a_step_whose_node_dies_is_retried_elsewhere_with_the_same_bytes(
     ((_, dead, _),) = notes(marks, "main-gate")
     cluster.kill(dead)
     cluster.add(NODE)
-    wait_for(lambda: len(notes(marks, "main-gate")) == 2, process)
+    wait_for(lambda: len(notes(marks, "main-gate")) >= 2, process)
     (marks / "open").touch()
     code, output = finish(process)
     assert code == 0, output
@@ -98,7 +98,7 @@ def test_shards_of_a_dead_node_run_elsewhere_and_finished_ones_are_kept(
     ((_, dead, _),) = notes(marks, "shard-2")
     cluster.kill(dead)
     cluster.add(NODE)
-    wait_for(lambda: len(notes(marks, "shard-2")) == 2, process)
+    wait_for(lambda: len(notes(marks, "shard-2")) >= 2, process)
     (marks / "open").touch()
     code, output = finish(process)
     assert code == 0, output
