@@ -68,7 +68,7 @@ class Usage:
         self.variables: set[str] = set()
         self.set_variables: set[str] = set()
         """Variables that the attempt sets itself; it reads some of them to restore them."""
-        self._others: set[int] = set()
+        self._others: dict[int | None, threading.Thread] = {}
         """Threads from before the attempt."""
 
     @contextlib.contextmanager
@@ -76,8 +76,8 @@ class Usage:
         """Note what this process uses until the end of the block; a shard inside the block notes its own."""
         listen(_on_event)
         os.environ.__class__ = _Environment
-        here = threading.get_ident()
-        self._others = {thread.ident for thread in threading.enumerate() if thread.ident and thread.ident != here}
+        self._others = {thread.ident: thread for thread in threading.enumerate()}
+        self._others.pop(threading.get_ident(), None)
         _active.append(self)
         try:
             yield
@@ -86,7 +86,8 @@ class Usage:
 
     def has_thread(self) -> bool:
         """Return whether the calling thread belongs to the attempt."""
-        return threading.get_ident() not in self._others
+        other = self._others.get(threading.get_ident())
+        return other is None or not other.is_alive()  # identifiers are used again
 
     def add(self, used: Used) -> None:
         """Add what a shard has used, maybe on another machine."""
