@@ -1,5 +1,6 @@
 """AttemptLog: the log file beside an attempt, without secrets, readable while the step runs."""
 
+import codecs
 import contextlib
 import io
 import logging
@@ -18,8 +19,8 @@ from marin_dag.store.store import LIMITS, Store, StoreError
 
 UPLOAD_SECONDS = 15.0
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-LAST_OUTPUT_SECONDS = 1.0
-"""How long the end of an attempt waits for output of child processes that outlive it."""
+CHILD_OUTPUT_SECONDS = 0.2
+"""Between two looks for output of child processes."""
 
 
 def step_logger(name: str) -> logging.Logger:
@@ -128,29 +129,35 @@ def child_output(*numbers: int, write: Callable[[str], object] | None = None) ->
         write: takes the lines; by default they go where the first descriptor leads.
     """
     kept = {number: os.dup(number) for number in numbers}
-    reading, writing = os.pipe()
+    # No pipe: a full one would stop a library that prints while it holds Python's lock.
+    captured = tempfile.TemporaryFile()  # noqa: SIM115 -- closed below
+    ended = threading.Event()
 
     def pump() -> None:
         lines = LinesWithoutSecrets(write or (lambda text: os.write(kept[numbers[0]], text.encode(errors="replace"))))
-        with os.fdopen(reading, errors="replace", newline="") as stream, contextlib.suppress(ValueError, OSError):
-            for line in stream:  # until the log is closed, if a child outlives the attempt
-                lines.write(line)
+        decoder, offset, is_last = codecs.getincrementaldecoder("utf-8")("replace"), 0, False
+        with contextlib.suppress(OSError):  # nobody reads on
+            while not is_last:
+                is_last = ended.wait(CHILD_OUTPUT_SECONDS)
+                while data := os.pread(captured.fileno(), 1 << 16, offset):
+                    offset += len(data)
+                    lines.write(decoder.decode(data))
             lines.close()
 
     thread = threading.Thread(target=pump, name="child output", daemon=True)
     thread.start()
-    for number in kept:
-        os.dup2(writing, number)
-    os.close(writing)
+    for number in numbers:
+        os.dup2(captured.fileno(), number)
     try:
         yield
     finally:
         for number, original in kept.items():
             os.dup2(original, number)
-        thread.join(LAST_OUTPUT_SECONDS)
-        if not thread.is_alive():
-            for original in kept.values():
-                os.close(original)
+        ended.set()
+        thread.join()
+        captured.close()
+        for original in kept.values():
+            os.close(original)
 
 
 class _RedactingHandler(logging.StreamHandler[IO[str]]):

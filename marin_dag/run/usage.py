@@ -75,7 +75,7 @@ class Usage:
     def recording(self) -> Iterator[None]:
         """Note what this process uses until the end of the block; a shard inside the block notes its own."""
         listen(_on_event)
-        os.environ.__class__ = _Environment
+        os.environ.__class__ = _Environment  # of the same layout; whoever holds the mapping uses it
         self._others = {thread.ident: thread for thread in threading.enumerate()}
         self._others.pop(threading.get_ident(), None)
         _active.append(self)
@@ -83,6 +83,8 @@ class Usage:
             yield
         finally:
             _active.remove(self)
+            if not _active:
+                os.environ.__class__ = os._Environ
 
     def has_thread(self) -> bool:
         """Return whether the calling thread belongs to the attempt."""
@@ -144,7 +146,7 @@ _copying = _Copying()
 
 
 class _Environment(os._Environ):
-    """The class of `os.environ` since the first step of this process: it notes reads of a variable by its name."""
+    """The class of `os.environ` while a step runs: it notes reads of a variable by its name."""
 
     def __getitem__(self, key: str) -> str:
         if key in _copying.names:
