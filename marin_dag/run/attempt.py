@@ -25,7 +25,7 @@ from marin_dag.ledger.provenance import now
 from marin_dag.ledger.records import FileEntry, Record, Records, attempt_path, first_lines, make_manifest
 from marin_dag.ledger.requests import PUBLISH, Request, Requests
 from marin_dag.ledger.work_code import write_work_code
-from marin_dag.run.attempt_log import AttemptLog, child_output, step_logger
+from marin_dag.run.attempt_log import AttemptLog, child_output_in_place, step_logger
 from marin_dag.run.failure import failure_of, is_from_ray
 from marin_dag.run.forced import repair_first_output
 from marin_dag.run.input_files import InputFiles, inputs_in
@@ -333,11 +333,7 @@ def run_attempt(
     context = AttemptContext(task, channel, fan_out, host)
     store = open_store(task.prefix)
     with AttemptLog(store, context.log_path, context.log) as log, contextlib.ExitStack() as prints:
-        if capture_prints:
-            prints.enter_context(log.capturing_prints())
-        elif not os.isatty(1):  # a person at a terminal may use a debugger, and sees only secrets of their own
-            prints.enter_context(child_output(1))
-            prints.enter_context(child_output(2))
+        prints.enter_context(log.capturing_prints() if capture_prints else child_output_in_place())
         prints.callback(context.polled_requests.close)
         context.log.info("attempt %s on %s pid %d, %s", task.attempt, socket.gethostname(), os.getpid(), task.resources)
         try:

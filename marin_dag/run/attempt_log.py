@@ -160,6 +160,16 @@ def child_output(*numbers: int, write: Callable[[str], object] | None = None) ->
             os.close(original)
 
 
+@contextlib.contextmanager
+def child_output_in_place() -> Iterator[None]:
+    """Redact the output of child processes where it goes, unless that is a terminal, where a person may debug."""
+    if os.isatty(1):
+        yield
+        return
+    with child_output(1), child_output(2):
+        yield
+
+
 class _RedactingHandler(logging.StreamHandler[IO[str]]):
     def __init__(self, stream: IO[str], lose: Callable[[OSError], None]) -> None:
         super().__init__(stream)

@@ -250,7 +250,7 @@ def replaced_machine() -> Iterator[None]:
     replacements: list[tuple[Any, str, Any]] = [
         (attempt, "open_store", lambda prefix: current.store),
         (attempt, "AttemptLog", _NoLog),
-        (attempt, "child_output", lambda number: contextlib.nullcontext()),
+        (attempt, "child_output_in_place", contextlib.nullcontext),
         (attempt, "AttemptRequests", _NoRequests),
         (attempt, "Requests", _NoRequests),
         (attempt, "now", lambda: ""),

@@ -41,7 +41,7 @@ def test_a_secret_in_two_pieces_and_in_the_output_of_a_child_is_hidden(tmp_path:
 
 
 def test_without_a_terminal_the_output_of_a_child_is_hidden_in_place(capfd: pytest.CaptureFixture[str]):
-    with attempt_log.child_output(2):
+    with attempt_log.child_output_in_place():
         subprocess.run(["sh", "-c", "echo --token=planted-secret >&2; echo out"])
     assert capfd.readouterr() == ("out\n", "--token=***\n")
 
