@@ -66,8 +66,6 @@ class Usage:
         self.read: set[str] = set()
         self.programs: set[tuple[str, ...]] = set()
         self.variables: set[str] = set()
-        self.set_variables: set[str] = set()
-        """Variables that the attempt sets itself; it reads some of them to restore them."""
         self._others: dict[int | None, threading.Thread] = {}
         """Threads from before the attempt."""
 
@@ -103,7 +101,7 @@ class Usage:
         files = {path for path in read if self._was_there(path)} | self._of_shards
         files = {path for path in files if not _lies_in(path, self._own)}
         programs = sorted(each for each in list(self.programs) if each and Path(each[0]).name.startswith("python"))
-        return Used(files=sorted(files), programs=programs, variables=sorted(self.variables - self.set_variables))
+        return Used(files=sorted(files), programs=programs, variables=sorted(self.variables - _set_here))
 
     def uncovered(self, function: Any, values: tuple[object, ...]) -> tuple[str, ...]:
         """Return what the digest of a step does not cover, for people to read.
@@ -135,6 +133,8 @@ def uncovered_text(lines: Iterable[str]) -> str:
 
 _active: list[Usage] = []
 """The attempts and shards that this process runs now, the innermost last."""
+_set_here: set[str] = set()
+"""Variables that a step of this process has set; steps read some of them to add to them or to restore them."""
 
 
 class _Copying(threading.local):
@@ -166,7 +166,7 @@ class _Environment(os._Environ):
 
     def __setitem__(self, key: str, value: str) -> None:
         if _active:
-            _active[-1].set_variables.add(key)
+            _set_here.add(key)
         super().__setitem__(key, value)
 
     def __iter__(self) -> Iterator[str]:

@@ -63,6 +63,11 @@ def _program(path: str) -> int:
     return len(subprocess.run([sys.executable, _folder(path) / MODULE], capture_output=True, check=True).stdout)
 
 
+def _extended_variable(path: str) -> int:
+    os.environ["FLAGS_OF_USING_STEPS"] = os.environ.get("FLAGS_OF_USING_STEPS", "") or "--more"
+    return 0
+
+
 def _installed_module(path: str) -> int:
     return len(subprocess.run([sys.executable, "-m", "this"], capture_output=True, check=True).stdout)
 
@@ -84,6 +89,7 @@ COVERED: dict[str, Callable[[str], int]] = {
     "package": lambda path: len(Path(fsspec.__file__).read_text()) * 0,
     "installed module": _installed_module,
     "variables for a process": lambda path: len({**os.environ, "MORE": "1"}["MORE"]) + len(os.environ.copy()) * 0,
+    "variable that it sets": _extended_variable,
     "variable of a package": lambda path: len(tempfile.gettempdir() + str(Path.home())) * 0,
     "code": lambda path: len(Path(__file__).read_text()) * 0,
 }
