@@ -13,7 +13,7 @@ ConfigT = TypeVar("ConfigT", bound=BaseModel)
 FIRST_PART = 1
 """Parts of an output are numbered from here."""
 NodeT = TypeVar("NodeT", bound=Any)
-"""A step; by no other name, since steps hold references."""
+"""A step. Its class imports this module, so it cannot be named here."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -32,17 +32,14 @@ class OutputRef(Reference, Generic[NodeT]):
 
     @property
     def name(self) -> str:  # type: ignore[override]  # read-only, since the step has it
-        """See Reference."""
         return self.step.name
 
     @property
     def digest(self) -> str:  # type: ignore[override]
-        """See Reference."""
         return self.step.digest
 
     @property
     def milestone(self) -> int | None:  # type: ignore[override]
-        """See Reference."""
         return self.step.until if self.at is None else self.at
 
     @property
