@@ -7,7 +7,7 @@ sources. docs/online-mixing.md has the results of one run.
 """
 
 if __name__ == "__main__":  # first: the other imports take half a second
-    from marin_dag.run.early_interrupt import install_interrupt_handler
+    from marin_dag.run.interrupts import install_interrupt_handler
 
     install_interrupt_handler()
 

@@ -9,7 +9,7 @@ evaluation sets. The report shows what each step dropped and why.
 """
 
 if __name__ == "__main__":  # before the other imports, which take half a second
-    from marin_dag.run.early_interrupt import install_interrupt_handler
+    from marin_dag.run.interrupts import install_interrupt_handler
 
     install_interrupt_handler()
 

@@ -3,8 +3,7 @@
 import dataclasses
 import math
 
-from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
-from marin_dag.graph.slices import slice_shape
+from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu, slice_shape
 from runtime.cost.chips import GENERATIONS, GPUS, REACHED_SHARE_OF_PEAK
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.kernels.kernel_shape import Devices, KernelShape

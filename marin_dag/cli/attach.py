@@ -3,7 +3,7 @@
 from typing import Any
 
 from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
-from marin_dag.run.early_interrupt import INTERRUPTED
+from marin_dag.run.interrupts import INTERRUPTED
 
 
 def _attach(session: Session) -> int:

@@ -10,8 +10,7 @@ from marin_dag.keep.copy.job import CopyJob
 from marin_dag.ledger.records import Records, first_lines
 from marin_dag.plan.plan import Plan
 from marin_dag.quantities import counted, in_bytes
-from marin_dag.run.early_interrupt import INTERRUPTED
-from marin_dag.run.interrupts import interrupt, signals_handled
+from marin_dag.run.interrupts import INTERRUPTED, interrupt, signals_handled
 from marin_dag.store.store import StoreError
 
 INTERVAL_SECONDS = 600.0

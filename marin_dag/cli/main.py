@@ -40,7 +40,7 @@ from marin_dag.cli.parser import make_parsers, parse
 from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Build, PipelineOptions, Session, program
 from marin_dag.errors import UserError
 from marin_dag.paused_collection import collection_of_a_command
-from marin_dag.run.early_interrupt import INTERRUPTED, is_interrupt
+from marin_dag.run.interrupts import INTERRUPTED, is_interrupt
 from marin_dag.store.redact import RedactingStream
 
 COMMANDS = {

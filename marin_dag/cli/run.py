@@ -30,7 +30,7 @@ from marin_dag.plan.plan import Plan
 from marin_dag.plan.planned import Verdict
 from marin_dag.plan.table import render_plan, uncovered_lines
 from marin_dag.quantities import counted
-from marin_dag.run.early_interrupt import INTERRUPTED
+from marin_dag.run.interrupts import INTERRUPTED
 from marin_dag.store.store import Store
 
 MAX_STUCK = 5
@@ -204,7 +204,7 @@ def _run(session: Session, plan: Plan, display: Any, on_committed: Callable[[str
     started = time.monotonic()
     code = run.run()
     seconds = time.monotonic() - started
-    _print_warnings(run.warned.records, session.store)
+    _print_warnings(run.warned, session.store)
     if run.was_interrupted:
         _after_run(session, plan)
         return INTERRUPTED

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from marin_dag.errors import listed
+from marin_dag.errors import UserError, listed
 from marin_dag.graph.graph import AnyStep, Graph, GraphError
-from marin_dag.graph.output_ref import StepNotBuiltError
 from marin_dag.graph.overrides import AssignmentError, Override, Overrides, overriding
 from marin_dag.values.changes import changed, current_value, nearest, nearest_field, text_change, value_at
 
@@ -23,11 +22,14 @@ def build_graph(build: Callable[[], Graph], texts: Sequence[str]) -> Graph:
     try:
         with overriding(overrides):
             graph = build()
-    except StepNotBuiltError as error:
+    except UserError:
+        if overrides.missing is None:
+            raise
+        left, name = overrides.missing
         graph = build()
-        if error.name not in graph:
-            raise GraphError(f"{error.needed_by}: {graph.unknown(error.name)}") from None
-        raise
+        if name not in graph:
+            raise GraphError(f"{left}: {graph.unknown(name)}") from None
+        raise GraphError(f"{left}: the recipe builds {name!r} later; set the field in the recipe.") from None
     # Checked after the build: only now are all names known.
     for text in texts:
         step, field, value = parse_assignment(text, graph)
@@ -37,7 +39,6 @@ def build_graph(build: Callable[[], Graph], texts: Sequence[str]) -> Graph:
         if takers - {step}:
             others = " and ".join(sorted(takers - {step}))
             raise AssignmentError(f"--set {text!r}: {step} and {others} both have such a field; rename a step.")
-    overrides.check()
     return graph
 
 

@@ -9,7 +9,10 @@ from pydantic import BaseModel
 
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Resources
+from marin_dag.ledger.lease import Leases
+from marin_dag.ledger.records import COMMITS, Records, key_at
 from marin_dag.ledger.requests import Request
+from marin_dag.store.store import Store
 
 ItemT = TypeVar("ItemT")
 MappedT = TypeVar("MappedT")
@@ -80,7 +83,6 @@ class StepContext(Protocol):
 
         `gc` may delete it when the step is done, except what lies below `events`.
         """
-        ...
 
     def map(
         self,
@@ -100,72 +102,76 @@ class StepContext(Protocol):
             items: one for each shard.
             in_flight: how many shards run at once at most.
             name: differs between several maps of one step.
-            on_finished: called in the step's own process with index and result of each item, as they finish, when its
-                files are in the output.
-            on_counted: called before `on_finished` with how many are finished, of how many; first with how many an
-                earlier attempt finished. The default reports progress.
+            on_finished: called in the step's own process with index and result of each item whose files are there.
+            on_counted: called before it with how many are finished, of how many; first with how many an earlier
+                attempt finished. The default reports progress.
         """
-        ...
 
     def progress(self, done: int, total: int, unit: str, *, begin: float = 0, **figures: float) -> None:
         """Report how far the step is. The bar runs from `begin`, where the step started, to `total`."""
-        ...
 
     def computed_with(self, **how: str) -> None:
-        """Record how the following commits are computed, such as kernels and their block sizes.
-
-        Equal outputs may be computed in several ways, so this is no part of the result. Host 0's values count; `show`
-        prints them.
-        """
-        ...
+        """Record how the following commits are computed, such as kernels: `show` prints it. Host 0's values count."""
 
     def warn(self, text: str) -> None:
         """Log a warning; the terminal shows that of host 0."""
-        ...
 
     def warn_about_output(self, text: str, *, samples: Iterable[str] = (), file: str = "") -> None:
-        """Record a warning with the output that is committed next, and log it.
-
-        The run shows it when the step is done and at its end; later plans show it, and `why` and `show` with samples.
+        """Record a warning with the output that is committed next: runs, plans, `why` and `show` show it.
 
         Args:
             text: one line: what was noticed, by which rule, and the limit that it passes.
             samples: examples; three are kept, each as one short line.
             file: path inside the output of a file with more examples.
         """
-        ...
 
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
         """Commit `{output_path}/{folder}` as a milestone of this run, or as a part, for other steps to start from."""
-        ...
 
     def parts(self, growing: Input[Any], *, after: int = 0) -> Parts:
         """Return the parts of a `growing()` input numbered above `after`, and the whole if it is finished."""
-        ...
 
     def milestones(self) -> dict[int, Input[Any]]:
         """Return the committed milestones of this run, or the parts of this output, of all attempts."""
-        ...
 
     def stop_requested(self) -> bool:
         """Return whether to save and leave by raising `StepStopped`."""
-        ...
 
     def stop_reason(self) -> str:
         """Return who asked the step to stop, as text for `StepStopped`; "" if nothing did."""
-        ...
 
     def requests(self) -> Sequence[Request]:
         """Return the requests (`tell STEP ACTION`) without a reply, oldest first, except `stop`.
 
         It never waits, so that a function may call it in each iteration. Only host 0 gets requests.
         """
-        ...
 
     def reply(self, request: Request, text: str) -> None:
         """Reply that the step has done what was requested, or will do it; one line that says how."""
-        ...
 
     def decline(self, request: Request, text: str) -> None:
         """Reply that the step will not do what was requested; one line that says why. The `tell` command exits 1."""
-        ...
+
+
+def parts_of(growing: Input[Any], store: Store, *, after: int) -> Parts:
+    """Return the parts numbered above `after`, and the whole if it is committed.
+
+    A part is an immutable record of its own, numbered from 1; the record of the whole is complete in itself.
+    """
+    records = Records(store)
+    digest = growing.digest
+    # The lease first: a step that ends in between has committed everything before it released the lease.
+    lease = Leases(store).state(digest)
+    beat = None if lease is None or lease.is_sealed else f"{lease.number} {lease.updated}"
+
+    def input_of(key: str, number: int | None) -> Input[Any]:
+        record = records.get(key)
+        result = type(growing.result).model_validate(record.result)
+        path = store.url(record.output_path)
+        return Input(growing.name, digest, path, result, milestone=number)
+
+    keys = {key_at(entry.path) for entry in store.list(COMMITS, digest)}
+    numbers = sorted(int(key.partition("@")[2]) for key in keys if "@" in key)
+    whole = input_of(digest, None) if digest in keys else None
+    parts = {number: input_of(f"{digest}@{number}", number) for number in numbers if number > after}
+    return Parts(parts, whole, beat)

@@ -51,7 +51,6 @@ class Input(Reference, Generic[ResultT_co]):
 
     @property
     def result_type(self) -> type | None:
-        """See Reference."""
         return None if self.result is None else type(self.result)
 
     def join(self, relative: str) -> str:

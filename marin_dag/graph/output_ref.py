@@ -1,74 +1,49 @@
 """OutputRef: the output of a step in the graph, or a milestone or a folder of it, for other steps to read."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
 from marin_dag.errors import UserError
+from marin_dag.graph.declared import declared_by_caller
 from marin_dag.values.reference import InputNotReadyError, Reference
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 FIRST_PART = 1
 """Parts of an output are numbered from here."""
-
-
-class Node(Protocol):
-    """A step, as far as references need it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def digest(self) -> str: ...
-    @property
-    def until(self) -> int | None: ...
-    @property
-    def config(self) -> Any: ...
-    @property
-    def kind(self) -> Any: ...
-    def then_from(self, start: Any, name: str, changes: dict[str, Any]) -> Self: ...
-
-
-NodeT = TypeVar("NodeT", bound=Node)
+NodeT = TypeVar("NodeT", bound=Any)
+"""A step. Its class imports this module, so it cannot be named here."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class OutputRef(Reference, Generic[NodeT]):
     """The output of a step, at a milestone or where the step stops, whole or one folder of it."""
 
-    source: "NodeT | NamedStep[NodeT]"
+    step: NodeT
     at: int | None = None
     """The milestone; None: wherever the step stops."""
     subpath: str = ""
     is_growing: bool = False
-    step: NodeT = dataclasses.field(init=False)
-    """The step; looked up each time, while only its name is known."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.source, NamedStep):
-            object.__setattr__(self, "step", self.source)
         if self.subpath.startswith("/") or ".." in self.subpath.split("/"):
             raise UserError(f"{self.name}: subpath {self.subpath!r} leaves the output; use a relative folder.")
 
     @property
     def name(self) -> str:  # type: ignore[override]  # read-only, since the step has it
-        """See Reference."""
-        return self.source.name
+        return self.step.name
 
     @property
     def digest(self) -> str:  # type: ignore[override]
-        """See Reference."""
         return self.step.digest
 
     @property
     def milestone(self) -> int | None:  # type: ignore[override]
-        """See Reference."""
         return self.step.until if self.at is None else self.at
 
     @property
     def key(self) -> str:
-        """See Reference."""
         milestone = self.milestone
         return self.step.digest if milestone is None else f"{self.step.digest}@{milestone}"
 
@@ -79,25 +54,18 @@ class OutputRef(Reference, Generic[NodeT]):
 
     @property
     def typed(self) -> str:
-        """See Reference."""
         return self.name if self.at is None else f"{self.name}@{self.at}"
 
     @property
     def result_type(self) -> type:
-        """See Reference."""
         found: type = self.step.kind.result_type
         return found
 
     def config_of(self, config_type: type[ConfigT]) -> ConfigT | None:
-        """See Reference."""
         config = self.step.config
         return config if isinstance(config, config_type) else None
 
     def check_result(self, classes: tuple[type, ...]) -> None:
-        """See Reference."""
-        if isinstance(self.source, NamedStep) and not self.source.is_built:
-            self.source.check_later(lambda: self.check_result(classes))
-            return
         if self.at is not None and self.step.kind.stop_field is None:
             raise ValueError(f"a {self.step.kind.name} step has no milestones; use {self.name} itself")
         if not issubclass(self.result_type, classes):
@@ -112,54 +80,19 @@ class OutputRef(Reference, Generic[NodeT]):
 
     def then(self, name: str, **changes: Any) -> NodeT:
         """Return a step that starts from this milestone; see `Step.then`."""
-        return self.step.then_from(self, name, changes)
+        return self.step.then_from(self, name, changes, declared_by_caller())
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, OutputRef) and self.source is other.source:  # no digest has to be computed
+        if isinstance(other, OutputRef) and self.step is other.step:  # no digest has to be computed
             return (self.milestone, self.subpath) == (other.milestone, other.subpath)
         return super().__eq__(other)
 
     __hash__ = Reference.__hash__
 
     def __getattr__(self, name: str) -> Any:
-        if name == "step" and isinstance(self.source, NamedStep):
-            return self.source.step
         if name in ("result", "path", "join", "computed_with"):
             raise InputNotReadyError(
                 f"input {self.name!r}: its {name} is known only while a step runs; read it inside the step function, "
                 "not while the graph is built."
             )
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-
-
-class StepNotBuiltError(InputNotReadyError):
-    """A step that a `--set` names was needed before the recipe built it, or is none of the recipe."""
-
-    def __init__(self, name: str, needed_by: str) -> None:
-        super().__init__(f"{needed_by}: the recipe reads {name!r} before it builds it; set the field in the recipe.")
-        self.name = name
-        self.needed_by = needed_by
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class NamedStep(Generic[NodeT]):
-    """A step that a `--set` names, perhaps before the recipe has built it."""
-
-    name: str
-    needed_by: str
-    """The field that `--set` sets, as STEP.FIELD."""
-    find: Callable[[str], NodeT | None]
-    check_later: Callable[[Callable[[], None]], None]
-
-    @property
-    def is_built(self) -> bool:
-        """Whether the step is there."""
-        return self.find(self.name) is not None
-
-    @property
-    def step(self) -> NodeT:
-        """The step, in its latest form; raises StepNotBuiltError if the recipe has not built it yet."""
-        found = self.find(self.name)
-        if found is None:
-            raise StepNotBuiltError(self.name, self.needed_by)
-        return found

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from marin_dag.errors import UserError
-from marin_dag.graph.output_ref import NamedStep, OutputRef
-from marin_dag.values.changes import Change, ChangeError, text_change
+from marin_dag.graph.output_ref import OutputRef
+from marin_dag.values.changes import Change, text_change
 
 
 class AssignmentError(UserError):
@@ -39,8 +39,9 @@ class Overrides:
         self._overrides = tuple(overrides)
         self.applied: dict[Override, set[str]] = {}
         """The steps that an override was applied to: one, unless the names of steps and fields are ambiguous."""
+        self.missing: tuple[str, str] | None = None
+        """An override (STEP.FIELD) and the name of the step in its value that the recipe had not built yet."""
         self._built: dict[str, Any] = {}
-        self._checks: list[Callable[[], None]] = []
 
     def of(self, step: str, config_type: type[BaseModel]) -> list[Change]:
         """Return the changes of the config of a step, in the order in which the user gave them."""
@@ -58,29 +59,15 @@ class Overrides:
         if self._overrides:
             self._built[step.name] = step
 
-    def later(self, check: Callable[[], None]) -> None:
-        """Make a check when all steps are built."""
-        self._checks.append(check)
-
-    def check(self) -> None:
-        """Make the checks that had to wait for all steps."""
-        for check in self._checks:
-            check()
-
     def _named(self, left: str, text: str) -> OutputRef[Any]:
-        if text.lower() == "none" and text not in self._built:
-            raise AssignmentError(f"there is no step {text!r}.")
+        def built(name: str) -> Any:
+            if name not in self._built:
+                if name.lower() != "none":
+                    self.missing = left, name
+                raise AssignmentError(f"there is no step {name!r}.")
+            return self._built[name]
 
-        def check_later(check: Callable[[], None]) -> None:
-            def labelled() -> None:
-                try:
-                    check()
-                except ValueError as error:
-                    raise ChangeError(f"{left}: {error}") from None
-
-            self.later(labelled)
-
-        return reference_named(text, lambda name: NamedStep(name, left, self._built.get, check_later))
+        return reference_named(text, built)
 
 
 NONE = Overrides(())

@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import importlib
+import operator
 import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -16,16 +18,15 @@ from marin_dag.graph.cost import Cost
 from marin_dag.graph.declared import Declared, declared_by_caller
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.kind import Kind, KindOptions
-from marin_dag.graph.output_ref import NamedStep, OutputRef
+from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.overrides import active
 from marin_dag.graph.resources import Resources
 from marin_dag.identity.code_identity import Policy, code_of
 from marin_dag.identity.identity import Identity, identity_of
 from marin_dag.values.changes import Change, changed, value_at, value_change, value_changes
 from marin_dag.values.fields import Added, Once, Runtime, StopAt, once_fields
-from marin_dag.values.readings import RefusedValueError
 from marin_dag.values.typed_values import wrong_value_in
-from marin_dag.values.walk import fields_of, references_in
+from marin_dag.values.walk import references_in
 
 __all__ = [
     "Added",
@@ -56,6 +57,15 @@ MAX_SHOWN = 40
 class StepKind(Kind[ConfigT, ResultT]):
     """A kind of step: call it with a name and a config to get a step."""
 
+    def __reduce__(self) -> Any:
+        # By name, so that a worker imports it. Only a kind that no import finds (in a script, in a test function)
+        # travels by value, and takes the globals of its module along.
+        module, qualname = self.function.__module__, self.function.__qualname__
+        with contextlib.suppress(AttributeError):
+            if module != "__main__" and _kind_named(module, qualname) is self:
+                return _kind_named, (module, qualname)
+        return super().__reduce__()
+
     def __call__(
         self,
         name: str,
@@ -82,6 +92,10 @@ class StepKind(Kind[ConfigT, ResultT]):
             version_declared=declared if version else None,
             written_until=None if self.stop_field is None else getattr(config, self.stop_field),
         )
+
+
+def _kind_named(module: str, qualname: str) -> Any:
+    return operator.attrgetter(qualname)(importlib.import_module(module))
 
 
 class step(KindOptions):  # noqa: N801 -- a decorator
@@ -133,11 +147,7 @@ class Step(Generic[ResultT]):
 
     def _check_stop(self) -> None:
         start = self.predecessor
-        if start is None or self.until is None:
-            return
-        if isinstance(start.source, NamedStep) and not start.source.is_built:
-            active().later(self._check_stop)
-        elif start.milestone is not None and self.until <= start.milestone:
+        if start is not None and start.milestone is not None and (self.until or 0) <= start.milestone:
             raise UserError(
                 f"{self.name}.{self.kind.stop_field}: {self.until} is not after the start ({start.name} at "
                 f"{start.milestone}). Use a value above {start.milestone}, or start from an earlier milestone."
@@ -237,15 +247,12 @@ class Step(Generic[ResultT]):
 
     def then(self, name: str, **changes: Any) -> "Step[ResultT]":
         """Return the next step of this run: it starts where this one stops, and inherits all but `changes`."""
-        return self._following(name, OutputRef(self), changes, declared_by_caller())
+        return self.then_from(OutputRef(self), name, changes, declared_by_caller())
 
-    def then_from(self, start: "OutputRef[Step[ResultT]]", name: str, changes: dict[str, Any]) -> "Step[ResultT]":
-        """Return a step that leaves this run at `start`; called by `OutputRef.then`, whose caller declares it."""
-        return self._following(name, start, changes, declared_by_caller())
-
-    def _following(
-        self, name: str, start: "OutputRef[Step[ResultT]]", changes: dict[str, Any], declared: Declared
+    def then_from(
+        self, start: "OutputRef[Step[ResultT]]", name: str, changes: dict[str, Any], declared: Declared
     ) -> "Step[ResultT]":
+        """Return a step that leaves this run at `start`."""
         if self.kind.continues is None:
             raise UserError(f"{self.name}: a {self.kind.name} step cannot be continued; use fork.")
         config_type: Any = self.kind.config_type
@@ -256,10 +263,16 @@ class Step(Generic[ResultT]):
     def _derived(
         self, name: str, derivation: Literal["fork", "then"], changes: Sequence[Change], declared: Declared | None
     ) -> "Step[ResultT]":
-        overrides = active().of(name, self.kind.config_type)
-        written = self._written_until(changes)
-        every = [*self._kept_stop([*changes, *overrides]), *changes, *overrides]
+        every = [*changes, *active().of(name, self.kind.config_type)]
         config = changed(self.config, every, owner=name)
+        stop = self.kind.stop_field or ""
+        written = next((change.read(int) for change in reversed(changes) if change.path == stop), self.written_until)
+        start = getattr(config, self.kind.continues or "", None)
+        begin = (start.milestone or 0) if isinstance(start, OutputRef) else -1
+        is_inherited = stop and written != self.until and stop not in {change.path for change in every}
+        if is_inherited and begin >= getattr(config, stop):
+            # A `--set` that stops the shared part before this step leaves it is not meant for this step.
+            config = changed(config, [value_change(stop, written, is_implied=True)], owner=name)
         own = [change.path for change in every if not change.is_implied]
         return dataclasses.replace(
             self,
@@ -272,31 +285,6 @@ class Step(Generic[ResultT]):
             version_declared=None,
             written_until=written,
         )
-
-    def _written_until(self, changes: Sequence[Change]) -> int | None:
-        """Return where a step with these changes stops as the recipe says."""
-        for change in changes:
-            if change.path == self.kind.stop_field:
-                with contextlib.suppress(RefusedValueError):  # reported where all changes are applied
-                    return cast(int, change.read(int))
-        return self.written_until
-
-    def _kept_stop(self, changes: Sequence[Change]) -> list[Change]:
-        """Return the stop as written, where `--set` stops this step at or before a new start of the fork.
-
-        Such a stop is one of the part that both share, and none of what leaves it there.
-        """
-        stop, by_path = self.kind.stop_field, {change.path: change for change in changes}
-        start = by_path.get(self.kind.continues or "")
-        if stop is None or start is None or stop in by_path or self.until == self.written_until:
-            return []
-        config_type: Any = self.kind.config_type
-        try:
-            begin = start.read(fields_of(config_type)[start.path])
-            is_behind = isinstance(begin, OutputRef) and (begin.milestone or 0) >= (self.until or 0)
-        except (RefusedValueError, UserError):  # reported where all changes are applied
-            return []
-        return [value_change(stop, self.written_until, is_implied=True)] if is_behind else []
 
     def on(self, resources: Resources) -> "Step[ResultT]":
         """Return the same step on other resources; its output does not change."""

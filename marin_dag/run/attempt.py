@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from marin_dag.code.audit import CodeWatch
-from marin_dag.graph.context import ALONE, Host, Parts, StepStopped
+from marin_dag.graph.context import ALONE, Host, Parts, StepStopped, parts_of
 from marin_dag.graph.inputs import Input
 from marin_dag.identity.code_identity import check_packages
 from marin_dag.identity.identity import check_config
@@ -25,16 +25,14 @@ from marin_dag.ledger.provenance import now
 from marin_dag.ledger.records import FileEntry, Record, Records, attempt_path, first_lines, make_manifest
 from marin_dag.ledger.requests import PUBLISH, Request, Requests
 from marin_dag.ledger.work_code import write_work_code
-from marin_dag.run.attempt_log import AttemptLog, step_logger
+from marin_dag.run.attempt_log import AttemptLog, child_output_in_place, step_logger
 from marin_dag.run.failure import failure_of, is_from_ray
 from marin_dag.run.forced import repair_first_output
 from marin_dag.run.input_files import InputFiles, inputs_in
-from marin_dag.run.parts import parts_of
 from marin_dag.run.request_polling import AttemptRequests
 from marin_dag.run.result_document import result_document
-from marin_dag.run.saved_state import has_later_state
 from marin_dag.run.shards import ShardMap
-from marin_dag.run.task import Channel, FanOut, Meeting, Outcome, Task
+from marin_dag.run.task import Channel, FanOut, Outcome, Task
 from marin_dag.run.usage import UNCOVERED_FIX, UncoveredError, Usage, uncovered_text
 from marin_dag.store.prefix import open_store
 from marin_dag.store.redact import remember_secrets, without_known_secrets
@@ -73,12 +71,12 @@ class AttemptContext:
         self._published: set[int] = set()
         self._computed_with: dict[str, str] = {}
         self._output_warnings: list[OutputWarning] = []
-        self._requests = AttemptRequests(
+        self.polled_requests = AttemptRequests(
             Requests(self._store), task.digest, task.attempt, self.log, old=task.old_requests
         )
         self.repaired: tuple[str, ...] = ()
         """Files of the first output that this attempt, a forced one, has replaced."""
-        self._kind = kind = task.kind.load()
+        self._kind = kind = task.kind
         code = task.identity["code"]
         self._code = CodeWatch(
             task.name, kind.function, (task.config,), code["fingerprint"], code["definitions"], self.log
@@ -106,37 +104,23 @@ class AttemptContext:
         on_finished: Callable[[int, MappedT], None] | None = None,
         on_counted: Callable[[int, int], None] | None = None,
     ) -> list[MappedT]:
-        """See StepContext."""
         if name in self._mapped:
             raise ValueError(
                 f"{self.name}: context.map(name={name!r}) is called twice, and the second call would take over the "
                 "shards of the first. Give each call its own name."
             )
         self._mapped.add(name)
+        folder = f"{self._work}/shards/{name}"
         shards = ShardMap(
-            self._store,
-            f"{self._work}/shards/{name}",
-            self.lease_epoch,
-            self._output,
-            name,
-            function,
-            list(items),
-            self.log,
-            self.input_files.outputs,
-            self.usage,
+            *(self._store, folder, self.lease_epoch, self._output, name, function, list(items), self.log),
+            *(self.input_files.outputs, self.usage),
         )
-        results, files = shards.run(
-            self._fan_out,
-            in_flight,
-            self.stop_requested,
-            on_counted or (lambda done, total: self.progress(done, total, name)),
-            on_finished or (lambda index, result: None),
-        )
+        on_counted = on_counted or (lambda done, total: self.progress(done, total, name))
+        results, files = shards.run(self._fan_out, in_flight, self.stop_requested, on_counted, on_finished)
         self._shard_files += files
         return results
 
     def progress(self, done: int, total: int, unit: str, *, begin: float = 0, **figures: float) -> None:
-        """See StepContext."""
         self._code.glance()
         if self.host.index == 0:
             # Plain numbers: the driver has not imported the library of an array.
@@ -144,24 +128,20 @@ class AttemptContext:
             self._channel.report(self._task.key, Progress(int(done), int(total), unit, plain, float(begin)))
 
     def computed_with(self, **how: str) -> None:
-        """See StepContext."""
         self._computed_with |= how
 
     def warn(self, text: str) -> None:
-        """See StepContext."""
         self.log.warning("%s", text)
         if self.host.index == 0:
             self._channel.warn(f"{self.name}: {text}")
 
     def warn_about_output(self, text: str, *, samples: Iterable[str] = (), file: str = "") -> None:
-        """See StepContext."""
         warning = output_warning(text, samples, file)
         if warning not in self._output_warnings:
             self._output_warnings.append(warning)
             self.log.warning("%s", "\n".join(warning.lines(self.output_path)))
 
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
-        """See StepContext."""
         if self._task.milestone is None and not self._kind.parts:
             raise TypeError(
                 f"{self.name}: publish() needs a StopAt field in the config, for milestones, or @step(parts=True), for "
@@ -178,7 +158,6 @@ class AttemptContext:
             self._channel.published(f"{self.digest}@{milestone}")
 
     def milestones(self) -> dict[int, Input[Any]]:
-        """See StepContext."""
         found = {
             milestone: Input(
                 milestone=milestone,
@@ -195,24 +174,21 @@ class AttemptContext:
         return found
 
     def parts(self, growing: Input[Any], *, after: int = 0) -> Parts:
-        """See StepContext."""
         found = parts_of(growing, self._store, after=after)
         self.input_files.add_inputs([*found.parts.values(), *([] if found.whole is None else [found.whole])])
         return found
 
     def _may_see(self, milestone: int) -> bool:
         if self._task.is_forced:  # its own end is committed: with it there would be nothing to do
-            start = None if self._kind.continues is None else getattr(self._task.config, self._kind.continues)
+            start = getattr(self._task.config, self._kind.continues or "", None)
             return isinstance(start, Input) and start.digest == self.digest and milestone <= (start.milestone or 0)
         known = self._task.known_milestones
         return known is None or milestone in known or milestone in self._published
 
     def stop_requested(self) -> bool:
-        """See StepContext."""
         return bool(self.stop_reason())
 
     def stop_reason(self) -> str:
-        """See StepContext."""
         if self._channel.stop_requested():
             return "the driver asked to stop"
         # The other hosts of a gang learn of it from host 0, when they agree on where to stop.
@@ -220,36 +196,27 @@ class AttemptContext:
         return "" if request is None else request.text
 
     def requests(self) -> Sequence[Request]:
-        """See StepContext."""
-        requests = self._requests.others() if self.host.index == 0 else ()
-        if not self._task.is_forced:
-            return requests
-        for request in requests:
-            if request.action == PUBLISH:
-                self.decline(request, "a forced step only compares its output, and publishes nothing new")
-        return [request for request in requests if request.action != PUBLISH]
+        requests = self.polled_requests.others() if self.host.index == 0 else ()
+        refused = [request for request in requests if self._task.is_forced and request.action == PUBLISH]
+        for request in refused:
+            self.decline(request, "a forced step only compares its output, and publishes nothing new")
+        return [request for request in requests if request not in refused]
 
     def reply(self, request: Request, text: str) -> None:
-        """See StepContext."""
-        self._requests.reply(request, text)
+        self.polled_requests.reply(request, text)
 
     def decline(self, request: Request, text: str) -> None:
-        """See StepContext."""
-        self._requests.reply(request, text, is_declined=True)
-
-    def close_requests(self, *, to_stop: str = "", to_others: str = "") -> None:
-        """See `AttemptRequests.close`."""
-        self._requests.close(to_stop=to_stop, to_others=to_others)
+        self.polled_requests.reply(request, text, is_declined=True)
 
     def stopped(self, stop: StepStopped) -> Outcome:
         """Reply to pending requests and return the outcome of an attempt that stopped as asked."""
         at = first_lines(stop).partition("\n")[0] if str(stop).strip() else ""
         is_requested = self._stop_request() is not None
-        self.close_requests(to_stop=f"stopped {at}".strip(), to_others="it stopped before that")
+        self.polled_requests.close(to_stop=f"stopped {at}".strip(), to_others="it stopped before that")
         return Outcome(self._task, "stopped", stopped_at=at, is_requested_stop=is_requested)
 
     def _stop_request(self) -> Request | None:
-        return self._requests.stop() if self.host.index == 0 else None
+        return self.polled_requests.stop() if self.host.index == 0 else None
 
     def check_inputs(self) -> None:
         """Raise DamagedInputError if files of the inputs are missing.
@@ -257,11 +224,19 @@ class AttemptContext:
         An attempt that resumes from a later state does not read the input that its run started from.
         """
         config = self._task.config
-        if self._kind.continues is not None:
-            files = (entry.path.removeprefix(f"{self._work}/") for entry in self._store.list(self._work))
-            if has_later_state(self._kind, config, self.digest, files, self.milestones()):
-                config = config.model_copy(update={self._kind.continues: None})
+        if self._kind.continues is not None and self._has_later_state():
+            config = config.model_copy(update={self._kind.continues: None})
         check_input_files(self._records, config)
+
+    def _has_later_state(self) -> bool:
+        """Return whether a state after the start of this part of the run, and not past its stop, exists."""
+        kind, config = self._kind, self._task.config
+        files = [entry.path.removeprefix(f"{self._work}/") for entry in self._store.list(self._work)]
+        saved = kind.resumes_at(files) if kind.resumes_at is not None else ()
+        start = getattr(config, kind.continues or "")
+        # The input of a later phase is a state of its own run, which the phase reads unless there is a newer state.
+        begin = start.milestone or 0 if isinstance(start, Input) and start.digest == self.digest else -1
+        return any(begin < at <= getattr(config, kind.stop_field or "") for at in (*saved, *self.milestones()))
 
     def check_code(self) -> None:
         """Raise CodeChangedError if this process may run other code than what was planned."""
@@ -304,7 +279,7 @@ class AttemptContext:
             digest=task.digest,
             milestone=milestone,
             name=task.name,
-            kind=task.kind.load().name,
+            kind=task.kind.name,
             identity=without_known_secrets(task.identity),
             result=data,
             output_path=folder,
@@ -342,7 +317,7 @@ def run_attempt(
     *,
     capture_prints: bool,
     host: Host = ALONE,
-    meeting: Meeting | None = None,
+    wait_for_hosts: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Run the step function and commit its output. Every ending but a kill or an interrupt is an Outcome.
 
@@ -350,26 +325,22 @@ def run_attempt(
         task: the attempt.
         channel: messages to and from the driver.
         fan_out: runs the shards of `context.map`.
-        capture_prints: whether standard output and error go to the log of the attempt.
+        capture_prints: whether standard output and error go to the log of the attempt, with those of child processes.
         host: the host, among several.
-        meeting: where the hosts wait for each other before host 0 commits.
+        wait_for_hosts: called when the function has returned; on host 0, returns when it has on all hosts.
     """
     remember_secrets(task.config)
     context = AttemptContext(task, channel, fan_out, host)
     store = open_store(task.prefix)
     with AttemptLog(store, context.log_path, context.log) as log, contextlib.ExitStack() as prints:
-        if capture_prints:
-            prints.enter_context(contextlib.redirect_stdout(log))
-            prints.enter_context(contextlib.redirect_stderr(log))
-        prints.callback(context.close_requests)
-        prints.callback(context.input_files.forget)
+        prints.enter_context(log.capturing_prints() if capture_prints else child_output_in_place())
+        prints.callback(context.polled_requests.close)
         context.log.info("attempt %s on %s pid %d, %s", task.attempt, socket.gethostname(), os.getpid(), task.resources)
         try:
             if task.is_forced and host.index == 0:
                 prints.enter_context(marked_as_forced(store, task.key))
             check_packages(task.name, task.identity)
-            kind = task.kind.load()
-            check_config(task.name, kind.function, task.config, kind.continues, task.identity)
+            check_config(task.name, task.kind.function, task.config, task.kind.continues, task.identity)
             context.check_code()
             if host.index == 0:
                 context.check_inputs()
@@ -377,14 +348,13 @@ def run_attempt(
                 return Outcome(task, "stopped")
             with context.input_files.watching(), context.usage.recording():
                 context.input_files.add_inputs(inputs_in(task.config))
-                result = kind.function(task.config, context)
+                result = task.kind.function(task.config, context)
             context.check_code()
-            if meeting is not None:
-                meeting.all_returned()
+            wait_for_hosts()
             if host.index > 0:
                 return Outcome(task, "done")
             record = context.finish(result)
-            context.close_requests(to_stop="it was finished", to_others="it was finished before that")
+            context.polled_requests.close(to_stop="it was finished", to_others="it was finished before that")
         except StepStopped as stop:
             context.log.info("stopped as asked: %s", stop)
             return context.stopped(stop)

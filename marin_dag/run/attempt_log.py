@@ -1,8 +1,10 @@
 """AttemptLog: the log file beside an attempt, without secrets, readable while the step runs."""
 
+import codecs
 import contextlib
 import io
 import logging
+import os
 import sys
 import tempfile
 import threading
@@ -17,6 +19,8 @@ from marin_dag.store.store import LIMITS, Store, StoreError
 
 UPLOAD_SECONDS = 15.0
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+CHILD_OUTPUT_SECONDS = 0.2
+"""Between two looks for output of child processes."""
 
 
 def step_logger(name: str) -> logging.Logger:
@@ -28,7 +32,7 @@ def step_logger(name: str) -> logging.Logger:
 
 
 class AttemptLog(io.TextIOBase):
-    """Context manager that writes what this process logs to `{path}` in the store.
+    """Context manager that writes what this process logs, and what is printed to it, to `{path}` in the store.
 
     On a disk the file grows line by line. An object cannot grow, so on Cloud Storage the whole file is written every
     UPLOAD_SECONDS and at the end.
@@ -40,15 +44,14 @@ class AttemptLog(io.TextIOBase):
         self._logger = logger
         self._ended = threading.Event()
         self._uploader: threading.Thread | None = None
-        self._is_open = False
         self._lost: OSError | None = None
         """The error that lost some of the log."""
 
     def __enter__(self) -> "AttemptLog":
         self._file: IO[str]
         if isinstance(self._store, LocalStore):
-            target = Path(self._store.url(self._path))
             self._store.open(self._path, "wb").close()  # makes the folder, with a readable error if it cannot
+            target = Path(self._store.url(self._path))
             self._file = target.open("a", buffering=1, encoding="utf-8", errors="replace")
         else:
             self._file = tempfile.NamedTemporaryFile("w+", buffering=1, suffix=".log", errors="replace")
@@ -57,17 +60,15 @@ class AttemptLog(io.TextIOBase):
         self._printed = LinesWithoutSecrets(self._file.write)
         self._handler = _RedactingHandler(self._file, self._lose)
         logging.getLogger().addHandler(self._handler)
-        self._is_open = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         logging.getLogger().removeHandler(self._handler)
-        self._is_open = False
         with self._full_disk_noted():
             self._handler.flush()
-            self._printed.flush()
+            self._printed.close()
         if self._uploader is not None:
             self._ended.set()
             self._uploader.join()
@@ -78,16 +79,20 @@ class AttemptLog(io.TextIOBase):
         if self._lost is not None and self._uploader is not None:
             self._logger.warning("some of the log %s is lost: %s", self._path, self._lost)
 
+    @contextlib.contextmanager
+    def capturing_prints(self) -> Iterator[None]:
+        """Write what this process and its children print until the end of the block."""
+        with (
+            contextlib.redirect_stdout(self),
+            contextlib.redirect_stderr(self),
+            child_output(1, 2, write=self._file.write),
+        ):
+            yield
+
     def write(self, text: str) -> int:
-        """Write what a step prints."""
+        """Write what a step prints, each line when it is complete: its pieces may be those of a secret."""
         self._printed.write(text)
         return len(text)
-
-    def flush(self) -> None:
-        """Flush the log if it is open. Python also calls this to free a stream, and 3.13 prints what it raises then."""
-        if self._is_open:
-            self._printed.flush()
-            self._file.flush()
 
     def _upload_repeatedly(self) -> None:
         while not self._ended.wait(UPLOAD_SECONDS):
@@ -113,6 +118,56 @@ class AttemptLog(io.TextIOBase):
             if error.errno not in LIMITS:
                 raise
             self._lose(error)
+
+
+@contextlib.contextmanager
+def child_output(*numbers: int, write: Callable[[str], object] | None = None) -> Iterator[None]:
+    """Redact what child processes and native libraries write to file descriptors of this process.
+
+    Args:
+        numbers: the descriptors.
+        write: takes the lines; by default they go where the first descriptor leads.
+    """
+    kept = {number: os.dup(number) for number in numbers}
+    # No pipe: a full one would stop a library that prints while it holds Python's lock.
+    captured = tempfile.TemporaryFile()  # noqa: SIM115 -- closed below
+    ended = threading.Event()
+
+    def pump() -> None:
+        lines = LinesWithoutSecrets(write or (lambda text: os.write(kept[numbers[0]], text.encode(errors="replace"))))
+        decoder, offset, is_last = codecs.getincrementaldecoder("utf-8")("replace"), 0, False
+        with contextlib.suppress(OSError):  # nobody reads on
+            while not is_last:
+                is_last = ended.wait(CHILD_OUTPUT_SECONDS)
+                while data := os.pread(captured.fileno(), 1 << 16, offset):
+                    offset += len(data)
+                    lines.write(decoder.decode(data))
+            lines.close()
+
+    thread = threading.Thread(target=pump, name="child output", daemon=True)
+    thread.start()
+    for number in numbers:
+        os.dup2(captured.fileno(), number)
+    try:
+        yield
+    finally:
+        for number, original in kept.items():
+            os.dup2(original, number)
+        ended.set()
+        thread.join()
+        captured.close()
+        for original in kept.values():
+            os.close(original)
+
+
+@contextlib.contextmanager
+def child_output_in_place() -> Iterator[None]:
+    """Redact the output of child processes where it goes, unless that is a terminal, where a person may debug."""
+    if os.isatty(1):
+        yield
+        return
+    with child_output(1), child_output(2):
+        yield
 
 
 class _RedactingHandler(logging.StreamHandler[IO[str]]):

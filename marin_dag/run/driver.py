@@ -15,21 +15,17 @@ from marin_dag.ledger.epoch import LeaseLostError
 from marin_dag.ledger.lease import Held, Lease, Leases
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.provenance import collect_provenance
-from marin_dag.ledger.records import Failure, Record, Records, first_lines
+from marin_dag.ledger.records import Record, Records, first_lines, new_attempt
 from marin_dag.ledger.requests import Requests
 from marin_dag.ledger.source_archive import SourceArchive
 from marin_dag.plan.wanted_milestones import WantedMilestones, earlier_milestones, still_wanted, wanted_milestones
-from marin_dag.run.backend import Backend
 from marin_dag.run.failure import failure_of
-from marin_dag.run.failure_report import failure_report
-from marin_dag.run.frontier import Frontier
+from marin_dag.run.frontier import Frontier, Node
 from marin_dag.run.interrupts import signals_handled
-from marin_dag.run.live import Display
-from marin_dag.run.node import Node
+from marin_dag.run.live import LineDisplay
 from marin_dag.run.request_polling import DriverRequests
 from marin_dag.run.retries import Retries, preemption
-from marin_dag.run.task import Outcome, Task, new_task
-from marin_dag.run.warned_outputs import WarnedOutputs
+from marin_dag.run.task import Backend, Outcome, Task, bound_config
 from marin_dag.store.retry import patiently
 from marin_dag.store.store import Store, StoreError
 
@@ -62,7 +58,7 @@ class Run:
         steps: Sequence[Step[Any]],
         store: Store,
         backend: Backend,
-        display: Display,
+        display: LineDisplay,
         *,
         command: str,
         command_to_force: Callable[[str], str] | None = None,
@@ -79,7 +75,8 @@ class Run:
         self._command = command
         self._command_to_force = command_to_force or (lambda name: f"{command} --force {name} --until {name}")
         self._records = Records(store)
-        self.warned = WarnedOutputs(display)
+        self.warned: dict[str, Record] = {}
+        """The outputs that this driver's steps made and warned about, by step."""
         self._leases = Leases(store)
         first_of_key = {step.key: step for step in reversed(steps)}
         self._nodes = {step.key: Node(first_of_key[step.key]) for step in steps}
@@ -87,6 +84,8 @@ class Run:
         self._committed = self._frontier.committed
         self._requests = DriverRequests(Requests(store), self._frontier, display, name)
         self._retries = Retries(store, self._frontier, display, back_off_seconds=back_off_seconds)
+        self.failures = self._retries.failures
+        """Failures of the steps that will not be retried, by key."""
         self._leases_to_release: list[Lease] = []
         self._num_interrupts = 0
         self._has_started = self._is_stopping = self._is_closing = False
@@ -94,11 +93,6 @@ class Run:
         self._force = force
         self._wanted = wanted_milestones(steps) if wanted is None else wanted
         self._notice_seconds = notice_seconds
-
-    @property
-    def failures(self) -> Mapping[str, Failure]:
-        """Failures of the steps that will not be retried, by key."""
-        return self._retries.failures
 
     @property
     def was_interrupted(self) -> bool:
@@ -111,7 +105,7 @@ class Run:
             self._frontier.commit(key)
         self._requests.start()
         for node in self._nodes.values():
-            if node.step.key in self._committed and not self._is_forced(node):
+            if node.step.key in self._committed and node.step.key not in self._force:
                 self._frontier.move(node, "done")
         if self._frontier.is_finished:
             return 0
@@ -121,13 +115,9 @@ class Run:
             with self._display:
                 self._display.begin([node.step.name for node in self._unfinished()])
                 try:
-                    if self._backend.announcement:
-                        self._display.say(self._backend.announcement)
-                    greeting = self._backend.start(self, self._requested_resources())
+                    self._backend.start(self, self._requested_resources())
                     install_handlers_again()
                     self._has_started = True
-                    if greeting:
-                        self._display.say(greeting)
                     self._loop()
                 except (KeyboardInterrupt, SystemExit) as ended:
                     # While Ray starts, its own handler turns SIGTERM into SystemExit.
@@ -139,9 +129,8 @@ class Run:
             return self._conclude()
 
     def on_started(self, key: str) -> None:
-        """See Listener."""
-        node = self._nodes.get(key)
-        if node is not None and node.state == "running" and not node.has_started:
+        node = self._frontier.running.get(key)
+        if node is not None and not node.has_started:
             node.has_started = True
             if node.lease is not None:
                 node.lease.has_started = True
@@ -149,23 +138,19 @@ class Run:
             self._display.event(node.step.name, "started", detail)
 
     def on_progress(self, key: str, progress: Progress) -> None:
-        """See Listener."""
-        # Progress may arrive after the outcome of its attempt.
-        if key in self._nodes and self._nodes[key].state == "running":
-            lease = self._nodes[key].lease
-            if lease is not None:
-                lease.progress = progress
-            self._display.progress(self._nodes[key].step.name, progress)
+        node = self._frontier.running.get(key)
+        if node is not None:  # progress may arrive after the outcome of its attempt
+            if node.lease is not None:
+                node.lease.progress = progress
+            self._display.progress(node.step.name, progress)
 
     def on_published(self, key: str) -> None:
-        """See Listener."""
         self._frontier.commit(key)
         self._on_committed(key)
         if key in self._nodes and self._nodes[key].state == "waiting":
             self._done(self._nodes[key], "published by another step of its run")
 
-    def on_warning(self, text: str) -> None:
-        """See Listener."""
+    def on_message(self, text: str) -> None:
         self._display.say(text)
 
     def _loop(self) -> None:
@@ -231,7 +216,6 @@ class Run:
                 return
             stop = self._requests.stop_of(node.step.digest) if may_have_stopped else None
             if stop is not None:  # another attempt at the step has ended because of it
-                self._release(node)
                 self._requests.stop_unstarted(node, stop)
                 return
             if node.step.until is not None:
@@ -239,17 +223,16 @@ class Run:
             # From the store, after the lease: `gc` deletes a record and then asks which running steps need it.
             records = {keys: self._records.get(key) for keys, key in needs.items() if key is not None}
             if self._is_stopping:  # since the step was ready; the reads take time
-                self._release(node)
                 return
             self._backend.submit(self._task(node, got.epoch, records))
-        except BaseException:
-            self._release(node)
-            raise
-        node.num_attempts += 1
-        node.num_postponed = 0
-        node.has_started, node.is_shown_queued = False, False
-        node.submitted = time.monotonic()
-        self._frontier.move(node, "running")
+            node.num_attempts += 1
+            node.num_postponed = 0
+            node.has_started, node.is_shown_queued = False, False
+            node.submitted = time.monotonic()
+            self._frontier.move(node, "running")
+        finally:
+            if node.state != "running":
+                self._release(node)
 
     def _wait_for(self, node: Node, held: Held) -> None:
         """Note that another driver runs the step, and ask its attempt for the milestones that this one needs."""
@@ -264,10 +247,7 @@ class Run:
             self._done(node, "by another driver")
 
     def _is_committed(self, node: Node) -> bool:
-        return not self._is_forced(node) and self._records.find(node.step.key) is not None
-
-    def _is_forced(self, node: Node) -> bool:
-        return node.step.key in self._force
+        return node.step.key not in self._force and self._records.find(node.step.key) is not None
 
     def _milestones(self, node: Node) -> tuple[int, ...]:
         """Return what an attempt is to publish: milestones on the way, then its own end."""
@@ -278,16 +258,23 @@ class Run:
 
     def _task(self, node: Node, epoch: int, records: Mapping[tuple[str, ...], Record] | None) -> Task:
         """Return a new attempt at a step; with no `records`, one that only names a failed start."""
-        is_rerun = self._is_forced(node) and node.step.key in self._committed
-        on_the_way = earlier_milestones(node.step, self._committed) if is_rerun else self._on_the_way(node)
-        return new_task(
-            node.step,
-            self._store,
-            epoch,
-            records,
-            self._provenance,
-            wanted_milestones=on_the_way,
+        step = node.step
+        is_rerun = step.key in self._force and step.key in self._committed
+        on_the_way = earlier_milestones(step, self._committed) if is_rerun else self._on_the_way(node)
+        return Task(
+            prefix=self._store.prefix,
+            name=step.name,
+            kind=step.kind,
+            digest=step.digest,
+            milestone=step.until,
+            identity=step.identity,
+            config=step.config if records is None else bound_config(step.config, records, self._store.url),
+            resources=step.resources,
+            attempt=new_attempt(),
+            lease_epoch=epoch,
+            provenance=self._provenance,
             notice_seconds=self._notice_seconds,
+            wanted_milestones=on_the_way,
             old_requests=self._requests.old,
             is_forced=is_rerun,
         )
@@ -298,20 +285,24 @@ class Run:
             self.on_started(outcome.task.key)  # the outcome of a short step arrives before its start
             self._release_later(node)
             self._done(node, outcome.detail)
-            self.warned.add(node.step.name, outcome.record)
+            if outcome.record is not None and outcome.record.warnings:
+                self.warned[node.step.name] = outcome.record
+                for warning in outcome.record.warnings:
+                    self._display.say(f"{node.step.name}: warning: {warning.text}")
             return
-        lost = node.lease is not None and node.lease.is_lost
+        failure = outcome.failure
         # The attempt may see its successor's claim at its commit, before the next heartbeat does.
-        lost = lost or (outcome.failure is not None and outcome.failure.error_type == LeaseLostError.__qualname__)
+        saw_claim = failure is not None and failure.error_type == LeaseLostError.__qualname__
+        is_lost = saw_claim or (node.lease is not None and node.lease.is_lost)
         self._release(node)
-        if lost:
+        if is_lost:
             self._frontier.move(node, "stopped" if self._is_stopping else "waiting")
             waits = "" if self._is_stopping else "; this driver waits for it"
             self._display.event(node.step.name, "lost", f"another driver has taken the step over{waits}")
         elif outcome.status != "failed" and node.stop_request is not None and not node.has_started:
             self._requests.stop_unstarted(node, node.stop_request)
-        elif outcome.status == "failed" and outcome.failure is not None:
-            self._retries.retry_or_fail(node, outcome.failure, is_stopping=self._is_stopping)
+        elif failure is not None:
+            self._retries.retry_or_fail(node, failure, is_stopping=self._is_stopping)
         elif outcome.status == "stopped" and not self._is_stopping and not outcome.is_requested_stop:
             self._retries.retry_or_fail(node, preemption(outcome), is_stopping=self._is_stopping)
         else:
@@ -394,7 +385,6 @@ class Run:
         self._leases.close()
 
     def _conclude(self) -> int:
-        nodes = list(self._nodes.values())
-        for line in failure_report(nodes, self.failures, self._store, self._command, self._command_to_force):
+        for line in self._retries.report(self._command, self._command_to_force):
             self._display.complain(line)
-        return 0 if all(node.state == "done" for node in nodes) else 1
+        return 0 if all(node.state == "done" for node in self._nodes.values()) else 1

@@ -25,19 +25,10 @@ def repair_first_output(
     others: Iterable[Record],
     log: logging.Logger,
 ) -> tuple[str, ...]:
-    """Compare a new output with the first one, which stays, and replace damaged files of the first one.
+    """Compare a new output in `folder` with the first one, which stays, and replace damaged files of the first one.
 
-    Args:
-        store: where both outputs are.
-        first: the record of the first output.
-        folder: folder of the new output, with the files of `manifest`; relative to the prefix.
-        manifest: the files of the new output.
-        result: the result of the new output, as JSON data.
-        others: the records of the run's milestones, which may lie in the first output.
-        log: where replaced files are logged.
-
-    Returns:
-        The replaced files, relative to the output.
+    Returns the replaced files, relative to the output. `others` are the records of the run's milestones, which may lie
+    in the first output.
 
     Raises:
         NotReproducedError: the outputs differ.

@@ -4,18 +4,50 @@ A search of the whole graph after each step would make a chain of n steps cost n
 """
 
 import bisect
+import dataclasses
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.resources import Resources
 from marin_dag.graph.step import Step
-from marin_dag.run.node import Node, State
+from marin_dag.ledger.lease import Lease
+from marin_dag.ledger.requests import Request
 
 Keys = tuple[str, ...]
 """Keys of records, any one of which an input can start from; the best first."""
+State = Literal["waiting", "running", "done", "failed", "blocked", "stopped"]
+ENDED: tuple[State, ...] = ("done", "failed", "blocked", "stopped")
+
+
+@dataclasses.dataclass
+class Node:
+    """A step and its state in this driver."""
+
+    step: Step[Any]
+    state: State = "waiting"
+    """"running": the backend has the task, which may still wait for its resources."""
+    has_started: bool = False
+    submitted: float = 0.0
+    is_shown_queued: bool = False
+    not_before: float = 0.0
+    is_elsewhere: bool = False
+    """Whether another driver holds the lease."""
+    requested_milestones: frozenset[int] = frozenset()
+    """Milestones that people asked for, besides those that the graph needs."""
+    stop_request: Request | None = None
+    """The request to stop that came while the step waited for its resources."""
+    has_requested: bool = False
+    """Whether this driver has asked the attempt of another driver for the milestones it needs."""
+    obstacle: str = ""
+    """Why the step is blocked: the reason of the first blocked step above it."""
+    lease: Lease | None = None
+    num_attempts: int = 0
+    num_postponed: int = 0
+    num_without_progress: int = 0
+    progress_mark: str | None = None
 
 
 class Frontier:
@@ -31,12 +63,12 @@ class Frontier:
         self.running: dict[str, Node] = {}
         """Running nodes by key, in the order in which they were submitted."""
         self._num_running_on: Counter[Resources] = Counter()
-        self._nodes = list(nodes)
-        self._index = {node.step.key: index for index, node in enumerate(self._nodes)}
+        self.nodes = list(nodes)
+        self._index = {node.step.key: index for index, node in enumerate(self.nodes)}
         self._by_digest: dict[str, list[Node]] = defaultdict(list)
         self._readers: dict[str, list[tuple[Keys, Node]]] = defaultdict(list)
         self._missing: dict[str, set[Keys]] = {}
-        for node in self._nodes:
+        for node in self.nodes:
             key = node.step.key
             self._by_digest[node.step.digest].append(node)
             wanted = {item.keys: item.digest for _, item in node.step.inputs}
@@ -45,11 +77,11 @@ class Frontier:
                 self._readers[digest].append((keys, node))
         # By resources: `ready` skips all nodes of resources that are full at once.
         self._complete: dict[Resources, list[int]] = defaultdict(list)
-        for index, node in enumerate(self._nodes):
+        for index, node in enumerate(self.nodes):
             if not self._missing[node.step.key]:
                 self._complete[node.step.resources].append(index)
-        self._suspects = list(self._nodes)
-        self._num_unfinished = len(self._nodes)
+        self._suspects = list(self.nodes)
+        self._num_unfinished = len(self.nodes)
 
     @property
     def is_finished(self) -> bool:
@@ -59,7 +91,7 @@ class Frontier:
     def move(self, node: Node, state: State) -> None:
         """Give a node its next state."""
         before, node.state = node.state, state
-        self._num_unfinished += _is_unfinished(state) - _is_unfinished(before)
+        self._num_unfinished += (before in ENDED) - (state in ENDED)
         key = node.step.key
         if self.running.pop(key, None) is not None:
             self._num_running_on[node.step.resources] -= 1
@@ -67,7 +99,7 @@ class Frontier:
             self.running[key] = node
             self._num_running_on[node.step.resources] += 1
         self._note_complete(node)
-        if not _is_unfinished(state):
+        if state in ENDED:
             readers = self._readers[node.step.digest]
             self._suspects += [reader for keys, reader in readers if keys[0] not in self.committed]
 
@@ -102,7 +134,7 @@ class Frontier:
         index = -1
         while (after := self._complete_after(index)) is not None:
             index = after
-            node = self._nodes[index]
+            node = self.nodes[index]
             growing = (item for _, item in node.step.inputs if item.is_growing)
             is_due = node.state == "waiting" and node.not_before <= now and not self._is_in_turn_behind(node)
             if is_due and all(self.key_there(item) is not None for item in growing):
@@ -123,7 +155,7 @@ class Frontier:
                 for node in self._by_digest.get(item.digest, ())
                 if node.step.key != step.key and _makes(node.step, item)
             ]
-            if any(_is_unfinished(maker.state) for maker in makers):
+            if any(maker.state not in ENDED for maker in makers):
                 continue
             if is_stopping and any(maker.state == "stopped" for maker in makers):
                 continue  # the next driver continues both
@@ -136,28 +168,13 @@ class Frontier:
         return None
 
     def _is_in_turn_behind(self, node: Node) -> bool:
-        """Return whether another leg of its run comes first: a running one, or an earlier one that does not need it."""
-        others = [other for other in self._by_digest[node.step.digest] if other is not node]
-        if any(other.state == "running" for other in others):
-            return True
-        legs = [other for other in others if other.state == "waiting"]
-        earlier = [leg for leg in legs if (leg.step.until or 0) < (node.step.until or 0)]
-        return bool(earlier) and not self._without(legs).isdisjoint(leg.step.key for leg in earlier)
-
-    def _without(self, legs: list[Node]) -> set[str]:
-        """Return the keys of the legs of one run that can run in turn without a leg that is not listed."""
-        able: list[Node] = []
-        while True:
-            left = [leg for leg in legs if leg not in able]
-            found = [leg for leg in left if all(self._is_brought(item, leg, able) for _, item in leg.step.inputs)]
-            if not found:
-                return {leg.step.key for leg in able}
-            able += found
-
-    def _is_brought(self, item: OutputRef[Step[Any]], leg: Node, able: list[Node]) -> bool:
-        """Return whether an input of `leg` is committed, made by a leg in `able`, or not of its own run."""
-        is_its_own = item.digest == leg.step.digest and item.key not in self.committed
-        return not is_its_own or any(_makes(other.step, item) for other in able)
+        """Return whether another leg of its run comes first: a running one, or an earlier one with all its inputs."""
+        for other in self._by_digest[node.step.digest]:
+            is_earlier = (other.step.until or 0) < (node.step.until or 0)
+            could_run = other.state == "waiting" and not self._missing[other.step.key]
+            if other is not node and (other.state == "running" or (could_run and is_earlier)):
+                return True
+        return False
 
     def _complete_after(self, index: int) -> int | None:
         candidates = []
@@ -178,10 +195,6 @@ class Frontier:
             indices.insert(place, index)
         elif is_listed and not belongs:
             del indices[place]
-
-
-def _is_unfinished(state: State) -> bool:
-    return state in ("waiting", "running")
 
 
 def _unmade(item: OutputRef[Step[Any]]) -> str:

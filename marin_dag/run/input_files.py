@@ -1,23 +1,24 @@
 """Input files: the committed files that the steps of this process read, each checked when it is first opened.
 
-A flipped bit in an input would otherwise become an output under a clean digest. A file counts as checked as long as its
-size and time of change stay the same, so a worker reads it for its checksum once. Python announces each opening of a
-local file to an audit hook; on `gs://` and `s3://` fsspec's classes announce it (`watched_reads`). A reader that checks
-the bytes itself, piece by piece, raises the audit event `CHECKED_BY_READER` with the path before it opens the file.
+A file counts as checked as long as its size and time of change stay the same, so a worker reads it for its checksum
+once. Python announces each opening of a local file to an audit hook; on `gs://` and `s3://` fsspec's classes announce
+it. A reader that checks the bytes itself raises the audit event `CHECKED_BY_READER` with the path before it opens one.
 """
 
 import contextlib
+import functools
 import os
 import re
+import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from marin_dag.graph.inputs import Input
 from marin_dag.ledger.damage import DamagedInputError, compare
 from marin_dag.ledger.records import FileEntry, Records
-from marin_dag.run.opened_files import absolute, is_reading, listen
+from marin_dag.store.prefix import open_store
 from marin_dag.store.retry import patiently
 from marin_dag.store.store import Store
 from marin_dag.store.watched_reads import watch_reads
@@ -25,6 +26,9 @@ from marin_dag.values.walk import references_in
 
 CHECKED_BY_READER = "checked_by_reader"
 PATH_IN_TEXT = re.compile(r"[^\s'\"(),;]+")
+Listener = Callable[[str, tuple[Any, ...]], None]
+HEARD = frozenset({"open", CHECKED_BY_READER, "subprocess.Popen"})
+"""Audit events that listeners get."""
 
 
 class InputOutput(NamedTuple):
@@ -41,23 +45,18 @@ def inputs_in(config: object) -> list[Input[Any]]:
 
 
 class _Watched:
-    """An output while steps read it."""
+    """An output while an attempt or shard reads it."""
 
     def __init__(self, store: Store, output: InputOutput) -> None:
         self.output = output
-        self.num_readers = 0
         self.damage: dict[str, str] = {}
         """The damage of each damaged file, by its path in the output."""
         self._store = store
-        self._files: dict[str, FileEntry] | None = None
 
     @property
     def files(self) -> dict[str, FileEntry]:
         """The manifest by path; read when a first file of the output is opened."""
-        if self._files is None:
-            record = patiently(lambda: Records(self._store).find(self.output.key))
-            self._files = {} if record is None else {entry.path: entry for entry in record.manifest}
-        return self._files
+        return _manifest(self._store.prefix, self.output.key, self.output.folder)
 
     def check(self, path: str) -> None:
         """Compare a file with the manifest, unless it was and has not changed since; note what differs."""
@@ -89,28 +88,13 @@ class _Watched:
         )
 
 
-_lock = threading.Lock()
-_watched: dict[str, _Watched] = {}
-"""The outputs that steps of this process read now, by URL; on a local disk also by the path without links."""
-_checked: dict[str, tuple[FileEntry, tuple[int, ...]]] = {}
-"""Files whose bytes were as recorded, with the signature that they had then."""
-
-
-class _OfThread(threading.local):
-    is_checking = False
-    checked_by_reader = ""
-    """File that the thread opens next and whose bytes its reader checks."""
-
-
-_of_thread = _OfThread()
-
-
 class InputFiles:
     """The inputs of one attempt or shard."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._mine: dict[str, _Watched] = {}
+        self.watched: dict[str, _Watched] = {}
+        """By URL; on a local disk also by the path without links."""
 
     @contextlib.contextmanager
     def watching(self) -> Iterator["InputFiles"]:
@@ -120,39 +104,33 @@ class InputFiles:
             DamagedInputError: a damaged file was opened, whatever the block did about the error, or an error of the
                 block names files that are damaged: their reader has checksums of its own.
         """
-        _install(self._store)
+        listen(_on_audit_event)
+        if "://" in self._store.prefix:
+            watch_reads(self._store.prefix.partition("://")[0], check_before_reading)
+        _active.append(self)
         try:
             yield self
             self.check()
         except DamagedInputError:
             raise
         except Exception as error:
-            self._check_named_in(str(error))
-            if (damaged := self._error()) is not None:
-                raise damaged from error
+            for found in filter(None, (_find(word.rstrip(".:")) for word in PATH_IN_TEXT.findall(str(error)))):
+                watched, path = found
+                for inner in watched.files:
+                    if inner == path or inner.startswith(f"{path}/"):
+                        watched.check(inner)
+            self.check(error)
             raise
         finally:
-            self.forget()
-
-    def forget(self) -> None:
-        """Watch nothing more; an attempt that ends before the block has added outputs, too."""
-        with _lock:
-            for url, watched in self._mine.items():
-                watched.num_readers -= 1
-                if not watched.num_readers:
-                    del _watched[url]
-            self._mine.clear()
+            _active.remove(self)
 
     def add(self, outputs: Iterable[InputOutput]) -> None:
         """Watch more outputs."""
-        with _lock:
-            for output in outputs:
-                url = self._store.url(output.folder)
-                for spelling in {url, os.path.realpath(url)} if url.startswith("/") else {url}:
-                    if spelling not in self._mine:
-                        watched = _watched.setdefault(spelling, _Watched(self._store, output))
-                        watched.num_readers += 1
-                        self._mine[spelling] = watched
+        for output in outputs:
+            url = self._store.url(output.folder)
+            watched = _Watched(self._store, output)
+            for spelling in {url, os.path.realpath(url)} if url.startswith("/") else {url}:
+                self.watched.setdefault(spelling, watched)
 
     def add_inputs(self, inputs: Iterable[Input[Any]]) -> None:
         """Watch the outputs of bound inputs."""
@@ -163,35 +141,60 @@ class InputFiles:
     @property
     def outputs(self) -> tuple[InputOutput, ...]:
         """The added outputs, for the shards of the attempt."""
-        return tuple(dict.fromkeys(watched.output for watched in self._mine.values()))
+        return tuple(dict.fromkeys(watched.output for watched in self.watched.values()))
 
-    def check(self) -> None:
+    def check(self, cause: Exception | None = None) -> None:
         """Raise DamagedInputError if a damaged file was opened; the step function may have caught the error."""
-        if (damaged := self._error()) is not None:
-            raise damaged
+        for watched in self.watched.values():
+            if watched.damage:
+                raise watched.error() from cause
 
-    def _error(self) -> DamagedInputError | None:
-        return next((watched.error() for watched in self._mine.values() if watched.damage), None)
 
-    def _check_named_in(self, text: str) -> None:
-        for word in PATH_IN_TEXT.findall(text):
-            found = _find(word.rstrip(".:"))
-            if found is not None:
-                watched, path = found
-                for inner in watched.files:
-                    if inner == path or inner.startswith(f"{path}/"):
-                        watched.check(inner)
+class _OfThread(threading.local):
+    is_checking = False
+    checked_by_reader = ""
+    """File that the thread opens next and whose bytes its reader checks."""
+
+
+_lock = threading.Lock()
+_of_thread = _OfThread()
+_listeners: tuple[Listener, ...] = ()
+_active: list[InputFiles] = []
+"""The inputs of the attempts and shards that this process runs now."""
+_checked: dict[str, tuple[FileEntry, tuple[int, ...]]] = {}
+"""Files whose bytes were as recorded, with the signature that they had then."""
+
+
+def listen(listener: Listener) -> None:
+    """Call `listener` for each audit event in `HEARD` from now on; a hook cannot be taken out again."""
+    global _listeners
+    with _lock:
+        if not _listeners:
+            sys.addaudithook(lambda event, arguments: _on_event(event, arguments) if event in HEARD else None)
+        if listener not in _listeners:
+            _listeners = (*_listeners, listener)
+
+
+def absolute(path: str) -> str:
+    """Return a path from the root, with its links: this is called at each opening."""
+    return os.path.abspath(path)  # noqa: PTH100 -- `resolve` would follow links
+
+
+def path_read(arguments: tuple[Any, ...]) -> str | None:
+    """Return the path of a file that an event `open` opens to be read only."""
+    path, mode, flags = arguments
+    is_reading = ("r" in mode and "+" not in mode) if mode else ((flags or 0) & os.O_ACCMODE) == os.O_RDONLY
+    return absolute(os.fsdecode(path)) if is_reading and not isinstance(path, int) else None
 
 
 def check_before_reading(url: str) -> None:
     """Raise DamagedInputError if `url` is a file of a watched output and differs from its record."""
-    if not _watched or _of_thread.is_checking:
+    if not _active or _of_thread.is_checking:
         return
     if url == _of_thread.checked_by_reader:
         _of_thread.checked_by_reader = ""
         return
-    found = _find(url)
-    if found is None:
+    if (found := _find(url)) is None:
         return
     watched, path = found
     _of_thread.is_checking = True
@@ -207,11 +210,17 @@ def _find(url: str) -> tuple[_Watched, str] | None:
     """Return the watched output that `url` lies in, and the path in it."""
     end = url.rfind("/")
     while end > 0:
-        watched = _watched.get(url[:end])
-        if watched is not None:
-            return watched, url[end + 1 :]
+        for files in _active[::-1]:
+            if (watched := files.watched.get(url[:end])) is not None:
+                return watched, url[end + 1 :]
         end = url.rfind("/", 0, end)
     return None
+
+
+@functools.lru_cache(maxsize=64)
+def _manifest(prefix: str, key: str, folder: str) -> dict[str, FileEntry]:
+    record = patiently(lambda: Records(open_store(prefix)).find(key))
+    return {} if record is None else {entry.path: entry for entry in record.manifest}
 
 
 def _signature(url: str) -> tuple[int, ...]:
@@ -224,16 +233,13 @@ def _signature(url: str) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
+def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
+    for listener in _listeners:
+        listener(event, arguments)
+
+
 def _on_audit_event(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "open" and _watched:
-        path, mode, flags = arguments
-        if not isinstance(path, int) and is_reading(mode, flags):
-            check_before_reading(absolute(os.fsdecode(path)))
-    elif event == CHECKED_BY_READER:
+    if event == CHECKED_BY_READER:
         _of_thread.checked_by_reader = absolute(arguments[0])
-
-
-def _install(store: Store) -> None:
-    listen(_on_audit_event)
-    if "://" in store.prefix:
-        watch_reads(store.prefix.partition("://")[0], check_before_reading)
+    elif event == "open" and _active and (path := path_read(arguments)) is not None:
+        check_before_reading(path)

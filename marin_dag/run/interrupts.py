@@ -1,16 +1,41 @@
-"""Interrupts: handlers of the driver for Ctrl-C, SIGTERM and SIGUSR2 (which Slurm sends before the time limit)."""
+"""Interrupts: handlers for Ctrl-C, SIGTERM and SIGUSR2 (which Slurm sends before the time limit).
+
+A pipeline calls `install_interrupt_handler` above its other imports, so nothing heavy may be imported here.
+"""
 
 import contextlib
 import dataclasses
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
-from marin_dag.errors import UserError
-
+INTERRUPTED = 130
+"""Exit code."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+
+
+def install_interrupt_handler() -> None:
+    """End the process with one line instead of a traceback on an interrupt before `cli.main` handles it."""
+    shown = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not is_interrupt(error):
+            shown(kind, error, trace)
+            return
+        print("interrupted", file=sys.stderr)
+        raise SystemExit(INTERRUPTED)
+
+    sys.excepthook = hook
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether an error is Ctrl-C, or pydantic's error for a Ctrl-C while it built a model."""
+    # By name: pydantic may not be imported yet.
+    is_from_pydantic = type(error).__name__ == "SchemaError" and "KeyboardInterrupt" in str(error)
+    return is_from_pydantic or isinstance(error, KeyboardInterrupt)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,23 +50,13 @@ class DriverHandler:
 
 @contextlib.contextmanager
 def signals_handled(on_signal: Callable[[int, FrameType | None], None]) -> Iterator[Callable[[], None]]:
-    """Call `on_signal` for each signal inside the block. Do nothing outside the main thread, which gets no signals.
+    """Call `on_signal` for each signal inside the block; outside the main thread, which gets no signals, do nothing.
 
-    Yields:
-        A function that installs the handlers again, for after a library has installed its own.
-
-    Raises:
-        UserError: a signal has a handler that Python did not install and could not restore.
+    Yields a function that installs the handlers again, for after a library has installed its own.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
-
-    if foreign := [number.name for number in SIGNALS if signal.getsignal(number) is None]:
-        raise UserError(
-            f"{', '.join(foreign)}: this process has a handler that was installed before Python, which cannot restore "
-            "it after the run. Start the pipeline from a process without that handler."
-        )
 
     def install() -> dict[signal.Signals, Any]:
         return {number: signal.signal(number, DriverHandler(on_signal)) for number in SIGNALS}
@@ -55,7 +70,8 @@ def signals_handled(on_signal: Callable[[int, FrameType | None], None]) -> Itera
         yield install_again
     finally:
         for number, handler in previous.items():
-            signal.signal(number, handler)
+            if handler is not None:  # one that was installed before Python, which cannot restore it
+                signal.signal(number, handler)
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:

@@ -1,64 +1,23 @@
-"""Displays: a live table on a terminal, one line for each event elsewhere."""
+"""Displays: one line for each event of a driver; on a terminal also a table of the steps that run or are queued."""
 
 import sys
 import time
-from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from marin_dag.errors import listed
 from marin_dag.ledger.progress import Progress
+from marin_dag.run.frontier import ENDED
 
 PROGRESS_LINE_SECONDS = 15.0
-QUEUED_LINE_SECONDS = 600.0
-"""Between two lines about steps that wait for the same resources."""
-MAX_BLOCKED = 8
-"""Names in one line of a log about steps that the same step blocks."""
-ENDED_ROWS = 12
-STYLES = {
-    "running": "cyan",
-    "queued": "magenta",
-    "done": "green",
-    "failed": "bold red",
-    "blocked": "red",
-    "stopped": "yellow",
-}
 BAR_CELLS, NARROW_BAR_CELLS, ROOMY_COLUMNS = 20, 6, 130
-ENDINGS = frozenset({"done", "failed", "blocked", "stopped"})
 
 
-class Display(Protocol):
-    """Display of a driver; entered while the driver runs."""
-
-    def __enter__(self) -> object: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def begin(self, names: Sequence[str]) -> None:
-        """Take the names of the steps that are to run."""
-
-    def say(self, text: str) -> None:
-        """Print a line about the driver as a whole."""
-
-    def complain(self, text: str) -> None:
-        """Print a line to standard error."""
-
-    def event(self, name: str, what: str, detail: str) -> None:
-        """Show that something happened to a step."""
-
-    def progress(self, name: str, progress: Progress) -> None:
-        """Show the progress of a step."""
-
-
-def display_for(stream_is_terminal: bool | None = None) -> Display:
+def display_for(stream_is_terminal: bool | None = None) -> "LineDisplay":
     """Return the display that suits standard output."""
     is_terminal = sys.stdout.isatty() if stream_is_terminal is None else stream_is_terminal
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -85,18 +44,16 @@ class Pace:
 
 
 class LineDisplay:
-    """Display for logs and pipes."""
+    """Display for logs and pipes; a context manager, entered while the driver runs."""
 
     def __init__(self, console: Console, errors: Console) -> None:
         self._console = console
         self._errors = errors
         self._total = 0
         self._done = 0
-        self._obstacles: set[str] = set()
-        self._blocked: list[str] = []
-        """Steps blocked by what an earlier line names: shown together, because there may be thousands."""
+        self._shown: set[str] = set()
+        """Reasons to wait or to be blocked: each is shown once, because there may be thousands of steps."""
         self._last_line: dict[str, float] = {}
-        self._last_wait: dict[str, float] = {}
         self._paces: dict[str, Pace] = {}
 
     def __enter__(self) -> object:
@@ -105,69 +62,59 @@ class LineDisplay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._show_blocked()
+        """Show nothing more; a table stays as it is."""
 
     def begin(self, names: Sequence[str]) -> None:
-        """See Display."""
+        """Take the names of the steps that are to run."""
         self._total = len(names)
 
     def say(self, text: str) -> None:
-        """See Display."""
-        _print(self._console, text)
+        """Print a line about the driver as a whole."""
+        self._print(self._console, text)
 
     def complain(self, text: str) -> None:
-        """See Display."""
-        _print(self._errors, text)
+        """Print a line to standard error."""
+        self._print(self._errors, text)
 
     def event(self, name: str, what: str, detail: str) -> None:
-        """See Display."""
+        """Show that something happened to a step."""
         if what == "started":
             self._paces[name] = Pace()
-        if what == "queued":
-            now = time.monotonic()
-            if now - self._last_wait.get(detail, -QUEUED_LINE_SECONDS) < QUEUED_LINE_SECONDS:
+        if what in ("queued", "blocked"):
+            if detail in self._shown:
                 return
-            self._last_wait[detail] = now
-        if what == "blocked":
-            if detail in self._obstacles:
-                self._blocked.append(name)
-                return
-            self._obstacles.add(detail)
+            self._shown.add(detail)
         self._done += what == "done"
         of_all = f" ({self._done}/{self._total})" if what == "done" else ""
         self._line(name, f"{what}{of_all}", detail)
 
     def progress(self, name: str, progress: Progress) -> None:
-        """See Display."""
+        """Show the progress of a step."""
         now = time.monotonic()
         left = self._paces.setdefault(name, Pace()).seconds_left(progress, now)
         if now - self._last_line.setdefault(name, now) >= PROGRESS_LINE_SECONDS:
             self._last_line[name] = now
             self._line(name, "running", figures_of(progress, left))
 
-    def _show_blocked(self) -> None:
-        if self._blocked:
-            names, self._blocked = self._blocked, []
-            self.say(f"{listed(names, MAX_BLOCKED)} {'is' if len(names) == 1 else 'are'} blocked, too")
-
     def _line(self, name: str, what: str, detail: str) -> None:
-        self._show_blocked()
         text = f"{time.strftime('%H:%M:%S')}  {name}  {what}{':  ' if detail else ''}{detail}"
-        _print(self._errors if what == "failed" else self._console, text)
+        self._print(self._errors if what == "failed" else self._console, text)
+
+    def _print(self, console: Console, text: str) -> None:
+        # Not `console.print`: it costs a third of a millisecond, much of what the driver adds to a trivial step.
+        if not console.quiet:
+            print(text, file=console.file, flush=True)
 
 
-class TableDisplay:
+class TableDisplay(LineDisplay):
     """Display for a terminal."""
 
     def __init__(self, console: Console, errors: Console) -> None:
-        self._console = console
-        self._errors = errors
-        self._states: dict[str, str] = {}
-        self._started: dict[str, float] = {}
-        self._waits: dict[str, str] = {}
-        self._progress: dict[str, tuple[Progress, float | None]] = {}
-        self._paces: dict[str, Pace] = {}
-        self._ended: deque[tuple[str, str, str]] = deque(maxlen=ENDED_ROWS)
+        super().__init__(console, errors)
+        self._running: dict[str, tuple[float, str]] = {}
+        """When each running step started, and how far it is."""
+        self._queued: dict[str, str] = {}
+        self._num_ended = 0
         self._live = Live(console=console, get_renderable=self.table, refresh_per_second=4, transient=False)
 
     def __enter__(self) -> object:
@@ -179,68 +126,45 @@ class TableDisplay:
     ) -> None:
         self._live.stop()
 
-    def begin(self, names: Sequence[str]) -> None:
-        """See Display."""
-        self._states = dict.fromkeys(names, "waiting")
-
-    def say(self, text: str) -> None:
-        """See Display."""
-        self._console.print(text, markup=False, highlight=False)
-
-    def complain(self, text: str) -> None:
-        """See Display."""
-        self._errors.print(text, markup=False)
-
     def event(self, name: str, what: str, detail: str) -> None:
-        """See Display."""
+        """See LineDisplay. The table shows what has started and what is queued."""
+        started, _ = self._running.pop(name, (time.monotonic(), ""))
+        self._queued.pop(name, None)
+        self._num_ended += what in ENDED
         if what == "started":
-            self._started[name] = time.monotonic()
             self._paces[name] = Pace()
-            self._states[name] = "running"
+            self._running[name] = time.monotonic(), ""
         elif what == "queued":
-            self._states[name] = "queued"
-            self._waits[name] = detail
-        elif what in ENDINGS:
-            self._states[name] = what
-            now = time.monotonic()
-            took = now - self._started.get(name, now)
-            first = detail.splitlines()[0] if detail else ""
-            self._ended.append((name, what, first or duration(took)))
-            self._progress.pop(name, None)
+            self._queued[name] = detail
         else:
-            self._states[name] = "waiting"
-            self.say(f"{name}: {what}: {detail}")
+            took = duration(time.monotonic() - started) if what == "done" else ""
+            super().event(name, what, detail or took)
 
     def progress(self, name: str, progress: Progress) -> None:
-        """See Display."""
-        left = self._paces.setdefault(name, Pace()).seconds_left(progress, time.monotonic())
-        self._progress[name] = progress, left
+        now = time.monotonic()
+        left = self._paces.setdefault(name, Pace()).seconds_left(progress, now)
+        width = BAR_CELLS if self._console.width >= ROOMY_COLUMNS else NARROW_BAR_CELLS
+        started, _ = self._running.get(name, (now, ""))
+        self._running[name] = started, f"  {bar(progress, width)}  {figures_of(progress, left)}"
 
     def table(self) -> RenderableType:
-        """Return the table: the steps that ended last, all that run or are queued, and the count of the rest."""
+        """Return the table: all steps that run or are queued, and the count of the rest."""
         table = Table(box=None, pad_edge=False, show_header=False)
-        width = BAR_CELLS if self._console.width >= ROOMY_COLUMNS else NARROW_BAR_CELLS
-        for name, what, detail in list(self._ended):
-            table.add_row(name, Text(what, style=STYLES.get(what, "")), Text(detail))
-        states = dict(self._states)  # a copy: rich calls this from its own thread
-        for name in [name for name, state in states.items() if state == "running"]:
-            progress, left = self._progress.get(name, (None, None))
-            since = duration(time.monotonic() - self._started[name])
-            detail = since if progress is None else f"{since}  {bar(progress, width)}  {figures_of(progress, left)}"
-            table.add_row(name, Text("running", style=STYLES["running"]), Text(detail))
-        for name in [name for name, state in states.items() if state == "queued"]:
-            table.add_row(name, Text("queued", style=STYLES["queued"]), Text(self._waits[name]))
-        values = list(states.values())
-        count = {state: values.count(state) for state in ("done", "running", "queued", "waiting")}
-        total = f"{count.pop('done')}/{len(values)} done, "
-        total += ", ".join(f"{number} {state}" for state, number in count.items() if number or state != "queued")
+        running, queued = dict(self._running), dict(self._queued)  # copies: rich calls this from its own thread
+        for name, (started, figures) in running.items():
+            since = duration(time.monotonic() - started)
+            table.add_row(name, Text("running", style="cyan"), Text(since + figures))
+        for name, detail in queued.items():
+            table.add_row(name, Text("queued", style="magenta"), Text(detail))
+        waiting = self._total - self._num_ended - len(running) - len(queued)
+        of_queued = f"{len(queued)} queued, " if queued else ""
+        total = f"{self._done}/{self._total} done, {len(running)} running, {of_queued}{waiting} waiting"
         return Group(table, Text(total, style="dim"))
 
-
-def _print(console: Console, text: str) -> None:
-    # Not `console.print`: it costs a third of a millisecond a line, much of what the driver adds to a trivial step.
-    if not console.quiet:
-        print(text, file=console.file, flush=True)
+    def _print(self, console: Console, text: str) -> None:
+        # While the table is drawn, by its own console: the line appears above it.
+        shown = self._console if self._live.is_started else console
+        shown.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def bar(progress: Progress, width: int) -> str:

@@ -3,10 +3,11 @@
 Requests are advice. A store that does not answer stops no step; each way in which it fails is reported once.
 """
 
+import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from marin_dag.errors import UserError
@@ -15,17 +16,41 @@ from marin_dag.ledger.lease import Holder
 from marin_dag.ledger.requests import END, PUBLISH, STOP, Request, Requests
 from marin_dag.plan.milestone_reasons import render_milestone_reason
 from marin_dag.plan.wanted_milestones import not_requested
-from marin_dag.run.frontier import Frontier
-from marin_dag.run.live import Display
-from marin_dag.run.node import Node
+from marin_dag.run.frontier import Frontier, Node
+from marin_dag.run.live import LineDisplay
 
 FoundT = TypeVar("FoundT")
+OtherT = TypeVar("OtherT")
 
 POLL_SECONDS = 5.0
 """A look costs one listing below a short path."""
 
 
-class AttemptRequests:
+class _Polling:
+    """Questions to the store about requests; a failure or a damaged request is reported once."""
+
+    def __init__(self, requests: Requests, report: Callable[[str], object]) -> None:
+        self._requests, self._report = requests, report
+        self._reported: set[str] = set()
+        self._known: set[str] = set()
+
+    def _ask(self, ask: Callable[[], FoundT], otherwise: OtherT) -> FoundT | OtherT:
+        found: FoundT | OtherT
+        messages: list[str] = []
+        try:
+            found = ask()
+            messages += self._requests.damaged.values()
+        except (UserError, OSError) as error:
+            messages.append(f"requests cannot be read or answered ({type(error).__name__}: {error}); steps continue")
+            found = otherwise
+        for message in messages:
+            if message not in self._reported:
+                self._reported.add(message)
+                self._report(message)
+        return found
+
+
+class AttemptRequests(_Polling):
     """Requests to one attempt. Its thread starts when the step first asks: most steps end before that.
 
     `old` are the ids of the requests from before the driver started. The attempt follows only those about milestones.
@@ -34,13 +59,11 @@ class AttemptRequests:
     def __init__(
         self, requests: Requests, digest: str, attempt: str, log: logging.Logger, *, old: frozenset[str] = frozenset()
     ) -> None:
-        self._requests, self._digest, self._attempt, self._log = requests, digest, attempt, log
-        self._old = old
+        super().__init__(requests, lambda text: log.warning("%s", text))
+        self._digest, self._attempt, self._log, self._old = digest, attempt, log, old
         self._lock = threading.Lock()
         self._pending: tuple[Request, ...] = ()
-        self._replies: list[tuple[Request, str, bool]] = []
-        self._known: set[str] = set()
-        self._warnings: set[str] = set()
+        self._replies: list[Callable[[], object]] = []
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -57,7 +80,8 @@ class AttemptRequests:
         self._log.info("%s; reply: %s", request.text, text)
         with self._lock:
             self._pending = tuple(other for other in self._pending if other.id != request.id)
-            self._replies.append((request, text, is_declined))
+            write = functools.partial(self._requests.reply, request, self._attempt, text, is_declined=is_declined)
+            self._replies.append(write)
 
     def close(self, *, to_stop: str = "", to_others: str = "") -> None:
         """End the thread and reply to what is pending.
@@ -89,14 +113,11 @@ class AttemptRequests:
             self._ended.wait(POLL_SECONDS)
 
     def _look(self) -> None:
-        try:
-            new = self._requests.of(self._digest, known=self._known)
-            replied = self._requests.replied(self._digest) if new else frozenset()
-        except (UserError, OSError) as error:
-            self._warn_once(f"requests cannot be read ({type(error).__name__}: {error}); the step continues")
+        nothing: list[Request] = []
+        new = self._ask(lambda: self._requests.of(self._digest, known=self._known), nothing)
+        replied = self._ask(lambda: self._requests.replied(self._digest), None) if new else frozenset()
+        if replied is None:
             return
-        for damaged in self._requests.damaged.values():
-            self._warn_once(damaged)
         self._known |= {request.id for request in new}
         # A stop that another attempt replied to still counts: that attempt ended because of it.
         open_requests = [request for request in new if request.id not in replied or request.action == STOP]
@@ -110,35 +131,25 @@ class AttemptRequests:
 
     def _write_replies(self) -> None:
         while self._replies:
-            request, text, is_declined = self._replies[0]
-            try:
-                self._requests.reply(request, self._attempt, text, is_declined=is_declined)
-            except (UserError, OSError) as error:
-                self._warn_once(f"a reply cannot be written ({type(error).__name__}: {error}); the step continues")
+            if self._ask(self._replies[0], False) is False:
                 return  # tried again at the next look
             with self._lock:
                 self._replies.pop(0)
 
-    def _warn_once(self, message: str) -> None:
-        if message not in self._warnings:
-            self._warnings.add(message)
-            self._log.warning("%s", message)
 
-
-class DriverRequests:
+class DriverRequests(_Polling):
     """Requests to the steps of one driver that no attempt runs yet, and its own requests to attempts of other drivers.
 
     `name` is the name of a detached run, or "".
     """
 
-    def __init__(self, requests: Requests, frontier: Frontier, display: Display, name: str) -> None:
-        self._requests, self._frontier, self._display, self._name = requests, frontier, display, name
+    def __init__(self, requests: Requests, frontier: Frontier, display: LineDisplay, name: str) -> None:
+        super().__init__(requests, display.say)
+        self._frontier, self._display, self._name = frontier, display, name
         self.old: frozenset[str] = frozenset()
         """Ids of the requests that were there when the driver started."""
         self.is_asked_to_end = False
         """Whether the detached run is to cancel running steps, as at a second Ctrl-C."""
-        self._messages: set[str] = set()
-        self._known: set[str] = set()
         self._stops: dict[str, Request] = {}
         self._new_stops: dict[str, Request] = {}
         """Stops that have not been passed to waiting steps yet, by digest."""
@@ -146,22 +157,21 @@ class DriverRequests:
 
     def start(self) -> None:
         """Note the requests that are there already as old, except those to this very run while it was starting."""
-        self.old = self._try(self._requests.ids, frozenset())
+        self.old = self._ask(self._requests.ids, frozenset())
         nothing: list[Request] = []
-        own = self._try(lambda: self._requests.of(self._name), nothing) if self._name else nothing
+        own = self._ask(lambda: self._requests.of(self._name), nothing) if self._name else nothing
         self._known |= self.old - {request.id for request in own}
 
     def stop_waiting_steps(self, nodes: Iterable[Node], *, withdraw: Callable[[str], None]) -> None:
         """Stop the nodes that were asked to stop and that no attempt runs; look for requests every POLL_SECONDS."""
         if time.monotonic() - self._last_look >= POLL_SECONDS:
             self._look()
-        if self._new_stops:
-            new, self._new_stops = self._new_stops, {}
-            self._stop(new, [node for node in nodes if node.step.digest in new], withdraw)
-
-    def _stop(self, stops: Mapping[str, Request], nodes: Sequence[Node], withdraw: Callable[[str], None]) -> None:
-        has_attempt = {node.step.digest for node in nodes if node.state == "running" and node.has_started}
-        for node in nodes:
+        if not self._new_stops:
+            return
+        stops, self._new_stops = self._new_stops, {}
+        asked = [node for node in nodes if node.step.digest in stops]
+        has_attempt = {node.step.digest for node in asked if node.state == "running" and node.has_started}
+        for node in asked:
             if node.state == "running" and not node.has_started:
                 node.stop_request = stops[node.step.digest]
                 withdraw(node.step.key)
@@ -173,7 +183,7 @@ class DriverRequests:
         self._frontier.move(node, "stopped")
         self._display.event(node.step.name, "stopped", stop.text)
         if not has_reply:
-            self._try(lambda: self._requests.reply(stop, "", "not started, or not started again"), None)
+            self._ask(lambda: self._requests.reply(stop, "", "not started, or not started again"), None)
 
     def stop_of(self, digest: str) -> Request | None:
         """Return the request to stop that step since the driver started; looks now."""
@@ -182,7 +192,7 @@ class DriverRequests:
 
     def wanted_milestones(self, digest: str) -> frozenset[int]:
         """Return the milestones that people asked the run `digest` to publish."""
-        return self._try(lambda: self._requests.wanted_milestones(digest), frozenset())
+        return self._ask(lambda: self._requests.wanted_milestones(digest), frozenset())
 
     def request_milestones(self, holder: Holder, step: Step[Any], wanted: Sequence[int]) -> bool:
         """Ask the attempt of another driver to publish what this driver needs and that attempt would pass.
@@ -190,43 +200,28 @@ class DriverRequests:
         Returns:
             False if the store did not answer.
         """
-        return self._try(lambda: self._request_milestones(holder, step, wanted), False)
 
-    def _request_milestones(self, holder: Holder, step: Step[Any], wanted: Sequence[int]) -> bool:
-        reasons = not_requested(holder, step, wanted)
-        asked = self._requests.wanted_milestones(step.digest) if reasons else frozenset()
-        for reason in reasons:
-            if not reason.takes_requests:
-                self._display.say(render_milestone_reason(reason))
-            elif reason.wanted not in asked:
-                why = "another driver needs it"
-                self._requests.send(step.digest, holder.name, PUBLISH, milestone=reason.wanted, reason=why)
-                self._display.say(
-                    f"{holder.name}, running on {reason.where}, is asked to publish step {reason.wanted:,}"
-                )
-        return True
+        def request() -> bool:
+            reasons = not_requested(holder, step, wanted)
+            asked = self._requests.wanted_milestones(step.digest) if reasons else frozenset()
+            for reason in reasons:
+                if not reason.takes_requests:
+                    self._display.say(render_milestone_reason(reason))
+                elif reason.wanted not in asked:
+                    why = "another driver needs it"
+                    self._requests.send(step.digest, holder.name, PUBLISH, milestone=reason.wanted, reason=why)
+                    where = f"{holder.name}, running on {reason.where}"
+                    self._display.say(f"{where}, is asked to publish step {reason.wanted:,}")
+            return True
+
+        return self._ask(request, False)
 
     def _look(self) -> None:
         self._last_look = time.monotonic()
         nothing: list[Request] = []
-        new = self._try(lambda: self._requests.of_all(known=self._known), nothing)
+        new = self._ask(lambda: self._requests.of_all(known=self._known), nothing)
         self._known |= {request.id for request in new}
         self.is_asked_to_end |= any(request.action == END and request.digest == self._name for request in new)
         for request in new:
             if request.action == STOP and request.digest not in self._stops:
                 self._stops[request.digest] = self._new_stops[request.digest] = request
-
-    def _try(self, ask: Callable[[], FoundT], otherwise: FoundT) -> FoundT:
-        try:
-            found = ask()
-        except (UserError, OSError) as error:
-            self._say_once(f"requests cannot be read or answered: {type(error).__name__}: {error}")
-            return otherwise
-        for damaged in self._requests.damaged.values():
-            self._say_once(damaged)
-        return found
-
-    def _say_once(self, message: str) -> None:
-        if message not in self._messages:
-            self._messages.add(message)
-            self._display.say(message)

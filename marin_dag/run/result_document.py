@@ -1,8 +1,7 @@
-"""Result document: the result of a step function as the JSON data of its record."""
+"""Result document: the result of a step or shard function as JSON data."""
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel
@@ -20,37 +19,35 @@ def result_document(name: str, wanted: type[BaseModel], result: object, prefix: 
     """
     if not isinstance(result, wanted):
         raise TypeError(f"{name}: returned {result!r}. Return a {wanted.__qualname__}, as the signature says.")
-    data = result.model_dump(mode="json")
-    try:
-        json.dumps(data, allow_nan=False)  # pydantic writes null for an infinity
-        is_kept = wanted.model_validate(data) == result
-    except ValueError:
-        is_kept = False
-    if not is_kept:
-        raise TypeError(
-            f"{name}: JSON does not keep its result as it is ({result!r}); is it because of a NaN or an infinity? "
-            "Use finite numbers, strings, and models of them."
-        )
+    data = json_data(result, wanted, name)
     # A path of its own or the beginning of one: "gs://bucket/data/x" is not below "/data".
-    below_prefix = re.compile(rf"(?:(?<=://)|(?<![\w./-])){re.escape(prefix)}(?![\w-]|\.\w)")
-    if any(below_prefix.search(text) for text in _texts(data)):
+    below_prefix = rf"(?:(?<=://)|(?<![\w./-])){re.escape(prefix)}(?![\w-]|\.\w)"
+    text = json.dumps(data, ensure_ascii=False)
+    if re.search(below_prefix, re.sub(r"\\[nrt]", " ", text)):
         raise ValueError(
             f"{name}: its result holds the prefix {prefix}, so that the same step would differ under another prefix. "
             "Return paths relative to context.output_path."
         )
-    refuse_secrets(data, f"{name}: its result")
     return data
 
 
-def _texts(data: Any) -> Iterator[str]:
-    """Yield every string of a JSON document, including keys."""
-    match data:
-        case str():
-            yield data
-        case list():
-            for item in data:
-                yield from _texts(item)
-        case dict():
-            for name, item in data.items():
-                yield name
-                yield from _texts(item)
+def json_data(value: Any, model: type[BaseModel] | None, name: str) -> Any:
+    """Return a pydantic model or a JSON value as JSON data.
+
+    Raises:
+        TypeError: JSON does not keep it as it is.
+        UserError: it holds a secret.
+    """
+    try:
+        data = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+        data = json.loads(json.dumps(data, allow_nan=False))  # pydantic writes null for an infinity
+        is_kept = (data if model is None else model.model_validate(data)) == value
+    except (TypeError, ValueError):
+        is_kept = False
+    if not is_kept:
+        raise TypeError(
+            f"{name}: JSON does not keep its result as it is ({value!r}): a NaN, an infinity, a tuple, another key "
+            "than a string? Return finite numbers, strings, lists, and models of them."
+        )
+    refuse_secrets(data, f"{name}: its result")
+    return data

@@ -2,16 +2,17 @@
 
 import contextlib
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.ledger.progress_mark import progress_mark
 from marin_dag.ledger.records import Failure, Records, first_lines
+from marin_dag.quantities import counted
 from marin_dag.run.failure import failure_of
-from marin_dag.run.failure_report import headline
-from marin_dag.run.frontier import Frontier
-from marin_dag.run.live import Display
-from marin_dag.run.node import Node
+from marin_dag.run.frontier import ENDED, Frontier, Node
+from marin_dag.run.live import LineDisplay
 from marin_dag.run.task import Outcome
 from marin_dag.store.retry import is_transient, patiently
 from marin_dag.store.store import Store, StoreError
@@ -34,10 +35,15 @@ def preemption(outcome: Outcome) -> Failure:
     return failure_of(outcome.task, error)
 
 
+def headline(failure: Failure) -> str:
+    """Return the error in one line."""
+    return f"{failure.error_type}: {failure.error.splitlines()[0] if failure.error else ''}"
+
+
 class Retries:
     """The retries and failures of one driver. The pause before the second attempt, `back_off_seconds`, doubles."""
 
-    def __init__(self, store: Store, frontier: Frontier, display: Display, *, back_off_seconds: float) -> None:
+    def __init__(self, store: Store, frontier: Frontier, display: LineDisplay, *, back_off_seconds: float) -> None:
         self._store = store
         self._records = Records(store)
         self._frontier = frontier
@@ -68,29 +74,51 @@ class Retries:
             delay = self._back_off_seconds * 2 ** (node.num_without_progress - 1)
             node.not_before = time.monotonic() + delay
             self._frontier.move(node, "waiting")
-            self._display.event(
-                node.step.name, "retrying", f"in {delay:g} s after {headline(failure)}{self._log_of(failure)}"
-            )
+            log = self._log_of(failure, "; log: ")
+            self._display.event(node.step.name, "retrying", f"in {delay:g} s after {headline(failure)}{log}")
             return
         if failure.is_transient and node.num_without_progress >= ATTEMPTS_WITHOUT_PROGRESS:
             text = f"{failure.error}\ncrash loop: {node.num_without_progress} attempts in a row made no progress"
             failure = failure.model_copy(update={"error": text})
-        self._fail(node, failure)
+        self.fail(node, failure)
 
     def fail(self, node: Node, failure: Failure) -> None:
-        """Record the failure of a step that could not be started."""
-        self._fail(node, failure.model_copy(update={"progress": self._progress_mark(node.step)}))
-
-    def _fail(self, node: Node, failure: Failure) -> None:
+        """Record the failure of a step that will not be retried."""
+        if not failure.progress:  # it could not be started
+            failure = failure.model_copy(update={"progress": self._progress_mark(node.step)})
         self._frontier.move(node, "failed")
         self.failures[node.step.key] = failure
         self._display.event(node.step.name, "failed", headline(failure))
         self._record(failure)
 
-    def _log_of(self, failure: Failure) -> str:
+    def report(self, command: str, command_to_force: Callable[[str], str]) -> Iterator[str]:
+        """Yield each failure, how many steps are not done, and the commands to continue; nothing if all are done."""
+        nodes = {node.step.key: node for node in self._frontier.nodes}
+        for key, failure in self.failures.items():
+            node = nodes[key]
+            attempts = f" ({node.num_attempts} attempts)" if node.num_attempts > 1 else ""
+            log = self._log_of(failure, "\n  log:  ")
+            yield f"\n{node.step.name} failed{attempts}: {failure.error_type}: {failure.error}{log}"
+        states = [node.state for node in nodes.values()]
+        count = {state: states.count(state) for state in ENDED}
+        if count["done"] == len(states):
+            return
+        others: dict[str, int] = {state: number for state, number in count.items() if state != "done"}
+        others["not run"] = len(states) - sum(count.values())
+        rest = ", ".join(f"{number} {state}" for state, number in others.items() if number)
+        are = "is" if len(states) == 1 else "are"
+        yield f"{count['done']} of {counted(len(states), 'step')} {are} done, {rest}"
+        damaged = {name for failure in self.failures.values() for name in failure.steps_to_force}
+        above = Graph(nodes[key].step for key in self.failures).names if damaged else ()
+        for name in above:  # inputs first
+            if name in damaged:
+                yield f"first:     {command_to_force(name)}"
+        yield f"{'then:    ' if damaged else 'continue:'}  {command}"
+
+    def _log_of(self, failure: Failure, prefix: str) -> str:
         with contextlib.suppress(StoreError):
             if self._store.exists(failure.log_path):  # not if the attempt never started
-                return f"; log: {self._store.url(failure.log_path)}"
+                return f"{prefix}{self._store.url(failure.log_path)}"
         return ""
 
     def _progress_mark(self, step: Step[Any]) -> str:

@@ -17,7 +17,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from marin_dag.code.audit import CodeWatch
 from marin_dag.code.closure import Closure
@@ -28,10 +28,10 @@ from marin_dag.ledger.checked_json import ChecksumError, checked_body, checked_j
 from marin_dag.ledger.records import FileEntry, make_manifest
 from marin_dag.ledger.work_files import key_and_epoch
 from marin_dag.run.input_files import InputFiles, InputOutput
+from marin_dag.run.result_document import json_data
 from marin_dag.run.task import FanOut
 from marin_dag.run.usage import Usage, Used
 from marin_dag.store.prefix import open_store
-from marin_dag.store.redact import refuse_secrets
 from marin_dag.store.store import Store
 
 
@@ -61,9 +61,10 @@ class ShardCall:
     """In seconds since 1970."""
 
     def __call__(self) -> None:
-        code, values = _called(self.function, self.item)
+        function = _Function(self.function)
+        values = (self.item, *function.bound)
         fingerprint, definitions, _ = self.closure
-        watch = CodeWatch(_name(self.function), code, values, fingerprint, definitions, logging.getLogger("shard"))
+        watch = CodeWatch(function.name, function.code, values, fingerprint, definitions, logging.getLogger("shard"))
         store = open_store(self.prefix)
         if store.exists(self.record_path):
             return  # finished by a worker that died before it reported; others may link the files by now
@@ -74,7 +75,7 @@ class ShardCall:
         usage = Usage(values, self.prefix, self.attempt_began)
         with InputFiles(store).watching() as inputs, usage.recording():
             inputs.add(self.inputs)
-            result = to_json(self.function(self.item, url), self.function)
+            result = function.to_json(self.function(self.item, url))
         watch.check()
         shard = Shard(folder=self.folder, manifest=make_manifest(store, self.folder), result=result, used=usage.used())
         store.write(self.record_path, checked_json(shard))
@@ -98,7 +99,8 @@ class ShardMap:
     """Gets what the shards read."""
 
     def __post_init__(self) -> None:
-        self._closures = [closure_of(code, *values) for code, values in (_called(self.function, i) for i in self.items)]
+        self._function = _Function(self.function)
+        self._closures = [closure_of(self._function.code, item, *self._function.bound) for item in self.items]
         self._keys = self._shard_keys()
 
     def _shard_keys(self) -> list[str]:
@@ -106,8 +108,8 @@ class ShardMap:
 
         Paths below the attempt's output or the prefix are replaced: they differ between attempts and prefixes.
         """
-        name = _name(self.function)
-        called = [name, _bound_arguments(self.function, f"{self.name}: bound by {name}")]
+        name = self._function.name
+        called = [name, canonical(self._function.bound, f"{self.name}: bound by {name}")]
         own_output, prefix = (json.dumps(path)[1:-1] for path in (self.store.url(self.output_path), self.store.prefix))
         seen: dict[str, int] = {}
         keys = []
@@ -124,24 +126,30 @@ class ShardMap:
         in_flight: int,
         stop_requested: Callable[[], bool],
         progress: Callable[[int, int], None],
-        on_finished: Callable[[int, Any], None],
+        on_finished: Callable[[int, Any], None] | None = None,
     ) -> tuple[list[Any], list[FileEntry]]:
         """Return the results in the order of the items, and all files relative to the output."""
         if in_flight < 1:
             raise ValueError(f"context.map(in_flight={in_flight}): use at least 1.")
+        results: dict[int, Any] = {}
+
+        def finished(index: int) -> None:
+            results[index] = self._function.from_json(shards[index].result)
+            if on_finished is not None:
+                on_finished(index, results[index])
+
         shards = self._take_over()
         if shards:
             self.log.info("%s: %d of %d were finished by earlier attempts", self.name, len(shards), len(self.items))
         progress(len(shards), len(self.items))
         for index in sorted(shards):
-            on_finished(index, from_json(shards[index].result, self.function))
+            finished(index)
         missing = [index for index in range(len(self.items)) if index not in shards]
-        calls = [self._call(index) for index in missing]
-        for number in fan_out.run(calls, in_flight, self.name, stop_requested):
+        for number in fan_out.run([self._call(index) for index in missing], in_flight, self.name, stop_requested):
             index = missing[number]
             shards[index] = self._read(self._record_path(index))
             progress(len(shards), len(self.items))
-            on_finished(index, from_json(shards[index].result, self.function))
+            finished(index)
         if len(shards) < len(self.items):
             raise StepStopped(f"{self.name}: {len(shards):,} of {len(self.items):,} finished")
         if self.usage is not None:
@@ -152,7 +160,7 @@ class ShardMap:
             for index in range(len(self.items))
             for entry in shards[index].manifest
         ]
-        return [from_json(shards[index].result, self.function) for index in range(len(self.items))], files
+        return [results[index] for index in range(len(self.items))], files
 
     def _call(self, index: int) -> ShardCall:
         return ShardCall(
@@ -209,85 +217,51 @@ class ShardMap:
         return f"{self.output_path}/{self.name}/{index:05d}"
 
 
-def to_json(value: Any, function: Callable[..., Any]) -> Any:
-    """Return `value` as JSON data; raise TypeError if JSON does not keep it as it is."""
-    if isinstance(value, BaseModel) and _model_of(function) is None:
-        raise TypeError(
-            f"{_name(function)} returned a {type(value).__qualname__}, which its signature does not say. Annotate its "
-            "return type, so that the result of a finished shard can be read back."
-        )
-    try:
-        data = value.model_dump(mode="json") if isinstance(value, BaseModel) else json.loads(json.dumps(value))
-        same = from_json(json.loads(json.dumps(data, allow_nan=False)), function) == value  # no infinity either
-    except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"{_name(function)} returned {value!r}, which is not JSON ({error}). Return a pydantic model or plain JSON "
-            "values."
-        ) from error
-    refuse_secrets(data, f"the result of {_name(function)}")
-    if not same:
-        raise TypeError(
-            f"{_name(function)} returned {value!r}, which JSON does not keep as it is (NaN, tuple, non-string key?). "
-            "Return a pydantic model or plain JSON values."
-        )
-    return data
+class _Function:
+    """What a shard calls, without the partials around it."""
 
+    def __init__(self, function: Callable[..., Any]) -> None:
+        bound: list[Any] = []
+        while isinstance(function, functools.partial):
+            bound += [function.args, function.keywords]
+            function = function.func
+        is_function = isinstance(function, types.FunctionType) or hasattr(function, "__wrapped__")
+        self.code: Any = function if is_function else type(function).__call__
+        """The function whose code is the shard's."""
+        self.bound = tuple(bound if is_function else [*bound, function])
+        """What the partials bind, and a callable object."""
+        self.name = f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+        self._inner = function
 
-def from_json(data: Any, function: Callable[..., Any]) -> Any:
-    """Return the value of JSON data that `to_json` made."""
-    model = _model_of(function)
-    if model is None:
-        return data
-    try:
-        return TypeAdapter(model).validate_python(data, strict=False)
-    except ValidationError as error:
-        raise TypeError(
-            f"{_name(function)}: the result of a finished shard does not fit {model.__qualname__}: {error}"
-        ) from error
-
-
-def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return function
-
-
-def _called(function: Callable[..., Any], item: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the function whose code a shard runs, and the values that it gets."""
-    values: list[Any] = [item]
-    while isinstance(function, functools.partial):
-        values += [*function.args, *function.keywords.values()]
-        function = function.func
-    if isinstance(function, types.FunctionType) or hasattr(function, "__wrapped__"):
-        return function, tuple(values)
-    return type(function).__call__, (*values, function)
-
-
-def _bound_arguments(function: Callable[..., Any], path: str) -> list[Any]:
-    """Return the canonical form of what partials bind, and of a callable object."""
-    found: list[Any] = []
-    while isinstance(function, functools.partial):
-        found.append([canonical(function.args, path), canonical(function.keywords, path)])
-        function = function.func
-    if not (isinstance(function, types.FunctionType) or hasattr(function, "__wrapped__")):
-        found.append(canonical(function, path))
-    return found
-
-
-def _name(function: Callable[..., Any]) -> str:
-    inner = _inner(function)
-    return f"{inner.__module__}.{getattr(inner, '__qualname__', type(inner).__qualname__)}"
-
-
-def _model_of(function: Callable[..., Any]) -> type[BaseModel] | None:
-    inner = _inner(function)
-    annotation = getattr(inner, "__annotations__", {}).get("return")
-    if isinstance(annotation, str):
-        try:
-            annotation = eval(annotation, getattr(inner, "__globals__", {}))
-        except NameError as error:
+    def to_json(self, value: Any) -> Any:
+        """Return a result as JSON data; raise TypeError if JSON does not keep it as it is."""
+        if isinstance(value, BaseModel) and self._model is None:
             raise TypeError(
-                f"{_name(function)}: its return type {annotation!r} cannot be resolved ({error}). Define it in "
-                "the module of the function."
-            ) from None
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+                f"{self.name} returned a {type(value).__qualname__}, which its signature does not say. Annotate its "
+                "return type, so that the result of a finished shard can be read back."
+            )
+        return json_data(value, self._model, self.name)
+
+    def from_json(self, data: Any) -> Any:
+        """Return the value of JSON data that `to_json` made."""
+        if self._model is None:
+            return data
+        try:
+            return self._model.model_validate(data)
+        except ValidationError as error:
+            raise TypeError(
+                f"{self.name}: the result of a finished shard does not fit {self._model.__qualname__}: {error}"
+            ) from error
+
+    @functools.cached_property
+    def _model(self) -> type[BaseModel] | None:
+        annotation = getattr(self._inner, "__annotations__", {}).get("return")
+        if isinstance(annotation, str):
+            try:
+                annotation = eval(annotation, getattr(self._inner, "__globals__", {}))
+            except NameError as error:
+                raise TypeError(
+                    f"{self.name}: its return type {annotation!r} cannot be resolved ({error}). Define it in the "
+                    "module of the function."
+                ) from None
+        return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None

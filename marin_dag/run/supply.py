@@ -3,7 +3,10 @@
 Only sums over all machines are compared. A step that fits the sum but no single machine waits in Ray.
 """
 
+import contextlib
+import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from marin_dag.errors import UserError, listed
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu, is_gang
@@ -12,29 +15,22 @@ MAX_NAMES = 3
 SHOWN = ("CPU", "GPU", "TPU")
 
 
-def needs_of(resources: Resources) -> dict[str, float]:
-    """Return what a step asks for on all its machines together, by Ray's names."""
-    match resources:
-        case Cpu(num_cpus, num_hosts):
-            return {"CPU": num_cpus * num_hosts}
-        case Gpu(kind, count, num_hosts):
-            return {"CPU": num_hosts, "GPU": count * num_hosts, f"accelerator_type:{kind}": 0.001}
-        case Tpu():
-            return {f"TPU-{resources.slice}-head": resources.num_slices}
-
-
-def check_one_machine(wanted: Mapping[str, Resources], has: Mapping[str, float]) -> None:
+def check_one_machine(wanted: Mapping[str, Resources], has: Mapping[str, float] | None) -> None:
     """Raise UserError for steps that a single machine can never run.
 
     Args:
         wanted: what each step asks for, by its name.
-        has: what the machine has, by Ray's names.
+        has: what the machine has, by Ray's names; None if any step but a gang can run there.
     """
-    lacking = {name: asked for name, asked in wanted.items() if is_gang(asked) or _lacks(asked, has)}
+    lacking = {
+        name: asked for name, asked in wanted.items() if is_gang(asked) or (has is not None and _lacks(asked, has))
+    }
     if lacking:
+        place = "--backend local is one process" if has is None else f"this machine has {_shown(has)}"
+        cluster = "Run them on Ray" if has is None else "Set RAY_ADDRESS to a cluster that has them"
         raise UserError(
-            f"{_listed(lacking)}, but this machine has {_shown(has)}. Nothing was started. Set RAY_ADDRESS to a "
-            "cluster that has them, give the steps other resources, or select other steps with --until or --only."
+            f"{_listed(lacking)}, but {place}. Nothing was started. {cluster}, give the steps other resources, or "
+            "select other steps with --until or --only."
         )
 
 
@@ -46,18 +42,15 @@ def missing_resources(wanted: Mapping[str, Resources], has: Mapping[str, float])
     return f"{_listed(lacking)}, but the cluster has {_shown(has)} now. These steps wait for more machines."
 
 
-def refuse_gangs(wanted: Mapping[str, Resources]) -> None:
-    """Raise UserError for steps that one process cannot run."""
-    gangs = {name: asked for name, asked in wanted.items() if is_gang(asked)}
-    if gangs:
-        raise UserError(
-            f"{_listed(gangs)}, but --backend local is one process. Nothing was started. Run the steps on Ray, give "
-            "them the resources of one machine, or select other steps with --until or --only."
-        )
-
-
 def _lacks(resources: Resources, has: Mapping[str, float]) -> bool:
-    return any(amount > has.get(name, 0) for name, amount in needs_of(resources).items())
+    match resources:
+        case Cpu(num_cpus, num_hosts):
+            needs: dict[str, float] = {"CPU": num_cpus * num_hosts}
+        case Gpu(kind, count, num_hosts):
+            needs = {"CPU": num_hosts, "GPU": count * num_hosts, f"accelerator_type:{kind}": 0.001}
+        case Tpu():
+            needs = {f"TPU-{resources.slice}-head": resources.num_slices}
+    return any(amount > has.get(name, 0) for name, amount in needs.items())
 
 
 def _listed(lacking: Mapping[str, Resources]) -> str:
@@ -72,8 +65,27 @@ def _listed(lacking: Mapping[str, Resources]) -> str:
 
 
 def _shown(has: Mapping[str, float]) -> str:
-    kinds = [name.partition(":")[2] for name in sorted(has) if name.startswith("accelerator_type:")]
-    heads = [name for name in sorted(has) if name.startswith("TPU-") and name.endswith("-head")]
-    slices = [f"{has[name]:g} x {name.removeprefix('TPU-').removesuffix('-head')}" for name in heads]
+    slices = [name for name in sorted(has) if name.startswith("TPU-") and name.endswith("-head")]
     counted = [f"{has[name]:g} {name}" for name in SHOWN if has.get(name)]
-    return ", ".join([*counted, *slices, *kinds]) or "nothing"
+    counted += [f"{has[name]:g} x {name.removeprefix('TPU-').removesuffix('-head')}" for name in slices]
+    kinds = [name.partition(":")[2] for name in sorted(has) if name.startswith("accelerator_type:")]
+    return ", ".join(counted + kinds) or "nothing"
+
+
+def usable_cpus(root: Path = Path("/")) -> int:
+    """Return the number of whole CPUs, at least 1. The machine may have more than a batch job or a container gets.
+
+    Args:
+        root: where `proc` and `sys` lie.
+    """
+    found: list[float] = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
+    top = root / "sys/fs/cgroup"
+    with contextlib.suppress(OSError, ValueError, ArithmeticError):  # there are none, or of another form
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            # "0::PATH" of version 2. In a container the path may be the host's, while its own group lies at the top.
+            inner = top / line.split(":", 2)[2].lstrip("/")
+            for group in (inner, *inner.parents):
+                if line.startswith("0::") and group.is_relative_to(top) and (group / "cpu.max").is_file():
+                    quota, period = (group / "cpu.max").read_text().split()  # "150000 100000", or "max 100000"
+                    found.append(float(quota) / float(period) if quota != "max" else found[0])
+    return max(1, int(min(found)))

@@ -1,7 +1,6 @@
-"""Task: one attempt at one step, as the driver sends it to a backend, and its outcome."""
+"""Task: one attempt at one step, as the driver sends it to a backend, its outcome, and what a backend is."""
 
 import dataclasses
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
@@ -13,46 +12,8 @@ from marin_dag.graph.resources import Resources
 from marin_dag.graph.step import Step, StepKind
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.provenance import Provenance
-from marin_dag.ledger.records import Failure, Record, new_attempt
-from marin_dag.store.store import Store
+from marin_dag.ledger.records import Failure, Record
 from marin_dag.values.walk import replace_references
-
-Keys = tuple[str, ...]
-"""Keys of records, any one of which an input can start from; the best first."""
-
-
-@dataclasses.dataclass(frozen=True)
-class KindReference:
-    """A kind of step by the name of its module, which the worker imports.
-
-    A decorated function does not pickle by name, and by value it takes the globals of its module along. Only kinds
-    that no import finds (in a script, in a test function) travel by value.
-    """
-
-    module: str
-    qualname: str
-    by_value: StepKind[Any, Any] | None
-
-    @classmethod
-    def to(cls, kind: StepKind[Any, Any]) -> "KindReference":
-        module, qualname = kind.function.__module__, kind.function.__qualname__
-        if module != "__main__":
-            found: Any = importlib.import_module(module)
-            for name in qualname.split("."):
-                found = getattr(found, name, None)
-            if found is kind:
-                return cls(module, qualname, None)
-        return cls(module, qualname, kind)
-
-    def load(self) -> StepKind[Any, Any]:
-        """Return the kind; import its module if necessary."""
-        if self.by_value is not None:
-            return self.by_value
-        found: Any = importlib.import_module(self.module)
-        for name in self.qualname.split("."):
-            found = getattr(found, name)
-        assert isinstance(found, StepKind)
-        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +22,7 @@ class Task:
 
     prefix: str
     name: str
-    kind: KindReference
+    kind: StepKind[Any, Any]
     digest: str
     milestone: int | None
     identity: dict[str, Any]
@@ -86,40 +47,8 @@ class Task:
         return self.digest if self.milestone is None else f"{self.digest}@{self.milestone}"
 
 
-def new_task(
-    step: Step[Any],
-    store: Store,
-    epoch: int,
-    records: Mapping[Keys, Record] | None,
-    provenance: Provenance,
-    *,
-    wanted_milestones: tuple[int, ...],
-    notice_seconds: float | None = None,
-    old_requests: frozenset[str] = frozenset(),
-    is_forced: bool = False,
-) -> Task:
-    """Return a new attempt at `step`, with its inputs bound to `records` unless that is None."""
-    return Task(
-        prefix=store.prefix,
-        name=step.name,
-        kind=KindReference.to(step.kind),
-        digest=step.digest,
-        milestone=step.until,
-        identity=step.identity,
-        config=step.config if records is None else bound_config(step.config, records, store.url),
-        resources=step.resources,
-        attempt=new_attempt(),
-        lease_epoch=epoch,
-        provenance=provenance,
-        notice_seconds=notice_seconds,
-        wanted_milestones=wanted_milestones,
-        old_requests=old_requests,
-        is_forced=is_forced,
-    )
-
-
-def bound_config(config: BaseModel, records: Mapping[Keys, Record], url: Callable[[str], str]) -> BaseModel:
-    """Return `config` with its inputs bound to `records`; `url` returns the URL of a path in the store."""
+def bound_config(config: BaseModel, records: Mapping[tuple[str, ...], Record], url: Callable[[str], str]) -> BaseModel:
+    """Return `config` with its inputs bound to `records`, by the keys of each; `url` returns the URL of a path."""
 
     def bound(item: OutputRef[Step[Any]]) -> Input[Any]:
         record = records[item.keys]
@@ -169,13 +98,6 @@ class Outcome:
         return f"{kept}: {self.stopped_at}" if self.stopped_at else kept
 
 
-class Meeting(Protocol):
-    """Meeting point of the hosts of one attempt."""
-
-    def all_returned(self) -> None:
-        """Note that the function has returned on this host; on host 0, wait until it has on all."""
-
-
 class Channel(Protocol):
     """Messages between a running step and its driver."""
 
@@ -205,3 +127,53 @@ class FanOut(Protocol):
         Raises:
             The first error of a call that retries did not fix, when all calls in flight have ended.
         """
+
+
+class Listener(Protocol):
+    """The driver, as a backend sees it."""
+
+    def on_started(self, key: str) -> None:
+        """Handle that a step has its resources and has started."""
+
+    def on_progress(self, key: str, progress: Progress) -> None:
+        """Handle the progress of a step."""
+
+    def on_published(self, key: str) -> None:
+        """Handle that a milestone is committed."""
+
+    def on_message(self, text: str) -> None:
+        """Show a message of the backend, or a warning of a step that the text names."""
+
+
+class Backend(Protocol):
+    """Runs the attempts of one driver; used from the driver's main thread, except `cancel`."""
+
+    max_running: int
+    """How many tasks the driver submits at once."""
+    max_alike: int
+    """How many tasks with the same resources it submits, so that steps waiting for chips hold up none on CPUs."""
+
+    def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> None:
+        """Prepare for steps, by name, with these resources.
+
+        Raises:
+            UserError: the backend can never have some of the resources. No step starts then.
+        """
+
+    def submit(self, task: Task) -> None:
+        """Submit a task."""
+
+    def wait(self, timeout_seconds: float) -> list[Outcome]:
+        """Return the outcomes since the last call; wait for one up to the timeout. In-process it runs one step."""
+
+    def request_stop(self) -> None:
+        """Ask every running step to save and leave."""
+
+    def withdraw(self, key: str) -> None:
+        """Take back a task that waits for its resources; a step that has started continues."""
+
+    def cancel(self, key: str) -> None:
+        """Stop a task whose lease is lost; called from any thread."""
+
+    def close(self) -> None:
+        """End whatever is still running."""

@@ -1,22 +1,22 @@
-"""Usage: the files that a step reads and its digest does not cover, seen while it runs.
+"""Usage: what a step reads and its digest does not cover, seen while it runs: files, programs and variables.
 
 The fingerprint is read from source text, and a file can be found in ways that no reading follows. So an audit hook
-notes each file that Python opens in the step function, its threads and its shards, and each Python program that they
-start. The result leaves out the closure, paths that the config names, inputs, and the files of the machine.
-Not seen: files that a native library opens, modules that the worker had imported before, environment variables, and on
-the local backend the further threads of steps that run at once.
+notes each file that Python opens while the step function or a shard runs, and each Python program that they start; the
+mapping `os.environ` notes the variables that code outside installed packages reads by name. The result leaves out the
+closure, paths that the config names, inputs, and the files of the machine.
+Not seen: files that a native library opens, and modules that the worker had imported before.
 """
 
 import contextlib
 import functools
 import importlib.util
 import os
+import re
 import site
 import sys
 import sysconfig
 import tempfile
 import threading
-import weakref
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from pydantic import BaseModel
 
 from marin_dag.code.fingerprint import ENGINE, PROJECT_ROOT, covered_by
 from marin_dag.errors import UserError, listed
-from marin_dag.run.opened_files import absolute, is_reading, listen
+from marin_dag.run.input_files import absolute, listen, path_read
 from marin_dag.store.redact import redact
 from marin_dag.values.walk import children
 
@@ -33,6 +33,8 @@ MAX_NAMED = 4
 MACHINE = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/lib64/", "/opt/", "/run/", "/var/")
 MEMORY = "/dev/shm/"
 """No device: a file system in memory, where recipes and data may lie."""
+OF_THE_MACHINE = re.compile(r"CACHE|^AWS_|^GOOGLE_|^OMP_NUM_THREADS$|^(?:HOME|PATH|PYTHONPATH|TMPDIR)$")
+"""Variables that say where things lie and how many threads there are."""
 UNCOVERED_FIX = "Make it an input or a field of the config, or import it by name."
 
 
@@ -41,14 +43,15 @@ class UncoveredError(UserError):
 
 
 class Used(BaseModel, frozen=True, extra="forbid"):
-    """The files and programs that a shard used, without those of the machine."""
+    """What a shard used, without the files of the machine."""
 
     files: tuple[str, ...] = ()
     programs: tuple[tuple[str, ...], ...] = ()
+    variables: tuple[str, ...] = ()
 
 
 class Usage:
-    """The files and programs that one attempt or shard uses.
+    """What one attempt or shard uses.
 
     Args:
         values: its arguments; files that a text in them names are theirs.
@@ -59,67 +62,63 @@ class Usage:
     def __init__(self, values: Iterable[object], prefix: str, began: float) -> None:
         self.began = began
         self._own = (*_furniture(), *_texts_in(values), *(() if "://" in prefix else (prefix,)))
-        self._read: set[str] = set()
-        self._programs: set[tuple[str, ...]] = set()
         self._of_shards: set[str] = set()
-        self._others: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-        """Threads from before the attempt, and its own."""
+        self.read: set[str] = set()
+        self.programs: set[tuple[str, ...]] = set()
+        self.variables: set[str] = set()
+        self._others: dict[int | None, threading.Thread] = {}
+        """Threads from before the attempt."""
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Note what this thread, and the threads that it starts, read until the end of the block."""
+        """Note what this process uses until the end of the block; a shard inside the block notes its own."""
         listen(_on_event)
-        self._others.update(threading.enumerate())
-        thread = threading.current_thread()
-        outer = _active.get(thread)
-        _active[thread] = self
+        os.environ.__class__ = _Environment  # of the same layout; whoever holds the mapping uses it
+        self._others = {thread.ident: thread for thread in threading.enumerate()}
+        self._others.pop(threading.get_ident(), None)
+        _active.append(self)
         try:
             yield
         finally:
-            if outer is None:
-                del _active[thread]
-            else:
-                _active[thread] = outer
+            _active.remove(self)
+            if not _active:
+                os.environ.__class__ = os._Environ
 
-    def may_have_started(self, thread: threading.Thread) -> bool:
-        """Return whether a thread began after this attempt."""
-        return thread not in self._others
-
-    def note_file(self, path: str) -> None:
-        """Note a file that is opened."""
-        self._read.add(path)
-
-    def note_program(self, arguments: str | Iterable[Any]) -> None:
-        """Note a program that is started, by its arguments or its line for a shell."""
-        self._programs.add(tuple(map(str, arguments.split() if isinstance(arguments, str) else arguments)))
+    def has_thread(self) -> bool:
+        """Return whether the calling thread belongs to the attempt."""
+        other = self._others.get(threading.get_ident())
+        return other is None or not other.is_alive()  # identifiers are used again
 
     def add(self, used: Used) -> None:
-        """Add what a shard has read, maybe on another machine."""
+        """Add what a shard has used, maybe on another machine."""
         self._of_shards.update(used.files)
-        self._programs.update(used.programs)
+        self.programs.update(used.programs)
+        self.variables.update(used.variables)
 
     def used(self) -> Used:
-        """Return the noted files from before the attempt, and the Python programs."""
-        read = {_source_of(path) for path in list(self._read) if not _lies_in(path, self._own)}
+        """Return the noted files from before the attempt, the Python programs and the variables."""
+        read = {_source_of(path) for path in list(self.read) if not _lies_in(path, self._own)}
         files = {path for path in read if self._was_there(path)} | self._of_shards
         files = {path for path in files if not _lies_in(path, self._own)}
-        return Used(files=sorted(files), programs=sorted(each for each in list(self._programs) if _is_python(each)))
+        programs = sorted(each for each in list(self.programs) if each and Path(each[0]).name.startswith("python"))
+        return Used(files=sorted(files), programs=programs, variables=sorted(self.variables - _set_here))
 
     def uncovered(self, function: Any, values: tuple[object, ...]) -> tuple[str, ...]:
-        """Return what the digest of a step does not cover, for people to read: files, and Python programs.
+        """Return what the digest of a step does not cover, for people to read.
 
         Args:
             function: the step function.
             values: its arguments.
         """
         used = self.used()
-        if not used.files and not used.programs:
-            return ()  # most steps, and the closure takes longer than the rest
-        covered = covered_by(function, *values)
-        known = {str(path) for path in covered.files} | {os.path.realpath(path) for path in covered.files}
-        files = (path for path in used.files if path not in known and os.path.realpath(path) not in known)
-        programs = (each for each in used.programs if not _is_known_module(each, covered.modules))
-        lines = [*map(_shown, files), *(f"program {' '.join(each)}" for each in programs)]
+        lines = [f"environment variable {name}" for name in used.variables]
+        if used.files or used.programs:  # not for most steps, and the closure takes longer than the rest
+            covered = covered_by(function, *values)
+            known = {str(path) for path in covered.files} | {os.path.realpath(path) for path in covered.files}
+            files = [path for path in used.files if path not in known and os.path.realpath(path) not in known]
+            programs = [each for each in used.programs if not _is_known_module(each, covered.modules)]
+            lines = [path.removeprefix(f"{PROJECT_ROOT}/") for path in files] + lines
+            lines += [f"program {' '.join(each)}" for each in programs]
         return tuple(map(redact, lines))
 
     def _was_there(self, path: str) -> bool:
@@ -128,33 +127,62 @@ class Usage:
 
 
 def uncovered_text(lines: Iterable[str]) -> str:
-    """Return one line about uncovered files, without the name of the step."""
+    """Return one line about what is uncovered, without the name of the step."""
     return f"read what its digest does not cover, so a change of it goes unseen: {listed(list(lines), MAX_NAMED)}"
 
 
-_active: dict[threading.Thread, Usage] = {}
-"""The attempts and shards of this process by the thread of their function."""
+_active: list[Usage] = []
+"""The attempts and shards that this process runs now, the innermost last."""
+_set_here: set[str] = set()
+"""Variables that a step of this process has set; steps read some of them to add to them or to restore them."""
+
+
+class _Copying(threading.local):
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+
+_copying = _Copying()
+
+
+class _Environment(os._Environ):
+    """The class of `os.environ` while a step runs: it notes reads of a variable by its name."""
+
+    def __getitem__(self, key: str) -> str:
+        if key in _copying.names:
+            _copying.names.discard(key)
+        elif _active and _active[-1].has_thread():
+            frame = sys._getframe(1)
+            while frame.f_back is not None and frame.f_globals.get("__name__") in (
+                "os",
+                "collections.abc",
+                "_collections_abc",
+            ):
+                frame = frame.f_back
+            file = frame.f_code.co_filename
+            if file.startswith("/") and not _lies_in(file, _furniture()) and not OF_THE_MACHINE.search(key):
+                _active[-1].variables.add(key)
+        return super().__getitem__(key)
+
+    def __setitem__(self, key: str, value: str) -> None:
+        if _active:
+            _set_here.add(key)
+        super().__setitem__(key, value)
+
+    def __iter__(self) -> Iterator[str]:
+        for name in super().__iter__():
+            _copying.names.add(name)  # `dict(os.environ)` reads it next, for a process that the step starts
+            yield name
 
 
 def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
-    if not _active:
+    if not _active or not _active[-1].has_thread():
         return
-    if event == "open":
-        path, mode, flags = arguments
-        if not isinstance(path, int) and is_reading(mode, flags) and (usage := _usage_of_thread()) is not None:
-            usage.note_file(absolute(os.fsdecode(path)))
-    elif event == "subprocess.Popen" and (usage := _usage_of_thread()) is not None:
-        usage.note_program(arguments[1])
-
-
-def _usage_of_thread() -> Usage | None:
-    """Return whose thread this is. A thread that two attempts of one process may have started counts for neither."""
-    thread = threading.current_thread()
-    usage = _active.get(thread)
-    if usage is not None:
-        return usage
-    found = [usage for usage in list(_active.values()) if usage.may_have_started(thread)]
-    return found[0] if len(found) == 1 else None
+    if event == "open" and (path := path_read(arguments)) is not None:
+        _active[-1].read.add(path)
+    elif event == "subprocess.Popen":
+        words = arguments[1].split() if isinstance(arguments[1], str) else arguments[1]
+        _active[-1].programs.add(tuple(map(str, words)))
 
 
 @functools.cache
@@ -163,7 +191,9 @@ def _furniture() -> tuple[str, ...]:
     paths = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), *site.getsitepackages()}
     paths |= {site.getusersitepackages(), str(PROJECT_ROOT / ENGINE)}
     paths |= {path for name, path in os.environ.items() if "CACHE" in name and path.startswith("/")}
-    paths |= {str(Path.home() / ".cache"), f"{tempfile.gettempdir()}/ray"}
+    places = {tempfile.gettempdir(), "/tmp", os.environ.get("RAY_TMPDIR", "/tmp")}
+    paths |= {f"{place}/ray{user}" for place in places for user in ("", f"-{os.getuid()}")}
+    paths |= {str(Path.home() / ".cache")}
     # A file may be opened by its path without links, as in an environment that a link leads to.
     paths |= {os.path.realpath(path) for path in paths if path}
     return tuple(path.rstrip("/") for path in paths if path)
@@ -195,10 +225,6 @@ def _source_of(path: str) -> str:
     return path
 
 
-def _is_python(arguments: tuple[str, ...]) -> bool:
-    return bool(arguments) and Path(arguments[0]).name.startswith("python")
-
-
 def _is_known_module(arguments: tuple[str, ...], covered: Collection[str]) -> bool:
     """Return whether a program is `python -m MODULE` with a module that the digest covers, or an installed one."""
     if len(arguments) < 3 or arguments[1] != "-m":
@@ -207,7 +233,3 @@ def _is_known_module(arguments: tuple[str, ...], covered: Collection[str]) -> bo
         return True
     found = importlib.util.find_spec(arguments[2].partition(".")[0])
     return found is not None and found.origin is not None and _lies_in(found.origin, _furniture())
-
-
-def _shown(path: str) -> str:
-    return path.removeprefix(f"{PROJECT_ROOT}/")

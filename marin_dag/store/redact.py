@@ -170,16 +170,16 @@ class RedactingStream:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.flush()
+        self._lines.close()
+        self._stream.flush()
 
     def write(self, text: str) -> int:
-        """Write text; each line appears when it is complete."""
+        """Write text; each line appears when it is complete, and the last one at the end of the block."""
         self._lines.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Write the incomplete line, and flush the stream."""
-        self._lines.flush()
+        """Flush the complete lines."""
         self._stream.flush()
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -203,11 +203,11 @@ class LinesWithoutSecrets:
         end = max(text.rfind("\n"), text.rfind("\r")) + 1
         if end:
             self._incomplete.append(text[:end])
-            self.flush()
+            self.close()
         if end < len(text):
             self._incomplete.append(text[end:])
 
-    def flush(self) -> None:
+    def close(self) -> None:
         """Write the incomplete line."""
         text, self._incomplete = "".join(self._incomplete), []
         if text:

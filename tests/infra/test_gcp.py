@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from marin_dag.graph.resources import Tpu
-from marin_dag.graph.slices import slice_shape
+from marin_dag.graph.resources import Tpu, slice_shape
 from pipelines.scales import SCALES
 
 ROOT = Path(__file__).parents[2]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.run.backend import Backend
 from marin_dag.run.local.backend import LocalBackend
 from marin_dag.run.ray.backend import RayBackend
+from marin_dag.run.task import Backend
 from marin_dag.store.prefix import open_store
 from marin_dag.store.store import Store
 from tests.marin_dag.workbench import MODULE, Workbench

@@ -15,10 +15,9 @@ from typing import Any
 from marin_dag.graph.resources import Resources
 from marin_dag.ledger.progress import Progress
 from marin_dag.run.attempt import run_attempt
-from marin_dag.run.backend import Listener
 from marin_dag.run.failure import failure_of
 from marin_dag.run.local.backend import SequentialFanOut
-from marin_dag.run.task import Outcome, Task
+from marin_dag.run.task import Listener, Outcome, Task
 
 
 class WorkerDiedError(Exception):
@@ -31,7 +30,6 @@ class ForkingBackend:
     """See Backend."""
 
     max_running = max_alike = 3
-    announcement = ""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -44,9 +42,8 @@ class ForkingBackend:
             _fork_workers(reading, folder)
         os.close(reading)
 
-    def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> str:
+    def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> None:
         self._listener = listener
-        return ""
 
     def submit(self, task: Task) -> None:
         data = pickle.dumps(task)

@@ -31,13 +31,13 @@ from marin_dag.ledger.epoch import CLAIM, LEASES, EpochState, parts
 from marin_dag.ledger.lease import Held, Holder, Lease, Leases
 from marin_dag.ledger.provenance import Provenance
 from marin_dag.ledger.records import COMMITS, LABELS, Record
-from marin_dag.run import attempt, retries, task
+from marin_dag.run import attempt, retries
 from marin_dag.run import driver as run
 from marin_dag.run.attempt import run_attempt
 from marin_dag.run.driver import Run
 from marin_dag.run.local import backend as local_backend
 from marin_dag.run.local.backend import LocalBackend, SequentialFanOut
-from marin_dag.run.task import KindReference, Task
+from marin_dag.run.task import Task
 from marin_dag.store import retry as transient
 from marin_dag.store.store import Store, StoreError
 from tests.marin_dag.interleavings import (
@@ -250,6 +250,7 @@ def replaced_machine() -> Iterator[None]:
     replacements: list[tuple[Any, str, Any]] = [
         (attempt, "open_store", lambda prefix: current.store),
         (attempt, "AttemptLog", _NoLog),
+        (attempt, "child_output_in_place", contextlib.nullcontext),
         (attempt, "AttemptRequests", _NoRequests),
         (attempt, "Requests", _NoRequests),
         (attempt, "now", lambda: ""),
@@ -266,7 +267,7 @@ def replaced_machine() -> Iterator[None]:
         (run, "DriverRequests", _NoRequests),
         (run, "SourceArchive", lambda store: SimpleNamespace(keep=lambda steps: None)),
         (run, "collect_provenance", lambda store: PROVENANCE),
-        (task, "new_attempt", lambda: f"20200101-000000-{zlib.crc32(current.new_name().encode()):08x}"),
+        (run, "new_attempt", lambda: f"20200101-000000-{zlib.crc32(current.new_name().encode()):08x}"),
         (run, "time", clock),
         (retries, "time", clock),
         (transient, "PAUSES_SECONDS", (0.0,)),
@@ -351,12 +352,11 @@ def driver_of(*steps: Step[Any]) -> Actor:
 
 def attempt_of(item: Step[Any], epoch: int) -> str:
     """Run one attempt as a worker does; return its status."""
-    kind = KindReference.to(item.kind)
     name = f"{current.name}-{epoch}"
     task = Task(
         prefix="memory://runs",
         name=item.name,
-        kind=kind,
+        kind=item.kind,
         digest=item.digest,
         milestone=item.until,
         identity=item.identity,

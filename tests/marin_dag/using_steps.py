@@ -63,6 +63,11 @@ def _program(path: str) -> int:
     return len(subprocess.run([sys.executable, _folder(path) / MODULE], capture_output=True, check=True).stdout)
 
 
+def _extended_variable(path: str) -> int:
+    os.environ["FLAGS_OF_USING_STEPS"] = os.environ.get("FLAGS_OF_USING_STEPS", "") or "--more"
+    return 0
+
+
 def _installed_module(path: str) -> int:
     return len(subprocess.run([sys.executable, "-m", "this"], capture_output=True, check=True).stdout)
 
@@ -74,6 +79,8 @@ UNCOVERED: dict[str, Callable[[str], int]] = {
     "thread": _in_a_thread,
     "module": _imported,
     "program": _program,
+    "variable": lambda path: int(os.environ.get("SOME_SETTING", "0")),
+    "variable by getenv": lambda path: int(os.getenv("SOME_SETTING") or "0"),
 }
 COVERED: dict[str, Callable[[str], int]] = {
     "nothing": lambda path: 0,
@@ -81,6 +88,9 @@ COVERED: dict[str, Callable[[str], int]] = {
     "machine": lambda path: len(Path("/etc/hostname").read_text() + Path("/proc/self/status").read_text()) * 0,
     "package": lambda path: len(Path(fsspec.__file__).read_text()) * 0,
     "installed module": _installed_module,
+    "variables for a process": lambda path: len({**os.environ, "MORE": "1"}["MORE"]) + len(os.environ.copy()) * 0,
+    "variable that it sets": _extended_variable,
+    "variable of a package": lambda path: len(tempfile.gettempdir() + str(Path.home())) * 0,
     "code": lambda path: len(Path(__file__).read_text()) * 0,
 }
 

@@ -15,11 +15,11 @@ from rich.console import Console
 
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
-from marin_dag.run.backend import Backend
 from marin_dag.run.driver import Run
 from marin_dag.run.live import LineDisplay
 from marin_dag.run.local.backend import LocalBackend
 from marin_dag.run.ray.backend import RayBackend
+from marin_dag.run.task import Backend
 from marin_dag.store.prefix import open_store
 from runtime.text import documents  # noqa: F401 -- once, not in each fork
 from runtime.text.extraction.extract import extract as extract_unit  # noqa: F401

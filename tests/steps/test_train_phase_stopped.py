@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.run.early_interrupt import INTERRUPTED
+from marin_dag.run.interrupts import INTERRUPTED
 from runtime.tracking.events import read_events
 from tests.end_to_end.driver import ROOT, Ended, ended, environment, wait_for
 from tests.steps.phase_driver import UNTIL_STEP

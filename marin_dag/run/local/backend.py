@@ -5,12 +5,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from marin_dag.graph.resources import Resources
-from marin_dag.ledger.progress import Progress
 from marin_dag.run.attempt import run_attempt
-from marin_dag.run.backend import Listener
 from marin_dag.run.failure import failure_of
-from marin_dag.run.supply import refuse_gangs
-from marin_dag.run.task import Outcome, Task
+from marin_dag.run.supply import check_one_machine
+from marin_dag.run.task import Listener, Outcome, Task
 from marin_dag.store.retry import SHARD_PAUSES_SECONDS, patiently
 
 
@@ -18,27 +16,25 @@ class LocalBackend:
     """See Backend. A cancelled step is asked to stop; if it does not, its commit fails."""
 
     max_running = max_alike = 1
-    announcement = ""
 
     def __init__(self) -> None:
         self._queue: list[Task] = []
         self._is_stopping = False
         self._cancelled: set[str] = set()
+        self._current = ""
 
-    def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> str:
-        """See Backend."""
-        refuse_gangs(wanted)
+    def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> None:
+        check_one_machine(wanted, None)
+        # The backend is the channel of its steps, too.
+        self.report, self.published, self.warn = listener.on_progress, listener.on_published, listener.on_message
         self._listener = listener
-        return ""
 
     def submit(self, task: Task) -> None:
-        """See Backend."""
-        refuse_gangs({task.name: task.resources})  # a step that another driver has given up
+        check_one_machine({task.name: task.resources}, None)  # a step that another driver has given up
         self._cancelled.discard(task.key)
         self._queue.append(task)
 
     def wait(self, timeout_seconds: float) -> list[Outcome]:
-        """See Backend."""
         if not self._queue:
             time.sleep(timeout_seconds)
             return []
@@ -46,36 +42,28 @@ class LocalBackend:
         if self._is_stopping:
             return [Outcome(task, "stopped")]
         self._listener.on_started(task.key)
-        channel = _DirectChannel(self._listener, lambda: self._is_stopping or task.key in self._cancelled)
+        self._current = task.key
         try:
-            outcome = run_attempt(task, channel, SequentialFanOut(), capture_prints=False)
+            outcome = run_attempt(task, self, SequentialFanOut(), capture_prints=False)
         except Exception as error:  # before the step started, or while its log was closed
             outcome = Outcome(task, "failed", failure=failure_of(task, error))
         return [outcome]
 
     def request_stop(self) -> None:
-        """See Backend."""
         self._is_stopping = True
+
+    def stop_requested(self) -> bool:
+        return self._is_stopping or self._current in self._cancelled
 
     def withdraw(self, key: str) -> None:
         """See Backend. Called between two steps, when no submitted task has started."""
         self.cancel(key)
 
     def cancel(self, key: str) -> None:
-        """See Backend."""
         self._cancelled.add(key)
 
     def close(self) -> None:
-        """See Backend."""
         self._queue.clear()
-
-
-class _DirectChannel:
-    def __init__(self, listener: Listener, stop_requested: Callable[[], bool]) -> None:
-        self.stop_requested = stop_requested
-        self.report: Callable[[str, Progress], None] = listener.on_progress
-        self.published: Callable[[str], None] = listener.on_published
-        self.warn: Callable[[str], None] = listener.on_warning
 
 
 class SequentialFanOut:
@@ -84,7 +72,6 @@ class SequentialFanOut:
     def run(
         self, calls: Sequence[Callable[[], Any]], in_flight: int, label: str, stop_requested: Callable[[], bool]
     ) -> Iterator[int]:
-        """See FanOut."""
         for index, call in enumerate(calls):
             if stop_requested():
                 return

@@ -3,30 +3,31 @@
 import contextlib
 import dataclasses
 import os
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from queue import Empty, Queue
+from queue import Queue
 from typing import Any
 
 from pydantic import BaseModel
 
 from marin_dag.errors import UserError
-from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu, is_gang
+from marin_dag.graph.resources import Cpu, Gpu, Resources, is_gang
+from marin_dag.ledger.records import Failure
 from marin_dag.run.attempt import run_attempt
-from marin_dag.run.backend import Listener
-from marin_dag.run.ray.cluster import is_connected, join_cluster, start_cluster
+from marin_dag.run.failure import failure_of
+from marin_dag.run.ray.cluster import capture_ray_messages, is_connected, join_cluster, start_cluster
 from marin_dag.run.ray.control_actor import UPDATE_SECONDS, ControlChannel, control_actor, start_control_actor
 from marin_dag.run.ray.gang import Gang
-from marin_dag.run.ray.ray_internals import capture_ray_messages
-from marin_dag.run.ray.worker_deaths import failure_on_worker, shortened
 from marin_dag.run.supply import check_one_machine, missing_resources
-from marin_dag.run.task import Outcome, Task
+from marin_dag.run.task import Listener, Outcome, Task
 from marin_dag.store.retry import SHARD_PAUSES_SECONDS, patiently
 
 CANCEL_GRACE_SECONDS = 5.0
-MESSAGE_SECONDS = 2.0
+MESSAGE_SECONDS = 30.0
 """How long Ray's messages are held back, so that the failure of the step that they concern comes first."""
 WORKER_DEATHS = 3
+MEMORY_USED = re.compile(r"was ([\d.]+GB / [\d.]+GB)")
 
 
 class NoConfig(BaseModel, frozen=True):
@@ -56,25 +57,19 @@ class RayBackend:
         self._control: Any = None
         self._messages: Queue[tuple[float, str]] = Queue()
 
-    @property
-    def announcement(self) -> str:
-        """See Backend."""
-        if is_connected():
-            return ""
-        address = os.environ.get("RAY_ADDRESS")
-        return f"joining Ray at {address}" if address else "starting Ray on this machine (a few seconds)"
-
-    def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> str:
+    def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> None:
         """See Backend. A private cluster never grows; steps wait for a joined one to grow."""
         self._listener = listener
-        greeting = ""
         if not is_connected():
-            self._owns_cluster = not os.environ.get("RAY_ADDRESS")
+            address = os.environ.get("RAY_ADDRESS")
+            self._owns_cluster = not address
             if self._owns_cluster:
+                listener.on_message("starting Ray on this machine (a few seconds)")
                 largest = max((asked.num_cpus for asked in wanted.values() if isinstance(asked, Cpu)), default=1)
-                greeting = start_cluster(largest, self._job_name, listener.on_warning)
+                listener.on_message(start_cluster(largest, self._job_name, listener.on_message))
             else:
-                greeting = join_cluster(self._job_name)
+                listener.on_message(f"joining Ray at {address}")
+                listener.on_message(join_cluster(self._job_name))
         import ray  # not above: the import reads RAY_AUTH_MODE
 
         capture_ray_messages(lambda text: self._messages.put((time.monotonic(), text)))
@@ -83,10 +78,10 @@ class RayBackend:
             check_one_machine(wanted, self._has)
         self._control, self._control_name = start_control_actor()
         self._run = ray.remote(run_step)
-        return "\n".join(line for line in (greeting, missing_resources(wanted, self._has)) if line)
+        if missing := missing_resources(wanted, self._has):
+            listener.on_message(missing)
 
     def submit(self, task: Task) -> None:
-        """See Backend."""
         if self._owns_cluster:
             check_one_machine({task.name: task.resources}, self._has)  # a step that another driver has given up
         self._started.discard(task.key)
@@ -94,11 +89,16 @@ class RayBackend:
             self._gangs[task.key] = Gang(task, self._control, self._gang_outcomes.put)
             self._gangs[task.key].start()
             return
-        run = self._run.options(name=task.name, max_retries=0, **_placement(task.resources))
+        resources = task.resources
+        placement: dict[str, Any] = {"num_cpus": 1}
+        if isinstance(resources, Gpu):
+            placement |= {"num_gpus": resources.count, "accelerator_type": resources.kind}
+        elif isinstance(resources, Cpu):
+            placement = {"num_cpus": resources.num_cpus}
+        run = self._run.options(name=task.name, max_retries=0, **placement)
         self._running[run.remote(task, self._control_name)] = task
 
     def wait(self, timeout_seconds: float) -> list[Outcome]:
-        """See Backend."""
         with _ray_death_explained():
             return self._wait(timeout_seconds)
 
@@ -123,16 +123,14 @@ class RayBackend:
 
     def _pass_on_messages(self, older_than_seconds: float) -> None:
         while not self._messages.empty() and time.monotonic() - self._messages.queue[0][0] >= older_than_seconds:
-            self._listener.on_warning(f"Ray: {shortened(self._messages.get()[1])}")
+            self._listener.on_message(f"Ray: {self._messages.get()[1].partition('. ')[0]}")
 
     def _take_gangs(self) -> list[Outcome]:
         outcomes = []
-        while True:
-            try:
-                outcomes.append(self._gang_outcomes.get_nowait())
-            except Empty:
-                return outcomes
+        while not self._gang_outcomes.empty():
+            outcomes.append(self._gang_outcomes.get())
             del self._gangs[outcomes[-1].task.key]
+        return outcomes
 
     def _outcome(self, reference: Any) -> Outcome:
         import ray
@@ -164,7 +162,7 @@ class RayBackend:
         for key in updates.published:
             self._listener.on_published(key)
         for text in updates.warnings:
-            self._listener.on_warning(text)
+            self._listener.on_message(text)
 
     def request_stop(self) -> None:
         """See Backend. Only sets a flag: a signal handler calls it, and may interrupt any call of Ray."""
@@ -190,22 +188,20 @@ class RayBackend:
             for reference, task in self._running.items():
                 if task.key == key and ray.get(self._control.withdraw.remote(task.attempt)):
                     ray.cancel(reference, force=False, recursive=True)
-        if (gang := self._gangs.get(key)) is not None:
-            gang.request_stop()
+        if key in self._gangs:
+            self._gangs[key].request_stop()
 
     def cancel(self, key: str) -> None:
-        """See Backend."""
         import ray
 
         for reference, task in list(self._running.items()):
             if task.key == key:
                 self._control.stop.remote(task.attempt)
                 ray.cancel(reference, force=False, recursive=True)
-        if (gang := self._gangs.get(key)) is not None:
-            gang.cancel()
+        if key in self._gangs:
+            self._gangs[key].cancel()
 
     def close(self) -> None:
-        """See Backend."""
         if not is_connected():  # the start failed, or Ctrl-C interrupted the import of Ray
             return
         import ray
@@ -237,7 +233,6 @@ class RayFanOut:
     def run(
         self, calls: Sequence[Callable[[], Any]], in_flight: int, label: str, stop_requested: Callable[[], bool]
     ) -> Iterator[int]:
-        """See FanOut."""
         import ray
 
         remote = ray.remote(num_cpus=1, max_retries=WORKER_DEATHS)(run_shard)
@@ -303,11 +298,15 @@ def _unwrapped(error: BaseException) -> BaseException:
     return cause if isinstance(cause, BaseException) else error
 
 
-def _placement(resources: Resources) -> dict[str, Any]:
-    match resources:
-        case Cpu(num_cpus):
-            return {"num_cpus": num_cpus}
-        case Gpu(kind, count):
-            return {"num_cpus": 1, "num_gpus": count, "accelerator_type": kind}
-        case Tpu():
-            raise AssertionError("a gang reserves a whole slice")
+def failure_on_worker(task: Task, error: BaseException) -> Failure:
+    """Return `error` as the failure of the attempt, in one line if it says that the process is dead."""
+    failure = failure_of(task, error)
+    match failure.error_type:
+        case "WorkerCrashedError":
+            cause = "its process ended without an error: killed (kill -9, or the system was out of memory), or crashed"
+        case "OutOfMemoryError":
+            used = MEMORY_USED.search(str(error))
+            cause = f"Ray killed its process: its machine was short of memory{f' ({used[1]})' if used else ''}"
+        case _:
+            return failure
+    return failure.model_copy(update={"error": cause})

@@ -12,14 +12,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from marin_dag.errors import UserError
-from marin_dag.run.ray.ray_internals import own_address_only, processes_in_own_groups
-from marin_dag.run.usable_cpus import usable_cpus
+from marin_dag.run.supply import usable_cpus
 
+LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 TOKEN_FILE = Path("~/.ray/auth_token")
 MIN_CPUS = 2
 CONNECT_SECONDS = 10.0
@@ -33,18 +33,8 @@ PRIVATE_CLUSTER_VARIABLES = {
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "600",
 }
 STARTS = 3
-NOTICE_SECONDS = 30.0
-"""A start usually takes five seconds."""
-PROCESSES = {
-    "gcs_server": "its control service (gcs_server)",
-    "monitor.py": "its autoscaler (monitor.py)",
-    "dashboard.py": "its dashboard (dashboard.py)",
-    "raylet": "its node manager (raylet) and the agents of that",
-    "log_monitor.py": "its log monitor (log_monitor.py)",
-}
-"""Files of Ray's processes to their names in messages, in the order of their start."""
-MAX_SOCKET_FOLDER_LENGTH = 28
-"""Characters: Ray adds up to 79 for its sockets, and Linux takes no socket path above 107."""
+MAX_SESSIONS_FOLDER_LENGTH = 32
+"""Characters: Ray adds up to 75 for its sockets, and Linux takes no socket path above 107."""
 OPTIONS: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
 JOB_NAME = "job_name"
 """Key in a job's metadata that the dashboard shows as the job's name."""
@@ -94,35 +84,31 @@ def start_cluster(largest_num_cpus: int, job_name: str, say: Callable[[str], Non
         "include_dashboard": True,
         "dashboard_host": "127.0.0.1",
         "object_store_memory": OBJECT_STORE_IN_BYTES,
-        "_temp_dir": _socket_folder(),
+        "_temp_dir": _sessions_folder(),
         **OPTIONS,
     }
-    for start in range(1, STARTS):
+    for start in range(1, STARTS + 1):
         try:
-            return _start(options, job_name, say)
+            return _start(options, job_name)
         except _FailedStartError as error:
-            say(f"Ray did not start: {error}; attempt {start + 1} of {STARTS}")
-    try:
-        return _start(options, job_name, say)
-    except _FailedStartError as error:
-        raise UserError(
-            f"Ray did not start on this machine in {STARTS} attempts: {error}. If other programs keep the machine "
-            "busy, wait for them and run the same command again, or run in this process, without Ray: --backend local."
-        ) from error
+            failure = error
+            if start < STARTS:
+                say(f"Ray did not start: {error}; attempt {start + 1} of {STARTS}")
+    raise UserError(
+        f"Ray did not start on this machine in {STARTS} attempts: {failure}. If other programs keep the machine "
+        "busy, wait for them and run the same command again, or run in this process, without Ray: --backend local."
+    ) from failure
 
 
 class _FailedStartError(Exception):
     """Ray did not start; the text says what it waited for, and its error."""
 
 
-def _start(options: dict[str, Any], job_name: str, say: Callable[[str], None]) -> str:
+def _start(options: dict[str, Any], job_name: str) -> str:
     import ray
 
     os.environ["PYTHONPATH"] = python_path()
     with own_address_only(), processes_in_own_groups() as started:
-        notice = threading.Timer(NOTICE_SECONDS, lambda: say(_notice(started)))
-        notice.daemon = True
-        notice.start()
         try:
             # "local": a new cluster, whatever else runs on this machine.
             context = ray.init("local", job_config=_job_config(job_name), **options)
@@ -130,23 +116,18 @@ def _start(options: dict[str, Any], job_name: str, say: Callable[[str], None]) -
             ray.shutdown()
             for process in started:
                 _end_group(process)
-            raise _FailedStartError(f"it waited for {_newest(started)}: {_cause(error)}") from error
-        finally:
-            notice.cancel()
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            ends_a_log = len(lines) > 1 and lines[0].endswith(":")
+            cause = f"{lines[0]} {lines[-1]}".rstrip(".") if ends_a_log else first_line(error)
+            raise _FailedStartError(f"it waited for {_newest(started)}: {cause}") from error
     return dashboard_line(context.dashboard_url)
-
-
-def _notice(started: Sequence[subprocess.Popen[Any]]) -> str:
-    return (
-        f"Ray is still starting after {NOTICE_SECONDS:g} s: it waits for {_newest(started)}. Other programs may keep "
-        "this machine busy. To run without Ray, in this process: interrupt, and add --backend local."
-    )
 
 
 def _newest(started: Sequence[subprocess.Popen[Any]]) -> str:
     """Return the name of the process that Ray started last; it starts the next one when this one is ready."""
-    names = [Path(str(word)).name for process in started[-1:] for word in cast(Sequence[Any], process.args)]
-    return next((PROCESSES[name] for name in names if name in PROCESSES), "one of its processes")
+    words = [Path(str(word)).name for process in started[-1:] for word in cast(Sequence[Any], process.args)]
+    named = [word for word in words if word in ("gcs_server", "raylet") or word.endswith(".py")]
+    return f"its process {named[0]}" if named else "one of its processes"
 
 
 def _end_group(process: subprocess.Popen[Any]) -> None:
@@ -156,29 +137,31 @@ def _end_group(process: subprocess.Popen[Any]) -> None:
     process.wait()
 
 
-def _socket_folder() -> str | None:
-    """Return a folder for Ray's sockets; None for Ray's own choice below the folder for temporary files.
+def _sessions_folder() -> str:
+    """Return a folder for Ray's sessions below one that is private: logs and sockets in it are open to all users.
 
     Raises:
-        UserError: RAY_TMPDIR is too long. (A long TMPDIR, as batch systems set it, is replaced by /tmp/ray.)
+        UserError: RAY_TMPDIR is too long, or the private folder belongs to another user. (A long TMPDIR, as batch
+            systems set it, is replaced by /tmp.)
     """
+    own = f"ray-{os.getuid()}/r"
+    longest = MAX_SESSIONS_FOLDER_LENGTH - len(own) - 1
     chosen = os.environ.get("RAY_TMPDIR")
-    if chosen is None:
-        return "/tmp/ray" if len(tempfile.gettempdir()) > MAX_SOCKET_FOLDER_LENGTH else None
-    if len(chosen) > MAX_SOCKET_FOLDER_LENGTH:
+    if chosen is not None and len(chosen) > longest:
         raise UserError(
             f"RAY_TMPDIR={chosen}: {len(chosen)} characters are too long for the paths of Ray's sockets below it. "
-            f"Name a folder of at most {MAX_SOCKET_FOLDER_LENGTH} characters, or unset RAY_TMPDIR."
+            f"Name a folder of at most {longest} characters, or unset RAY_TMPDIR."
         )
-    return None
-
-
-def _cause(error: Exception) -> str:
-    """Return the first line of an error, and its last line if the first only introduces the end of a log."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if len(lines) > 1 and lines[0].endswith(":"):
-        return f"{lines[0]} {lines[-1]}".rstrip(".")
-    return first_line(error)
+    folder = Path(chosen or (tempfile.gettempdir() if len(tempfile.gettempdir()) <= longest else "/tmp"), own)
+    try:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.parent.chmod(0o700)
+    except OSError as error:
+        raise UserError(
+            f"{folder.parent}: cannot be made private to this user ({error.strerror}), and would hold Ray's logs. Set "
+            "RAY_TMPDIR to a short folder of your own."
+        ) from error
+    return str(folder)
 
 
 def _job_config(job_name: str) -> Any:
@@ -264,3 +247,70 @@ def unreachable(address: str, why: str) -> str:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's text."""
     return (str(error).strip() or type(error).__qualname__).splitlines()[0].rstrip(".")
+
+
+# The functions below change private parts of Ray and of the standard library, for which there is no option. Tests run
+# them on real clusters, so that an upgrade of Ray breaks a test and not a run.
+
+
+def capture_ray_messages(handle: Callable[[str], None]) -> None:
+    """Call `handle` with the first line of each message that Ray would print in the driver, such as a dead worker.
+
+    Ray prints the message before the driver knows which step it concerns, and a traceback after it.
+    """
+    import ray._private.worker as worker
+
+    def handle_first_line(data: dict[str, Any], ignore_prefix: bool) -> None:
+        handle("\n".join(data["lines"]).strip().partition("\n")[0])
+
+    worker.print_to_stdstream = handle_first_line
+
+
+@contextlib.contextmanager
+def processes_in_own_groups() -> Iterator[list[subprocess.Popen[Any]]]:
+    """Start each process inside the block in a process group of its own, so that it gets no signal to this group.
+
+    Yields the list of these processes, which grows as they start.
+
+    `timeout`, Slurm and others send SIGTERM to the whole group: Ray's servers would end, and with them the steps that
+    the driver asks to save their work. They still end with a killed driver, because on Linux the kernel signals them.
+    On other systems Ray finds them only in the driver's group, so that nothing is changed there.
+    """
+    started: list[subprocess.Popen[Any]] = []
+    if sys.platform != "linux":
+        yield started
+        return
+    original, here = subprocess.Popen.__init__, threading.get_ident()
+
+    def start_in_own_group(self: subprocess.Popen[Any], *arguments: Any, **options: Any) -> None:
+        if threading.get_ident() == here and not options.get("start_new_session"):
+            options.setdefault("process_group", 0)
+        original(self, *arguments, **options)
+        if threading.get_ident() == here:
+            started.append(self)
+
+    setattr(subprocess.Popen, "__init__", start_in_own_group)  # noqa: B010 -- a type checker rejects the assignment
+    try:
+        yield started
+    finally:
+        setattr(subprocess.Popen, "__init__", original)  # noqa: B010
+
+
+@contextlib.contextmanager
+def own_address_only() -> Iterator[None]:
+    """Make a cluster that starts inside the block listen on the loopback address alone, as on Windows and macOS.
+
+    Elsewhere Ray's ports for metrics, which ask for no token, listen on every address of the machine. Later processes
+    do not inherit the variable: it forbids clusters of machines.
+    """
+    import ray._private.ray_constants as constants
+
+    is_cluster, was = constants.ENABLE_RAY_CLUSTER, os.environ.get(LOOPBACK_VARIABLE)
+    os.environ[LOOPBACK_VARIABLE], constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = is_cluster
+        del os.environ[LOOPBACK_VARIABLE]
+        if was is not None:
+            os.environ[LOOPBACK_VARIABLE] = was

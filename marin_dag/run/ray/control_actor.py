@@ -31,7 +31,6 @@ class ControlActor:
         self._updates = Updates([], {}, [], [])
         self._started: set[str] = set()
         self._stopped: set[str | None] = set()
-        self._coordinators: dict[str, str] = {}
         self._returned: dict[str, set[int]] = {}
 
     def start(self, key: str, attempt: str) -> bool:
@@ -73,14 +72,6 @@ class ControlActor:
         """Return the updates since the last call."""
         updates, self._updates = self._updates, Updates([], {}, [], [])
         return updates
-
-    def announce(self, attempt: str, coordinator: str) -> None:
-        """Note the address at which host 0 of an attempt waits for the others."""
-        self._coordinators[attempt] = coordinator
-
-    def coordinator(self, attempt: str) -> str | None:
-        """Return that address; None until host 0 has started."""
-        return self._coordinators.get(attempt)
 
     def has_returned(self, attempt: str, host_index: int) -> int:
         """Note that the function has returned on a host; return on how many it has."""
@@ -125,21 +116,17 @@ class ControlChannel:
         self._question = self._actor.start.remote(key, self._attempt).future()
 
     def report(self, key: str, progress: Progress) -> None:
-        """See Channel."""
         if time.monotonic() - self._last_report >= UPDATE_SECONDS or progress.done == progress.total:
             self._last_report = time.monotonic()
             self._actor.report.remote(key, progress)
 
     def published(self, key: str) -> None:
-        """See Channel."""
         self._actor.published.remote(key)
 
     def warn(self, text: str) -> None:
-        """See Channel."""
         self._actor.warn.remote(text)
 
     def stop_requested(self) -> bool:
-        """See Channel."""
         # Never waits: the reply takes as long as many a step, and a task in `ray.get` lends its CPUs to another task.
         if self._question is not None and self._question.done():
             self._is_stopped, self._question = self._is_stopped or bool(self._question.result()), None

@@ -4,7 +4,6 @@ The job gets a copy of the project's folder, without what git ignores, so that l
 """
 
 import contextlib
-import dataclasses
 import json
 import logging
 import os
@@ -16,7 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from marin_dag.errors import UserError
 from marin_dag.ledger.provenance import DETACHED_FROM, RUN_NAME, git_state
@@ -32,18 +31,13 @@ NOT_SENT = (".git", ".venv")
 """Patterns of .gitignore."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """A detached run."""
 
     name: str
     status: str
     message: str
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the job has ended."""
-        return self.status in ENDED
+    has_ended: bool
 
 
 class DetachedRuns:
@@ -107,49 +101,43 @@ class DetachedRuns:
 
     def _entrypoint(self, python: str, words: Sequence[str]) -> str:
         """Return the command of the job: with this interpreter if the driver runs here, else with the cluster's."""
-        if not self._is_here():
-            return f"exec {shlex.join([python, '-u', *words])}"
-        command = shlex.join([sys.executable, "-u", *words])
-        # Ray gives a driver the address of the cluster that was started last on the machine, not of the job's own.
         address = os.environ["RAY_ADDRESS"]
-        return f"exec {command}" if address == "auto" else f"RAY_ADDRESS={shlex.quote(address)} exec {command}"
-
-    def _is_here(self) -> bool:
-        if os.environ["RAY_ADDRESS"].startswith("http"):  # perhaps a tunnel
-            return False
-        host = self._client.get_address().rpartition("://")[2].rpartition(":")[0]
         own = {"127.0.0.1", "localhost", socket.gethostname()}
         with contextlib.suppress(OSError):  # the machine does not know its own name
             own.add(socket.gethostbyname(socket.gethostname()))
-        return host in own
+        # An address of HTTP may be a tunnel.
+        is_here = self._client.get_address().rpartition("://")[2].rpartition(":")[0] in own
+        if address.startswith("http") or not is_here:
+            return f"exec {shlex.join([python, '-u', *words])}"
+        command = f"exec {shlex.join([sys.executable, '-u', *words])}"
+        # Ray gives a driver the address of the cluster that was started last on the machine, not of the job's own.
+        return command if address == "auto" else f"RAY_ADDRESS={shlex.quote(address)} {command}"
 
     def newest(self, name: str | None = None) -> Job:
         """Return the job with that name; without a name the running one, else the one that ended last."""
-        jobs = [job for job in self._client.list_jobs() if job.submission_id]
-        if name is None:
-            found = [job for job in jobs if self._metadata.items() <= (job.metadata or {}).items()]
-        else:
-            found = [job for job in jobs if job.submission_id == name]
+        jobs = {job.submission_id: job for job in self._client.list_jobs() if job.submission_id}
+        own = [job for job in jobs.values() if self._metadata.items() <= (job.metadata or {}).items()]
+        found = own if name is None else [jobs[name]] if name in jobs else []
         if not found:
             what = f"no detached run called {name!r}" if name else f"no detached run of {self._metadata['pipeline']}"
-            others = ", ".join(sorted(job.submission_id for job in jobs))
-            listed = f"; there are {others}" if others else ""
+            listed = f"; there are {', '.join(sorted(jobs))}" if jobs else ""
             raise UserError(f"{what} with --prefix {self._metadata['prefix']} on this cluster{listed}.")
         newest = max(found, key=lambda job: (job.status.value not in ENDED, job.start_time or 0))
-        return Job(newest.submission_id, newest.status.value, newest.message or "")
+        status = newest.status.value
+        return Job(newest.submission_id, status, newest.message or "", status in ENDED)
 
     def follow(self, name: str) -> Job:
         """Print the job's log until it has ended; return the job."""
         import asyncio  # not above: every plan would pay for the import
 
-        asyncio.run(self._print_log(name))
+        async def print_log() -> None:
+            async for text in self._client.tail_job_logs(name):
+                print(text, end="", flush=True)
+
+        asyncio.run(print_log())
         while not (job := self.newest(name)).has_ended:
             time.sleep(POLL_SECONDS)
         return job
-
-    async def _print_log(self, name: str) -> None:
-        async for text in self._client.tail_job_logs(name):
-            print(text, end="", flush=True)
 
     def stop(self, name: str) -> None:
         """Ask the driver to let running steps save their work, as one Ctrl-C does."""

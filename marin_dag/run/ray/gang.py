@@ -4,17 +4,15 @@ Members are actors and not tasks, so that the gang ends with a kill on every hos
 for a dead peer gets no exception, and chips are free only when the process that holds them is gone.
 """
 
-import contextlib
 import dataclasses
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
 
 from marin_dag.graph.context import Host
-from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
-from marin_dag.graph.slices import slice_shape
+from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu, slice_shape
 from marin_dag.ledger.records import Failure, Records
 from marin_dag.run.attempt import run_attempt
 from marin_dag.run.failure import failure_of
@@ -36,7 +34,7 @@ that did not know waits for the first for ever."""
 
 
 class GangStoppedError(Exception):
-    """The gang was asked to stop before it had its hosts."""
+    """The gang was asked to stop before it had its hosts, or is cancelled."""
 
 
 class HostsDisagreedError(Exception):
@@ -45,18 +43,16 @@ class HostsDisagreedError(Exception):
     is_transient = True
 
 
-class Reservation(Protocol):
-    """Hosts reserved for one gang."""
+class Reservation(NamedTuple):
+    """Hosts reserved for one gang; bundle i of the placement group is host i."""
 
     placement_group: Any
     resources_per_host: dict[str, float]
-
-    def release(self) -> None:
-        """Release the hosts."""
+    release: Callable[[], None]
 
 
-class Gang:
-    """An attempt at a step on several hosts, watched by a thread of the driver.
+class Gang(threading.Thread):
+    """An attempt at a step on several hosts; a thread of the driver that reserves them and watches.
 
     Args:
         task: the attempt.
@@ -65,17 +61,13 @@ class Gang:
     """
 
     def __init__(self, task: Task, control: Any, on_ended: Callable[[Outcome], None]) -> None:
+        super().__init__(name=f"gang {task.name}", daemon=True)
         self._task = task
         self._control = control
         self._on_ended = on_ended
-        self._lost_peer_errors = frozenset(task.kind.load().lost_peer_errors)
+        self._lost_peer_errors = frozenset(task.kind.lost_peer_errors)
         self._is_stopping = threading.Event()
         self._is_cancelled = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"gang {task.name}", daemon=True)
-
-    def start(self) -> None:
-        """Start to wait for the hosts."""
-        self._thread.start()
 
     def request_stop(self) -> None:
         """Withdraw a gang that has no hosts yet; a running one learns of the stop from the control actor."""
@@ -86,11 +78,8 @@ class Gang:
         self._control.stop.remote(self._task.attempt)
         self._is_cancelled.set()
 
-    def join(self, timeout_seconds: float) -> None:
-        """Wait for the end."""
-        self._thread.join(timeout_seconds)
-
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Reserve the hosts, run the attempt and pass its outcome on."""
         try:
             outcome = self._attempt()
         except GangStoppedError:
@@ -111,11 +100,16 @@ class Gang:
             task = dataclasses.replace(task, known_milestones=known)
             hosts = hosts_of(task.resources)
             members = [_member(reservation, host) for host in hosts]
+            address = members[0].hold_address.remote()
+            while not ray.wait([address], timeout=POLL_SECONDS)[0]:
+                self._check_stopped()
+            coordinator = ray.get(address)
             running = {}
             for member, host in zip(members, hosts, strict=True):
                 shown = member.run.options(
                     name=f"{task.name}: host {host.index + 1}/{host.num_hosts}", enable_task_events=True
                 )
+                host = dataclasses.replace(host, coordinator=coordinator)
                 running[shown.remote(task, host, self._control)] = host.index
             return self._watch(running)
         finally:
@@ -173,49 +167,40 @@ class Gang:
 class Member:
     """Actor on one host of a gang."""
 
+    def hold_address(self) -> str:
+        """Return an address with a port that no other program gets: bound, and shared with servers that share it."""
+        import ray
+
+        self._holder = socket.socket()
+        self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self._holder.bind((ray.util.get_node_ip_address(), 0))
+        return "{}:{}".format(*self._holder.getsockname())
+
     def run(self, task: Task, host: Host, control: Any) -> Outcome:
         """Run the step function; on host 0 commit its result."""
         import ray
 
         channel = ControlChannel(task.attempt, control)
-        with contextlib.ExitStack() as held:
-            if host.index == 0:
-                coordinator = held.enter_context(_held_address(ray.util.get_node_ip_address()))
-                ray.get(control.announce.remote(task.attempt, coordinator))
-                channel.start(task.key)
-            else:
-                coordinator = _coordinator(task.attempt, control)
-            host = dataclasses.replace(host, coordinator=coordinator)
-            meeting = _Meeting(task.attempt, host, control)
-            return run_attempt(task, channel, RefusedFanOut(), capture_prints=True, host=host, meeting=meeting)
+        if host.index == 0:
+            channel.start(task.key)
+
+        def wait_for_hosts() -> None:
+            # A member that never returns ends the gang, and with it this wait.
+            while ray.get(control.has_returned.remote(task.attempt, host.index)) < host.num_hosts and host.index == 0:
+                time.sleep(MEETING_POLL_SECONDS)
+
+        fan_out = RefusedFanOut()
+        return run_attempt(task, channel, fan_out, capture_prints=True, host=host, wait_for_hosts=wait_for_hosts)
 
 
 class RefusedFanOut:
     """Fan-out of a gang, which may not map."""
 
     def run(self, *arguments: Any) -> Any:
-        """See FanOut."""
         raise TypeError(
             "context.map: a step on several hosts would make all shards on each of them. Map in a step before it."
         )
-
-
-class _Meeting:
-    def __init__(self, attempt: str, host: Host, control: Any) -> None:
-        self._attempt = attempt
-        self._host = host
-        self._control = control
-
-    def all_returned(self) -> None:
-        """See Meeting. A member that never returns ends the gang, and with it this wait."""
-        import ray
-
-        def num_returned() -> int:
-            number: int = ray.get(self._control.has_returned.remote(self._attempt, self._host.index))
-            return number
-
-        while num_returned() < self._host.num_hosts and self._host.index == 0:
-            time.sleep(MEETING_POLL_SECONDS)
 
 
 def patience_seconds(failures: Sequence[Failure], lost_peer_errors: Collection[str]) -> float:
@@ -238,14 +223,14 @@ def hosts_of(resources: Resources) -> list[Host]:
 
 
 def reserve(resources: Resources, check_stopped: Callable[[], None]) -> Reservation:
-    """Wait until all hosts are reserved; bundle i of the placement group is host i."""
+    """Wait until all hosts are reserved."""
     match resources:
         case Tpu():
-            reserved: Reservation = _Slices(resources, check_stopped)
+            reserved = _slices(resources, check_stopped)
         case Gpu(kind, count, num_hosts):
-            reserved = _Machines({"CPU": 1, "GPU": count, f"accelerator_type:{kind}": 0.001}, num_hosts)
+            reserved = _machines({"CPU": 1, "GPU": count, f"accelerator_type:{kind}": 0.001}, num_hosts)
         case Cpu(num_cpus, num_hosts):
-            reserved = _Machines({"CPU": num_cpus}, num_hosts)
+            reserved = _machines({"CPU": num_cpus}, num_hosts)
     try:
         while not reserved.placement_group.wait(POLL_SECONDS):
             check_stopped()
@@ -255,58 +240,38 @@ def reserve(resources: Resources, check_stopped: Callable[[], None]) -> Reservat
     return reserved
 
 
-class _Machines:
-    """Reservation of different machines."""
+def _machines(resources_per_host: dict[str, float], num_hosts: int) -> Reservation:
+    """Ask for different machines."""
+    import ray
 
-    def __init__(self, resources_per_host: dict[str, float], num_hosts: int) -> None:
-        import ray
-
-        self.resources_per_host = resources_per_host
-        bundles = [dict(resources_per_host) for _ in range(num_hosts)]
-        self.placement_group: Any = ray.util.placement_group(bundles, strategy="STRICT_SPREAD")
-
-    def release(self) -> None:
-        """See Reservation."""
-        import ray
-
-        ray.util.remove_placement_group(self.placement_group)
+    bundles = [dict(resources_per_host) for _ in range(num_hosts)]
+    group: Any = ray.util.placement_group(bundles, strategy="STRICT_SPREAD")
+    return Reservation(group, resources_per_host, lambda: ray.util.remove_placement_group(group))
 
 
-class _Slices:
-    """Reservation of whole TPU slices, which Ray finds by the resource that the first host of each declares."""
+def _slices(resources: Tpu, check_stopped: Callable[[], None]) -> Reservation:
+    """Ask for whole TPU slices, which Ray finds by the resource that the first host of each declares."""
+    from ray.util.tpu import SlicePlacementGroup
 
-    def __init__(self, resources: Tpu, check_stopped: Callable[[], None]) -> None:
-        from ray.util.tpu import SlicePlacementGroup
-
-        shape = slice_shape(resources.slice)
-        numbers: list[dict[str, str]] = []
-        if shape.num_hosts > 1:
-            numbers = [
-                {"ray.io/tpu-worker-id": str(number)}
-                for _ in range(resources.num_slices)
-                for number in range(shape.num_hosts)
-            ]
-        self.resources_per_host = {"CPU": 1.0, "TPU": float(shape.chips_per_host)}
-        while True:
-            check_stopped()
-            try:
-                self._slices = SlicePlacementGroup(
-                    topology=shape.topology,
-                    accelerator_version=shape.generation,
-                    resources_per_bundle=dict(self.resources_per_host),
-                    num_slices=resources.num_slices,
-                    chips_per_vm=shape.chips_per_host,
-                    head_reservation_timeout_s=SLICE_HEAD_SECONDS,
-                    bundle_label_selector=numbers,
-                )
-                break
-            except TimeoutError:  # all slices are taken; the request itself makes a cluster grow
-                continue
-        self.placement_group: Any = self._slices.placement_group
-
-    def release(self) -> None:
-        """See Reservation."""
-        self._slices.shutdown()
+    shape = slice_shape(resources.slice)
+    workers = range(shape.num_hosts) if shape.num_hosts > 1 else ()
+    resources_per_host = {"CPU": 1.0, "TPU": float(shape.chips_per_host)}
+    while True:
+        check_stopped()
+        try:
+            slices: Any = SlicePlacementGroup(
+                topology=shape.topology,
+                accelerator_version=shape.generation,
+                resources_per_bundle=dict(resources_per_host),
+                num_slices=resources.num_slices,
+                chips_per_vm=shape.chips_per_host,
+                head_reservation_timeout_s=SLICE_HEAD_SECONDS,
+                bundle_label_selector=[{"ray.io/tpu-worker-id": str(worker)} for worker in workers]
+                * resources.num_slices,
+            )
+        except TimeoutError:  # all slices are taken; the request itself makes a cluster grow
+            continue
+        return Reservation(slices.placement_group, resources_per_host, slices.shutdown)
 
 
 def _member(reservation: Reservation, host: Host) -> Any:
@@ -324,22 +289,3 @@ def _member(reservation: Reservation, host: Host) -> Any:
             reservation.placement_group, placement_group_bundle_index=host.index
         ),
     ).remote()
-
-
-def _coordinator(attempt: str, control: Any) -> str:
-    """Wait for host 0's address; if host 0 never starts, the gang is killed, and this wait with it."""
-    import ray
-
-    while (address := ray.get(control.coordinator.remote(attempt))) is None:
-        time.sleep(MEETING_POLL_SECONDS)
-    return str(address)
-
-
-@contextlib.contextmanager
-def _held_address(host: str) -> Iterator[str]:
-    """Yield an address with a port that no other program gets: bound, and shared with servers that share it too."""
-    with socket.socket() as holder:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        holder.bind((host, 0))
-        yield f"{host}:{holder.getsockname()[1]}"

@@ -14,8 +14,8 @@ from marin_dag.graph.step import Step
 from marin_dag.identity.code_identity import check_packages
 from marin_dag.identity.identity import check_config
 from marin_dag.ledger.records import Records
-from marin_dag.run.backend import Backend
 from marin_dag.run.local.backend import LocalBackend
+from marin_dag.run.task import Backend
 from marin_dag.store.prefix import open_store
 from tests.catalogue import expect_error
 from tests.marin_dag.run.test_driver import Recorder, record, run

@@ -8,8 +8,7 @@ from ray._private.accelerators.tpu import (
 )
 
 from marin_dag.errors import UserError
-from marin_dag.graph.resources import Cpu, Gpu, Tpu, is_gang
-from marin_dag.graph.slices import CORES_PER_CHIP, TOPOLOGIES, slice_shape
+from marin_dag.graph.resources import CORES_PER_CHIP, TOPOLOGIES, Cpu, Gpu, Tpu, is_gang, slice_shape
 from tests.catalogue import expect_error
 from tests.marin_dag.toy_steps import CountConfig, count
 

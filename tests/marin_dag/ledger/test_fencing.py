@@ -17,9 +17,9 @@ from marin_dag.ledger import lease
 from marin_dag.ledger.epoch import seal
 from marin_dag.ledger.records import Records
 from marin_dag.run import retries
-from marin_dag.run.backend import Backend
 from marin_dag.run.driver import Run
 from marin_dag.run.local.backend import LocalBackend
+from marin_dag.run.task import Backend
 from marin_dag.store import retry as transient
 from marin_dag.store.local import LocalStore
 from marin_dag.store.prefix import open_store

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import logging
+import subprocess
 import time
 from pathlib import Path
 
@@ -27,6 +28,22 @@ def test_a_step_prints_to_a_stream_that_is_no_terminal(tmp_path: Path):
         print("step 1", flush=True)
         print("--token=planted-secret")
     assert store.read(PATH).decode().splitlines() == ["step 1", "--token=***"]
+
+
+def test_a_secret_in_two_pieces_and_in_the_output_of_a_child_is_hidden(tmp_path: Path):
+    store = LocalStore(str(tmp_path))
+    with AttemptLog(store, PATH, LOGGER) as log, log.capturing_prints():
+        print("--token=plan", end="", flush=True)
+        print("ted-secret")
+        subprocess.run(["sh", "-c", "printf -- --token=plan; sleep 0.1; echo ted-child; echo --token=planted-3 >&2"])
+    text = store.read(PATH).decode()
+    assert sorted(text.splitlines()) == ["--token=***"] * 3
+
+
+def test_without_a_terminal_the_output_of_a_child_is_hidden_in_place(capfd: pytest.CaptureFixture[str]):
+    with attempt_log.child_output_in_place():
+        subprocess.run(["sh", "-c", "echo --token=planted-secret >&2; echo out"])
+    assert capfd.readouterr() == ("out\n", "--token=***\n")
 
 
 def test_a_log_that_is_not_open_can_be_flushed_and_closed(tmp_path: Path):

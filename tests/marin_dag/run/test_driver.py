@@ -27,11 +27,11 @@ from marin_dag.ledger.records import Records, record_path
 from marin_dag.plan.plan import make_plan
 from marin_dag.plan.planned import Verdict
 from marin_dag.run import driver as run_module
-from marin_dag.run.backend import Backend, Listener, Outcome
 from marin_dag.run.driver import Run
 from marin_dag.run.live import LineDisplay, TableDisplay, figures_of
 from marin_dag.run.local.backend import LocalBackend
 from marin_dag.run.ray.backend import RayBackend
+from marin_dag.run.task import Backend, Listener, Outcome
 from marin_dag.store.prefix import open_store
 from tests.catalogue import check_message, expect_error
 from tests.marin_dag.toy_steps import (
@@ -168,7 +168,7 @@ def test_a_second_run_of_committed_steps_writes_nothing(prefix: str, tmp_path: P
 
 def test_a_backend_is_not_started_when_nothing_is_stale(tmp_path: Path):
     class Untouchable(LocalBackend):
-        def start(self, listener: Any, wanted: Mapping[str, Resources]) -> str:
+        def start(self, listener: Any, wanted: Mapping[str, Resources]) -> None:
             raise AssertionError("started")
 
     steps = a_graph(tmp_path / "marks")
@@ -279,7 +279,8 @@ def test_a_slow_start_of_ray_is_announced_before_it(tmp_path: Path, monkeypatch:
     def start(*arguments: Any) -> str:
         raise UserError("; ".join(display.lines))
 
-    monkeypatch.setattr(RayBackend, "start", start)
+    monkeypatch.setattr("marin_dag.run.ray.backend.start_cluster", start)
+    monkeypatch.setattr("marin_dag.run.ray.backend.join_cluster", start)
     step = write("step", WriteConfig(text="a"))
     with expect_error(UserError):
         Run([step], open_store(str(tmp_path / "runs")), RayBackend(), display, command="").run()
@@ -304,7 +305,7 @@ def test_steps_of_another_driver_need_no_machines_of_this_one(tmp_path: Path):
     asked: dict[str, Resources] = {}
 
     class Asked(LocalBackend):
-        def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> str:
+        def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> None:
             asked.update(wanted)
             raise UserError("enough")
 
@@ -798,7 +799,7 @@ def test_an_interrupt_while_the_backend_starts_ends_the_run(tmp_path: Path, is_r
     """No step runs that could save its work, even if the backend swallows the interrupt."""
 
     class Slow(LocalBackend):
-        def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> str:
+        def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> None:
             if is_raised is None:
                 sys.exit(signal.SIGTERM)  # as Ray's own handler does
             with contextlib.nullcontext() if is_raised else contextlib.suppress(KeyboardInterrupt):

@@ -16,9 +16,9 @@ from marin_dag.plan.explain import explain
 from marin_dag.plan.plan import Plan, make_plan
 from marin_dag.plan.planned import Verdict
 from marin_dag.plan.reasons import Forced, RunsAgain
-from marin_dag.run.backend import Backend
 from marin_dag.run.driver import Run
 from marin_dag.run.local.backend import LocalBackend
+from marin_dag.run.task import Backend
 from marin_dag.store.prefix import open_store
 from marin_dag.store.store import Store
 from tests.catalogue import check_message

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from marin_dag.graph.resources import Cpu
-from marin_dag.run.frontier import Frontier
-from marin_dag.run.node import Node
+from marin_dag.run.frontier import Frontier, Node
 from tests.marin_dag.growing_steps import FollowConfig, GrowConfig, follow, grow
 from tests.marin_dag.run.test_driver import run
 from tests.marin_dag.toy_steps import CountConfig, JoinConfig, WriteConfig, count, join, write

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records, record_path
 from marin_dag.run import input_files
-from marin_dag.run.backend import Backend
+from marin_dag.run.task import Backend
 from marin_dag.store.local import LocalStore
 from marin_dag.store.prefix import open_store
 from marin_dag.store.store import Store
@@ -123,7 +123,7 @@ def test_nothing_is_watched_after_the_steps(tmp_path: Path) -> None:
     flip_in_output(open_store(str(tmp_path)), source, 1)
     output = record(str(tmp_path), source).output_path
     assert (tmp_path / output / FILE).read_bytes(), "a later reader outside a step is no business of the engine"
-    assert not input_files._watched
+    assert not input_files._active
 
 
 def test_a_damaged_record_of_an_input_is_an_error_too(tmp_path: Path) -> None:

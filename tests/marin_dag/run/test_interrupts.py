@@ -8,21 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.errors import UserError
-from marin_dag.run.interrupts import SIGNALS, signals_handled
-from tests.catalogue import expect_error
+from marin_dag.run.interrupts import SIGNALS, DriverHandler, signals_handled
 
 
-def test_a_run_does_not_start_if_it_cannot_restore_a_handler(monkeypatch: pytest.MonkeyPatch):
-    known = signal.getsignal
-    before = [known(number) for number in SIGNALS]
-    monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGTERM else known(number))
-    with (
-        expect_error(UserError),
-        signals_handled(lambda number, frame: None),
-    ):
+def test_a_handler_from_before_python_is_left_out_at_the_end(monkeypatch: pytest.MonkeyPatch):
+    known = signal.signal
+    before = [signal.getsignal(number) for number in SIGNALS]
+    monkeypatch.setattr(signal, "signal", lambda number, to: (known(number, to), None)[number == signal.SIGTERM])
+    with signals_handled(lambda number, frame: None):
         pass
-    assert [known(number) for number in SIGNALS] == before
+    monkeypatch.undo()
+    assert isinstance(signal.signal(signal.SIGTERM, before[1]), DriverHandler)
+    assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
 @pytest.mark.parametrize(

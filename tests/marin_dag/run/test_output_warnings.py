@@ -12,7 +12,7 @@ from marin_dag.plan.explain import explain
 from marin_dag.plan.plan import make_plan
 from marin_dag.plan.planned import Verdict
 from marin_dag.plan.reasons import Warned
-from marin_dag.run.backend import Backend
+from marin_dag.run.task import Backend
 from marin_dag.store.local import LocalStore
 from tests.catalogue import check_message
 from tests.marin_dag.run.test_driver import record, run

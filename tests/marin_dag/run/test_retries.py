@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from marin_dag.ledger.records import Failure
-from marin_dag.run.frontier import Frontier
-from marin_dag.run.node import Node
+from marin_dag.run.frontier import Frontier, Node
 from marin_dag.run.retries import Retries
 from marin_dag.store.prefix import open_store
 from tests.marin_dag.run.test_driver import Recorder

@@ -4,7 +4,7 @@ import pytest
 
 from marin_dag.errors import UserError
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
-from marin_dag.run.supply import check_one_machine, missing_resources, refuse_gangs
+from marin_dag.run.supply import check_one_machine, missing_resources
 from tests.catalogue import check_message, expect_error
 
 LAPTOP = {"CPU": 2.0, "memory": 1e9, "node:127.0.0.1": 1.0}
@@ -40,6 +40,6 @@ def test_steps_wait_for_a_cluster_to_grow():
 
 
 def test_one_process_runs_no_gang():
-    refuse_gangs({"download": Cpu(64), "train": Gpu("H200", 8)})
+    check_one_machine({"download": Cpu(64), "train": Gpu("H200", 8)}, None)
     with expect_error(UserError):
-        refuse_gangs(RECIPE)
+        check_one_machine(RECIPE, None)

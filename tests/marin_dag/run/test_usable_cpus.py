@@ -1,11 +1,11 @@
-"""Usable CPUs: affinity and quotas of both versions of control groups."""
+"""Usable CPUs: affinity and quotas of control groups."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from marin_dag.run.usable_cpus import usable_cpus
+from marin_dag.run.supply import usable_cpus
 
 
 @pytest.fixture(autouse=True)
@@ -39,19 +39,9 @@ def test_a_container_that_sees_the_path_of_the_host_has_its_quota_at_the_top(tmp
     assert usable_cpus(a_system(tmp_path, "0::/docker/abc\n", cpu_max="350000 100000\n")) == 3
 
 
-@pytest.mark.parametrize("mount", ["cpu", "cpu,cpuacct"])
-def test_a_quota_of_version_1_counts(tmp_path: Path, mount: str):
-    groups = f"5:memory:/job\n4:{mount}:/job\n0::/\n"
-    files = {f"{mount}__job__cpu_cfs_quota_us": "400000\n", f"{mount}__job__cpu_cfs_period_us": "100000\n"}
-    assert usable_cpus(a_system(tmp_path, groups, **files)) == 4
-
-
-@pytest.mark.parametrize(
-    ("quota", "period", "cpus"), [("-1", "100000", 64), ("50000", "100000", 1), ("1", "0", 64), ("", "", 64)]
-)
-def test_a_quota_that_is_none_or_below_one_cpu_leaves_one(tmp_path: Path, quota: str, period: str, cpus: int):
-    files = {"cpu__cpu_cfs_quota_us": quota, "cpu__cpu_cfs_period_us": period}
-    assert usable_cpus(a_system(tmp_path, "1:cpu:/\n", **files)) == cpus
+@pytest.mark.parametrize(("quota", "cpus"), [("50000 100000", 1), ("1 0", 64), ("", 64)])
+def test_a_quota_that_is_none_or_below_one_cpu_leaves_one(tmp_path: Path, quota: str, cpus: int):
+    assert usable_cpus(a_system(tmp_path, "0::/\n", cpu_max=quota)) == cpus
 
 
 def test_a_narrower_affinity_counts_before_a_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

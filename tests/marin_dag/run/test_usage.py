@@ -8,7 +8,7 @@ import pytest
 
 from marin_dag.cli.main import main
 from marin_dag.ledger.records import Records
-from marin_dag.run.backend import Backend
+from marin_dag.run.task import Backend
 from marin_dag.run.usage import _furniture
 from marin_dag.store.prefix import open_store
 from tests.catalogue import check_message
@@ -28,6 +28,8 @@ def prefix(tmp_path: Path) -> str:
 def expected(prefix: str, how: str) -> list[str]:
     if how == "program":
         return ["program"]
+    if how.startswith("variable"):
+        return ["environment variable SOME_SETTING"]
     return [str(Path(prefix).parent / (MODULE if how == "module" else FILE))]
 
 

@@ -121,5 +121,5 @@ def test_many_pieces_are_written_in_order_and_a_progress_bar_at_once():
     lines.write(" --token=plan")
     lines.write("ted\r 50%\r 60")
     assert "".join(written) == "." * 3_000_000 + " --token=***\r 50%\r"
-    lines.flush()
+    lines.close()
     assert written[-1] == " 60"

@@ -39,22 +39,23 @@ def driver(cluster: RayNodes, folder: Path, *steps: str, **variables: str) -> su
 
 
 @pytest.fixture(scope="module")
-def expected(cluster: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """Records and files of an undisturbed run; RAY_ADDRESS=auto finds the cluster."""
+def undisturbed(cluster: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of an undisturbed run; RAY_ADDRESS=auto finds the cluster."""
     folder = tmp_path_factory.mktemp("undisturbed")
     code, output = finish(driver(cluster, folder, "main", "branch", "spread", RAY_ADDRESS="auto"))
     assert code == 0, output
     assert cluster.dashboard in output
-    return committed_bytes(folder / "runs")
+    return folder
 
 
-def test_a_driver_joins_the_cluster_at_ray_address_and_leaves_it_running(
-    cluster: RayNodes, tmp_path: Path, expected: dict[str, object]
-):
-    code, output = finish(driver(cluster, tmp_path, "main", "branch", "spread"))
-    assert code == 0, output
-    assert committed_bytes(tmp_path / "runs") == expected
-    assert {node for _, node, _ in notes(tmp_path / "marks", "main-from-0")} <= set(cluster.ids)
+@pytest.fixture
+def expected(undisturbed: Path) -> dict[str, object]:
+    """Records and files of an undisturbed run."""
+    return committed_bytes(undisturbed / "runs")
+
+
+def test_a_driver_joins_the_cluster_at_ray_address_and_leaves_it_running(cluster: RayNodes, undisturbed: Path):
+    assert {node for _, node, _ in notes(undisturbed / "marks", "main-from-0")} <= set(cluster.ids)
     asked = urllib.request.Request(f"{cluster.dashboard}/api/jobs/", headers={"Authorization": f"Bearer {TOKEN}"})
     with urllib.request.urlopen(asked) as answer:
         names = {job["metadata"].get("job_name") for job in json.load(answer)}
@@ -76,7 +77,7 @@ def test_a_step_whose_node_dies_is_retried_elsewhere_with_the_same_bytes(
     ((_, dead, _),) = notes(marks, "main-gate")
     cluster.kill(dead)
     cluster.add(NODE)
-    wait_for(lambda: len(notes(marks, "main-gate")) == 2, process)
+    wait_for(lambda: len(notes(marks, "main-gate")) >= 2, process)
     (marks / "open").touch()
     code, output = finish(process)
     assert code == 0, output
@@ -98,7 +99,7 @@ def test_shards_of_a_dead_node_run_elsewhere_and_finished_ones_are_kept(
     ((_, dead, _),) = notes(marks, "shard-2")
     cluster.kill(dead)
     cluster.add(NODE)
-    wait_for(lambda: len(notes(marks, "shard-2")) == 2, process)
+    wait_for(lambda: len(notes(marks, "shard-2")) >= 2, process)
     (marks / "open").touch()
     code, output = finish(process)
     assert code == 0, output

@@ -85,17 +85,14 @@ def test_the_files_of_every_host_are_committed_when_all_have_returned(expected: 
     assert sorted(milestone[1]) == ["of-host-0.txt", "of-host-1.txt"]
 
 
-@pytest.mark.parametrize("resources", ["machines", "slice"])
-def test_a_killed_member_restarts_the_whole_gang(
-    cluster: RayNodes, tmp_path: Path, expected: dict[str, object], resources: str
-):
-    process = driver(cluster, tmp_path, resources, GATE="3")
+def test_a_killed_member_restarts_the_whole_gang(cluster: RayNodes, tmp_path: Path, expected: dict[str, object]):
+    process = driver(cluster, tmp_path, "slice", GATE="3")
     marks = tmp_path / "marks"
     wait_for(lambda: notes(marks, "gate"), process)
     ((_, _, pid),) = notes(marks, "gate")
     ((_, _, other),) = notes(marks, "host-0-from-0")
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: len(notes(marks, "gate")) == 2, process)
+    wait_for(lambda: len(notes(marks, "gate")) >= 2, process)
     assert not Path(f"/proc/{other}").exists()  # it was in a collective, and got no exception
     (marks / "open").touch()
     code, output = finish(process)
@@ -207,7 +204,7 @@ def test_the_cause_of_a_failed_gang_is_the_first_error_that_is_not_a_lost_peer()
 def test_a_gang_waits_longer_while_all_failures_are_lost_peers(
     monkeypatch: pytest.MonkeyPatch, ends: dict[int, tuple[float, str]], cause: str, latest: float
 ):
-    kind = SimpleNamespace(load=lambda: SimpleNamespace(lost_peer_errors=LOST_PEER_ERRORS))
+    kind = SimpleNamespace(lost_peer_errors=LOST_PEER_ERRORS)
     clock, task = SimpleNamespace(now=0.0), cast(Any, SimpleNamespace(name="sums", kind=kind))
 
     def wait(running: list[int], *, num_returns: int, timeout: float) -> tuple[list[int], list[int]]:
