@@ -1,37 +1,40 @@
-"""fork STEP --as NAME --set FIELD=VALUE: a variant of a step, stored under NAME."""
+"""fork STEP --as NAME and drop NAME: variants of steps that are stored under a name."""
 
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Session, command
 from marin_dag.errors import UserError
 from marin_dag.graph.fork import Fork, changes_of_execution, made_by
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
+from marin_dag.ledger.lease import Leases
 from marin_dag.plan.forks import kept_fork
 from marin_dag.plan.reasons import render
 
 OWN_OPTIONS = ("--as", "--set", "--reason")
 
 
-def _fork(session: Session) -> int:
+@command("fork STEP --as NAME --set FIELD=VALUE", "make a variant of STEP and store it under NAME", *OWN_OPTIONS)
+def fork(session: Session) -> int:
+    """Store a variant of a step."""
     parsed = session.parsed
     if not parsed.as_:
         raise UserError(f"fork {session.step}: give the fork a name: --as NAME.")
     graph = session.recipe()
-    fork = session.forks.add(graph, base=session.step, name=parsed.as_, assignments=parsed.set, reason=parsed.reason)
-    print(f"{fork.name} is a fork of {fork.base}: " + ", ".join(f"{k}={v}" for k, v in fork.changes.items()))
-    names = session.forks.names_with(graph, fork)
+    made = session.forks.add(graph, base=session.step, name=parsed.as_, assignments=parsed.set, reason=parsed.reason)
+    print(f"{made.name} is a fork of {made.base}: " + ", ".join(f"{k}={v}" for k, v in made.changes.items()))
+    names = session.forks.names_with(graph, made)
     if names[1:]:
         print(f"with it    {', '.join(names[1:])}")
-    for line in (*_warnings(session, graph, fork), *_milestones(session, graph, fork)):
+    for line in (*_warnings(session, graph, made), *_milestones(session, graph, made)):
         print(line)
     # The followers need the fork, so naming them is enough.
     until = [word for name in names[1:] or names for word in ("--until", name)]
     print(f"plan it    {session.line('--dry-run', *until, without=OWN_OPTIONS)}")
     print(f"run it     {session.line(*until, without=OWN_OPTIONS)}")
-    print(f"drop it    {session.line('drop', fork.name, without=OWN_OPTIONS)}")
+    print(f"drop it    {session.line('drop', made.name, without=OWN_OPTIONS)}")
     return NOTHING_WOULD_RUN
 
 
@@ -78,12 +81,18 @@ def _set_on(name: str, settings: Mapping[str, str]) -> str:
     return f"{fields} only {change} how the step runs; set it on {name} itself: {options}"
 
 
-COMMAND = Command(
-    "fork",
-    "STEP --as NAME --set FIELD=VALUE",
-    "make a variant of STEP and store it under NAME",
-    _fork,
-    1,
-    1,
-    options=("--as", "--set", "--reason"),
-)
+@command("drop NAME", "delete a fork; its outputs stay")
+def drop(session: Session) -> int:
+    """Delete a fork."""
+    holders = [held.holder for held in Leases(session.store).at_work().values()]
+    dropped = session.forks.drop(session.step)
+    print(f"dropped {dropped.name}, a fork of {dropped.base}; its outputs stay in {session.store.prefix}")
+    for holder in holders:
+        if holder.name == dropped.name:
+            print(
+                f"note       {holder.host} (pid {holder.pid}) is running {dropped.name} and continues. To stop it, "
+                f"fork again with the same settings, and `tell {dropped.name} stop`"
+            )
+    if holders:  # a run keeps the graph that it read at its start
+        print(f"note       a run that started after the fork was made still makes {dropped.name}")
+    return NOTHING_WOULD_RUN

@@ -9,8 +9,8 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from marin_dag.cli.copy_to import check_copy_target, finish_copies, outstanding, start_copies
-from marin_dag.cli.detach import detach
+from marin_dag.cli.copy import finish_copies, outstanding, start_copies, target_of
+from marin_dag.cli.detached import detach
 from marin_dag.cli.session import (
     FAILED,
     NOTHING_WOULD_RUN,
@@ -19,6 +19,7 @@ from marin_dag.cli.session import (
     Command,
     Finished,
     Session,
+    command,
 )
 from marin_dag.errors import UserError
 from marin_dag.ledger.provenance import RUN_NAME
@@ -41,7 +42,8 @@ def plan_and_run(session: Session) -> int:
     plan = session.plan()
     if session.parsed.json and not session.parsed.dry_run:
         raise UserError("--json: only a plan is printed as JSON; use --dry-run --json, or the command `plan --json`.")
-    check_copy_target(session)
+    if session.parsed.copy_to is not None:
+        target_of(session, "--copy-to")
     if session.parsed.dry_run:
         return dry_run(session, plan)
     if plan.drifted or (plan.blocked and not plan.will_run):
@@ -53,13 +55,28 @@ def plan_and_run(session: Session) -> int:
             print(line)
         _print_results(session, plan)
         _after_run(session, plan)
-        return _only_copy(session, plan) if session.parsed.copy_to is not None else NOTHING_WOULD_RUN
+        return _run_and_copy(session, plan) if session.parsed.copy_to is not None else NOTHING_WOULD_RUN
     if plan.open_questions:
         questions = [f"{name}: {question}" for name, question in plan.open_questions.items()]
         raise UserError(
             "\n".join([*questions, "Nothing was started. To run the other steps, select them with --until or --only."])
         )
     return detach(session) if session.parsed.detach else _run_and_copy(session, plan)
+
+
+@command(
+    "plan [--json]",
+    "show what would run, why, and what it costs; the same as --dry-run",
+    "--dry-run",
+    "--set",
+    "--json",
+    "--every-step",
+    "--copy-to",
+    *SELECTION,
+)
+def plan(session: Session) -> int:
+    """Print the plan; start nothing."""
+    return dry_run(session, session.plan())
 
 
 def dry_run(session: Session, plan: Plan) -> int:
@@ -74,7 +91,7 @@ def show_plan(session: Session, plan: Plan) -> int:
     """Print the plan and the commands to continue; return the exit code of a dry run."""
     copies = outstanding(session, plan)
     code, commands = exit_code(plan), commands_to_continue(session, plan)
-    if code == NOTHING_WOULD_RUN and copies is not None and not copies.is_empty:
+    if code == NOTHING_WOULD_RUN and copies is not None and copies.num_left:
         code, commands = SOMETHING_WOULD_RUN, [("copy them", session.line()), *commands]
     warnings = _warnings(session, plan)
     if session.parsed.json:
@@ -160,19 +177,15 @@ def commands_to_continue(session: Session, plan: Plan) -> list[tuple[str, str]]:
     return lines
 
 
-def _only_copy(session: Session, plan: Plan) -> int:
-    from marin_dag.run.live import display_for
-
-    return finish_copies(start_copies(session, plan, display_for()), NOTHING_WOULD_RUN)
-
-
 def _run_and_copy(session: Session, plan: Plan) -> int:
     from marin_dag.run.live import display_for  # a dry run must not wait for imports that only a run needs
 
     display = display_for()
     copies = start_copies(session, plan, display)
+    code = NOTHING_WOULD_RUN
     try:
-        code = _run(session, plan, display, (lambda key: None) if copies is None else copies.add)
+        if plan.will_run:
+            code = _run(session, plan, display, (lambda key: None) if copies is None else copies.add)
     except BaseException:
         if copies is not None:
             copies.leave()
@@ -185,7 +198,7 @@ def _run(session: Session, plan: Plan, display: Any, on_committed: Callable[[str
 
     steps = [planned.step for planned in plan.will_run]
     forced = frozenset(plan.graph.step(name).key for name in session.selection().forced(plan.graph))
-    backend = backend_named(session.parsed.backend, session.pipeline)
+    backend = _backend(session.parsed.backend, session.pipeline)
     run = Run(
         steps,
         session.store,
@@ -205,21 +218,19 @@ def _run(session: Session, plan: Plan, display: Any, on_committed: Callable[[str
     code = run.run()
     seconds = time.monotonic() - started
     _print_warnings(run.warned.records, session.store)
-    if run.was_interrupted:
-        _after_run(session, plan)
-        return INTERRUPTED
-    if code == 0 and not plan.blocked:
+    is_whole = code == 0 and not plan.blocked and not run.was_interrupted
+    if is_whole:
         _print_results(session, plan, seconds)
-        _after_run(session, plan)
-        return code
     _after_run(session, plan)
+    if is_whole or run.was_interrupted:
+        return INTERRUPTED if run.was_interrupted else code
     for planned in plan.blocked:
         print(explain(plan, planned.name, session.store))
     return FAILED
 
 
-def backend_named(name: str, pipeline: str) -> Any:
-    """Return the backend of --backend for a run of `pipeline`; imported here because most commands need none."""
+def _backend(name: str, pipeline: str) -> Any:
+    # Imported here, because most commands need no backend.
     if name == "local":
         from marin_dag.run.local.backend import LocalBackend
 
@@ -279,15 +290,12 @@ def _print_results(session: Session, plan: Plan, seconds: float | None = None) -
 def _figures(result: Any) -> str:
     """Return the numbers of a result, such as a final loss, for a fork that no report shows."""
     items = result.items() if isinstance(result, dict) else ()
-    figures = [f"{field} {_figure(value)}" for field, value in items if type(value) in (int, float)]
+    formats = {int: ",", float: ",.6g"}
+    figures = [f"{field} {value:{formats[type(value)]}}" for field, value in items if type(value) in formats]
     return f"  ({', '.join(figures)})" if figures else ""
 
 
-def _figure(value: int | float) -> str:
-    return f"{value:,.6g}" if isinstance(value, float) else f"{value:,}"
-
-
-COMMAND = Command(
+RUN = Command(
     "",
     "",
     "run what is not done",

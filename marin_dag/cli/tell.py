@@ -1,10 +1,10 @@
-"""tell STEP [ACTION]: send a request to a running step and wait for its reply; without ACTION, list its requests."""
+"""tell STEP [ACTION] and page: requests to running steps, from a terminal and from a page in the browser."""
 
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
+from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Session, command
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
@@ -17,6 +17,7 @@ from marin_dag.plan.wanted_milestones import LostMilestones
 from marin_dag.store.store import Store
 from marin_dag.values.changes import nearest
 
+HOST = "127.0.0.1"
 POLL_SECONDS = 1.0
 GONE_SECONDS = 15.0
 """How long to wait after an attempt died: its driver retries a few seconds later."""
@@ -32,7 +33,15 @@ class Sent(NamedTuple):
     """Whether a running attempt will reply."""
 
 
-def _tell(session: Session) -> int:
+@command(
+    "tell STEP [ACTION] [--at N]",
+    "send a request to a running step (stop; a phase: save, publish, profile), or list its requests",
+    "--set",
+    "--reason",
+    "--at",
+)
+def tell(session: Session) -> int:
+    """Send a request to a running step and wait for its reply; without an action, list its requests."""
     graph = session.graph()
     step = graph.step(session.step)
     if len(session.parsed.names) < 2:
@@ -147,17 +156,28 @@ def _listed(step: Step[Any]) -> str:
     return ", ".join(repr(action) for action in actions_of(step))
 
 
-def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--at", type=int, metavar="N", help="(tell) the milestone to publish")
-
-
-COMMAND = Command(
-    "tell",
-    "STEP [ACTION] [--at N]",
-    "send a request to a running step (stop; a phase: save, publish, profile), or list its requests",
-    _tell,
-    1,
-    2,
-    _add_arguments,
-    options=("--set", "--reason"),
+@command(
+    "page [--port N]",
+    "serve a page for the browser: running steps, and buttons to stop, save, publish or profile",
+    "--set",
+    "--port",
 )
+def page(session: Session) -> int:
+    """Serve a page that shows what `plan` and `tell` show, with buttons that do what `tell` does."""
+    from marin_dag.cli.page_server import PageServer, Watched  # imports a server
+
+    graph = session.plan().graph  # raises errors of the store or the recipe before there is a page
+    watched, port = Watched(session.pipeline, graph, session.store), session.parsed.port
+    try:
+        server = PageServer(watched, port)
+    except OSError as error:
+        raise UserError(f"page: port {port} of {HOST}: {error.strerror}; give another one with --port.") from None
+    with server:
+        print(f"page       {server.address}")
+        print(f"elsewhere  ssh -N -L {server.server_port}:{HOST}:{server.server_port} HOST, then the same address")
+        print("Ctrl-C closes the page; runs continue", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print("the page is closed; runs continue")
+    return NOTHING_WOULD_RUN

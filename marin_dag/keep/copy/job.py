@@ -13,14 +13,12 @@ from marin_dag.keep.copy.copier import Copied, Copier, CopyCancelledError, Damag
 from marin_dag.keep.copy.scope import copy_attachments, copy_good_checkpoint, good_checkpoints, outputs_of
 from marin_dag.ledger.records import Records, first_lines
 from marin_dag.quantities import counted, in_bytes
-from marin_dag.store.retry import is_transient, patiently
+from marin_dag.store.retry import patiently
 
 OUTPUTS_AT_ONCE = 4
 """Small outputs cost round trips; the files of all outputs share the threads of the copier."""
 POLL_SECONDS = 0.2
 PROGRESS_SECONDS = 15.0
-RETRY_SECONDS = 5.0
-"""Pause before the one retry of outputs with transient errors; each request was retried before."""
 
 
 class CopyTask(NamedTuple):
@@ -41,7 +39,7 @@ class CopyJob:
         forks_folder: folder of the forks, which are copied too.
         say: prints a line; called from any thread.
         command_to_force: returns the command that makes the output of a step again.
-        slow_seconds: print a line only for copies that take longer; errors are always printed.
+        is_quiet: print no line for a copy without an error.
     """
 
     def __init__(
@@ -52,7 +50,7 @@ class CopyJob:
         say: Callable[[str], None],
         *,
         command_to_force: Callable[[str], str],
-        slow_seconds: float = 0.0,
+        is_quiet: bool = False,
     ) -> None:
         self.copier, self.say = copier, say
         self.counts: Counter[str] = Counter()
@@ -62,12 +60,11 @@ class CopyJob:
         self.failed: dict[str, str] = {}
         """First line of the error of each failed task, by name."""
         self._steps, self._forks_folder = tuple(steps), forks_folder
-        self._command_to_force, self._slow_seconds = command_to_force, slow_seconds
+        self._command_to_force, self._is_quiet = command_to_force, is_quiet
         self._by_digest: dict[str, list[Step[Any]]] = {}
         for step in steps:
             self._by_digest.setdefault(step.digest, []).append(step)
         self._pending: dict[str, Future[None]] = {}
-        self._to_retry: dict[str, CopyTask] = {}
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(OUTPUTS_AT_ONCE, thread_name_prefix="copies")
 
@@ -103,14 +100,7 @@ class CopyJob:
         self.add(*(self._task(key, name) for key, name in outputs_of(steps, [key]).items()))
 
     def wait(self) -> None:
-        """Wait for all tasks, retry those with transient errors once, and print the progress."""
-        self._wait_once()
-        if self._to_retry:
-            time.sleep(RETRY_SECONDS)
-            self.add(*self._to_retry.values())
-            self._wait_once()
-
-    def _wait_once(self) -> None:
+        """Wait for all tasks and print the progress."""
         last, first_bytes = time.monotonic(), self.copier.bytes_done
         while left := [future for future in list(self._pending.values()) if not future.done()]:
             wait(left, timeout=POLL_SECONDS)
@@ -135,7 +125,6 @@ class CopyJob:
         return copy_attachments(self.copier.source, self.copier.target, keys, self._forks_folder)
 
     def _run(self, task: CopyTask) -> None:
-        started = time.monotonic()
         try:
             copied = task.copy()
         except CopyCancelledError:
@@ -143,13 +132,11 @@ class CopyJob:
         except Exception as error:  # any error is one of this output alone
             self._fail(task, error)
             return
-        seconds = time.monotonic() - started
         with self._lock:
             self.failed.pop(task.name, None)
-            self._to_retry.pop(task.key, None)
             self.counts[copied.outcome] += 1
             self.size_in_bytes += copied.size_in_bytes
-        if seconds >= self._slow_seconds and copied.outcome in ("copied", "repaired"):
+        if copied.outcome in ("copied", "repaired") and not self._is_quiet:
             files = f"{counted(copied.num_files, 'file')}, {in_bytes(copied.size_in_bytes)}"
             self.say(f"{task.name}: {copied.outcome} ({files})")
         elif copied.outcome == "other attempt":
@@ -160,14 +147,8 @@ class CopyJob:
         first_line = text.partition("\n")[0]
         with self._lock:
             is_known, self.failed[task.name] = self.failed.get(task.name) == first_line, first_line
-            self._to_retry.pop(task.key, None)
-            if is_transient(error):
-                self._to_retry[task.key] = task
-        if not is_known:
-            name = task.name.partition("@")[0]
-            fix = (
-                f"\nto make them again:  {self._command_to_force(name)}"
-                if isinstance(error, DamagedSourceError)
-                else ""
-            )
-            self.say(f"{task.name}: not copied: {text}{fix}")
+        if is_known:
+            return
+        if isinstance(error, DamagedSourceError):
+            text += f"\nto make them again:  {self._command_to_force(task.name.partition('@')[0])}"
+        self.say(f"{task.name}: not copied: {text}")
