@@ -11,7 +11,6 @@ from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.ledger.lease import Leases
 from marin_dag.plan.forks import kept_fork
-from marin_dag.plan.reasons import render
 
 OWN_OPTIONS = ("--as", "--set", "--reason")
 
@@ -65,7 +64,7 @@ def _milestones(session: Session, graph: Graph, fork: Fork) -> Iterator[str]:
     for each in requested:
         yield f"requested  {each.step}, running on {each.where}, is to publish step {each.wanted:,}"
     for reason in passed:
-        yield f"warning    {render(reason)}"
+        yield f"warning    {reason}"
 
 
 def _shared_with(maker: Step[Any], step: Step[Any]) -> str:

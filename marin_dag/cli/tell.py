@@ -11,7 +11,7 @@ from marin_dag.graph.step import Step
 from marin_dag.ledger.lease import Held, Leases
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH, STOP, Request, Requests
-from marin_dag.plan.milestone_reasons import MilestoneOutsideRun, render_milestone_reason
+from marin_dag.plan.milestone_reasons import MilestoneOutsideRun
 from marin_dag.plan.remainder import LeftBehind
 from marin_dag.plan.wanted_milestones import LostMilestones
 from marin_dag.store.store import Store
@@ -118,7 +118,7 @@ def _check_milestone(store: Store, graph: Graph, step: Step[Any], action: str, a
     if isinstance(reason, MilestoneOutsideRun):
         raise UserError(f"{where}: use a step from {reason.begin + 1:,} to {reason.end:,}.")
     if reason is not None and not is_running:
-        raise UserError(f"{where}: {render_milestone_reason(reason)}.")
+        raise UserError(f"{where}: {reason}.")
 
 
 def _wait(leases: Leases, requests: Requests, step: Step[Any], request: Request) -> int:

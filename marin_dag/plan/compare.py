@@ -9,9 +9,8 @@ from marin_dag.graph.step import Step
 from marin_dag.identity.diff import CodeChanged, InputChanged, code_difference, differences
 from marin_dag.ledger.records import Record, Records
 from marin_dag.ledger.source_archive import SourceDiffs
-from marin_dag.plan.causes import Causes
+from marin_dag.plan.causes import Causes, Siblings
 from marin_dag.plan.reasons import render_changed, render_difference, short_key
-from marin_dag.plan.siblings import Siblings
 from marin_dag.store.store import Store
 
 SHORTEST_PREFIX = 6

@@ -13,7 +13,7 @@ from marin_dag.graph.cost import Cost
 from marin_dag.plan.lint import LintWarning
 from marin_dag.plan.plan import Plan, Root
 from marin_dag.plan.planned import PlannedStep, Verdict
-from marin_dag.plan.reasons import Reason, render, render_changed
+from marin_dag.plan.reasons import Reason, render_changed
 from marin_dag.store.store import Store
 
 SCHEMA = "marin_dag.plan/3"
@@ -86,7 +86,7 @@ def _step(planned: PlannedStep, warnings: Sequence[LintWarning]) -> dict[str, An
 
 
 def _reason(reason: Reason) -> dict[str, Any]:
-    return {**_typed(reason), "text": render(reason)}
+    return {**_typed(reason), "text": str(reason)}
 
 
 def _typed(value: Any) -> dict[str, Any]:

@@ -21,34 +21,34 @@ Key = tuple[int, str, str]
 
 
 class RecordedTimes:
-    """Seconds for each unit of work, by kind of step, resources and unit."""
+    """Seconds for each unit of work, by kind of step, resources and unit.
+
+    They come from the outputs that exist, or else from those that stale steps are compared with.
+    """
 
     def __init__(self, records: Records, steps: Iterable[PlannedStep], committed: frozenset[str]) -> None:
         self._records = records
-        self._made: dict[Key, list[tuple[str, Step[Any]]]] = {}
-        """Record keys of finished steps."""
-        self._compared: dict[Key, list[tuple[str, Step[Any]]]] = {}
-        """Record keys of the outputs that stale steps are compared with."""
+        self._samples: dict[Key, list[tuple[str, Step[Any]]]] = {}
+        """Record keys, each with the step whose work it measured."""
         self._rates: dict[Key, float | None] = {}
         for planned in steps:
-            step = planned.step
-            if step.key in committed:
-                self._made.setdefault(_key(step), []).append((step.key, step))
-            elif planned.compared is not None:
-                self._compared.setdefault(_key(step), []).append((planned.compared.key, step))
+            made = planned.step.key if planned.step.key in committed else planned.compared and planned.compared.key
+            if made:
+                self._samples.setdefault(_key(planned.step), []).append((made, planned.step))
 
     @property
     def is_empty(self) -> bool:
         """Whether no attempt is recorded."""
-        return not (self._made or self._compared)
+        return not self._samples
 
     def rate(self, step: Step[Any]) -> float | None:
         """Return seconds for a unit of work; None where no attempt is recorded."""
         key = _key(step)
         if key not in self._rates:
-            found = self._made.get(key) or self._compared.get(key, [])
             # Samples with the most work, since a small step spends most of its time on starting.
-            samples = sorted(found, key=lambda sample: _work(sample[1], sample[1].config))[-MAX_SAMPLES:]
+            found = self._samples.get(key, [])
+            made = [sample for sample in found if sample[0] == sample[1].key] or found
+            samples = sorted(made, key=lambda sample: _work(sample[1], sample[1].config))[-MAX_SAMPLES:]
             rates = [rate for sample in samples if (rate := self._rate_of(*sample)) is not None]
             self._rates[key] = sorted(rates)[len(rates) // 2] if rates else None
         return self._rates[key]

@@ -12,18 +12,7 @@ from marin_dag.ledger.records import Records
 from marin_dag.ledger.source_archive import SourceDiffs
 from marin_dag.plan.plan import Plan
 from marin_dag.plan.planned import PlannedStep, Verdict
-from marin_dag.plan.reasons import (
-    Accepted,
-    BlockedBy,
-    Changed,
-    Drifted,
-    Failed,
-    Reason,
-    Running,
-    Warned,
-    render,
-    short_key,
-)
+from marin_dag.plan.reasons import BlockedBy, Changed, Drifted, Reason, Running, short_key
 from marin_dag.quantities import counted
 from marin_dag.store.store import Store
 
@@ -84,38 +73,22 @@ def _value(value: object) -> str:
 
 
 def _reason(graph: Graph, name: str, reason: Reason, sources: SourceDiffs) -> Iterator[str]:
-    match reason:
-        case Changed():
-            for step in () if reason.is_here else reason.steps:
-                yield f"because of {' <- '.join(_path(graph, name, step))}"
-            yield f"{'' if reason.is_here else '  '}{render(reason)}"
-            yield from _definitions(reason.difference, sources)
-        case Drifted():
-            yield render(reason)
-            yield from _definitions(reason.difference, sources)
-            yield f'  accept {name} --because "..." if it makes the same output; bump {name} to make it again'
-        case Accepted():
-            yield render(reason)
-            yield from (f"    ~ {definition}" for definition in reason.definitions)
-            yield f"  accepted {reason.created}; accept {name} --revoke undoes it"
-        case Failed():
-            yield f"attempt {reason.attempt} failed ({counted(reason.attempts, 'attempt')}):"
-            yield from (f"  {line}" for line in reason.error.strip().splitlines())
-            yield f"  log: {reason.log_path}"
-        case Warned():
-            yield render(reason)
-            yield from (f"  such as: {sample}" for sample in reason.samples)
-            if reason.file:
-                yield f"  more in {reason.file}"
-        case Running():
-            yield render(reason)
-            if not reason.is_queued and not reason.does:
-                yield f"  `log {reason.name or name}` prints its log"
-        case BlockedBy():
-            for blocker, verdict in reason.steps:
-                yield f"needs {' <- '.join(_path(graph, name, blocker))}, which is {verdict}"
-        case _:
-            yield render(reason)
+    if isinstance(reason, BlockedBy):
+        for blocker, verdict in reason.steps:
+            yield f"needs {' <- '.join(_path(graph, name, blocker))}, which is {verdict}"
+        return
+    if isinstance(reason, Changed) and not reason.is_here:
+        yield from (f"because of {' <- '.join(_path(graph, name, step))}" for step in reason.steps)
+        yield f"  {reason}"
+    else:
+        yield str(reason)
+    yield from (f"  {line}" for line in reason.details())
+    if isinstance(reason, Changed | Drifted):
+        yield from _definitions(reason.difference, sources)
+    if isinstance(reason, Drifted):
+        yield f'  accept {name} --because "..." if it makes the same output; bump {name} to make it again'
+    if isinstance(reason, Running) and not reason.is_queued and not reason.does:
+        yield f"  `log {reason.name or name}` prints its log"
 
 
 def _definitions(difference: object, sources: SourceDiffs) -> Iterator[str]:

@@ -19,7 +19,6 @@ from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH, Requests
 from marin_dag.plan.config_checks import MAX_NAMED, RefusedStepsError, check_configs
 from marin_dag.plan.milestone_reasons import MilestoneMissing, MilestoneNotRequested
-from marin_dag.plan.reasons import render
 from marin_dag.plan.remainder import LeftBehind
 from marin_dag.plan.wanted_milestones import Lost, LostMilestones, end_not_requested, lost_in
 from marin_dag.store.redact import redact, refuse_secrets
@@ -102,7 +101,7 @@ class Forks:
             raise ForkError(own) from None
         for lost in self.lost_by(graph, fork):
             if not lost.is_saved:
-                raise ForkError(f"fork {base} --as {name}: {render(lost)}.")
+                raise ForkError(f"fork {base} --as {name}: {lost}.")
         taken = [follower.name for follower in following if follower.name in graph]
         if taken:
             raise ForkError(f"--as {name}: a step {taken[0]} exists, which would follow the fork. Choose another name.")

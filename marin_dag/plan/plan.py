@@ -18,7 +18,7 @@ from marin_dag.ledger.records import Record, Records
 from marin_dag.ledger.requests import Requests
 from marin_dag.ledger.work_code import work_codes
 from marin_dag.paused_collection import collection_paused
-from marin_dag.plan.causes import Cause, Causes
+from marin_dag.plan.causes import Cause, Causes, Siblings
 from marin_dag.plan.config_checks import check_configs, check_name_lengths, settings_to_fix, undecided, with_fix
 from marin_dag.plan.estimate import with_seconds
 from marin_dag.plan.milestone_reasons import MilestoneMissing
@@ -43,9 +43,7 @@ from marin_dag.plan.reasons import (
     Silent,
     Warned,
 )
-from marin_dag.plan.remainder import LeftBehind, with_remainders
-from marin_dag.plan.siblings import Siblings
-from marin_dag.plan.stops import StopRequests
+from marin_dag.plan.remainder import LeftBehind, StopRequests, with_remainders
 from marin_dag.plan.wanted_milestones import LostMilestones, WantedMilestones, kept_milestones, wanted_milestones
 from marin_dag.store.store import Store
 

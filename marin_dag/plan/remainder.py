@@ -1,11 +1,16 @@
-"""Remainder: the work that is left of each step that would run. Work that several steps share counts once."""
+"""Remainder: what earlier attempts left of each step that would run, and the work that is left."""
 
 import dataclasses
+import datetime
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
+from marin_dag.graph.step import Step
 from marin_dag.ledger.lease import LEASES
+from marin_dag.ledger.records import Records
+from marin_dag.ledger.requests import STOP, Reply, Request, Requests
 from marin_dag.ledger.work_files import num_finished_shards
 from marin_dag.plan.estimate import cost_from, whole_cost
 from marin_dag.plan.milestone_reasons import MilestoneMissing
@@ -20,8 +25,12 @@ from marin_dag.plan.reasons import (
     RecordGone,
     Resumes,
     Running,
+    Stopped,
 )
 from marin_dag.store.store import Store
+
+SETTLING_SECONDS = 60.0
+"""How long the stopped attempt may still write after its reply, and how far clocks may differ."""
 
 
 def with_remainders(
@@ -126,3 +135,37 @@ class LeftBehind:
     @cached_property
     def _attempted(self) -> frozenset[str]:
         return frozenset(entry.path.split("/")[1] for entry in self._store.list(LEASES))
+
+
+class StopRequests:
+    """Stop requests below one prefix. One listing finds the steps with requests; other steps cost nothing."""
+
+    def __init__(self, store: Store, requests: Requests) -> None:
+        self._store, self._requests = store, requests
+        self._records = Records(store)
+
+    def of(self, step: Step[Any]) -> tuple[Stopped, ...]:
+        """Return the newest stop request that `step` followed, unless an attempt got further or failed since."""
+        if step.digest not in self._asked:
+            return ()
+        for request in reversed(self._requests.of(step.digest)):
+            reply = self._requests.reply_to(request) if request.action == STOP else None
+            if reply is not None and not reply.is_declined:
+                return () if self._is_outdated(step, reply) else (_stopped(request, reply),)
+        return ()
+
+    @cached_property
+    def _asked(self) -> frozenset[str]:
+        return self._requests.digests()
+
+    def _is_outdated(self, step: Step[Any], reply: Reply) -> bool:
+        failures = self._records.failures(step.key)
+        if failures and failures[-1].finished > reply.sent:
+            return True
+        settled = datetime.datetime.fromisoformat(reply.sent).timestamp() + SETTLING_SECONDS
+        return any(entry.updated > settled for entry in self._store.list("work", f"{step.digest}/"))
+
+
+def _stopped(request: Request, reply: Reply) -> Stopped:
+    text = reply.text.replace(f" ({request.text})", "")  # an attempt may repeat the request in its reply
+    return Stopped(request.author, request.reason, request.sent, text)
