@@ -21,7 +21,7 @@ from marin_dag.store.prefix import open_store
 from marin_dag.store.store import Store, StoreError
 
 INTERVAL_SECONDS = 600.0
-"""Good checkpoints, names, pins and the like are copied this often, and failed outputs are tried again."""
+"""Names, pins and the like are copied this often, and failed outputs are tried again."""
 MAX_NAMED, MAX_FAILED_NAMED = 5, 10
 
 
@@ -89,21 +89,21 @@ def copy(session: Session) -> int:
     if parsed.to is None:
         raise UserError("copy: where to? Add --to DIR, --to gs://bucket/folder or --to s3://bucket/folder.")
     job = copy_job(session, "--to", _selected(session), _print, check=parsed.check)
-    tasks, num_outputs = job.tasks()
+    names, num_outputs = job.to_copy()
     if not num_outputs:
         what = " ".join(["copy", *parsed.names])
         raise UserError(
             f"{what}: none of it is committed in {session.store.prefix}. Run it first, or pass its --prefix."
         )
     if parsed.dry_run:
-        for task in tasks:
-            print(f"{task.name}: {'to be checked' if parsed.check else 'not there yet'}")
-        print(f"{len(tasks):,} to copy, of {counted(num_outputs, 'output')}")
-        return SOMETHING_WOULD_RUN if tasks else NOTHING_WOULD_RUN
+        for name in names.values():
+            print(f"{name}: {'to be checked' if parsed.check else 'not there yet'}")
+        print(f"{len(names):,} to copy, of {counted(num_outputs, 'output')}")
+        return SOMETHING_WOULD_RUN if names else NOTHING_WOULD_RUN
     again = session.line("copy", *parsed.names)
     with signals_handled(interrupt):  # SIGTERM acts like Ctrl-C
         try:
-            job.add(*tasks)
+            job.add(names)
             job.wait()
             conflicts = job.copy_attachments()
         except StoreError as error:
@@ -123,7 +123,7 @@ def _print(text: str) -> None:
 
 
 def _conclude(job: CopyJob, num_outputs: int, again: str, *, has_conflicts: bool) -> int:
-    left = [] if job.copier.check else [task.name for task in job.tasks()[0]]
+    left = [] if job.copier.check else list(job.to_copy()[0].values())
     left = list(dict.fromkeys([*left, *job.failed]))
     counts, there = job.counts, f"{counted(num_outputs - job.counts['gone'], 'output')} in {job.copier.target.prefix}"
     if left:
@@ -154,7 +154,7 @@ class Outstanding(NamedTuple):
     num_outputs: int
     """Finished outputs."""
     num_left: int
-    """Outputs and good checkpoints that the target lacks."""
+    """Outputs that the target lacks."""
 
     @property
     def description(self) -> str:
@@ -167,8 +167,8 @@ def outstanding(session: Session, plan: Plan) -> Outstanding | None:
     if session.parsed.copy_to is None:
         return None
     job = copy_job(session, "--copy-to", _steps(plan), lambda text: None)
-    tasks, num_outputs = job.tasks()
-    return Outstanding(job.copier.target.prefix, num_outputs, len(tasks))
+    names, num_outputs = job.to_copy()
+    return Outstanding(job.copier.target.prefix, num_outputs, len(names))
 
 
 class RunCopies:
@@ -217,7 +217,7 @@ class RunCopies:
 
     def _copy_once(self) -> None:
         try:
-            self._job.add(*self._job.tasks()[0])
+            self._job.add(self._job.to_copy()[0])
         except StoreError as error:
             self._display.complain(f"copies: {first_lines(error)}")
         self._copy_attachments()
@@ -248,20 +248,21 @@ class RunCopies:
     def _conclude(self) -> bool:
         job = self._job
         try:
-            tasks, num_outputs = job.tasks()
+            names, num_outputs = job.to_copy()
         except StoreError as error:
             self._display.complain(f"copies: {first_lines(error)}")
             return False
-        if not tasks and not self._problems:
+        left = list(names.values())
+        if not left and not self._problems:
             copied = f"{job.counts['copied']:,} copied by this run ({in_bytes(job.size_in_bytes)})"
             self._display.say(f"copies: {counted(num_outputs, 'output')} in {job.copier.target.prefix}, {copied}")
             return True
-        if tasks:
-            self._display.complain(f"copies: {len(tasks):,} not in {job.copier.target.prefix}:")
-        for task in tasks[:MAX_FAILED_NAMED]:
-            self._display.complain(f"  {task.name}: {job.failed.get(task.name, 'not copied yet')}")
-        if len(tasks) > MAX_FAILED_NAMED:
-            self._display.complain(f"  and {len(tasks) - MAX_FAILED_NAMED:,} more")
+        if left:
+            self._display.complain(f"copies: {len(left):,} not in {job.copier.target.prefix}:")
+        for name in left[:MAX_FAILED_NAMED]:
+            self._display.complain(f"  {name}: {job.failed.get(name, 'not copied yet')}")
+        if len(left) > MAX_FAILED_NAMED:
+            self._display.complain(f"  and {len(left) - MAX_FAILED_NAMED:,} more")
         self._display.complain(f"to continue:  {self._command}")
         return False
 

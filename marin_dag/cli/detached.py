@@ -73,5 +73,5 @@ def _follow(session: Session, runs: Any, name: str) -> int:
 
 
 def _print_next_commands(session: Session) -> None:
-    print(f"follow it  {session.line('attach', without=['--detach'])}")
-    print(f"stop it    {session.line('stop', without=['--detach'])}")
+    print(f"follow it  {session.line('attach')}")
+    print(f"stop it    {session.line('stop')}")

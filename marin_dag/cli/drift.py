@@ -83,7 +83,7 @@ def bump(session: Session) -> int:
     print(f"  {where}: {edit}")
     again = frozenset().union(*(graph.descendants(name) for name in names))
     print(f"  makes again: {listed([name for name in graph.names if name in again], MAX_NAMES)}")
-    print(f"then see what would run:  {session.line('--dry-run', without=['--to'])}")
+    print(f"then see what would run:  {session.line('--dry-run')}")
     return NOTHING_WOULD_RUN
 
 

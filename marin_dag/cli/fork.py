@@ -1,14 +1,11 @@
 """fork STEP --as NAME and drop NAME: variants of steps that are stored under a name."""
 
-import shlex
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Session, command
 from marin_dag.errors import UserError
-from marin_dag.graph.fork import Fork, changes_of_execution, made_by
+from marin_dag.graph.fork import Fork, made_by
 from marin_dag.graph.graph import Graph
-from marin_dag.graph.step import Step
 from marin_dag.ledger.lease import Leases
 from marin_dag.plan.forks import kept_fork
 
@@ -46,9 +43,8 @@ def _warnings(session: Session, graph: Graph, fork: Fork) -> Iterator[str]:
             yield f"warning    {warning.text}"
             yield f"           to change it: drop the fork, and fork with {warning.options()}"
         return
-    yield f"warning    the fork makes no new output: {_shared_with(maker, step)}"
-    if execution := changes_of_execution(fork, step.kind):
-        yield f"           {_set_on(maker.name, execution)}"
+    part = "the output of" if maker.key == step.key else f"a part, up to step {step.until:,}, of"
+    yield f"warning    the fork makes no new output: it is {part} {maker.name}"
     later = "" if step.kind.stop_field is None else f", or a later {step.kind.stop_field}"
     yield f"           to change it: drop the fork, and fork with a setting that changes the output{later}"
 
@@ -67,31 +63,13 @@ def _milestones(session: Session, graph: Graph, fork: Fork) -> Iterator[str]:
         yield f"warning    {reason}"
 
 
-def _shared_with(maker: Step[Any], step: Step[Any]) -> str:
-    if maker.key == step.key:
-        return f"it is the output of {maker.name}"
-    return f"it is {maker.name} up to step {step.until:,} of {maker.until:,}"
-
-
-def _set_on(name: str, settings: Mapping[str, str]) -> str:
-    fields = " and ".join(settings)
-    change = "changes" if len(settings) == 1 else "change"
-    options = shlex.join(word for field, text in settings.items() for word in ("--set", f"{name}.{field}={text}"))
-    return f"{fields} only {change} how the step runs; set it on {name} itself: {options}"
-
-
 @command("drop NAME", "delete a fork; its outputs stay")
 def drop(session: Session) -> int:
     """Delete a fork."""
-    holders = [held.holder for held in Leases(session.store).at_work().values()]
     dropped = session.forks.drop(session.step)
     print(f"dropped {dropped.name}, a fork of {dropped.base}; its outputs stay in {session.store.prefix}")
-    for holder in holders:
-        if holder.name == dropped.name:
-            print(
-                f"note       {holder.host} (pid {holder.pid}) is running {dropped.name} and continues. To stop it, "
-                f"fork again with the same settings, and `tell {dropped.name} stop`"
-            )
+    holders = [held.holder for held in Leases(session.store).at_work().values()]
     if holders:  # a run keeps the graph that it read at its start
-        print(f"note       a run that started after the fork was made still makes {dropped.name}")
+        where = ", ".join(sorted({f"{holder.host} (pid {holder.pid})" for holder in holders}))
+        print(f"note       runs that began with the fork still make it: {where}")
     return NOTHING_WOULD_RUN

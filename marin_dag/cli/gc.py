@@ -69,18 +69,16 @@ def _print_line(what: str, garbage: Garbage, remark: str) -> None:
 
 def _named(session: Session, roots: Roots) -> dict[str, str]:
     """Return the digest of each step of --good-of by name; raise UserError if it is pinned or a step starts there."""
-    graph, pins = session.graph(), Pins(session.store).all()
+    graph = session.graph()
     named = {name: graph.step(name).digest for name in session.parsed.good_of}
     for name, digest in named.items():
-        for key in roots.wanted:
-            if key.partition("@")[0] == digest:
-                readers = [step.name for step in graph.steps if any(item.key == key for _, item in step.inputs)]
-                who = ", ".join(readers) or "a step of another pipeline"
-                raise UserError(
-                    f"--good-of {name}: {who} starts from its step {int(key.partition('@')[2]):,}, which was saved "
-                    "but not published. Run or drop that step first."
-                )
-        for pin in pins:
+        started = [key for key in roots.wanted if key.partition("@")[0] == digest]
+        if started:
+            raise UserError(
+                f"--good-of {name}: a step starts from its step {int(started[0].partition('@')[2]):,}, which was saved "
+                "but not published. Run or drop that step first."
+            )
+        for pin in Pins(session.store).all():
             if pin.key.partition("@")[0] == digest:
                 raise UserError(
                     f"--good-of {name}: it is pinned by {pin.author} ({pin.because or 'no reason given'}), and a "

@@ -16,19 +16,6 @@ EVERYWHERE: dict[str, dict[str, Any]] = {
     "--traceback": {"action": "store_true", "help": "show where in the code an error was raised"},
 }
 """Options of every command."""
-OTHER_WORDS = {
-    "plan": ("status",),
-    "ls": ("list",),
-    "page": ("watch", "dashboard", "serve"),
-    "log": ("logs",),
-    "why": ("explain",),
-    "show": ("info",),
-    "drop": ("rm", "remove", "delete"),
-    "stop": ("cancel", "kill"),
-    "copy": ("cp", "backup", "mirror", "sync"),
-    "gc": ("clean", "prune"),
-}
-"""Command to what other tools call it."""
 EXIT_CODES = """\
 exit codes: 0 everything is done (with --dry-run: nothing would run), 1 something is wrong,
 2 (--dry-run, gc without --yes) something would run, be copied or be deleted,
@@ -234,10 +221,9 @@ def _split(arguments: Sequence[str], takes_value: Mapping[str, bool]) -> tuple[l
 
 
 def _unknown(word: str, commands: Collection[str]) -> str:
-    meant = next((f" Did you mean {command!r}?" for command, words in OTHER_WORDS.items() if word in words), None)
-    if word in ("run", "start", "resume"):
-        meant = " To run what is not done, give no command."
-    return f"there is no command {word!r}.{nearest(word, commands) if meant is None else meant}"
+    is_run = word in ("run", "start", "resume")
+    meant = " To run what is not done, give no command." if is_run else nearest(word, commands)
+    return f"there is no command {word!r}.{meant}"
 
 
 def _detached_value(given: Sequence[Sequence[str]], word: str) -> str:

@@ -6,7 +6,7 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from marin_dag.cli.copy import finish_copies, outstanding, start_copies, target_of
@@ -26,7 +26,6 @@ from marin_dag.ledger.provenance import RUN_NAME
 from marin_dag.ledger.records import Record, Records
 from marin_dag.plan.document import plan_document
 from marin_dag.plan.explain import explain
-from marin_dag.plan.lint import LintWarning
 from marin_dag.plan.plan import Plan
 from marin_dag.plan.planned import Verdict
 from marin_dag.plan.table import render_plan, uncovered_lines
@@ -57,9 +56,9 @@ def plan_and_run(session: Session) -> int:
         _after_run(session, plan)
         return _run_and_copy(session, plan) if session.parsed.copy_to is not None else NOTHING_WOULD_RUN
     if plan.open_questions:
-        questions = [f"{name}: {question}" for name, question in plan.open_questions.items()]
+        questions = (f"{name}: {question}\n" for name, question in plan.open_questions.items())
         raise UserError(
-            "\n".join([*questions, "Nothing was started. To run the other steps, select them with --until or --only."])
+            f"{''.join(questions)}Nothing was started. To run the other steps, select them with --until or --only."
         )
     return detach(session) if session.parsed.detach else _run_and_copy(session, plan)
 
@@ -93,7 +92,8 @@ def show_plan(session: Session, plan: Plan) -> int:
     code, commands = exit_code(plan), commands_to_continue(session, plan)
     if code == NOTHING_WOULD_RUN and copies is not None and copies.num_left:
         code, commands = SOMETHING_WOULD_RUN, [("copy them", session.line()), *commands]
-    warnings = _warnings(session, plan)
+    lint = session.options.lint(plan.graph)
+    warnings = {planned.name: lint[planned.name] for planned in plan.will_run if planned.name in lint}
     if session.parsed.json:
         document = plan_document(
             plan,
@@ -110,41 +110,25 @@ def show_plan(session: Session, plan: Plan) -> int:
     is_dumb = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
     width = max(shutil.get_terminal_size().columns, 60) if is_terminal else None
     print(render_plan(plan, width=width, color=is_terminal and not is_dumb, every_step=session.parsed.every_step))
-    print("\n".join(_rendered(warnings)), end="")
-    copied = [] if copies is None else [("copies in", copies.description)]
-    is_detached = session.parsed.dry_run and session.parsed.detach and plan.will_run
-    detached = [("--detach", _detach_note())] if is_detached else []
-    lines = [("outputs in", _outputs(session, plan)), *copied, *detached, *commands]
+    if warnings:
+        print("\nWarnings (the plan is valid as it is):")
+    for name, of_step in warnings.items():
+        for warning in of_step:
+            print(f"  {name}: {warning.text}; instead: {warning.options(name)}")
+    lines = [("outputs in", _outputs(session.store, plan))]
+    if copies is not None:
+        lines.append(("copies in", copies.description))
+    if session.parsed.dry_run and session.parsed.detach and plan.will_run:
+        cluster = f"the cluster of RAY_ADDRESS, {os.environ.get('RAY_ADDRESS') or 'which is not set'}"
+        lines.append(("--detach", f"nothing is submitted now; without --dry-run the driver goes to {cluster}"))
+    lines += commands
     width = max(len(what) for what, _ in lines)
     print("\n".join(["", *(f"{what:<{width}} {text}" for what, text in lines)]))
     return code
 
 
-def _warnings(session: Session, plan: Plan) -> dict[str, Sequence[LintWarning]]:
-    """Return the lint warnings of the steps that would run."""
-    found = session.options.lint(plan.graph)
-    return {planned.name: found[planned.name] for planned in plan.will_run if planned.name in found}
-
-
-def _rendered(warnings: Mapping[str, Sequence[LintWarning]]) -> Iterator[str]:
-    if not warnings:
-        return
-    yield "\nWarnings (the plan is valid as it is):"
-    for name, of_step in warnings.items():
-        for warning in of_step:
-            yield f"  {name}: {warning.text}; instead: {warning.options(name)}"
-    yield ""
-
-
-def _detach_note() -> str:
-    address = os.environ.get("RAY_ADDRESS")
-    where = f"the cluster of RAY_ADDRESS, {address}" if address else "the cluster of RAY_ADDRESS, which is not set"
-    return f"nothing is submitted now; without --dry-run the driver goes to {where}"
-
-
-def _outputs(session: Session, plan: Plan) -> str:
+def _outputs(store: Store, plan: Plan) -> str:
     """Return the full prefix: a relative one depends on the working directory."""
-    store = session.store
     is_made = any(planned.verdict is Verdict.DONE for planned in plan.steps) or Records(store).committed_keys()
     return store.prefix if is_made else f"{store.prefix}, which holds no output yet"
 
@@ -166,14 +150,14 @@ def commands_to_continue(session: Session, plan: Plan) -> list[tuple[str, str]]:
     plain = (Verdict.DONE, Verdict.MISSING, Verdict.BEGUN)
     asked = next((step for step in plan.steps if step.is_selected and step.verdict not in plain), None)
     if asked is not None:
-        lines.append(("ask why", session.line("why", asked.name, without=["--every-step"])))
+        lines.append(("ask why", session.line("why", asked.name)))
     stuck = [*plan.drifted, *plan.blocked]
     if stuck:
         lines.append(("needs you", ", ".join(f"{step.name} ({step.verdict})" for step in stuck[:MAX_STUCK])))
     if plan.drifted:
         name = plan.drifted[0].name
-        lines.append(("same output", session.line("accept", name, "--because", "...", without=["--every-step"])))
-        lines.append(("make again", session.line("bump", name, without=["--every-step"])))
+        lines.append(("same output", session.line("accept", name, "--because", "...")))
+        lines.append(("make again", session.line("bump", name)))
     return lines
 
 
@@ -271,28 +255,13 @@ def _print_results(session: Session, plan: Plan, seconds: float | None = None) -
         for line in options.summary(Finished(plan, session.store, seconds)):
             print(f"  {line}")
     records = Records(session.store)
-    forked = session.forks.names_in(plan.graph)
-    wanted = {*(options.results or plan.graph.last)}
+    wanted = {*(options.results or plan.graph.last), *session.forks.names_in(plan.graph)}
     wanted |= {name for word in session.parsed.until for name in plan.graph.named(word, "--until")}
     for planned in plan.steps:
-        if not planned.is_selected or planned.name not in wanted or planned.name in forked:
-            continue
-        record = records.find(planned.step.key)
-        if record is not None:
+        is_wanted = planned.is_selected and planned.name in wanted
+        if is_wanted and (record := records.find(planned.step.key)) is not None:
             part = options.results.get(planned.name, "")
             print(f"  {planned.name}: {session.store.url(record.output_path)}{'/' if part else ''}{part}")
-    for name in forked:
-        record = records.find(plan.graph.step(name).key) if plan[name].is_selected else None
-        if record is not None:
-            print(f"  {name}: {session.store.url(record.output_path)}{_figures(record.result)}")
-
-
-def _figures(result: Any) -> str:
-    """Return the numbers of a result, such as a final loss, for a fork that no report shows."""
-    items = result.items() if isinstance(result, dict) else ()
-    formats = {int: ",", float: ",.6g"}
-    figures = [f"{field} {value:{formats[type(value)]}}" for field, value in items if type(value) in formats]
-    return f"  ({', '.join(figures)})" if figures else ""
 
 
 RUN = Command(

@@ -224,7 +224,7 @@ class Session:
                 if isinstance(reason, MilestoneNotRequested) and reason.can_request and reason.field:
                     # The attempt may run under a name that this graph does not have.
                     words = ("tell", inputs[reason.field].name, PUBLISH, "--at", str(reason.wanted))
-                    found[self.line(*words, without=["--every-step"])] = f"keep {reason.wanted}"
+                    found[self.line(*words)] = f"keep {reason.wanted}"
         return [(what, line) for line, what in found.items()]
 
     def line(self, *words: str, without: Sequence[str] = ()) -> str:

@@ -92,18 +92,18 @@ def _check(
     if step.digest in running:
         return
     is_done = Records(store).find(step.key) is not None
-    others = [each.holder for each in running.values() if each.holder.name == step.name]
-    if not others and (at is not None or (action == STOP and running and not is_done)):
+    other = next((each.holder for each in running.values() if each.holder.name == step.name), None)
+    if other is None and (at is not None or (action == STOP and running and not is_done)):
         return
-    hint = " `--at N` also reaches later attempts." if action == PUBLISH and not is_done else ""
-    if not is_done and not running:
-        # A driver shows only when its first step holds a lease, seconds after its start.
-        hint += " If you have just started it, repeat the command in a few seconds."
-    for other in others:
+    hint = ""
+    if other is not None:
         hint = (
             f" On {other.host} (pid {other.pid}) a step of that name runs with another identity. Add the options with "
             "which its driver was started (--set and the pipeline's own), and use the same code."
         )
+    elif not is_done and not running:
+        # A driver shows only when its first step holds a lease, seconds after its start.
+        hint = " If you have just started it, repeat the command in a few seconds."
     raise UserError(f"tell {step.name} {action}: the step is {'done' if is_done else 'not running'}.{hint}")
 
 

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import OutputRef, Step
 from marin_dag.identity.canonical import canonical
 from marin_dag.identity.diff import CodeChanged, shown
@@ -12,7 +11,7 @@ from marin_dag.ledger.records import Records
 from marin_dag.ledger.source_archive import SourceDiffs
 from marin_dag.plan.plan import Plan
 from marin_dag.plan.planned import PlannedStep, Verdict
-from marin_dag.plan.reasons import BlockedBy, Changed, Drifted, Reason, Running, short_key
+from marin_dag.plan.reasons import Changed, Drifted, Reason, Running, short_key
 from marin_dag.quantities import counted
 from marin_dag.store.store import Store
 
@@ -33,7 +32,7 @@ def _lines(plan: Plan, planned: PlannedStep, store: Store) -> Iterator[str]:
         yield f"  compared with the output made {compared.finished} under this name ({short_key(compared.key)}{others})"
     sources = SourceDiffs(store, plan.graph.steps)
     for reason in planned.reasons:
-        yield from (f"  {line}" for line in _reason(plan.graph, step.name, reason, sources))
+        yield from (f"  {line}" for line in _reason(step.name, reason, sources))
     yield ""
     yield from _identity(plan, step)
     if planned.verdict in (Verdict.DONE, Verdict.DRIFTED):
@@ -72,16 +71,8 @@ def _value(value: object) -> str:
     return shown(canonical(value, "changes"))
 
 
-def _reason(graph: Graph, name: str, reason: Reason, sources: SourceDiffs) -> Iterator[str]:
-    if isinstance(reason, BlockedBy):
-        for blocker, verdict in reason.steps:
-            yield f"needs {' <- '.join(_path(graph, name, blocker))}, which is {verdict}"
-        return
-    if isinstance(reason, Changed) and not reason.is_here:
-        yield from (f"because of {' <- '.join(_path(graph, name, step))}" for step in reason.steps)
-        yield f"  {reason}"
-    else:
-        yield str(reason)
+def _reason(name: str, reason: Reason, sources: SourceDiffs) -> Iterator[str]:
+    yield str(reason)
     yield from (f"  {line}" for line in reason.details())
     if isinstance(reason, Changed | Drifted):
         yield from _definitions(reason.difference, sources)
@@ -99,20 +90,3 @@ def _definitions(difference: object, sources: SourceDiffs) -> Iterator[str]:
         yield from (f"    {line}" for line in lines[:MAX_SOURCE_LINES])
         if len(lines) > MAX_SOURCE_LINES:
             yield f"    ... {len(lines) - MAX_SOURCE_LINES} more lines; `diff STEP` shows all"
-
-
-def _path(graph: Graph, start: str, goal: str) -> list[str]:
-    """Return the names on a shortest path from a step up to one of its ancestors."""
-    came_from: dict[str, str] = {start: ""}
-    pending = [start]
-    for name in pending:
-        if name == goal:
-            break
-        for _, item in graph.step(name).inputs:
-            if item.step.name not in came_from:
-                came_from[item.step.name] = name
-                pending.append(item.step.name)
-    path = [goal]
-    while came_from.get(path[-1]):
-        path.append(came_from[path[-1]])
-    return list(reversed(path))

@@ -264,6 +264,9 @@ class BlockedBy(Reason):
     def __str__(self) -> str:
         return "needs " + listed([f"{name} ({verdict})" for name, verdict in self.steps], MAX_NAMES)
 
+    def details(self) -> Iterator[str]:
+        yield from (f"{name} is {verdict}" for name, verdict in self.steps[MAX_NAMES:])
+
 
 @dataclasses.dataclass(frozen=True)
 class NotSelected(Reason):
