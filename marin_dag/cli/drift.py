@@ -8,9 +8,10 @@ from marin_dag.errors import UserError, listed
 from marin_dag.graph.declared import Declared
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
+from marin_dag.identity.diff import CodeChanged
 from marin_dag.ledger.acceptances import Acceptances, require_reason
-from marin_dag.plan.planned import PlannedStep, Verdict
-from marin_dag.plan.reasons import Drifted, render_difference
+from marin_dag.plan.planned import PlannedStep
+from marin_dag.plan.reasons import Changed, Drifted, render_difference
 
 MAX_NAMES = 8
 
@@ -32,9 +33,9 @@ def accept(session: Session) -> int:
     acceptances = Acceptances(session.store)
     if session.parsed.revoke:
         return _revoke(acceptances, chosen, session.parsed.because)
-    for planned, drift in [(planned, _drift(planned)) for planned in chosen]:
-        acceptances.accept(planned.step.digest, planned.name, drift.difference, session.parsed.because)
-        print(f"{planned.name}: accepted, {render_difference(drift.difference)}")
+    for planned, (digest, difference) in [(planned, _changed_code(planned)) for planned in chosen]:
+        acceptances.accept(digest, planned.name, difference, session.parsed.because)
+        print(f"{planned.name}: accepted, {render_difference(difference)}")
         print("  its record stays as it is; the step is done until the code changes again")
         line = session.line("accept", planned.name, "--revoke", "--because", "...", without=["--because"])
         print(f"  take it back  {line}")
@@ -53,16 +54,20 @@ def _revoke(acceptances: Acceptances, chosen: list[PlannedStep], because: str) -
     return NOTHING_WOULD_RUN
 
 
-def _drift(planned: PlannedStep) -> Drifted:
+def _changed_code(planned: PlannedStep) -> tuple[str, CodeChanged]:
+    """Return the digest of the output that stays, and the code that changed since it was made."""
     for reason in planned.reasons:
         if isinstance(reason, Drifted):
-            return reason
-    if planned.verdict is Verdict.STALE and planned.step.policy == "tracked":
-        raise UserError(
-            f"accept {planned.name}: it is stale, not drifted. Its code is part of its identity (policy tracked), and "
-            "only versioned steps drift. Run it, or undo the edit."
-        )
-    raise UserError(f"accept {planned.name}: it is {planned.verdict}, not drifted. There is nothing to accept.")
+            return planned.step.digest, reason.difference
+    changes = [reason for reason in planned.reasons if isinstance(reason, Changed)]
+    code = [change.difference for change in changes if change.is_here and isinstance(change.difference, CodeChanged)]
+    if planned.compared is not None and planned.step.policy == "tracked" and len(code) == len(changes) == 1:
+        return planned.compared.key.partition("@")[0], code[0]
+    others = ", ".join(str(change) for change in changes if change.difference not in code)
+    why = f", and more changed than its code: {others}" if others else ""
+    raise UserError(
+        f"accept {planned.name}: it is {planned.verdict}{why}. Only a step whose own code changed can be accepted."
+    )
 
 
 @command("bump STEP", "where to raise the version of a versioned step, so that it is made again", "--set", "--to")

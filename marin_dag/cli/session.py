@@ -21,6 +21,7 @@ from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH
 from marin_dag.paused_collection import collection_paused
+from marin_dag.plan.accepted_code import apply_acceptances
 from marin_dag.plan.config_checks import RefusedStepsError
 from marin_dag.plan.forks import Forks, WithForks
 from marin_dag.plan.lint import Lint, no_lint
@@ -191,8 +192,10 @@ class Session:
         return self.forks.added_to(Graph(self.options.build(self.parsed)))
 
     def graph(self) -> Graph:
-        """Return the graph with the forks and the --set overrides."""
-        return build_graph(self.recipe, self.parsed.set)
+        """Return the graph with the forks, the --set overrides and the accepted code of tracked steps."""
+        graph = build_graph(self.recipe, self.parsed.set)
+        apply_acceptances(graph, self.store, without=self.selection().forced(graph))
+        return graph
 
     def selection(self) -> Selection:
         """Return what --only, --until, --from and --force select."""

@@ -292,9 +292,12 @@ class _Planner:
 
     def _drift(self, step: Step[Any], key: str) -> tuple[Drifted | None, tuple[Accepted, ...]]:
         """Return the drift from the code of a record, or the acceptances that cover it."""
-        if step.policy != "versioned" or not step.identity["code"]["definitions"]:  # adopted outputs have none
+        code = step.identity["code"]
+        if "counts_as" in code:
+            return None, self._accepted(step, code["counts_as"], code["fingerprint"])
+        if step.policy != "versioned" or not code["definitions"]:  # adopted outputs have none
             return None, ()
-        if self.codes.get(key) == step.identity["code"]["fingerprint"]:
+        if self.codes.get(key) == code["fingerprint"]:
             return None, ()
         return self._drift_from(step, self.records.get(key).identity)
 
@@ -302,9 +305,12 @@ class _Planner:
         difference = code_difference(identity, step.identity)
         if difference is None:
             return None, ()
-        path = self.acceptances.path(step.digest, difference.old_fingerprint, difference.new_fingerprint)
-        accepted = tuple(Accepted(item.author, item.because, item.created, item.definitions) for item in path)
-        return (None, accepted) if path else (Drifted(str(step.version), difference), ())
+        accepted = self._accepted(step, difference.old_fingerprint, difference.new_fingerprint)
+        return (None, accepted) if accepted else (Drifted(str(step.version), difference), ())
+
+    def _accepted(self, step: Step[Any], old_code: str, new_code: str) -> tuple[Accepted, ...]:
+        path = self.acceptances.path(step.digest, old_code, new_code)
+        return tuple(Accepted(item.author, item.because, item.created, item.definitions) for item in path)
 
     def _drift_of_work(self, step: Step[Any]) -> tuple[Drifted | None, tuple[Accepted, ...]]:
         """Return the drift from the code that wrote the saved states, which the next attempt would resume."""
