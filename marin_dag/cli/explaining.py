@@ -4,8 +4,7 @@ from marin_dag.cli.session import NOTHING_WOULD_RUN, SELECTION, Session, command
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import Records
-from marin_dag.plan.compare import Side, compare, newest_made, of_record, of_step, record_named
-from marin_dag.plan.explain import explain
+from marin_dag.plan.explain import Side, compare, explain, newest_made, of_record, of_step, record_named
 
 
 @command("why STEP", "explain STEP's verdict, down to the changed field or function", "--set", *SELECTION)

@@ -10,7 +10,7 @@ from marin_dag.errors import UserError
 from marin_dag.identity.diff import config_fields
 from marin_dag.ledger.provenance import NOTHING_TRACKED_CHANGED, Provenance
 from marin_dag.ledger.records import Record, Records, attempt_path
-from marin_dag.plan.compare import newest_hint, record_named
+from marin_dag.plan.explain import newest_hint, record_named
 from marin_dag.plan.planned import PlannedStep, Verdict
 from marin_dag.quantities import counted
 from marin_dag.store.store import Store
@@ -43,7 +43,7 @@ def _lines(record: Record, store: Store) -> Iterator[str]:
     yield "config"
     yield from (f"  {field} = {value}" for field, value in config_fields(record.identity))
     yield "result"
-    yield from (f"  {field} = {_rendered(value)}" for field, value in _leaves("", record.result))
+    yield from (f"  {line}" for line in json.dumps(record.result, indent=1, ensure_ascii=False).splitlines())
     for warning in record.warnings:
         yield from ("warning", *(f"  {line}" for line in warning.lines(store.url(record.output_path))))
     size = sum(file.size_in_bytes for file in record.manifest)
@@ -60,23 +60,6 @@ def _lines(record: Record, store: Store) -> Iterator[str]:
     yield f"  lock file    {made.lock or 'none'}"
     yield f"  environment  {store.url(made.environment)}"
     yield f"  command      {' '.join(made.argv)}"
-
-
-def _leaves(field: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each value of a result under its dotted field."""
-    if isinstance(value, dict) and value:
-        for name, inner in value.items():
-            yield from _leaves(f"{field}.{name}" if field else name, inner)
-    elif isinstance(value, list) and any(isinstance(inner, dict | list) for inner in value):
-        for index, inner in enumerate(value):
-            yield from _leaves(f"{field}[{index}]", inner)
-    else:
-        yield field, value
-
-
-def _rendered(value: Any) -> str:
-    """Return six digits of a float, and JSON of anything else; the record has all digits."""
-    return f"{value:.6g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
 def dirty_note(made: Provenance) -> str:

@@ -16,7 +16,7 @@ from marin_dag.plan.planned import PlannedStep, Verdict
 from marin_dag.plan.reasons import Reason, render_changed
 from marin_dag.store.store import Store
 
-SCHEMA = "marin_dag.plan/3"
+SCHEMA = "marin_dag.plan/4"
 
 
 def plan_document(

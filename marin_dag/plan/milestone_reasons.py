@@ -1,11 +1,8 @@
 """Milestone reasons: why a milestone that a step needs is not published, with the options that publish it."""
 
-import dataclasses
-
 from marin_dag.plan.reasons import OfAttempt, Reason
 
 
-@dataclasses.dataclass(frozen=True)
 class MilestoneMissing(Reason):
     """The run has passed this step without publishing it."""
 
@@ -41,7 +38,6 @@ class MilestoneMissing(Reason):
         return f"`--set {self.stop}={at} --until {_owner(self.stop)}`"
 
 
-@dataclasses.dataclass(frozen=True)
 class MilestoneOutsideRun(Reason):
     """The run never reaches this step: it begins later or ends before."""
 
@@ -63,7 +59,6 @@ class MilestoneOutsideRun(Reason):
         return f"{where} ends at {self.end:,}. Start from {name}@{self.end} or an earlier step, or extend it: {extend}"
 
 
-@dataclasses.dataclass(frozen=True)
 class MilestoneNotRequested(OfAttempt):
     """A running attempt will pass, or has passed, a step that it was not asked to publish when it started."""
 

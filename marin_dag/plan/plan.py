@@ -20,7 +20,6 @@ from marin_dag.ledger.work_code import work_codes
 from marin_dag.paused_collection import collection_paused
 from marin_dag.plan.causes import Cause, Causes, Siblings
 from marin_dag.plan.config_checks import check_configs, check_name_lengths, settings_to_fix, undecided, with_fix
-from marin_dag.plan.estimate import with_seconds
 from marin_dag.plan.milestone_reasons import MilestoneMissing
 from marin_dag.plan.planned import Compared, PlannedStep, Verdict
 from marin_dag.plan.reasons import (
@@ -191,9 +190,8 @@ class _Planner:
             self.able = self.selected - self.unable
             self.makers.clear()
         steps = with_remainders(self.planned.values(), self.left_behind, self._kept)
-        estimated = with_seconds(tuple(map(_with_begun, steps)), self.records, self.committed)
         uncovered = {step.name: self._uncovered[step.key] for step in self.graph.steps if step.key in self._uncovered}
-        return Plan(self.graph, estimated, uncovered)
+        return Plan(self.graph, tuple(map(_with_begun, steps)), uncovered)
 
     def _plan_step(self, step: Step[Any]) -> PlannedStep:
         is_selected = step.name in self.selected

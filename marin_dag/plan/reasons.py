@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from typing import dataclass_transform
 
 from marin_dag.errors import listed
 from marin_dag.identity.diff import CodeChanged, DeclarationChanged, Difference, FieldChanged, InputChanged
@@ -13,9 +14,15 @@ MAX_CHANGES = 6
 """Changes of one step that a plan lists; with more, it is hardly the same step."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass_transform(frozen_default=True)
 class Reason:
-    """A reason; its text is one line of a plan, and its details are further lines for `why`."""
+    """A reason; its text is one line of a plan, and its details are further lines for `why`.
+
+    Subclasses are frozen dataclasses.
+    """
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True)(cls)
 
     template = ""
     """The line, where the fields alone make it."""
@@ -28,21 +35,18 @@ class Reason:
         yield from ()
 
 
-@dataclasses.dataclass(frozen=True)
 class NeverMade(Reason):
     """There is no output of this identity, and none under this name."""
 
     template = "never made"
 
 
-@dataclasses.dataclass(frozen=True)
 class RecordGone(Reason):
     """The name lists this output, but its record is missing."""
 
     template = "its record is gone: deleted, or the attempt was killed before it wrote one"
 
 
-@dataclasses.dataclass(frozen=True)
 class Continues(Reason):
     """An earlier milestone of the run is published, and the step continues from it."""
 
@@ -51,7 +55,6 @@ class Continues(Reason):
     template = "continues from step {milestone:,} to {until:,}"
 
 
-@dataclasses.dataclass(frozen=True)
 class Resumes(Reason):
     """An attempt that was interrupted, or failed, saved its state at a milestone number."""
 
@@ -64,7 +67,6 @@ class Resumes(Reason):
         return f"resumes at step {self.milestone:,} of {self.until:,}, saved by an earlier attempt"
 
 
-@dataclasses.dataclass(frozen=True)
 class Follows(Reason):
     """This plan also makes an earlier stop of the same run, and the step continues from there."""
 
@@ -73,7 +75,6 @@ class Follows(Reason):
     template = "continues from {step} at step {milestone:,}, in the same run"
 
 
-@dataclasses.dataclass(frozen=True)
 class KeptParts(Reason):
     """An attempt that was interrupted, or failed, left finished shards."""
 
@@ -83,7 +84,6 @@ class KeptParts(Reason):
         return f"reuses {counted(self.count, 'finished shard')} of an earlier attempt"
 
 
-@dataclasses.dataclass(frozen=True)
 class Changed(Reason):
     """A difference from the nearest output under this name, and the steps where it was made."""
 
@@ -95,7 +95,6 @@ class Changed(Reason):
         return render_difference(self.difference) if self.is_here else render_changed(self.steps, self.difference)
 
 
-@dataclasses.dataclass(frozen=True)
 class Drifted(Reason):
     """The code changed under the same declared version."""
 
@@ -106,7 +105,6 @@ class Drifted(Reason):
         return f"the code changed under version {self.version}: {render_difference(self.difference)}"
 
 
-@dataclasses.dataclass(frozen=True)
 class Accepted(Reason):
     """The code differs from the record's, and a user accepted that it makes the same output."""
 
@@ -121,7 +119,6 @@ class Accepted(Reason):
         yield f"accepted {self.created}; `accept STEP --revoke` undoes it"
 
 
-@dataclasses.dataclass(frozen=True)
 class Warned(Reason):
     """The step warned about its output when it made it."""
 
@@ -137,7 +134,6 @@ class Warned(Reason):
             yield f"more in {self.file}"
 
 
-@dataclasses.dataclass(frozen=True)
 class OfAttempt(Reason):
     """A reason that names the process of an attempt."""
 
@@ -151,7 +147,6 @@ class OfAttempt(Reason):
         return f"{self.host or 'another machine'} (pid {self.pid}) since {self.since}"
 
 
-@dataclasses.dataclass(frozen=True)
 class Running(OfAttempt):
     """Another run holds the lease."""
 
@@ -196,7 +191,6 @@ class Running(OfAttempt):
         return ", ".join(parts)
 
 
-@dataclasses.dataclass(frozen=True)
 class RunsAgain(OfAttempt):
     """The step is done, and another run forces it again: its new output is compared with the recorded one."""
 
@@ -204,7 +198,6 @@ class RunsAgain(OfAttempt):
         return f"runs again on {self.where}, by --force, to compare its output"
 
 
-@dataclasses.dataclass(frozen=True)
 class Failed(Reason):
     """The newest attempt ended with an error."""
 
@@ -222,7 +215,6 @@ class Failed(Reason):
         yield f"log: {self.log_path}"
 
 
-@dataclasses.dataclass(frozen=True)
 class Stopped(Reason):
     """A user stopped the step (`tell STEP stop`), and no attempt got further since."""
 
@@ -238,7 +230,6 @@ class Stopped(Reason):
         return f"stopped by {self.author}{because} ({self.requested}); {self.answer}"
 
 
-@dataclasses.dataclass(frozen=True)
 class Silent(Reason):
     """The lease is held elsewhere, but its last heartbeat is too old by this machine's clock."""
 
@@ -254,7 +245,6 @@ class Silent(Reason):
         return f"{who} on {self.host} (pid {self.pid}) {heartbeat}"
 
 
-@dataclasses.dataclass(frozen=True)
 class BlockedBy(Reason):
     """Inputs that are missing and that this plan does not make."""
 
@@ -268,14 +258,12 @@ class BlockedBy(Reason):
         yield from (f"{name} is {verdict}" for name, verdict in self.steps[MAX_NAMES:])
 
 
-@dataclasses.dataclass(frozen=True)
 class NotSelected(Reason):
     """The step is excluded by --only, --until or --from."""
 
     template = "not selected"
 
 
-@dataclasses.dataclass(frozen=True)
 class SameAs(Reason):
     """Another step of the graph has the same identity and makes the output."""
 
@@ -283,7 +271,6 @@ class SameAs(Reason):
     template = "the same as {step}"
 
 
-@dataclasses.dataclass(frozen=True)
 class Forced(Reason):
     """The step is done, and --force runs it again."""
 

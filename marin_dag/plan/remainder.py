@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from marin_dag.graph.cost import Cost
 from marin_dag.graph.step import Step
 from marin_dag.ledger.lease import LEASES
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import STOP, Reply, Request, Requests
 from marin_dag.ledger.work_files import num_finished_shards
-from marin_dag.plan.estimate import cost_from, whole_cost
 from marin_dag.plan.milestone_reasons import MilestoneMissing
-from marin_dag.plan.planned import PlannedStep
+from marin_dag.plan.planned import NO_COST, PlannedStep
 from marin_dag.plan.reasons import (
     Continues,
     Follows,
@@ -76,13 +76,33 @@ def _with_remainder(
     if earlier is not None and begin > max(reached, _start_of(planned)):
         others = (reason for reason in reasons if not isinstance(reason, Continues | Resumes))
         reasons = (*others, Follows(earlier.name, begin))
-    whole = cost_from(step, begin) if begin else whole_cost(step)
+    whole = _cost_from(step, begin) if begin else whole_cost(step)
     if not reached and whole is planned.cost and reasons is planned.reasons:
         return planned
     if not reached:
         return dataclasses.replace(planned, cost=whole, reasons=reasons)
-    left = cost_from(step, max(begin, reached))
+    left = _cost_from(step, max(begin, reached))
     return dataclasses.replace(planned, cost=left, saved=whole - left, reasons=reasons)
+
+
+def whole_cost(step: Step[Any]) -> Cost:
+    """Return the cost of the whole step; of a phase, from the phase's own start."""
+    return NO_COST if step.kind.cost is None else step.kind.cost(step.config, step.resources)
+
+
+def _cost_from(step: Step[Any], reached: int) -> Cost:
+    """Return the cost that is left of a step whose run has reached milestone `reached`."""
+    if step.kind.cost is None or step.kind.stop_field is None:
+        return NO_COST
+    if step.kind.continues is None:
+        done = step.kind.cost(step.config.model_copy(update={step.kind.stop_field: reached}), step.resources)
+        return whole_cost(step) - done
+    start = step.predecessor
+    if start is not None and start.milestone is not None and start.milestone >= reached:
+        return whole_cost(step)
+    # Computed as if the phase started at `reached`: what a phase writes once, such as a checkpoint, is written again.
+    moved = step.at(step=reached)
+    return step.kind.cost(step.config.model_copy(update={step.kind.continues: moved}), step.resources)
 
 
 def _is_forced(planned: PlannedStep) -> bool:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 from marin_dag.errors import listed
 from marin_dag.graph.cost import Cost
 from marin_dag.graph.resources import RAYS_GPUS, Gpu
-from marin_dag.plan.estimate import whole_cost
 from marin_dag.plan.plan import Plan
 from marin_dag.plan.planned import PlannedStep, Verdict
 from marin_dag.plan.reasons import render_all, render_changed
+from marin_dag.plan.remainder import whole_cost
 from marin_dag.quantities import counted, in_bytes, in_short
 from marin_dag.values.changes import nearest
 
@@ -116,15 +116,15 @@ def _totals(plan: Plan) -> Iterator[str]:
     steps, would_run = counted(len(selected), "step"), len(plan.will_run) or "Nothing"
     yield f"{steps}{others}: {verdicts or 'none'}. {would_run} would run{shared}."
     cost = plan.cost
-    num_sized = sum(whole_cost(planned.step).bytes_written > 0 for planned in plan.will_run)
-    num_timed = sum(planned.is_timed for planned in plan.will_run)
+    num_sized, num_all = sum(whole_cost(each.step).bytes_written > 0 for each in plan.will_run), len(plan.will_run)
+    # 3 MB could otherwise stand for terabytes.
+    covered = "" if num_sized == num_all else f" in {num_sized} of the {num_all} steps"
     parts = [
         (cost.tokens, f"{in_short(cost.tokens)} tokens"),
         (cost.flops, f"{cost.flops:.2e} FLOPs"),
         (cost.chip_hours, f"{in_short(cost.chip_hours)} chip-hours"),
         (cost.bytes_read, f"{in_bytes(cost.bytes_read)} read"),
-        (cost.bytes_written, f"{in_bytes(cost.bytes_written)} written{_coverage(plan, num_sized)}"),
-        (cost.seconds, f"{_time(cost.seconds)} of work{_coverage(plan, num_timed)}, by recorded times"),
+        (cost.bytes_written, f"{in_bytes(cost.bytes_written)} written{covered}"),
     ]
     if any(value for value, _ in parts):
         yield "Estimated: " + ", ".join(text for value, text in parts if value) + "."
@@ -152,11 +152,6 @@ def _open_questions(plan: Plan) -> Iterator[str]:
         yield from (f"    {line}" for line in others)
 
 
-def _coverage(plan: Plan, known: int) -> str:
-    """Return how many steps an estimate covers, where it is not all: 27 s could otherwise stand for a month."""
-    return "" if known == len(plan.will_run) else f" in {known} of the {len(plan.will_run)} steps"
-
-
 def _opaque(plan: Plan) -> Iterator[str]:
     """Yield the code that a fingerprint does not cover: the plan would miss a change behind it."""
     lines = dict.fromkeys(line for planned in plan.steps for line in planned.step.identity["code"]["opaque"])
@@ -179,10 +174,3 @@ def _cost(cost: Cost) -> str:
     if cost.tokens:
         return f"{in_short(cost.tokens)} tok"
     return f"{cost.flops:.1e} FLOPs" if cost.flops else ""
-
-
-def _time(seconds: float) -> str:
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

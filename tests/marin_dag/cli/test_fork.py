@@ -56,15 +56,6 @@ def test_a_fork_gets_the_followers_of_its_base(evaluated: Workbench) -> None:
     assert "fixed/branch" not in evaluated.verdicts(), "it reads another milestone of the base than the last"
 
 
-def test_a_run_ends_with_the_figures_of_its_forks(evaluated: Workbench) -> None:
-    evaluated("fork", "second", "--as", "branch", "--set", "rate=2.0")
-    for _ in range(2):  # the second time with nothing to do
-        code, output = evaluated("--until", "eval/branch")
-        assert code == 0
-        figures = re.findall(r"^  (\S+): \S+  \((.*)\)$", output, re.MULTILINE)
-        assert figures == [("branch", "total 20"), ("eval/branch", "loss 0.05, steps 20")]
-
-
 def test_a_fork_of_a_fork_gets_the_followers_of_the_first(evaluated: Workbench) -> None:
     evaluated("fork", "second", "--as", "branch", "--set", "rate=2.0")
     evaluated("fork", "branch", "--as", "twig", "--set", "rate=3.0")
