@@ -24,6 +24,7 @@ from marin_dag.cli.session import (
 from marin_dag.errors import UserError
 from marin_dag.ledger.provenance import RUN_NAME
 from marin_dag.ledger.records import Record, Records
+from marin_dag.plan.config_checks import settings_to_fix
 from marin_dag.plan.document import plan_document
 from marin_dag.plan.explain import explain
 from marin_dag.plan.plan import Plan
@@ -144,8 +145,10 @@ def commands_to_continue(session: Session, plan: Plan) -> list[tuple[str, str]]:
     """Return what the user can do next, each with the command to paste."""
     lines = []
     if plan.will_run and not plan.drifted:
-        decided = [word for setting in plan.open_settings for word in ("--set", setting)]
-        lines.append(("once decided" if plan.open_questions else "run it", session.line(*decided)))
+        undecided = plan.undecided.items()
+        settings = [setting for name, error in undecided for setting in settings_to_fix(name, error)]
+        decided = [word for setting in settings for word in ("--set", setting)]
+        lines.append(("once decided" if undecided else "run it", session.line(*decided)))
     lines += session.publish_commands(planned for planned in plan.steps if planned.is_selected)
     plain = (Verdict.DONE, Verdict.MISSING, Verdict.BEGUN)
     asked = next((step for step in plan.steps if step.is_selected and step.verdict not in plain), None)

@@ -1,12 +1,6 @@
 """Collect: garbage, which is what nothing leads to any more, and its deletion under the lease of each step.
 
-An output is kept if a given pipeline, a pin, an acceptance, a fork (a part of its pipeline) or a running step leads to
-it, or if it is young. Files of attempts that committed nothing, resumable state, failures and requests of steps without
-an output are kept as long as they are young. Leases are kept for ever: a zombie must meet its seal, however late.
-
-The resumable state of unfinished steps of the given pipelines is kept, however old. Of a finished step its event logs
-and good checkpoints are kept as long as its output; good checkpoints go alone only by name, never those of a pinned
-step.
+docs/how-to/free-space.md says what is kept. Leases are kept for ever: a zombie must meet its seal, however late.
 
 Deletion is safe beside runs. The collector holds the lease of each step, so older attempts are sealed and cannot commit
 files that are gone. It deletes records and then asks which steps run, while a step publishes the keys it needs and then
@@ -130,11 +124,7 @@ class Collector:
         return found + self._folders("failure", FAILURES, busy | names.keys())
 
     def _kept(
-        self,
-        records: dict[str, Record],
-        running: "_Running",
-        committed: dict[str, Entry],
-        labels: Mapping[str, set[str]],
+        self, records: dict[str, Record], running: "_Running", committed: dict[str, Entry], labels: "_Labels"
     ) -> frozenset[str]:
         digests = {key.partition("@")[0] for key in self._roots.keys} | running.digests
         digests |= {entry.path.split("/")[1] for entry in self._store.list(ACCEPTED)} | running.needs
@@ -162,7 +152,7 @@ class Collector:
         records: dict[str, Record],
         kept: frozenset[str],
         files: dict[Attempt, list[Entry]],
-        labels: Mapping[str, set[str]],
+        labels: "_Labels",
         beside: Mapping[str, list[Entry]],
     ) -> Iterator[Garbage]:
         num_records = Counter(record.attempt for record in records.values())
@@ -218,11 +208,7 @@ class Collector:
     ) -> list[Garbage]:
         """Return garbage below `work/`, and set `kept_good`.
 
-        Args:
-            busy: digests whose work is kept.
-            kept: names by the digests whose output is kept, and with it events and good checkpoints.
-            names: names of steps by the beginning of their digest.
-            committed: keys of all records.
+        All work of the digests `busy` is kept, and of those in `kept` (with their names) events and good checkpoints.
         """
         wanted = {key.partition("@")[0] for key in self._roots.wanted - set(committed)}
         by_digest: dict[str, list[Entry]] = {}
@@ -327,10 +313,13 @@ class Collector:
         return ""
 
     def _delete_all(self, paths: Sequence[str]) -> None:
-        for path in paths:
-            self._store.delete(path)
-        for path in paths:
-            self._store.tidy(path)
+        for action in (self._store.delete, self._store.tidy):
+            for path in paths:
+                action(path)
+
+
+_Labels = Mapping[str, set[str]]
+"""Names by key."""
 
 
 class _Running(NamedTuple):

@@ -19,7 +19,7 @@ from marin_dag.ledger.requests import Requests
 from marin_dag.ledger.work_code import work_codes
 from marin_dag.paused_collection import collection_paused
 from marin_dag.plan.causes import Cause, Causes, Siblings
-from marin_dag.plan.config_checks import check_configs, check_name_lengths, settings_to_fix, undecided, with_fix
+from marin_dag.plan.config_checks import check_configs, check_name_lengths, undecided, with_fix
 from marin_dag.plan.milestone_reasons import MilestoneMissing
 from marin_dag.plan.planned import Compared, PlannedStep, Verdict
 from marin_dag.plan.reasons import (
@@ -104,19 +104,14 @@ class Plan:
         """Milestones that runs are to publish, for all steps of the graph, selected or not."""
         return wanted_milestones(self.graph.steps)
 
-    @functools.cached_property
-    def open_questions(self) -> dict[str, str]:
-        """Settings that the recipe leaves open of steps that would run, by name; runs refuse to start until they are
-        set."""
-        return {name: with_fix(name, error) for name, error in self._undecided.items()}
-
     @property
-    def open_settings(self) -> tuple[str, ...]:
-        """STEP.FIELD=VALUE for each open setting, with a placeholder for the value."""
-        return tuple(setting for name, error in self._undecided.items() for setting in settings_to_fix(name, error))
+    def open_questions(self) -> dict[str, str]:
+        """What the recipe leaves open of steps that would run, by name; runs refuse to start until it is set."""
+        return {name: with_fix(name, error) for name, error in self.undecided.items()}
 
     @functools.cached_property
-    def _undecided(self) -> dict[str, ValueError]:
+    def undecided(self) -> dict[str, ValueError]:
+        """The errors behind the open questions."""
         return undecided(planned.step for planned in self.will_run)
 
     @property
@@ -172,6 +167,16 @@ class _Planner:
         self.able = selected
         """All other selected steps."""
         self._kept = kept_milestones(self.committed)
+        # Listings that a plan of finished steps does not need.
+        self.siblings = functools.cache(lambda: Siblings(self.records, self.records.labels(), self.committed))
+        self.marked = functools.cache(lambda: marked(store))
+        self.codes, self.failed_keys = functools.cache(self.records.codes), functools.cache(self.records.failed_keys)
+        self._running_and_silent = functools.cache(Leases(store).running_and_silent)
+
+    @functools.cached_property
+    def warned(self) -> Mapping[str, Record]:
+        keys = self.marked()["warned"].intersection(step.key for step in self.graph.steps)
+        return self.records.find_all(keys) if keys else {}
 
     def _check_records(self) -> dict[str, tuple[str, ...]]:
         made = {step.key for step in self.graph.steps if step.name in self.selected} & self.committed
@@ -261,13 +266,13 @@ class _Planner:
             output = self.store.url(record.output_path)
             files = ((each, f"{output}/{each.file}" if each.file else "") for each in record.warnings)
             found += [Warned(each.text, each.samples, file) for each, file in files]
-        if step.key in self.marked["forced"] and step.digest in self.running:
+        if step.key in self.marked()["forced"] and step.digest in self.running:
             holder = self.running[step.digest].holder
             found.append(RunsAgain(holder.host, holder.pid, holder.since))
         return tuple(found)
 
     def _failed(self, step: Step[Any]) -> tuple[Failed, ...]:
-        if step.key not in self.failed_keys:
+        if step.key not in self.failed_keys():
             return ()
         failures = standing_failures(self.records, step.key, step.kind.resumes_at)
         if not failures:
@@ -277,11 +282,11 @@ class _Planner:
 
     def _verdict_by_siblings(self, step: Step[Any]) -> tuple[Verdict, tuple[Reason, ...]]:
         """Return whether a step without an output is missing or stale."""
-        if self.siblings.is_noted(step.name, step.key):
+        if self.siblings().is_noted(step.name, step.key):
             if self.records.find(step.key) is not None:  # committed since the records were listed
                 return self._verdict_of_made(step)
             return Verdict.MISSING, (RecordGone(),)
-        nearest = self.siblings.nearest(step, self.causes)
+        nearest = self.siblings().nearest(step, self.causes)
         if nearest is None:
             return Verdict.MISSING, (NeverMade(),)
         record, finished = nearest.record, nearest.record.provenance.finished
@@ -295,7 +300,7 @@ class _Planner:
             return None, self._accepted(step, code["counts_as"], code["fingerprint"])
         if step.policy != "versioned" or not code["definitions"]:  # adopted outputs have none
             return None, ()
-        if self.codes.get(key) == code["fingerprint"]:
+        if self.codes().get(key) == code["fingerprint"]:
             return None, ()
         return self._drift_from(step, self.records.get(key).identity)
 
@@ -346,41 +351,16 @@ class _Planner:
                 roots[other.name, str(other.verdict) if is_known else "not selected"] = None
         return tuple(roots)
 
-    @functools.cached_property
-    def siblings(self) -> Siblings:
-        return Siblings(self.records, self.records.labels(), self.committed)
-
-    @functools.cached_property
-    def warned(self) -> Mapping[str, Record]:
-        keys = self.marked["warned"].intersection(step.key for step in self.graph.steps)
-        return self.records.find_all(keys) if keys else {}
-
-    @functools.cached_property
-    def marked(self) -> Mapping[str, set[str]]:
-        return marked(self.store)
-
-    @functools.cached_property
-    def codes(self) -> Mapping[str, str]:
-        return self.records.codes()
-
-    @functools.cached_property
-    def failed_keys(self) -> frozenset[str]:
-        return self.records.failed_keys()
-
-    @functools.cached_property
-    def running(self) -> Mapping[str, Held]:
-        return self._running_and_silent[0]
-
     def _silent(self, step: Step[Any]) -> tuple[Silent, ...]:
-        held = self._running_and_silent[1].get(step.digest)
+        held = self._running_and_silent()[1].get(step.digest)
         if held is None or not held.holder.host:
             return ()
         holder = held.holder
         return (Silent(holder.host, holder.pid, round(time.time() - held.updated), holder.does),)
 
-    @functools.cached_property
-    def _running_and_silent(self) -> tuple[Mapping[str, Held], Mapping[str, Held]]:
-        return Leases(self.store).running_and_silent()
+    @property
+    def running(self) -> Mapping[str, Held]:
+        return self._running_and_silent()[0]
 
 
 def _changes(step: Step[Any], causes: tuple[Cause, ...]) -> tuple[Reason, ...]:

@@ -31,11 +31,7 @@ MAX_FINDINGS = 20
 
 
 class Copied(NamedTuple):
-    """The outcome of a copy.
-
-    `gone` means that the output was collected at the source, `other attempt` that the target has it from another
-    attempt, which stays.
-    """
+    """The outcome of a copy: `gone` means that `gc` has deleted the output at the source."""
 
     outcome: Literal["copied", "repaired", "there", "other attempt", "gone"]
     num_files: int = 0
@@ -93,11 +89,6 @@ class Copier:
         """End all copies at their next block; finished files stay for the next copy."""
         self._cancelled.set()
 
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether `cancel` was called."""
-        return self._cancelled.is_set()
-
     def close(self) -> None:
         """Wait for the threads."""
         self._files.shutdown(cancel_futures=True)
@@ -146,13 +137,7 @@ class Copier:
 
     @contextlib.contextmanager
     def leased(self, digest: str, name: str) -> Iterator[Lease]:
-        """Hold the lease of a step at the target for a block; wait for other copiers.
-
-        Raises:
-            HeldAtTargetError: another process makes or deletes the output there.
-            CopyCancelledError: see `cancel`.
-            StoreError: the target failed.
-        """
+        """Hold the lease of a step at the target for a block; wait for other copiers. Raise as `copy`."""
         leases = Leases(self.target)
         try:
             # The lease needs no callback: `is_lost` is read before each block.
@@ -172,10 +157,7 @@ class Copier:
     def copy_files(
         self, source_folder: str, folder: str, manifest: Sequence[FileEntry], lease: Lease
     ) -> tuple[int, int]:
-        """Make these files of `source_folder` exist in `folder` at the target; return number and size of those written.
-
-        Raises: as `copy`.
-        """
+        """Make these files exist in `folder` at the target; return number and size of those written. See `copy`."""
         self.target.make_folder(folder)  # an output may be empty, and its folder is listed all the same
         self.target.sweep(folder)  # temporary files of a killed copier; the lease keeps others away
         listed = patiently(lambda: self.target.list(folder))

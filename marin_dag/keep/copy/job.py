@@ -60,6 +60,7 @@ class CopyJob:
         self._steps, self._forks_folder = tuple(steps), forks_folder
         self._command_to_force, self._is_quiet = command_to_force, is_quiet
         self._pending: dict[str, Future[None]] = {}
+        self._is_cancelled = False
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(OUTPUTS_AT_ONCE, thread_name_prefix="copies")
 
@@ -79,7 +80,7 @@ class CopyJob:
         with self._lock:
             for key, name in names.items():
                 pending = self._pending.get(key)
-                if (pending is None or pending.done()) and not self.copier.is_cancelled:
+                if (pending is None or pending.done()) and not self._is_cancelled:
                     self._pending[key] = self._pool.submit(self._copy, key, name)
 
     def add_key(self, key: str) -> None:
@@ -101,7 +102,8 @@ class CopyJob:
     def cancel(self) -> None:
         """Drop all copies, and wait for the threads."""
         with self._lock:
-            self.copier.cancel()
+            self._is_cancelled = True
+        self.copier.cancel()
         self._pool.shutdown(cancel_futures=True)
         self.copier.close()
 
