@@ -60,13 +60,9 @@ def _readable(name: str, records: Records, key: str) -> Record | None:
 
 
 def _verify_output(session: Session, checked: list[Record], others: Collection[Record], *, knows_all: bool) -> bool:
-    """Return whether an output and its milestones have the files of their records; print which differ.
+    """Return whether an output, the last of `checked`, and its milestones have the files of their records.
 
-    Args:
-        session: the call.
-        checked: the records of the earlier milestones and of the output, the last of them.
-        others: all records whose files may lie inside the output.
-        knows_all: whether `others` is complete; otherwise extra files may belong to a missing record.
+    Files of `others` may lie inside the output; unless `knows_all`, extra files may belong to a missing record.
     """
     own = checked[-1]
     findings = {record.key: findings_of(session.store, record, others) for record in checked}

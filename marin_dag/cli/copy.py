@@ -3,10 +3,10 @@
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, SELECTION, SOMETHING_WOULD_RUN, Session, command
-from marin_dag.errors import UserError, listed
+from marin_dag.errors import UserError
 from marin_dag.graph.graph import Selection
 from marin_dag.graph.step import Step
 from marin_dag.keep.copy.copier import Copier
@@ -22,7 +22,7 @@ from marin_dag.store.store import Store, StoreError
 
 INTERVAL_SECONDS = 600.0
 """Names, pins and the like are copied this often, and failed outputs are tried again."""
-MAX_NAMED, MAX_FAILED_NAMED = 5, 10
+MAX_NAMED = 10
 
 
 def copy_job(
@@ -115,25 +115,32 @@ def copy(session: Session) -> int:
         job.cancel()
     for conflict in conflicts:
         print(conflict)
-    return _conclude(job, num_outputs, again, has_conflicts=bool(conflicts))
+    is_whole = _report(job, again, _print, _print)
+    return NOTHING_WOULD_RUN if is_whole and not conflicts else FAILED
 
 
 def _print(text: str) -> None:
     print(f"{text}\n", end="", flush=True)  # in one piece: several threads print
 
 
-def _conclude(job: CopyJob, num_outputs: int, again: str, *, has_conflicts: bool) -> int:
-    left = [] if job.copier.check else list(job.to_copy()[0].values())
-    left = list(dict.fromkeys([*left, *job.failed]))
-    counts, there = job.counts, f"{counted(num_outputs - job.counts['gone'], 'output')} in {job.copier.target.prefix}"
-    if left:
-        print(f"{len(left):,} not copied: {listed(left, MAX_NAMED)}. To continue:  {again}")
-    elif counts["copied"] or counts["repaired"]:
+def _report(job: CopyJob, again: str, say: Callable[[str], None], complain: Callable[[str], None]) -> bool:
+    """Print what was copied or what is missing; return whether nothing is."""
+    names, num_outputs = job.to_copy()
+    missing = {} if job.copier.check else dict.fromkeys(names.values(), "not copied yet")
+    missing |= job.failed
+    there, counts = job.copier.target.prefix, job.counts
+    if not missing:
         repaired = f", {counts['repaired']:,} repaired" if counts["repaired"] else ""
-        print(f"{counts['copied']:,} copied{repaired} ({in_bytes(job.size_in_bytes)}): {there}")
-    else:
-        print(f"nothing to copy: {there}")
-    return FAILED if left or has_conflicts else NOTHING_WOULD_RUN
+        copied = f"{counts['copied']:,} copied{repaired} ({in_bytes(job.size_in_bytes)})"
+        say(f"{copied}: {counted(num_outputs - counts['gone'], 'output')} in {there}")
+        return True
+    complain(f"{len(missing):,} not copied to {there}:")
+    for name, why in list(missing.items())[:MAX_NAMED]:
+        complain(f"  {name}: {why}")
+    if len(missing) > MAX_NAMED:
+        complain(f"  and {len(missing) - MAX_NAMED:,} more")
+    complain(f"to continue:  {again}")
+    return False
 
 
 def _selected(session: Session) -> list[Step[Any]]:
@@ -147,28 +154,13 @@ def _selected(session: Session) -> list[Step[Any]]:
     return [step for step in graph.steps if step.name in named]
 
 
-class Outstanding(NamedTuple):
-    """Finished outputs of a plan, and how many of them a run would copy."""
-
-    prefix: str
-    num_outputs: int
-    """Finished outputs."""
-    num_left: int
-    """Outputs that the target lacks."""
-
-    @property
-    def description(self) -> str:
-        """The numbers, for the user."""
-        return f"{self.prefix}; {self.num_left:,} to copy, {counted(self.num_outputs, 'finished output')}"
-
-
-def outstanding(session: Session, plan: Plan) -> Outstanding | None:
-    """Return what a run would copy, or None without --copy-to."""
+def outstanding(session: Session, plan: Plan) -> dict[str, Any] | None:
+    """Return how many finished outputs there are and how many of them a run would copy; None without --copy-to."""
     if session.parsed.copy_to is None:
         return None
     job = copy_job(session, "--copy-to", _steps(plan), lambda text: None)
     names, num_outputs = job.to_copy()
-    return Outstanding(job.copier.target.prefix, num_outputs, len(names))
+    return {"prefix": job.copier.target.prefix, "num_outputs": num_outputs, "num_left": len(names)}
 
 
 class RunCopies:
@@ -246,25 +238,12 @@ class RunCopies:
         self._copy_attachments()
 
     def _conclude(self) -> bool:
-        job = self._job
         try:
-            names, num_outputs = job.to_copy()
+            is_whole = _report(self._job, self._command, self._display.say, self._display.complain)
         except StoreError as error:
             self._display.complain(f"copies: {first_lines(error)}")
             return False
-        left = list(names.values())
-        if not left and not self._problems:
-            copied = f"{job.counts['copied']:,} copied by this run ({in_bytes(job.size_in_bytes)})"
-            self._display.say(f"copies: {counted(num_outputs, 'output')} in {job.copier.target.prefix}, {copied}")
-            return True
-        if left:
-            self._display.complain(f"copies: {len(left):,} not in {job.copier.target.prefix}:")
-        for name in left[:MAX_FAILED_NAMED]:
-            self._display.complain(f"  {name}: {job.failed.get(name, 'not copied yet')}")
-        if len(left) > MAX_FAILED_NAMED:
-            self._display.complain(f"  and {len(left) - MAX_FAILED_NAMED:,} more")
-        self._display.complain(f"to continue:  {self._command}")
-        return False
+        return is_whole and not self._problems
 
 
 def start_copies(session: Session, plan: Plan, display: Any) -> RunCopies | None:

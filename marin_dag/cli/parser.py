@@ -2,7 +2,7 @@
 
 import argparse
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from marin_dag.cli.run import RUN
@@ -182,13 +182,13 @@ def parse(arguments: Sequence[str], parsers: Mapping[str, Parser], commands: Map
     names, given = _split(arguments, every_option)
     word = names.pop(0) if names else ""
     if word not in parsers:
-        raise UserError(_detached_value(given, word) or f"{_unknown(word, commands)} `{program()} --help` lists all.")
+        is_run = word in ("run", "start", "resume")
+        meant = " To run what is not done, give no command." if is_run else nearest(word, commands)
+        raise UserError(f"there is no command {word!r}.{meant} `{program()} --help` lists all.")
     parser, command = parsers[word], commands.get(word, RUN)
     options = [words[0].partition("=")[0] for words in given]
     if {"-h", "--help"} & set(options):
         return parser.format_help()
-    if len(names) > command.max_names and (problem := _detached_value(given, names[command.max_names])):
-        raise UserError(problem)
     command.check(names)
     for option in options:
         if option not in parser.takes_value:
@@ -217,19 +217,6 @@ def _split(arguments: Sequence[str], takes_value: Mapping[str, bool]) -> tuple[l
         else:
             value = next(words, None) if takes_value[option] and not equals else None
             given.append([word] if value is None else [word, value])
+            if word == "--set" and value and "=" not in value:
+                raise UserError(f"--set {value}: write field and value as one word: --set {value}=VALUE.")
     return names, given
-
-
-def _unknown(word: str, commands: Collection[str]) -> str:
-    is_run = word in ("run", "start", "resume")
-    meant = " To run what is not done, give no command." if is_run else nearest(word, commands)
-    return f"there is no command {word!r}.{meant}"
-
-
-def _detached_value(given: Sequence[Sequence[str]], word: str) -> str:
-    """Return the message for `--set FIELD VALUE`, where `word` is the value; "" where each --set has its value."""
-    for option, *value in given:
-        if option == "--set" and value and "=" not in value[0]:
-            whole = f"{value[0]}.{word}" if "=" in word else f"{value[0]}={word}"
-            return f"--set {value[0]} {word}: write field and value as one word: --set {whole}."
-    return ""

@@ -91,7 +91,7 @@ def show_plan(session: Session, plan: Plan) -> int:
     """Print the plan and the commands to continue; return the exit code of a dry run."""
     copies = outstanding(session, plan)
     code, commands = exit_code(plan), commands_to_continue(session, plan)
-    if code == NOTHING_WOULD_RUN and copies is not None and copies.num_left:
+    if code == NOTHING_WOULD_RUN and copies is not None and copies["num_left"]:
         code, commands = SOMETHING_WOULD_RUN, [("copy them", session.line()), *commands]
     lint = session.options.lint(plan.graph)
     warnings = {planned.name: lint[planned.name] for planned in plan.will_run if planned.name in lint}
@@ -102,7 +102,7 @@ def show_plan(session: Session, plan: Plan) -> int:
             store=session.store,
             exit_code=code,
             warnings=warnings,
-            copies=None if copies is None else copies._asdict(),
+            copies=copies,
             commands=commands,
         )
         print(json.dumps(document, indent=1))
@@ -118,7 +118,8 @@ def show_plan(session: Session, plan: Plan) -> int:
             print(f"  {name}: {warning.text}; instead: {warning.options(name)}")
     lines = [("outputs in", _outputs(session.store, plan))]
     if copies is not None:
-        lines.append(("copies in", copies.description))
+        finished = counted(copies["num_outputs"], "finished output")
+        lines.append(("copies in", f"{copies['prefix']}; {copies['num_left']:,} to copy, {finished}"))
     if session.parsed.dry_run and session.parsed.detach and plan.will_run:
         cluster = f"the cluster of RAY_ADDRESS, {os.environ.get('RAY_ADDRESS') or 'which is not set'}"
         lines.append(("--detach", f"nothing is submitted now; without --dry-run the driver goes to {cluster}"))

@@ -167,14 +167,7 @@ class Session:
         given: Sequence[Sequence[str]],
         takes: Mapping[str, Collection[str]],
     ) -> None:
-        """Open the store.
-
-        Args:
-            options: of the pipeline.
-            parsed: the arguments.
-            given: each option of the call, with its value.
-            takes: the options of each command by its name.
-        """
+        """Open the store; `given` is each option of the call with its value, `takes` the options of each command."""
         self.options, self.parsed, self.pipeline = options, parsed, options.name
         self.store: Store = open_store(parsed.prefix)
         self.forks = Forks(

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.identity.diff import Difference, FieldChanged, InputChanged, differences
-from marin_dag.ledger.records import Record, Records
+from marin_dag.ledger.records import Records
+from marin_dag.plan.planned import Compared
 from marin_dag.store.redact import without_known_secrets
 
 MAX_COMPARED = 16
@@ -147,14 +148,6 @@ class Causes:
         return self._identified[key]
 
 
-class Nearest(NamedTuple):
-    """The sibling with the fewest causes of difference; the newest of several."""
-
-    record: Record
-    causes: tuple[Cause, ...]
-    num_compared: int
-
-
 class Siblings:
     """The outputs of one prefix, by the names they were made under."""
 
@@ -171,8 +164,8 @@ class Siblings:
         """Return whether `name` lists `key`, which a run notes just before it commits the record."""
         return key in self._labels.get(name, [])
 
-    def nearest(self, step: Step[Any], causes: Causes) -> Nearest | None:
-        """Return the sibling with another identity than `step` that differs least from it."""
+    def nearest(self, step: Step[Any], causes: Causes) -> tuple[Compared, tuple[Cause, ...]] | None:
+        """Return the sibling of another identity than `step` with the fewest causes of difference, and these."""
         one_each: dict[str, str] = {}
         for key in self.keys(step.name):
             one_each.setdefault(key.partition("@")[0], key)
@@ -187,7 +180,7 @@ class Siblings:
         # Between two kinds there is a single difference, the kind, so siblings of the same kind come first.
         kind = step.identity["kind"]
         record, found = min(compared, key=lambda item: (item[0].identity["kind"] != kind, len(item[1])))
-        return Nearest(record, found, len(compared))
+        return Compared(record.key, record.name, record.provenance.finished, len(compared)), found
 
 
 def _digest(key: str) -> str:

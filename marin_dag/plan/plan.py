@@ -289,9 +289,8 @@ class _Planner:
         nearest = self.siblings().nearest(step, self.causes)
         if nearest is None:
             return Verdict.MISSING, (NeverMade(),)
-        record, finished = nearest.record, nearest.record.provenance.finished
-        self.compared[step.name] = Compared(record.key, record.name, finished, nearest.num_compared)
-        return Verdict.STALE, _changes(step, nearest.causes)
+        self.compared[step.name], causes = nearest
+        return Verdict.STALE, _changes(step, causes)
 
     def _drift(self, step: Step[Any], key: str) -> tuple[Drifted | None, tuple[Accepted, ...]]:
         """Return the drift from the code of a record, or the acceptances that cover it."""

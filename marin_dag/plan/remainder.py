@@ -38,12 +38,8 @@ def with_remainders(
 ) -> tuple[PlannedStep, ...]:
     """Return the steps; those that would run have the cost that is left and the reasons of what attempts left.
 
-    The stops of one run are made one after the other, so the cost of each starts at the stop before it.
-
-    Args:
-        steps: of a plan.
-        left_behind: the files that attempts left to resume from.
-        milestones: the committed ones, by digest.
+    The stops of one run are made one after the other, so the cost of each starts at the stop before it. `milestones`
+    are the committed ones, by digest.
     """
     steps = tuple(steps)
     stops: dict[str, list[PlannedStep]] = {}

@@ -67,14 +67,9 @@ def kept_milestones(committed: Iterable[str]) -> Mapping[str, list[int]]:
 def not_requested(
     holder: Holder, step: Step[Any], milestones: Iterable[int], *, field: str = "", progress: Progress | None = None
 ) -> list[MilestoneNotRequested]:
-    """Return which uncommitted `milestones` of a run its attempt will pass without publishing them.
+    """Return which uncommitted `milestones` of the run of `step` its attempt will pass without publishing them.
 
-    Args:
-        holder: holder of the lease of the run.
-        step: a step of the run.
-        milestones: uncommitted milestones of the run.
-        field: the input that needs them; "" for the step's own end.
-        progress: the attempt's progress at its last heartbeat.
+    `field` is the input that needs them, "" for the step's own end.
     """
     asked = holder.milestones or ()
     return [
@@ -119,12 +114,7 @@ class LostMilestones:
         """Names of the steps that the inputs looked at so far count on for a milestone."""
 
     def of(self, step: Step[Any], selected: Collection[str] | None = None) -> tuple[Lost, ...]:
-        """Return what is lost of the inputs of `step`.
-
-        Args:
-            step: a step of the graph.
-            selected: names of the steps that may run; None for all.
-        """
+        """Return what is lost of the inputs of `step`, if the steps `selected` may run (None: all)."""
         asked = [(field, item) for field, item in step.inputs if item.milestone is not None]
         found = [self._lost(field, item, selected) for field, item in asked if item.key not in self._committed]
         return tuple(lost for lost in found if lost is not None)
@@ -176,7 +166,6 @@ class LostMilestones:
         return MilestoneMissing(wanted, nearest, field, None if nearer == nearest else nearer, stop)
 
     def _steps_of_run(self, item: OutputRef[Step[Any]], selected: Collection[str] | None) -> list[Step[Any]]:
-        """Return the steps of an input's run that are committed or may run, and the input's own step."""
         found = self._by_digest.get(item.digest, [])
         if selected is None:
             return found or [item.step]
@@ -199,13 +188,9 @@ class LostMilestones:
 def lost_in(
     graph: Graph, steps: Iterable[Step[Any]], store: Store, *, alone: bool = False
 ) -> dict[str, tuple[Lost, ...]]:
-    """Return what is lost of the inputs of these steps, by name, without steps that lose nothing.
+    """Return what is lost of the inputs of these steps of `graph`, by name, without steps that lose nothing.
 
-    Args:
-        graph: the graph that holds `steps`.
-        steps: the steps to look at.
-        store: the store of their records and saved states.
-        alone: whether each step runs with its ancestors only, and not the whole graph.
+    With `alone`, each step runs with its ancestors only, and not with the whole graph.
     """
     asked = [step for step in steps if any(item.milestone not in (None, item.step.until) for _, item in step.inputs)]
     if not asked:
@@ -216,7 +201,6 @@ def lost_in(
 
 
 def _begin(step: Step[Any]) -> int:
-    """Return where the run of `step` begins."""
     start = step.predecessor
     while start is not None and start.digest == step.digest:
         start = start.step.predecessor

@@ -171,19 +171,9 @@ def outputs_of(steps: Iterable[Step[Any]], committed: Iterable[str]) -> dict[str
 
 
 def copy_attachments(source: Store, target: Store, keys: Collection[str], forks_folder: str) -> list[str]:
-    """Copy names, pins, requests, acceptances and forks; existing objects at the target stay as they are.
+    """Copy all forks, and the names, pins, requests and acceptances of the outputs `keys`.
 
-    Args:
-        source: the store to read.
-        target: the store of the copies.
-        keys: keys of the outputs at the target.
-        forks_folder: folder of the forks; all of them are copied.
-
-    Returns:
-        Conflicts, a line each: objects of the target that differ.
-
-    Raises:
-        StoreError: a store failed.
+    Existing objects at the target stay as they are. Return conflicts, a line each: objects of the target that differ.
     """
     digests = {key.partition("@")[0] for key in keys}
     labels = (path for path in _paths(source, LABELS) if path.rpartition("/")[2] in keys)
