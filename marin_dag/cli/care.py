@@ -9,7 +9,7 @@ from marin_dag.keep.adopt import adopt as adopt_data
 from marin_dag.ledger.damage import EXTRA, Finding, findings_of, identity_finding
 from marin_dag.ledger.pins import Pins
 from marin_dag.ledger.records import Record, Records, UnreadableRecordError, record_path
-from marin_dag.plan.wanted_milestones import earlier_milestones
+from marin_dag.plan.milestones import earlier_milestones
 from marin_dag.quantities import counted, in_bytes
 from marin_dag.store.store import Store
 

@@ -9,7 +9,7 @@ from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, SOMETHING_WOULD_RUN
 from marin_dag.errors import UserError
 from marin_dag.keep.collect import Collector, Garbage, Roots
 from marin_dag.ledger.pins import Pins
-from marin_dag.plan.wanted_milestones import lost_in
+from marin_dag.plan.milestones import lost_in
 from marin_dag.quantities import in_bytes
 
 SECONDS_OF_A_DAY = 86_400.0

@@ -25,7 +25,7 @@ from marin_dag.plan.accepted_code import apply_acceptances
 from marin_dag.plan.config_checks import RefusedStepsError
 from marin_dag.plan.forks import Forks, WithForks
 from marin_dag.plan.lint import Lint, no_lint
-from marin_dag.plan.milestone_reasons import MilestoneNotRequested
+from marin_dag.plan.milestones import MilestoneNotRequested
 from marin_dag.plan.plan import Plan, make_plan
 from marin_dag.plan.planned import PlannedStep
 from marin_dag.store.prefix import open_store

@@ -20,7 +20,13 @@ from marin_dag.ledger.work_code import work_codes
 from marin_dag.paused_collection import collection_paused
 from marin_dag.plan.causes import Cause, Causes, Siblings
 from marin_dag.plan.config_checks import check_configs, check_name_lengths, undecided, with_fix
-from marin_dag.plan.milestone_reasons import MilestoneMissing
+from marin_dag.plan.milestones import (
+    LostMilestones,
+    MilestoneMissing,
+    WantedMilestones,
+    kept_milestones,
+    wanted_milestones,
+)
 from marin_dag.plan.planned import Compared, PlannedStep, Verdict
 from marin_dag.plan.reasons import (
     Accepted,
@@ -43,7 +49,6 @@ from marin_dag.plan.reasons import (
     Warned,
 )
 from marin_dag.plan.remainder import LeftBehind, StopRequests, with_remainders
-from marin_dag.plan.wanted_milestones import LostMilestones, WantedMilestones, kept_milestones, wanted_milestones
 from marin_dag.store.store import Store
 
 

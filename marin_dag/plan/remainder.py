@@ -13,7 +13,7 @@ from marin_dag.ledger.lease import LEASES
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import STOP, Reply, Request, Requests
 from marin_dag.ledger.work_files import num_finished_shards
-from marin_dag.plan.milestone_reasons import MilestoneMissing
+from marin_dag.plan.milestones import MilestoneMissing
 from marin_dag.plan.planned import NO_COST, PlannedStep
 from marin_dag.plan.reasons import (
     Continues,

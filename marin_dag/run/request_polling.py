@@ -13,7 +13,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
 from marin_dag.ledger.lease import Holder
 from marin_dag.ledger.requests import END, PUBLISH, STOP, Request, Requests
-from marin_dag.plan.wanted_milestones import not_requested
+from marin_dag.plan.milestones import not_requested
 from marin_dag.run.frontier import Frontier
 from marin_dag.run.live import Display
 from marin_dag.run.node import Node

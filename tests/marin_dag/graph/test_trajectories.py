@@ -23,7 +23,7 @@ from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH, Requests
 from marin_dag.plan.explain import explain
-from marin_dag.plan.milestone_reasons import MilestoneMissing, MilestoneNotRequested, MilestoneOutsideRun
+from marin_dag.plan.milestones import MilestoneMissing, MilestoneNotRequested, MilestoneOutsideRun, lost_in
 from marin_dag.plan.plan import Plan, make_plan
 from marin_dag.plan.planned import Verdict
 from marin_dag.plan.reasons import (
@@ -35,7 +35,6 @@ from marin_dag.plan.reasons import (
     Resumes,
 )
 from marin_dag.plan.table import render_plan
-from marin_dag.plan.wanted_milestones import lost_in
 from marin_dag.run.driver import Run
 from marin_dag.run.live import LineDisplay
 from marin_dag.run.local.backend import LocalBackend
