@@ -11,8 +11,7 @@ from marin_dag.graph.step import Step
 from marin_dag.ledger.lease import Held, Leases
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH, STOP, Request, Requests
-from marin_dag.plan.milestones import LostMilestones, MilestoneOutsideRun
-from marin_dag.plan.remainder import LeftBehind
+from marin_dag.plan.milestones import LeftBehind, LostMilestones, MilestoneOutsideRun
 from marin_dag.store.store import Store
 from marin_dag.values.changes import nearest
 

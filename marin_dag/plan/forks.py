@@ -19,6 +19,7 @@ from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH, Requests
 from marin_dag.plan.config_checks import RefusedStepsError, check_configs
 from marin_dag.plan.milestones import (
+    LeftBehind,
     Lost,
     LostMilestones,
     MilestoneMissing,
@@ -26,7 +27,6 @@ from marin_dag.plan.milestones import (
     end_not_requested,
     lost_in,
 )
-from marin_dag.plan.remainder import LeftBehind
 from marin_dag.store.redact import redact, refuse_secrets
 from marin_dag.store.store import Store
 from marin_dag.values.changes import nearest, value_at

@@ -12,12 +12,11 @@ from typing import Any
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.step import Step
-from marin_dag.ledger.lease import Held, Holder
+from marin_dag.ledger.lease import LEASES, Held, Holder
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH, Requests
 from marin_dag.plan.reasons import OfAttempt, Reason
-from marin_dag.plan.remainder import LeftBehind
 from marin_dag.store.store import Store
 
 WantedMilestones = Mapping[str, frozenset[int]]
@@ -193,6 +192,27 @@ def end_not_requested(
     if held is None or step.until is None or step.key in committed:
         return []
     return not_requested(held.holder, step, [step.until], progress=held.progress)
+
+
+class LeftBehind:
+    """Files of interrupted attempts that the next one resumes from; only digests with a lease are listed."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._files: dict[str, list[str]] = {}
+
+    def of(self, digest: str) -> list[str]:
+        """Return the files, relative to the work folder."""
+        if digest not in self._attempted:
+            return []
+        if digest not in self._files:
+            listed = self._store.list("work", f"{digest}/")
+            self._files[digest] = [entry.path.removeprefix(f"work/{digest}/") for entry in listed]
+        return self._files[digest]
+
+    @functools.cached_property
+    def _attempted(self) -> frozenset[str]:
+        return frozenset(entry.path.split("/")[1] for entry in self._store.list(LEASES))
 
 
 class LostMilestones:

@@ -21,6 +21,7 @@ from marin_dag.paused_collection import collection_paused
 from marin_dag.plan.causes import Cause, Causes, Siblings
 from marin_dag.plan.config_checks import check_configs, check_name_lengths, undecided, with_fix
 from marin_dag.plan.milestones import (
+    LeftBehind,
     LostMilestones,
     MilestoneMissing,
     WantedMilestones,
@@ -48,7 +49,7 @@ from marin_dag.plan.reasons import (
     Silent,
     Warned,
 )
-from marin_dag.plan.remainder import LeftBehind, StopRequests, with_remainders
+from marin_dag.plan.remainder import StopRequests, with_remainders
 from marin_dag.store.store import Store
 
 

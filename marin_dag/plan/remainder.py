@@ -9,11 +9,10 @@ from typing import Any
 
 from marin_dag.graph.cost import Cost
 from marin_dag.graph.step import Step
-from marin_dag.ledger.lease import LEASES
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import STOP, Reply, Request, Requests
 from marin_dag.ledger.work_files import num_finished_shards
-from marin_dag.plan.milestones import MilestoneMissing
+from marin_dag.plan.milestones import LeftBehind, MilestoneMissing
 from marin_dag.plan.planned import NO_COST, PlannedStep
 from marin_dag.plan.reasons import (
     Continues,
@@ -34,7 +33,7 @@ SETTLING_SECONDS = 60.0
 
 
 def with_remainders(
-    steps: Iterable[PlannedStep], left_behind: "LeftBehind", milestones: Mapping[str, Sequence[int]]
+    steps: Iterable[PlannedStep], left_behind: LeftBehind, milestones: Mapping[str, Sequence[int]]
 ) -> tuple[PlannedStep, ...]:
     """Return the steps; those that would run have the cost that is left and the reasons of what attempts left.
 
@@ -59,7 +58,7 @@ def with_remainders(
 
 def _with_remainder(
     planned: PlannedStep,
-    left_behind: "LeftBehind",
+    left_behind: LeftBehind,
     milestones: Mapping[str, Sequence[int]],
     earlier: PlannedStep | None,
 ) -> PlannedStep:
@@ -130,27 +129,6 @@ def _reached(planned: PlannedStep, reached: int, kept: Sequence[str]) -> tuple[i
 def _start_of(planned: PlannedStep) -> int:
     start = planned.step.predecessor
     return 0 if start is None or start.milestone is None else start.milestone
-
-
-class LeftBehind:
-    """Files of interrupted attempts that the next one resumes from; only digests with a lease are listed."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._files: dict[str, list[str]] = {}
-
-    def of(self, digest: str) -> list[str]:
-        """Return the files, relative to the work folder."""
-        if digest not in self._attempted:
-            return []
-        if digest not in self._files:
-            listed = self._store.list("work", f"{digest}/")
-            self._files[digest] = [entry.path.removeprefix(f"work/{digest}/") for entry in listed]
-        return self._files[digest]
-
-    @cached_property
-    def _attempted(self) -> frozenset[str]:
-        return frozenset(entry.path.split("/")[1] for entry in self._store.list(LEASES))
 
 
 class StopRequests:
