@@ -1,12 +1,11 @@
 """Explanations: what `why` and `diff` print, and the records that a digest, a name or a milestone stands for."""
 
-import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
-from marin_dag.graph.step import OutputRef, Step
+from marin_dag.graph.step import Step
 from marin_dag.identity.canonical import canonical
 from marin_dag.identity.diff import CodeChanged, InputChanged, code_difference, differences, shown
 from marin_dag.ledger.records import Record, Records
@@ -69,20 +68,11 @@ def _identity(plan: Plan, step: Step[Any]) -> Iterator[str]:
     definitions = counted(len(code["definitions"]), "definition")
     yield f"  code      {policy}; {definitions}, fingerprint {code['fingerprint'][:12]}"
     if step.base is not None:
-        changes = ", ".join(f"{field}={_value(value)}" for field, value in step.changes.items())
+        changes = ", ".join(f"{field}={shown(canonical(value, 'changes'))}" for field, value in step.changes.items())
         yield f"  derived   {step.base.name}.{step.derivation}({changes})"
     for field, item in step.inputs:
         milestone = "" if item.milestone is None else f" at step {item.milestone:,}"
         yield f"  input     {field} = {item.step.name}{milestone} ({item.digest[:8]}, {plan[item.step.name].verdict})"
-
-
-def _value(value: object) -> str:
-    """Return a changed field as the recipe writes it; a step by its name."""
-    if isinstance(value, OutputRef):
-        return value.typed
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)}: {_value(item)}" for key, item in value.items()) + "}"
-    return shown(canonical(value, "changes"))
 
 
 def _reason(name: str, reason: Reason, sources: SourceDiffs) -> Iterator[str]:

@@ -60,12 +60,6 @@ class CopyCancelledError(Exception):
     """The copier was cancelled."""
 
 
-class _DamagedFileError(Exception):
-    def __init__(self, finding: Finding) -> None:
-        super().__init__(finding)
-        self.finding = finding
-
-
 class Copier:
     """Copies outputs from `source` to `target`, several at once if their digests differ.
 
@@ -169,7 +163,7 @@ class Copier:
                 return None
             try:
                 return self._copy_file(source_folder, folder, entry, there.get(entry.path), lease)
-            except _DamagedFileError:  # report all damaged files at once
+            except DamagedSourceError:  # report all damaged files at once
                 raise
             except BaseException:
                 has_failed.set()
@@ -178,12 +172,13 @@ class Copier:
         futures = [self._files.submit(copied, entry) for entry in manifest]
         wait(futures)  # the lease is held until no thread writes
         errors = [error for future in futures if (error := future.exception()) is not None]
-        damaged = [error.finding for error in errors if isinstance(error, _DamagedFileError)]
+        damaged = [error for error in errors if isinstance(error, DamagedSourceError)]
         for error in errors:
-            if not isinstance(error, _DamagedFileError):
+            if not isinstance(error, DamagedSourceError):
                 raise error
         if damaged:
-            raise DamagedSourceError(self.source.url(source_folder), damaged)
+            findings = [finding for error in damaged for finding in error.findings]
+            raise DamagedSourceError(self.source.url(source_folder), findings)
         sizes = [size for future in futures if (size := future.result()) is not None]
         return len(sizes), sum(sizes)
 
@@ -206,7 +201,7 @@ class Copier:
             try:
                 _check_bytes(entry, *self.source.settle(path))
             except FileNotFoundError:
-                raise _DamagedFileError(Finding(entry.path, "is missing")) from None
+                raise DamagedSourceError(path, [Finding(entry.path, "is missing")]) from None
             self.target.copy_from(self.source, path)
         else:
             try:
@@ -234,7 +229,7 @@ class Copier:
                         yield held
                     held = block
         except FileNotFoundError:
-            raise _DamagedFileError(Finding(entry.path, "is missing")) from None
+            raise DamagedSourceError(path, [Finding(entry.path, "is missing")]) from None
         except OSError as error:  # otherwise the target's store would report it as its own
             is_transient = error.errno in TRANSIENT_NUMBERS
             raise StoreError(explain_os_error(error, self.source.url(path)), is_transient=is_transient) from error
@@ -281,4 +276,4 @@ class Copier:
 def _check_bytes(entry: FileEntry, size: int, checksum: str) -> None:
     finding = compare(entry, size, checksum)
     if finding is not None:
-        raise _DamagedFileError(finding)
+        raise DamagedSourceError(entry.path, [finding])
