@@ -11,7 +11,7 @@ from marin_dag.graph.step import Step
 from marin_dag.ledger.lease import Held, Leases
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH, STOP, Request, Requests
-from marin_dag.plan.milestones import LeftBehind, LostMilestones, MilestoneOutsideRun
+from marin_dag.plan.milestones import LostMilestones, MilestoneOutsideRun
 from marin_dag.store.store import Store
 from marin_dag.values.changes import nearest
 
@@ -111,8 +111,7 @@ def _check_milestone(store: Store, graph: Graph, step: Step[Any], action: str, a
         raise UserError(f"{where}: only `publish` takes a step. Remove --at.")
     if records.find(f"{step.digest}@{at}") is not None:
         raise UserError(f"{where}: step {at:,} is published already.")
-    lost = LostMilestones(graph, records.committed_keys(), LeftBehind(store), Requests(store))
-    reason = lost.of_milestone(step.at(step=at))
+    reason = LostMilestones(graph, store).of_milestone(step.at(step=at))
     if isinstance(reason, MilestoneOutsideRun):
         raise UserError(f"{where}: use a step from {reason.begin + 1:,} to {reason.end:,}.")
     if reason is not None and not is_running:

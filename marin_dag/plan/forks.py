@@ -19,7 +19,6 @@ from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH, Requests
 from marin_dag.plan.config_checks import RefusedStepsError, check_configs
 from marin_dag.plan.milestones import (
-    LeftBehind,
     Lost,
     LostMilestones,
     MilestoneMissing,
@@ -192,7 +191,7 @@ class Forks:
         running, committed = Leases(self._store).at_work(), Records(self._store).committed_keys()
         lost = self.lost_by(graph, fork, alone=True)
         requests = Requests(self._store)
-        lost_milestones = LostMilestones(graph.with_targets([step]), committed, LeftBehind(self._store), requests)
+        lost_milestones = LostMilestones(graph.with_targets([step]), self._store, committed)
         # A running attempt may also pass the fork's own stop.
         passed = [*lost_milestones.passed_by(step, running), *end_not_requested(step, running, committed)]
         requested = [each for each in passed if isinstance(each, MilestoneNotRequested) and each.can_request]

@@ -222,10 +222,11 @@ class LostMilestones:
     needs. A run that has passed the step never returns to it.
     """
 
-    def __init__(self, graph: Graph, committed: frozenset[str], left_behind: LeftBehind, requests: Requests) -> None:
-        self._graph, self._committed, self._left_behind = graph, committed, left_behind
-        self._requested = functools.cache(requests.wanted_milestones)
-        self._kept = kept_milestones(committed)
+    def __init__(self, graph: Graph, store: Store, committed: frozenset[str] | None = None) -> None:
+        self._graph, self.left_behind = graph, LeftBehind(store)
+        self._committed = Records(store).committed_keys() if committed is None else committed
+        self._requested = functools.cache(Requests(store).wanted_milestones)
+        self.kept = kept_milestones(self._committed)
         self.makers: set[str] = set()
         """Names of the steps that the inputs looked at so far count on for a milestone."""
 
@@ -267,7 +268,7 @@ class LostMilestones:
         begin, end = _begin(last), last.until or 0
         if not begin < wanted <= end:
             return MilestoneOutsideRun(wanted, begin, end, field, f"{last.name}.{last.kind.stop_field}")
-        reached = (*self._kept.get(item.digest, ()), *self._saved(item))
+        reached = (*self.kept.get(item.digest, ()), *self._saved(item))
         maker = next((s for s in steps if (s.until or 0) >= wanted and s.key not in self._committed), None)
         if maker is not None and all(at <= wanted for at in reached if at <= (maker.until or 0)):
             self.makers.add(maker.name)
@@ -275,7 +276,7 @@ class LostMilestones:
         return self._missing(field, item, wanted)
 
     def _missing(self, field: str, item: OutputRef[Step[Any]], wanted: int) -> MilestoneMissing:
-        kept = self._kept.get(item.digest, [])
+        kept = self.kept.get(item.digest, [])
         nearest = _nearest(wanted, kept) if kept else None
         nearer = _nearest(wanted, [*kept, *self._saved(item)])
         stop = f"{item.step.name}.{item.step.kind.stop_field}"
@@ -298,7 +299,7 @@ class LostMilestones:
     def _saved(self, item: OutputRef[Step[Any]]) -> Sequence[int]:
         """Return the steps that attempts saved and did not publish."""
         resumes_at = item.step.kind.resumes_at
-        return () if resumes_at is None else list(resumes_at(self._left_behind.of(item.digest)))
+        return () if resumes_at is None else list(resumes_at(self.left_behind.of(item.digest)))
 
 
 def lost_in(
@@ -311,7 +312,7 @@ def lost_in(
     asked = [step for step in steps if any(item.milestone not in (None, item.step.until) for _, item in step.inputs)]
     if not asked:
         return {}
-    lost = LostMilestones(graph, Records(store).committed_keys(), LeftBehind(store), Requests(store))
+    lost = LostMilestones(graph, store)
     of_each = {step.name: lost.of(step, graph.ancestors(step.name) if alone else None) for step in asked}
     return {name: found for name, found in of_each.items() if found}
 

@@ -15,17 +15,14 @@ from marin_dag.ledger.lease import Held, Leases
 from marin_dag.ledger.marks import marked
 from marin_dag.ledger.progress_mark import standing_failures
 from marin_dag.ledger.records import Record, Records
-from marin_dag.ledger.requests import Requests
 from marin_dag.ledger.work_code import work_codes
 from marin_dag.paused_collection import collection_paused
 from marin_dag.plan.causes import Cause, Causes, Siblings
 from marin_dag.plan.config_checks import check_configs, check_name_lengths, undecided, with_fix
 from marin_dag.plan.milestones import (
-    LeftBehind,
     LostMilestones,
     MilestoneMissing,
     WantedMilestones,
-    kept_milestones,
     wanted_milestones,
 )
 from marin_dag.plan.planned import Compared, PlannedStep, Verdict
@@ -164,15 +161,13 @@ class _Planner:
         self.acceptances = Acceptances(store)
         self.causes = Causes(graph, self.records)
         self.compared: dict[str, Compared] = {}
-        self.left_behind = LeftBehind(store)
-        requests = Requests(store)
-        self.stops = StopRequests(store, requests)
-        self.lost_milestones = LostMilestones(graph, self.committed, self.left_behind, requests)
+        self.stops = StopRequests(store)
+        self.lost_milestones = LostMilestones(graph, store, self.committed)
+        self.left_behind = self.lost_milestones.left_behind
         self.unable: frozenset[str] = frozenset()
         """Selected steps that cannot run."""
         self.able = selected
         """All other selected steps."""
-        self._kept = kept_milestones(self.committed)
         # Listings that a plan of finished steps does not need.
         self.siblings = functools.cache(lambda: Siblings(self.records, self.records.labels(), self.committed))
         self.marked = functools.cache(lambda: marked(store))
@@ -200,7 +195,7 @@ class _Planner:
             self.unable |= unable  # steps that counted on a milestone of one of them are planned again without it
             self.able = self.selected - self.unable
             self.makers.clear()
-        steps = with_remainders(self.planned.values(), self.left_behind, self._kept)
+        steps = with_remainders(self.planned.values(), self.left_behind, self.lost_milestones.kept)
         uncovered = {step.name: self._uncovered[step.key] for step in self.graph.steps if step.key in self._uncovered}
         return Plan(self.graph, tuple(map(_with_begun, steps)), uncovered)
 
@@ -238,7 +233,7 @@ class _Planner:
     def _verdict(self, step: Step[Any]) -> tuple[Verdict, tuple[Reason, ...]]:
         if step.key in self.committed:
             return self._verdict_of_made(step)
-        kept = sorted(self._kept.get(step.digest, ())) if step.until is not None else []
+        kept = sorted(self.lost_milestones.kept.get(step.digest, ())) if step.until is not None else []
         earlier = [at for at in kept if step.until is not None and at < step.until]
         accepted: tuple[Accepted, ...] = ()
         if earlier:

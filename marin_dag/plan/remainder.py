@@ -134,9 +134,8 @@ def _start_of(planned: PlannedStep) -> int:
 class StopRequests:
     """Stop requests below one prefix. One listing finds the steps with requests; other steps cost nothing."""
 
-    def __init__(self, store: Store, requests: Requests) -> None:
-        self._store, self._requests = store, requests
-        self._records = Records(store)
+    def __init__(self, store: Store) -> None:
+        self._store, self._requests, self._records = store, Requests(store), Records(store)
 
     def of(self, step: Step[Any]) -> tuple[Stopped, ...]:
         """Return the newest stop request that `step` followed, unless an attempt got further or failed since."""
