@@ -49,8 +49,7 @@ def gc(session: Session) -> int:
         print(f"no garbage that is older than {session.parsed.older_than_days:g} days")
         return NOTHING_WOULD_RUN
     for garbage in found:
-        made = f"used to make {', '.join(garbage.needed_by)}" if garbage.needed_by else ""
-        _print_line(garbage.kind, garbage, made)
+        _print_line(garbage.kind, garbage, "")
     print(f"{len(found)} in all, {in_bytes(sum(garbage.size_in_bytes for garbage in found))}")
     if not session.parsed.yes:
         print(f"delete it  {session.line('gc', '--yes')}")

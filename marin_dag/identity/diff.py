@@ -171,26 +171,6 @@ def _input_key(node: Any) -> str:
     return str(digest) if milestone is None else f"{digest}@{milestone}"
 
 
-def input_keys(document: dict[str, Any]) -> dict[str, str]:
-    """Return the field of each input of a document, and the key of the record that it reads."""
-    return dict(_inputs(document["config"], ""))
-
-
-def _inputs(node: Any, path: str) -> Iterator[tuple[str, str]]:
-    match _tag(node):
-        case "input":
-            yield path, _input_key(node)
-        case "model" | "dataclass" | "namedtuple":
-            for name, item in node[2:]:
-                yield from _inputs(item, f"{path}.{name}" if path else name)
-        case "dict":
-            for key, item in node[1:]:
-                yield from _inputs(item, f"{path}.{key if isinstance(key, str) else json.dumps(key)}")
-        case "list":
-            for index, item in enumerate(node[1:]):
-                yield from _inputs(item, f"{path}.{index}")
-
-
 def config_fields(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the top-level fields of the config of a document, and their values as a user writes them."""
     _, _, *fields = document["config"]

@@ -11,10 +11,8 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple
 
-from marin_dag.identity.diff import input_keys
 from marin_dag.ledger.acceptances import ACCEPTED
 from marin_dag.ledger.attempt_files import (
     Attempt,
@@ -36,7 +34,6 @@ from marin_dag.ledger.work_files import EVENTS, WORK, kept_folders, seal_rank
 from marin_dag.store.store import Entry, Store
 
 OUTPUTS = "outputs"
-READ_THREADS = 16
 BATCH = 100
 """Records that are deleted before the collector asks which steps run; a step that starts meanwhile and needs one fails
 and says so."""
@@ -56,8 +53,6 @@ class Garbage(NamedTuple):
     files: tuple[Entry, ...]
     labels: tuple[str, ...] = ()
     """Names that lead to the record."""
-    needed_by: tuple[str, ...] = ()
-    """Names of committed outputs that were made from it; they stay, but cannot be made again from it."""
 
     @property
     def size_in_bytes(self) -> int:
@@ -106,9 +101,7 @@ class Collector:
     def find(self) -> list[Garbage]:
         """Return all garbage, outputs first; read every record, write nothing."""
         committed = {entry.path: entry for entry in self._store.list(COMMITS)}
-        with ThreadPoolExecutor(READ_THREADS) as pool:
-            read = pool.map(lambda path: self._records.find(key_at(path)), committed)
-            records = {record.key: record for record in read if record is not None}
+        records = self._records.find_all([key_at(path) for path in committed])
         running = self._running()
         busy = running.digests | {key.partition("@")[0] for key in self._roots.keys - records.keys()}
         labels = self._records.names()
@@ -157,10 +150,6 @@ class Collector:
     ) -> Iterator[Garbage]:
         num_records = Counter(record.attempt for record in records.values())
         kept_folders_of_outputs = {folder_of(records[key].output_path) for key in kept}
-        made_from: dict[str, set[str]] = {}
-        for record in records.values():
-            for key in input_keys(record.identity).values():
-                made_from.setdefault(key.partition("@")[0], set()).add(record.name)
         for record in sorted(records.values(), key=lambda each: (each.name, each.key)):
             if record.key in kept:
                 continue
@@ -172,8 +161,7 @@ class Collector:
             elif folder_of(record.output_path) not in kept_folders_of_outputs:
                 own_files = [*own_files, *beside.get(folder_of(record.output_path), ())]
             names = tuple(sorted({record.name} | labels.get(record.key, set())))
-            needed_by = tuple(sorted(made_from.get(record.digest, ())))
-            yield Garbage("output", record.name, record.digest, record.key, tuple(own_files), names, needed_by)
+            yield Garbage("output", record.name, record.digest, record.key, tuple(own_files), names)
 
     def _attempts(
         self,
