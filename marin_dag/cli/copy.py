@@ -132,7 +132,8 @@ def _report(job: CopyJob, again: str, say: Callable[[str], None], complain: Call
     if not missing:
         repaired = f", {counts['repaired']:,} repaired" if counts["repaired"] else ""
         copied = f"{counts['copied']:,} copied{repaired} ({in_bytes(job.size_in_bytes)})"
-        say(f"{copied}: {counted(num_outputs - counts['gone'], 'output')} in {there}")
+        what = copied if counts["copied"] or counts["repaired"] else "nothing to copy"
+        say(f"{what}: {counted(num_outputs - counts['gone'], 'output')} in {there}")
         return True
     complain(f"{len(missing):,} not copied to {there}:")
     for name, why in list(missing.items())[:MAX_NAMED]:
@@ -167,7 +168,9 @@ class RunCopies:
     """The copies beside one run, whose display prints. No step waits for a copy, or fails because of one."""
 
     def __init__(self, job: CopyJob, display: Any, command: str) -> None:
-        self._job, self._display, self._command = job, display, command
+        self._job, self._command = job, command
+        self._say: Callable[[str], None] = lambda text: display.say(f"copies: {text}")
+        self._complain: Callable[[str], None] = lambda text: display.complain(f"copies: {text}")
         self._fresh: set[str] = set()
         """Keys committed since the start; their logs grow for some seconds after the copy."""
         self._problems: list[str] = []
@@ -211,7 +214,7 @@ class RunCopies:
         try:
             self._job.add(self._job.to_copy()[0])
         except StoreError as error:
-            self._display.complain(f"copies: {first_lines(error)}")
+            self._complain(first_lines(error))
         self._copy_attachments()
 
     def _copy_attachments(self) -> None:
@@ -221,7 +224,7 @@ class RunCopies:
             problems = [first_lines(error)]
         for problem in problems:
             if problem not in self._problems:
-                self._display.complain(f"copies: {problem}")
+                self._complain(problem)
         self._problems = problems
 
     def _wait(self) -> None:
@@ -234,14 +237,14 @@ class RunCopies:
             for record in Records(self._job.copier.source).find_all(self._fresh).values():
                 self._job.copier.copy_beside(record)
         except StoreError as error:
-            self._display.complain(f"copies: {first_lines(error)}")
+            self._complain(first_lines(error))
         self._copy_attachments()
 
     def _conclude(self) -> bool:
         try:
-            is_whole = _report(self._job, self._command, self._display.say, self._display.complain)
+            is_whole = _report(self._job, self._command, self._say, self._complain)
         except StoreError as error:
-            self._display.complain(f"copies: {first_lines(error)}")
+            self._complain(first_lines(error))
             return False
         return is_whole and not self._problems
 

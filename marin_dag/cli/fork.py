@@ -43,8 +43,8 @@ def _warnings(session: Session, graph: Graph, fork: Fork) -> Iterator[str]:
             yield f"warning    {warning.text}"
             yield f"           to change it: drop the fork, and fork with {warning.options()}"
         return
-    part = "the output of" if maker.key == step.key else f"a part, up to step {step.until:,}, of"
-    yield f"warning    the fork makes no new output: it is {part} {maker.name}"
+    same = f"the output of {maker.name}" if maker.key == step.key else f"{maker.name} up to step {step.until:,}"
+    yield f"warning    the fork makes no new output: it is {same}"
     later = "" if step.kind.stop_field is None else f", or a later {step.kind.stop_field}"
     yield f"           to change it: drop the fork, and fork with a setting that changes the output{later}"
 

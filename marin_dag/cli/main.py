@@ -12,7 +12,7 @@ from typing import Any, TextIO, cast
 
 from pydantic import ValidationError
 
-from marin_dag.cli import care, copy, detached, drift, fork, gc, outputs, run, tell
+from marin_dag.cli import care, copy, detached, drift, fork, gc, outputs, page, run, tell
 from marin_dag.cli.mistakes import config_mistakes
 from marin_dag.cli.parser import make_parsers, parse
 from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Build, PipelineOptions, Session, program
@@ -25,7 +25,7 @@ COMMANDS = {
     command.name: command
     for command in (
         *(fork.fork, run.plan, outputs.why, outputs.diff, outputs.show, outputs.log, drift.accept, drift.bump),
-        *(outputs.ls, fork.drop, detached.attach, detached.stop, tell.tell, tell.page),
+        *(outputs.ls, fork.drop, detached.attach, detached.stop, tell.tell, page.page),
         *(care.verify, copy.copy, care.adopt, care.pin, gc.gc),
     )
 }

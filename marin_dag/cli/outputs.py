@@ -87,7 +87,7 @@ def _lines(record: Record, store: Store) -> Iterator[str]:
     yield "config"
     yield from (f"  {field} = {value}" for field, value in config_fields(record.identity))
     yield "result"
-    yield from (f"  {line}" for line in json.dumps(record.result, indent=1, ensure_ascii=False).splitlines())
+    yield from (f"  {field} = {json.dumps(value, ensure_ascii=False)}" for field, value in record.result.items())
     for warning in record.warnings:
         yield from ("warning", *(f"  {line}" for line in warning.lines(store.url(record.output_path))))
     size = sum(file.size_in_bytes for file in record.manifest)

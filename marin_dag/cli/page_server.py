@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from marin_dag.cli.outputs import newest_log
-from marin_dag.cli.tell import HOST, Sent, actions_of, send_request
+from marin_dag.cli.tell import Sent, actions_of, send_request
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
@@ -34,6 +34,7 @@ from marin_dag.run.live import Pace, figures_of
 from marin_dag.store.redact import redact_document
 from marin_dag.store.store import Store, StoreError
 
+HOST = "127.0.0.1"
 PAGE = Path(__file__).with_name("page.html")
 SCHEMA = "marin_dag.page/2"
 KEY_BYTES = 16

@@ -1,4 +1,4 @@
-"""tell STEP [ACTION] and page: requests to running steps, from a terminal and from a page in the browser."""
+"""tell STEP [ACTION]: requests to running steps, and their replies."""
 
 import time
 from collections.abc import Mapping
@@ -15,7 +15,6 @@ from marin_dag.plan.milestones import LostMilestones, MilestoneOutsideRun
 from marin_dag.store.store import Store
 from marin_dag.values.changes import nearest
 
-HOST = "127.0.0.1"
 POLL_SECONDS = 1.0
 GONE_SECONDS = 15.0
 """How long to wait after an attempt died: its driver retries a few seconds later."""
@@ -151,30 +150,3 @@ def actions_of(step: Step[Any]) -> tuple[str, ...]:
 
 def _listed(step: Step[Any]) -> str:
     return ", ".join(repr(action) for action in actions_of(step))
-
-
-@command(
-    "page [--port N]",
-    "serve a page for the browser: running steps, and buttons to stop, save, publish or profile",
-    "--set",
-    "--port",
-)
-def page(session: Session) -> int:
-    """Serve a page that shows what `plan` and `tell` show, with buttons that do what `tell` does."""
-    from marin_dag.cli.page_server import PageServer, Watched  # imports a server
-
-    graph = session.plan().graph  # raises errors of the store or the recipe before there is a page
-    watched, port = Watched(session.pipeline, graph, session.store), session.parsed.port
-    try:
-        server = PageServer(watched, port)
-    except OSError as error:
-        raise UserError(f"page: port {port} of {HOST}: {error.strerror}; give another one with --port.") from None
-    with server:
-        print(f"page       {server.address}")
-        print(f"elsewhere  ssh -N -L {server.server_port}:{HOST}:{server.server_port} HOST, then the same address")
-        print("Ctrl-C closes the page; runs continue", flush=True)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            print("the page is closed; runs continue")
-    return NOTHING_WOULD_RUN

@@ -184,9 +184,9 @@ def test_an_interrupted_run_waits_for_no_copy(
     assert is_started.wait(WAIT_SECONDS)
     assert not copies.finish(is_interrupted=True)
     assert lines == [
-        f"copies: 1 not in {stores[1].prefix}:",
-        "  main@5: not copied yet",
-        "to continue:  COPY",
+        f"copies: 1 not copied to {stores[1].prefix}:",
+        "copies:   main@5: not copied yet",
+        "copies: to continue:  COPY",
     ]
     assert stores[1].list("outputs") == [] and stores[1].list("commits") == []
 

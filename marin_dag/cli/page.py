@@ -1,0 +1,31 @@
+"""page: the command that serves the page of page_server.py."""
+
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Session, command
+from marin_dag.errors import UserError
+
+
+@command(
+    "page [--port N]",
+    "serve a page for the browser: running steps, and buttons to stop, save, publish or profile",
+    "--set",
+    "--port",
+)
+def page(session: Session) -> int:
+    """Serve a page that shows what `plan` and `tell` show, with buttons that do what `tell` does."""
+    from marin_dag.cli.page_server import HOST, PageServer, Watched  # slow to import
+
+    graph = session.plan().graph  # raises errors of the store or the recipe before there is a page
+    watched, port = Watched(session.pipeline, graph, session.store), session.parsed.port
+    try:
+        server = PageServer(watched, port)
+    except OSError as error:
+        raise UserError(f"page: port {port} of {HOST}: {error.strerror}; give another one with --port.") from None
+    with server:
+        print(f"page       {server.address}")
+        print(f"elsewhere  ssh -N -L {server.server_port}:{HOST}:{server.server_port} HOST, then the same address")
+        print("Ctrl-C closes the page; runs continue", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print("the page is closed; runs continue")
+    return NOTHING_WOULD_RUN
