@@ -7,6 +7,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph.fork import Fork, made_by
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.lease import Leases
+from marin_dag.plan.accepted_code import apply_acceptances
 from marin_dag.plan.forks import kept_fork
 
 OWN_OPTIONS = ("--as", "--set", "--reason")
@@ -19,6 +20,7 @@ def fork(session: Session) -> int:
     if not parsed.as_:
         raise UserError(f"fork {session.step}: give the fork a name: --as NAME.")
     graph = session.recipe()
+    apply_acceptances(graph, session.store)
     made = session.forks.add(graph, base=session.step, name=parsed.as_, assignments=parsed.set, reason=parsed.reason)
     print(f"{made.name} is a fork of {made.base}: " + ", ".join(f"{k}={v}" for k, v in made.changes.items()))
     names = session.forks.names_with(graph, made)

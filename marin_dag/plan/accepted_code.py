@@ -29,7 +29,8 @@ def apply_acceptances(graph: Graph, store: Store, *, without: Collection[str] = 
         return
     committed, moved = Records(store).committed_keys(), set[str]()
     for step in graph.steps:
-        if any(item.step.name in moved for _, item in step.inputs):
+        is_reset = step.name in without and "counts_as" in step.identity["code"]
+        if is_reset or any(item.step.name in moved for _, item in step.inputs):
             step.forget_identity()
             moved.add(step.name)
         if step.policy != "tracked" or step.name in without or step.key in committed:

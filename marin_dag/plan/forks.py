@@ -17,6 +17,7 @@ from marin_dag.ledger.progress_mark import standing_failures
 from marin_dag.ledger.provenance import user_name
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH, Requests
+from marin_dag.plan.accepted_code import apply_acceptances
 from marin_dag.plan.config_checks import RefusedStepsError, check_configs
 from marin_dag.plan.milestones import (
     Lost,
@@ -137,6 +138,7 @@ class Forks:
                 _refuse_without_identity(made)
                 graph = graph.with_targets(made)
         if forks and self._with_forks is not None:
+            apply_acceptances(graph, self._store)
             stuck = self._stuck(graph, forks)
             able = [fork for fork in forks if fork.name not in stuck]
             graph = graph.with_targets(self._with_forks(graph, able, [fork for fork in forks if fork.name in stuck]))
