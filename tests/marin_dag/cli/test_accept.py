@@ -167,6 +167,9 @@ def test_a_tracked_run_continues_with_accepted_code(bench: Workbench) -> None:
     assert bench.verdicts(*longer)["third"] == "begun"
     assert bench(*longer)[0] == 0 and bench("verify", "third", *longer)[0] == 0
     assert bench.verdicts(*longer)["third"] == "done"
+    assert bench("fork", "third", "--as", "branch", "--set", "rate=2.0")[0] == 0
+    assert bench.verdicts() == dict.fromkeys(bench.verdicts().keys() - {"branch"}, "done") | {"branch": "missing"}
+    assert bench()[0] == 0
 
 
 def test_a_step_whose_input_changed_cannot_be_accepted(stale: Workbench) -> None:
