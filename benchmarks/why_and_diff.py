@@ -22,10 +22,9 @@ def main() -> None:
     from benchmarks.verdict import conclude
     from marin_dag.graph.graph import Graph
     from marin_dag.ledger.records import LABELS, Records, record_path
-    from marin_dag.plan.compare import compare, of_record, of_step
-    from marin_dag.plan.explain import explain
+    from marin_dag.plan.causes import Siblings
+    from marin_dag.plan.explain import compare, explain, of_record, of_step
     from marin_dag.plan.plan import make_plan
-    from marin_dag.plan.siblings import Siblings
     from marin_dag.store.prefix import open_store
 
     with tempfile.TemporaryDirectory() as folder:

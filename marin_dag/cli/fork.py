@@ -1,37 +1,38 @@
-"""fork STEP --as NAME --set FIELD=VALUE: a variant of a step, stored under NAME."""
+"""fork STEP --as NAME and drop NAME: variants of steps that are stored under a name."""
 
-import shlex
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Session, command
 from marin_dag.errors import UserError
-from marin_dag.graph.fork import Fork, changes_of_execution, made_by
+from marin_dag.graph.fork import Fork, made_by
 from marin_dag.graph.graph import Graph
-from marin_dag.graph.step import Step
+from marin_dag.ledger.lease import Leases
+from marin_dag.plan.accepted_code import apply_acceptances
 from marin_dag.plan.forks import kept_fork
-from marin_dag.plan.reasons import render
 
 OWN_OPTIONS = ("--as", "--set", "--reason")
 
 
-def _fork(session: Session) -> int:
+@command("fork STEP --as NAME --set FIELD=VALUE", "make a variant of STEP and store it under NAME", *OWN_OPTIONS)
+def fork(session: Session) -> int:
+    """Store a variant of a step."""
     parsed = session.parsed
     if not parsed.as_:
         raise UserError(f"fork {session.step}: give the fork a name: --as NAME.")
     graph = session.recipe()
-    fork = session.forks.add(graph, base=session.step, name=parsed.as_, assignments=parsed.set, reason=parsed.reason)
-    print(f"{fork.name} is a fork of {fork.base}: " + ", ".join(f"{k}={v}" for k, v in fork.changes.items()))
-    names = session.forks.names_with(graph, fork)
+    apply_acceptances(graph, session.store)
+    made = session.forks.add(graph, base=session.step, name=parsed.as_, assignments=parsed.set, reason=parsed.reason)
+    print(f"{made.name} is a fork of {made.base}: " + ", ".join(f"{k}={v}" for k, v in made.changes.items()))
+    names = session.forks.names_with(graph, made)
     if names[1:]:
         print(f"with it    {', '.join(names[1:])}")
-    for line in (*_warnings(session, graph, fork), *_milestones(session, graph, fork)):
+    for line in (*_warnings(session, graph, made), *_milestones(session, graph, made)):
         print(line)
     # The followers need the fork, so naming them is enough.
     until = [word for name in names[1:] or names for word in ("--until", name)]
     print(f"plan it    {session.line('--dry-run', *until, without=OWN_OPTIONS)}")
     print(f"run it     {session.line(*until, without=OWN_OPTIONS)}")
-    print(f"drop it    {session.line('drop', fork.name, without=OWN_OPTIONS)}")
+    print(f"drop it    {session.line('drop', made.name, without=OWN_OPTIONS)}")
     return NOTHING_WOULD_RUN
 
 
@@ -44,9 +45,8 @@ def _warnings(session: Session, graph: Graph, fork: Fork) -> Iterator[str]:
             yield f"warning    {warning.text}"
             yield f"           to change it: drop the fork, and fork with {warning.options()}"
         return
-    yield f"warning    the fork makes no new output: {_shared_with(maker, step)}"
-    if execution := changes_of_execution(fork, step.kind):
-        yield f"           {_set_on(maker.name, execution)}"
+    same = f"the output of {maker.name}" if maker.key == step.key else f"{maker.name} up to step {step.until:,}"
+    yield f"warning    the fork makes no new output: it is {same}"
     later = "" if step.kind.stop_field is None else f", or a later {step.kind.stop_field}"
     yield f"           to change it: drop the fork, and fork with a setting that changes the output{later}"
 
@@ -62,28 +62,16 @@ def _milestones(session: Session, graph: Graph, fork: Fork) -> Iterator[str]:
     for each in requested:
         yield f"requested  {each.step}, running on {each.where}, is to publish step {each.wanted:,}"
     for reason in passed:
-        yield f"warning    {render(reason)}"
+        yield f"warning    {reason}"
 
 
-def _shared_with(maker: Step[Any], step: Step[Any]) -> str:
-    if maker.key == step.key:
-        return f"it is the output of {maker.name}"
-    return f"it is {maker.name} up to step {step.until:,} of {maker.until:,}"
-
-
-def _set_on(name: str, settings: Mapping[str, str]) -> str:
-    fields = " and ".join(settings)
-    change = "changes" if len(settings) == 1 else "change"
-    options = shlex.join(word for field, text in settings.items() for word in ("--set", f"{name}.{field}={text}"))
-    return f"{fields} only {change} how the step runs; set it on {name} itself: {options}"
-
-
-COMMAND = Command(
-    "fork",
-    "STEP --as NAME --set FIELD=VALUE",
-    "make a variant of STEP and store it under NAME",
-    _fork,
-    1,
-    1,
-    options=("--as", "--set", "--reason"),
-)
+@command("drop NAME", "delete a fork; its outputs stay")
+def drop(session: Session) -> int:
+    """Delete a fork."""
+    dropped = session.forks.drop(session.step)
+    print(f"dropped {dropped.name}, a fork of {dropped.base}; its outputs stay in {session.store.prefix}")
+    holders = [held.holder for held in Leases(session.store).at_work().values()]
+    if holders:  # a run keeps the graph that it read at its start
+        where = ", ".join(sorted({f"{holder.host} (pid {holder.pid})" for holder in holders}))
+        print(f"note       runs that began with the fork still make it: {where}")
+    return NOTHING_WOULD_RUN

@@ -1,25 +1,32 @@
 """gc: print what nothing leads to any more, with its size; with --yes delete it."""
 
-import argparse
 import json
-import math
 import shlex
 import subprocess
 import sys
-from typing import Any
 
-from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, SOMETHING_WOULD_RUN, Command, Session
+from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, SOMETHING_WOULD_RUN, Session, command
 from marin_dag.errors import UserError
 from marin_dag.keep.collect import Collector, Garbage, Roots
 from marin_dag.ledger.pins import Pins
-from marin_dag.plan.wanted_milestones import lost_in
+from marin_dag.plan.milestones import lost_in
 from marin_dag.quantities import in_bytes
 
-OLDER_THAN_DAYS = 7.0
 SECONDS_OF_A_DAY = 86_400.0
 
 
-def _gc(session: Session) -> int:
+@command(
+    "gc [--yes]",
+    "delete what nothing leads to any more",
+    "--set",
+    "--yes",
+    "--older-than-days",
+    "--also",
+    "--good-of",
+    "--roots",
+)
+def gc(session: Session) -> int:
+    """Print what nothing leads to any more, with its size; with --yes delete it."""
     own = _roots(session)
     if session.parsed.roots:
         print(json.dumps({name: sorted(found) for name, found in own._asdict().items()}))
@@ -42,8 +49,7 @@ def _gc(session: Session) -> int:
         print(f"no garbage that is older than {session.parsed.older_than_days:g} days")
         return NOTHING_WOULD_RUN
     for garbage in found:
-        made = f"used to make {', '.join(garbage.needed_by)}" if garbage.needed_by else ""
-        _print_line(garbage.kind, garbage, made)
+        _print_line(garbage.kind, garbage, "")
     print(f"{len(found)} in all, {in_bytes(sum(garbage.size_in_bytes for garbage in found))}")
     if not session.parsed.yes:
         print(f"delete it  {session.line('gc', '--yes')}")
@@ -62,18 +68,16 @@ def _print_line(what: str, garbage: Garbage, remark: str) -> None:
 
 def _named(session: Session, roots: Roots) -> dict[str, str]:
     """Return the digest of each step of --good-of by name; raise UserError if it is pinned or a step starts there."""
-    graph, pins = session.graph(), Pins(session.store).all()
+    graph = session.graph()
     named = {name: graph.step(name).digest for name in session.parsed.good_of}
     for name, digest in named.items():
-        for key in roots.wanted:
-            if key.partition("@")[0] == digest:
-                readers = [step.name for step in graph.steps if any(item.key == key for _, item in step.inputs)]
-                who = ", ".join(readers) or "a step of another pipeline"
-                raise UserError(
-                    f"--good-of {name}: {who} starts from its step {int(key.partition('@')[2]):,}, which was saved "
-                    "but not published. Run or drop that step first."
-                )
-        for pin in pins:
+        started = [key for key in roots.wanted if key.partition("@")[0] == digest]
+        if started:
+            raise UserError(
+                f"--good-of {name}: a step starts from its step {int(started[0].partition('@')[2]):,}, which was saved "
+                "but not published. Run or drop that step first."
+            )
+        for pin in Pins(session.store).all():
             if pin.key.partition("@")[0] == digest:
                 raise UserError(
                     f"--good-of {name}: it is pinned by {pin.author} ({pin.because or 'no reason given'}), and a "
@@ -98,43 +102,3 @@ def _roots_of(session: Session, text: str) -> Roots:
         raise UserError(f"--also {text!r}: it failed, so nothing was deleted:\n{done.stderr}")
     printed = json.loads(done.stdout.splitlines()[-1])
     return Roots(**{name: frozenset(found) for name, found in printed.items()})
-
-
-def _days(text: str) -> float:
-    try:
-        days = float(text)
-    except ValueError:
-        days = math.nan
-    if not 0 <= days < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days; use one of 0 or more")
-    return days
-
-
-def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--yes", action="store_true", help="(gc) delete it")
-    parser.add_argument(
-        "--older-than-days", type=_days, default=OLDER_THAN_DAYS, metavar="DAYS", help="(gc) keep what is younger"
-    )
-    parser.add_argument(
-        "--also", action="append", default=[], metavar="SCRIPT", help="(gc) keep what this pipeline leads to, too"
-    )
-    parser.add_argument(
-        "--good-of",
-        action="append",
-        default=[],
-        metavar="STEP",
-        help="(gc) delete good checkpoints of a finished step",
-    )
-    parser.add_argument("--roots", action="store_true", help="(gc) print what this pipeline leads to, for --also")
-
-
-COMMAND = Command(
-    "gc",
-    "[--yes]",
-    "delete what nothing leads to any more",
-    _gc,
-    0,
-    0,
-    _add_arguments,
-    options=("--set",),
-)

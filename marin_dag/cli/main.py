@@ -1,40 +1,18 @@
-"""Command line: dispatch to one command, and the rendering of errors as one message and an exit code.
+"""Command line: dispatch to one command, and the rendering of errors as one message and an exit code."""
 
-A command is a module of `marin_dag.cli` whose `COMMAND` is listed here, or one that a pipeline brings along.
-"""
-
+import codecs
 import contextlib
+import io
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 from pydantic import ValidationError
 
-from marin_dag.cli import (
-    accept,
-    adopt,
-    attach,
-    bump,
-    copy,
-    diff,
-    drop,
-    fork,
-    gc,
-    log,
-    ls,
-    page,
-    pin,
-    plan,
-    show,
-    stop,
-    tell,
-    verify,
-    why,
-)
-from marin_dag.cli.ascii_terminal import replace_unprintable
+from marin_dag.cli import care, copy, detached, drift, fork, gc, outputs, page, run, tell
 from marin_dag.cli.mistakes import config_mistakes
 from marin_dag.cli.parser import make_parsers, parse
 from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Build, PipelineOptions, Session, program
@@ -46,27 +24,14 @@ from marin_dag.store.redact import RedactingStream
 COMMANDS = {
     command.name: command
     for command in (
-        fork.COMMAND,
-        plan.COMMAND,
-        why.COMMAND,
-        diff.COMMAND,
-        show.COMMAND,
-        log.COMMAND,
-        accept.COMMAND,
-        bump.COMMAND,
-        ls.COMMAND,
-        drop.COMMAND,
-        attach.COMMAND,
-        stop.COMMAND,
-        tell.COMMAND,
-        page.COMMAND,
-        verify.COMMAND,
-        copy.COMMAND,
-        adopt.COMMAND,
-        pin.COMMAND,
-        gc.COMMAND,
+        *(fork.fork, run.plan, outputs.why, outputs.diff, outputs.show, outputs.log, drift.accept, drift.bump),
+        *(outputs.ls, fork.drop, detached.attach, detached.stop, tell.tell, page.page),
+        *(care.verify, copy.copy, care.adopt, care.pin, gc.gc),
     )
 }
+IN_ASCII = {"→": "->", "–": "-", "—": "-", "…": "...", "×": "x", "±": "+-"}
+HANDLERS_BY_DEFAULT = ("strict", "surrogateescape", "backslashreplace")
+"""Python's own error handlers: the second in the C locale, where it fails as the first does; the third on stderr."""
 BROKEN_PIPE = 141
 """The exit code of a program that SIGPIPE ends: the reader left, so 0 ("nothing would run") could be wrong."""
 
@@ -119,10 +84,10 @@ def _run_command(options: PipelineOptions, arguments: Sequence[str], *, is_proce
     needs_dry_run = [words[0] for words in call.given if words[0].partition("=")[0] in options.only_dry_run]
     if needs_dry_run and not call.parsed.dry_run:
         raise UserError(f"{needs_dry_run[0]} needs --dry-run: it describes a plan and starts nothing.")
-    takes_value = {word: parser.takes_value for word, parser in parsers.items()}
+    takes = {word: parser.takes_value for word, parser in parsers.items()}
     is_run = not call.command.name
     with collection_of_a_command(is_run=is_run) if is_process else contextlib.nullcontext():
-        return call.command.run(Session(options, call.parsed, call.given, takes_value))
+        return call.command.run(Session(options, call.parsed, call.given, takes))
 
 
 def _exit_code(run: Callable[[], int], name: str, *, with_traceback: bool) -> int:
@@ -168,3 +133,18 @@ def _check_checkout() -> None:
             f"{own}/.venv/bin/python (`make .venv/ready` there creates it), or put PYTHONPATH={own} before the "
             f"command; or move it out of {own} to run it with the code of {imported}."
         )
+
+
+def replace_unprintable(stream: TextIO) -> None:
+    """Make `stream` replace what its encoding lacks, unless the user has chosen an error handler."""
+    if isinstance(stream, io.TextIOWrapper) and stream.errors in HANDLERS_BY_DEFAULT:
+        codecs.register_error("marin_dag.ascii", _in_ascii)
+        stream.reconfigure(errors="marin_dag.ascii")
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    replaced = (IN_ASCII.get(letter, letter.encode("ascii", "backslashreplace").decode()) for letter in lacking)
+    return "".join(replaced), error.end

@@ -2,10 +2,10 @@
 
 import argparse
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from marin_dag.cli.run import COMMAND as RUN
+from marin_dag.cli.run import RUN
 from marin_dag.cli.session import Command, PipelineOptions, program
 from marin_dag.errors import UserError
 from marin_dag.values.changes import nearest
@@ -16,19 +16,6 @@ EVERYWHERE: dict[str, dict[str, Any]] = {
     "--traceback": {"action": "store_true", "help": "show where in the code an error was raised"},
 }
 """Options of every command."""
-OTHER_WORDS = {
-    "plan": ("status",),
-    "ls": ("list",),
-    "page": ("watch", "dashboard", "serve"),
-    "log": ("logs",),
-    "why": ("explain",),
-    "show": ("info",),
-    "drop": ("rm", "remove", "delete"),
-    "stop": ("cancel", "kill"),
-    "copy": ("cp", "backup", "mirror", "sync"),
-    "gc": ("clean", "prune"),
-}
-"""Command to what other tools call it."""
 EXIT_CODES = """\
 exit codes: 0 everything is done (with --dry-run: nothing would run), 1 something is wrong,
 2 (--dry-run, gc without --yes) something would run, be copied or be deleted,
@@ -36,50 +23,74 @@ exit codes: 0 everything is done (with --dry-run: nothing would run), 1 somethin
 """
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration; give seconds, such as 600")
-    return seconds
+def _number(
+    what: str, *, least: float, most: float = math.inf, kind: type[int] | type[float] = float
+) -> Callable[[str], float]:
+    """Return a type for argparse that refuses a number outside these limits."""
+
+    def parsed(text: str) -> float:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = math.nan
+        if not least <= number <= most or math.isinf(number):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+        return number
+
+    return parsed
 
 
 _REPEATED = {"action": "append", "default": []}
-SHARED: dict[str, dict[str, Any]] = {
-    "--dry-run": {"action": "store_true", "help": "print the plan; start nothing, write nothing"},
-    "--json": {"action": "store_true", "help": "print JSON"},
-    "--every-step": {"action": "store_true", "help": "one line for each step of the plan"},
+_FLAG = {"action": "store_true"}
+_PLACE = "DIR|gs://..."
+OPTIONS: dict[str, dict[str, Any]] = {
+    "--dry-run": {**_FLAG, "help": "print the plan; start nothing, write nothing"},
+    "--json": {**_FLAG, "help": "print JSON"},
+    "--every-step": {**_FLAG, "help": "one line for each step of the plan"},
     "--set": {**_REPEATED, "metavar": "STEP.FIELD=VALUE", "help": "override a field (fork: FIELD=VALUE)"},
     "--only": {**_REPEATED, "metavar": "GLOB", "help": "only steps that match; * matches / too"},
     "--until": {**_REPEATED, "metavar": "STEP|GLOB", "help": "STEP and everything it needs"},
     "--from": {**_REPEATED, "metavar": "STEP|GLOB", "dest": "from_", "help": "STEP and everything that needs it"},
     "--force": {**_REPEATED, "metavar": "STEP|GLOB", "help": "run STEP although it is done"},
-    "--detach": {"action": "store_true", "help": "hand the run to the cluster of RAY_ADDRESS and return"},
-    "--copy-to": {"metavar": "DIR|gs://...", "help": "also copy what the run commits to this prefix"},
+    "--detach": {**_FLAG, "help": "hand the run to the cluster of RAY_ADDRESS and return"},
+    "--copy-to": {"metavar": _PLACE, "help": "also copy what the run commits to this prefix"},
     "--notice": {
-        "type": _seconds,
+        "type": _number("a duration; give seconds, such as 600", least=0.001),
         "metavar": "SECONDS",
         "help": "time between the scheduler's warning and its kill, for a last save",
     },
-    "--to": {"metavar": "DIR|gs://...", "help": "the prefix to copy to"},
     "--as": {"dest": "as_", "metavar": "NAME", "help": "the name of the new step"},
     "--reason": {"default": "", "metavar": "TEXT", "help": "why, for later readers"},
     "--because": {"default": "", "metavar": "TEXT", "help": "why, for later readers"},
+    "--revoke": {**_FLAG, "help": "take an earlier acceptance back"},
+    "--to": {"metavar": f"{_PLACE}|VERSION", "help": "copy: the prefix to copy to; bump: the version to write"},
+    "--check": {**_FLAG, "help": "compare the files at the target, and replace damaged ones"},
+    "--now": {**_FLAG, "help": "cancel running steps, as a second stop does"},
+    "--at": {"type": int, "metavar": "N", "help": "the milestone to publish"},
+    "--port": {
+        "type": _number("a port; give a number up to 65535, or 0 for any free one", least=0, most=65535, kind=int),
+        "default": 8790,
+        "metavar": "N",
+        "help": "port of this machine (default 8790; 0: any free one)",
+    },
+    "--unpin": {**_FLAG, "help": "remove the pin"},
+    "--yes": {**_FLAG, "help": "delete it"},
+    "--older-than-days": {
+        "type": _number("a number of days; use one of 0 or more", least=0),
+        "default": 7.0,
+        "metavar": "DAYS",
+        "help": "keep what is younger (default 7)",
+    },
+    "--also": {**_REPEATED, "metavar": "SCRIPT", "help": "keep what this pipeline leads to, too"},
+    "--good-of": {**_REPEATED, "metavar": "STEP", "help": "delete good checkpoints of a finished step"},
+    "--roots": {**_FLAG, "help": "print what this pipeline leads to, for --also"},
 }
-"""Options of several commands. `Command.options` lists those that a command takes."""
-DEFAULTS: dict[str, Any] = {
-    "names": [],
-    "set": [],
-    "only": [],
-    "until": [],
-    "from_": [],
-    "force": [],
-    **dict.fromkeys(("dry_run", "json", "every_step", "detach"), False),
-    **dict.fromkeys(("copy_to", "notice")),
+"""Options of the engine's commands. `Command.options` lists those that a command takes."""
+DEFAULTS: dict[str, Any] = {"names": []} | {
+    settings.get("dest", name[2:].replace("-", "_")): settings.get("default", False if "action" in settings else None)
+    for name, settings in OPTIONS.items()
 }
-"""Values of options that a plan reads, for commands that do not take them."""
+"""Values of the options that a command does not take."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -152,7 +163,7 @@ def make_parsers(options: PipelineOptions, commands: Mapping[str, Command]) -> d
 
 def _declare(parser: Parser, command: Command) -> None:
     for name in command.options:
-        parser.add_argument(name, **SHARED[name])
+        parser.add_argument(name, **OPTIONS[name])
     if command.add_arguments is not None:
         command.add_arguments(parser)
 
@@ -171,21 +182,21 @@ def parse(arguments: Sequence[str], parsers: Mapping[str, Parser], commands: Map
     names, given = _split(arguments, every_option)
     word = names.pop(0) if names else ""
     if word not in parsers:
-        raise UserError(_detached_value(given, word) or f"{_unknown(word, commands)} `{program()} --help` lists all.")
+        is_run = word in ("run", "start", "resume")
+        meant = " To run what is not done, give no command." if is_run else nearest(word, commands)
+        raise UserError(f"there is no command {word!r}.{meant} `{program()} --help` lists all.")
     parser, command = parsers[word], commands.get(word, RUN)
     options = [words[0].partition("=")[0] for words in given]
     if {"-h", "--help"} & set(options):
         return parser.format_help()
-    if len(names) > command.max_names and (problem := _detached_value(given, names[command.max_names])):
-        raise UserError(problem)
     command.check(names)
     for option in options:
         if option not in parser.takes_value:
             what = f"`{word}`" if word else "a run"
             raise UserError(f"{what} has no option {option}. `{parser.prog} --help` lists its options.")
     words = [word for option in given for word in option]
-    parsed = parser.parse_args([*words, *(["--", *names] if names else [])], argparse.Namespace(**DEFAULTS))
-    return Call(command, parsed, given)
+    parsed = parser.parse_args([*words, *(["--", *names] if names else [])])
+    return Call(command, argparse.Namespace(**DEFAULTS | vars(parsed)), given)
 
 
 def _split(arguments: Sequence[str], takes_value: Mapping[str, bool]) -> tuple[list[str], list[list[str]]]:
@@ -206,20 +217,6 @@ def _split(arguments: Sequence[str], takes_value: Mapping[str, bool]) -> tuple[l
         else:
             value = next(words, None) if takes_value[option] and not equals else None
             given.append([word] if value is None else [word, value])
+            if word == "--set" and value and "=" not in value:
+                raise UserError(f"--set {value}: write field and value as one word: --set {value}=VALUE.")
     return names, given
-
-
-def _unknown(word: str, commands: Collection[str]) -> str:
-    meant = next((f" Did you mean {command!r}?" for command, words in OTHER_WORDS.items() if word in words), None)
-    if word in ("run", "start", "resume"):
-        meant = " To run what is not done, give no command."
-    return f"there is no command {word!r}.{nearest(word, commands) if meant is None else meant}"
-
-
-def _detached_value(given: Sequence[Sequence[str]], word: str) -> str:
-    """Return the message for `--set FIELD VALUE`, where `word` is the value; "" where each --set has its value."""
-    for option, *value in given:
-        if option == "--set" and value and "=" not in value[0]:
-            whole = f"{value[0]}.{word}" if "=" in word else f"{value[0]}={word}"
-            return f"--set {value[0]} {word}: write field and value as one word: --set {whole}."
-    return ""

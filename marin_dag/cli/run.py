@@ -6,11 +6,11 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from marin_dag.cli.copy_to import check_copy_target, finish_copies, outstanding, start_copies
-from marin_dag.cli.detach import detach
+from marin_dag.cli.copy import finish_copies, outstanding, start_copies, target_of
+from marin_dag.cli.detached import detach
 from marin_dag.cli.session import (
     FAILED,
     NOTHING_WOULD_RUN,
@@ -19,13 +19,14 @@ from marin_dag.cli.session import (
     Command,
     Finished,
     Session,
+    command,
 )
 from marin_dag.errors import UserError
 from marin_dag.ledger.provenance import RUN_NAME
 from marin_dag.ledger.records import Record, Records
+from marin_dag.plan.config_checks import settings_to_fix
 from marin_dag.plan.document import plan_document
 from marin_dag.plan.explain import explain
-from marin_dag.plan.lint import LintWarning
 from marin_dag.plan.plan import Plan
 from marin_dag.plan.planned import Verdict
 from marin_dag.plan.table import render_plan, uncovered_lines
@@ -41,7 +42,8 @@ def plan_and_run(session: Session) -> int:
     plan = session.plan()
     if session.parsed.json and not session.parsed.dry_run:
         raise UserError("--json: only a plan is printed as JSON; use --dry-run --json, or the command `plan --json`.")
-    check_copy_target(session)
+    if session.parsed.copy_to is not None:
+        target_of(session, "--copy-to")
     if session.parsed.dry_run:
         return dry_run(session, plan)
     if plan.drifted or (plan.blocked and not plan.will_run):
@@ -53,13 +55,28 @@ def plan_and_run(session: Session) -> int:
             print(line)
         _print_results(session, plan)
         _after_run(session, plan)
-        return _only_copy(session, plan) if session.parsed.copy_to is not None else NOTHING_WOULD_RUN
+        return _run_and_copy(session, plan) if session.parsed.copy_to is not None else NOTHING_WOULD_RUN
     if plan.open_questions:
-        questions = [f"{name}: {question}" for name, question in plan.open_questions.items()]
+        questions = (f"{name}: {question}\n" for name, question in plan.open_questions.items())
         raise UserError(
-            "\n".join([*questions, "Nothing was started. To run the other steps, select them with --until or --only."])
+            f"{''.join(questions)}Nothing was started. To run the other steps, select them with --until or --only."
         )
     return detach(session) if session.parsed.detach else _run_and_copy(session, plan)
+
+
+@command(
+    "plan [--json]",
+    "show what would run, why, and what it costs; the same as --dry-run",
+    "--dry-run",
+    "--set",
+    "--json",
+    "--every-step",
+    "--copy-to",
+    *SELECTION,
+)
+def plan(session: Session) -> int:
+    """Print the plan; start nothing."""
+    return dry_run(session, session.plan())
 
 
 def dry_run(session: Session, plan: Plan) -> int:
@@ -74,9 +91,10 @@ def show_plan(session: Session, plan: Plan) -> int:
     """Print the plan and the commands to continue; return the exit code of a dry run."""
     copies = outstanding(session, plan)
     code, commands = exit_code(plan), commands_to_continue(session, plan)
-    if code == NOTHING_WOULD_RUN and copies is not None and not copies.is_empty:
+    if code == NOTHING_WOULD_RUN and copies is not None and copies["num_left"]:
         code, commands = SOMETHING_WOULD_RUN, [("copy them", session.line()), *commands]
-    warnings = _warnings(session, plan)
+    lint = session.options.lint(plan.graph)
+    warnings = {planned.name: lint[planned.name] for planned in plan.will_run if planned.name in lint}
     if session.parsed.json:
         document = plan_document(
             plan,
@@ -84,7 +102,7 @@ def show_plan(session: Session, plan: Plan) -> int:
             store=session.store,
             exit_code=code,
             warnings=warnings,
-            copies=None if copies is None else copies._asdict(),
+            copies=copies,
             commands=commands,
         )
         print(json.dumps(document, indent=1))
@@ -93,41 +111,26 @@ def show_plan(session: Session, plan: Plan) -> int:
     is_dumb = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
     width = max(shutil.get_terminal_size().columns, 60) if is_terminal else None
     print(render_plan(plan, width=width, color=is_terminal and not is_dumb, every_step=session.parsed.every_step))
-    print("\n".join(_rendered(warnings)), end="")
-    copied = [] if copies is None else [("copies in", copies.description)]
-    is_detached = session.parsed.dry_run and session.parsed.detach and plan.will_run
-    detached = [("--detach", _detach_note())] if is_detached else []
-    lines = [("outputs in", _outputs(session, plan)), *copied, *detached, *commands]
+    if warnings:
+        print("\nWarnings (the plan is valid as it is):")
+    for name, of_step in warnings.items():
+        for warning in of_step:
+            print(f"  {name}: {warning.text}; instead: {warning.options(name)}")
+    lines = [("outputs in", _outputs(session.store, plan))]
+    if copies is not None:
+        finished = counted(copies["num_outputs"], "finished output")
+        lines.append(("copies in", f"{copies['prefix']}; {copies['num_left']:,} to copy, {finished}"))
+    if session.parsed.dry_run and session.parsed.detach and plan.will_run:
+        cluster = f"the cluster of RAY_ADDRESS, {os.environ.get('RAY_ADDRESS') or 'which is not set'}"
+        lines.append(("--detach", f"nothing is submitted now; without --dry-run the driver goes to {cluster}"))
+    lines += commands
     width = max(len(what) for what, _ in lines)
     print("\n".join(["", *(f"{what:<{width}} {text}" for what, text in lines)]))
     return code
 
 
-def _warnings(session: Session, plan: Plan) -> dict[str, Sequence[LintWarning]]:
-    """Return the lint warnings of the steps that would run."""
-    found = session.options.lint(plan.graph)
-    return {planned.name: found[planned.name] for planned in plan.will_run if planned.name in found}
-
-
-def _rendered(warnings: Mapping[str, Sequence[LintWarning]]) -> Iterator[str]:
-    if not warnings:
-        return
-    yield "\nWarnings (the plan is valid as it is):"
-    for name, of_step in warnings.items():
-        for warning in of_step:
-            yield f"  {name}: {warning.text}; instead: {warning.options(name)}"
-    yield ""
-
-
-def _detach_note() -> str:
-    address = os.environ.get("RAY_ADDRESS")
-    where = f"the cluster of RAY_ADDRESS, {address}" if address else "the cluster of RAY_ADDRESS, which is not set"
-    return f"nothing is submitted now; without --dry-run the driver goes to {where}"
-
-
-def _outputs(session: Session, plan: Plan) -> str:
+def _outputs(store: Store, plan: Plan) -> str:
     """Return the full prefix: a relative one depends on the working directory."""
-    store = session.store
     is_made = any(planned.verdict is Verdict.DONE for planned in plan.steps) or Records(store).committed_keys()
     return store.prefix if is_made else f"{store.prefix}, which holds no output yet"
 
@@ -143,27 +146,23 @@ def commands_to_continue(session: Session, plan: Plan) -> list[tuple[str, str]]:
     """Return what the user can do next, each with the command to paste."""
     lines = []
     if plan.will_run and not plan.drifted:
-        decided = [word for setting in plan.open_settings for word in ("--set", setting)]
-        lines.append(("once decided" if plan.open_questions else "run it", session.line(*decided)))
+        undecided = plan.undecided.items()
+        settings = [setting for name, error in undecided for setting in settings_to_fix(name, error)]
+        decided = [word for setting in settings for word in ("--set", setting)]
+        lines.append(("once decided" if undecided else "run it", session.line(*decided)))
     lines += session.publish_commands(planned for planned in plan.steps if planned.is_selected)
     plain = (Verdict.DONE, Verdict.MISSING, Verdict.BEGUN)
     asked = next((step for step in plan.steps if step.is_selected and step.verdict not in plain), None)
     if asked is not None:
-        lines.append(("ask why", session.line("why", asked.name, without=["--every-step"])))
+        lines.append(("ask why", session.line("why", asked.name)))
     stuck = [*plan.drifted, *plan.blocked]
     if stuck:
         lines.append(("needs you", ", ".join(f"{step.name} ({step.verdict})" for step in stuck[:MAX_STUCK])))
     if plan.drifted:
         name = plan.drifted[0].name
-        lines.append(("same output", session.line("accept", name, "--because", "...", without=["--every-step"])))
-        lines.append(("make again", session.line("bump", name, without=["--every-step"])))
+        lines.append(("same output", session.line("accept", name, "--because", "...")))
+        lines.append(("make again", session.line("bump", name)))
     return lines
-
-
-def _only_copy(session: Session, plan: Plan) -> int:
-    from marin_dag.run.live import display_for
-
-    return finish_copies(start_copies(session, plan, display_for()), NOTHING_WOULD_RUN)
 
 
 def _run_and_copy(session: Session, plan: Plan) -> int:
@@ -171,8 +170,10 @@ def _run_and_copy(session: Session, plan: Plan) -> int:
 
     display = display_for()
     copies = start_copies(session, plan, display)
+    code = NOTHING_WOULD_RUN
     try:
-        code = _run(session, plan, display, (lambda key: None) if copies is None else copies.add)
+        if plan.will_run:
+            code = _run(session, plan, display, (lambda key: None) if copies is None else copies.add)
     except BaseException:
         if copies is not None:
             copies.leave()
@@ -185,7 +186,7 @@ def _run(session: Session, plan: Plan, display: Any, on_committed: Callable[[str
 
     steps = [planned.step for planned in plan.will_run]
     forced = frozenset(plan.graph.step(name).key for name in session.selection().forced(plan.graph))
-    backend = backend_named(session.parsed.backend, session.pipeline)
+    backend = _backend(session.parsed.backend, session.pipeline)
     run = Run(
         steps,
         session.store,
@@ -205,21 +206,19 @@ def _run(session: Session, plan: Plan, display: Any, on_committed: Callable[[str
     code = run.run()
     seconds = time.monotonic() - started
     _print_warnings(run.warned, session.store)
-    if run.was_interrupted:
-        _after_run(session, plan)
-        return INTERRUPTED
-    if code == 0 and not plan.blocked:
+    is_whole = code == 0 and not plan.blocked and not run.was_interrupted
+    if is_whole:
         _print_results(session, plan, seconds)
-        _after_run(session, plan)
-        return code
     _after_run(session, plan)
+    if is_whole or run.was_interrupted:
+        return INTERRUPTED if run.was_interrupted else code
     for planned in plan.blocked:
         print(explain(plan, planned.name, session.store))
     return FAILED
 
 
-def backend_named(name: str, pipeline: str) -> Any:
-    """Return the backend of --backend for a run of `pipeline`; imported here because most commands need none."""
+def _backend(name: str, pipeline: str) -> Any:
+    # Imported here, because most commands need no backend.
     if name == "local":
         from marin_dag.run.local.backend import LocalBackend
 
@@ -260,34 +259,16 @@ def _print_results(session: Session, plan: Plan, seconds: float | None = None) -
         for line in options.summary(Finished(plan, session.store, seconds)):
             print(f"  {line}")
     records = Records(session.store)
-    forked = session.forks.names_in(plan.graph)
-    wanted = {*(options.results or plan.graph.last)}
+    wanted = {*(options.results or plan.graph.last), *session.forks.names_in(plan.graph)}
     wanted |= {name for word in session.parsed.until for name in plan.graph.named(word, "--until")}
     for planned in plan.steps:
-        if not planned.is_selected or planned.name not in wanted or planned.name in forked:
-            continue
-        record = records.find(planned.step.key)
-        if record is not None:
+        is_wanted = planned.is_selected and planned.name in wanted
+        if is_wanted and (record := records.find(planned.step.key)) is not None:
             part = options.results.get(planned.name, "")
             print(f"  {planned.name}: {session.store.url(record.output_path)}{'/' if part else ''}{part}")
-    for name in forked:
-        record = records.find(plan.graph.step(name).key) if plan[name].is_selected else None
-        if record is not None:
-            print(f"  {name}: {session.store.url(record.output_path)}{_figures(record.result)}")
 
 
-def _figures(result: Any) -> str:
-    """Return the numbers of a result, such as a final loss, for a fork that no report shows."""
-    items = result.items() if isinstance(result, dict) else ()
-    figures = [f"{field} {_figure(value)}" for field, value in items if type(value) in (int, float)]
-    return f"  ({', '.join(figures)})" if figures else ""
-
-
-def _figure(value: int | float) -> str:
-    return f"{value:,.6g}" if isinstance(value, float) else f"{value:,}"
-
-
-COMMAND = Command(
+RUN = Command(
     "",
     "",
     "run what is not done",

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import gc
 import inspect
+import itertools
 import os
 import shlex
 import shutil
@@ -20,10 +21,11 @@ from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH
 from marin_dag.paused_collection import collection_paused
+from marin_dag.plan.accepted_code import apply_acceptances
 from marin_dag.plan.config_checks import RefusedStepsError
 from marin_dag.plan.forks import Forks, WithForks
 from marin_dag.plan.lint import Lint, no_lint
-from marin_dag.plan.milestone_reasons import MilestoneNotRequested
+from marin_dag.plan.milestones import MilestoneNotRequested
 from marin_dag.plan.plan import Plan, make_plan
 from marin_dag.plan.planned import PlannedStep
 from marin_dag.store.prefix import open_store
@@ -31,7 +33,8 @@ from marin_dag.store.store import Store
 
 NOTHING_WOULD_RUN, FAILED, SOMETHING_WOULD_RUN = 0, 1, 2
 SELECTION = ("--only", "--until", "--from", "--force")
-"""The shared options that select steps."""
+"""The options that select steps."""
+ANY_NUMBER = 1_000_000
 
 Build = Callable[[argparse.Namespace], Sequence[Step[Any]]]
 OnDryRun = Callable[["Session", Plan], None]
@@ -67,7 +70,7 @@ class Finished:
 
 
 class Command(NamedTuple):
-    """A command of the command line. A module of `marin_dag.cli` declares it as `COMMAND`."""
+    """A command of the command line; see `command`."""
 
     name: str
     usage: str
@@ -79,9 +82,9 @@ class Command(NamedTuple):
     """The least and the largest number of names."""
     max_names: int = 0
     add_arguments: Callable[[Any], None] | None = None
-    """Declares the command's own options."""
+    """Declares options that `parser.OPTIONS` lacks: those of a pipeline's command."""
     options: tuple[str, ...] = ()
-    """The shared options that the command takes: names in `parser.SHARED`."""
+    """The options that the command takes: names in `parser.OPTIONS`."""
 
     def check(self, names: Sequence[str]) -> None:
         """Raise UserError for too few or too many names."""
@@ -93,8 +96,19 @@ class Command(NamedTuple):
             raise UserError(f"{self.name}: unexpected {extra}. Usage: `{usage}`.")
 
 
-def _no_variant(parsed: argparse.Namespace) -> str:
-    return ""
+def command(usage: str, help: str, *options: str) -> Callable[[Callable[["Session"], int]], Command]:
+    """Return a decorator that makes a function the command that `usage` describes.
+
+    Args:
+        usage: the command's word and its names, such as "diff A [B]" or "ls [GLOB...]"; options may follow.
+        help: one line.
+        options: names in `parser.OPTIONS`.
+    """
+    word, _, rest = usage.partition(" ")
+    names = list(itertools.takewhile(lambda each: not each.startswith(("-", "[-")), rest.split()))
+    least = sum(not each.startswith("[") for each in names)
+    most = ANY_NUMBER if any("..." in each for each in names) else len(names)
+    return lambda run: Command(word, rest, help, run, least, most, options=options)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,7 +134,7 @@ class PipelineOptions:
     """Options of the pipeline that need --dry-run; the printed commands leave them out."""
     follow: Follow | None = None
     """Kind of step to the kinds that each of its forks gets too, because they follow the fork's base."""
-    variant: Callable[[argparse.Namespace], str] = _no_variant
+    variant: Callable[[argparse.Namespace], str] = lambda parsed: ""
     """Names the variant of the recipe that the arguments choose ("" for the default); a fork belongs to one variant."""
     with_forks: WithForks | None = None
     """Returns steps to add where there are forks, such as a report that compares them with their bases."""
@@ -151,27 +165,15 @@ class Session:
         options: PipelineOptions,
         parsed: argparse.Namespace,
         given: Sequence[Sequence[str]],
-        takes_value: Mapping[str, Mapping[str, bool]],
+        takes: Mapping[str, Collection[str]],
     ) -> None:
-        """Open the store.
-
-        Args:
-            options: of the pipeline.
-            parsed: the arguments.
-            given: each option of the call, with its value.
-            takes_value: the options of each command by its name.
-        """
-        self.options, self.parsed = options, parsed
+        """Open the store; `given` is each option of the call with its value, `takes` the options of each command."""
+        self.options, self.parsed, self.pipeline = options, parsed, options.name
         self.store: Store = open_store(parsed.prefix)
         self.forks = Forks(
             self.store, options.name, options.follow, variant=options.variant(parsed), with_forks=options.with_forks
         )
-        self._given, self._takes = given, takes_value
-
-    @property
-    def pipeline(self) -> str:
-        """The pipeline's name."""
-        return self.options.name
+        self._given, self._takes = given, takes
 
     @property
     def step(self) -> str:
@@ -183,8 +185,10 @@ class Session:
         return self.forks.added_to(Graph(self.options.build(self.parsed)))
 
     def graph(self) -> Graph:
-        """Return the graph with the forks and the --set overrides."""
-        return build_graph(self.recipe, self.parsed.set)
+        """Return the graph with the forks, the --set overrides and the accepted code of tracked steps."""
+        graph = build_graph(self.recipe, self.parsed.set)
+        apply_acceptances(graph, self.store, without=self.selection().forced(graph))
+        return graph
 
     def selection(self) -> Selection:
         """Return what --only, --until, --from and --force select."""
@@ -216,7 +220,7 @@ class Session:
                 if isinstance(reason, MilestoneNotRequested) and reason.can_request and reason.field:
                     # The attempt may run under a name that this graph does not have.
                     words = ("tell", inputs[reason.field].name, PUBLISH, "--at", str(reason.wanted))
-                    found[self.line(*words, without=["--every-step"])] = f"keep {reason.wanted}"
+                    found[self.line(*words)] = f"keep {reason.wanted}"
         return [(what, line) for line, what in found.items()]
 
     def line(self, *words: str, without: Sequence[str] = ()) -> str:

@@ -1,19 +1,17 @@
-"""tell STEP [ACTION]: send a request to a running step and wait for its reply; without ACTION, list its requests."""
+"""tell STEP [ACTION]: requests to running steps, and their replies."""
 
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
+from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Session, command
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.ledger.lease import Held, Leases
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH, STOP, Request, Requests
-from marin_dag.plan.milestone_reasons import MilestoneOutsideRun, render_milestone_reason
-from marin_dag.plan.remainder import LeftBehind
-from marin_dag.plan.wanted_milestones import LostMilestones
+from marin_dag.plan.milestones import LostMilestones, MilestoneOutsideRun
 from marin_dag.store.store import Store
 from marin_dag.values.changes import nearest
 
@@ -32,7 +30,15 @@ class Sent(NamedTuple):
     """Whether a running attempt will reply."""
 
 
-def _tell(session: Session) -> int:
+@command(
+    "tell STEP [ACTION] [--at N]",
+    "send a request to a running step (stop; a phase: save, publish, profile), or list its requests",
+    "--set",
+    "--reason",
+    "--at",
+)
+def tell(session: Session) -> int:
+    """Send a request to a running step and wait for its reply; without an action, list its requests."""
     graph = session.graph()
     step = graph.step(session.step)
     if len(session.parsed.names) < 2:
@@ -83,18 +89,18 @@ def _check(
     if step.digest in running:
         return
     is_done = Records(store).find(step.key) is not None
-    others = [each.holder for each in running.values() if each.holder.name == step.name]
-    if not others and (at is not None or (action == STOP and running and not is_done)):
+    other = next((each.holder for each in running.values() if each.holder.name == step.name), None)
+    if other is None and (at is not None or (action == STOP and running and not is_done)):
         return
-    hint = " `--at N` also reaches later attempts." if action == PUBLISH and not is_done else ""
-    if not is_done and not running:
-        # A driver shows only when its first step holds a lease, seconds after its start.
-        hint += " If you have just started it, repeat the command in a few seconds."
-    for other in others:
+    hint = ""
+    if other is not None:
         hint = (
             f" On {other.host} (pid {other.pid}) a step of that name runs with another identity. Add the options with "
             "which its driver was started (--set and the pipeline's own), and use the same code."
         )
+    elif not is_done and not running:
+        # A driver shows only when its first step holds a lease, seconds after its start.
+        hint = " If you have just started it, repeat the command in a few seconds."
     raise UserError(f"tell {step.name} {action}: the step is {'done' if is_done else 'not running'}.{hint}")
 
 
@@ -104,12 +110,11 @@ def _check_milestone(store: Store, graph: Graph, step: Step[Any], action: str, a
         raise UserError(f"{where}: only `publish` takes a step. Remove --at.")
     if records.find(f"{step.digest}@{at}") is not None:
         raise UserError(f"{where}: step {at:,} is published already.")
-    lost = LostMilestones(graph, records.committed_keys(), LeftBehind(store), Requests(store))
-    reason = lost.of_milestone(step.at(step=at))
+    reason = LostMilestones(graph, store).of_milestone(step.at(step=at))
     if isinstance(reason, MilestoneOutsideRun):
         raise UserError(f"{where}: use a step from {reason.begin + 1:,} to {reason.end:,}.")
     if reason is not None and not is_running:
-        raise UserError(f"{where}: {render_milestone_reason(reason)}.")
+        raise UserError(f"{where}: {reason}.")
 
 
 def _wait(leases: Leases, requests: Requests, step: Step[Any], request: Request) -> int:
@@ -145,19 +150,3 @@ def actions_of(step: Step[Any]) -> tuple[str, ...]:
 
 def _listed(step: Step[Any]) -> str:
     return ", ".join(repr(action) for action in actions_of(step))
-
-
-def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--at", type=int, metavar="N", help="(tell) the milestone to publish")
-
-
-COMMAND = Command(
-    "tell",
-    "STEP [ACTION] [--at N]",
-    "send a request to a running step (stop; a phase: save, publish, profile), or list its requests",
-    _tell,
-    1,
-    2,
-    _add_arguments,
-    options=("--set", "--reason"),
-)

@@ -12,8 +12,6 @@ class Cost:
     chip_hours: float = 0
     bytes_read: float = 0
     bytes_written: float = 0
-    seconds: float = 0
-    """Seconds of work, without waiting: steps may run side by side. From past attempts; 0 where there are none."""
 
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))

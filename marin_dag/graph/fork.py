@@ -9,7 +9,6 @@ from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step, StepKind
 from marin_dag.values.changes import text_change, value_change
-from marin_dag.values.fields import identity_fields
 
 Follow = Mapping[StepKind[Any, Any], Sequence[StepKind[Any, Any]]]
 """Kind of step to the kinds that are made for each of its forks too, as they are for the step it was forked from."""
@@ -55,10 +54,3 @@ def made_by(graph: Graph, step: Step[Any], *, base: str) -> Step[Any] | None:
     """Return the step of `graph` whose output, or a milestone on its way, is all that a fork of `base` would make."""
     same = [other for other in graph.steps if other.digest == step.digest and (other.until or 0) >= (step.until or 0)]
     return min(same, key=lambda other: (other.until or 0, other.name != base), default=None)
-
-
-def changes_of_execution(fork: Fork, kind: StepKind[Any, Any]) -> dict[str, str]:
-    """Return the changes of fields that are neither identity nor the stop: `Runtime` ones."""
-    owner: type[BaseModel] = kind.config_type
-    identity = {*identity_fields(owner), kind.stop_field}
-    return {field: text for field, text in fork.changes.items() if field.partition(".")[0] not in identity}

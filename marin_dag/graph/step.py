@@ -203,11 +203,27 @@ class Step(Generic[ResultT]):
         assert self._identity is not None
         return self._identity
 
-    def _compute_identity(self) -> Identity:
+    def _compute_identity(self, counts_as: str = "") -> Identity:
         kind, start = self.kind, self.predecessor
         code = code_of(kind.function, self.config, policy=self.policy, version=self.version, packages=kind.packages)
+        code = dataclasses.replace(code, counts_as=counts_as) if counts_as else code
         continued = None if start is None or start.subpath else start.step._identity
         return identity_of(kind.function, code, self.config, name=self.name, continues=kind.continues, start=continued)
+
+    def count_as(self, fingerprint: str, digest: str) -> bool:
+        """Let the code count as that of `fingerprint` if that gives the step this digest; return whether it does."""
+        identity = self._compute_identity(fingerprint)
+        if identity.digest != digest:
+            return False
+        self.forget_identity()
+        self._identity = identity
+        return True
+
+    def forget_identity(self) -> None:
+        """Compute the identity again when it is next needed: that of an input has changed."""
+        self._identity = None
+        for name in ("digest", "key"):
+            self.__dict__.pop(name, None)
 
     def source(self) -> dict[str, str]:
         """Return the readable source of every definition in the fingerprint."""

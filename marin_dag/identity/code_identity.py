@@ -27,6 +27,8 @@ class CodeIdentity:
     """Qualified name to hash, of every definition reached."""
     opaque: tuple[str, ...]
     """Code that the reading could not follow: a change behind it goes unseen."""
+    counts_as: str = ""
+    """The fingerprint that counts in the digest of a tracked step, where a user accepted that both make the same."""
 
     def document(self) -> dict[str, Any]:
         """Return the code as stored with an output. The steps of one kind share its parts: do not change them."""
@@ -37,6 +39,7 @@ class CodeIdentity:
             "fingerprint": self.fingerprint,
             "definitions": self.definitions,
             "opaque": list(self.opaque),
+            **({"counts_as": self.counts_as} if self.counts_as else {}),
         }
 
 

@@ -51,10 +51,12 @@ def identity_of(
 def digest_of_document(document: dict[str, Any]) -> str:
     """Return the SHA-256 of what counts of a stored document: of a versioned step's code only the version does."""
     code = document["code"]
-    counted = (
-        ("policy", "version", "packages") if code["policy"] == "versioned" else ("policy", "fingerprint", "packages")
-    )
-    return sha256({**document, "code": {name: code[name] for name in counted}})
+    if code["policy"] == "versioned":
+        what = {"version": code["version"]}
+    else:
+        what = {"fingerprint": code.get("counts_as", code["fingerprint"])}
+    counted = {"policy": code["policy"], **what, "packages": code["packages"]}
+    return sha256({**document, "code": counted})
 
 
 def _is_continued(own: dict[str, Any], before: dict[str, Any], config: BaseModel, continues: str) -> bool:

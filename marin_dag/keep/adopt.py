@@ -5,7 +5,7 @@ under another name, from another place or on another day are the same output.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import google_crc32c
@@ -92,7 +92,8 @@ def adopt(store: Store, path: str, name: str, *, wanted: str | None = None) -> A
         wanted: the content in the recipe, if it has one; other content is refused before a byte is written.
     """
     system, sources = sources_at(path)
-    content, files = _content(system, sources)
+    files = [_read(system, source) for source in sources]
+    content = _content(files)
     if wanted is not None and wanted != content:
         raise UserError(
             f"adopt {path} --as {name}: its content is {content}, and the recipe wants {wanted}. Find the data of the "
@@ -125,16 +126,13 @@ def _copied(
     folder = attempt_path(item.name, item.digest, attempt)
     entries = []
     for source, file in zip(sources, files, strict=True):
-        checksum, hasher, size = google_crc32c.Checksum(), hashlib.sha256(), 0
+        checksum = google_crc32c.Checksum()
         with store.open(f"{folder}/{file.path}", "wb") as target:
-            for block in _blocks(system, source):
-                checksum.update(block)
-                hasher.update(block)
-                size += len(block)
-                target.write(block)
-        if (hasher.hexdigest(), size) != (file.sha256, file.size_in_bytes):
+            copied = _read(system, source, checksum.update, target.write)
+        if copied != file:
             raise UserError(f"adopt: {source.url} changed while it was read. Adopt it when it no longer changes.")
-        entries.append(FileEntry(path=file.path, size_in_bytes=size, crc32c=checksum.digest().hex()))
+        crc32c = checksum.digest().hex()
+        entries.append(FileEntry(path=file.path, size_in_bytes=file.size_in_bytes, crc32c=crc32c))
     manifest = make_manifest(store, folder, entries)
     provenance = collect_provenance(store).model_copy(
         update={"started": started, "finished": now(), "lease_epoch": epoch}
@@ -154,18 +152,23 @@ def _copied(
     return Epoch(store, item.digest, epoch).commit(record)
 
 
-def _content(system: Any, sources: list[Source]) -> tuple[str, list[AdoptedFile]]:
-    files, whole = [], hashlib.sha256()
-    for source in sources:
-        hasher, size = hashlib.sha256(), 0
-        for block in _blocks(system, source):
-            hasher.update(block)
-            size += len(block)
-        files.append(AdoptedFile(path=source.path, size_in_bytes=size, sha256=hasher.hexdigest()))
+def _content(files: list[AdoptedFile]) -> str:
+    whole = hashlib.sha256()
+    for file in files:
         # With the length of the name, no two lists of files give the same bytes.
-        name = source.path.encode()
-        whole.update(f"{len(name)}:".encode() + name + f":{size}:{hasher.hexdigest()}\n".encode())
-    return whole.hexdigest(), files
+        name = file.path.encode()
+        whole.update(f"{len(name)}:".encode() + name + f":{file.size_in_bytes}:{file.sha256}\n".encode())
+    return whole.hexdigest()
+
+
+def _read(system: Any, source: Source, *sinks: Callable[[bytes], Any]) -> AdoptedFile:
+    """Give each block of a file to all of `sinks`; return its size and hash."""
+    hasher, size = hashlib.sha256(), 0
+    for block in _blocks(system, source):
+        size += len(block)
+        for sink in (hasher.update, *sinks):
+            sink(block)
+    return AdoptedFile(path=source.path, size_in_bytes=size, sha256=hasher.hexdigest())
 
 
 def _blocks(system: Any, source: Source) -> Iterator[bytes]:

@@ -1,12 +1,6 @@
 """Collect: garbage, which is what nothing leads to any more, and its deletion under the lease of each step.
 
-An output is kept if a given pipeline, a pin, an acceptance, a fork (a part of its pipeline) or a running step leads to
-it, or if it is young. Files of attempts that committed nothing, resumable state, failures and requests of steps without
-an output are kept as long as they are young. Leases are kept for ever: a zombie must meet its seal, however late.
-
-The resumable state of unfinished steps of the given pipelines is kept, however old. Of a finished step its event logs
-and good checkpoints are kept as long as its output; good checkpoints go alone only by name, never those of a pinned
-step.
+docs/how-to/free-space.md says what is kept. Leases are kept for ever: a zombie must meet its seal, however late.
 
 Deletion is safe beside runs. The collector holds the lease of each step, so older attempts are sealed and cannot commit
 files that are gone. It deletes records and then asks which steps run, while a step publishes the keys it needs and then
@@ -17,10 +11,8 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple
 
-from marin_dag.identity.diff import input_keys
 from marin_dag.ledger.acceptances import ACCEPTED
 from marin_dag.ledger.attempt_files import (
     Attempt,
@@ -42,7 +34,6 @@ from marin_dag.ledger.work_files import EVENTS, WORK, kept_folders, seal_rank
 from marin_dag.store.store import Entry, Store
 
 OUTPUTS = "outputs"
-READ_THREADS = 16
 BATCH = 100
 """Records that are deleted before the collector asks which steps run; a step that starts meanwhile and needs one fails
 and says so."""
@@ -62,8 +53,6 @@ class Garbage(NamedTuple):
     files: tuple[Entry, ...]
     labels: tuple[str, ...] = ()
     """Names that lead to the record."""
-    needed_by: tuple[str, ...] = ()
-    """Names of committed outputs that were made from it; they stay, but cannot be made again from it."""
 
     @property
     def size_in_bytes(self) -> int:
@@ -112,9 +101,7 @@ class Collector:
     def find(self) -> list[Garbage]:
         """Return all garbage, outputs first; read every record, write nothing."""
         committed = {entry.path: entry for entry in self._store.list(COMMITS)}
-        with ThreadPoolExecutor(READ_THREADS) as pool:
-            read = pool.map(lambda path: self._records.find(key_at(path)), committed)
-            records = {record.key: record for record in read if record is not None}
+        records = self._records.find_all([key_at(path) for path in committed])
         running = self._running()
         busy = running.digests | {key.partition("@")[0] for key in self._roots.keys - records.keys()}
         labels = self._records.names()
@@ -130,11 +117,7 @@ class Collector:
         return found + self._folders("failure", FAILURES, busy | names.keys())
 
     def _kept(
-        self,
-        records: dict[str, Record],
-        running: "_Running",
-        committed: dict[str, Entry],
-        labels: Mapping[str, set[str]],
+        self, records: dict[str, Record], running: "_Running", committed: dict[str, Entry], labels: "_Labels"
     ) -> frozenset[str]:
         digests = {key.partition("@")[0] for key in self._roots.keys} | running.digests
         digests |= {entry.path.split("/")[1] for entry in self._store.list(ACCEPTED)} | running.needs
@@ -162,15 +145,11 @@ class Collector:
         records: dict[str, Record],
         kept: frozenset[str],
         files: dict[Attempt, list[Entry]],
-        labels: Mapping[str, set[str]],
+        labels: "_Labels",
         beside: Mapping[str, list[Entry]],
     ) -> Iterator[Garbage]:
         num_records = Counter(record.attempt for record in records.values())
         kept_folders_of_outputs = {folder_of(records[key].output_path) for key in kept}
-        made_from: dict[str, set[str]] = {}
-        for record in records.values():
-            for key in input_keys(record.identity).values():
-                made_from.setdefault(key.partition("@")[0], set()).add(record.name)
         for record in sorted(records.values(), key=lambda each: (each.name, each.key)):
             if record.key in kept:
                 continue
@@ -182,8 +161,7 @@ class Collector:
             elif folder_of(record.output_path) not in kept_folders_of_outputs:
                 own_files = [*own_files, *beside.get(folder_of(record.output_path), ())]
             names = tuple(sorted({record.name} | labels.get(record.key, set())))
-            needed_by = tuple(sorted(made_from.get(record.digest, ())))
-            yield Garbage("output", record.name, record.digest, record.key, tuple(own_files), names, needed_by)
+            yield Garbage("output", record.name, record.digest, record.key, tuple(own_files), names)
 
     def _attempts(
         self,
@@ -218,11 +196,7 @@ class Collector:
     ) -> list[Garbage]:
         """Return garbage below `work/`, and set `kept_good`.
 
-        Args:
-            busy: digests whose work is kept.
-            kept: names by the digests whose output is kept, and with it events and good checkpoints.
-            names: names of steps by the beginning of their digest.
-            committed: keys of all records.
+        All work of the digests `busy` is kept, and of those in `kept` (with their names) events and good checkpoints.
         """
         wanted = {key.partition("@")[0] for key in self._roots.wanted - set(committed)}
         by_digest: dict[str, list[Entry]] = {}
@@ -327,10 +301,13 @@ class Collector:
         return ""
 
     def _delete_all(self, paths: Sequence[str]) -> None:
-        for path in paths:
-            self._store.delete(path)
-        for path in paths:
-            self._store.tidy(path)
+        for action in (self._store.delete, self._store.tidy):
+            for path in paths:
+                action(path)
+
+
+_Labels = Mapping[str, set[str]]
+"""Names by key."""
 
 
 class _Running(NamedTuple):

@@ -1,4 +1,4 @@
-"""Acceptances: the user's statements that changed code, under one declared version, makes the same output.
+"""Acceptances: the user's statements that changed code makes the same output.
 
 Each is an entry of a log below `accepted/<digest>/`, created once and never changed; a revocation is another entry. An
 acceptance makes two code fingerprints equivalent for one identity and leaves the record of the output as it is.
@@ -41,13 +41,21 @@ class Acceptances:
         self._store = store
         self._paths: dict[str, list[str]] | None = None
 
+    def digests(self) -> tuple[str, ...]:
+        """Return the digests with entries."""
+        return tuple(self._listed)
+
     def log(self, digest: str) -> list[Acceptance]:
         """Return all entries of `digest`, oldest first."""
+        return [self.read(path) for path in self._listed.get(digest, ())]
+
+    @property
+    def _listed(self) -> dict[str, list[str]]:
         if self._paths is None:
             self._paths = {}
             for entry in self._store.list(ACCEPTED):
                 self._paths.setdefault(entry.path.split("/")[1], []).append(entry.path)
-        return [self.read(path) for path in self._paths.get(digest, ())]
+        return self._paths
 
     def in_force(self, digest: str) -> list[Acceptance]:
         """Return the acceptances of `digest` that are not revoked."""
@@ -60,6 +68,13 @@ class Acceptances:
 
     def path(self, digest: str, old_code: str, new_code: str) -> tuple[Acceptance, ...]:
         """Return acceptances that lead from one fingerprint to the other; none if the two are not equivalent."""
+        return self._ways(digest, old_code).get(new_code, ())
+
+    def equivalent(self, digest: str, code: str) -> tuple[str, ...]:
+        """Return the other fingerprints that are equivalent to this one."""
+        return tuple(other for other in self._ways(digest, code) if other != code)
+
+    def _ways(self, digest: str, old_code: str) -> dict[str, tuple[Acceptance, ...]]:
         in_force = self.in_force(digest)
         ways: dict[str, tuple[Acceptance, ...]] = {old_code: ()}
         pending = [old_code]
@@ -70,7 +85,7 @@ class Acceptances:
                     if other not in ways:
                         ways[other] = (*ways[code], entry)
                         pending.append(other)
-        return ways.get(new_code, ())
+        return ways
 
     def accept(self, digest: str, name: str, difference: CodeChanged, because: str) -> Acceptance:
         """Make the two fingerprints of `difference` equivalent."""

@@ -1,6 +1,10 @@
-"""Causes: the step where a difference was made. A changed input leads up to the step whose field or code changed."""
+"""Causes of staleness: the earlier output that a step is compared with, and where their differences were made.
+
+A changed input leads up to the step whose field or code changed.
+"""
 
 import dataclasses
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -8,7 +12,11 @@ from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.identity.diff import Difference, FieldChanged, InputChanged, differences
 from marin_dag.ledger.records import Records
+from marin_dag.plan.planned import Compared
 from marin_dag.store.redact import without_known_secrets
+
+MAX_COMPARED = 16
+"""Newest identities read for one step. An older one is rarely nearer, and each costs a request."""
 
 
 class Cause(NamedTuple):
@@ -39,10 +47,7 @@ class _Pair(NamedTuple):
 
 
 class Causes:
-    """Follows differences through inputs; each pair of identities is compared once.
-
-    Identities come from the graph, or from the records where the graph does not have them.
-    """
+    """Differences followed through inputs; identities that the graph does not have come from the records."""
 
     def __init__(self, graph: Graph, records: Records) -> None:
         self._records = records
@@ -141,6 +146,41 @@ class Causes:
                 record = self._records.find(key)
                 self._identified[key] = None if record is None else Identified(record.name, record.identity)
         return self._identified[key]
+
+
+class Siblings:
+    """The outputs of one prefix, by the names they were made under."""
+
+    def __init__(self, records: Records, labels: Mapping[str, list[str]], committed: frozenset[str]) -> None:
+        self._records = records
+        self._labels = labels
+        self._committed = committed
+
+    def keys(self, name: str) -> list[str]:
+        """Return the keys of records made under `name`, newest first."""
+        return [key for key in reversed(self._labels.get(name, [])) if key in self._committed]
+
+    def is_noted(self, name: str, key: str) -> bool:
+        """Return whether `name` lists `key`, which a run notes just before it commits the record."""
+        return key in self._labels.get(name, [])
+
+    def nearest(self, step: Step[Any], causes: Causes) -> tuple[Compared, tuple[Cause, ...]] | None:
+        """Return the sibling of another identity than `step` with the fewest causes of difference, and these."""
+        one_each: dict[str, str] = {}
+        for key in self.keys(step.name):
+            one_each.setdefault(key.partition("@")[0], key)
+        one_each.pop(step.digest, None)
+        if not one_each:
+            return None
+        keys = list(one_each.values())[:MAX_COMPARED]
+        records = self._records.find_all(keys)
+        compared = [(records[key], causes.of(records[key].identity, step)) for key in keys if key in records]
+        if not compared:
+            return None
+        # Between two kinds there is a single difference, the kind, so siblings of the same kind come first.
+        kind = step.identity["kind"]
+        record, found = min(compared, key=lambda item: (item[0].identity["kind"] != kind, len(item[1])))
+        return Compared(record.key, record.name, record.provenance.finished, len(compared)), found
 
 
 def _digest(key: str) -> str:

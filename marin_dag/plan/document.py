@@ -9,14 +9,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from marin_dag.graph.cost import Cost
 from marin_dag.plan.lint import LintWarning
 from marin_dag.plan.plan import Plan, Root
 from marin_dag.plan.planned import PlannedStep, Verdict
-from marin_dag.plan.reasons import Reason, render, render_changed
+from marin_dag.plan.reasons import render_changed
 from marin_dag.store.store import Store
 
-SCHEMA = "marin_dag.plan/3"
+SCHEMA = "marin_dag.plan/4"
 
 
 def plan_document(
@@ -44,12 +43,12 @@ def plan_document(
             "selected": len(selected),
             "will_run": len(plan.will_run),
             "verdicts": {str(verdict): sum(step.verdict is verdict for step in selected) for verdict in Verdict},
-            "cost": _cost(plan.cost),
+            "cost": dataclasses.asdict(plan.cost),
         },
         "open_questions": dict(plan.open_questions),
         "opaque": sorted({line for planned in plan.steps for line in planned.step.identity["code"]["opaque"]}),
         "uncovered": {name: list(lines) for name, lines in plan.uncovered.items()},
-        "copies": None if copies is None else dict(copies),
+        "copies": copies,
         "commands": [{"what": what, "command": command} for what, command in commands],
     }
 
@@ -77,16 +76,12 @@ def _step(planned: PlannedStep, warnings: Sequence[LintWarning]) -> dict[str, An
         "policy": step.policy,
         "version": step.version,
         "inputs": [{"field": field, "step": item.step.name, "key": item.key} for field, item in step.inputs],
-        "reasons": [_reason(reason) for reason in planned.reasons],
+        "reasons": [{**_typed(reason), "text": str(reason)} for reason in planned.reasons],
         "warnings": [{"text": warning.text, "cure": dict(warning.cure)} for warning in warnings],
         "compared_with": None if planned.compared is None else planned.compared._asdict(),
-        "cost": _cost(planned.cost),
-        "saved": _cost(planned.saved),
+        "cost": dataclasses.asdict(planned.cost),
+        "saved": dataclasses.asdict(planned.saved),
     }
-
-
-def _reason(reason: Reason) -> dict[str, Any]:
-    return {**_typed(reason), "text": render(reason)}
 
 
 def _typed(value: Any) -> dict[str, Any]:
@@ -94,7 +89,3 @@ def _typed(value: Any) -> dict[str, Any]:
     fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     plain = {name: _typed(item) if dataclasses.is_dataclass(item) else item for name, item in fields.items()}
     return {"type": re.sub(r"(?<!^)(?=[A-Z])", "_", type(value).__name__).lower(), **plain}
-
-
-def _cost(cost: Cost) -> dict[str, float | None]:
-    return dataclasses.asdict(cost)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from marin_dag.errors import UserError, listed
+from marin_dag.errors import UserError
 from marin_dag.graph.assignments import parse_fork_settings
 from marin_dag.graph.fork import Follow, Fork, ForkError, followers, forked
 from marin_dag.graph.graph import Graph
@@ -17,11 +17,16 @@ from marin_dag.ledger.progress_mark import standing_failures
 from marin_dag.ledger.provenance import user_name
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH, Requests
-from marin_dag.plan.config_checks import MAX_NAMED, RefusedStepsError, check_configs
-from marin_dag.plan.milestone_reasons import MilestoneMissing, MilestoneNotRequested
-from marin_dag.plan.reasons import render
-from marin_dag.plan.remainder import LeftBehind
-from marin_dag.plan.wanted_milestones import Lost, LostMilestones, end_not_requested, lost_in
+from marin_dag.plan.accepted_code import apply_acceptances
+from marin_dag.plan.config_checks import RefusedStepsError, check_configs
+from marin_dag.plan.milestones import (
+    Lost,
+    LostMilestones,
+    MilestoneMissing,
+    MilestoneNotRequested,
+    end_not_requested,
+    lost_in,
+)
 from marin_dag.store.redact import redact, refuse_secrets
 from marin_dag.store.store import Store
 from marin_dag.values.changes import nearest, value_at
@@ -55,7 +60,7 @@ class Forks:
         self._follow = follow or {}
         self._with_forks = with_forks
         # A fork of one scale names steps and milestones that another scale lacks.
-        self._folder = f"{NAMES}/{pipeline}@{variant}" if variant else f"{NAMES}/{pipeline}"
+        self.folder = f"{NAMES}/{pipeline}@{variant}" if variant else f"{NAMES}/{pipeline}"
 
     def all(self) -> tuple[Fork, ...]:
         """Return every fork, oldest first."""
@@ -63,57 +68,50 @@ class Forks:
 
     def add(self, graph: Graph, *, base: str, name: str, assignments: Sequence[str], reason: str) -> Fork:
         """Store a fork after building it once."""
-        trajectory, at, _ = base.partition("@")
-        start = graph.step(trajectory).kind.continues if at and trajectory in graph and base not in graph else None
+        where = f"fork {base} --as {name}"
+        run, at, _ = base.partition("@")
+        start = graph.step(run).kind.continues if at and run in graph and base not in graph else None
         if start is not None:
+            raise ForkError(f"{base!r} is a milestone of {run!r}. Use a step; to start there, add --set {start}={base}")
+        if name in graph:
+            raise ForkError(f"{where}: a step of this name exists. Choose another, or `drop {name}` if it is a fork.")
+        if len(name) > MAX_NAME_LENGTH or not NAME.fullmatch(name):
             raise ForkError(
-                f"{base!r} is a milestone of {trajectory!r}. Use a step; to start there, add --set {start}={base}"
+                f"{where}: use at most {MAX_NAME_LENGTH} letters, digits, '_', '-', '.', and '/' between parts."
             )
         changes = parse_fork_settings(assignments, graph, base=base, name=name)
-        if name in graph:
-            is_fork = any(fork.name == name for fork in self.all())
-            cure = f"choose another, or `drop {name}` first" if is_fork else "choose another"
-            raise ForkError(f"--as {name}: a step of this name exists; {cure}.")
-        if len(name) > MAX_NAME_LENGTH:
-            raise ForkError(f"--as {name[:20]}…: {len(name)} characters; use at most {MAX_NAME_LENGTH}.")
-        if not NAME.fullmatch(name):
-            raise ForkError(f"--as {name!r}: use letters, digits, '_', '-', '.' and '/' between parts.")
-        if not changes:
-            raise ForkError(f"fork {base} --as {name}: no setting changes. Add --set FIELD=VALUE.")
         for field, text in changes.items():
             # Hidden, it could not be built again.
-            refuse_secrets({field.rpartition(".")[2]: text}, f"fork {base} --as {name}")
+            refuse_secrets({field.rpartition(".")[2]: text}, where)
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
         fork = Fork(name=name, base=base, changes=changes, author=user_name(), reason=redact(reason), created=created)
-        step = forked(graph, fork)
-        unchanged = [
-            field for field in changes if value_at(step.config, field) == value_at(graph.step(base).config, field)
-        ]
-        if unchanged:
-            equal = ", ".join(f"{field} is {changes[field]} there" for field in unchanged)
-            raise ForkError(f"fork {base} --as {name}: {equal} already. Remove the option, or set another value.")
+        step, old = forked(graph, fork), graph.step(base).config
+        same = [field for field in changes if value_at(step.config, field) == value_at(old, field)]
+        if same or not changes:
+            what = (
+                f"{', '.join(f'{field} is {changes[field]}' for field in same)} there already" if same else "no change"
+            )
+            raise ForkError(f"{where}: {what}. Add --set FIELD=VALUE with another value.")
         following = followers(graph, step, self._follow)
         try:
             check_configs([step, *following])
         except RefusedStepsError as error:  # reworded for this command, whose fields are the fork's own
             own = str(error).replace(f"--set '{name}.", "--set '").replace(f"--set {name}.", "--set ")
-            after = listed([follower.name for follower in following if follower.name in error.names], MAX_NAMED)
-            own += f"\n{after} would follow {name}, so the fork is not stored." if after else ""
-            raise ForkError(own) from None
+            raise ForkError(f"{own}\n{name} is not stored.") from None
         for lost in self.lost_by(graph, fork):
             if not lost.is_saved:
-                raise ForkError(f"fork {base} --as {name}: {render(lost)}.")
+                raise ForkError(f"{where}: {lost}.")
         taken = [follower.name for follower in following if follower.name in graph]
         if taken:
-            raise ForkError(f"--as {name}: a step {taken[0]} exists, which would follow the fork. Choose another name.")
+            raise ForkError(f"{where}: a step {taken[0]} exists, which would follow the fork. Choose another name.")
         _refuse_without_identity([step, *following])
         if not self._store.create(self._path(name), fork.model_dump_json(indent=1).encode()):
-            raise ForkError(f"--as {name}: another command has just made a fork of this name. Choose another.")
+            raise ForkError(f"{where}: another command has just made a fork of this name. Choose another.")
         return fork
 
     def drop(self, name: str) -> Fork:
         """Forget a fork; its outputs stay in the store."""
-        paths = {path.removeprefix(f"{self._folder}/").removesuffix(".json"): path for path in self._paths()}
+        paths = {path.removeprefix(f"{self.folder}/").removesuffix(".json"): path for path in self._paths()}
         if name not in paths:
             kept = ", ".join(paths) or "none"
             raise ForkError(f"drop {name}: no fork has this name.{nearest(name, paths)} Forks: {kept}.")
@@ -124,12 +122,7 @@ class Forks:
         others = self._kept(path for other, path in paths.items() if other != name)
         based = [other.name for other in others if other.base == name]
         if based:
-            are = (
-                f"{based[0]} is a fork of it. Drop that"
-                if len(based) == 1
-                else f"{', '.join(based)} are forks of it. Drop them"
-            )
-            raise ForkError(f"drop {name}: {are} first.")
+            raise ForkError(f"drop {name}: first drop its own forks: {', '.join(based)}.")
         self._store.delete(paths[name])
         self._store.tidy(paths[name])
         Requests(self._store).withdraw(self._named(name))
@@ -145,6 +138,7 @@ class Forks:
                 _refuse_without_identity(made)
                 graph = graph.with_targets(made)
         if forks and self._with_forks is not None:
+            apply_acceptances(graph, self._store)
             stuck = self._stuck(graph, forks)
             able = [fork for fork in forks if fork.name not in stuck]
             graph = graph.with_targets(self._with_forks(graph, able, [fork for fork in forks if fork.name in stuck]))
@@ -199,7 +193,7 @@ class Forks:
         running, committed = Leases(self._store).at_work(), Records(self._store).committed_keys()
         lost = self.lost_by(graph, fork, alone=True)
         requests = Requests(self._store)
-        lost_milestones = LostMilestones(graph.with_targets([step]), committed, LeftBehind(self._store), requests)
+        lost_milestones = LostMilestones(graph.with_targets([step]), self._store, committed)
         # A running attempt may also pass the fork's own stop.
         passed = [*lost_milestones.passed_by(step, running), *end_not_requested(step, running, committed)]
         requested = [each for each in passed if isinstance(each, MilestoneNotRequested) and each.can_request]
@@ -215,14 +209,9 @@ class Forks:
             requests.send(digest, name, PUBLISH, milestone=milestone, reason=why, fork=self._named(fork.name))
         return requested, [each for each in passed if each not in requested and each not in lost]
 
-    @property
-    def folder(self) -> str:
-        """The folder of these forks in the store."""
-        return self._folder
-
     def _named(self, name: str) -> str:
         """Return a fork's name among those of all recipes and variants."""
-        return f"{self._folder.removeprefix(f'{NAMES}/')}/{name}"
+        return f"{self.folder.removeprefix(f'{NAMES}/')}/{name}"
 
     def names_in(self, graph: Graph) -> tuple[str, ...]:
         """Return the names of the forks in `graph`, each with the steps that follow it."""
@@ -246,10 +235,10 @@ class Forks:
         return (step.name, *(follower.name for follower in followers(graph, step, self._follow)))
 
     def _paths(self) -> list[str]:
-        return [entry.path for entry in self._store.list(self._folder)]
+        return [entry.path for entry in self._store.list(self.folder)]
 
     def _path(self, name: str) -> str:
-        return f"{self._folder}/{name}.json"
+        return f"{self.folder}/{name}.json"
 
     def _kept(self, paths: Iterable[str]) -> Iterator[Fork]:
         for path in paths:
@@ -260,7 +249,7 @@ class Forks:
         try:
             return Fork.model_validate_json(self._store.read(path))
         except ValidationError as error:
-            name = path.removeprefix(f"{self._folder}/").removesuffix(".json")
+            name = path.removeprefix(f"{self.folder}/").removesuffix(".json")
             raise DamagedForkError(
                 f"{self._store.url(path)}: not a fork ({error.error_count()} errors); `drop {name}` forgets it."
             ) from None

@@ -15,13 +15,16 @@ from marin_dag.ledger.lease import Held, Leases
 from marin_dag.ledger.marks import marked
 from marin_dag.ledger.progress_mark import standing_failures
 from marin_dag.ledger.records import Record, Records
-from marin_dag.ledger.requests import Requests
 from marin_dag.ledger.work_code import work_codes
 from marin_dag.paused_collection import collection_paused
-from marin_dag.plan.causes import Cause, Causes
-from marin_dag.plan.config_checks import check_configs, check_name_lengths, settings_to_fix, undecided, with_fix
-from marin_dag.plan.estimate import with_seconds
-from marin_dag.plan.milestone_reasons import MilestoneMissing
+from marin_dag.plan.causes import Cause, Causes, Siblings
+from marin_dag.plan.config_checks import check_configs, check_name_lengths, undecided, with_fix
+from marin_dag.plan.milestones import (
+    LostMilestones,
+    MilestoneMissing,
+    WantedMilestones,
+    wanted_milestones,
+)
 from marin_dag.plan.planned import Compared, PlannedStep, Verdict
 from marin_dag.plan.reasons import (
     Accepted,
@@ -43,10 +46,7 @@ from marin_dag.plan.reasons import (
     Silent,
     Warned,
 )
-from marin_dag.plan.remainder import LeftBehind, with_remainders
-from marin_dag.plan.siblings import Siblings
-from marin_dag.plan.stops import StopRequests
-from marin_dag.plan.wanted_milestones import LostMilestones, WantedMilestones, kept_milestones, wanted_milestones
+from marin_dag.plan.remainder import StopRequests, with_remainders
 from marin_dag.store.store import Store
 
 
@@ -107,19 +107,14 @@ class Plan:
         """Milestones that runs are to publish, for all steps of the graph, selected or not."""
         return wanted_milestones(self.graph.steps)
 
-    @functools.cached_property
-    def open_questions(self) -> dict[str, str]:
-        """Settings that the recipe leaves open of steps that would run, by name; runs refuse to start until they are
-        set."""
-        return {name: with_fix(name, error) for name, error in self._undecided.items()}
-
     @property
-    def open_settings(self) -> tuple[str, ...]:
-        """STEP.FIELD=VALUE for each open setting, with a placeholder for the value."""
-        return tuple(setting for name, error in self._undecided.items() for setting in settings_to_fix(name, error))
+    def open_questions(self) -> dict[str, str]:
+        """What the recipe leaves open of steps that would run, by name; runs refuse to start until it is set."""
+        return {name: with_fix(name, error) for name, error in self.undecided.items()}
 
     @functools.cached_property
-    def _undecided(self) -> dict[str, ValueError]:
+    def undecided(self) -> dict[str, ValueError]:
+        """The errors behind the open questions."""
         return undecided(planned.step for planned in self.will_run)
 
     @property
@@ -166,15 +161,23 @@ class _Planner:
         self.acceptances = Acceptances(store)
         self.causes = Causes(graph, self.records)
         self.compared: dict[str, Compared] = {}
-        self.left_behind = LeftBehind(store)
-        requests = Requests(store)
-        self.stops = StopRequests(store, requests)
-        self.lost_milestones = LostMilestones(graph, self.committed, self.left_behind, requests)
+        self.stops = StopRequests(store)
+        self.lost_milestones = LostMilestones(graph, store, self.committed)
+        self.left_behind = self.lost_milestones.left_behind
         self.unable: frozenset[str] = frozenset()
         """Selected steps that cannot run."""
         self.able = selected
         """All other selected steps."""
-        self._kept = kept_milestones(self.committed)
+        # Listings that a plan of finished steps does not need.
+        self.siblings = functools.cache(lambda: Siblings(self.records, self.records.labels(), self.committed))
+        self.marked = functools.cache(lambda: marked(store))
+        self.codes, self.failed_keys = functools.cache(self.records.codes), functools.cache(self.records.failed_keys)
+        self._running_and_silent = functools.cache(Leases(store).running_and_silent)
+
+    @functools.cached_property
+    def warned(self) -> Mapping[str, Record]:
+        keys = self.marked()["warned"].intersection(step.key for step in self.graph.steps)
+        return self.records.find_all(keys) if keys else {}
 
     def _check_records(self) -> dict[str, tuple[str, ...]]:
         made = {step.key for step in self.graph.steps if step.name in self.selected} & self.committed
@@ -192,10 +195,9 @@ class _Planner:
             self.unable |= unable  # steps that counted on a milestone of one of them are planned again without it
             self.able = self.selected - self.unable
             self.makers.clear()
-        steps = with_remainders(self.planned.values(), self.left_behind, self._kept)
-        estimated = with_seconds(tuple(map(_with_begun, steps)), self.records, self.committed)
+        steps = with_remainders(self.planned.values(), self.left_behind, self.lost_milestones.kept)
         uncovered = {step.name: self._uncovered[step.key] for step in self.graph.steps if step.key in self._uncovered}
-        return Plan(self.graph, estimated, uncovered)
+        return Plan(self.graph, tuple(map(_with_begun, steps)), uncovered)
 
     def _plan_step(self, step: Step[Any]) -> PlannedStep:
         is_selected = step.name in self.selected
@@ -231,7 +233,7 @@ class _Planner:
     def _verdict(self, step: Step[Any]) -> tuple[Verdict, tuple[Reason, ...]]:
         if step.key in self.committed:
             return self._verdict_of_made(step)
-        kept = sorted(self._kept.get(step.digest, ())) if step.until is not None else []
+        kept = sorted(self.lost_milestones.kept.get(step.digest, ())) if step.until is not None else []
         earlier = [at for at in kept if step.until is not None and at < step.until]
         accepted: tuple[Accepted, ...] = ()
         if earlier:
@@ -265,13 +267,13 @@ class _Planner:
             output = self.store.url(record.output_path)
             files = ((each, f"{output}/{each.file}" if each.file else "") for each in record.warnings)
             found += [Warned(each.text, each.samples, file) for each, file in files]
-        if step.key in self.marked["forced"] and step.digest in self.running:
+        if step.key in self.marked()["forced"] and step.digest in self.running:
             holder = self.running[step.digest].holder
             found.append(RunsAgain(holder.host, holder.pid, holder.since))
         return tuple(found)
 
     def _failed(self, step: Step[Any]) -> tuple[Failed, ...]:
-        if step.key not in self.failed_keys:
+        if step.key not in self.failed_keys():
             return ()
         failures = standing_failures(self.records, step.key, step.kind.resumes_at)
         if not failures:
@@ -281,22 +283,24 @@ class _Planner:
 
     def _verdict_by_siblings(self, step: Step[Any]) -> tuple[Verdict, tuple[Reason, ...]]:
         """Return whether a step without an output is missing or stale."""
-        if self.siblings.is_noted(step.name, step.key):
+        if self.siblings().is_noted(step.name, step.key):
             if self.records.find(step.key) is not None:  # committed since the records were listed
                 return self._verdict_of_made(step)
             return Verdict.MISSING, (RecordGone(),)
-        nearest = self.siblings.nearest(step, self.causes)
+        nearest = self.siblings().nearest(step, self.causes)
         if nearest is None:
             return Verdict.MISSING, (NeverMade(),)
-        record, finished = nearest.record, nearest.record.provenance.finished
-        self.compared[step.name] = Compared(record.key, record.name, finished, nearest.num_compared)
-        return Verdict.STALE, _changes(step, nearest.causes)
+        self.compared[step.name], causes = nearest
+        return Verdict.STALE, _changes(step, causes)
 
     def _drift(self, step: Step[Any], key: str) -> tuple[Drifted | None, tuple[Accepted, ...]]:
         """Return the drift from the code of a record, or the acceptances that cover it."""
-        if step.policy != "versioned" or not step.identity["code"]["definitions"]:  # adopted outputs have none
+        code = step.identity["code"]
+        if "counts_as" in code:
+            return None, self._accepted(step, code["counts_as"], code["fingerprint"])
+        if step.policy != "versioned" or not code["definitions"]:  # adopted outputs have none
             return None, ()
-        if self.codes.get(key) == step.identity["code"]["fingerprint"]:
+        if self.codes().get(key) == code["fingerprint"]:
             return None, ()
         return self._drift_from(step, self.records.get(key).identity)
 
@@ -304,9 +308,12 @@ class _Planner:
         difference = code_difference(identity, step.identity)
         if difference is None:
             return None, ()
-        path = self.acceptances.path(step.digest, difference.old_fingerprint, difference.new_fingerprint)
-        accepted = tuple(Accepted(item.author, item.because, item.created, item.definitions) for item in path)
-        return (None, accepted) if path else (Drifted(str(step.version), difference), ())
+        accepted = self._accepted(step, difference.old_fingerprint, difference.new_fingerprint)
+        return (None, accepted) if accepted else (Drifted(str(step.version), difference), ())
+
+    def _accepted(self, step: Step[Any], old_code: str, new_code: str) -> tuple[Accepted, ...]:
+        path = self.acceptances.path(step.digest, old_code, new_code)
+        return tuple(Accepted(item.author, item.because, item.created, item.definitions) for item in path)
 
     def _drift_of_work(self, step: Step[Any]) -> tuple[Drifted | None, tuple[Accepted, ...]]:
         """Return the drift from the code that wrote the saved states, which the next attempt would resume."""
@@ -344,41 +351,16 @@ class _Planner:
                 roots[other.name, str(other.verdict) if is_known else "not selected"] = None
         return tuple(roots)
 
-    @functools.cached_property
-    def siblings(self) -> Siblings:
-        return Siblings(self.records, self.records.labels(), self.committed)
-
-    @functools.cached_property
-    def warned(self) -> Mapping[str, Record]:
-        keys = self.marked["warned"].intersection(step.key for step in self.graph.steps)
-        return self.records.find_all(keys) if keys else {}
-
-    @functools.cached_property
-    def marked(self) -> Mapping[str, set[str]]:
-        return marked(self.store)
-
-    @functools.cached_property
-    def codes(self) -> Mapping[str, str]:
-        return self.records.codes()
-
-    @functools.cached_property
-    def failed_keys(self) -> frozenset[str]:
-        return self.records.failed_keys()
-
-    @functools.cached_property
-    def running(self) -> Mapping[str, Held]:
-        return self._running_and_silent[0]
-
     def _silent(self, step: Step[Any]) -> tuple[Silent, ...]:
-        held = self._running_and_silent[1].get(step.digest)
+        held = self._running_and_silent()[1].get(step.digest)
         if held is None or not held.holder.host:
             return ()
         holder = held.holder
         return (Silent(holder.host, holder.pid, round(time.time() - held.updated), holder.does),)
 
-    @functools.cached_property
-    def _running_and_silent(self) -> tuple[Mapping[str, Held], Mapping[str, Held]]:
-        return Leases(self.store).running_and_silent()
+    @property
+    def running(self) -> Mapping[str, Held]:
+        return self._running_and_silent()[0]
 
 
 def _changes(step: Step[Any], causes: tuple[Cause, ...]) -> tuple[Reason, ...]:

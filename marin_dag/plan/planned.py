@@ -50,8 +50,6 @@ class PlannedStep:
     """The work already done: by an earlier milestone, or in the state of an interrupted attempt."""
     compared: Compared | None = None
     """The output that the reasons of a stale step refer to."""
-    is_timed: bool = False
-    """Whether earlier attempts give an estimate of the time, even one below a second."""
 
     @property
     def name(self) -> str:

@@ -1,17 +1,12 @@
-"""Reasons: why a step has its verdict, as typed values with one renderer."""
+"""Reasons: why a step has its verdict, as typed values that render themselves for tables, JSON and `why`."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import dataclass_transform
 
 from marin_dag.errors import listed
 from marin_dag.identity.diff import CodeChanged, DeclarationChanged, Difference, FieldChanged, InputChanged
 from marin_dag.ledger.lease import Held
-from marin_dag.plan.milestone_reasons import (
-    MilestoneMissing,
-    MilestoneNotRequested,
-    MilestoneOutsideRun,
-    render_milestone_reason,
-)
 from marin_dag.quantities import counted
 
 MAX_NAMES = 3
@@ -19,91 +14,142 @@ MAX_CHANGES = 6
 """Changes of one step that a plan lists; with more, it is hardly the same step."""
 
 
-@dataclasses.dataclass(frozen=True)
-class NeverMade:
+@dataclass_transform(frozen_default=True)
+class Reason:
+    """A reason; its text is one line of a plan, and its details are further lines for `why`.
+
+    Subclasses are frozen dataclasses.
+    """
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True)(cls)
+
+    template = ""
+    """The line, where the fields alone make it."""
+
+    def __str__(self) -> str:
+        return self.template.format(**vars(self))
+
+    def details(self) -> Iterator[str]:
+        """Yield the further lines of `why`."""
+        yield from ()
+
+
+class NeverMade(Reason):
     """There is no output of this identity, and none under this name."""
 
-
-@dataclasses.dataclass(frozen=True)
-class RecordGone:
-    """The name lists this output, but its record is missing: deleted, or the attempt was killed before it wrote it."""
+    template = "never made"
 
 
-@dataclasses.dataclass(frozen=True)
-class Continues:
+class RecordGone(Reason):
+    """The name lists this output, but its record is missing."""
+
+    template = "its record is gone: deleted, or the attempt was killed before it wrote one"
+
+
+class Continues(Reason):
     """An earlier milestone of the run is published, and the step continues from it."""
 
     milestone: int
     until: int
+    template = "continues from step {milestone:,} to {until:,}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Resumes:
+class Resumes(Reason):
     """An attempt that was interrupted, or failed, saved its state at a milestone number."""
 
     milestone: int
     until: int
 
+    def __str__(self) -> str:
+        if self.milestone == self.until:
+            return f"step {self.until:,} was saved by an earlier attempt; only publishing is left"
+        return f"resumes at step {self.milestone:,} of {self.until:,}, saved by an earlier attempt"
 
-@dataclasses.dataclass(frozen=True)
-class Follows:
+
+class Follows(Reason):
     """This plan also makes an earlier stop of the same run, and the step continues from there."""
 
     step: str
     milestone: int
+    template = "continues from {step} at step {milestone:,}, in the same run"
 
 
-@dataclasses.dataclass(frozen=True)
-class KeptParts:
+class KeptParts(Reason):
     """An attempt that was interrupted, or failed, left finished shards."""
 
     count: int
 
+    def __str__(self) -> str:
+        return f"reuses {counted(self.count, 'finished shard')} of an earlier attempt"
 
-@dataclasses.dataclass(frozen=True)
-class Changed:
+
+class Changed(Reason):
     """A difference from the nearest output under this name, and the steps where it was made."""
 
     steps: tuple[str, ...]
     difference: Difference
     is_here: bool
 
+    def __str__(self) -> str:
+        return render_difference(self.difference) if self.is_here else render_changed(self.steps, self.difference)
 
-@dataclasses.dataclass(frozen=True)
-class Drifted:
+
+class Drifted(Reason):
     """The code changed under the same declared version."""
 
     version: str
     difference: CodeChanged
 
+    def __str__(self) -> str:
+        return f"the code changed under version {self.version}: {render_difference(self.difference)}"
 
-@dataclasses.dataclass(frozen=True)
-class Accepted:
+
+class Accepted(Reason):
     """The code differs from the record's, and a user accepted that it makes the same output."""
 
     author: str
     because: str
     created: str
     definitions: tuple[str, ...]
+    template = "other code, accepted by {author}: {because}"
+
+    def details(self) -> Iterator[str]:
+        yield from (f"  ~ {definition}" for definition in self.definitions)
+        yield f"accepted {self.created}; `accept STEP --revoke` undoes it"
 
 
-@dataclasses.dataclass(frozen=True)
-class Warned:
+class Warned(Reason):
     """The step warned about its output when it made it."""
 
     text: str
     samples: tuple[str, ...]
     file: str
     """Path or URL of a file with more samples; "" if there is none."""
+    template = "warning: {text}"
+
+    def details(self) -> Iterator[str]:
+        yield from (f"such as: {sample}" for sample in self.samples)
+        if self.file:
+            yield f"more in {self.file}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Running:
-    """Another run holds the lease."""
+class OfAttempt(Reason):
+    """A reason that names the process of an attempt."""
 
     host: str
     pid: int
     since: str
+
+    @property
+    def where(self) -> str:
+        """Host, process and start of the attempt."""
+        return f"{self.host or 'another machine'} (pid {self.pid}) since {self.since}"
+
+
+class Running(OfAttempt):
+    """Another run holds the lease."""
+
     name: str = ""
     """The name of the running step, where it is another stop of the same run."""
     done: int | None = None
@@ -129,18 +175,30 @@ class Running:
             return running
         return dataclasses.replace(running, done=progress.done, total=progress.total, unit=progress.unit)
 
+    def __str__(self) -> str:
+        if self.does:
+            return f"another process {self.does} it, on {self.where}"
+        name = f"as {self.name} " if self.name else ""
+        parts = [
+            f"{f'waits for resources {name}in a run' if self.is_queued else f'running {name}'.rstrip()} on {self.where}"
+        ]
+        if self.done is not None:
+            parts.append(f"at {self.done:,} of {self.total:,} {self.unit}".rstrip())
+        if self.saved is not None:
+            parts.append(f"saved at step {self.saved:,}")
+        if self.parts:
+            parts.append(f"{counted(self.parts, 'shard')} finished")
+        return ", ".join(parts)
 
-@dataclasses.dataclass(frozen=True)
-class RunsAgain:
+
+class RunsAgain(OfAttempt):
     """The step is done, and another run forces it again: its new output is compared with the recorded one."""
 
-    host: str
-    pid: int
-    since: str
+    def __str__(self) -> str:
+        return f"runs again on {self.where}, by --force, to compare its output"
 
 
-@dataclasses.dataclass(frozen=True)
-class Failed:
+class Failed(Reason):
     """The newest attempt ended with an error."""
 
     attempts: int
@@ -148,9 +206,16 @@ class Failed:
     error: str
     log_path: str
 
+    def __str__(self) -> str:
+        error = self.error.strip().partition("\n")[0] or "failed"
+        return error if self.attempts == 1 else f"{self.attempts} attempts; {error}"
 
-@dataclasses.dataclass(frozen=True)
-class Stopped:
+    def details(self) -> Iterator[str]:
+        yield from self.error.strip().splitlines()[1:]
+        yield f"log: {self.log_path}"
+
+
+class Stopped(Reason):
     """A user stopped the step (`tell STEP stop`), and no attempt got further since."""
 
     author: str
@@ -160,9 +225,12 @@ class Stopped:
     answer: str
     """The attempt's reply."""
 
+    def __str__(self) -> str:
+        because = f": {self.because}" if self.because else ""
+        return f"stopped by {self.author}{because} ({self.requested}); {self.answer}"
 
-@dataclasses.dataclass(frozen=True)
-class Silent:
+
+class Silent(Reason):
     """The lease is held elsewhere, but its last heartbeat is too old by this machine's clock."""
 
     host: str
@@ -171,56 +239,42 @@ class Silent:
     does: str = ""
     """See `Holder`."""
 
+    def __str__(self) -> str:
+        who = f"the process that {self.does} it" if self.does else "the attempt"
+        heartbeat = f"sent its last heartbeat {self.seconds:,} s ago: it was killed, or this clock is ahead"
+        return f"{who} on {self.host} (pid {self.pid}) {heartbeat}"
 
-@dataclasses.dataclass(frozen=True)
-class BlockedBy:
+
+class BlockedBy(Reason):
     """Inputs that are missing and that this plan does not make."""
 
     steps: tuple[tuple[str, str], ...]
     """Name and verdict of the first steps of each blocked chain."""
 
+    def __str__(self) -> str:
+        return "needs " + listed([f"{name} ({verdict})" for name, verdict in self.steps], MAX_NAMES)
 
-@dataclasses.dataclass(frozen=True)
-class NotSelected:
+    def details(self) -> Iterator[str]:
+        yield from (f"{name} is {verdict}" for name, verdict in self.steps[MAX_NAMES:])
+
+
+class NotSelected(Reason):
     """The step is excluded by --only, --until or --from."""
 
+    template = "not selected"
 
-@dataclasses.dataclass(frozen=True)
-class SameAs:
+
+class SameAs(Reason):
     """Another step of the graph has the same identity and makes the output."""
 
     step: str
+    template = "the same as {step}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Forced:
+class Forced(Reason):
     """The step is done, and --force runs it again."""
 
-
-Reason = (
-    NeverMade
-    | RecordGone
-    | Continues
-    | Resumes
-    | Follows
-    | KeptParts
-    | MilestoneMissing
-    | MilestoneOutsideRun
-    | Changed
-    | Drifted
-    | Accepted
-    | Warned
-    | Running
-    | RunsAgain
-    | MilestoneNotRequested
-    | Failed
-    | Stopped
-    | Silent
-    | BlockedBy
-    | NotSelected
-    | SameAs
-    | Forced
-)
+    template = "forced: runs again and must give the same output"
 
 
 def render_all(reasons: Iterable[Reason]) -> tuple[str, ...]:
@@ -229,87 +283,17 @@ def render_all(reasons: Iterable[Reason]) -> tuple[str, ...]:
     for reason in reasons:
         num_changes += isinstance(reason, Changed)
         if not isinstance(reason, Changed) or num_changes <= MAX_CHANGES:
-            lines.append(render(reason))
+            lines.append(str(reason))
     if num_changes > MAX_CHANGES:
         lines.append(f"and {num_changes - MAX_CHANGES} more changes; `why` lists them")
     return tuple(lines)
-
-
-def render(reason: Reason) -> str:
-    """Return one line for one reason."""
-    match reason:
-        case NeverMade():
-            return "never made"
-        case RecordGone():
-            return "its record is gone: deleted, or the attempt was killed before it wrote one"
-        case Continues():
-            return f"continues from step {reason.milestone:,} to {reason.until:,}"
-        case Resumes() if reason.milestone == reason.until:
-            return f"step {reason.until:,} was saved by an earlier attempt; only publishing is left"
-        case Resumes():
-            return f"resumes at step {reason.milestone:,} of {reason.until:,}, saved by an earlier attempt"
-        case Follows():
-            return f"continues from {reason.step} at step {reason.milestone:,}, in the same run"
-        case KeptParts():
-            return f"reuses {counted(reason.count, 'finished shard')} of an earlier attempt"
-        case MilestoneMissing() | MilestoneOutsideRun() | MilestoneNotRequested():
-            return render_milestone_reason(reason)
-        case Changed(is_here=True):
-            return render_difference(reason.difference)
-        case Changed():
-            return render_changed(reason.steps, reason.difference)
-        case Drifted():
-            return f"the code changed under version {reason.version}: {render_difference(reason.difference)}"
-        case Accepted():
-            return f"other code, accepted by {reason.author}: {reason.because}"
-        case Warned():
-            return f"warning: {reason.text}"
-        case Running():
-            return _running(reason)
-        case RunsAgain():
-            where = f"{reason.host or 'another machine'} (pid {reason.pid}) since {reason.since}"
-            return f"runs again on {where}, by --force, to compare its output"
-        case Failed():
-            # The first line names the failure; the later ones say how often, where, and what to do.
-            error = reason.error.strip().splitlines()[0] if reason.error.strip() else "failed"
-            return error if reason.attempts == 1 else f"{reason.attempts} attempts; {error}"
-        case Stopped():
-            because = f": {reason.because}" if reason.because else ""
-            return f"stopped by {reason.author}{because} ({reason.requested}); {reason.answer}"
-        case Silent():
-            who = f"the process that {reason.does} it" if reason.does else "the attempt"
-            heartbeat = f"sent its last heartbeat {reason.seconds:,} s ago: it was killed, or this clock is ahead"
-            return f"{who} on {reason.host} (pid {reason.pid}) {heartbeat}"
-        case BlockedBy():
-            return "needs " + _listed([f"{name} ({verdict})" for name, verdict in reason.steps])
-        case NotSelected():
-            return "not selected"
-        case SameAs():
-            return f"the same as {reason.step}"
-        case Forced():
-            return "forced: runs again and must give the same output"
-
-
-def _running(reason: Running) -> str:
-    name = f"as {reason.name} " if reason.name else ""
-    where = f"{reason.host or 'another machine'} (pid {reason.pid}) since {reason.since}"
-    if reason.does:
-        return f"another process {reason.does} it, on {where}"
-    parts = [f"waits for resources {name}in a run on {where}" if reason.is_queued else f"running {name}on {where}"]
-    if reason.done is not None:
-        parts.append(f"at {reason.done:,} of {reason.total:,} {reason.unit}".rstrip())
-    if reason.saved is not None:
-        parts.append(f"saved at step {reason.saved:,}")
-    if reason.parts:
-        parts.append(f"{counted(reason.parts, 'shard')} finished")
-    return ", ".join(parts)
 
 
 def render_changed(steps: tuple[str, ...], difference: Difference) -> str:
     """Return one line for one difference and the steps where it was made."""
     if len(steps) == 1:
         return f"{steps[0]}: {render_difference(difference)}"
-    return f"{render_difference(difference)}, in {_listed(steps)}"
+    return f"{render_difference(difference)}, in {listed(steps, MAX_NAMES)}"
 
 
 def render_difference(difference: Difference) -> str:
@@ -326,7 +310,7 @@ def render_difference(difference: Difference) -> str:
             return f"{difference.what}: {difference.old} -> {difference.new}"
         case CodeChanged():
             parts = [("changed", difference.changed), ("new", difference.added), ("gone", difference.removed)]
-            texts = [f"{what} {_listed([_leaf(name) for name in names])}" for what, names in parts if names]
+            texts = [f"{what} {listed([_leaf(name) for name in names], MAX_NAMES)}" for what, names in parts if names]
             return "code " + ("; ".join(texts) or "changed; the record does not say where")
 
 
@@ -338,7 +322,3 @@ def short_key(key: str) -> str:
 
 def _leaf(name: str) -> str:
     return ".".join(name.split(".")[-2:])
-
-
-def _listed(names: Iterable[str]) -> str:
-    return listed(list(names), MAX_NAMES)

@@ -1,15 +1,19 @@
-"""Remainder: the work that is left of each step that would run. Work that several steps share counts once."""
+"""Remainder: what earlier attempts left of each step that would run, and the work that is left."""
 
 import dataclasses
+import datetime
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
-from marin_dag.ledger.lease import LEASES
+from marin_dag.graph.cost import Cost
+from marin_dag.graph.step import Step
+from marin_dag.ledger.records import Records
+from marin_dag.ledger.requests import STOP, Reply, Request, Requests
 from marin_dag.ledger.work_files import num_finished_shards
-from marin_dag.plan.estimate import cost_from, whole_cost
-from marin_dag.plan.milestone_reasons import MilestoneMissing
-from marin_dag.plan.planned import PlannedStep
+from marin_dag.plan.milestones import LeftBehind, MilestoneMissing
+from marin_dag.plan.planned import NO_COST, PlannedStep
 from marin_dag.plan.reasons import (
     Continues,
     Follows,
@@ -20,21 +24,21 @@ from marin_dag.plan.reasons import (
     RecordGone,
     Resumes,
     Running,
+    Stopped,
 )
 from marin_dag.store.store import Store
 
+SETTLING_SECONDS = 60.0
+"""How long the stopped attempt may still write after its reply, and how far clocks may differ."""
+
 
 def with_remainders(
-    steps: Iterable[PlannedStep], left_behind: "LeftBehind", milestones: Mapping[str, Sequence[int]]
+    steps: Iterable[PlannedStep], left_behind: LeftBehind, milestones: Mapping[str, Sequence[int]]
 ) -> tuple[PlannedStep, ...]:
     """Return the steps; those that would run have the cost that is left and the reasons of what attempts left.
 
-    The stops of one run are made one after the other, so the cost of each starts at the stop before it.
-
-    Args:
-        steps: of a plan.
-        left_behind: the files that attempts left to resume from.
-        milestones: the committed ones, by digest.
+    The stops of one run are made one after the other, so the cost of each starts at the stop before it. `milestones`
+    are the committed ones, by digest.
     """
     steps = tuple(steps)
     stops: dict[str, list[PlannedStep]] = {}
@@ -54,7 +58,7 @@ def with_remainders(
 
 def _with_remainder(
     planned: PlannedStep,
-    left_behind: "LeftBehind",
+    left_behind: LeftBehind,
     milestones: Mapping[str, Sequence[int]],
     earlier: PlannedStep | None,
 ) -> PlannedStep:
@@ -67,13 +71,33 @@ def _with_remainder(
     if earlier is not None and begin > max(reached, _start_of(planned)):
         others = (reason for reason in reasons if not isinstance(reason, Continues | Resumes))
         reasons = (*others, Follows(earlier.name, begin))
-    whole = cost_from(step, begin) if begin else whole_cost(step)
+    whole = _cost_from(step, begin) if begin else whole_cost(step)
     if not reached and whole is planned.cost and reasons is planned.reasons:
         return planned
     if not reached:
         return dataclasses.replace(planned, cost=whole, reasons=reasons)
-    left = cost_from(step, max(begin, reached))
+    left = _cost_from(step, max(begin, reached))
     return dataclasses.replace(planned, cost=left, saved=whole - left, reasons=reasons)
+
+
+def whole_cost(step: Step[Any]) -> Cost:
+    """Return the cost of the whole step; of a phase, from the phase's own start."""
+    return NO_COST if step.kind.cost is None else step.kind.cost(step.config, step.resources)
+
+
+def _cost_from(step: Step[Any], reached: int) -> Cost:
+    """Return the cost that is left of a step whose run has reached milestone `reached`."""
+    if step.kind.cost is None or step.kind.stop_field is None:
+        return NO_COST
+    if step.kind.continues is None:
+        done = step.kind.cost(step.config.model_copy(update={step.kind.stop_field: reached}), step.resources)
+        return whole_cost(step) - done
+    start = step.predecessor
+    if start is not None and start.milestone is not None and start.milestone >= reached:
+        return whole_cost(step)
+    # Computed as if the phase started at `reached`: what a phase writes once, such as a checkpoint, is written again.
+    moved = step.at(step=reached)
+    return step.kind.cost(step.config.model_copy(update={step.kind.continues: moved}), step.resources)
 
 
 def _is_forced(planned: PlannedStep) -> bool:
@@ -107,22 +131,34 @@ def _start_of(planned: PlannedStep) -> int:
     return 0 if start is None or start.milestone is None else start.milestone
 
 
-class LeftBehind:
-    """Files of interrupted attempts that the next one resumes from; only digests with a lease are listed."""
+class StopRequests:
+    """Stop requests below one prefix. One listing finds the steps with requests; other steps cost nothing."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
-        self._files: dict[str, list[str]] = {}
+        self._store, self._requests, self._records = store, Requests(store), Records(store)
 
-    def of(self, digest: str) -> list[str]:
-        """Return the files, relative to the work folder."""
-        if digest not in self._attempted:
-            return []
-        if digest not in self._files:
-            listed = self._store.list("work", f"{digest}/")
-            self._files[digest] = [entry.path.removeprefix(f"work/{digest}/") for entry in listed]
-        return self._files[digest]
+    def of(self, step: Step[Any]) -> tuple[Stopped, ...]:
+        """Return the newest stop request that `step` followed, unless an attempt got further or failed since."""
+        if step.digest not in self._asked:
+            return ()
+        for request in reversed(self._requests.of(step.digest)):
+            reply = self._requests.reply_to(request) if request.action == STOP else None
+            if reply is not None and not reply.is_declined:
+                return () if self._is_outdated(step, reply) else (_stopped(request, reply),)
+        return ()
 
     @cached_property
-    def _attempted(self) -> frozenset[str]:
-        return frozenset(entry.path.split("/")[1] for entry in self._store.list(LEASES))
+    def _asked(self) -> frozenset[str]:
+        return self._requests.digests()
+
+    def _is_outdated(self, step: Step[Any], reply: Reply) -> bool:
+        failures = self._records.failures(step.key)
+        if failures and failures[-1].finished > reply.sent:
+            return True
+        settled = datetime.datetime.fromisoformat(reply.sent).timestamp() + SETTLING_SECONDS
+        return any(entry.updated > settled for entry in self._store.list("work", f"{step.digest}/"))
+
+
+def _stopped(request: Request, reply: Reply) -> Stopped:
+    text = reply.text.replace(f" ({request.text})", "")  # an attempt may repeat the request in its reply
+    return Stopped(request.author, request.reason, request.sent, text)

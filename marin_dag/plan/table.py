@@ -1,16 +1,16 @@
 """Table: a plan as text of 100 columns, for a terminal or a pipe."""
 
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from marin_dag.errors import listed
 from marin_dag.graph.cost import Cost
 from marin_dag.graph.resources import RAYS_GPUS, Gpu
-from marin_dag.plan.estimate import whole_cost
 from marin_dag.plan.plan import Plan
 from marin_dag.plan.planned import PlannedStep, Verdict
 from marin_dag.plan.reasons import render_all, render_changed
+from marin_dag.plan.remainder import whole_cost
 from marin_dag.quantities import counted, in_bytes, in_short
 from marin_dag.values.changes import nearest
 
@@ -19,7 +19,6 @@ PIPE_WIDTH = 100
 """The position of the cost column in a pipe; a longer reason moves the cost to the right and is not cut."""
 MAX_NAME_WIDTH = 36
 MAX_ROOTS = 12
-MAX_NAMED = 3
 MAX_UNCOVERED = 4
 COLORS = {
     Verdict.DONE: "32",
@@ -34,7 +33,7 @@ COLORS = {
 }
 
 
-class Row(NamedTuple):
+class _Row(NamedTuple):
     """A line of the table: a step, or several that differ only in their names."""
 
     name: str
@@ -43,7 +42,7 @@ class Row(NamedTuple):
     cost: Cost
 
 
-def rows(plan: Plan, *, every_step: bool) -> Iterator[Row]:
+def _rows(plan: Plan, *, every_step: bool) -> Iterator[_Row]:
     """Yield the rows in the order of the plan; steps of one folder with the same verdict and reasons share a row."""
     groups: dict[object, list[PlannedStep]] = {}
     for planned in plan.steps:
@@ -62,7 +61,7 @@ def rows(plan: Plan, *, every_step: bool) -> Iterator[Row]:
         family = members[0].name.rpartition("/")[0]
         name = f"{family}/* ({len(members)} steps)" if len(members) > 1 else members[0].name
         cost = sum((planned.cost for planned in members), Cost())
-        yield Row(name, members[0].verdict, render_all(members[0].reasons), cost)
+        yield _Row(name, members[0].verdict, render_all(members[0].reasons), cost)
 
 
 def render_plan(plan: Plan, *, width: int | None = None, color: bool = False, every_step: bool = False) -> str:
@@ -74,7 +73,7 @@ def render_plan(plan: Plan, *, width: int | None = None, color: bool = False, ev
         color: whether to color the verdicts.
         every_step: whether each step has a line of its own.
     """
-    table = list(rows(plan, every_step=every_step))
+    table = list(_rows(plan, every_step=every_step))
     names = max((len(row.name) for row in table), default=4)
     names = names if width is None else min(MAX_NAME_WIDTH, names)
     costs = max((len(_cost(row.cost)) for row in table), default=0)
@@ -98,7 +97,7 @@ def _wrapped(reason: str, width: int | None) -> list[str]:
 
 def _roots(plan: Plan) -> Iterator[str]:
     """Yield each change that makes several steps stale, with their number."""
-    roots = sorted((root for root in plan.roots if len(root.follow) > 1), key=lambda root: -len(root.follow))
+    roots = [root for root in plan.roots if len(root.follow) > 1]
     if roots:
         yield from ("", "Because of:")
     for root in roots[:MAX_ROOTS]:
@@ -117,13 +116,15 @@ def _totals(plan: Plan) -> Iterator[str]:
     steps, would_run = counted(len(selected), "step"), len(plan.will_run) or "Nothing"
     yield f"{steps}{others}: {verdicts or 'none'}. {would_run} would run{shared}."
     cost = plan.cost
+    num_sized, num_all = sum(whole_cost(each.step).bytes_written > 0 for each in plan.will_run), len(plan.will_run)
+    # 3 MB could otherwise stand for terabytes.
+    covered = "" if num_sized == num_all else f" in {num_sized} of the {num_all} steps"
     parts = [
         (cost.tokens, f"{in_short(cost.tokens)} tokens"),
         (cost.flops, f"{cost.flops:.2e} FLOPs"),
         (cost.chip_hours, f"{in_short(cost.chip_hours)} chip-hours"),
         (cost.bytes_read, f"{in_bytes(cost.bytes_read)} read"),
-        (cost.bytes_written, f"{in_bytes(cost.bytes_written)} written{_coverage(plan, _is_sized)}"),
-        (cost.seconds, f"{_time(cost.seconds)} of work{_coverage(plan, _is_timed)}, by recorded times"),
+        (cost.bytes_written, f"{in_bytes(cost.bytes_written)} written{covered}"),
     ]
     if any(value for value, _ in parts):
         yield "Estimated: " + ", ".join(text for value, text in parts if value) + "."
@@ -133,17 +134,12 @@ def _totals(plan: Plan) -> Iterator[str]:
 
 def _unknown_gpus(plan: Plan) -> Iterator[str]:
     """Yield a warning for each GPU name that Ray gives to no GPU: unless the cluster declares it, the step waits."""
-    kinds: dict[str, list[str]] = {}
-    for planned in plan.will_run:
-        resources = planned.step.resources
-        if isinstance(resources, Gpu) and resources.kind not in RAYS_GPUS:
-            kinds.setdefault(resources.kind, []).append(planned.name)
-    if kinds:
-        yield ""
-    for kind, names in kinds.items():
+    asked = ((planned.name, planned.step.resources) for planned in plan.will_run)
+    names = {gpu.kind: name for name, gpu in asked if isinstance(gpu, Gpu) and gpu.kind not in RAYS_GPUS}
+    for kind, name in names.items():
         yield (
-            f"{listed(names, MAX_NAMED)}: Ray calls no NVIDIA GPU {kind!r}.{nearest(kind.upper(), RAYS_GPUS)} "
-            "Unless a machine of the cluster declares this name itself, the step waits forever."
+            f"\n{name}: Ray calls no NVIDIA GPU {kind!r}.{nearest(kind.upper(), RAYS_GPUS)} Unless a machine of the "
+            "cluster declares this name itself, the step waits forever."
         )
 
 
@@ -154,20 +150,6 @@ def _open_questions(plan: Plan) -> Iterator[str]:
         first, *others = question.splitlines()
         yield f"  {name}: {first}"
         yield from (f"    {line}" for line in others)
-
-
-def _is_timed(planned: PlannedStep) -> bool:
-    return planned.is_timed
-
-
-def _is_sized(planned: PlannedStep) -> bool:
-    return whole_cost(planned.step).bytes_written > 0
-
-
-def _coverage(plan: Plan, is_known: Callable[[PlannedStep], bool]) -> str:
-    """Return how many steps an estimate covers, where it is not all: 27 s could otherwise stand for a month."""
-    known = sum(map(is_known, plan.will_run))
-    return "" if known == len(plan.will_run) else f" in {known} of the {len(plan.will_run)} steps"
 
 
 def _opaque(plan: Plan) -> Iterator[str]:
@@ -192,10 +174,3 @@ def _cost(cost: Cost) -> str:
     if cost.tokens:
         return f"{in_short(cost.tokens)} tok"
     return f"{cost.flops:.1e} FLOPs" if cost.flops else ""
-
-
-def _time(seconds: float) -> str:
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -18,7 +18,7 @@ from marin_dag.ledger.provenance import collect_provenance
 from marin_dag.ledger.records import Record, Records, first_lines, new_attempt
 from marin_dag.ledger.requests import Requests
 from marin_dag.ledger.source_archive import SourceArchive
-from marin_dag.plan.wanted_milestones import WantedMilestones, earlier_milestones, still_wanted, wanted_milestones
+from marin_dag.plan.milestones import WantedMilestones, earlier_milestones, still_wanted, wanted_milestones
 from marin_dag.run.failure import failure_of
 from marin_dag.run.frontier import Frontier, Node
 from marin_dag.run.interrupts import signals_handled

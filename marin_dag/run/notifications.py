@@ -19,7 +19,7 @@ from marin_dag.errors import UserError
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.provenance import now
 from marin_dag.quantities import counted
-from marin_dag.run.live import Display
+from marin_dag.run.live import LineDisplay
 from marin_dag.store.redact import redact
 
 SCHEMA = "marin_dag.notification/1"
@@ -125,7 +125,7 @@ class Notifier:
 class NotifyingDisplay:
     """A display that also sends notifications."""
 
-    def __init__(self, display: Display, notifier: Notifier) -> None:
+    def __init__(self, display: LineDisplay, notifier: Notifier) -> None:
         self._display, self._notifier = display, notifier
         self._num_alarms: dict[str, int] = {}
         self._num_ended = {"done": 0, "failed": 0, "stopped": 0}
@@ -142,19 +142,19 @@ class NotifyingDisplay:
         self._notifier.close()
 
     def begin(self, names: Sequence[str]) -> None:
-        """See `Display`."""
+        """See `LineDisplay`."""
         self._display.begin(names)
 
     def say(self, text: str) -> None:
-        """See `Display`."""
+        """See `LineDisplay`."""
         self._display.say(text)
 
     def complain(self, text: str) -> None:
-        """See `Display`."""
+        """See `LineDisplay`."""
         self._display.complain(text)
 
     def event(self, name: str, what: str, detail: str) -> None:
-        """See `Display`; send the end of a step that did not succeed."""
+        """See `LineDisplay`; send the end of a step that did not succeed."""
         self._display.event(name, what, detail)
         if what in self._num_ended:
             self._num_ended[what] += 1
@@ -162,7 +162,7 @@ class NotifyingDisplay:
             self._notifier.send(what, name, detail)
 
     def progress(self, name: str, progress: Progress) -> None:
-        """See `Display`; send new alarms."""
+        """See `LineDisplay`; send new alarms."""
         self._display.progress(name, progress)
         num_alarms = int(progress.figures.get(ALARMS, 0))
         before = self._num_alarms.get(name, 0)

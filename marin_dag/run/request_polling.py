@@ -14,8 +14,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
 from marin_dag.ledger.lease import Holder
 from marin_dag.ledger.requests import END, PUBLISH, STOP, Request, Requests
-from marin_dag.plan.milestone_reasons import render_milestone_reason
-from marin_dag.plan.wanted_milestones import not_requested
+from marin_dag.plan.milestones import not_requested
 from marin_dag.run.frontier import Frontier, Node
 from marin_dag.run.live import LineDisplay
 
@@ -206,7 +205,7 @@ class DriverRequests(_Polling):
             asked = self._requests.wanted_milestones(step.digest) if reasons else frozenset()
             for reason in reasons:
                 if not reason.takes_requests:
-                    self._display.say(render_milestone_reason(reason))
+                    self._display.say(str(reason))
                 elif reason.wanted not in asked:
                     why = "another driver needs it"
                     self._requests.send(step.digest, holder.name, PUBLISH, milestone=reason.wanted, reason=why)

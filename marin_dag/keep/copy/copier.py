@@ -31,11 +31,7 @@ MAX_FINDINGS = 20
 
 
 class Copied(NamedTuple):
-    """The outcome of a copy.
-
-    `gone` means that the output was collected at the source, `other attempt` that the target has it from another
-    attempt, which stays.
-    """
+    """The outcome of a copy: `gone` means that `gc` has deleted the output at the source."""
 
     outcome: Literal["copied", "repaired", "there", "other attempt", "gone"]
     num_files: int = 0
@@ -64,12 +60,6 @@ class CopyCancelledError(Exception):
     """The copier was cancelled."""
 
 
-class _DamagedFileError(Exception):
-    def __init__(self, finding: Finding) -> None:
-        super().__init__(finding)
-        self.finding = finding
-
-
 class Copier:
     """Copies outputs from `source` to `target`, several at once if their digests differ.
 
@@ -92,11 +82,6 @@ class Copier:
     def cancel(self) -> None:
         """End all copies at their next block; finished files stay for the next copy."""
         self._cancelled.set()
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether `cancel` was called."""
-        return self._cancelled.is_set()
 
     def close(self) -> None:
         """Wait for the threads."""
@@ -146,13 +131,7 @@ class Copier:
 
     @contextlib.contextmanager
     def leased(self, digest: str, name: str) -> Iterator[Lease]:
-        """Hold the lease of a step at the target for a block; wait for other copiers.
-
-        Raises:
-            HeldAtTargetError: another process makes or deletes the output there.
-            CopyCancelledError: see `cancel`.
-            StoreError: the target failed.
-        """
+        """Hold the lease of a step at the target for a block; wait for other copiers. Raise as `copy`."""
         leases = Leases(self.target)
         try:
             # The lease needs no callback: `is_lost` is read before each block.
@@ -172,10 +151,7 @@ class Copier:
     def copy_files(
         self, source_folder: str, folder: str, manifest: Sequence[FileEntry], lease: Lease
     ) -> tuple[int, int]:
-        """Make these files of `source_folder` exist in `folder` at the target; return number and size of those written.
-
-        Raises: as `copy`.
-        """
+        """Make these files exist in `folder` at the target; return number and size of those written. See `copy`."""
         self.target.make_folder(folder)  # an output may be empty, and its folder is listed all the same
         self.target.sweep(folder)  # temporary files of a killed copier; the lease keeps others away
         listed = patiently(lambda: self.target.list(folder))
@@ -187,7 +163,7 @@ class Copier:
                 return None
             try:
                 return self._copy_file(source_folder, folder, entry, there.get(entry.path), lease)
-            except _DamagedFileError:  # report all damaged files at once
+            except DamagedSourceError:  # report all damaged files at once
                 raise
             except BaseException:
                 has_failed.set()
@@ -196,12 +172,13 @@ class Copier:
         futures = [self._files.submit(copied, entry) for entry in manifest]
         wait(futures)  # the lease is held until no thread writes
         errors = [error for future in futures if (error := future.exception()) is not None]
-        damaged = [error.finding for error in errors if isinstance(error, _DamagedFileError)]
+        damaged = [error for error in errors if isinstance(error, DamagedSourceError)]
         for error in errors:
-            if not isinstance(error, _DamagedFileError):
+            if not isinstance(error, DamagedSourceError):
                 raise error
         if damaged:
-            raise DamagedSourceError(self.source.url(source_folder), damaged)
+            findings = [finding for error in damaged for finding in error.findings]
+            raise DamagedSourceError(self.source.url(source_folder), findings)
         sizes = [size for future in futures if (size := future.result()) is not None]
         return len(sizes), sum(sizes)
 
@@ -224,7 +201,7 @@ class Copier:
             try:
                 _check_bytes(entry, *self.source.settle(path))
             except FileNotFoundError:
-                raise _DamagedFileError(Finding(entry.path, "is missing")) from None
+                raise DamagedSourceError(path, [Finding(entry.path, "is missing")]) from None
             self.target.copy_from(self.source, path)
         else:
             try:
@@ -252,7 +229,7 @@ class Copier:
                         yield held
                     held = block
         except FileNotFoundError:
-            raise _DamagedFileError(Finding(entry.path, "is missing")) from None
+            raise DamagedSourceError(path, [Finding(entry.path, "is missing")]) from None
         except OSError as error:  # otherwise the target's store would report it as its own
             is_transient = error.errno in TRANSIENT_NUMBERS
             raise StoreError(explain_os_error(error, self.source.url(path)), is_transient=is_transient) from error
@@ -299,4 +276,4 @@ class Copier:
 def _check_bytes(entry: FileEntry, size: int, checksum: str) -> None:
     finding = compare(entry, size, checksum)
     if finding is not None:
-        raise _DamagedFileError(finding)
+        raise DamagedSourceError(entry.path, [finding])

@@ -1,35 +1,31 @@
-"""CopyJob: copies the outputs of steps and what belongs to them to another prefix, several at once."""
+"""CopyJob: copies the outputs of steps and what belongs to them to another prefix, several at once.
+
+Leases, failures and other state of unfinished work are not copied: the leases of their own prefix fence them.
+"""
 
 import functools
+import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, NamedTuple
+from typing import Any
 
 from marin_dag.graph.step import Step
-from marin_dag.keep.copy.copier import Copied, Copier, CopyCancelledError, DamagedSourceError
-from marin_dag.keep.copy.scope import copy_attachments, copy_good_checkpoint, good_checkpoints, outputs_of
-from marin_dag.ledger.records import Records, first_lines
+from marin_dag.keep.copy.copier import Copier, CopyCancelledError, DamagedSourceError
+from marin_dag.ledger.acceptances import ACCEPTED
+from marin_dag.ledger.pins import PINS
+from marin_dag.ledger.records import LABELS, Records, first_lines
+from marin_dag.ledger.requests import REQUESTS
 from marin_dag.quantities import counted, in_bytes
-from marin_dag.store.retry import is_transient, patiently
+from marin_dag.store.retry import patiently
+from marin_dag.store.store import Store
 
 OUTPUTS_AT_ONCE = 4
 """Small outputs cost round trips; the files of all outputs share the threads of the copier."""
 POLL_SECONDS = 0.2
 PROGRESS_SECONDS = 15.0
-RETRY_SECONDS = 5.0
-"""Pause before the one retry of outputs with transient errors; each request was retried before."""
-
-
-class CopyTask(NamedTuple):
-    """An output or a good checkpoint to be copied."""
-
-    key: str
-    """Key of the record; of a good checkpoint its folder."""
-    name: str
-    copy: Callable[[], Copied]
 
 
 class CopyJob:
@@ -41,7 +37,7 @@ class CopyJob:
         forks_folder: folder of the forks, which are copied too.
         say: prints a line; called from any thread.
         command_to_force: returns the command that makes the output of a step again.
-        slow_seconds: print a line only for copies that take longer; errors are always printed.
+        is_quiet: print no line for a copy without an error.
     """
 
     def __init__(
@@ -52,7 +48,7 @@ class CopyJob:
         say: Callable[[str], None],
         *,
         command_to_force: Callable[[str], str],
-        slow_seconds: float = 0.0,
+        is_quiet: bool = False,
     ) -> None:
         self.copier, self.say = copier, say
         self.counts: Counter[str] = Counter()
@@ -60,57 +56,39 @@ class CopyJob:
         self.size_in_bytes = 0
         """Bytes written."""
         self.failed: dict[str, str] = {}
-        """First line of the error of each failed task, by name."""
+        """First line of the error of each failed output, by name."""
         self._steps, self._forks_folder = tuple(steps), forks_folder
-        self._command_to_force, self._slow_seconds = command_to_force, slow_seconds
-        self._by_digest: dict[str, list[Step[Any]]] = {}
-        for step in steps:
-            self._by_digest.setdefault(step.digest, []).append(step)
+        self._command_to_force, self._is_quiet = command_to_force, is_quiet
         self._pending: dict[str, Future[None]] = {}
-        self._to_retry: dict[str, CopyTask] = {}
+        self._is_cancelled = False
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(OUTPUTS_AT_ONCE, thread_name_prefix="copies")
 
-    def tasks(self) -> tuple[list[CopyTask], int]:
-        """Return what the target lacks, or all outputs if they are to be checked, and the number of finished outputs.
+    def to_copy(self) -> tuple[dict[str, str], int]:
+        """Return the names by key of what the target lacks, or of all outputs if they are to be checked, and the number
+        of finished outputs.
 
         Raises:
             StoreError: a store failed.
         """
-        copier = self.copier
-        names = outputs_of(self._steps, patiently(Records(copier.source).committed_keys))
-        there = patiently(Records(copier.target).committed_keys)
-        tasks = [self._task(key, name) for key, name in names.items() if copier.check or key not in there]
-        for found in good_checkpoints(copier.source, copier.target, self._steps, check=copier.check):
-            copy = functools.partial(copy_good_checkpoint, copier, found)
-            tasks.append(CopyTask(found.folder, f"{found.name}, good checkpoint", copy))
-        return tasks, len(names)
+        names = outputs_of(self._steps, patiently(Records(self.copier.source).committed_keys))
+        there = patiently(Records(self.copier.target).committed_keys)
+        return {key: name for key, name in names.items() if self.copier.check or key not in there}, len(names)
 
-    def _task(self, key: str, name: str) -> CopyTask:
-        return CopyTask(key, name, functools.partial(self.copier.copy, key))
-
-    def add(self, *tasks: CopyTask) -> None:
-        """Start tasks, as soon as a thread is free, unless they are pending."""
+    def add(self, names: Mapping[str, str]) -> None:
+        """Start copies of outputs, given with their names by key, unless they are pending."""
         with self._lock:
-            for task in tasks:
-                pending = self._pending.get(task.key)
-                if (pending is None or pending.done()) and not self.copier.is_cancelled:
-                    self._pending[task.key] = self._pool.submit(self._run, task)
+            for key, name in names.items():
+                pending = self._pending.get(key)
+                if (pending is None or pending.done()) and not self._is_cancelled:
+                    self._pending[key] = self._pool.submit(self._copy, key, name)
 
     def add_key(self, key: str) -> None:
         """Add an output that was just committed, if it is one of these steps."""
-        steps = self._by_digest.get(key.partition("@")[0], ())
-        self.add(*(self._task(key, name) for key, name in outputs_of(steps, [key]).items()))
+        self.add(outputs_of(self._steps, [key]))
 
     def wait(self) -> None:
-        """Wait for all tasks, retry those with transient errors once, and print the progress."""
-        self._wait_once()
-        if self._to_retry:
-            time.sleep(RETRY_SECONDS)
-            self.add(*self._to_retry.values())
-            self._wait_once()
-
-    def _wait_once(self) -> None:
+        """Wait for all copies and print the progress."""
         last, first_bytes = time.monotonic(), self.copier.bytes_done
         while left := [future for future in list(self._pending.values()) if not future.done()]:
             wait(left, timeout=POLL_SECONDS)
@@ -122,52 +100,116 @@ class CopyJob:
                 last, first_bytes = time.monotonic(), done
 
     def cancel(self) -> None:
-        """Drop all tasks, and wait for the threads."""
+        """Drop all copies, and wait for the threads."""
         with self._lock:
-            self.copier.cancel()
+            self._is_cancelled = True
+        self.copier.cancel()
         self._pool.shutdown(cancel_futures=True)
         self.copier.close()
 
     def copy_attachments(self) -> list[str]:
-        """Copy what belongs to the outputs at the target; return conflicts, a line each; see scope.py."""
+        """Copy what belongs to the outputs at the target; return conflicts, a line each."""
         names = outputs_of(self._steps, patiently(Records(self.copier.source).committed_keys))
         keys = names.keys() & patiently(Records(self.copier.target).committed_keys)
         return copy_attachments(self.copier.source, self.copier.target, keys, self._forks_folder)
 
-    def _run(self, task: CopyTask) -> None:
-        started = time.monotonic()
+    def _copy(self, key: str, name: str) -> None:
         try:
-            copied = task.copy()
+            copied = self.copier.copy(key)
         except CopyCancelledError:
             return
         except Exception as error:  # any error is one of this output alone
-            self._fail(task, error)
+            self._fail(name, error)
             return
-        seconds = time.monotonic() - started
         with self._lock:
-            self.failed.pop(task.name, None)
-            self._to_retry.pop(task.key, None)
+            self.failed.pop(name, None)
             self.counts[copied.outcome] += 1
             self.size_in_bytes += copied.size_in_bytes
-        if seconds >= self._slow_seconds and copied.outcome in ("copied", "repaired"):
+        if copied.outcome in ("copied", "repaired") and not self._is_quiet:
             files = f"{counted(copied.num_files, 'file')}, {in_bytes(copied.size_in_bytes)}"
-            self.say(f"{task.name}: {copied.outcome} ({files})")
+            self.say(f"{name}: {copied.outcome} ({files})")
         elif copied.outcome == "other attempt":
-            self.say(f"{task.name}: the target has the output of another attempt, which stays")
+            self.say(f"{name}: the target has the output of another attempt, which stays")
 
-    def _fail(self, task: CopyTask, error: Exception) -> None:
+    def _fail(self, name: str, error: Exception) -> None:
         text = first_lines(error)
         first_line = text.partition("\n")[0]
         with self._lock:
-            is_known, self.failed[task.name] = self.failed.get(task.name) == first_line, first_line
-            self._to_retry.pop(task.key, None)
-            if is_transient(error):
-                self._to_retry[task.key] = task
+            is_known, self.failed[name] = self.failed.get(name) == first_line, first_line
+        if isinstance(error, DamagedSourceError):
+            text += f"\nto make them again:  {self._command_to_force(name.partition('@')[0])}"
         if not is_known:
-            name = task.name.partition("@")[0]
-            fix = (
-                f"\nto make them again:  {self._command_to_force(name)}"
-                if isinstance(error, DamagedSourceError)
-                else ""
+            self.say(f"{name}: not copied: {text}")
+
+
+def outputs_of(steps: Iterable[Step[Any]], committed: Iterable[str]) -> dict[str, str]:
+    """Return the names of the committed outputs of `steps` by key, inputs first; every milestone counts.
+
+    Parts of a growing output are not listed, since the whole output contains them.
+    """
+    milestones: dict[str, list[int]] = {}
+    keys = set(committed)
+    for key in keys:
+        digest, at, milestone = key.partition("@")
+        if at:
+            milestones.setdefault(digest, []).append(int(milestone))
+    steps = tuple(steps)
+    phases: dict[str, list[Step[Any]]] = {}
+    for step in sorted((step for step in steps if step.until is not None), key=lambda step: step.until or 0):
+        phases.setdefault(step.digest, []).append(step)
+    found: dict[str, str] = {}
+    for step in steps:
+        if step.until is None:
+            if step.key in keys:
+                found.setdefault(step.key, step.name)
+            continue
+        run = phases[step.digest]
+        for at_step in sorted(milestones.pop(step.digest, ())):
+            phase = next((phase for phase in run if (phase.until or 0) >= at_step), run[-1])
+            found[f"{step.digest}@{at_step}"] = f"{phase.name}@{at_step}"
+    return found
+
+
+def copy_attachments(source: Store, target: Store, keys: Collection[str], forks_folder: str) -> list[str]:
+    """Copy all forks, and the names, pins, requests and acceptances of the outputs `keys`.
+
+    Existing objects at the target stay as they are. Return conflicts, a line each: objects of the target that differ.
+    """
+    digests = {key.partition("@")[0] for key in keys}
+    labels = (path for path in _paths(source, LABELS) if path.rpartition("/")[2] in keys)
+    pins = (path for path in _paths(source, PINS) if path.removeprefix(f"{PINS}/").removesuffix(".json") in keys)
+    requests = (path for path in _paths(source, REQUESTS) if path.split("/")[1] in digests)
+    there = {path for folder in (LABELS, PINS, REQUESTS) for path in _paths(target, folder)}
+    for path in itertools.chain(labels, pins, requests):
+        if path not in there:
+            _create(source, target, path)
+    problems = []
+    acceptances = [path for path in _paths(source, ACCEPTED) if path.split("/")[1] in digests]
+    # In order and up to the first difference: a revocation must stay behind the acceptance that it revokes.
+    for digest, paths in itertools.groupby(acceptances, lambda path: path.split("/")[1]):
+        if not all(_create(source, target, path) for path in paths):
+            problems.append(
+                f"{target.url(f'{ACCEPTED}/{digest}')}: the acceptances there differ from those here, and stay. To "
+                f"change them, run `accept` with --prefix {target.prefix}."
             )
-            self.say(f"{task.name}: not copied: {text}{fix}")
+    for path in _paths(source, forks_folder):
+        if not _create(source, target, path):
+            name = path.removeprefix(f"{forks_folder}/").removesuffix(".json")
+            problems.append(
+                f"the fork {name} differs at the target, and stays. To delete it, run `drop {name}` with --prefix "
+                f"{target.prefix}."
+            )
+    return problems
+
+
+def _paths(store: Store, folder: str) -> list[str]:
+    return [entry.path for entry in patiently(functools.partial(store.list, folder))]
+
+
+def _create(source: Store, target: Store, path: str) -> bool:
+    """Copy a small object; return False if the target has another one at its path."""
+    try:
+        data = patiently(lambda: source.read(path))
+        return patiently(lambda: target.create(path, data) or target.read(path) == data)
+    except FileNotFoundError:  # deleted since it was listed
+        return True

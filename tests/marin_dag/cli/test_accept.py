@@ -113,9 +113,66 @@ def test_a_mistake_in_accepting_is_one_message_and_writes_nothing(drifted: Workb
     assert drifted.files() == before
 
 
-def test_a_tracked_step_cannot_be_accepted(bench: Workbench) -> None:
-    bench()
-    bench.edit("return Count(total=len(config.text))", "return Count(total=1 * len(config.text))")
-    code, text = bench("accept", "text/web", "--because", "the same")
+TRACKED_EDIT = ("return Count(total=len(config.text))", "return Count(total=1 * len(config.text))")
+
+
+@pytest.fixture
+def stale(bench: Workbench) -> Workbench:
+    assert bench()[0] == 0
+    bench.edit(*TRACKED_EDIT)
+    assert set(bench.verdicts().values()) == {"stale"}
+    return bench
+
+
+def test_accepted_code_of_tracked_steps_is_done_and_so_is_what_reads_them(stale: Workbench) -> None:
+    commits = stale.files("commits")
+    assert stale("accept", "text/web", "--because", "the same number")[0] == 0
+    assert stale.verdicts() | {"text/web": "done", "text/code": "stale", "count": "stale"} == stale.verdicts()
+    assert stale("accept", "text/code", "--because", "the same number")[0] == 0
+    assert set(stale.verdicts().values()) == {"done"}
+    assert stale()[0] == 0 and stale.files("commits") == commits
+    assert "the same number" in stale("why", "text/web")[1]
+    assert stale("verify", "all")[0] == stale("show", "text/web")[0] == 0
+    assert stale("gc", "--older-than-days", "0", "--yes")[0] == 0 and stale.files("commits") == commits
+    assert stale("--set", "count.least=2")[0] == 0  # what is made now reads the accepted output
+
+
+def test_accepted_code_of_a_tracked_step_is_revoked_and_holds_for_its_identity_only(stale: Workbench) -> None:
+    stale("accept", "text/*", "--because", "the same number")
+    assert stale.verdicts("--set", "text/web.text=webb")["text/web"] == "stale"
+    stale.edit("return Count(total=1 * len", "return Count(total=2 * len")
+    assert stale.verdicts()["text/web"] == "stale"
+    stale.edit("return Count(total=2 * len", "return Count(total=1 * len")
+    assert stale("accept", "text/web", "--revoke", "--because", "a mistake")[0] == 0
+    assert stale.verdicts()["text/web"] == stale.verdicts()["count"] == "stale"
+    assert stale.verdicts()["text/code"] == "done"
+
+
+def test_a_forced_tracked_step_with_accepted_code_is_made_under_its_own_digest(stale: Workbench) -> None:
+    stale("accept", "text/*", "--because", "the same number")
+    commits = stale.files("commits")
+    assert stale("--force", "text/web", "--until", "text/web")[0] == 0
+    assert len(stale.files("commits")) == len(commits) + 1
+    assert stale.verdicts()["text/web"] == "done"
+
+
+def test_a_tracked_run_continues_with_accepted_code(bench: Workbench) -> None:
+    bench.edit('policy="versioned",\n        version="7",', 'policy="tracked",')
+    assert bench()[0] == 0
+    bench.edit("return Count(total=config.until_step)", "return Count(total=0 + config.until_step)")
+    assert bench("accept", "first", "--because", "adds nothing")[0] == 0
+    assert bench("accept", "second", "--because", "adds nothing")[0] == 0
+    assert set(bench.verdicts().values()) == {"done"}  # third is the same run as second
+    longer = ("--set", "third.until_step=40")
+    assert bench.verdicts(*longer)["third"] == "begun"
+    assert bench(*longer)[0] == 0 and bench("verify", "third", *longer)[0] == 0
+    assert bench.verdicts(*longer)["third"] == "done"
+    assert bench("fork", "third", "--as", "branch", "--set", "rate=2.0")[0] == 0
+    assert bench.verdicts() == dict.fromkeys(bench.verdicts().keys() - {"branch"}, "done") | {"branch": "missing"}
+    assert bench()[0] == 0
+
+
+def test_a_step_whose_input_changed_cannot_be_accepted(stale: Workbench) -> None:
+    code, text = stale("accept", "count", "--because", "the same")
     assert code == 1
     check_message(text)

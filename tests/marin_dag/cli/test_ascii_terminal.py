@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from marin_dag.cli.ascii_terminal import replace_unprintable
+from marin_dag.cli.main import replace_unprintable
 
 
 @pytest.mark.parametrize(

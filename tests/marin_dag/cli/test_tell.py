@@ -14,7 +14,7 @@ from marin_dag.ledger.lease import COLLECTS, COPIES, Leases
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.provenance import user_name
 from marin_dag.ledger.requests import Requests
-from marin_dag.plan.milestone_reasons import MilestoneNotRequested
+from marin_dag.plan.milestones import MilestoneNotRequested
 from marin_dag.store.prefix import open_store
 from tests.catalogue import check_message
 from tests.marin_dag.workbench import Workbench

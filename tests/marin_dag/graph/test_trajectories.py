@@ -23,7 +23,7 @@ from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH, Requests
 from marin_dag.plan.explain import explain
-from marin_dag.plan.milestone_reasons import MilestoneMissing, MilestoneNotRequested, MilestoneOutsideRun
+from marin_dag.plan.milestones import MilestoneMissing, MilestoneNotRequested, MilestoneOutsideRun, lost_in
 from marin_dag.plan.plan import Plan, make_plan
 from marin_dag.plan.planned import Verdict
 from marin_dag.plan.reasons import (
@@ -33,10 +33,8 @@ from marin_dag.plan.reasons import (
     Follows,
     NeverMade,
     Resumes,
-    render,
 )
 from marin_dag.plan.table import render_plan
-from marin_dag.plan.wanted_milestones import lost_in
 from marin_dag.run.driver import Run
 from marin_dag.run.live import LineDisplay
 from marin_dag.run.local.backend import LocalBackend
@@ -164,7 +162,7 @@ def test_a_stop_that_was_saved_on_the_way_is_published_as_it_is_and_the_plan_say
     (blocked,) = [planned for planned in lab.plan(fork).steps if planned.verdict is Verdict.BLOCKED]
     (reason,) = blocked.reasons
     assert isinstance(reason, MilestoneMissing) and reason.is_saved
-    check_message(render(reason))
+    check_message(str(reason))
     (planned,) = lab.plan(lab.phase(until_step=7)).steps
     assert planned.reasons == (Resumes(7, 7),)
     assert planned.cost.tokens == 0
@@ -404,7 +402,7 @@ def test_who_starts_where_nothing_was_kept_hears_of_the_nearest_that_was_saved_t
     lab.store.write(f"work/{trunk.digest}/saved-000009.json", b'{"step": 9, "value": 18}')
 
     def said(start: int) -> str:
-        return render(lab.plan(trunk.at(step=start).then("fork", until_step=30, stride=5))["fork"].reasons[0])
+        return str(lab.plan(trunk.at(step=start).then("fork", until_step=30, stride=5))["fork"].reasons[0])
 
     check_message("\n".join(said(start) for start in (7, 9, 19)))
     lab.run(trunk.fork("trunk", until_step=9))
@@ -420,7 +418,7 @@ def test_who_starts_outside_a_trajectory_hears_where_it_begins_and_stops(lab: La
 
     def said(start: int, *others: Step[Any]) -> str:
         plan = lab.plan(leg.at(step=start).then("fork", until_step=50, stride=5), *others)
-        return "; ".join(map(render, plan["fork"].reasons)) if plan["fork"].verdict is Verdict.BLOCKED else ""
+        return "; ".join(map(str, plan["fork"].reasons)) if plan["fork"].verdict is Verdict.BLOCKED else ""
 
     check_message("\n".join([said(35), said(20), said(15, later)]))
     assert said(35, later) == said(21) == ""
@@ -463,7 +461,7 @@ def test_who_starts_where_an_unfinished_trajectory_has_passed_is_blocked_at_once
 
     def said(start: int) -> str:
         plan = lab.plan(trunk.at(step=start).then("fork", until_step=30, stride=5))
-        return "; ".join(map(render, plan["fork"].reasons)) if plan["fork"].verdict is Verdict.BLOCKED else ""
+        return "; ".join(map(str, plan["fork"].reasons)) if plan["fork"].verdict is Verdict.BLOCKED else ""
 
     check_message(said(7))
     assert said(13) == said(15) == "", "a run that comes by publishes it"

@@ -13,7 +13,6 @@ from marin_dag.identity.diff import (
     FieldChanged,
     InputChanged,
     differences,
-    input_keys,
 )
 from marin_dag.identity.identity import digest_of_document
 from tests.marin_dag.toy import TextConfig, text
@@ -96,7 +95,6 @@ def test_an_input_differs_by_its_step_its_milestone_or_its_folder():
         }
 
     old = reading("a", 10, "train")
-    assert input_keys(old) == {"texts.7": "a@10"}
     assert differences(old, reading("a", 10, "test")) == (FieldChanged("texts.7 (folder)", '"train"', '"test"'),)
     assert differences(old, reading("a", 20, "train")) == (InputChanged("texts.7", "a@10", "a@20"),)
     assert differences(old, reading("b", None, "test")) == (InputChanged("texts.7", "a@10", "b"),)

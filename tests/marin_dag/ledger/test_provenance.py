@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.cli.show import dirty_note
+from marin_dag.cli.outputs import dirty_note
 from marin_dag.ledger import provenance
 from marin_dag.ledger.provenance import NOTHING_TRACKED_CHANGED, Provenance, git_state
 

@@ -18,7 +18,7 @@ from marin_dag.ledger.records import (
     new_attempt,
     record_path,
 )
-from marin_dag.plan.compare import newest_made
+from marin_dag.plan.explain import newest_made
 from marin_dag.store.local import LocalStore
 from marin_dag.store.store import Store, StoreError
 from tests.catalogue import expect_error

@@ -13,7 +13,6 @@ from marin_dag.errors import UserError
 from marin_dag.graph.cost import Cost
 from marin_dag.graph.graph import Graph, Selection
 from marin_dag.ledger import lease as lease_module
-from marin_dag.ledger.checked_json import checked_json
 from marin_dag.ledger.lease import COPIES, Leases
 from marin_dag.ledger.records import Records
 from marin_dag.plan.config_checks import RefusedStepsError, check_configs
@@ -231,27 +230,6 @@ def test_finished_shards_of_an_earlier_attempt_are_counted(tmp_path: Path, bench
         store.create(f"work/{step.digest}/shards/shards/{shard:05d}.json", b"{}")
     (planned,) = make_plan(Graph([step]), store).steps
     assert KeptParts(3) in planned.reasons
-
-
-def test_time_is_estimated_from_records_in_proportion_to_the_work(bench: Workbench) -> None:
-    bench()
-    records = Records(open_store(str(bench.prefix)))
-    for key in records.committed_keys():
-        path = bench.prefix / "commits" / f"{key}.json"
-        record = records.get(key)
-        times = {"started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:01:40+00:00"}
-        provenance = record.provenance.model_copy(update=times)
-        path.unlink()
-        path.write_bytes(checked_json(record.model_copy(update={"provenance": provenance})))
-    plan = bench.plan("--set", "third.until_step=50")
-    assert plan["third"].cost.seconds == pytest.approx(200), "ten steps took 100 s, and 20 are left"
-    assert plan["third"].saved.seconds == pytest.approx(100)
-    assert plan["text/web"].cost.seconds == 0, "it is done"
-    assert bench.plan("--set", "text/web.text=webb").cost.seconds == pytest.approx(500)
-
-
-def test_without_records_no_time_is_estimated(bench: Workbench) -> None:
-    assert bench.plan().cost.seconds == 0
 
 
 def test_an_open_setting_is_planned_and_stops_a_run_before_its_start(bench: Workbench) -> None:

@@ -10,7 +10,7 @@ from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.identity.diff import DeclarationChanged, FieldChanged
 from marin_dag.plan.plan import Plan, make_plan
-from marin_dag.plan.reasons import MAX_CHANGES, Changed, Failed, render, render_all
+from marin_dag.plan.reasons import MAX_CHANGES, Changed, Failed, render_all
 from marin_dag.plan.table import MAX_ROOTS, render_plan
 from marin_dag.run.driver import Run
 from marin_dag.run.live import LineDisplay
@@ -99,7 +99,7 @@ def test_another_kind_of_step_is_one_difference_and_compared_last(bench: Workben
     assert isinstance(reason, Changed)
     kinds = DeclarationChanged("kind", "workbench_recipe.text", "workbench_recipe.count")
     assert reason.difference == kinds
-    assert bench("diff", "text/web")[1].splitlines()[2] == f"  {render(reason)}"
+    assert bench("diff", "text/web")[1].splitlines()[2] == f"  {reason}"
     assert bench("--only", "text/web")[0] == 0
     bench.edit('count("text/web", CountConfig(texts={}))', 'count("text/web", CountConfig(texts={}, least=0))')
     (reason,) = bench.plan()["text/web"].reasons
@@ -115,7 +115,7 @@ def test_a_plan_without_changes_names_no_cause(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("attempts", "tries"), [(1, ""), (3, "3 attempts; ")])
 def test_a_failure_is_named_by_the_first_line_of_its_error(attempts: int, tries: str) -> None:
     error = "\n3 of 10 files could not be fetched:\n  a.warc: 404\nFetch them again, or raise max_missing_share."
-    assert render(Failed(attempts, "20260101", error, "x.log")) == f"{tries}3 of 10 files could not be fetched:"
+    assert str(Failed(attempts, "20260101", error, "x.log")) == f"{tries}3 of 10 files could not be fetched:"
 
 
 def test_a_step_shares_no_row_with_the_folder_of_its_name(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from marin_dag.graph.assignments import build_graph
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records, record_path
-from marin_dag.plan.compare import find_record
+from marin_dag.plan.explain import find_record
 from marin_dag.plan.plan import make_plan
 from marin_dag.plan.planned import Verdict
 from marin_dag.run.driver import Run

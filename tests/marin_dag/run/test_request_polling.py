@@ -297,7 +297,7 @@ def test_a_plan_shows_a_stop_until_an_attempt_gets_further_or_fails(
         store.write(f"work/{step.digest}/before", b"")
     assert [num_stops(step) for step in steps.values()] == [1, 1, 1, 0, 0, 0]
     with monkeypatch.context() as patch:
-        patch.setattr("marin_dag.plan.stops.SETTLING_SECONDS", -100.0)
+        patch.setattr("marin_dag.plan.remainder.SETTLING_SECONDS", -100.0)
         assert num_stops(steps["saved"]) == 0
     failure = Failure(
         key=steps["failed"].key,

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from marin_dag.cli import copy_to
-from marin_dag.cli.copy_to import RunCopies
+from marin_dag.cli import copy as copy_module
+from marin_dag.cli.copy import RunCopies
 from marin_dag.cli.main import main
 from marin_dag.graph.step import Runtime, Step, StepContext, StopAt, step
-from marin_dag.keep.copy import job as job_module
 from marin_dag.keep.copy.copier import Copier
 from marin_dag.keep.copy.job import CopyJob
 from marin_dag.ledger.records import Records
@@ -66,7 +65,6 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Toy:
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "PAUSES_SECONDS", ())
-    monkeypatch.setattr(job_module, "RETRY_SECONDS", 0.01)
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, target: Path, errors: Callable[[], Exception | None]) -> None:
@@ -186,9 +184,9 @@ def test_an_interrupted_run_waits_for_no_copy(
     assert is_started.wait(WAIT_SECONDS)
     assert not copies.finish(is_interrupted=True)
     assert lines == [
-        f"copies: 1 not in {stores[1].prefix}:",
-        "  main@5: not copied yet",
-        "to continue:  COPY",
+        f"copies: 1 not copied to {stores[1].prefix}:",
+        "copies:   main@5: not copied yet",
+        "copies: to continue:  COPY",
     ]
     assert stores[1].list("outputs") == [] and stores[1].list("commits") == []
 
@@ -196,7 +194,7 @@ def test_an_interrupted_run_waits_for_no_copy(
 def test_objects_that_belong_to_an_output_follow_it_while_the_run_goes_on(
     stores: tuple[Store, Store], main_step: Step[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copy_to, "INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(copy_module, "INTERVAL_SECONDS", 0.05)
     source, target = stores
     copies = copies_of(stores, [main_step], Lines())
     record = output(source, milestone=5, digest=main_step.digest)

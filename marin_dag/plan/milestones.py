@@ -1,4 +1,4 @@
-"""Wanted milestones: those that a run must publish for others, and those that it will not publish.
+"""Milestones: those that a run must publish for others, those that it will not publish, and why.
 
 Wanted are the milestones of the whole graph, whatever part of it is selected: a run that has passed a step never
 returns to it, and another driver may start from there.
@@ -12,16 +12,111 @@ from typing import Any
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.step import Step
-from marin_dag.ledger.lease import Held, Holder
+from marin_dag.ledger.lease import LEASES, Held, Holder
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH, Requests
-from marin_dag.plan.milestone_reasons import MilestoneMissing, MilestoneNotRequested, MilestoneOutsideRun
-from marin_dag.plan.remainder import LeftBehind
+from marin_dag.plan.reasons import OfAttempt, Reason
 from marin_dag.store.store import Store
 
 WantedMilestones = Mapping[str, frozenset[int]]
 """Milestones by the digest of the run, which several steps may share."""
+
+
+class MilestoneMissing(Reason):
+    """The run has passed this step without publishing it."""
+
+    wanted: int
+    nearest: int | None
+    """The nearest published milestone."""
+    field: str = ""
+    """The input that needs the milestone; "" for the step's own end."""
+    saved: int | None = None
+    """The nearest saved and unpublished step, if it is nearer than `nearest`."""
+    stop: str = ""
+    """STEP.FIELD that sets where the run ends; "" for the step's own end."""
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether an attempt saved exactly the wanted step, so that it only has to be published."""
+        return self.saved == self.wanted
+
+    def __str__(self) -> str:
+        step = f"{_input(self.field)}step {self.wanted:,} was"
+        if self.is_saved:
+            return f"{step} saved but not published. To publish it: {self._options(self.wanted)}"
+        published = "" if self.nearest is None else f"; the nearest published step is {self.nearest:,}"
+        if not self.stop:
+            return f"{step} not published{published}"
+        again = f"or run up to {self.wanted:,} again: {self._options(self.wanted)}"
+        if self.saved is None:
+            return f"{step} not published{published}. Start from {_owner(self.stop)}@{self.nearest}, {again}"
+        saved = f"step {self.saved:,} was saved but not published"
+        return f"{step} not published{published}; {saved}. Publish that one: {self._options(self.saved)}, {again}"
+
+    def _options(self, at: int) -> str:
+        return f"`--set {self.stop}={at} --until {_owner(self.stop)}`"
+
+
+class MilestoneOutsideRun(Reason):
+    """The run never reaches this step: it begins later or ends before."""
+
+    wanted: int
+    begin: int
+    end: int
+    field: str
+    stop: str
+    """STEP.FIELD that sets where the run ends."""
+
+    is_saved = False
+
+    def __str__(self) -> str:
+        name = _owner(self.stop)
+        where = f"{_input(self.field)}{name} has no step {self.wanted:,}: it"
+        if self.wanted <= self.begin:
+            return f"{where} begins at {self.begin:,}. Start from what {name} starts from"
+        extend = f"`--set {self.stop}={self.wanted}`"
+        return f"{where} ends at {self.end:,}. Start from {name}@{self.end} or an earlier step, or extend it: {extend}"
+
+
+class MilestoneNotRequested(OfAttempt):
+    """A running attempt will pass, or has passed, a step that it was not asked to publish when it started."""
+
+    wanted: int
+    field: str
+    """The input that needs the milestone; "" for the step's own end."""
+    digest: str
+    step: str
+    """Name of the step in the graph of the attempt's driver."""
+    done: int | None
+    """The attempt's progress at its last heartbeat, as a milestone number."""
+    takes_requests: bool
+    """Whether a running step of this kind can be asked to publish."""
+
+    @property
+    def can_request(self) -> bool:
+        """Whether a request now still comes in time."""
+        return self.takes_requests and not self.is_past
+
+    @property
+    def is_past(self) -> bool:
+        """Whether the attempt has passed the step, as far as its heartbeats show."""
+        return self.done is not None and self.done >= self.wanted
+
+    def __str__(self) -> str:
+        wanted = f"was not asked to publish step {self.wanted:,}"
+        text = f"{_input(self.field)}{self.step}, running on {self.where}, {wanted}"
+        if self.can_request:
+            ask = f"`tell {self.step} publish --at {self.wanted}`"
+            return f"{text}; the driver that needs the step asks it, or ask it now: {ask}"
+        if not self.is_past:
+            return f"{text} and takes no requests. Stop it before that step: the next attempt publishes the step"
+        return (
+            f"{text} and is past it, at {self.done:,}. Unless it saved that step, the step is lost: ask `why` when "
+            "it has ended, or start from a later step"
+        )
+
+
 Lost = MilestoneMissing | MilestoneOutsideRun
 
 
@@ -67,14 +162,9 @@ def kept_milestones(committed: Iterable[str]) -> Mapping[str, list[int]]:
 def not_requested(
     holder: Holder, step: Step[Any], milestones: Iterable[int], *, field: str = "", progress: Progress | None = None
 ) -> list[MilestoneNotRequested]:
-    """Return which uncommitted `milestones` of a run its attempt will pass without publishing them.
+    """Return which uncommitted `milestones` of the run of `step` its attempt will pass without publishing them.
 
-    Args:
-        holder: holder of the lease of the run.
-        step: a step of the run.
-        milestones: uncommitted milestones of the run.
-        field: the input that needs them; "" for the step's own end.
-        progress: the attempt's progress at its last heartbeat.
+    `field` is the input that needs them, "" for the step's own end.
     """
     asked = holder.milestones or ()
     return [
@@ -104,6 +194,27 @@ def end_not_requested(
     return not_requested(held.holder, step, [step.until], progress=held.progress)
 
 
+class LeftBehind:
+    """Files of interrupted attempts that the next one resumes from; only digests with a lease are listed."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._files: dict[str, list[str]] = {}
+
+    def of(self, digest: str) -> list[str]:
+        """Return the files, relative to the work folder."""
+        if digest not in self._attempted:
+            return []
+        if digest not in self._files:
+            listed = self._store.list("work", f"{digest}/")
+            self._files[digest] = [entry.path.removeprefix(f"work/{digest}/") for entry in listed]
+        return self._files[digest]
+
+    @functools.cached_property
+    def _attempted(self) -> frozenset[str]:
+        return frozenset(entry.path.split("/")[1] for entry in self._store.list(LEASES))
+
+
 class LostMilestones:
     """Milestones that the inputs of a graph's steps need and that no attempt will publish.
 
@@ -111,20 +222,16 @@ class LostMilestones:
     needs. A run that has passed the step never returns to it.
     """
 
-    def __init__(self, graph: Graph, committed: frozenset[str], left_behind: LeftBehind, requests: Requests) -> None:
-        self._graph, self._committed, self._left_behind = graph, committed, left_behind
-        self._requested = functools.cache(requests.wanted_milestones)
-        self._kept = kept_milestones(committed)
+    def __init__(self, graph: Graph, store: Store, committed: frozenset[str] | None = None) -> None:
+        self._graph, self.left_behind = graph, LeftBehind(store)
+        self._committed = Records(store).committed_keys() if committed is None else committed
+        self._requested = functools.cache(Requests(store).wanted_milestones)
+        self.kept = kept_milestones(self._committed)
         self.makers: set[str] = set()
         """Names of the steps that the inputs looked at so far count on for a milestone."""
 
     def of(self, step: Step[Any], selected: Collection[str] | None = None) -> tuple[Lost, ...]:
-        """Return what is lost of the inputs of `step`.
-
-        Args:
-            step: a step of the graph.
-            selected: names of the steps that may run; None for all.
-        """
+        """Return what is lost of the inputs of `step`, if the steps `selected` may run (None: all)."""
         asked = [(field, item) for field, item in step.inputs if item.milestone is not None]
         found = [self._lost(field, item, selected) for field, item in asked if item.key not in self._committed]
         return tuple(lost for lost in found if lost is not None)
@@ -161,7 +268,7 @@ class LostMilestones:
         begin, end = _begin(last), last.until or 0
         if not begin < wanted <= end:
             return MilestoneOutsideRun(wanted, begin, end, field, f"{last.name}.{last.kind.stop_field}")
-        reached = (*self._kept.get(item.digest, ()), *self._saved(item))
+        reached = (*self.kept.get(item.digest, ()), *self._saved(item))
         maker = next((s for s in steps if (s.until or 0) >= wanted and s.key not in self._committed), None)
         if maker is not None and all(at <= wanted for at in reached if at <= (maker.until or 0)):
             self.makers.add(maker.name)
@@ -169,14 +276,13 @@ class LostMilestones:
         return self._missing(field, item, wanted)
 
     def _missing(self, field: str, item: OutputRef[Step[Any]], wanted: int) -> MilestoneMissing:
-        kept = self._kept.get(item.digest, [])
+        kept = self.kept.get(item.digest, [])
         nearest = _nearest(wanted, kept) if kept else None
         nearer = _nearest(wanted, [*kept, *self._saved(item)])
         stop = f"{item.step.name}.{item.step.kind.stop_field}"
         return MilestoneMissing(wanted, nearest, field, None if nearer == nearest else nearer, stop)
 
     def _steps_of_run(self, item: OutputRef[Step[Any]], selected: Collection[str] | None) -> list[Step[Any]]:
-        """Return the steps of an input's run that are committed or may run, and the input's own step."""
         found = self._by_digest.get(item.digest, [])
         if selected is None:
             return found or [item.step]
@@ -193,30 +299,25 @@ class LostMilestones:
     def _saved(self, item: OutputRef[Step[Any]]) -> Sequence[int]:
         """Return the steps that attempts saved and did not publish."""
         resumes_at = item.step.kind.resumes_at
-        return () if resumes_at is None else list(resumes_at(self._left_behind.of(item.digest)))
+        return () if resumes_at is None else list(resumes_at(self.left_behind.of(item.digest)))
 
 
 def lost_in(
     graph: Graph, steps: Iterable[Step[Any]], store: Store, *, alone: bool = False
 ) -> dict[str, tuple[Lost, ...]]:
-    """Return what is lost of the inputs of these steps, by name, without steps that lose nothing.
+    """Return what is lost of the inputs of these steps of `graph`, by name, without steps that lose nothing.
 
-    Args:
-        graph: the graph that holds `steps`.
-        steps: the steps to look at.
-        store: the store of their records and saved states.
-        alone: whether each step runs with its ancestors only, and not the whole graph.
+    With `alone`, each step runs with its ancestors only, and not with the whole graph.
     """
     asked = [step for step in steps if any(item.milestone not in (None, item.step.until) for _, item in step.inputs)]
     if not asked:
         return {}
-    lost = LostMilestones(graph, Records(store).committed_keys(), LeftBehind(store), Requests(store))
+    lost = LostMilestones(graph, store)
     of_each = {step.name: lost.of(step, graph.ancestors(step.name) if alone else None) for step in asked}
     return {name: found for name, found in of_each.items() if found}
 
 
 def _begin(step: Step[Any]) -> int:
-    """Return where the run of `step` begins."""
     start = step.predecessor
     while start is not None and start.digest == step.digest:
         start = start.step.predecessor
@@ -225,3 +326,11 @@ def _begin(step: Step[Any]) -> int:
 
 def _nearest(wanted: int, at_steps: Sequence[int]) -> int:
     return min(at_steps, key=lambda at: abs(at - wanted))
+
+
+def _input(field: str) -> str:
+    return f"input {field}: " if field else ""
+
+
+def _owner(stop: str) -> str:
+    return stop.rpartition(".")[0]
