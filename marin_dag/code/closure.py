@@ -10,7 +10,7 @@ from marin_dag.code.hearing import Hearing
 from marin_dag.code.references import Aspect, Reference, source_text
 from marin_dag.code.scan import Scanned
 from marin_dag.code.sources import Place, Sources
-from marin_dag.code.summary import EFFECTS, Summary
+from marin_dag.code.summary import EFFECTS
 from marin_dag.code.syntax import Target
 from marin_dag.code.trace import Traces
 
@@ -142,20 +142,16 @@ class Closures:
     def _scan(self, place: Place) -> Scanned:
         if place.name != EFFECTS:
             return self.sources.definition(place).scanned[place.aspect]
-        module = self.sources.module(place.module)
-        trace = None if module is None else self._traces.of(module)
+        trace = self._traces.of(place.module)
         assert trace is not None
         return trace.scanned
 
     def _trace_of(self, place: Place) -> Iterator[Place]:
-        """Yield the effects of a module that decide what a name of it stands for, and of effects their definitions."""
-        module = self.sources.module(place.module)
-        trace = None if module is None else self._traces.of(module)
-        if trace is None:
-            return
-        if place.name == EFFECTS:
+        """Yield the statements of a module whose order decides what its names stand for, and their definitions."""
+        trace = self._traces.of(place.module)
+        if trace is not None and place.name == EFFECTS:
             yield from trace.places
-        elif place.name in trace.touched:
+        elif trace is not None:
             yield Place(place.module, EFFECTS, Aspect.FULL)
 
     def _load(self, module: str, loaded: set[str]) -> Iterator[Place]:
@@ -169,13 +165,9 @@ class Closures:
             pending.append(name.rpartition(".")[0])
             summary = self.sources.module(name)
             if summary is not None:
-                if self._is_foreign(summary):
+                if self._traces.is_foreign(name):
                     yield Place(name, EFFECTS, Aspect.FULL)
                 pending.extend(summary.loads)
-
-    def _is_foreign(self, module: Summary) -> bool:
-        trace = self._traces.of(module)
-        return trace is not None and trace.is_foreign
 
     def _named_by_texts(self, scanned: Scanned) -> Iterator[Reference]:
         """Yield the modules of the project, and what in them, that texts of a definition name."""
@@ -201,12 +193,8 @@ class Closures:
 
     def _import_order(self, start: list[Place], places: Iterable[Place], reached: _Reached) -> list[str]:
         """Return the modules whose order of import matters, in that order; [] where none changes what others read."""
-        modules = {name: self.sources.module(name) for name in reached.loaded}
-        changing = [name for name, module in modules.items() if module is not None and self._is_foreign(module)]
-        if not changing:
+        if not any(map(self._traces.is_foreign, reached.loaded)):
             return []
-        reading = [name for name, module in modules.items() if module is not None and self._traces.has_readers(module)]
-        counted = {*changing, *reading}
         order: dict[str, None] = {}
         seen: set[str] = set()
         for place in start[:1]:
@@ -214,7 +202,7 @@ class Closures:
         for place in places:
             for name in reached.scans[place].loads:
                 self._add_in_order(name, seen, order)
-        return [name for name in order if name in counted]
+        return [name for name in order if self._traces.is_foreign(name) or self._traces.reads_others(name)]
 
     def _add_in_order(self, name: str, seen: set[str], order: dict[str, None]) -> None:
         """Add a module and what it imports, each after all that it imports itself."""

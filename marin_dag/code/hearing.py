@@ -61,15 +61,15 @@ class Hearing:
         found: set[str] = set()
         for place in self._sources.resolve(Reference(raised, (), Aspect.FULL), set()):
             definition = self._sources.definition(place)
-            if not definition.is_class or any(each.has_methods for each in definition.classes):
+            if not definition.is_class or definition.has_methods:
                 return frozenset({USES_ITS_TEXT})
             found.add(f"{place.module}.{place.name}")
-            for base in definition.classes[0].bases:
+            for base in definition.bases:
                 inherited = self._ancestors(_whole(base), below | {raised})
                 if inherited is None:
                     return None
                 found |= inherited
-            if not definition.classes[0].bases:
+            if not definition.bases:
                 return None
         return frozenset(found) or None
 

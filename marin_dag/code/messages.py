@@ -58,6 +58,12 @@ class Hears(NamedTuple):
     caught: tuple[Target, ...] = ()
     """Classes of exceptions whose text it may read."""
 
+    @classmethod
+    def joined(cls, every: "list[Hears]") -> "Hears":
+        """Return what several definitions may read together."""
+        caught = dict.fromkeys(target for each in every for target in each.caught)
+        return cls(any(each.logs for each in every), any(each.everything for each in every), tuple(caught))
+
 
 def without_messages(statement: ast.stmt, meaning: Meaning) -> tuple[ast.stmt, tuple[Message, ...]]:
     """Return a definition without the texts of its messages, and these."""

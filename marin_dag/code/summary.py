@@ -6,36 +6,15 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
-from marin_dag.code.import_time import Calls, Statement, calls_of, statements_of
+from marin_dag.code.import_time import QUIET, Effects, Statement, effects_of_use, is_plain_name, statement_of
 from marin_dag.code.messages import Hears
-from marin_dag.code.plain import is_plain_name
 from marin_dag.code.reads import NOTHING
 from marin_dag.code.references import Alias, Aspect, Reference, alias_of, named
 from marin_dag.code.scan import Scanned, scan
 from marin_dag.code.syntax import Module, Target, imported, is_overload, loaded_by, parse_module
 
 EFFECTS = "<module>"
-_PASSIVE_METHODS = frozenset(
-    {
-        *("__init__", "__new__", "__post_init__", "__repr__", "__str__", "__eq__", "__hash__", "__lt__", "__call__"),
-        *("__init_subclass__", "__class_getitem__", "__enter__", "__exit__", "__set_name__", "__del__", "__reduce__"),
-        *("__getstate__", "__setstate__", "__bool__"),
-    }
-)
-"""Methods with two underscores that no operator, index or attribute calls, or whose answers are asked for elsewhere."""
 UNSEEN = Scanned("", "", (), (), NOTHING, (), Hears(), ())
-
-
-class Class(NamedTuple):
-    """The code that may run when a class is made."""
-
-    bases: tuple[Reference, ...]
-    keywords: tuple[Target, ...]
-    has_hook: bool
-    """Whether the class defines `__init_subclass__`."""
-    has_methods: bool
-    is_passive: bool
-    """Whether its instances answer operators, indices and attributes as Python's own objects do."""
 
 
 class Definition(NamedTuple):
@@ -45,19 +24,20 @@ class Definition(NamedTuple):
     """The value of the name and all it reaches, by aspect."""
     alias: tuple[Alias, ...] | None
     """The target of the name, where the module has only `name = other.thing`."""
-    classes: tuple[Class, ...]
-    """The classes among the statements that bind the name."""
+    bases: tuple[Reference, ...]
+    """Bases of the classes among the statements that bind the name."""
+    has_hook: bool
+    """Whether one of these classes runs code when a subclass is made."""
+    has_methods: bool
     is_class: bool
     is_callable: bool
     """Whether each of these statements is a class, or a class or function."""
     is_plain: bool
     """Whether it is an object of Python's own."""
-    made_by: tuple[Reference, ...]
-    """Functions that are called for its value."""
-    calls: Calls
-    """Functions that a call of it calls."""
-    result_calls: Calls
-    """Functions that a call of it, and of its result, calls."""
+    effects: Effects
+    """What calling it does, or making an instance, or the value."""
+    answers: Effects
+    """What the operators, indices and attributes of an instance do."""
 
 
 class Executed(NamedTuple):
@@ -66,7 +46,8 @@ class Executed(NamedTuple):
     statement: Statement
     scanned: Scanned | None
     """Its code and all it reaches; None where that is the definition of the one name that it binds."""
-    classes: tuple[Class, ...]
+    bases: tuple[Reference, ...]
+    """Bases of the classes that it makes."""
 
 
 class Summary(NamedTuple):
@@ -89,7 +70,7 @@ class Summary(NamedTuple):
 def summarize(name: str, path: Path, source: bytes) -> Summary:
     """Return the summary of `source`, the content of `path`, as module `name`."""
     module = parse_module(name, path, source)
-    statements = statements_of(module)
+    executed = [_executed(module, statement) for statement in module.executed]
     documentation = hashlib.sha256(ascii(module.documentation).encode()).hexdigest() if module.documentation else ""
     return Summary(
         name,
@@ -99,8 +80,8 @@ def summarize(name: str, path: Path, source: bytes) -> Summary:
         {bound: tuple(targets) for bound, targets in module.imports.items()},
         tuple(module.star_imports),
         tuple(dict.fromkeys(module.loads)),
-        tuple(_executed(module, statement, found) for statement, found in statements),
-        _rebound(statements),
+        tuple(executed),
+        _rebound(module, executed),
     )
 
 
@@ -111,13 +92,14 @@ def _definition(module: Module, name: str, statements: list[ast.stmt]) -> Defini
     return Definition(
         _by_aspect(module, name, statements),
         None if alias is None else tuple(alias),
-        tuple(_class(module, each) for each in classes),
+        _bases(module, classes),
+        any(map(_has_hook, classes)),
+        any(isinstance(item, ast.FunctionDef) for each in classes for item in each.body),
         len(classes) == len(statements),
         all(isinstance(statement, kinds) for statement in statements),
         is_plain_name(module, name),
-        _made_by(module, statements),
-        calls_of(module, statements),
-        calls_of(module, statements, of_result=True),
+        effects_of_use(module, statements),
+        effects_of_use(module, statements, of_instance=True) if classes else QUIET,
     )
 
 
@@ -133,15 +115,9 @@ def _by_aspect(module: Module, name: str, statements: list[ast.stmt]) -> tuple[S
     return of_type, full, full
 
 
-def _class(module: Module, definition: ast.ClassDef) -> Class:
-    bases = [each for base in definition.bases for each in named(module, base) or _builtin(base)]
-    return Class(
-        tuple(Reference(target, chain, Aspect.FULL) for target, chain in bases),
-        tuple(target for keyword in definition.keywords for target, _ in named(module, keyword.value)),
-        any(getattr(item, "name", "") == "__init_subclass__" for item in definition.body),
-        any(isinstance(item, ast.FunctionDef) for item in definition.body),
-        not any(isinstance(item, ast.FunctionDef) and _answers(item) for item in definition.body),
-    )
+def _bases(module: Module, classes: list[ast.ClassDef]) -> tuple[Reference, ...]:
+    found = [each for made in classes for base in made.bases for each in named(module, base) or _builtin(base)]
+    return tuple(Reference(target, chain, Aspect.FULL) for target, chain in found)
 
 
 def _builtin(base: ast.expr) -> list[Alias]:
@@ -150,22 +126,16 @@ def _builtin(base: ast.expr) -> list[Alias]:
     return []
 
 
-def _answers(method: ast.FunctionDef) -> bool:
-    if method.name.startswith("__"):
-        return method.name not in _PASSIVE_METHODS
-    return any(ast.unparse(decorator).endswith(("property", "getter")) for decorator in method.decorator_list)
+def _has_hook(made: ast.ClassDef) -> bool:
+    return any(keyword.arg == "metaclass" for keyword in made.keywords) or any(
+        getattr(item, "name", "") == "__init_subclass__" for item in made.body
+    )
 
 
-def _made_by(module: Module, statements: list[ast.stmt]) -> tuple[Reference, ...]:
-    match statements:
-        case [ast.Assign(value=ast.Call(func=function)) | ast.AnnAssign(value=ast.Call(func=function))]:
-            return tuple(Reference(target, chain, Aspect.FULL) for target, chain in named(module, function))
-    return ()
-
-
-def _executed(module: Module, statement: ast.stmt, found: Statement) -> Executed:
+def _executed(module: Module, statement: ast.stmt) -> Executed:
+    found = statement_of(module, statement)
     classes = [each for each in ast.walk(statement) if isinstance(each, ast.ClassDef)]
-    return Executed(found, _scanned(module, statement, found), tuple(_class(module, each) for each in classes))
+    return Executed(found, _scanned(module, statement, found), _bases(module, classes))
 
 
 def _scanned(module: Module, statement: ast.stmt, found: Statement) -> Scanned | None:
@@ -179,10 +149,13 @@ def _scanned(module: Module, statement: ast.stmt, found: Statement) -> Scanned |
     return scanned
 
 
-def _rebound(statements: list[tuple[ast.stmt, Statement]]) -> frozenset[str]:
+def _rebound(module: Module, executed: list[Executed]) -> frozenset[str]:
+    """Return the names that several statements bind; a star import below a definition may bind each name."""
     bound: dict[str, list[bool]] = {}
-    for statement, found in statements:
+    for statement, each in zip(module.executed, executed, strict=True):
+        if "*" in each.statement.binds and bound:
+            return frozenset({*module.definitions, "*"})
         if not is_overload(statement):
-            for name in found.binds:
-                bound.setdefault(name, []).append(found.is_import)
+            for name in each.statement.binds:
+                bound.setdefault(name, []).append(each.statement.is_import)
     return frozenset(name for name, imports in bound.items() if len(imports) > 1 and not all(imports))
