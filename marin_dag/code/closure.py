@@ -6,11 +6,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from marin_dag.code.hearing import Hearing
 from marin_dag.code.references import Aspect, Reference, source_text
-from marin_dag.code.scan import Scanned
 from marin_dag.code.sources import Place, Sources
-from marin_dag.code.summary import EFFECTS
+from marin_dag.code.summary import EFFECTS, Scanned
 from marin_dag.code.syntax import Target
 from marin_dag.code.trace import Traces
 
@@ -103,8 +101,13 @@ class Closures:
                 module = self.sources.module(name)
                 if module is not None and module.documentation:
                     digests[f"{name}.__doc__"] = module.documentation
-        for name, heard in self._heard(widest, reached).items():
-            digests[name] = _hash(digests[name], *heard)
+        hears_logs = any(scanned.hears.logs for scanned in reached.scans.values())
+        hears_exceptions = any(scanned.hears.exceptions for scanned in reached.scans.values())
+        for name, place in widest.items():
+            messages = reached.scans[place].messages
+            heard = [*(messages.logged if hears_logs else ()), *(messages.raised if hears_exceptions else ())]
+            if heard:
+                digests[name] = _hash(digests[name], ascii(heard))
         order = self._import_order(start, widest.values(), reached)
         if len(order) > 1:
             digests[IMPORT_ORDER] = _hash(*order)
@@ -180,16 +183,6 @@ class Closures:
                     break
                 name, _, last = name.rpartition(".")
                 chain = (last, *chain)
-
-    def _heard(self, places: dict[str, Place], reached: _Reached) -> dict[str, list[str]]:
-        """Return the texts of messages, by their hashes, that something in the closure may read."""
-        hearing = Hearing(self.sources, [scanned.hears for scanned in reached.scans.values()])
-        found: dict[str, list[str]] = {}
-        for name, place in places.items():
-            for message in reached.scans[place].messages:
-                if hearing.hears(message):
-                    found.setdefault(name, []).append(message.digest)
-        return found
 
     def _import_order(self, start: list[Place], places: Iterable[Place], reached: _Reached) -> list[str]:
         """Return the modules whose order of import matters, in that order; [] where none changes what others read."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from marin_dag.code.pure import CALLERS, FILLED, MUTATORS, PLAIN_BUILTINS, is_plain, is_pure, is_pure_builtin, keeps
-from marin_dag.code.syntax import Module, Target, bindings, children, dotted, nodes_of, parameters
+from marin_dag.code.syntax import Module, Target, annotations_of, bindings, children, dotted, nodes_of, parameters
 
 Called = tuple[Target, tuple[str, ...]]
 """A dotted name: what its base stands for, and the attributes behind it."""
@@ -91,11 +91,6 @@ def effects_of_use(module: Module, statements: list[ast.stmt], *, of_instance: b
     return found.effects()
 
 
-def is_plain_name(module: Module, name: str) -> bool:
-    """Return whether a name stands for an object of Python's own or of a package, whose methods call no project."""
-    return name in _plain_names(module)
-
-
 @dataclasses.dataclass
 class _Finder:
     module: Module
@@ -151,7 +146,7 @@ class _Finder:
             yield node
             if isinstance(node, _FUNCTIONS) and (self.is_top or node is not statement):
                 defaults = [each for each in (*node.args.defaults, *node.args.kw_defaults) if each is not None]
-                pending += [*node.decorator_list, *defaults, *_annotations(node)]
+                pending += [*node.decorator_list, *defaults, *annotations_of(node)]
             else:
                 pending += children(node)
 
@@ -166,7 +161,7 @@ class _Finder:
                     if isinstance(node, _FUNCTIONS) and (node not in statements):
                         self.local.add(node.name)
                 case ast.comprehension(target=target):
-                    self.local.update(_stored(target))
+                    self.local.update(node.id for node in ast.walk(target) if isinstance(node, ast.Name))
                 case (
                     ast.Assign(targets=[ast.Name(id=name)], value=value)
                     | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
@@ -258,7 +253,7 @@ class _Finder:
         name, is_method = root.id, function is not root
         if name in self.local:
             self.is_loud |= not (is_method and name in self.made)
-        elif isinstance(function, ast.Attribute) and name in _plain_names(self.module):
+        elif isinstance(function, ast.Attribute) and name in plain_names(self.module):
             if function.attr in MUTATORS:
                 self.changes = True
                 self.is_loud |= not self.is_top
@@ -285,17 +280,7 @@ class _Finder:
         )
 
     def _is_plain(self, value: ast.expr) -> bool:
-        return _is_plain_value(self.module, value, {*_plain_names(self.module), *self.made})
-
-
-def _annotations(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.expr]:
-    every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
-    found = [each.annotation for each in every if each is not None]
-    return [each for each in (*found, node.returns) if each is not None]
-
-
-def _stored(target: ast.expr) -> list[str]:
-    return [node.id for node in ast.walk(target) if isinstance(node, ast.Name)]
+        return _is_plain_value(self.module, value, {*plain_names(self.module), *self.made})
 
 
 def _is_accessor(decorator: ast.expr) -> bool:
@@ -325,7 +310,8 @@ def _is_filled(module: Module, node: ast.expr | None) -> bool:
     return False
 
 
-def _plain_names(module: Module) -> frozenset[str]:
+def plain_names(module: Module) -> frozenset[str]:
+    """Return the names that stand for objects of Python's own or of packages, whose methods call no project."""
     if module.plain is None:
         plain: set[str] = set()
         for name, statements in module.definitions.items():

@@ -2,19 +2,40 @@
 
 import ast
 import builtins
+import functools
 import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
-from marin_dag.code.import_time import QUIET, Effects, Statement, effects_of_use, is_plain_name, statement_of
-from marin_dag.code.messages import Hears
-from marin_dag.code.reads import NOTHING
-from marin_dag.code.references import Alias, Aspect, Reference, alias_of, named
-from marin_dag.code.scan import Scanned, scan
-from marin_dag.code.syntax import Module, Target, imported, is_overload, loaded_by, parse_module
+from marin_dag.code.import_time import QUIET, Effects, Statement, effects_of_use, plain_names, statement_of
+from marin_dag.code.messages import Hears, Messages, hears_of, without_messages
+from marin_dag.code.normal_form import documentation_of, dump
+from marin_dag.code.reads import NOTHING, Reads, reads_of
+from marin_dag.code.references import Alias, Aspect, Reference, Scanner, alias_of, named
+from marin_dag.code.syntax import Module, Target, dotted, imported, is_overload, loaded_by, nodes_of, parse_module
 
 EFFECTS = "<module>"
-UNSEEN = Scanned("", "", (), (), NOTHING, (), Hears(), ())
+LOGGER = Target("<logger>", None)
+"""The meaning of a name that the module binds to `logging.getLogger(...)`."""
+
+
+class Scanned(NamedTuple):
+    """A definition: its own hash, and what it reaches."""
+
+    digest: str
+    documentation: str
+    """Hash of its docstrings; "" where it has none."""
+    references: tuple[Reference, ...]
+    loads: tuple[str, ...]
+    """Modules that its own imports execute."""
+    reads: Reads
+    messages: Messages
+    """Texts of messages, which are not in the digest."""
+    hears: Hears
+    opaque: tuple[str, ...]
+
+
+UNSEEN = Scanned("", "", (), (), NOTHING, Messages(), Hears(), ())
 
 
 class Definition(NamedTuple):
@@ -28,7 +49,6 @@ class Definition(NamedTuple):
     """Bases of the classes among the statements that bind the name."""
     has_hook: bool
     """Whether one of these classes runs code when a subclass is made."""
-    has_methods: bool
     is_class: bool
     is_callable: bool
     """Whether each of these statements is a class, or a class or function."""
@@ -94,10 +114,9 @@ def _definition(module: Module, name: str, statements: list[ast.stmt]) -> Defini
         None if alias is None else tuple(alias),
         _bases(module, classes),
         any(map(_has_hook, classes)),
-        any(isinstance(item, ast.FunctionDef) for each in classes for item in each.body),
         len(classes) == len(statements),
         all(isinstance(statement, kinds) for statement in statements),
-        is_plain_name(module, name),
+        name in plain_names(module),
         effects_of_use(module, statements),
         effects_of_use(module, statements, of_instance=True) if classes else QUIET,
     )
@@ -106,24 +125,18 @@ def _definition(module: Module, name: str, statements: list[ast.stmt]) -> Defini
 def _by_aspect(module: Module, name: str, statements: list[ast.stmt]) -> tuple[Scanned, ...]:
     match statements[0]:
         case ast.ClassDef():
-            value, full = scan(module, name, statements, Aspect.VALUE, Aspect.FULL)
+            value, full = _scan(module, name, statements, Aspect.VALUE, Aspect.FULL)
             return UNSEEN, value, full
         case ast.FunctionDef() | ast.AsyncFunctionDef():
-            value, full = scan(module, name, statements, Aspect.VALUE, Aspect.FULL)
+            value, full = _scan(module, name, statements, Aspect.VALUE, Aspect.FULL)
             return full, value, full
-    of_type, full = scan(module, name, statements, Aspect.TYPE, Aspect.FULL)
+    of_type, full = _scan(module, name, statements, Aspect.TYPE, Aspect.FULL)
     return of_type, full, full
 
 
 def _bases(module: Module, classes: list[ast.ClassDef]) -> tuple[Reference, ...]:
-    found = [each for made in classes for base in made.bases for each in named(module, base) or _builtin(base)]
+    found = [each for made in classes for base in made.bases for each in named(module, base)]
     return tuple(Reference(target, chain, Aspect.FULL) for target, chain in found)
-
-
-def _builtin(base: ast.expr) -> list[Alias]:
-    if isinstance(base, ast.Name) and hasattr(builtins, base.id):
-        return [(Target("builtins", base.id), ())]
-    return []
 
 
 def _has_hook(made: ast.ClassDef) -> bool:
@@ -145,7 +158,7 @@ def _scanned(module: Module, statement: ast.stmt, found: Statement) -> Scanned |
         return UNSEEN._replace(digest="import " + ",".join(names), loads=loads)
     if len(found.binds) == 1 and module.definitions[found.binds[0]] == [statement]:
         return None
-    (scanned,) = scan(module, EFFECTS, [statement], Aspect.FULL)
+    (scanned,) = _scan(module, EFFECTS, [statement], Aspect.FULL)
     return scanned
 
 
@@ -159,3 +172,76 @@ def _rebound(module: Module, executed: list[Executed]) -> frozenset[str]:
             for name in each.statement.binds:
                 bound.setdefault(name, []).append(each.statement.is_import)
     return frozenset(name for name, imports in bound.items() if len(imports) > 1 and not all(imports))
+
+
+def _scan(module: Module, name: str, statements: list[ast.stmt], *aspects: Aspect) -> list[Scanned]:
+    """Return what `name` of `module` is and reaches, for each of some aspects."""
+    scanners = [Scanner(module, aspect) for aspect in aspects]
+    prepared = [scanners[0].prepared(statement) for statement in statements]
+    meaning = functools.partial(_meaning, module)
+    stripped = [without_messages(statement, meaning) for statement in prepared]
+    body = dump(
+        [statement for statement, _ in stripped],
+        module.imports,
+        package=module.package,
+        defined=module.definitions,
+        star_imports=module.star_imports,
+    )
+    if module.keeps_annotations_as_text and any(map(_has_annotation, prepared)):
+        body += "annotations as text"
+    common = Scanned(
+        hashlib.sha256(body.encode("ascii")).hexdigest(),
+        _hash_of_texts(documentation_of(prepared)),
+        (),
+        (),
+        reads_of(prepared, scanners[0].dotted_meanings),
+        Messages(
+            tuple(text for _, messages in stripped for text in messages.logged),
+            tuple(text for _, messages in stripped for text in messages.raised),
+        ),
+        hears_of(prepared, meaning),
+        (),
+    )
+    is_alias = alias_of(module, name) is not None  # what an alias stands for depends on what is asked of it
+    return [common if is_alias else _followed(common, scanner, name, prepared) for scanner in scanners]
+
+
+def _followed(common: Scanned, scanner: Scanner, name: str, prepared: list[ast.stmt]) -> Scanned:
+    for statement in prepared:
+        scanner.statement(statement)
+    return common._replace(
+        references=tuple(dict.fromkeys(scanner.references)),
+        loads=tuple(dict.fromkeys(scanner.loads)),
+        opaque=tuple(f"{scanner.module.name}.{name}: {what}" for what in scanner.opaque),
+    )
+
+
+def _has_annotation(statement: ast.stmt) -> bool:
+    return any(
+        isinstance(node, ast.AnnAssign) or getattr(node, "annotation", None) or getattr(node, "returns", None)
+        for node in nodes_of(statement)
+    )
+
+
+def _hash_of_texts(texts: list[str]) -> str:
+    return hashlib.sha256(ascii(texts).encode()).hexdigest() if texts else ""
+
+
+def _meaning(module: Module, node: ast.expr) -> tuple[Target, ...]:
+    """Return what a dotted name of the module stands for; () for another expression or a local variable."""
+    base, chain = dotted(node)
+    if base is None:
+        return ()
+    targets = module.targets(base)
+    if not targets or not all(target.is_certain for target in targets):
+        return (Target("builtins", base),) if not targets and hasattr(builtins, base) and not chain else ()
+    if not chain:
+        return (LOGGER,) if _is_logger(module, base) else tuple(targets)
+    return tuple(Target(".".join([str(target).replace(":", "."), *chain[:-1]]), chain[-1]) for target in targets)
+
+
+def _is_logger(module: Module, name: str) -> bool:
+    match module.definitions.get(name):
+        case [ast.Assign(targets=[ast.Name()], value=ast.Call(func=ast.Attribute(value=base, attr="getLogger")))]:
+            return isinstance(base, ast.Name) and module.imports.get(base.id) == [Target("logging", None)]
+    return False

@@ -15,12 +15,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from marin_dag.code import import_time, messages, reads, references, scan, summary, syntax
+from marin_dag.code import import_time, messages, reads, references, summary, syntax
 from marin_dag.code.summary import Summary, summarize
 
 _CLASSES = {
     (kind.__module__, kind.__name__): kind
-    for module in (import_time, messages, reads, references, scan, summary, syntax)
+    for module in (import_time, messages, reads, references, summary, syntax)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, tuple | references.Aspect)
 }

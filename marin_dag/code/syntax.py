@@ -288,9 +288,3 @@ def annotations_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.exp
     every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
     annotations = [each.annotation for each in every if each is not None]
     return [each for each in (*annotations, node.returns) if each is not None]
-
-
-def loop_names(node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> list[str]:
-    """Return the names that a comprehension binds."""
-    targets = [each for part in node.generators for each in ast.walk(part.target)]
-    return [each.id for each in targets if isinstance(each, ast.Name)]

@@ -1,17 +1,16 @@
 """Trace: what importing a module does that other code can see, in order."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from marin_dag.code.import_time import LOUD, Called, Effects, written
-from marin_dag.code.messages import Hears
+from marin_dag.code.messages import Hears, Messages
 from marin_dag.code.pure import is_pure, is_pure_builtin
 from marin_dag.code.reads import Reads
 from marin_dag.code.references import Aspect, Reference
-from marin_dag.code.scan import Scanned
 from marin_dag.code.sources import Place, Sources
-from marin_dag.code.summary import UNSEEN, Definition, Executed, Summary
+from marin_dag.code.summary import UNSEEN, Definition, Executed, Scanned, Summary
 from marin_dag.code.syntax import Target
 
 
@@ -51,13 +50,14 @@ class Traces:
         return module is not None and any(self._reads_others(module, each) for each in module.executed)
 
     def _trace(self, module: Summary) -> Trace | None:
-        loud = [each for each in module.executed if not self._is_quiet(each)]
-        if not (loud or module.rebound or any(each.statement.changes for each in module.executed)):
+        is_quiet = [self._is_quiet(each) for each in module.executed]
+        if all(is_quiet) and not module.rebound and not any(each.statement.changes for each in module.executed):
             return None
-        kept = [each for each in module.executed if each in loud or self._is_ordered(module, each)]
+        every = zip(module.executed, is_quiet, strict=True)
+        kept = [each for each, quiet in every if not quiet or self._is_ordered(module, each)]
         scans = [each.scanned or UNSEEN._replace(digest=f"define {each.statement.binds[0]}") for each in kept]
         places = [Place(module.name, each.statement.binds[0], Aspect.FULL) for each in kept if each.scanned is None]
-        return Trace(_joined(scans), tuple(places), bool(loud))
+        return Trace(_joined(scans), tuple(places), not all(is_quiet))
 
     def _is_ordered(self, module: Summary, executed: Executed) -> bool:
         """Return whether the place of a quiet statement among the others may matter."""
@@ -86,7 +86,9 @@ class Traces:
         return [each for each in found if each.alias is None]
 
     def _is_quiet(self, executed: Executed) -> bool:
-        return not self._registers(executed.bases) and self._are_quiet(executed.statement.effects)
+        bases = [found for base in executed.bases for found in self._definitions((base.target, base.chain))]
+        is_registered = any(each.has_hook for each in self._with_bases(bases))
+        return not is_registered and self._are_quiet(executed.statement.effects)
 
     def _are_quiet(self, effects: Effects) -> bool:
         """Return whether nothing that is called, or asked, directly or by what is called, has an effect."""
@@ -103,12 +105,12 @@ class Traces:
                 pending += inner
             if any(self._sources.is_first_party(target.module) for target, _ in each.factories):
                 return False
-            passed = [found for called in each.passed for found in self._definitions(called)]
+            passed = [found for called in set(each.passed) - seen for found in self._definitions(called)]
             pending += [found.effects for found in passed if found.is_callable]
             for asked in each.asked:
                 if asked not in seen:
                     pending += self._answers_of(asked)
-            seen.update(each.called, each.asked)
+            seen.update(each.called, each.passed, each.asked)
         return True
 
     def _answers_of(self, asked: Target) -> list[Effects]:
@@ -117,7 +119,7 @@ class Traces:
             return []
         values = [each for each in self._definitions((asked, ())) if not (each.is_callable or each.is_plain)]
         made_by = [made for each in values for called in each.effects.called for made in self._definitions(called)]
-        return [each.answers if each.is_class else LOUD for each in made_by]
+        return [each.answers if each.is_class else LOUD for each in self._with_bases(made_by)]
 
     def _effects_of(self, called: Called) -> list[Effects] | None:
         """Return the effects of a call; None where they are not known."""
@@ -134,19 +136,17 @@ class Traces:
         is_whole = path[-1] in names or len(places) > len(found)
         return [each.effects for each in found] if is_whole and all(each.is_callable for each in found) else None
 
-    def _registers(self, bases: Iterable[Reference]) -> bool:
-        """Return whether a base of a class runs code of the project when a subclass is made."""
-        pending = list(bases)
+    def _with_bases(self, definitions: Iterable[Definition]) -> Iterator[Definition]:
+        """Yield some classes and those that they inherit from."""
+        pending = list(definitions)
         seen: set[Reference] = set()
         while pending:
-            base = pending.pop()
-            if base not in seen:
-                seen.add(base)
-                found = self._definitions((base.target, base.chain))
-                if any(each.has_hook for each in found):
-                    return True
-                pending += [inner for each in found for inner in each.bases]
-        return False
+            definition = pending.pop()
+            yield definition
+            for base in definition.bases:
+                if base not in seen:
+                    seen.add(base)
+                    pending += self._definitions((base.target, base.chain))
 
 
 def _joined(scans: list[Scanned]) -> Scanned:
@@ -157,7 +157,10 @@ def _joined(scans: list[Scanned]) -> Scanned:
         tuple(dict.fromkeys(reference for each in scans for reference in each.references)),
         tuple(dict.fromkeys(name for each in scans for name in each.loads)),
         Reads.joined([each.reads for each in scans]),
-        tuple(message for each in scans for message in each.messages),
-        Hears.joined([each.hears for each in scans]),
+        Messages(
+            tuple(text for each in scans for text in each.messages.logged),
+            tuple(text for each in scans for text in each.messages.raised),
+        ),
+        Hears(any(each.hears.logs for each in scans), any(each.hears.exceptions for each in scans)),
         tuple(dict.fromkeys(what for each in scans for what in each.opaque)),
     )
