@@ -48,17 +48,6 @@ class Reads(NamedTuple):
     environment: tuple[str, ...] = ()
     """Names of environment variables."""
 
-    @classmethod
-    def joined(cls, every: "list[Reads]") -> "Reads":
-        """Return what several definitions look up together."""
-        return cls(
-            any(each.documentation for each in every),
-            any(each.files for each in every),
-            tuple(dict.fromkeys(path for each in every for path in each.paths)),
-            tuple(dict.fromkeys(name for each in every for name in each.modules)),
-            tuple(dict.fromkeys(name for each in every for name in each.environment)),
-        )
-
 
 NOTHING = Reads()
 

@@ -11,7 +11,7 @@ from marin_dag.code.syntax import (
     Module,
     Target,
     absolute,
-    bindings_of,
+    bindings,
     children,
     dotted,
     imported,
@@ -270,7 +270,7 @@ class Scanner:
             self._visit(statement, Aspect.TYPE if is_known else Aspect.FULL)
 
     def _in_scope(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
-        bound = bindings_of(node)
+        bound = bindings([node.body] if isinstance(node, ast.Lambda) else node.body)
         names = [*parameters(node.args), *bound.names]
         scope: dict[str, list[Target]] = {name: [] for name in names if name not in bound.outer}
         for statement in bound.imports:

@@ -183,7 +183,6 @@ def _scan(module: Module, name: str, statements: list[ast.stmt], *aspects: Aspec
     body = dump(
         [statement for statement, _ in stripped],
         module.imports,
-        package=module.package,
         defined=module.definitions,
         star_imports=module.star_imports,
     )

@@ -1,13 +1,10 @@
 """Trace: what importing a module does that other code can see, in order."""
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from marin_dag.code.import_time import LOUD, Called, Effects, written
-from marin_dag.code.messages import Hears, Messages
 from marin_dag.code.pure import is_pure, is_pure_builtin
-from marin_dag.code.reads import Reads
 from marin_dag.code.references import Aspect, Reference
 from marin_dag.code.sources import Place, Sources
 from marin_dag.code.summary import UNSEEN, Definition, Executed, Scanned, Summary
@@ -17,10 +14,10 @@ from marin_dag.code.syntax import Target
 class Trace(NamedTuple):
     """The statements of a module that act when it is imported, or that read what these may change."""
 
-    scanned: Scanned
-    """The order of the statements, and those that are no definition of one name."""
+    scans: tuple[Scanned, ...]
+    """The statements in order; of those that define one name only that name."""
     places: tuple[Place, ...]
-    """Those that are."""
+    """The statements that define one name."""
     is_foreign: bool
     """Whether they may change more than objects of the module: then they count wherever the module is imported."""
 
@@ -57,7 +54,7 @@ class Traces:
         kept = [each for each, quiet in every if not quiet or self._is_ordered(module, each)]
         scans = [each.scanned or UNSEEN._replace(digest=f"define {each.statement.binds[0]}") for each in kept]
         places = [Place(module.name, each.statement.binds[0], Aspect.FULL) for each in kept if each.scanned is None]
-        return Trace(_joined(scans), tuple(places), not all(is_quiet))
+        return Trace(tuple(scans), tuple(places), not all(is_quiet))
 
     def _is_ordered(self, module: Summary, executed: Executed) -> bool:
         """Return whether the place of a quiet statement among the others may matter."""
@@ -147,20 +144,3 @@ class Traces:
                 if base not in seen:
                     seen.add(base)
                     pending += self._definitions((base.target, base.chain))
-
-
-def _joined(scans: list[Scanned]) -> Scanned:
-    """Return several statements in order as one."""
-    return Scanned(
-        hashlib.sha256("\n".join(each.digest for each in scans).encode()).hexdigest(),
-        "",
-        tuple(dict.fromkeys(reference for each in scans for reference in each.references)),
-        tuple(dict.fromkeys(name for each in scans for name in each.loads)),
-        Reads.joined([each.reads for each in scans]),
-        Messages(
-            tuple(text for each in scans for text in each.messages.logged),
-            tuple(text for each in scans for text in each.messages.raised),
-        ),
-        Hears(any(each.hears.logs for each in scans), any(each.hears.exceptions for each in scans)),
-        tuple(dict.fromkeys(what for each in scans for what in each.opaque)),
-    )
