@@ -7,7 +7,7 @@ from typing import Any
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.identity.diff import config_fields
-from marin_dag.ledger.provenance import NOTHING_TRACKED_CHANGED, Provenance
+from marin_dag.ledger.provenance import Provenance
 from marin_dag.ledger.records import Record, Records
 from marin_dag.plan.compare import newest_hint, record_named
 from marin_dag.quantities import counted
@@ -84,8 +84,6 @@ def dirty_note(made: Provenance) -> str:
     """Return the text that follows the commit: how the code differed from it, or nothing."""
     if not made.is_dirty:
         return ""
-    if made.dirty_diff == NOTHING_TRACKED_CHANGED:
-        return ", with untracked files"
     return f", with changes (sha256 {(made.dirty_diff or 'unknown')[:16]})"
 
 
