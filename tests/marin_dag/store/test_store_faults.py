@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import fsspec
 import google_crc32c
 import pytest
 from google.api_core import page_iterator
@@ -20,6 +21,7 @@ from marin_dag.store import gcs as gcs_module
 from marin_dag.store.prefix import open_store
 from marin_dag.store.retry import is_transient
 from marin_dag.store.store import Store, StoreError
+from marin_dag.store.watched_reads import watch_reads
 from tests.catalogue import expect_error
 from tests.gcs_server.control import GcsServerProcess
 from tests.gcs_server.faults import Fault
@@ -234,6 +236,16 @@ def test_the_status_decides_whatever_the_text_of_an_error_is(gcs: Cloud, documen
         gcs.store.read("there")
     assert "invalid" in str(caught.value) and "{" not in str(caught.value)
     assert not is_transient(caught.value)
+
+
+@pytest.mark.parametrize("document", ODD_ERRORS)
+def test_the_status_decides_for_fsspec_too(gcs: Cloud, document: str):
+    read: list[str] = []
+    watch_reads("gs", read.append)
+    gcs.add_fault(Fault("status", where="alt=media", status=503, count=1, document=document))
+    url = f"{gcs.store.prefix}/there"
+    assert fsspec.filesystem("gs", token="anon", skip_instance_cache=True).cat_file(url) == DATA
+    assert set(read) == {url}
 
 
 def test_an_upload_that_arrives_damaged_is_sent_again(gcs: Cloud):
