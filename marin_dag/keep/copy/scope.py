@@ -15,8 +15,7 @@ from marin_dag.ledger.acceptances import ACCEPTED
 from marin_dag.ledger.pins import PINS
 from marin_dag.ledger.records import CHECKSUM_THREADS, LABELS, FileEntry
 from marin_dag.ledger.requests import REQUESTS
-from marin_dag.ledger.work_code import FOLDER as CODE
-from marin_dag.ledger.work_files import WORK, kept_folders, seal_rank, without_lease_epoch
+from marin_dag.ledger.work_files import CODE, WORK, kept_folders, seal_rank, without_lease_epoch
 from marin_dag.store.retry import patiently
 from marin_dag.store.store import Entry, Store
 
