@@ -9,7 +9,7 @@ from marin_dag.cli.session import NOTHING_WOULD_RUN, SELECTION, Session, command
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.identity.diff import config_fields
-from marin_dag.ledger.provenance import NOTHING_TRACKED_CHANGED, Provenance
+from marin_dag.ledger.provenance import Provenance
 from marin_dag.ledger.records import Record, Records, attempt_path
 from marin_dag.plan.explain import (
     Side,
@@ -110,8 +110,6 @@ def dirty_note(made: Provenance) -> str:
     """Return the text that follows the commit: how the code differed from it, or nothing."""
     if not made.is_dirty:
         return ""
-    if made.dirty_diff == NOTHING_TRACKED_CHANGED:
-        return ", with untracked files"
     return f", with changes (sha256 {(made.dirty_diff or 'unknown')[:16]})"
 
 

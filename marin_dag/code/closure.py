@@ -2,15 +2,14 @@
 
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from marin_dag.code.hearing import Hearing
 from marin_dag.code.references import Aspect, Reference, source_text
-from marin_dag.code.scan import Scanned
 from marin_dag.code.sources import Place, Sources
-from marin_dag.code.summary import EFFECTS, Summary
+from marin_dag.code.summary import EFFECTS, Scanned
 from marin_dag.code.syntax import Target
 from marin_dag.code.trace import Traces
 
@@ -43,13 +42,15 @@ class Covered(NamedTuple):
 
 @dataclasses.dataclass
 class _Reached:
-    places: set[Place] = dataclasses.field(default_factory=set)
+    scans: dict[Place, tuple[Scanned, ...]] = dataclasses.field(default_factory=dict)
     opaque: set[str] = dataclasses.field(default_factory=set)
     loaded: set[str] = dataclasses.field(default_factory=set)
     """Modules that are imported."""
     files: dict[Path, str] = dataclasses.field(default_factory=dict)
     """Files beside the code, and the name by which each counts."""
-    scans: dict[Place, Scanned] = dataclasses.field(default_factory=dict)
+
+    def all_scans(self) -> Iterator[Scanned]:
+        return itertools.chain.from_iterable(self.scans.values())
 
 
 class Closures:
@@ -76,14 +77,14 @@ class Closures:
         reached = self._reached(start)
         modules = {name for name in reached.loaded if self.sources.module(name) is not None}
         files = {self.sources.files[name] for name in modules} | reached.files.keys()
-        variables = {name for scanned in reached.scans.values() for name in scanned.reads.environment}
+        variables = {name for scanned in reached.all_scans() for name in scanned.reads.environment}
         return Covered(frozenset(modules), frozenset(files), frozenset(variables))
 
     def texts(self, start: Iterable[Place]) -> dict[str, str]:
         """Return name and readable source of each definition of the closure."""
         parsed = {}
         found = {}
-        for name, place in _widest(self._reached(start).places).items():
+        for name, place in _widest(self._reached(start).scans).items():
             if place.module not in parsed:
                 parsed[place.module] = self.sources.parsed(place.module)
             module = parsed[place.module]
@@ -92,19 +93,23 @@ class Closures:
         return found
 
     def _digests(self, start: list[Place], reached: _Reached) -> dict[str, str]:
-        widest = _widest(reached.places)
-        is_documented = any(scanned.reads.documentation for scanned in reached.scans.values())
+        widest = _widest(reached.scans)
+        is_documented = any(scanned.reads.documentation for scanned in reached.all_scans())
+        hears_logs = any(scanned.hears.logs for scanned in reached.all_scans())
+        hears_exceptions = any(scanned.hears.exceptions for scanned in reached.all_scans())
         digests = {}
         for name, place in widest.items():
-            scanned = reached.scans[place]
-            digests[name] = _hash(scanned.digest, scanned.documentation) if is_documented else scanned.digest
+            parts = []
+            for scanned in reached.scans[place]:
+                parts += [scanned.digest, *([scanned.documentation] if is_documented else [])]
+                parts += map(ascii, scanned.messages.logged if hears_logs else ())
+                parts += map(ascii, scanned.messages.raised if hears_exceptions else ())
+            digests[name] = parts[0] if len(parts) == 1 else _hash(*parts)
         if is_documented:
             for name in reached.loaded:
                 module = self.sources.module(name)
                 if module is not None and module.documentation:
                     digests[f"{name}.__doc__"] = module.documentation
-        for name, heard in self._heard(widest, reached).items():
-            digests[name] = _hash(digests[name], *heard)
         order = self._import_order(start, widest.values(), reached)
         if len(order) > 1:
             digests[IMPORT_ORDER] = _hash(*order)
@@ -118,45 +123,37 @@ class Closures:
         reached = _Reached()
         while pending:
             place = pending.pop()
-            if place in reached.places:
+            if place in reached.scans:
                 continue
             pending.extend(self._load(place.module, reached.loaded))
             if place.name != EFFECTS and self._is_class_of_a_type(place):
                 continue
-            reached.places.add(place)
-            scanned = reached.scans[place] = self._scan(place)
-            reached.opaque.update(scanned.opaque)
-            for name in scanned.loads:
-                pending.extend(self._load(name, reached.loaded))
-            for reference in (*scanned.references, *self._named_by_texts(scanned)):
-                pending.extend(self._load(reference.target.module, reached.loaded))
-                pending.extend(self.sources.resolve(reference, reached.opaque))
-            pending.extend(self._trace_of(place))
-            if scanned.reads.files or scanned.reads.paths:
-                self._add_files(place, scanned, reached)
+            trace = self._traces.of(place.module)
+            if place.name == EFFECTS:
+                assert trace is not None
+                reached.scans[place] = trace.scans
+                pending.extend(trace.places)
+            else:
+                reached.scans[place] = (self.sources.definition(place).scanned[place.aspect],)
+                if trace is not None:
+                    pending.append(Place(place.module, EFFECTS, Aspect.FULL))
+            for scanned in reached.scans[place]:
+                pending.extend(self._follow(place, scanned, reached))
         return reached
+
+    def _follow(self, place: Place, scanned: Scanned, reached: _Reached) -> Iterator[Place]:
+        """Yield all that a definition reaches."""
+        reached.opaque.update(scanned.opaque)
+        for name in scanned.loads:
+            yield from self._load(name, reached.loaded)
+        for reference in (*scanned.references, *self._named_by_texts(scanned)):
+            yield from self._load(reference.target.module, reached.loaded)
+            yield from self.sources.resolve(reference, reached.opaque)
+        if scanned.reads.files or scanned.reads.paths:
+            self._add_files(place, scanned, reached)
 
     def _is_class_of_a_type(self, place: Place) -> bool:
         return place.aspect is Aspect.TYPE and self.sources.definition(place).is_class
-
-    def _scan(self, place: Place) -> Scanned:
-        if place.name != EFFECTS:
-            return self.sources.definition(place).scanned[place.aspect]
-        module = self.sources.module(place.module)
-        trace = None if module is None else self._traces.of(module)
-        assert trace is not None
-        return trace.scanned
-
-    def _trace_of(self, place: Place) -> Iterator[Place]:
-        """Yield the effects of a module that decide what a name of it stands for, and of effects their definitions."""
-        module = self.sources.module(place.module)
-        trace = None if module is None else self._traces.of(module)
-        if trace is None:
-            return
-        if place.name == EFFECTS:
-            yield from trace.places
-        elif place.name in trace.touched:
-            yield Place(place.module, EFFECTS, Aspect.FULL)
 
     def _load(self, module: str, loaded: set[str]) -> Iterator[Place]:
         """Yield what importing a module does that other code can see, and importing all that it imports in turn."""
@@ -169,13 +166,9 @@ class Closures:
             pending.append(name.rpartition(".")[0])
             summary = self.sources.module(name)
             if summary is not None:
-                if self._is_foreign(summary):
+                if self._traces.is_foreign(name):
                     yield Place(name, EFFECTS, Aspect.FULL)
                 pending.extend(summary.loads)
-
-    def _is_foreign(self, module: Summary) -> bool:
-        trace = self._traces.of(module)
-        return trace is not None and trace.is_foreign
 
     def _named_by_texts(self, scanned: Scanned) -> Iterator[Reference]:
         """Yield the modules of the project, and what in them, that texts of a definition name."""
@@ -189,32 +182,18 @@ class Closures:
                 name, _, last = name.rpartition(".")
                 chain = (last, *chain)
 
-    def _heard(self, places: dict[str, Place], reached: _Reached) -> dict[str, list[str]]:
-        """Return the texts of messages, by their hashes, that something in the closure may read."""
-        hearing = Hearing(self.sources, [scanned.hears for scanned in reached.scans.values()])
-        found: dict[str, list[str]] = {}
-        for name, place in places.items():
-            for message in reached.scans[place].messages:
-                if hearing.hears(message):
-                    found.setdefault(name, []).append(message.digest)
-        return found
-
     def _import_order(self, start: list[Place], places: Iterable[Place], reached: _Reached) -> list[str]:
         """Return the modules whose order of import matters, in that order; [] where none changes what others read."""
-        modules = {name: self.sources.module(name) for name in reached.loaded}
-        changing = [name for name, module in modules.items() if module is not None and self._is_foreign(module)]
-        if not changing:
+        if not any(map(self._traces.is_foreign, reached.loaded)):
             return []
-        reading = [name for name, module in modules.items() if module is not None and self._traces.has_readers(module)]
-        counted = {*changing, *reading}
         order: dict[str, None] = {}
         seen: set[str] = set()
         for place in start[:1]:
             self._add_in_order(place.module, seen, order)
         for place in places:
-            for name in reached.scans[place].loads:
+            for name in [loaded for scanned in reached.scans[place] for loaded in scanned.loads]:
                 self._add_in_order(name, seen, order)
-        return [name for name in order if name in counted]
+        return [name for name in order if self._traces.is_foreign(name) or self._traces.reads_others(name)]
 
     def _add_in_order(self, name: str, seen: set[str], order: dict[str, None]) -> None:
         """Add a module and what it imports, each after all that it imports itself."""

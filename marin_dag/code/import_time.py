@@ -1,7 +1,7 @@
-"""Import time: what a module's top-level statements bind, read, change and call when the module is imported.
+"""Import time: what a module's top-level statements do when the module is imported.
 
-A statement is quiet if it changes nothing that other code can see, apart from the names that it binds. What is not
-proven quiet is an effect, and the effects of a module count whole and in order.
+A statement is quiet if it does nothing that other code can see, apart from binding names. What is not proven quiet is
+loud. Where a module is loud, binds a name twice or changes an object of its own, its statements count in order.
 """
 
 import ast
@@ -9,391 +9,360 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from marin_dag.code.plain import Called, is_bound, is_one_shot, is_plain_value, plain_names, targets_of, written
-from marin_dag.code.pure import CALLS_ITS_FIRST, MUTATORS, PLAIN_BUILTINS, is_pure_builtin, keeps_functions
-from marin_dag.code.syntax import Module, Target, annotations_of, bindings, dotted, loop_names, parameters
+from marin_dag.code.pure import CALLERS, FILLED, MUTATORS, PLAIN_BUILTINS, is_plain, is_pure, is_pure_builtin, keeps
+from marin_dag.code.syntax import Module, Target, annotations_of, bindings, children, dotted, nodes_of, parameters
 
-_CONSTRUCTORS = ("__init__", "__new__", "__post_init__", "model_post_init", "__set_name__", "__attrs_post_init__")
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
+Called = tuple[Target, tuple[str, ...]]
+"""A dotted name: what its base stands for, and the attributes behind it."""
+_PLAIN_NODES = (
+    *(ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.ListComp, ast.SetComp, ast.DictComp),
+    *(ast.GeneratorExp, ast.Compare),
+)
+_CONSTRUCTORS = ("__init__", "__post_init__", "model_post_init", "__new__", "__set_name__", "__attrs_post_init__")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-class Calls(NamedTuple):
-    """The calls that some code makes, for a reader who knows which of them are quiet."""
+class Effects(NamedTuple):
+    """What some code does, as far as one module tells; the rest depends on what it calls and asks."""
 
     is_loud: bool
-    """Whether it does what no reading proves quiet, whatever its calls are."""
     called: tuple[Called, ...] = ()
-    factories: tuple[Called, ...] = ()
-    """Functions whose results are called, too, as in `@register("name")`."""
-    passed: tuple[tuple[tuple[Called, ...], Called], ...] = ()
-    """Pairs of the functions called and an argument of theirs, which they may call if it is a function."""
     asked: tuple[Target, ...] = ()
     """Operands of operators, indices and attributes: an object of the project may answer with an effect."""
+    passed: tuple[Called, ...] = ()
+    """Arguments of packages' functions, which may call them."""
+    factories: tuple[Called, ...] = ()
+    """Functions whose results are called, too, as in `@register("name")`."""
+
+
+LOUD, QUIET = Effects(is_loud=True), Effects(is_loud=False)
 
 
 class Statement(NamedTuple):
     """A top-level statement."""
 
     binds: tuple[str, ...]
-    asks: tuple[str, ...]
-    """Names of the module to whose objects it applies an operator, an index or an attribute."""
     reads: tuple[str, ...]
     """Names of the module whose values it reads."""
-    changes: tuple[str, ...]
-    """Names of the module whose objects it changes, and names that it binds again."""
-    calls: Calls
+    changes: bool
+    """Whether it changes an object of the module, or makes one that its readers change."""
+    effects: Effects
     is_import: bool
-    is_variable: bool
-    """Whether it gives names a value."""
-    is_definition: bool
-    """Whether its place among the others matters only through what it reads and calls."""
 
 
-def statements_of(module: Module) -> list[tuple[ast.stmt, Statement]]:
-    """Return the statements that importing a module executes, in order."""
-    plain = plain_names(module)
-    return [(statement, _statement(module, statement, plain)) for statement in module.executed]
-
-
-def calls_of(module: Module, statements: Iterable[ast.stmt], *, of_result: bool = False) -> Calls:
-    """Return the calls that calling a definition makes: of a function its body, of a class what makes an instance.
-
-    Args:
-        module: the module.
-        statements: the definition.
-        of_result: also of a function that it returns.
-    """
-    found = _Effects(module, plain_names(module), follows_inner=of_result)
-    for statement in statements:
-        match statement:
-            case ast.FunctionDef():
-                found.function(statement)
-            case ast.ClassDef():
-                found.constructor(statement)
-                found.is_loud |= of_result
-            case _:
-                found.is_loud = True
-    return found.calls()
-
-
-def _statement(module: Module, statement: ast.stmt, plain: frozenset[str]) -> Statement:
+def statement_of(module: Module, statement: ast.stmt) -> Statement:
+    """Return what a top-level statement does."""
     if isinstance(statement, ast.Import | ast.ImportFrom):
         names = tuple(alias.asname or alias.name.partition(".")[0] for alias in statement.names)
-        return Statement(names, (), (), (), Calls(is_loud=False), is_import=True, is_variable=False, is_definition=True)
-    found = _Effects(module, plain)
-    found.statement(statement)
-    bound = bindings([statement])
-    is_definition = isinstance(statement, _DEFINITIONS)
+        return Statement(names, (), False, QUIET, is_import=True)
+    found = _Finder(module, is_top=True)
+    found.follow([statement])
+    value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
+    changes = found.changes or _is_filled(module, value)
     return Statement(
-        tuple(dict.fromkeys(bound.names)),
-        tuple(sorted(found.asked_names)),
+        tuple(dict.fromkeys(bindings([statement]).names)),
         tuple(sorted(found.reads)),
-        tuple(sorted(found.changes)),
-        found.calls(),
+        changes,
+        found.effects(),
         is_import=False,
-        is_variable=isinstance(statement, ast.Assign | ast.AnnAssign),
-        is_definition=is_definition,
     )
 
 
-@dataclasses.dataclass
-class _Effects:
-    module: Module
-    plain: frozenset[str]
-    follows_inner: bool = False
-    """Whether functions inside functions are called."""
-    is_loud: bool = False
-    reads: set[str] = dataclasses.field(default_factory=set)
-    changes: set[str] = dataclasses.field(default_factory=set)
-    asked_names: set[str] = dataclasses.field(default_factory=set)
-    called: dict[Called, None] = dataclasses.field(default_factory=dict)
-    factories: dict[Called, None] = dataclasses.field(default_factory=dict)
-    passed: dict[tuple[tuple[Called, ...], Called], None] = dataclasses.field(default_factory=dict)
-    asked: dict[Target, None] = dataclasses.field(default_factory=dict)
-    scopes: list[dict[str, bool]] = dataclasses.field(default_factory=list)
-    """Local names, and whether each stands for an object of Python's own that the function has made."""
+def effects_of_use(module: Module, statements: list[ast.stmt], *, of_instance: bool = False) -> Effects:
+    """Return the effects of using a name: of calling a function, of making an instance or a value.
 
-    def calls(self) -> Calls:
-        """Return what was found."""
-        return Calls(self.is_loud, tuple(self.called), tuple(self.factories), tuple(self.passed), tuple(self.asked))
-
-    def statement(self, node: ast.AST) -> None:
-        """Follow what executing a statement does."""
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                self._decorators(node)
-                self._expressions([*node.args.defaults, *node.args.kw_defaults])
-                self._annotations(annotations_of(node))
-                if self.scopes and self.follows_inner:
-                    self.function(node)
+    Args:
+        module: the module.
+        statements: the statements that bind the name.
+        of_instance: of the operators, indices and attributes of instances of a class, instead of making one.
+    """
+    found = _Finder(module, is_top=False)
+    for statement in statements:
+        match statement:
+            case ast.FunctionDef():
+                found.follow([statement])
             case ast.ClassDef():
-                self._class(node)
-            case ast.Assign(targets=targets, value=value):
-                self._expression(value)
-                for target in targets:
-                    self._target(target)
-            case ast.AnnAssign(target=target, value=value, annotation=annotation):
-                self._expressions([value])
-                self._annotations([annotation])
-                self._target(target)
-            case ast.AugAssign(target=target, value=value):
-                self._expression(value)
-                self._change(target)
-            case ast.Delete(targets=targets):
-                for target in targets:
-                    self._change(target)
-            case ast.Global() | ast.Nonlocal():
-                self.is_loud = True
-            case ast.Import() | ast.ImportFrom() | ast.Pass() | ast.Break() | ast.Continue():
-                pass
-            case ast.For(target=target, iter=iterated, body=body, orelse=orelse):
-                self._expression(iterated)
-                self._target(target)
-                self._statements([*body, *orelse])
-            case ast.stmt() | ast.excepthandler() | ast.match_case() | ast.withitem():
-                for child in ast.iter_child_nodes(node):
-                    self._expression(child) if isinstance(child, ast.expr) else self.statement(child)
-            case ast.pattern():
-                pass
+                found.instance(statement, is_made=not of_instance)
+            case ast.Assign() | ast.AnnAssign():
+                found.is_top = True
+                found.follow([statement])
+            case _:
+                return LOUD
+    return found.effects()
 
-    def _statements(self, nodes: Iterable[ast.stmt]) -> None:
+
+@dataclasses.dataclass
+class _Finder:
+    module: Module
+    is_top: bool
+    """Whether functions are only defined; otherwise they run, and functions inside them are defined."""
+    is_constructor: bool = False
+    is_loud: bool = False
+    changes: bool = False
+    reads: set[str] = dataclasses.field(default_factory=set)
+    called: dict[Called, None] = dataclasses.field(default_factory=dict)
+    asked: dict[Target, None] = dataclasses.field(default_factory=dict)
+    passed: dict[Called, None] = dataclasses.field(default_factory=dict)
+    factories: dict[Called, None] = dataclasses.field(default_factory=dict)
+    local: set[str] = dataclasses.field(default_factory=set)
+    made: set[str] = dataclasses.field(default_factory=set)
+    """Local names that stand for objects that the code itself has made, and of which it may change everything."""
+
+    def effects(self) -> Effects:
+        return Effects(self.is_loud, tuple(self.called), tuple(self.asked), tuple(self.passed), tuple(self.factories))
+
+    def instance(self, node: ast.ClassDef, *, is_made: bool) -> None:
+        """Follow what making an instance of a class runs, or what its operators, indices and attributes do."""
+        for base in [*node.bases, *(keyword.value for keyword in node.keywords if keyword.arg == "metaclass")]:
+            self._call(base.value if isinstance(base, ast.Subscript) else base)
+        for item in node.body:
+            if isinstance(item, _FUNCTIONS) and (_makes(item) if is_made else _answers(item)):
+                inner = _Finder(self.module, is_top=False, is_constructor=item.name in _CONSTRUCTORS)
+                inner.follow([item])
+                self.is_loud |= inner.is_loud
+                self.called.update(inner.called)
+                self.asked.update(inner.asked)
+                self.passed.update(inner.passed)
+                self.factories.update(inner.factories)
+            elif is_made and isinstance(item, ast.Assign | ast.AnnAssign):
+                self._factories(item)
+
+    def _factories(self, item: ast.stmt) -> None:
+        for keyword in [node for node in nodes_of(item) if isinstance(node, ast.keyword)]:
+            if keyword.arg in ("default_factory", "factory", "init") and not isinstance(keyword.value, ast.Constant):
+                self._call(keyword.value)
+
+    def follow(self, statements: list[ast.stmt]) -> None:
+        """Follow what executing some statements does, or calling them if they are functions."""
+        nodes = [node for statement in statements for node in self._executed(statement)]
+        self._find_locals(statements, nodes)
         for node in nodes:
-            self.statement(node)
+            self._visit(node)
 
-    def function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
-        """Follow what calling a function does."""
-        body: list[ast.stmt] = [ast.Expr(node.body)] if isinstance(node, ast.Lambda) else node.body
-        self.scopes.append(dict.fromkeys(parameters(node.args), False))
-        self.scopes[-1].update(self._locals(body))
-        self._statements(body)
-        self.scopes.pop()
+    def _executed(self, statement: ast.stmt) -> Iterator[ast.AST]:
+        pending: list[ast.AST] = [statement]
+        while pending:
+            node = pending.pop()
+            yield node
+            if isinstance(node, _FUNCTIONS) and (self.is_top or node is not statement):
+                defaults = [each for each in (*node.args.defaults, *node.args.kw_defaults) if each is not None]
+                pending += [*node.decorator_list, *defaults, *annotations_of(node)]
+            else:
+                pending += children(node)
 
-    def _locals(self, body: list[ast.stmt]) -> dict[str, bool]:
-        made: dict[str, bool] = dict.fromkeys(bindings(body).names, False)
-        for statement in ast.walk(ast.Module(body, [])):
-            match statement:
+    def _find_locals(self, statements: list[ast.stmt], nodes: list[ast.AST]) -> None:
+        values: dict[str, list[bool]] = {}
+        is_class = isinstance(statements[0], ast.ClassDef)
+        for node in nodes:
+            match node:
+                case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                    if isinstance(node, ast.Lambda) or (not self.is_top and node in statements):
+                        self.local.update(parameters(node.args))
+                    if isinstance(node, _FUNCTIONS) and (node not in statements):
+                        self.local.add(node.name)
+                case ast.comprehension(target=target):
+                    self.local.update(node.id for node in ast.walk(target) if isinstance(node, ast.Name))
                 case (
                     ast.Assign(targets=[ast.Name(id=name)], value=value)
                     | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
                 ):
-                    made[name] = is_plain_value(self.module, value, self.plain)
-        for statement in ast.walk(ast.Module(body, [])):
-            if isinstance(statement, ast.For | ast.withitem | ast.NamedExpr):
-                target = statement.optional_vars if isinstance(statement, ast.withitem) else statement.target
-                made |= {each.id: False for each in ast.walk(target or ast.Pass()) if isinstance(each, ast.Name)}
-        return made
+                    values.setdefault(name, []).append(self._is_plain(value))
+                case ast.Name(id=name, ctx=ast.Store()) | ast.ExceptHandler(name=str(name)):
+                    values.setdefault(name, [])
+        if not self.is_top or is_class:
+            self.local.update(values)
+            stores = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+            once = [name for name, each in values.items() if each and stores.count(name) == len(each)]
+            self.made.update(name for name in once if all(values[name]))
 
-    def constructor(self, node: ast.ClassDef) -> None:
-        """Follow what making an instance of a class does."""
-        for base in node.bases:
-            self._call(base)
-        for keyword in node.keywords:
-            if keyword.arg == "metaclass":
-                self._call(keyword.value)
-        for item in node.body:
-            if isinstance(item, ast.FunctionDef) and (item.name in _CONSTRUCTORS or _is_validator(item)):
-                self.function(item)
-            elif isinstance(item, ast.Assign | ast.AnnAssign):
-                for keyword in [each for each in ast.walk(item) if isinstance(each, ast.keyword)]:
-                    if keyword.arg in ("default_factory", "factory", "init"):
-                        self._pass((), keyword.value)
-
-    def _class(self, node: ast.ClassDef) -> None:
-        self._decorators(node)
-        self._expressions([*node.bases, *(keyword.value for keyword in node.keywords)])
-        self.scopes.append({})
-        for item in node.body:
-            if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef):
-                self._decorators(item)
-                self._expressions([*item.args.defaults, *item.args.kw_defaults])
-                self._annotations(annotations_of(item))
-            else:
-                self.statement(item)
-                self.scopes[-1].update(dict.fromkeys(bindings([item]).names, False))
-        self.scopes.pop()
-
-    def _decorators(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
-        for decorator in node.decorator_list:
-            called = decorator.func if isinstance(decorator, ast.Call) else decorator
-            base, chain = dotted(called)
-            if base is not None and chain and self._is_local(base):  # `@value.setter` of a property of the class
-                continue
-            self._call(called)
-            if isinstance(decorator, ast.Call):
-                self._arguments(decorator, called)
-                self.factories.update(dict.fromkeys(targets_of(self.module, called)))
-
-    def _target(self, target: ast.expr) -> None:
-        match target:
-            case ast.Name():
-                pass
-            case ast.Tuple(elts=items) | ast.List(elts=items):
-                for item in items:
-                    self._target(item)
-            case ast.Starred(value=value):
-                self._target(value)
-            case _:
-                self._change(target)
-
-    def _change(self, target: ast.expr) -> None:
-        """Follow a change of what `target` stands for, or is a part of."""
-        for index in [each for each in ast.walk(target) if isinstance(each, ast.Subscript)]:
-            self._expression(index.slice)
-        root = target
-        while isinstance(root, ast.Attribute | ast.Subscript | ast.Starred):
-            root = root.value
-        if not isinstance(root, ast.Name):
-            self.is_loud = True
-        elif self._is_local(root.id):
-            self.is_loud |= isinstance(target, ast.Attribute | ast.Subscript) and not (
-                root.id == "self" or self._made(root.id)
-            )
-        elif root.id in self.module.definitions and not self.scopes:
-            self.changes.add(root.id)
-        else:
-            self.is_loud = True
-
-    def _expressions(self, nodes: Iterable[ast.expr | None]) -> None:
-        for node in nodes:
-            if node is not None:
-                self._expression(node)
-
-    def _annotations(self, nodes: Iterable[ast.expr]) -> None:
-        """Follow what evaluating annotations reads and calls; `X | None` and `Box[int]` have no effect."""
-        for node in nodes:
-            for part in ast.walk(node):
-                if isinstance(part, ast.Call):
-                    self._expression(part)
-                elif isinstance(part, ast.Name) and not self._is_local(part.id):
-                    self.reads.add(part.id)
-
-    def _expression(self, node: ast.AST) -> None:
+    def _visit(self, node: ast.AST) -> None:
         match node:
-            case ast.Call():
-                self._call(node.func)
-                self._arguments(node, node.func)
-                return
-            case ast.Lambda():
-                self._expressions([*node.args.defaults, *node.args.kw_defaults])
-                return
-            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
-                self.scopes.append(dict.fromkeys(loop_names(node), False))
-                for child in ast.iter_child_nodes(node):
-                    self._expression(child)
-                self.scopes.pop()
-                return
-            case ast.Name(id=name):
-                if not self._is_local(name):
-                    self.reads.add(name)
-                    if is_one_shot(self.module, name):
-                        self.changes.add(name)
-                        self.is_loud |= bool(self.scopes)
-                return
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                for decorator in node.decorator_list:
+                    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+                    if not _is_accessor(called):
+                        self._call(called)
+                    if isinstance(decorator, ast.Call):
+                        self.factories.update(dict.fromkeys(targets_of(self.module, called)))
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name))) if self.is_top and self._is_wrapped(name):
+                self.changes = True  # `function.defvjp(...)` of a function that a package has wrapped
+            case ast.Call(func=function):
+                self._call(function)
+                self._arguments(node)
+            case ast.Name(id=name, ctx=ast.Load()):
+                self.reads.add(name)
+            case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
+                self._change(node)
+            case ast.AugAssign(target=target) if isinstance(target, ast.Name):
+                self._change(target)
+            case ast.Name(id=name, ctx=ast.Del()):
+                self._change(node)
+            case ast.Global() | ast.Nonlocal():
+                self.is_loud = True
+            case ast.NamedExpr() if self.is_top:
+                self.is_loud = True
             case ast.BinOp(left=left, right=right):
                 self._ask(left, right)
             case ast.UnaryOp(operand=asked) | ast.Subscript(value=asked) | ast.Attribute(value=asked):
                 self._ask(asked)
             case ast.Compare(left=left, comparators=others):
                 self._ask(left, *others)
-            case ast.NamedExpr() if not self.scopes:
-                self.is_loud = True
-        for child in ast.iter_child_nodes(node):
-            self._expression(child)
+
+    def _change(self, target: ast.expr) -> None:
+        root = target
+        while isinstance(root, ast.Attribute | ast.Subscript):
+            root = root.value
+        if not isinstance(root, ast.Name):
+            self.is_loud = True
+        elif root.id in self.local:
+            is_own = root.id in self.made or (root.id == "self" and self.is_constructor)
+            self.is_loud |= root is not target and not is_own
+        elif self.is_top and root.id in self.module.definitions:
+            self.changes = True
+            self._ask(root)
+        else:
+            self.is_loud = True
 
     def _ask(self, *operands: ast.expr) -> None:
         for operand in operands:
-            if isinstance(operand, ast.Name) and not self._is_local(operand.id) and operand.id not in self.plain:
+            if isinstance(operand, ast.Name) and operand.id not in self.local:
                 self.asked.update(dict.fromkeys(self.module.targets(operand.id)))
-                if operand.id in self.module.definitions and not self.scopes:
-                    self.asked_names.add(operand.id)
 
-    def _arguments(self, call: ast.Call, function: ast.expr) -> None:
-        callees = tuple(targets_of(self.module, function))
-        keeps = any(keeps_functions(written(called)) for called in callees) or self._is_type_method(function)
-        for argument in [*call.args, *(keyword.value for keyword in call.keywords)]:
-            self._expression(argument)
-            if not keeps:
-                self._pass(callees, argument)
+    def _arguments(self, call: ast.Call) -> None:
+        """Follow functions that a call may call in turn."""
+        name = dotted(call.func)[1][-1:] or dotted(call.func)[:1]
         self.is_loud |= any(keyword.arg == "out" for keyword in call.keywords)
-        if isinstance(function, ast.Name) and function.id in CALLS_ITS_FIRST and call.args:
-            self._call_argument(call.args[0])
-        for keyword in call.keywords:
-            if keyword.arg == "key":
-                self._call_argument(keyword.value)
-
-    def _call_argument(self, argument: ast.expr) -> None:
-        if isinstance(argument, ast.Name) and self._is_local(argument.id):
-            self.is_loud = True
-
-    def _pass(self, callees: tuple[Called, ...], argument: ast.expr) -> None:
-        if isinstance(argument, ast.Starred):
-            argument = argument.value
-        if isinstance(argument, ast.Lambda):
-            self.function(argument)
-        base, _ = dotted(argument)
-        if base is not None and not self._is_local(base):
-            self.passed.update(dict.fromkeys((callees, each) for each in targets_of(self.module, argument)))
+        targets = targets_of(self.module, call.func)
+        if not all(is_pure(written(each)) and not keeps(written(each)) for each in targets):
+            return  # a function of the project is loud where it calls what it gets
+        is_caller = bool(targets) or name[0] in CALLERS
+        for argument in [*call.args, *(keyword.value for keyword in call.keywords)]:
+            if is_caller and isinstance(argument, ast.Name):
+                if argument.id in self.local:
+                    self.is_loud |= not targets and argument is call.args[0]
+                else:
+                    self.passed.update(dict.fromkeys(targets_of(self.module, argument)))
 
     def _call(self, function: ast.expr) -> None:
         root = function
         while isinstance(root, ast.Attribute):
             root = root.value
         if not isinstance(root, ast.Name):
-            self._method(function, root)
+            self._call_method_of(function, root)
             return
-        name = root.id
-        if self._is_local(name):
-            self.is_loud |= not (isinstance(function, ast.Attribute) and self._made(name))
-        elif isinstance(function, ast.Attribute) and name in self.plain:
-            self.reads.add(name)
+        name, is_method = root.id, function is not root
+        if name in self.local:
+            self.is_loud |= not (is_method and name in self.made)
+        elif isinstance(function, ast.Attribute) and name in plain_names(self.module):
             if function.attr in MUTATORS:
-                self.changes.add(name)
-                self.is_loud |= bool(self.scopes)
+                self.changes = True
+                self.is_loud |= not self.is_top
         elif not is_bound(self.module, name) and not self.module.star_imports:
-            self.is_loud |= not (self._is_type_method(function) or (function is root and is_pure_builtin(name)))
-        elif isinstance(function, ast.Attribute) and self._is_wrapped(name) and not self.scopes:
-            self.changes.add(name)  # `function.defvjp(...)` of a function that a package has wrapped
-            self.called.update(dict.fromkeys(self._decorated(name)))
+            is_type_method = (
+                isinstance(function, ast.Attribute) and name in PLAIN_BUILTINS and function.attr not in MUTATORS
+            )
+            self.is_loud |= not (is_type_method or (not is_method and is_pure_builtin(name)))
         else:
-            self.reads.add(name)
             self.called.update(dict.fromkeys(targets_of(self.module, function)))
 
-    def _is_type_method(self, function: ast.expr) -> bool:
-        """Return whether a call is one as `dict.fromkeys(...)`."""
-        match function:
-            case ast.Attribute(value=ast.Name(id=name), attr=method):
-                is_builtin = name in PLAIN_BUILTINS and not is_bound(self.module, name) and not self._is_local(name)
-                return is_builtin and method not in MUTATORS
-        return False
-
-    def _method(self, function: ast.expr, root: ast.expr) -> None:
-        self._expression(root)
+    def _call_method_of(self, function: ast.expr, root: ast.expr) -> None:
         if isinstance(function, ast.Subscript):  # `Generic[T](...)`
             self._call(function.value)
             return
         is_super = isinstance(root, ast.Call) and isinstance(root.func, ast.Name) and root.func.id == "super"
-        plain = {*self.plain, *(name for scope in self.scopes for name, is_made in scope.items() if is_made)}
-        is_read = isinstance(function, ast.Attribute) and is_plain_value(self.module, root, plain)
-        self.is_loud |= not (is_super or is_read)
+        self.is_loud |= not (is_super or (isinstance(function, ast.Attribute) and self._is_plain(root)))
 
     def _is_wrapped(self, name: str) -> bool:
-        """Return whether a name stands for a function of the module under a decorator."""
+        """Return whether a name stands for a function of the module under decorators of packages."""
         statements = self.module.definitions.get(name, ())
         return bool(statements) and all(
             isinstance(each, ast.FunctionDef) and each.decorator_list for each in statements
         )
 
-    def _decorated(self, name: str) -> Iterator[Called]:
-        for statement in self.module.definitions[name]:
-            for decorator in getattr(statement, "decorator_list", ()):
-                yield from targets_of(self.module, decorator.func if isinstance(decorator, ast.Call) else decorator)
-
-    def _is_local(self, name: str) -> bool:
-        return any(name in scope for scope in self.scopes)
-
-    def _made(self, name: str) -> bool:
-        return next(scope[name] for scope in reversed(self.scopes) if name in scope)
+    def _is_plain(self, value: ast.expr) -> bool:
+        return _is_plain_value(self.module, value, {*plain_names(self.module), *self.made})
 
 
-def _is_validator(item: ast.FunctionDef) -> bool:
-    return any("validator" in ast.unparse(decorator) for decorator in item.decorator_list)
+def _is_accessor(decorator: ast.expr) -> bool:
+    return isinstance(decorator, ast.Attribute) and decorator.attr in ("setter", "getter", "deleter")
+
+
+def _makes(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a method runs when an instance is made, or called as a decorator."""
+    is_validator = any("validator" in ast.unparse(each) for each in method.decorator_list)
+    return is_validator or method.name in _CONSTRUCTORS or method.name == "__call__"
+
+
+def _answers(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a method runs by an operator, an index or an attribute."""
+    is_property = any(ast.unparse(each).endswith(("property", "getter")) for each in method.decorator_list)
+    return is_property or (method.name.startswith("__") and not _makes(method))
+
+
+def _is_filled(module: Module, node: ast.expr | None) -> bool:
+    """Return whether a value is an iterator, which its first reader uses up, or grows when it is read."""
+    match node:
+        case ast.GeneratorExp():
+            return True
+        case ast.Call(func=function):
+            names = [written(each) for each in targets_of(module, function)] or [ast.unparse(function)]
+            return any(name.startswith(FILLED) for name in names)
+    return False
+
+
+def plain_names(module: Module) -> frozenset[str]:
+    """Return the names that stand for objects of Python's own or of packages, whose methods call no project."""
+    if module.plain is None:
+        plain: set[str] = set()
+        for name, statements in module.definitions.items():
+            value = _value_of(statements[0], name) if len(statements) == 1 and name not in module.imports else None
+            if value is not None and _is_plain_value(module, value, plain):
+                plain.add(name)
+        module.plain = frozenset(plain)
+    return module.plain
+
+
+def _value_of(statement: ast.stmt, name: str) -> ast.expr | None:
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=bound)], value=value) if bound == name:
+            return value
+        case ast.AnnAssign(value=ast.expr() as value):
+            return value
+    return None
+
+
+def _is_plain_value(module: Module, node: ast.expr, plain: Iterable[str]) -> bool:
+    match node:
+        case ast.Name(id=name):
+            return name in plain or (not is_bound(module, name) and name in PLAIN_BUILTINS)
+        case ast.BinOp(left=left, right=right) | ast.IfExp(body=left, orelse=right):
+            return all(_is_plain_value(module, side, plain) for side in (left, right))
+        case ast.UnaryOp(operand=operand):
+            return _is_plain_value(module, operand, plain)
+        case ast.Subscript(value=generic) | ast.Attribute(value=generic):
+            targets = targets_of(module, generic)
+            return bool(targets) and all(is_pure(written(target)) for target in targets)
+        case ast.Call(func=ast.Name(id=name)) if name in PLAIN_BUILTINS and not is_bound(module, name):
+            return True
+        case ast.Call(func=ast.Attribute(value=receiver)) if _is_plain_value(module, receiver, plain):
+            return True
+        case ast.Call(func=function):
+            return any(is_plain(written(called)) for called in targets_of(module, function))
+    return isinstance(node, _PLAIN_NODES)
+
+
+def is_bound(module: Module, name: str) -> bool:
+    """Return whether a module defines or imports a name."""
+    return name in module.definitions or name in module.imports
+
+
+def written(called: Called) -> str:
+    """Return a dotted name as text."""
+    target, chain = called
+    return ".".join([str(target).replace(":", "."), *chain])
+
+
+def targets_of(module: Module, expression: ast.expr) -> list[Called]:
+    """Return what a dotted name of the module may mean; [] for another expression."""
+    base, chain = dotted(expression)
+    return [] if base is None else [(target, chain) for target in module.targets(base)]

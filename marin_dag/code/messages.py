@@ -1,104 +1,82 @@
-"""Messages: texts of logging calls and of raised exceptions, which change no output unless code reads them.
+"""Messages: texts of logging calls and of raised builtin exceptions, which change no output unless code reads them.
 
-A definition is hashed without the texts of its messages. A closure adds those that something in it may read: a handler
-that uses the exception that it caught, a handler of log records, a program that captures the output of another one.
+A definition is hashed without the texts of its messages. A closure adds the texts of logs if anything in it may read
+logs, and those of exceptions if anything in it uses an exception that it caught.
 """
 
 import ast
-import builtins
 import copy
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from marin_dag.code.syntax import Target, dotted, nodes_of
 
 LOG_METHODS = frozenset({"critical", "debug", "error", "exception", "info", "warning"})
-_LOG_READERS = frozenset(
-    {
-        *("Filter", "Handler", "LogRecord", "LoggerAdapter", "addFilter", "addHandler", "assertLogs", "basicConfig"),
-        *("captureWarnings", "capture_output", "check_output", "dictConfig", "dup2", "fileConfig", "getLoggerClass"),
-        *("handlers", "lastResort", "redirect_stderr", "setLogRecordFactory", "setLoggerClass", "stderr", "STDOUT"),
-    }
-)
+_OUTPUT_READERS = frozenset({"capture_output", "check_output", "dup2", "redirect_stderr", "stderr", "STDOUT"})
+_LOG_READERS = _OUTPUT_READERS | {
+    *("Filter", "Handler", "LogRecord", "LoggerAdapter", "addFilter", "addHandler", "assertLogs", "basicConfig"),
+    *("captureWarnings", "dictConfig", "fileConfig", "getLoggerClass", "handlers", "lastResort"),
+    *("setLogRecordFactory", "setLoggerClass"),
+}
 """Names of what reads log records, or the output to which they go."""
-_EXCEPTION_READERS = frozenset(
-    {
-        *("TracebackException", "__aexit__", "__cause__", "__context__", "__exit__", "add_done_callback", "exc_info"),
-        *("capture_output", "check_output", "dup2", "excepthook", "exception", "format_exc", "format_exception"),
-        *(
-            "last_value",
-            "print_exc",
-            "print_exception",
-            "redirect_stderr",
-            "return_exceptions",
-            "set_exception_handler",
-        ),
-        *("stderr", "STDOUT", "throw", "unraisablehook", "format_exception_only", "walk_tb", "push"),
-    }
-)
+_EXCEPTION_READERS = _OUTPUT_READERS | {
+    *("TracebackException", "__aexit__", "__cause__", "__context__", "__exit__", "add_done_callback", "exc_info"),
+    *("excepthook", "exception", "format_exc", "format_exception", "format_exception_only", "last_value"),
+    *("print_exc", "print_exception", "push", "return_exceptions", "set_exception_handler", "throw"),
+    *("unraisablehook", "walk_tb"),
+}
 """Names of what reads exceptions other than by `except ... as`."""
 Meaning = Callable[[ast.expr], tuple[Target, ...]]
 
 
-class Message(NamedTuple):
-    """The text of a message, by its hash."""
+class Messages(NamedTuple):
+    """The texts of the messages of a definition."""
 
-    raised: tuple[Target, ...] | None
-    """The class that is raised; None for a text of a log."""
-    digest: str
+    logged: tuple[str, ...] = ()
+    raised: tuple[str, ...] = ()
 
 
 class Hears(NamedTuple):
     """Whose messages a definition may read."""
 
     logs: bool = False
-    everything: bool = False
-    """Whether it may read the text of every exception."""
-    caught: tuple[Target, ...] = ()
-    """Classes of exceptions whose text it may read."""
+    exceptions: bool = False
 
 
-def without_messages(statement: ast.stmt, meaning: Meaning) -> tuple[ast.stmt, tuple[Message, ...]]:
+def without_messages(statement: ast.stmt, meaning: Meaning) -> tuple[ast.stmt, Messages]:
     """Return a definition without the texts of its messages, and these."""
     if not any(isinstance(node, ast.Raise | ast.Assert) or _is_log(node) for node in nodes_of(statement)):
-        return statement, ()
+        return statement, Messages()
     copied = copy.deepcopy(statement)
     loggers = _local_loggers(copied, meaning)
-    messages: list[Message] = []
+    logged: list[str] = []
+    raised: list[str] = []
     for node in nodes_of(copied):
         match node:
-            case ast.Raise(exc=ast.Call(func=raised) as call):
-                _take(call, call.args, meaning(raised), messages)
-                for keyword in call.keywords:
-                    keyword.value = _taken(keyword.value, meaning(raised), messages)
+            case ast.Raise(exc=ast.Call(func=error) as call) if all(
+                each.module == "builtins" for each in meaning(error)
+            ):
+                if meaning(error):
+                    call.args = [_taken(text, raised) for text in call.args]
             case ast.Assert(msg=ast.expr() as text):
-                node.msg = _taken(text, (Target("builtins", "AssertionError"),), messages)
+                node.msg = _taken(text, raised)
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=logger)) as call) if _is_log(node):
                 if _is_logger(logger, loggers, meaning):
-                    _take(call, call.args[:1], None, messages)
-    return copied, tuple(messages)
+                    call.args[0] = _taken(call.args[0], logged)
+    return copied, Messages(tuple(logged), tuple(raised))
 
 
-def _take(call: ast.Call, texts: list[ast.expr], raised: tuple[Target, ...] | None, found: list[Message]) -> None:
-    call.args[: len(texts)] = [_taken(text, raised, found) for text in texts]
-
-
-def _taken(text: ast.expr, raised: tuple[Target, ...] | None, found: list[Message]) -> ast.expr:
+def _taken(text: ast.expr, found: list[str]) -> ast.expr:
     """Return what a message evaluates, without its text."""
     match text:
         case ast.Constant(value=str(words)):
-            found.append(_message(raised, words))
+            found.append(words)
             return ast.copy_location(ast.Constant("message"), text)
         case ast.JoinedStr(values=values):
-            found.append(_message(raised, ast.unparse(text)))
+            found.append(ast.unparse(text))
             kept = [value for value in values if isinstance(value, ast.FormattedValue)]
             return ast.copy_location(ast.JoinedStr([ast.Constant("message"), *kept]), text)
     return text
-
-
-def _message(raised: tuple[Target, ...] | None, words: str) -> Message:
-    return Message(raised, hashlib.sha256(ascii(words).encode()).hexdigest())
 
 
 def _is_log(node: ast.AST) -> bool:
@@ -106,10 +84,6 @@ def _is_log(node: ast.AST) -> bool:
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr=method), args=[_, *_])):
             return method in LOG_METHODS
     return False
-
-
-def _logs(call: ast.Call, local: set[str], meaning: Meaning) -> bool:
-    return isinstance(call.func, ast.Attribute) and _is_logger(call.func.value, local, meaning)
 
 
 def _is_logger(node: ast.expr, local: set[str], meaning: Meaning) -> bool:
@@ -121,50 +95,31 @@ def _is_logger(node: ast.expr, local: set[str], meaning: Meaning) -> bool:
 
 
 def _local_loggers(statement: ast.stmt, meaning: Meaning) -> set[str]:
-    """Return local names for a logger, or for the context of a step, that nothing else binds."""
-    bound: dict[str, list[bool]] = {}
+    """Return the parameters that are loggers or contexts of steps by their annotation, and that nothing binds again."""
+    found = set()
     for node in nodes_of(statement):
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=function)):
-                is_logger = any(
-                    str(target) in ("logging:getLogger", "logging.getLogger") for target in _dotted(function, meaning)
-                )
-                bound.setdefault(name, []).append(is_logger)
-            case ast.arg(arg=name, annotation=annotation):
-                written = [] if annotation is None else [str(target) for target in _dotted(annotation, meaning)]
+            case ast.arg(arg=name, annotation=ast.expr() as annotation):
+                written = [str(target).replace(":", ".") for target in meaning(annotation)]
                 is_context = any(each.startswith("marin_dag.") and each.endswith("StepContext") for each in written)
-                bound.setdefault(name, []).append(
-                    is_context or any(each in ("logging.Logger", "logging:Logger") for each in written)
-                )
-            case ast.Name(id=name, ctx=ast.Store()):
-                bound.setdefault(name, [])
-    stored = [node.id for node in nodes_of(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
-    return {name for name, kinds in bound.items() if kinds and all(kinds) and stored.count(name) <= len(kinds)}
-
-
-def _dotted(node: ast.expr, meaning: Meaning) -> list[str]:
-    base, chain = dotted(node)
-    if base is None:
-        return []
-    targets = meaning(ast.Name(base, ast.Load()))
-    return [".".join([str(target).replace(":", "."), *chain]) for target in targets]
+                if is_context or "logging.Logger" in written:
+                    found.add(name)
+    names = [node for node in nodes_of(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    others = [node.arg for node in nodes_of(statement) if isinstance(node, ast.arg)]
+    return {name for name in found - {node.id for node in names} if others.count(name) == 1}
 
 
 def hears_of(statements: Iterable[ast.stmt], meaning: Meaning) -> Hears:
     """Return whose messages some statements may read."""
     names: set[str] = set()
-    caught: dict[Target, None] = {}
-    everything = False
+    is_read = False
     for statement in statements:
         names.update(_names_in(statement))
         handlers = [node for node in nodes_of(statement) if isinstance(node, ast.ExceptHandler) and node.name]
         loggers = _local_loggers(statement, meaning) if handlers else set()
-        for node in handlers:
-            if _is_read(node, loggers, meaning):
-                types = _types_of(node, meaning)
-                everything |= types is None
-                caught.update(dict.fromkeys(types or ()))
-    return Hears(bool(names & _LOG_READERS), everything or bool(names & _EXCEPTION_READERS), tuple(caught))
+        is_read |= any(_is_read(node, loggers, meaning) for node in handlers)
+    is_logged = bool(names & _LOG_READERS)  # a log that is read has the texts of the exceptions that are logged
+    return Hears(is_logged, is_logged or is_read or bool(names & _EXCEPTION_READERS))
 
 
 def _names_in(statement: ast.stmt) -> Iterator[str]:
@@ -180,19 +135,6 @@ def _names_in(statement: ast.stmt) -> Iterator[str]:
                 yield name
 
 
-def _types_of(handler: ast.ExceptHandler, meaning: Meaning) -> list[Target] | None:
-    """Return the classes that a handler catches; None where they are not plain names."""
-    if handler.type is None:
-        return None
-    found: list[Target] = []
-    for node in handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]:
-        targets = meaning(node)
-        if not targets:
-            return None
-        found.extend(targets)
-    return found
-
-
 def _is_read(handler: ast.ExceptHandler, loggers: set[str], meaning: Meaning) -> bool:
     """Return whether a handler does more with its exception than to raise, to log and to chain it."""
     allowed: set[int] = set()
@@ -200,17 +142,10 @@ def _is_read(handler: ast.ExceptHandler, loggers: set[str], meaning: Meaning) ->
         match node:
             case ast.Raise(exc=raised, cause=cause):
                 allowed.update(id(each) for each in (raised, cause) if isinstance(each, ast.Name))
-            case ast.Expr(value=ast.Call() as call) if _is_log(node) and _logs(call, loggers, meaning):
-                allowed.update(id(each) for each in call.args if isinstance(each, ast.Name))
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=logger)) as call) if _is_log(node):
+                if _is_logger(logger, loggers, meaning):
+                    allowed.update(id(each) for each in call.args if isinstance(each, ast.Name))
             case ast.Call(func=ast.Name(id="isinstance"), args=[ast.Name() as asked, _]):
                 allowed.add(id(asked))
     names = [node for node in ast.walk(handler) if isinstance(node, ast.Name) and node.id == handler.name]
     return any(id(node) not in allowed for node in names)
-
-
-def ancestors_of_builtin(name: str) -> frozenset[str]:
-    """Return the names of a builtin exception and of its bases; an empty set for another name."""
-    found = getattr(builtins, name, None)
-    if not (isinstance(found, type) and issubclass(found, BaseException)):
-        return frozenset()
-    return frozenset(each.__name__ for each in found.__mro__)

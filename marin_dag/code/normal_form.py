@@ -1,52 +1,46 @@
 """Normal form: the text of a syntax tree without what a run cannot see.
 
-It leaves out comments, docstrings, layout, names of local variables and of import aliases, `@overload` and
-`if TYPE_CHECKING`, and does not depend on the Python version, as `ast.dump` and `repr` of a string do. Names of
-parameters, functions and classes stay: a caller or `__name__` may read them.
+It leaves out comments, docstrings, layout, names of import aliases, `@overload` and `if TYPE_CHECKING`, and does not
+depend on the Python version, as `ast.dump` and `repr` of a string do.
 """
 
 import ast
 import copy
-import dataclasses
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from marin_dag.code.syntax import Target, bindings_of, imported, is_overload, is_type_checking, nodes_of, parameters
+from marin_dag.code.syntax import Target, is_overload, is_type_checking, nodes_of
 
-_SKIPPED_FIELDS = frozenset({"ctx", "type_comment", "type_ignores", "kind"})
-_WITH_NAMES = frozenset(
-    {
-        *(ast.Name, ast.Constant, ast.JoinedStr, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef),
-        *(ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp, ast.Nonlocal),
-        *(ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping),
-    }
-)
-"""Kinds of nodes with a form of their own here."""
 NodeT = TypeVar("NodeT", bound=ast.AST)
 _HOLDS_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
-_READS_LOCAL_NAMES = frozenset({"locals", "vars", "dir", "eval", "exec", "globals"})
+_SKIPPED_FIELDS = frozenset({"ctx", "type_comment", "type_ignores", "kind"})
+_WRITTEN_FIELDS = {
+    kind: tuple(field for field in kind._fields if field not in _SKIPPED_FIELDS)
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST)
+}
 
 
 def dump(
     statements: Iterable[ast.stmt],
     imports: Mapping[str, Sequence[Target]],
     *,
-    package: str = "",
     defined: Container[str] = (),
     star_imports: Sequence[str] = (),
 ) -> str:
-    """Return the normal form of some statements of one module.
+    """Return the normal form of some top-level statements of one module.
 
     Args:
         statements: the statements.
         imports: what the module's imports bind each name to; a name is written as what it stands for.
-        package: the package that a relative import inside the statements counts from.
         defined: names that the module defines itself.
         star_imports: modules that an unknown name may come from.
     """
-    writer = _Writer(imports, package, defined, star_imports)
+    writer = _Writer(imports, defined, star_imports)
     for statement in statements:
-        writer.top(statement)
+        if not isinstance(statement, ast.Import | ast.ImportFrom):
+            writer.local = _bound_in(statement)
+            writer.body([statement])
     return "".join(writer.parts)
 
 
@@ -82,173 +76,82 @@ def _is_text(node: object) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-@dataclasses.dataclass
-class _Scope:
-    names: dict[str, str | None]
-    """Name to its text; None until it is first written, when it gets a number."""
-    is_class: bool = False
-
-
 class _Writer:
     def __init__(
-        self,
-        imports: Mapping[str, Sequence[Target]],
-        package: str,
-        defined: Container[str],
-        star_imports: Sequence[str],
+        self, imports: Mapping[str, Sequence[Target]], defined: Container[str], star_imports: Sequence[str]
     ) -> None:
         self.parts: list[str] = []
+        self.local: frozenset[str] = frozenset()
         self._imports = imports
-        self._package = package
         self._defined = defined
-        self._star_imports = star_imports
-        self._scopes: list[_Scope] = []
-        self._num_locals = 0
-        self._keeps_locals = False
-        self._reads_locals = False
+        self._stars = [f"{module}:*" for module in star_imports]
 
-    def top(self, statement: ast.stmt) -> None:
-        """Write one statement of the module's top level."""
-        already = len(self.parts)
-        self._keeps_locals = self._reads_locals = False
-        self._write_top(statement)
-        if self._reads_locals:
-            del self.parts[already:]
-            self._keeps_locals = True
-            self._write_top(statement)
-
-    def _write_top(self, statement: ast.stmt) -> None:
-        self._num_locals = 0
-        for kept in _kept([statement]):
-            self._write(kept)
-            self.parts.append("\n")
-
-    def _write(self, node: object) -> None:
-        if type(node) is list:
-            self._body(node)
-            return
-        if isinstance(node, ast.AST) and type(node) not in _WITH_NAMES:  # most of them, so that `match` tries few
-            self._fields(node)
-            return
-        match node:
-            case ast.Name():
-                self.parts.append(f"Name({self._name(node.id)})")
-            case ast.Constant():
-                self.parts.append(f"Constant({_literal(node.value)})")
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
-                self._function(node)
-            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
-                self._comprehension(node)
-            case ast.ClassDef():
-                self._class(node)
-            case ast.JoinedStr():
-                self.parts.append("JoinedStr(")
-                for value in _merged(node.values):
-                    self._write(value)
-                self.parts.append(")")
-            case ast.ExceptHandler() | ast.MatchAs() | ast.MatchStar() if node.name is not None:
-                self.parts.append(f"as {self._name(node.name)} ")
-                self._fields(node, skipped=("name",))
-            case ast.MatchMapping(rest=str(rest)):
-                self.parts.append(f"rest {self._name(rest)} ")
-                self._fields(node, skipped=("rest",))
-            case ast.Nonlocal():
-                self.parts.append(f"Nonlocal({','.join(map(self._name, node.names))})")
-            case ast.AST():  # one that may have a name and has none
-                self._fields(node)
-            case _:
-                self.parts.append(_literal(node))
-
-    def _fields(self, node: ast.AST, skipped: tuple[str, ...] = ()) -> None:
-        self.parts.append(type(node).__name__)
-        self.parts.append("(")
-        for field in _WRITTEN_FIELDS[type(node)]:
-            if field in skipped:
-                continue
-            value = getattr(node, field, None)
-            # Absent and empty are one: a later Python adds fields.
-            if value is None or (type(value) is list and not value):
-                continue
-            self.parts.append(field)
-            self.parts.append("=")
-            self._write(value)
-            self.parts.append(",")
-        self.parts.append(")")
-
-    def _body(self, items: Sequence[object]) -> None:
+    def body(self, items: Iterable[object]) -> None:
+        """Write a list of nodes or texts."""
         self.parts.append("[")
         for item in _kept(items):
             self._write(item)
             self.parts.append(",")
         self.parts.append("]")
 
-    def _class(self, node: ast.ClassDef) -> None:
-        self._fields(node, skipped=("body",))
-        found = bindings_of(node)
-        scope: dict[str, str | None] = {name: name for name in found.names}
-        for statement in found.imports:  # attributes, by which the class is used from outside
-            for name, target in imported(statement, self._package):
-                self.parts.append(f"{name}={target},")
-        self._scopes.append(_Scope(scope, is_class=True))
-        self._body(node.body)
-        self._scopes.pop()
+    def _write(self, node: object) -> None:
+        kind = type(node)
+        if kind is ast.Name:
+            self.parts.append(f"Name({self._name(node.id)})")  # type: ignore[attr-defined]
+        elif kind is ast.Constant:
+            self.parts.append(f"Constant({_literal(node.value)})")  # type: ignore[attr-defined]
+        elif kind is list:
+            self.body(node)  # type: ignore[arg-type]
+        elif isinstance(node, ast.JoinedStr):
+            self.parts.append("JoinedStr(")
+            self.body(_merged(node.values))
+            self.parts.append(")")
+        elif isinstance(node, ast.AST):
+            self._fields(node)
+        else:
+            self.parts.append(_literal(node))
 
-    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
-        self._fields(node, skipped=("body",))
-        found = bindings_of(node)
-        scope: dict[str, str | None] = {
-            name: name if self._keeps_locals else None for name in found.names if name not in found.outer
-        }
-        for statement in found.imports:
-            for name, target in imported(statement, self._package):
-                scope[name] = f"{scope[name]}|{target}" if scope.get(name) else f"={target}"
-        # A run can see the name of a local function, and a parameter as the caller's keyword.
-        scope.update({name: name for name in (*found.definitions, *parameters(node.args))})
-        self._scopes.append(_Scope(scope))
-        self._body([node.body] if isinstance(node, ast.Lambda) else node.body)
-        self._scopes.pop()
-
-    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
-        self.parts.append(type(node).__name__)
-        self._write(node.generators[0].iter)  # evaluated outside
-        targets = [n.id for part in node.generators for n in ast.walk(part.target) if isinstance(n, ast.Name)]
-        self._scopes.append(_Scope({name: name if self._keeps_locals else None for name in targets}))
-        for index, part in enumerate(node.generators):
-            self._fields(part, skipped=() if index else ("iter",))
-        for element in (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,):
-            self._write(element)
-        self._scopes.pop()
+    def _fields(self, node: ast.AST) -> None:
+        self.parts.append(f"{type(node).__name__}(")
+        for field in _WRITTEN_FIELDS[type(node)]:
+            value = getattr(node, field, None)
+            # Absent and empty are one: a later Python adds fields.
+            if value is None or (type(value) is list and not value):
+                continue
+            self.parts.append(f"{field}=")
+            self._write(value)
+            self.parts.append(",")
+        self.parts.append(")")
 
     def _name(self, name: str) -> str:
-        for depth, scope in enumerate(reversed(self._scopes)):
-            if name not in scope.names or (scope.is_class and depth):  # methods do not see names of their class
-                continue
-            text = scope.names[name]
-            if text is None:
-                text = scope.names[name] = f"%{self._num_locals}"
-                self._num_locals += 1
-            return text
-        self._reads_locals = self._reads_locals or name in _READS_LOCAL_NAMES
+        """Return what a name stands for; a name that is also a local one stays beside it."""
         targets = [str(target) for target in self._imports.get(name, ())]
-        if name in self._defined:
-            return "|".join([name, *targets])
-        if targets:
+        if targets and name not in self._defined and name not in self.local:
             return "=" + "|".join(targets)
-        return "|".join([name, *(f"{module}:*" for module in self._star_imports)])
+        return "|".join([name, *(targets or ([] if name in self._defined else self._stars))])
 
 
-_WRITTEN_FIELDS = {
-    kind: tuple(field for field in kind._fields if field not in _SKIPPED_FIELDS)
-    for kind in vars(ast).values()
-    if isinstance(kind, type) and issubclass(kind, ast.AST)
-}
+def _bound_in(statement: ast.stmt) -> frozenset[str]:
+    """Return the names that a statement binds, in whatever scope inside it."""
+    found: set[str | None] = set()
+    for node in nodes_of(statement):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.MatchMapping(rest=name):
+                found.add(name)
+            case ast.ExceptHandler(name=name) | ast.MatchAs(name=name) | ast.MatchStar(name=name):
+                found.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.alias(name=name, asname=other):
+                found.add(other or name.partition(".")[0])
+    return frozenset(name for name in found if name is not None)
 
 
 def _kept(items: Iterable[object]) -> Iterator[object]:
-    """Yield what is not without effect. An import is: what it binds a name to stands where the name is used."""
+    """Yield what is not without effect."""
     for item in items:
         match item:
-            case ast.Expr(value=ast.Constant()) | ast.Import() | ast.ImportFrom() | ast.Pass():
+            case ast.Expr(value=ast.Constant()) | ast.Pass():
                 continue
             case ast.stmt() if is_overload(item):
                 continue

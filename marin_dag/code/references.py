@@ -3,15 +3,15 @@
 import ast
 import contextlib
 import enum
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from marin_dag.code.normal_form import readable
-from marin_dag.code.opaque import OPAQUE_ATTRIBUTES, OPAQUE_CALLS, is_opaque_builtin, opaque_in
 from marin_dag.code.syntax import (
     Module,
     Target,
     absolute,
-    bindings_of,
+    bindings,
     children,
     dotted,
     imported,
@@ -26,6 +26,29 @@ _MARKERS = (".Runtime", ".StopAt", ".Added")
 
 _LITERAL = frozenset({"typing.Literal", "typing_extensions.Literal"})
 _ANNOTATED = frozenset({"typing.Annotated", "typing_extensions.Annotated"})
+# Names whose effect depends on values, so that no reading of the source can follow them.
+_OPAQUE_CALLS = frozenset(
+    {
+        "importlib.util.spec_from_file_location",
+        "importlib.metadata.entry_points",
+        "inspect.getcomments",
+        "inspect.getsource",
+        "inspect.getsourcelines",
+        "pkgutil.iter_modules",
+        "pkgutil.resolve_name",
+        "pkgutil.walk_packages",
+        "runpy.run_module",
+        "runpy.run_path",
+    }
+)
+_OPAQUE_NAMES = frozenset({"eval", "exec", "__import__", "globals"})
+_OPAQUE_VALUES = {
+    "pydantic.ImportString": "an object by name",
+    "sys.modules": "modules by name",
+}
+_OPAQUE_ATTRIBUTES = {
+    "__subclasses__": "classes that may be defined anywhere",
+}
 
 
 _FOLLOWED = frozenset(
@@ -247,7 +270,7 @@ class Scanner:
             self._visit(statement, Aspect.TYPE if is_known else Aspect.FULL)
 
     def _in_scope(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
-        bound = bindings_of(node)
+        bound = bindings([node.body] if isinstance(node, ast.Lambda) else node.body)
         names = [*parameters(node.args), *bound.names]
         scope: dict[str, list[Target]] = {name: [] for name in names if name not in bound.outer}
         for statement in bound.imports:
@@ -283,13 +306,13 @@ class Scanner:
             self._visit(inner, aspect)
         else:
             targets = self.targets(base)
-            if targets or is_opaque_builtin(base):
-                self.opaque.extend(what for name in self._full_names(base, chain) for what in opaque_in(name))
+            if targets or base in (*_OPAQUE_NAMES, *_OPAQUE_VALUES):
+                self.opaque.extend(what for name in self._full_names(base, chain) for what in _opaque_in(name))
             self.references.extend(Reference(target, chain, aspect) for target in targets)
             if chain[-1:] == ("__dict__",) and self._is_module(base, chain[:-1]):
                 self.opaque.append(f"{ast.unparse(node)}: names of a module by value")
-        if chain and chain[-1] in OPAQUE_ATTRIBUTES:
-            self.opaque.append(f"{ast.unparse(node)}: {OPAQUE_ATTRIBUTES[chain[-1]]}")
+        if chain and chain[-1] in _OPAQUE_ATTRIBUTES:
+            self.opaque.append(f"{ast.unparse(node)}: {_OPAQUE_ATTRIBUTES[chain[-1]]}")
 
     def targets(self, name: str) -> list[Target]:
         """Return what a name may mean here; [] for a local variable."""
@@ -317,7 +340,7 @@ class Scanner:
     def _note_opaque_call(self, call: ast.Call) -> None:
         base, chain = dotted(call.func)
         names = [] if base is None else self._full_names(base, chain)
-        if any(name in OPAQUE_CALLS for name in names):
+        if any(name in _OPAQUE_CALLS for name in names):
             self.opaque.append(ast.unparse(call))
         if names == ["vars"] and any(self._is_module(*dotted(argument)) for argument in call.args):
             self.opaque.append(f"{ast.unparse(call)}: names of a module by value")
@@ -341,3 +364,12 @@ class Scanner:
                 stripped = name.lstrip(".")
                 return absolute(stripped, len(name) - len(stripped), self.module.package)
         return None
+
+
+def _opaque_in(name: str) -> Iterator[str]:
+    """Yield what no reading can follow about a dotted name, imports resolved."""
+    if name in _OPAQUE_NAMES:
+        yield f"{name}(...)"
+    for value, what in _OPAQUE_VALUES.items():
+        if name == value or name.startswith(f"{value}."):
+            yield f"{value}: {what}"

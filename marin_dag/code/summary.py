@@ -2,40 +2,40 @@
 
 import ast
 import builtins
+import functools
 import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
-from marin_dag.code.import_time import Calls, Statement, calls_of, statements_of
-from marin_dag.code.messages import Hears
-from marin_dag.code.plain import is_plain_name
-from marin_dag.code.reads import NOTHING
-from marin_dag.code.references import Alias, Aspect, Reference, alias_of, named
-from marin_dag.code.scan import Scanned, scan
-from marin_dag.code.syntax import Module, Target, imported, is_overload, loaded_by, parse_module
+from marin_dag.code.import_time import QUIET, Effects, Statement, effects_of_use, plain_names, statement_of
+from marin_dag.code.messages import Hears, Messages, hears_of, without_messages
+from marin_dag.code.normal_form import documentation_of, dump
+from marin_dag.code.reads import NOTHING, Reads, reads_of
+from marin_dag.code.references import Alias, Aspect, Reference, Scanner, alias_of, named
+from marin_dag.code.syntax import Module, Target, dotted, imported, is_overload, loaded_by, nodes_of, parse_module
 
 EFFECTS = "<module>"
-_PASSIVE_METHODS = frozenset(
-    {
-        *("__init__", "__new__", "__post_init__", "__repr__", "__str__", "__eq__", "__hash__", "__lt__", "__call__"),
-        *("__init_subclass__", "__class_getitem__", "__enter__", "__exit__", "__set_name__", "__del__", "__reduce__"),
-        *("__getstate__", "__setstate__", "__bool__"),
-    }
-)
-"""Methods with two underscores that no operator, index or attribute calls, or whose answers are asked for elsewhere."""
-UNSEEN = Scanned("", "", (), (), NOTHING, (), Hears(), ())
+LOGGER = Target("<logger>", None)
+"""The meaning of a name that the module binds to `logging.getLogger(...)`."""
 
 
-class Class(NamedTuple):
-    """The code that may run when a class is made."""
+class Scanned(NamedTuple):
+    """A definition: its own hash, and what it reaches."""
 
-    bases: tuple[Reference, ...]
-    keywords: tuple[Target, ...]
-    has_hook: bool
-    """Whether the class defines `__init_subclass__`."""
-    has_methods: bool
-    is_passive: bool
-    """Whether its instances answer operators, indices and attributes as Python's own objects do."""
+    digest: str
+    documentation: str
+    """Hash of its docstrings; "" where it has none."""
+    references: tuple[Reference, ...]
+    loads: tuple[str, ...]
+    """Modules that its own imports execute."""
+    reads: Reads
+    messages: Messages
+    """Texts of messages, which are not in the digest."""
+    hears: Hears
+    opaque: tuple[str, ...]
+
+
+UNSEEN = Scanned("", "", (), (), NOTHING, Messages(), Hears(), ())
 
 
 class Definition(NamedTuple):
@@ -45,19 +45,19 @@ class Definition(NamedTuple):
     """The value of the name and all it reaches, by aspect."""
     alias: tuple[Alias, ...] | None
     """The target of the name, where the module has only `name = other.thing`."""
-    classes: tuple[Class, ...]
-    """The classes among the statements that bind the name."""
+    bases: tuple[Reference, ...]
+    """Bases of the classes among the statements that bind the name."""
+    has_hook: bool
+    """Whether one of these classes runs code when a subclass is made."""
     is_class: bool
     is_callable: bool
     """Whether each of these statements is a class, or a class or function."""
     is_plain: bool
     """Whether it is an object of Python's own."""
-    made_by: tuple[Reference, ...]
-    """Functions that are called for its value."""
-    calls: Calls
-    """Functions that a call of it calls."""
-    result_calls: Calls
-    """Functions that a call of it, and of its result, calls."""
+    effects: Effects
+    """What calling it does, or making an instance, or the value."""
+    answers: Effects
+    """What the operators, indices and attributes of an instance do."""
 
 
 class Executed(NamedTuple):
@@ -66,7 +66,8 @@ class Executed(NamedTuple):
     statement: Statement
     scanned: Scanned | None
     """Its code and all it reaches; None where that is the definition of the one name that it binds."""
-    classes: tuple[Class, ...]
+    bases: tuple[Reference, ...]
+    """Bases of the classes that it makes."""
 
 
 class Summary(NamedTuple):
@@ -89,7 +90,7 @@ class Summary(NamedTuple):
 def summarize(name: str, path: Path, source: bytes) -> Summary:
     """Return the summary of `source`, the content of `path`, as module `name`."""
     module = parse_module(name, path, source)
-    statements = statements_of(module)
+    executed = [_executed(module, statement) for statement in module.executed]
     documentation = hashlib.sha256(ascii(module.documentation).encode()).hexdigest() if module.documentation else ""
     return Summary(
         name,
@@ -99,8 +100,8 @@ def summarize(name: str, path: Path, source: bytes) -> Summary:
         {bound: tuple(targets) for bound, targets in module.imports.items()},
         tuple(module.star_imports),
         tuple(dict.fromkeys(module.loads)),
-        tuple(_executed(module, statement, found) for statement, found in statements),
-        _rebound(statements),
+        tuple(executed),
+        _rebound(module, executed),
     )
 
 
@@ -111,61 +112,43 @@ def _definition(module: Module, name: str, statements: list[ast.stmt]) -> Defini
     return Definition(
         _by_aspect(module, name, statements),
         None if alias is None else tuple(alias),
-        tuple(_class(module, each) for each in classes),
+        _bases(module, classes),
+        any(map(_has_hook, classes)),
         len(classes) == len(statements),
         all(isinstance(statement, kinds) for statement in statements),
-        is_plain_name(module, name),
-        _made_by(module, statements),
-        calls_of(module, statements),
-        calls_of(module, statements, of_result=True),
+        name in plain_names(module),
+        effects_of_use(module, statements),
+        effects_of_use(module, statements, of_instance=True) if classes else QUIET,
     )
 
 
 def _by_aspect(module: Module, name: str, statements: list[ast.stmt]) -> tuple[Scanned, ...]:
     match statements[0]:
         case ast.ClassDef():
-            value, full = scan(module, name, statements, Aspect.VALUE, Aspect.FULL)
+            value, full = _scan(module, name, statements, Aspect.VALUE, Aspect.FULL)
             return UNSEEN, value, full
         case ast.FunctionDef() | ast.AsyncFunctionDef():
-            value, full = scan(module, name, statements, Aspect.VALUE, Aspect.FULL)
+            value, full = _scan(module, name, statements, Aspect.VALUE, Aspect.FULL)
             return full, value, full
-    of_type, full = scan(module, name, statements, Aspect.TYPE, Aspect.FULL)
+    of_type, full = _scan(module, name, statements, Aspect.TYPE, Aspect.FULL)
     return of_type, full, full
 
 
-def _class(module: Module, definition: ast.ClassDef) -> Class:
-    bases = [each for base in definition.bases for each in named(module, base) or _builtin(base)]
-    return Class(
-        tuple(Reference(target, chain, Aspect.FULL) for target, chain in bases),
-        tuple(target for keyword in definition.keywords for target, _ in named(module, keyword.value)),
-        any(getattr(item, "name", "") == "__init_subclass__" for item in definition.body),
-        any(isinstance(item, ast.FunctionDef) for item in definition.body),
-        not any(isinstance(item, ast.FunctionDef) and _answers(item) for item in definition.body),
+def _bases(module: Module, classes: list[ast.ClassDef]) -> tuple[Reference, ...]:
+    found = [each for made in classes for base in made.bases for each in named(module, base)]
+    return tuple(Reference(target, chain, Aspect.FULL) for target, chain in found)
+
+
+def _has_hook(made: ast.ClassDef) -> bool:
+    return any(keyword.arg == "metaclass" for keyword in made.keywords) or any(
+        getattr(item, "name", "") == "__init_subclass__" for item in made.body
     )
 
 
-def _builtin(base: ast.expr) -> list[Alias]:
-    if isinstance(base, ast.Name) and hasattr(builtins, base.id):
-        return [(Target("builtins", base.id), ())]
-    return []
-
-
-def _answers(method: ast.FunctionDef) -> bool:
-    if method.name.startswith("__"):
-        return method.name not in _PASSIVE_METHODS
-    return any(ast.unparse(decorator).endswith(("property", "getter")) for decorator in method.decorator_list)
-
-
-def _made_by(module: Module, statements: list[ast.stmt]) -> tuple[Reference, ...]:
-    match statements:
-        case [ast.Assign(value=ast.Call(func=function)) | ast.AnnAssign(value=ast.Call(func=function))]:
-            return tuple(Reference(target, chain, Aspect.FULL) for target, chain in named(module, function))
-    return ()
-
-
-def _executed(module: Module, statement: ast.stmt, found: Statement) -> Executed:
+def _executed(module: Module, statement: ast.stmt) -> Executed:
+    found = statement_of(module, statement)
     classes = [each for each in ast.walk(statement) if isinstance(each, ast.ClassDef)]
-    return Executed(found, _scanned(module, statement, found), tuple(_class(module, each) for each in classes))
+    return Executed(found, _scanned(module, statement, found), _bases(module, classes))
 
 
 def _scanned(module: Module, statement: ast.stmt, found: Statement) -> Scanned | None:
@@ -175,14 +158,89 @@ def _scanned(module: Module, statement: ast.stmt, found: Statement) -> Scanned |
         return UNSEEN._replace(digest="import " + ",".join(names), loads=loads)
     if len(found.binds) == 1 and module.definitions[found.binds[0]] == [statement]:
         return None
-    (scanned,) = scan(module, EFFECTS, [statement], Aspect.FULL)
+    (scanned,) = _scan(module, EFFECTS, [statement], Aspect.FULL)
     return scanned
 
 
-def _rebound(statements: list[tuple[ast.stmt, Statement]]) -> frozenset[str]:
+def _rebound(module: Module, executed: list[Executed]) -> frozenset[str]:
+    """Return the names that several statements bind; a star import below a definition may bind each name."""
     bound: dict[str, list[bool]] = {}
-    for statement, found in statements:
+    for statement, each in zip(module.executed, executed, strict=True):
+        if "*" in each.statement.binds and bound:
+            return frozenset({*module.definitions, "*"})
         if not is_overload(statement):
-            for name in found.binds:
-                bound.setdefault(name, []).append(found.is_import)
+            for name in each.statement.binds:
+                bound.setdefault(name, []).append(each.statement.is_import)
     return frozenset(name for name, imports in bound.items() if len(imports) > 1 and not all(imports))
+
+
+def _scan(module: Module, name: str, statements: list[ast.stmt], *aspects: Aspect) -> list[Scanned]:
+    """Return what `name` of `module` is and reaches, for each of some aspects."""
+    scanners = [Scanner(module, aspect) for aspect in aspects]
+    prepared = [scanners[0].prepared(statement) for statement in statements]
+    meaning = functools.partial(_meaning, module)
+    stripped = [without_messages(statement, meaning) for statement in prepared]
+    body = dump(
+        [statement for statement, _ in stripped],
+        module.imports,
+        defined=module.definitions,
+        star_imports=module.star_imports,
+    )
+    if module.keeps_annotations_as_text and any(map(_has_annotation, prepared)):
+        body += "annotations as text"
+    common = Scanned(
+        hashlib.sha256(body.encode("ascii")).hexdigest(),
+        _hash_of_texts(documentation_of(prepared)),
+        (),
+        (),
+        reads_of(prepared, scanners[0].dotted_meanings),
+        Messages(
+            tuple(text for _, messages in stripped for text in messages.logged),
+            tuple(text for _, messages in stripped for text in messages.raised),
+        ),
+        hears_of(prepared, meaning),
+        (),
+    )
+    is_alias = alias_of(module, name) is not None  # what an alias stands for depends on what is asked of it
+    return [common if is_alias else _followed(common, scanner, name, prepared) for scanner in scanners]
+
+
+def _followed(common: Scanned, scanner: Scanner, name: str, prepared: list[ast.stmt]) -> Scanned:
+    for statement in prepared:
+        scanner.statement(statement)
+    return common._replace(
+        references=tuple(dict.fromkeys(scanner.references)),
+        loads=tuple(dict.fromkeys(scanner.loads)),
+        opaque=tuple(f"{scanner.module.name}.{name}: {what}" for what in scanner.opaque),
+    )
+
+
+def _has_annotation(statement: ast.stmt) -> bool:
+    return any(
+        isinstance(node, ast.AnnAssign) or getattr(node, "annotation", None) or getattr(node, "returns", None)
+        for node in nodes_of(statement)
+    )
+
+
+def _hash_of_texts(texts: list[str]) -> str:
+    return hashlib.sha256(ascii(texts).encode()).hexdigest() if texts else ""
+
+
+def _meaning(module: Module, node: ast.expr) -> tuple[Target, ...]:
+    """Return what a dotted name of the module stands for; () for another expression or a local variable."""
+    base, chain = dotted(node)
+    if base is None:
+        return ()
+    targets = module.targets(base)
+    if not targets or not all(target.is_certain for target in targets):
+        return (Target("builtins", base),) if not targets and hasattr(builtins, base) and not chain else ()
+    if not chain:
+        return (LOGGER,) if _is_logger(module, base) else tuple(targets)
+    return tuple(Target(".".join([str(target).replace(":", "."), *chain[:-1]]), chain[-1]) for target in targets)
+
+
+def _is_logger(module: Module, name: str) -> bool:
+    match module.definitions.get(name):
+        case [ast.Assign(targets=[ast.Name()], value=ast.Call(func=ast.Attribute(value=base, attr="getLogger")))]:
+            return isinstance(base, ast.Name) and module.imports.get(base.id) == [Target("logging", None)]
+    return False

@@ -15,42 +15,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from marin_dag.code import import_time, messages, reads, references, scan, summary, syntax
-from marin_dag.code.pure import declarations
+from marin_dag.code import import_time, messages, reads, references, summary, syntax
 from marin_dag.code.summary import Summary, summarize
 
 _CLASSES = {
     (kind.__module__, kind.__name__): kind
-    for kind in (
-        *(summary.Summary, summary.Definition, summary.Class, summary.Executed, syntax.Target, reads.Reads),
-        *(
-            scan.Scanned,
-            references.Reference,
-            references.Aspect,
-            messages.Message,
-            messages.Hears,
-            import_time.Calls,
-            import_time.Statement,
-        ),
-    )
+    for module in (import_time, messages, reads, references, summary, syntax)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, tuple | references.Aspect)
 }
 """All that a file of the cache may be made of."""
 MAX_FILES = 64
 """Files that are kept: one for each project, version of this code and Python."""
 _CHECKSUM_LENGTH = hashlib.sha256().digest_size
-_READERS = (
-    *(
-        "import_time.py",
-        "normal_form.py",
-        "opaque.py",
-        "plain.py",
-        "pure.py",
-        "reads.py",
-        "references.py",
-        "summary.py",
-    ),
-    *("summary_cache.py", "syntax.py"),
-)
 
 
 class SummaryCache:
@@ -99,8 +76,8 @@ def _folder() -> Path:
 @cache
 def _version() -> str:
     """Return what summaries depend on besides the source: the code that makes them, and this Python."""
-    code = b"".join(Path(__file__).with_name(name).read_bytes() for name in _READERS)
-    return f"{sys.version} {sys.implementation.cache_tag} {hashlib.sha256(code).hexdigest()} {declarations()}"
+    code = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    return f"{sys.version} {sys.implementation.cache_tag} {hashlib.sha256(code).hexdigest()}"
 
 
 def _read(file: Path) -> dict[str, tuple[str, Summary]]:

@@ -166,8 +166,6 @@ class Bindings(NamedTuple):
     imports: list[ast.Import | ast.ImportFrom]
     outer: list[str]
     """Names declared `global` or `nonlocal`."""
-    definitions: list[str]
-    """The functions and classes among `names`."""
 
 
 _OWN_SCOPE = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -175,7 +173,7 @@ _OWN_SCOPE = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.Generator
 
 def bindings(statements: Iterable[ast.AST]) -> Bindings:
     """Return the names that statements bind in their own scope, imports included; of inner functions only the names."""
-    found = Bindings([], [], [], [])
+    found = Bindings([], [], [])
     pending = list(statements)
     while pending:
         node = pending.pop()
@@ -189,7 +187,6 @@ def bindings(statements: Iterable[ast.AST]) -> Bindings:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 found.names.append(node.name)
-                found.definitions.append(node.name)
                 continue
             case ast.Import() | ast.ImportFrom():
                 found.imports.append(node)
@@ -207,15 +204,6 @@ def bindings(statements: Iterable[ast.AST]) -> Bindings:
             found.names.extend(n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
             continue
         pending.extend(children(node))
-    return found
-
-
-def bindings_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef) -> Bindings:
-    """Return what the body of `node` binds; kept on the node, since a definition is read more than once."""
-    found: Bindings | None = node.__dict__.get("bindings")
-    if found is None:
-        found = bindings([node.body] if isinstance(node, ast.Lambda) else node.body)
-        node.__dict__["bindings"] = found
     return found
 
 
@@ -288,9 +276,3 @@ def annotations_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.exp
     every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
     annotations = [each.annotation for each in every if each is not None]
     return [each for each in (*annotations, node.returns) if each is not None]
-
-
-def loop_names(node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> list[str]:
-    """Return the names that a comprehension binds."""
-    targets = [each for part in node.generators for each in ast.walk(part.target)]
-    return [each.id for each in targets if isinstance(each, ast.Name)]

@@ -29,8 +29,7 @@ from marin_dag.ledger.marks import MARKS
 from marin_dag.ledger.pins import Pins
 from marin_dag.ledger.records import CODES, COMMITS, FAILURES, LABELS, Record, Records, key_at, record_path
 from marin_dag.ledger.requests import REQUESTS
-from marin_dag.ledger.work_code import FOLDER as CODE
-from marin_dag.ledger.work_files import EVENTS, WORK, kept_folders, seal_rank
+from marin_dag.ledger.work_files import CODE, EVENTS, WORK, kept_folders, seal_rank
 from marin_dag.store.store import Entry, Store
 
 OUTPUTS = "outputs"

@@ -21,8 +21,6 @@ DETACHED_FROM = "MARIN_DAG_DETACHED_FROM"
 """Environment variable of a detached driver: the `git_state` of the project, whose copy there has no repository."""
 RUN_NAME = "MARIN_DAG_RUN"
 """Environment variable of a detached driver: the name of its run."""
-NOTHING_TRACKED_CHANGED = hashlib.sha256(b"").hexdigest()
-"""The `dirty_diff` of older records whose only changes were untracked files, which those records do not cover."""
 UNTRACKED_FILES, UNTRACKED_BYTES = 1000, 64 * 2**20
 """Limits on the untracked files that are read: a recipe is small, and outputs may lie beside it."""
 ENVIRONMENTS = "environments"

@@ -13,10 +13,10 @@ from marin_dag.graph.fork import Follow, Fork, ForkError, followers, forked
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import NAME, Step
 from marin_dag.ledger.lease import Leases
-from marin_dag.ledger.progress_mark import standing_failures
 from marin_dag.ledger.provenance import user_name
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH, Requests
+from marin_dag.ledger.work_files import standing_failures
 from marin_dag.plan.accepted_code import apply_acceptances
 from marin_dag.plan.config_checks import RefusedStepsError, check_configs
 from marin_dag.plan.milestones import (

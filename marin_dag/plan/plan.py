@@ -13,9 +13,8 @@ from marin_dag.identity.diff import Difference, code_difference
 from marin_dag.ledger.acceptances import Acceptances
 from marin_dag.ledger.lease import Held, Leases
 from marin_dag.ledger.marks import marked
-from marin_dag.ledger.progress_mark import standing_failures
 from marin_dag.ledger.records import Record, Records
-from marin_dag.ledger.work_code import work_codes
+from marin_dag.ledger.work_files import standing_failures, work_codes
 from marin_dag.paused_collection import collection_paused
 from marin_dag.plan.causes import Cause, Causes, Siblings
 from marin_dag.plan.config_checks import check_configs, check_name_lengths, undecided, with_fix

@@ -24,7 +24,7 @@ from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.provenance import now
 from marin_dag.ledger.records import FileEntry, Record, Records, attempt_path, first_lines, make_manifest
 from marin_dag.ledger.requests import PUBLISH, Request, Requests
-from marin_dag.ledger.work_code import write_work_code
+from marin_dag.ledger.work_files import write_work_code
 from marin_dag.run.attempt_log import AttemptLog, child_output_in_place, step_logger
 from marin_dag.run.failure import failure_of, is_from_ray
 from marin_dag.run.forced import repair_first_output

@@ -7,8 +7,8 @@ from typing import Any
 
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
-from marin_dag.ledger.progress_mark import progress_mark
 from marin_dag.ledger.records import Failure, Records, first_lines
+from marin_dag.ledger.work_files import progress_mark
 from marin_dag.quantities import counted
 from marin_dag.run.failure import failure_of
 from marin_dag.run.frontier import ENDED, Frontier, Node

@@ -7,6 +7,7 @@ import functools
 import io
 import logging
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
@@ -14,6 +15,7 @@ from typing import Any, cast
 import google.api_core.exceptions
 import google.auth.exceptions
 import google.cloud.storage.exceptions
+import google_crc32c
 import requests
 from google.api_core.retry import Retry
 from google.cloud import storage
@@ -33,18 +35,21 @@ BLOCK_IN_BYTES = 8 << 20
 """Size of the requests of an open file."""
 NO_BUCKET_REQUESTS = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
 """Environment variable: Google's client asks for the bucket after each 404, for traces that nothing here collects."""
+DAMAGED_UPLOAD = re.compile(r"(crc32c|md5|checksum|hash).*(match|mismatch)", re.IGNORECASE)
+"""Found in the reason of a 400, for bytes that differ from the checksum that came with them."""
 LOG_IN = "Log in with `gcloud auth application-default login`, or ask for the role Storage Object User on the bucket"
 
 
-class DownloadError(Exception):
-    """A download that has another size than the store announced."""
+class TransferError(Exception):
+    """Bytes that came with another size than the store announced, or that the store got with another checksum."""
 
     is_transient = True
 
 
 def _may_pass(error: BaseException) -> bool:
     if isinstance(error, google.cloud.storage.exceptions.InvalidResponse):
-        return error.response.status_code in TRANSIENT_CODES
+        status = error.response.status_code
+        return status in TRANSIENT_CODES or (status == 400 and DAMAGED_UPLOAD.search(_reason(error)) is not None)
     if isinstance(error, google.auth.exceptions.GoogleAuthError):
         return error.retryable
     return isinstance(error, google.cloud.storage.exceptions.DataCorruption) or is_transient(error)
@@ -96,7 +101,11 @@ class GcsStore(CloudStore):
                     blob.reload(timeout=_timeout(), retry=RETRY)
                 except google.api_core.exceptions.NotFound:  # the object of another call, deleted since
                     return False
-                return (blob.metadata or {}).get(CREATOR) == creator
+                if (blob.metadata or {}).get(CREATOR) != creator:
+                    return False
+                if base64.b64decode(blob.crc32c) != google_crc32c.Checksum(data).digest():
+                    blob.delete(if_generation_match=blob.generation, timeout=_timeout(), retry=RETRY)
+                    raise TransferError(f"{blob.name}: the upload arrived damaged") from None
         return True
 
     def write(self, path: str, data: bytes) -> None:
@@ -154,7 +163,7 @@ class GcsStore(CloudStore):
         def download() -> bytes:
             data = self._download(blob, start=start, end=start + length - 1)
             if len(data) != length:
-                raise DownloadError(f"{blob.name}: {len(data)} bytes came of the {length} from {start} on")
+                raise TransferError(f"{blob.name}: {len(data)} bytes came of the {length} from {start} on")
             return data
 
         return RETRY(download)() if length else b""
@@ -223,7 +232,7 @@ PASSED_ON = (
     google.cloud.storage.exceptions.DataCorruption,
     requests.exceptions.RequestException,
     ConnectionError,
-    DownloadError,
+    TransferError,
 )
 """Errors of the client that become a StoreError."""
 
@@ -288,7 +297,10 @@ def _seconds(updated: str) -> float:
 def _reason(error: BaseException) -> str:
     """Return what the store itself says about a refused request."""
     try:
-        return redact(str(cast(Any, error).response.json()["error"]["message"]))
+        found = cast(Any, error).response.json()
+        while isinstance(found, dict):  # a proxy may put the answer of another server into the message
+            found = found["error"] if "error" in found else found["message"]
+        return redact(str(found))
     except (AttributeError, KeyError, TypeError, ValueError):
         return first_line(error)
 

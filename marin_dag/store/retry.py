@@ -1,8 +1,6 @@
 """Transient errors, which may be gone at a later try, and the pauses before it."""
 
-import dataclasses
 import errno
-import random
 import re
 import time
 import urllib.error
@@ -109,41 +107,3 @@ def _is_transient_itself(error: BaseException) -> bool:
         return answer.get("ResponseMetadata", {}).get("HTTPStatusCode") in TRANSIENT_CODES
     code = getattr(error, "code", None) or getattr(error, "status", None)
     return str(code).isdigit() and int(str(code)) in TRANSIENT_CODES
-
-
-@dataclasses.dataclass(frozen=True)
-class Backoff:
-    """Pauses between the tries of a request.
-
-    They are drawn at random from the upper half of a range that doubles, so that clients that failed together do not
-    return together.
-
-    Attributes:
-        first_seconds: the longest first pause.
-        longest_seconds: the longest pause of all.
-        num_pauses: the number of pauses.
-    """
-
-    first_seconds: float = 0.25
-    longest_seconds: float = 15.0
-    num_pauses: int = 5
-
-    def pauses(self) -> "Pauses":
-        """Return the pauses of one request."""
-        return Pauses(self)
-
-
-class Pauses:
-    """The pauses of one request."""
-
-    def __init__(self, backoff: Backoff) -> None:
-        self._backoff = backoff
-        self._num_taken = 0
-
-    def after(self, error: BaseException) -> float | None:
-        """Return the seconds to wait after `error`; None if it is permanent or the pauses are used up."""
-        if self._num_taken == self._backoff.num_pauses or not is_transient(error):
-            return None
-        pause = self._backoff.first_seconds * 2**self._num_taken
-        self._num_taken += 1
-        return min(pause, self._backoff.longest_seconds) * random.uniform(0.5, 1.0)

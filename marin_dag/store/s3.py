@@ -6,6 +6,7 @@ the first create tests the server, and refuses it if the condition has no effect
 
 import contextlib
 import functools
+import random
 import time
 import uuid
 from collections.abc import Iterable, Iterator
@@ -18,11 +19,11 @@ import s3fs
 
 from marin_dag.store.cloud import CREATOR, FIRST_CONTACT_TIMEOUT_SECONDS, CloudStore, first_line
 from marin_dag.store.redact import redact
-from marin_dag.store.retry import TRANSIENT_CODES, Backoff
+from marin_dag.store.retry import TRANSIENT_CODES
 from marin_dag.store.store import CHECKSUM_BLOCK_IN_BYTES, Entry, ExplainedFile, StoreError, checked
 
 PROBE = "conditional-write-probe"
-BACKOFF = Backoff()
+CONFLICT_PAUSES_SECONDS = (0.25, 0.5, 1.0, 2.0, 4.0)
 # botocore repeats requests itself, with a random pause that doubles.
 REQUESTS = {"retries": {"mode": "standard", "max_attempts": 6}, "connect_timeout": 10, "read_timeout": 60}
 LOG_IN = "Log in (`aws configure`, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), or ask for access to the bucket"
@@ -112,8 +113,7 @@ class S3Store(CloudStore):
     def _create(self, path: str, data: bytes) -> bool:
         # botocore repeats a request whose reply was lost, and the second then meets the object of the first.
         own = {CREATOR: uuid.uuid4().hex}
-        pauses = BACKOFF.pauses()
-        while True:
+        for pause in (*CONFLICT_PAUSES_SECONDS, None):
             with self._explained(path):
                 try:
                     self._call("put_object", Key=self._key(path), Body=data, Metadata=own, IfNoneMatch="*")
@@ -122,10 +122,10 @@ class S3Store(CloudStore):
                     if _status(error) == 412:
                         return self._metadata(path) == own
                     # 409: another create of this path is in progress, and either of the two may win.
-                    pause = pauses.after(TimeoutError()) if _status(error) == 409 else None
-                    if pause is None:
+                    if pause is None or _status(error) != 409:
                         raise
-            time.sleep(pause)
+            time.sleep(pause * random.uniform(0.5, 1.0))  # so that those that met do not meet again
+        raise AssertionError("the last try returns or raises")
 
     def _metadata(self, path: str) -> Any:
         try:

@@ -9,6 +9,8 @@ from typing import Any
 
 import fsspec
 
+from marin_dag.store.retry import TRANSIENT_CODES
+
 ALIASES = {"gs": ("gs", "gcs"), "s3": ("s3", "s3a")}
 
 
@@ -36,5 +38,22 @@ def watch_reads(scheme: str, before_read: Callable[[str], None]) -> None:
             call(self, path)
             return super().get_file(path, *arguments, **named)
 
+    if scheme == "gs":
+        _judge_by_status()
     for name in ALIASES.get(scheme, (scheme,)):
         fsspec.register_implementation(name, WatchedFileSystem, clobber=True)
+
+
+def _judge_by_status() -> None:
+    """Let gcsfs repeat each request with a transient status; by itself it takes one whose text is odd for permanent."""
+    import gcsfs.core
+    from gcsfs.retry import HttpError
+
+    own = gcsfs.core.validate_response
+
+    def validate(status: int, content: bytes, *arguments: Any) -> None:
+        if status in TRANSIENT_CODES:
+            raise HttpError({"code": status, "message": content.decode(errors="replace")})
+        own(status, content, *arguments)
+
+    gcsfs.core.validate_response = validate

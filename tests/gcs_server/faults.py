@@ -6,7 +6,7 @@ import re
 import threading
 from typing import Any, Literal
 
-Kind = Literal["status", "slow", "reset", "lost_reply", "truncated", "short", "corrupt"]
+Kind = Literal["status", "slow", "reset", "lost_reply", "truncated", "short", "corrupt", "damaged"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,12 +17,13 @@ class Fault:
         kind: `status`: answers `status`, applies nothing. `slow`: waits `seconds`, then goes on. `reset`: cuts the
             connection, applies nothing. `lost_reply`: applies the request, then cuts the connection. `truncated`: sends
             half of the announced body, then cuts. `short`: announces and sends half of the body. `corrupt`: changes one
-            byte of the body.
+            byte of the body. `damaged`: changes one byte of the request's body, then goes on.
         where: regular expression, searched in the unescaped `METHOD /path?query`.
         probability: probability for each matching request.
         count: maximum number; None for no limit.
         seed: seed of the random numbers.
         status: status of the answer, for `status`.
+        document: JSON of the answer, for `status`, in place of the usual one.
         seconds: the wait for `slow`; the Retry-After header for `status`, if not 0.
     """
 
@@ -32,6 +33,7 @@ class Fault:
     count: int | None = None
     seed: int = 0
     status: int = 503
+    document: str = ""
     seconds: float = 0.0
 
 

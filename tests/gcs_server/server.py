@@ -130,10 +130,15 @@ class GcsServer:
                 raise CutConnectionError
             if fault.kind == "status":
                 refused = error_answer(ApiError(fault.status, "backendError", f"injected {fault.status}"))
+                if fault.document:
+                    refused.body = fault.document.encode()
                 if fault.seconds:
                     refused.headers["Retry-After"] = f"{fault.seconds:g}"
                 return refused, fault
             await asyncio.sleep(fault.seconds)
+        if fault is not None and fault.kind == "damaged":
+            middle = len(request.body) // 2
+            request.body = request.body[:middle] + bytes([request.body[middle] ^ 1]) + request.body[middle + 1 :]
         answer = self._api.answer(request)
         if fault is not None and fault.kind == "lost_reply":
             self._log.append(Logged(shown, 0, "lost_reply"))

@@ -10,9 +10,8 @@ import pytest
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.checked_json import checked_json
 from marin_dag.ledger.epoch import seal
-from marin_dag.ledger.progress_mark import progress_mark
 from marin_dag.ledger.records import Failure, Records, new_attempt, record_path
-from marin_dag.ledger.work_files import KEEP_MARKER
+from marin_dag.ledger.work_files import KEEP_MARKER, progress_mark
 from marin_dag.plan.forks import Forks
 from marin_dag.store.prefix import open_store
 from pipelines.corpus import eight_b_corpus, laptop_corpus

@@ -8,7 +8,7 @@ import pytest
 
 from marin_dag.cli.outputs import dirty_note
 from marin_dag.ledger import provenance
-from marin_dag.ledger.provenance import NOTHING_TRACKED_CHANGED, Provenance, git_state
+from marin_dag.ledger.provenance import Provenance, git_state
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_an_untracked_recipe_is_part_of_what_differs_from_the_commit(repository:
         state = git_state(recipes)
         assert state == git_state(repository) and state.is_dirty
         seen.append(state.dirty_diff)
-    assert len({*seen, NOTHING_TRACKED_CHANGED, None}) == 5
+    assert len({*seen, None}) == 4
 
 
 def test_without_untracked_files_the_digest_is_that_of_the_diff(repository: Path):
@@ -75,7 +75,6 @@ def test_sizes_and_numbers_count_for_large_or_many_untracked_files(repository: P
         (None, None, ""),
         (True, "ab" * 32, ", with changes (sha256 abababababababab)"),
         (True, None, ", with changes (sha256 unknown)"),
-        (True, NOTHING_TRACKED_CHANGED, ", with untracked files"),
     ],
 )
 def test_a_record_is_shown_with_no_digest_of_nothing(is_dirty: bool | None, digest: str | None, text: str):

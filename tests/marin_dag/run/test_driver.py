@@ -22,8 +22,8 @@ from marin_dag.graph.step import Step, StepContext, step
 from marin_dag.ledger.epoch import seal
 from marin_dag.ledger.lease import Lease, Leases
 from marin_dag.ledger.progress import Progress
-from marin_dag.ledger.progress_mark import progress_mark
 from marin_dag.ledger.records import Records, record_path
+from marin_dag.ledger.work_files import progress_mark
 from marin_dag.plan.plan import make_plan
 from marin_dag.plan.planned import Verdict
 from marin_dag.run import driver as run_module

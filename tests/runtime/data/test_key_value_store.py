@@ -1,5 +1,8 @@
 """A folder has one spec for TensorStore on each kind of store, and other kinds are refused."""
 
+import subprocess
+import sys
+
 import pytest
 
 from runtime.data.key_value_store import key_value_store
@@ -29,3 +32,16 @@ def test_the_environment_of_aws_names_endpoint_and_region_of_s3(monkeypatch):
 def test_another_kind_of_url_is_refused():
     with expect_error(ValueError):
         key_value_store("http://a/b")
+
+
+READ_FROM_STAND_IN = """
+import sys, tensorstore
+from runtime.data.key_value_store import key_value_store
+print(tensorstore.KvStore.open(key_value_store(sys.argv[1])).result().read("none").result().state)
+"""
+
+
+def test_tensorstore_asks_a_stand_in_for_cloud_storage_without_credentials(gcs_bucket):
+    command = [sys.executable, "-c", READ_FROM_STAND_IN, f"gs://{gcs_bucket}/folder"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout == "missing\n" and "credentials" not in done.stderr

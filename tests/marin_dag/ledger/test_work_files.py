@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.ledger.work_code import work_codes, write_work_code
+from marin_dag.ledger.work_files import work_codes, write_work_code
 from marin_dag.store.local import LocalStore
 from marin_dag.store.store import StoreError
 from tests.catalogue import expect_error
