@@ -269,3 +269,15 @@ def _has_neighbour(values: np.ndarray) -> np.ndarray:
     found[1:] |= same
     found[:-1] |= same
     return found
+
+
+def begins_run(*columns: np.ndarray) -> np.ndarray:
+    """Return bool: whether each place of sorted columns differs from the place before it in one of them."""
+    begins = np.ones(len(columns[0]), bool)
+    begins[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    return begins
+
+
+def run_starts(*columns: np.ndarray) -> np.ndarray:
+    """Return for each place of sorted columns the first place of its run of equal values."""
+    return np.maximum.accumulate(np.where(begins_run(*columns), np.arange(len(columns[0])), 0))

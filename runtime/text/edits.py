@@ -14,13 +14,6 @@ def c4_lines(text: str, rule: C4Lines) -> str:
     return "\n".join(_kept(text, rule))
 
 
-def changed_lines(before: str, after: str) -> list[str]:
-    """Return the lines that were removed or changed."""
-    left = set(after.splitlines())
-    stripped = (line.strip() for line in before.splitlines())
-    return [line for line in stripped if line and line not in left]
-
-
 def _ends_as_sentence(line: str, marks: tuple[str, ...]) -> bool:
     return (line.endswith(marks) and not line.endswith("...")) or ord(line[-1:] or " ") in unspaced.SPACE_ENDS_CLAUSE
 

@@ -19,11 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from runtime.text.array_files import read_array, write_array
-from runtime.text.batch import Segments, TextBatch, growing_ngrams, ngram_hashes
+from runtime.text.batch import Segments, TextBatch, begins_run, growing_ngrams, ngram_hashes, run_starts
 from runtime.text.common_words import COMMON_WORDS
 from runtime.text.hashing import mix
 from runtime.text.items import ItemField
-from runtime.text.runs import begins_run, run_starts
 
 MAX_NAMED_FIELDS = 100
 """Fields of a task that are named for one run; a common prompt has more."""
