@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
 
-from marin_dag.graph.step import Input, Runtime, StepContext, step
+from marin_dag.graph.step import Input, StepContext, step
 from runtime.text.minhash import MinHash
 from steps.documents import (
     SAMPLES_PER_REASON,
-    SHARD_FILE,
-    WARN_ABOVE_SHARE,
+    DocumentsConfig,
     DocumentsResult,
     DocumentsShard,
     documents_fields,
-    shard_fields,
+    write_shard,
 )
 
 if TYPE_CHECKING:
@@ -28,14 +27,10 @@ ELSEWHERE = " of another source"
 REASONS = (NEAR, EXACT, NEAR + ELSEWHERE, EXACT + ELSEWHERE)
 
 
-class DedupConfig(BaseModel, frozen=True, extra="forbid"):
-    documents: Input[DocumentsResult]
+class DedupConfig(DocumentsConfig, frozen=True, extra="forbid"):
     against: tuple[Input["DedupResult"], ...] = ()
     """Earlier sources, first to last: what they keep is dropped here."""
     minhash: MinHash = MinHash()
-    shards_in_flight: Runtime[int] = 64
-    warn_above_share: Runtime[float] = Field(default=WARN_ABOVE_SHARE, gt=0, le=1)
-    """A warning is recorded if a larger share of the documents, or of their bytes, is dropped."""
     keys_per_task: int = Field(default=16_000_000, ge=1)
     """A document has a key for each band and one for its text. A task compares this many, at about 80 bytes each, and
     600 bytes more for each document that meets another. A band of more keys is compared in parts."""
@@ -163,7 +158,9 @@ def _dropped(
     found = dropped(components, exact, first_own=int(starts[num_earlier]))
     reasons = found.is_exact + 2 * (found.kept < starts[num_earlier])
     edges = np.searchsorted(found.documents, starts)
-    kept, sampled, work = [], [], []
+    kept: list[str] = []
+    sampled: list[np.ndarray] = []
+    work: list[_Drops] = []
     for shard in range(num_earlier, len(files)):
         own = np.arange(edges[shard], edges[shard + 1])
         rows = found.documents[own] - starts[shard]
@@ -183,12 +180,10 @@ def _dropped(
 
 
 def _keep_shard(drops: _Drops, path: str) -> DocumentsShard:
-    from runtime.text.documents import write_documents
     from runtime.text.drops import DropLedger
 
     ledger = DropLedger(SAMPLES_PER_REASON)
-    num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", _kept(drops, ledger))
-    return DocumentsShard(**shard_fields(path, num_documents, num_bytes, ledger))
+    return DocumentsShard(**write_shard(path, _kept(drops, ledger), ledger))
 
 
 def _kept(drops: _Drops, ledger: "DropLedger") -> "Iterator[Document]":

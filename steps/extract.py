@@ -13,12 +13,11 @@ from runtime.text.extraction.formats import Format
 from runtime.text.extraction.limits import Limits
 from steps.documents import (
     SAMPLES_PER_REASON,
-    SHARD_FILE,
     DocumentsResult,
     DocumentsShard,
     as_text,
     documents_fields,
-    shard_fields,
+    write_shard,
 )
 from steps.download import DownloadResult
 
@@ -178,7 +177,6 @@ def _extract_shard(
     item: tuple[str, str, int, tuple[str, ...]],
     path: str,
 ) -> ExtractedShard:
-    from runtime.text.documents import write_documents
     from runtime.text.drops import DropLedger
     from runtime.text.extraction.archive import Unit
     from runtime.text.extraction.extract import DAMAGED_FILE
@@ -189,9 +187,9 @@ def _extract_shard(
     mark = hashlib.sha256(json.dumps(item).encode()).hexdigest()[:32]
     with guard_after_death(f"{being_read}/{mark}", limits) as guard:
         documents = extract_unit(Unit(*item), formats, source, ledger, origin=origin, limits=limits, guard=guard)
-        num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", documents)
+        fields = write_shard(path, documents, ledger)
     return ExtractedShard(
-        **shard_fields(path, num_documents, num_bytes, ledger),
+        **fields,
         excluded=tuple(sorted(ledger.excluded)),
         num_damaged=ledger.counts[DAMAGED_FILE],
         damaged=tuple(sample["detail"] for sample in ledger.samples if sample["reason"] == DAMAGED_FILE)[:MAX_NAMED],

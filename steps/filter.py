@@ -7,19 +7,18 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from marin_dag.graph.step import Input, Runtime, StepContext, step
+from marin_dag.graph.step import Input, StepContext, step
 from runtime.text.filter_rules import QualityScore, Rule
 from steps.document_samples import sample_documents
 from steps.documents import (
     SAMPLES_PER_REASON,
-    SHARD_FILE,
-    WARN_ABOVE_SHARE,
+    DocumentsConfig,
     DocumentsResult,
     DocumentsShard,
     documents_fields,
-    shard_fields,
+    write_shard,
 )
 from steps.train_quality_classifier import QualityClassifierResult
 
@@ -32,15 +31,11 @@ SCORED_BYTES, SCORED_TOGETHER = 64 << 20, 1_024
 """Size of the sample that finds the score of a fraction, and the texts of it that are scored together."""
 
 
-class FilterConfig(BaseModel, frozen=True, extra="forbid"):
-    documents: Input[DocumentsResult]
+class FilterConfig(DocumentsConfig, frozen=True, extra="forbid"):
     rules: tuple[Rule, ...] = Field(min_length=1)
     """Applied in this order; the first that a document fails names the reason."""
     quality_classifier: Input[QualityClassifierResult] | None = None
     """The classifier of a `QualityScore` among the rules."""
-    shards_in_flight: Runtime[int] = 64
-    warn_above_share: Runtime[float] = Field(default=WARN_ABOVE_SHARE, gt=0, le=1)
-    """A warning is recorded if a larger share of the documents, or of their bytes, is dropped."""
 
 
 class FilterResult(DocumentsResult, frozen=True, extra="forbid"):
@@ -111,14 +106,12 @@ def _with_min_score(rule: Rule, config: FilterConfig, context: StepContext, mode
 
 
 def _filter_shard(rules: tuple[Rule, ...], model: str | None, shard: str, path: str) -> FilterShard:
-    from runtime.text.documents import write_documents
     from runtime.text.drops import DropLedger
     from runtime.text.quality import QualityModel
 
     ledger, edits = DropLedger(SAMPLES_PER_REASON), Counter[str]()
     quality = None if model is None else QualityModel.load(model)
-    num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", _passing(shard, rules, quality, ledger, edits))
-    fields = shard_fields(path, num_documents, num_bytes, ledger)
+    fields = write_shard(path, _passing(shard, rules, quality, ledger, edits), ledger)
     return FilterShard(**fields, num_edited=edits["documents"], num_bytes_removed=edits["bytes"])
 
 

@@ -1,13 +1,14 @@
 """Filters: rules evaluated over a batch of texts at once; the first rule that a text fails names its reason."""
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from runtime.text import unspaced
 from runtime.text.batch import TextBatch
-from runtime.text.edits import c4_lines
 from runtime.text.filter_rules import (
     BadWords,
     C4Document,
@@ -29,6 +30,7 @@ from runtime.text.quality import QualityModel
 BULLETS = "-*•‣▶●○■□▪"
 TERMINAL_PUNCTUATION = "\"'”’»」』）" + SENTENCE_ENDS
 _OTHER_NEWLINES = ("\r", "\v", "\f", "\x85", "\u2028", "\u2029")
+_CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
 
 
 class Rejection(NamedTuple):
@@ -71,6 +73,36 @@ def _edited(text: str, edits: Sequence[Rule]) -> str | Rejection:
         assert isinstance(edit, C4Lines)
         text = c4_lines(text, edit)
     return text if text.strip() else Rejection("C4: no line is left", "0 lines, at least 1")
+
+
+def c4_lines(text: str, rule: C4Lines) -> str:
+    """Return the lines that C4 keeps, without their citation marks; "" if it keeps none."""
+    return "\n".join(_kept(text, rule))
+
+
+def _ends_as_sentence(line: str, marks: tuple[str, ...]) -> bool:
+    return (line.endswith(marks) and not line.endswith("...")) or ord(line[-1:] or " ") in unspaced.SPACE_ENDS_CLAUSE
+
+
+def _kept(text: str, rule: C4Lines) -> Iterator[str]:
+    has_unspaced = unspaced.is_unspaced(text)
+    for raw in text.splitlines():
+        is_unspaced = has_unspaced and not raw.isascii()
+        words = unspaced.spaced(raw) if is_unspaced else raw
+        if max(map(len, words.split()), default=0) > rule.max_word_characters:
+            continue
+        line = raw.strip()
+        if rule.remove_citations:
+            line = _CITATION.sub("", line).strip()
+        # As in C4's code: a citation mark is no word.
+        num_words = unspaced.num_words(line) if is_unspaced else len(line.split())
+        if num_words < rule.min_words:
+            continue
+        if rule.terminal_punctuation and not _ends_as_sentence(line, rule.terminal_punctuation):
+            continue
+        lower = line.lower()
+        if not any(text in lower for text in rule.forbidden):
+            yield line
 
 
 def rejections(
@@ -122,8 +154,6 @@ def findings(rule: Rule, measures: Measures) -> Iterator[Finding]:
             if rule.min_score is None:
                 raise ValueError(f"{rule}: only the filter step finds the score of a fraction. Give min_score here.")
             yield at_least("quality classifier", measures.quality_scores, rule.min_score)
-        case C4Lines():
-            raise ValueError("C4Lines is an edit; `filtered` applies it.")
         case FineWebQuality():
             yield at_least(
                 "FineWeb: lines with terminal punctuation",

@@ -142,7 +142,7 @@ class TrainingSet:
             batch = TextBatch([text for text, _ in group])
             parts.append(features_of(batch, max_ngram_words=max_ngram_words, table_bits=table_bits))
         self._indices, lengths = (np.concatenate(column) for column in zip(*parts, strict=True))
-        order = np.lexsort((labels, np.array(keys, np.uint64)))
+        order = np.lexsort((np.array(labels, bool), np.array(keys, np.uint64)))
         self._starts = (np.cumsum(lengths) - lengths)[order]
         self._lengths = lengths[order]
         self.labels = np.array(labels, bool)[order]

@@ -8,8 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from runtime.text.extraction.code_blocks import All
-from runtime.text.extraction.short_texts import text_node, text_of
+from runtime.text.extraction.tree import select, text_node, text_of
 
 # What shows a formula, outermost first: MediaWiki, KaTeX, MathJax 3 and 2, and MathML that stands alone (LaTeXML).
 _FORMULAE = (
@@ -35,7 +34,7 @@ _MAX_DEPTH = 64
 _FENCES = {"{": r"\{", "}": r"\}"}
 
 
-def write_as_tex(tree: Any, page: str, select: All) -> None:
+def write_as_tex(tree: Any, page: str) -> None:
     """Replace every formula of a page by its TeX."""
     lowered = page.lower()
     has_formulae = any(sign in lowered for sign in _SIGNS)
@@ -103,7 +102,7 @@ def _element(element: Any, depth: int) -> str:
     if depth == 0:
         return text_of(element)
     rule = _RULES.get(element.tag)
-    children = [node for node in element.child_nodes.values() if node.tag != "#text"]  # see `html._all`
+    children = [node for node in element.child_nodes.values() if node.tag != "#text"]  # see `select`
     if rule is not None:
         return rule([_element(child, depth - 1) for child in children], element)
     if not children:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from runtime.text.extraction.code_blocks import All
+from runtime.text.extraction.tree import select
 
 _MAX_LINKED = 0.5
 # Resiliparse leaves out a list of which more than about 0.22 are links.
@@ -13,7 +13,7 @@ _MIN_WORDS_PER_LINK = 3
 _MIN_PROSE_CHARACTERS = 60
 # Resiliparse searches fewer parents than this for signs of navigation.
 _WRAPPERS = 6
-# Another non-character than that of `short_texts`.
+# Another non-character than that of `tree`.
 _MARK = "\ufdd1"
 _NUMBERED = re.compile(rf"\d+\.\s*{_MARK}(.*?){_MARK}\s*")
 _INTEGER = re.compile(r"\s*([+-]?\d{1,9})")
@@ -23,7 +23,7 @@ _ROMAN = (
 )  # fmt: skip
 
 
-def mark_numbers(tree: Any, select: All) -> None:
+def mark_numbers(tree: Any) -> None:
     """Write the labels of lists that do not count 1, 2, 3 into their items, for `show_numbers`."""
     for ordered in select(tree, "ol[start], ol[reversed], ol[type], ol:has(> li[value])"):
         items = [node for node in ordered.child_nodes.values() if node.tag == "li"]
@@ -79,7 +79,7 @@ def _letters(number: int) -> Iterator[str]:
         yield chr(ord("a") + letter)
 
 
-def protect_lists_of_prose(tree: Any, select: All) -> None:
+def protect_lists_of_prose(tree: Any) -> None:
     """Hide from Resiliparse what makes it leave out lists of which at most half are links."""
     beside_prose = {
         paragraph.parent

@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from runtime.text.batch import TextBatch
-from runtime.text.characters import characters_of, periodic_share
+from runtime.text.repeats import characters_of, periodic_share
 from runtime.text.filter_rules import (
     BadWords,
     C4Document,
