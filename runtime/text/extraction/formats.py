@@ -15,30 +15,30 @@ class ServiceModels:
     exclude: tuple[str, ...] = ()
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Pages:
+    main_content: bool = True
+    """Leave navigation, side bars and footers out."""
+    max_replaced_share: float = 0.001
+    """Read a page with U+FFFD for up to this share of its characters, where its charset lacks them."""
+
+
 @dataclasses.dataclass(frozen=True)
-class HtmlPages:
+class HtmlPages(_Pages):
     """HTML pages, one a member, in UTF-8 or the charset that it declares."""
 
     members: tuple[str, ...] = ("*.html", "*.htm")
     exclude: tuple[str, ...] = ()
-    main_content: bool = True
-    """Leave navigation, side bars and footers out."""
-    max_replaced_share: float = 0.001
-    """Read a page with U+FFFD for up to this share of its characters, where its charset lacks them."""
 
 
 @dataclasses.dataclass(frozen=True)
-class WebArchive:
+class WebArchive(_Pages):
     """Pages of a crawl in WARC files, and the texts of WET files."""
 
     members: tuple[str, ...] = ("*.warc", "*.warc.gz", "*.wet", "*.wet.gz")
     exclude: tuple[str, ...] = ()
-    main_content: bool = True
-    """Leave navigation, side bars and footers out."""
     statuses: tuple[int, ...] = (200,)
     """HTTP statuses of pages; others are error pages."""
-    max_replaced_share: float = 0.001
-    """Read a page with U+FFFD for up to this share of its characters, where its charset lacks them."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import fsspec
 
@@ -40,20 +40,16 @@ class _DeathError(Exception):
     """The child has died."""
 
 
-class Guard(Protocol):
-    """A way to call a reader."""
+Guard = Callable[..., Extracted]
+"""A way to read: `guard(read, *arguments, anchor=..., name=..., data=...)` yields what `read(*arguments)` yields.
 
-    def __call__(
-        self, read: Callable[..., Extracted], *arguments: object, anchor: str, name: str, data: bytes
-    ) -> Extracted:
-        """Yield what `read(*arguments)` yields, all of which must fit into memory; `read` is a module's function.
-
-        `anchor` and `data` describe the document if it is left out; errors call it `name`.
-        """
+All of it must fit into memory; `read` is a module's function. `anchor` and `data` describe the document if it is left
+out; errors call it `name`.
+"""
 
 
 def unguarded(read: Callable[..., Extracted], *arguments: object, anchor: str, name: str, data: bytes) -> Extracted:
-    """Read in this process; see Guard."""
+    """Read in this process without limits; see Guard."""
     return read(*arguments)
 
 
