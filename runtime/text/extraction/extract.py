@@ -6,7 +6,7 @@ from typing import IO
 from runtime.text.documents import Document
 from runtime.text.drops import DropLedger
 from runtime.text.extraction import html, packages, records, web_archive
-from runtime.text.extraction.archive import Unit, is_seekable, open_members, read_member, spooled
+from runtime.text.extraction.archive import is_seekable, open_members, read_member, spooled
 from runtime.text.extraction.damage import as_damage, store_failures_raised
 from runtime.text.extraction.extracted import NOT_UTF8, DamagedFileError, Excluded, Extracted, Text, Unreadable, decoded
 from runtime.text.extraction.formats import (
@@ -18,6 +18,7 @@ from runtime.text.extraction.formats import (
     PlainText,
     PythonDocstrings,
     ServiceModels,
+    Unit,
     WebArchive,
 )
 from runtime.text.extraction.guard import Guard, unguarded

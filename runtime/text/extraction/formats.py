@@ -5,6 +5,7 @@ that is no archive.
 """
 
 import dataclasses
+from typing import NamedTuple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,3 +93,15 @@ class ChatTable:
 
 
 Format = ServiceModels | HtmlPages | WebArchive | PlainText | PythonDocstrings | JsonLines | ParquetTable | ChatTable
+
+
+class Unit(NamedTuple):
+    """Work for one shard: members of one file, read as one format."""
+
+    file: str
+    """Path of the downloaded file."""
+    name: str
+    """The file's name in ids; "" for the only archive of a source."""
+    format_index: int
+    members: tuple[str, ...]
+    """Empty for a file that is no archive."""

@@ -225,3 +225,25 @@ def test_a_page_that_unpacks_beyond_the_ratio_is_never_unpacked(tmp_path, monkey
     path = parquet(tmp_path / "a.parquet", {"text": ["a" * 1_000_000]}, compression="brotli", use_dictionary=False)
     assert read(path, ParquetTable()) == ([], {"damaged file": 1})
     assert len(read(path, ParquetTable(), Limits(max_expansion=1_000_000))[0]) == 1
+
+
+def zigzag(number: int) -> bytes:
+    """Return a number as Parquet's headers hold it."""
+    left, found = 2 * number, b""
+    while left > 127:
+        found, left = found + bytes([left & 127 | 128]), left >> 7
+    return found + bytes([left])
+
+
+def test_a_header_that_claims_a_larger_page_takes_no_more_memory_than_allowed(tmp_path):
+    """The header of a page of 140 MB says 2 GiB, for which Arrow takes memory before it unpacks anything."""
+    column, options = ["ab" * 70_000_000], {"use_dictionary": False, "write_statistics": False}
+    path = parquet(tmp_path / "a.parquet", {"text": column}, compression="zstd", data_page_size=1 << 30, **options)
+    size, data = pq.read_metadata(path).row_group(0).column(0).total_uncompressed_size, path.read_bytes()
+    true = next(found for found in map(zigzag, range(size - 100, size)) if found in data[:50])
+    path.write_bytes(data.replace(true, zigzag((1 << 31) - 1), 1))
+    ledger = DropLedger(5)
+    (unit,), _ = list_units(str(path), path.name, (ParquetTable(),), unit_bytes=100)
+    assert not list(extract(unit, (ParquetTable(),), "toys", ledger, limits=Limits(max_document_memory=64 << 20)))
+    (sample,) = ledger.samples
+    assert "limits.max_document_memory" in sample["detail"]
