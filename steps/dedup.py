@@ -101,12 +101,10 @@ def dedup(config: DedupConfig, context: StepContext) -> DedupResult:
 
 def _sign_shard(parameters: MinHash, shard: str, path: str) -> SignatureShard:
     from runtime.text.documents import read_batches
-    from runtime.text.signature_files import SignatureWriter
+    from runtime.text.signature_files import write_signatures
 
-    writer = SignatureWriter(parameters)
-    for batch in read_batches(shard):
-        writer.add([document.id for document in batch], [document.text for document in batch])
-    return SignatureShard(num_documents=writer.write(path))
+    batches = (([one.id for one in batch], [one.text for one in batch]) for batch in read_batches(shard))
+    return SignatureShard(num_documents=write_signatures(path, batches, parameters))
 
 
 def _tasks(num_bands: int, num_documents: int, keys_per_task: int) -> list[tuple[list[int], tuple[int, int]]]:

@@ -158,11 +158,11 @@ def _downloaded(path: str, name: str, written: "Written") -> DownloadedFile:
 
 def _download_remote(fetch: Remote, context: StepContext, in_flight: int) -> DownloadResult:
     """Fetch each file in a worker; stop if the publisher does not answer or refuses every file."""
-    from runtime.text.fetch.failures import FailureNotes, FailureStreak, file_key
+    from runtime.text.fetch.failures import FailureStreak, failed_tries, file_key
 
     files = _listed(fetch, context)
     max_missing_share = fetch.max_missing_share if isinstance(fetch, HuggingFaceDataset | UrlIndex) else 0.0
-    tries = FailureNotes(f"{context.work_path}/failures").tries()
+    tries = failed_tries(f"{context.work_path}/failures")
     streak = FailureStreak(int(max_missing_share * len(files)))
 
     def on_finished(index: int, fetched: FetchedFile) -> None:
@@ -200,7 +200,7 @@ def _fetch_file(
     work_path: str, is_on_hub: bool, item: tuple[tuple[str, str, int | None, str | None], int], path: str
 ) -> FetchedFile:
     from runtime.text.fetch.errors import FetchError, MissingFileError, UnreachableError
-    from runtime.text.fetch.failures import FailureNotes
+    from runtime.text.fetch.failures import note_failure
     from runtime.text.fetch.http import fetch_url
     from runtime.text.fetch.hub import RemoteFile, request_headers
 
@@ -216,7 +216,7 @@ def _fetch_file(
             headers=request_headers() if is_on_hub else None,
         )
     except FetchError as error:
-        FailureNotes(f"{work_path}/failures").note(file.url, num_tries, str(error))
+        note_failure(f"{work_path}/failures", file.url, num_tries, str(error))
         status = error.status if isinstance(error, MissingFileError) else None
         return FetchedFile(failure=Failure(file.name, str(error), status, isinstance(error, UnreachableError)))
     return FetchedFile(file=_downloaded(name, file.name, written))

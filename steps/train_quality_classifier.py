@@ -63,13 +63,13 @@ def train_quality_classifier(config: TrainQualityClassifierConfig, context: Step
         )
     model = training.train(epochs=config.epochs)
     model.save(f"{context.output_path}/{CLASSIFIER_FOLDER}")
-    negative, positive = training.held_out(model)
+    labels, are_right = training.held_out(model)
     return QualityClassifierResult(
         classifier=CLASSIFIER_FOLDER,
         num_positives=num_positives,
         num_negatives=num_negatives,
         num_held_out=training.num_held_out,
-        held_out_accuracy=(negative.num_right + positive.num_right) / training.num_held_out,
-        held_out_positives_found=positive.num_right / max(positive.num_documents, 1),
-        held_out_negatives_found=negative.num_right / max(negative.num_documents, 1),
+        held_out_accuracy=float(are_right.mean()),
+        held_out_positives_found=float(are_right[labels].sum() / max(labels.sum(), 1)),
+        held_out_negatives_found=float(are_right[~labels].sum() / max((~labels).sum(), 1)),
     )

@@ -31,10 +31,6 @@ NEWLINE = byte_class(b"\n")
 LETTERS = byte_class(bytes([*range(65, 91), *range(97, 123), *range(128, 256)]))
 """ASCII letters, and every byte of a character outside ASCII."""
 DIGITS = byte_class(b"0123456789")
-_WIDE_SPACES = "".join(map(chr, (0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)))
-"""White space outside ASCII: characters of two and three bytes."""
-_WIDE_SPACE_BYTES = np.array([int.from_bytes(space.encode().ljust(3, b"\0")) for space in _WIDE_SPACES], np.uint32)
-_WIDE_SPACE_LEADS = byte_class(bytes({space.encode()[0] for space in _WIDE_SPACES}))
 _BYTE_VALUES = values_of(256)
 
 
@@ -107,15 +103,8 @@ class TextBatch:
 
     @functools.cached_property
     def is_space(self) -> Mask:
-        """bool, one entry a byte: whether the byte belongs to white space."""
-        is_space = self.is_in(WHITESPACE).copy()
-        leads = np.flatnonzero(self.is_in(_WIDE_SPACE_LEADS))
-        first, second, third = (self.data[leads + offset].astype(np.uint32) for offset in range(3))
-        is_short = first < 0xE0
-        found = np.isin(first << 16 | second << 8 | np.where(is_short, 0, third), _WIDE_SPACE_BYTES)
-        for offset in range(3):
-            is_space[leads[found & ~is_short if offset == 2 else found] + offset] = True
-        return is_space
+        """bool, one entry a byte: whether the byte is white space of ASCII."""
+        return self.is_in(WHITESPACE)
 
     def is_in(self, table: Mask) -> Mask:
         """bool, one entry a byte: whether it is of this class."""

@@ -29,7 +29,8 @@ from runtime.text.quality import QualityModel
 
 BULLETS = "-*•‣▶●○■□▪"
 TERMINAL_PUNCTUATION = "\"'”’»」』）" + SENTENCE_ENDS
-_OTHER_NEWLINES = ("\r", "\v", "\f", "\x85", "\u2028", "\u2029")
+_OTHER_NEWLINES = "\r\v\f\x85\u2028\u2029"
+_WIDE_SPACES = re.compile("[\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 _CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
 
 
@@ -112,7 +113,7 @@ def rejections(
     verdicts: list[Rejection | None] = [None] * len(texts)
     if not texts:
         return verdicts
-    measures = Measures(TextBatch([with_line_feeds(text) for text in texts]), quality)
+    measures = Measures(TextBatch([with_plain_blanks(text) for text in texts]), quality)
     for rule in rules:
         for finding in findings(rule, measures):
             for index in np.flatnonzero(finding.fails).tolist():
@@ -122,13 +123,11 @@ def rejections(
     return verdicts
 
 
-def with_line_feeds(text: str) -> str:
-    """Return a text whose lines all end in a line feed."""
+def with_plain_blanks(text: str) -> str:
+    """Return a text whose lines all end in a line feed, and whose words have the spaces of ASCII between them."""
     if any(newline in text for newline in _OTHER_NEWLINES):
-        text = text.replace("\r\n", "\n")
-        for newline in _OTHER_NEWLINES:
-            text = text.replace(newline, "\n")
-    return text
+        text = re.sub(f"\r\n|[{_OTHER_NEWLINES}]", "\n", text)
+    return text if text.isascii() else _WIDE_SPACES.sub(" ", text)
 
 
 def findings(rule: Rule, measures: Measures) -> Iterator[Finding]:
@@ -162,7 +161,7 @@ def findings(rule: Rule, measures: Measures) -> Iterator[Finding]:
             )
             yield at_most(
                 "FineWeb: characters in duplicate lines",
-                measures.duplicates(measures.batch.lines).characters,
+                measures.duplicates(measures.batch.lines)[1],
                 rule.max_duplicate_line_characters,
             )
             short = measures.line_characters < rule.short_line_characters
@@ -209,18 +208,14 @@ def _gopher_quality(rule: GopherQuality, measures: Measures) -> Iterator[Finding
 
 
 def _gopher_repetition(rule: GopherRepetition, measures: Measures) -> Iterator[Finding]:
-    for name, segments, pieces, characters in (
-        ("lines", measures.batch.lines, rule.max_duplicate_lines, rule.max_duplicate_line_characters),
-        (
-            "paragraphs",
-            measures.batch.paragraphs,
-            rule.max_duplicate_paragraphs,
-            rule.max_duplicate_paragraph_characters,
-        ),
+    lines, paragraphs = measures.batch.lines, measures.batch.paragraphs
+    for name, segments, of_pieces, of_characters in (
+        ("lines", lines, rule.max_duplicate_lines, rule.max_duplicate_line_characters),
+        ("paragraphs", paragraphs, rule.max_duplicate_paragraphs, rule.max_duplicate_paragraph_characters),
     ):
-        duplicates = measures.duplicates(segments)
-        yield at_most(f"Gopher: duplicate {name}", duplicates.pieces, pieces)
-        yield at_most(f"Gopher: characters in duplicate {name}", duplicates.characters, characters)
+        pieces, characters = measures.duplicates(segments)
+        yield at_most(f"Gopher: duplicate {name}", pieces, of_pieces)
+        yield at_most(f"Gopher: characters in duplicate {name}", characters, of_characters)
     for length, limit in rule.max_top_ngram_characters:
         yield at_most(f"Gopher: most frequent {length}-gram", measures.top_ngram_characters(length), limit)
     for length, limit in rule.max_duplicate_ngram_characters:

@@ -23,13 +23,6 @@ _MAY_END = byte_class(bytes({mark.encode()[-1] for mark in SENTENCE_ENDS + CLOSI
 GENERATED_MARKER_LINES = 5
 
 
-class Duplicates(NamedTuple):
-    """Shares of a document's pieces, and of its characters, that repeat an earlier piece."""
-
-    pieces: np.ndarray
-    characters: np.ndarray
-
-
 class Guess(NamedTuple):
     language: str
     """An ISO 639 code of the model."""
@@ -220,12 +213,13 @@ class Measures:
             found[places] = len(others) + 1
         return found
 
-    def duplicates(self, segments: Segments) -> Duplicates:
+    def duplicates(self, segments: Segments) -> tuple[np.ndarray, np.ndarray]:
+        """Return shares of a document's pieces, and of its characters, that repeat an earlier piece."""
         later = self._later_occurrences(_within_documents(segments.hashes, segments.documents))
         characters = self.characters_between(segments.starts, segments.ends)
         pieces = np.bincount(segments.documents[later], minlength=self.batch.num_documents)
         covered = np.bincount(segments.documents[later], characters[later], minlength=self.batch.num_documents)
-        return Duplicates(pieces / np.maximum(self.batch.sums(segments), 1), self.per_character(covered))
+        return pieces / np.maximum(self.batch.sums(segments), 1), self.per_character(covered)
 
     @staticmethod
     def _later_occurrences(keys: np.ndarray) -> np.ndarray:

@@ -113,13 +113,6 @@ def least_score(scores: np.ndarray, keep_fraction: float) -> float:
     return float(above[-1])
 
 
-class HeldOut(NamedTuple):
-    """Held-out texts of one class, and how many of them the classifier puts in it."""
-
-    num_documents: int
-    num_right: int
-
-
 class TrainingSet:
     """Labelled texts as n-grams in the order of training, of which the first are held out.
 
@@ -168,14 +161,10 @@ class TrainingSet:
         tempered = max(1.0, largest / _MAX_TRAINED_LOG_ODDS)
         return QualityModel((weights / tempered).astype(np.float32), intercept / tempered, self._max_ngram_words)
 
-    def held_out(self, model: QualityModel) -> tuple[HeldOut, HeldOut]:
-        """Return the figures of the negative and of the positive class."""
+    def held_out(self, model: QualityModel) -> tuple[np.ndarray, np.ndarray]:
+        """Return, bool, the labels of the held-out texts and whether the classifier gives each."""
         labels = self.labels[: self.num_held_out]
-        is_right = (self._log_odds(model.weights, model.intercept, self.num_held_out) > 0) == labels
-        negative, positive = (
-            HeldOut(int(np.sum(labels == label)), int(np.sum(is_right[labels == label]))) for label in (False, True)
-        )
-        return negative, positive
+        return labels, (self._log_odds(model.weights, model.intercept, self.num_held_out) > 0) == labels
 
     def _log_odds(self, weights: np.ndarray, intercept: float, count: int) -> np.ndarray:
         """Return the arguments of the sigmoid for the first `count` texts."""

@@ -7,7 +7,7 @@ are numbered one folder after the other, without rows that did not stay.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import fsspec
@@ -45,31 +45,23 @@ def ranges(num_keys: int, keys_per_task: int) -> Iterator[Buckets]:
         yield Buckets(number * NUM_BUCKETS // count, (number + 1) * NUM_BUCKETS // count)
 
 
-class SignatureWriter:
-    """Signatures of the documents of one shard."""
-
-    def __init__(self, parameters: MinHash) -> None:
-        self._parameters = parameters
-        self._ids: list[str] = []
-        self._parts = [signatures([], parameters)]
-
-    def add(self, ids: Sequence[str], texts: Sequence[str]) -> None:
-        """Add the next documents."""
-        self._ids += ids
-        self._parts.append(signatures(texts, self._parameters))
-
-    def write(self, folder: str) -> int:
-        """Write the folder and return the number of documents."""
-        exact, minhash = (np.concatenate(part) for part in zip(*self._parts, strict=True))
-        # The SHA-256 in words: the first sorts copies together, two identify a text.
-        texts = np.ascontiguousarray(exact).view("<u8").reshape(len(exact), 4)
-        write_array(f"{folder}/minhash.npy", minhash)
-        _write_keys(f"{folder}/{TEXT}.bin", texts[:, 0], texts[:, 1])
-        for band, keys in enumerate(band_keys(minhash, self._parameters)):
-            _write_keys(f"{folder}/{_band_name(band)}.bin", keys, texts[:, 0])
-        with fsspec.open(f"{folder}/ids.json", "wb", auto_mkdir=True) as file:
-            file.write(json.dumps(self._ids, ensure_ascii=False).encode())
-        return len(self._ids)
+def write_signatures(folder: str, batches: Iterable[tuple[Sequence[str], Sequence[str]]], parameters: MinHash) -> int:
+    """Write the signatures of a shard's documents, given by batches of ids and texts; return their number."""
+    all_ids: list[str] = []
+    parts = [signatures([], parameters)]
+    for ids, texts in batches:
+        all_ids += ids
+        parts.append(signatures(texts, parameters))
+    exact, minhash = (np.concatenate(part) for part in zip(*parts, strict=True))
+    # The SHA-256 in words: the first sorts copies together, two identify a text.
+    words = np.ascontiguousarray(exact).view("<u8").reshape(len(exact), 4)
+    write_array(f"{folder}/minhash.npy", minhash)
+    _write_keys(f"{folder}/{TEXT}.bin", words[:, 0], words[:, 1])
+    for band, keys in enumerate(band_keys(minhash, parameters)):
+        _write_keys(f"{folder}/{_band_name(band)}.bin", keys, words[:, 0])
+    with fsspec.open(f"{folder}/ids.json", "wb", auto_mkdir=True) as file:
+        file.write(json.dumps(all_ids, ensure_ascii=False).encode())
+    return len(all_ids)
 
 
 def _band_name(band: int) -> str:
@@ -94,12 +86,8 @@ def _read_keys(path: str, buckets: Buckets) -> np.ndarray:
     return np.frombuffer(read_bytes(path, _HEADER_BYTES + begin * size, _HEADER_BYTES + end * size), RECORD)
 
 
-class Keys(NamedTuple):
-    """Keys of one range over many shards, with the numbers of their documents; uint64, uint64, int64."""
-
-    keys: np.ndarray
-    marks: np.ndarray
-    documents: np.ndarray
+Keys = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Keys of one range, marks and documents; uint64, uint64, int64."""
 
 
 class SignatureFile:
@@ -121,7 +109,7 @@ class SignatureFile:
             kept = read_array(self._kept)
             stays = kept[places]
             found, places = found[stays], (np.cumsum(kept) - 1)[places[stays]]
-        return Keys(found["key"], found["mark"], places)
+        return found["key"], found["mark"], places
 
     def minhash(self, places: np.ndarray) -> np.ndarray:
         """Return uint32[places, hashes] of the documents at ascending places."""
@@ -139,12 +127,9 @@ class SignatureFile:
 
 def _keys_of(files: Sequence[SignatureFile], name: str, buckets: Buckets) -> Keys:
     """Return the keys of all files in this range; takes 24 bytes a key."""
-    parts = [
-        found._replace(documents=found.documents + start)
-        for start, file in zip(starts_of(files), files, strict=False)
-        for found in [file.keys(name, buckets)]
-    ]
-    return Keys(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    parts = [file.keys(name, buckets) for file in files]
+    keys, marks, places = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return keys, marks, places + np.repeat(starts_of(files)[:-1], [len(part[0]) for part in parts])
 
 
 def exact_pairs(files: Sequence[SignatureFile], buckets: Buckets = ALL_BUCKETS) -> np.ndarray:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runtime.text.dedup import COMPARED, Components, Members, agreeing, copies, dropped, members, minhash, signatures
 from runtime.text.minhash import MinHash
-from runtime.text.signature_files import SignatureFile, SignatureWriter, exact_pairs, ids_of, near_pairs, ranges
+from runtime.text.signature_files import SignatureFile, exact_pairs, ids_of, near_pairs, ranges, write_signatures
 from tests.catalogue import expect_error
 
 PARAMETERS = MinHash()
@@ -35,10 +35,8 @@ def edited(seed, edits):
 
 def written(texts, parameters=PARAMETERS, name="shard", kept=None):
     """The signatures of a shard, in memory."""
-    writer = SignatureWriter(parameters)
-    writer.add([f"{name}/{number}" for number in range(len(texts))], texts)
     folder = f"memory://signatures/{uuid.uuid4()}"
-    writer.write(folder)
+    write_signatures(folder, [([f"{name}/{number}" for number in range(len(texts))], texts)], parameters)
     if kept is not None:
         with fsspec.open(f"{folder}/kept.npy", "wb") as file:
             np.save(file, np.array(kept, bool))

@@ -5,7 +5,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from runtime.text.batch import TextBatch
-from runtime.text.repeats import characters_of, periodic_share
 from runtime.text.filter_rules import (
     BadWords,
     C4Document,
@@ -22,6 +21,7 @@ from runtime.text.filter_rules import (
 )
 from runtime.text.filters import Rejection, filtered, findings, rejections
 from runtime.text.measures import Measures
+from runtime.text.repeats import characters_of, periodic_share
 from tests.catalogue import expect_error
 from tests.runtime.text.plain_rules import figures
 

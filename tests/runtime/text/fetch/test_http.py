@@ -137,25 +137,6 @@ def test_finished_parts_are_not_fetched_again_and_a_torn_one_is(server, tmp_path
     assert (tmp_path / "out/data.bin").read_bytes() == CONTENT
 
 
-def test_bytes_of_an_earlier_attempt_are_reported_first(server, tmp_path):
-    key = hashlib.sha256(f'{server.url}\0"{SHA256}"\0{len(CONTENT)}'.encode()).hexdigest()[:16]
-    folder = tmp_path / "parts" / key
-    folder.mkdir(parents=True)
-    (folder / "00000").write_bytes(CONTENT[:4_000])
-    (folder / "00002").write_bytes(CONTENT[8_000:])
-    reported = []
-    fetch(server, tmp_path, on_bytes=lambda *here: reported.append(here))
-    assert reported == [(6_240, 10_240), (10_240, 10_240)]
-
-
-@pytest.mark.parametrize("sends_length", [True, False])
-def test_bytes_are_reported_without_a_length_too(server, tmp_path, sends_length):
-    server.knows_ranges, server.sends_length = False, sends_length
-    reported = []
-    fetch(server, tmp_path, on_bytes=lambda *here: reported.append(here))
-    assert reported == [(10_240, 10_240 if sends_length else None)]
-
-
 def test_parts_of_another_version_of_the_file_are_not_used(server, tmp_path):
     server.failures = []
     key = hashlib.sha256(f'{server.url}\0"old"\0{len(CONTENT)}'.encode()).hexdigest()[:16]
@@ -305,16 +286,6 @@ def test_a_file_of_another_size_than_the_publisher_lists_is_refused(server, tmp_
         fetch(server, tmp_path, sha256=None, size_in_bytes=7)
     assert not (tmp_path / "out/data.bin").exists()
     assert fetch(server, tmp_path, sha256=None, size_in_bytes=len(CONTENT)).sha256 == SHA256
-
-
-@pytest.mark.parametrize("knows_ranges", [True, False])
-def test_bytes_are_reported_as_they_arrive(server, tmp_path, knows_ranges):
-    server.knows_ranges = knows_ranges
-    reported = []
-    fetch(server, tmp_path, on_bytes=lambda done, total: reported.append((done, total)))
-    assert reported[-1] == (len(CONTENT), len(CONTENT))
-    assert reported == sorted(reported)
-    assert len(reported) == (4 if knows_ranges else 1)  # with parts, first what was here before: nothing
 
 
 def test_a_lasting_server_error_is_unreachable(server, tmp_path):
