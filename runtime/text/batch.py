@@ -209,9 +209,6 @@ class TextBatch:
         """Return, float64, the number of segments of each document, or the sum of their values."""
         return np.bincount(segments.documents, values, minlength=self.num_documents).astype(np.float64)
 
-    def excerpt(self, start: int, end: int) -> str:
-        return self.data[start:end].tobytes().decode(errors="replace")
-
 
 @functools.lru_cache(1 << 10)
 def hash_of(text: str) -> np.uint64:

@@ -4,7 +4,7 @@ The rules of a source apply in order, and the first that a document fails names 
 them removes lines from the text that is kept and that later rules judge. Characters are Unicode code points. Words are
 separated by Unicode's white space; in scripts without spaces their number is estimated (`runtime.text.unspaced`), and
 an n-gram has as many letters as n words. Line ends of all systems are alike, and empty lines and paragraphs do not
-count. `runtime.text.filters` evaluates the rules, `runtime.text.edits` the edits.
+count. `runtime.text.filters` evaluates them.
 """
 
 import dataclasses

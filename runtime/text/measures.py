@@ -30,7 +30,7 @@ class Guess(NamedTuple):
 
 
 class Measures:
-    """Values of each document of a batch, computed when a rule first asks."""
+    """Values of each document of a batch, computed when a rule first asks; white space is ASCII (`filters`)."""
 
     def __init__(self, batch: TextBatch, quality: QualityModel | None = None) -> None:
         self.batch = batch

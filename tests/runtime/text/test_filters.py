@@ -19,7 +19,7 @@ from runtime.text.filter_rules import (
     RepeatedPeriod,
     SingleCharacter,
 )
-from runtime.text.filters import Rejection, filtered, findings, rejections
+from runtime.text.filters import Rejection, filtered, findings, rejections, with_plain_blanks
 from runtime.text.measures import Measures
 from runtime.text.repeats import characters_of, periodic_share
 from tests.catalogue import expect_error
@@ -186,7 +186,7 @@ PIECES = st.sampled_from(
 @example(["the river " * 20])
 def test_every_value_matches_plain_python(texts):
     rules = [GopherQuality(), GopherRepetition(), C4Document(forbidden=()), FineWebQuality()]
-    measures = Measures(TextBatch(texts))
+    measures = Measures(TextBatch(list(map(with_plain_blanks, texts))))
     found = {finding.reason: finding.values for rule in rules for finding in findings(rule, measures)}
     for index, text in enumerate(texts):
         expected = figures(text)
