@@ -110,13 +110,8 @@ def documents_fields(
 ) -> dict[str, Any]:
     """Return the fields of a `DocumentsResult` for the shards of `context.map`; write samples of dropped documents.
 
-    Args:
-        context: The step's context.
-        shards: The results of all shards, in order.
-        emptied: The fix for a source without documents left.
-        dropped_before: Reason, id and detail of pieces that were dropped before there were shards.
-        origin: The name of the only file in messages, if not its name in the ids.
-        warn_above_share: As in `DocumentsConfig`.
+    `emptied` is the fix for a source without documents left. `dropped_before` has reason, id and detail of pieces that
+    were dropped before there were shards. Messages name the only file by `origin`, if given.
 
     Raises:
         UserError: no document is left. Without the error, a mixture would find the empty source hours later.

@@ -131,13 +131,8 @@ def agreeing(found: Members, known: np.ndarray, minhashes: np.ndarray, min_simil
 
     In a bucket of up to 65 texts, all are compared with all. In a larger one, each text is compared with the first 64.
     Texts that agree with none of these are a bucket of their own, and so on for eight rounds. Missed are a bridge
-    between two clusters, and a text of the 513th kind. More documents after two others remove no pair.
-
-    Args:
-        found: The buckets of one band.
-        known: Ascending documents; includes all of `found`.
-        minhashes: The signatures of `known`.
-        min_similarity: The least share of equal hashes.
+    between two clusters, and a text of the 513th kind. More documents after two others remove no pair. `known` are
+    ascending documents with their `minhashes`; they include all of `found`, the buckets of one band.
     """
     buckets, documents = found
     rows = np.searchsorted(known, documents)
@@ -212,10 +207,7 @@ class Dropped(NamedTuple):
 def dropped(components: Components, exact: np.ndarray, *, first_own: int = 0) -> Dropped:
     """Return which documents from `first_own` on are dropped; documents before it belong to other sources and stay.
 
-    Args:
-        components: The components of all pairs, exact ones included.
-        exact: int64[pairs, 2], each copy once, after the first document of its text.
-        first_own: The first document that may be dropped.
+    `components` are those of all pairs. `exact` is int64[pairs, 2], each copy once, after the first of its text.
     """
     goes = (components.documents != components.roots) & (components.documents >= first_own)
     documents, kept = components.documents[goes], components.roots[goes]

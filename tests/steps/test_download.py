@@ -79,16 +79,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def publisher(monkeypatch) -> Iterator[Publisher]:
-    monkeypatch.setattr(fetch_http, "Retries", lambda: RETRIES)
+    monkeypatch.setattr(fetch_http, "ATTEMPTS", 3)
+    monkeypatch.setattr(fetch_http, "sleep", lambda seconds: None)
     with Publisher() as running:
         thread = threading.Thread(target=running.serve_forever, args=(0.01,))
         thread.start()
         yield running
         running.shutdown()
         thread.join()
-
-
-RETRIES = fetch_http.Retries(attempts=3, sleep=lambda seconds: None)
 
 
 def listed(publisher, **changes):

@@ -57,11 +57,7 @@ def decode_page(
 ) -> Decoded | None:
     """Decode a page; return None if no charset fits or the text holds NUL, which no page does.
 
-    Args:
-        data: The body.
-        server_charset: The label in the Content-Type, if any.
-        is_cut: The body may end inside a character.
-        max_replaced_share: The share of characters that the declared charset may lack.
+    A body that `is_cut` may end inside a character. The declared charset may lack `max_replaced_share` of the text.
     """
     for mark, charset in _BYTE_ORDER_MARKS:
         if data.startswith(mark):

@@ -40,14 +40,9 @@ def extract(
 ) -> Iterator[Document]:
     """Yield the documents of a unit in the order of its members; ids are `source/member#anchor`.
 
-    Args:
-        unit: The members.
-        formats: The formats of the source.
-        source: The beginning of every id.
-        ledger: Counts what is no document or cannot be read. The documents before the damage of a file stay.
-        origin: The file's name in messages, if not its name in the ids.
-        limits: The cost of one document and one file.
-        guard: Reads each page, record or member that is read as a whole; lines and rows are read without it.
+    `ledger` counts what is no document or cannot be read; documents before the damage of a file stay. Messages name the
+    file by `origin`, if given. `guard` reads each page, record or member that is read as a whole; lines and rows are
+    read without it.
 
     Raises:
         UnreadableFileError: two documents of a file have one id where the format forbids that.

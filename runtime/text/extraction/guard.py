@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import fsspec
 
@@ -198,8 +198,10 @@ def serve(descriptor: int) -> None:
 
 def _sendable(error: Exception) -> Exception:
     """Return the error, or a description of one that cannot be sent or built again in the parent."""
+    made, arguments, *_ = cast(tuple[Any, ...], error.__reduce__())
     try:
-        pickle.loads(pickle.dumps(error))
+        made(*arguments)
+        pickle.dumps(error)
     except Exception:
         return RuntimeError(f"{type(error).__qualname__}: {error}")
     return error

@@ -76,11 +76,7 @@ def memory_in_use() -> int:
 class Unpacked(io.RawIOBase):
     """A stream of unpacked bytes that raises DamagedFileError above `max_expansion`.
 
-    Args:
-        stream: Gives the unpacked bytes.
-        packed_bytes: Returns how many packed bytes the stream has read.
-        name: The file in messages.
-        limits: The limits.
+    `packed_bytes` returns how many packed bytes the stream has read.
     """
 
     def __init__(self, stream: Any, packed_bytes: Callable[[], int], name: str, limits: Limits) -> None:

@@ -56,14 +56,11 @@ def _integer(value: str | None, default: int) -> int:
 
 def _label(number: int, kind: str) -> str:
     """Return a number as browsers show it: letters and Roman digits have no zero, and Roman digits end at 3,999."""
+    label = str(number)
     if kind in ("i", "I") and 0 < number < 4_000:
-        return _upper("".join(_roman(number)), kind)
-    if kind in ("a", "A") and number > 0:
-        return _upper("".join(_letters(number))[::-1], kind)
-    return str(number)
-
-
-def _upper(label: str, kind: str) -> str:
+        label = "".join(_roman(number))
+    elif kind in ("a", "A") and number > 0:
+        label = "".join(_letters(number))[::-1]
     return label.upper() if kind.isupper() else label
 
 

@@ -11,12 +11,10 @@ POLL_SECONDS = 5.0
 
 
 class Arrivals:
-    """Reports progress as files end, and every few seconds from the size of their parts.
+    """Reports progress as files end, and every few seconds from the size of their parts below `parts_path`.
 
-    Args:
-        parts_path: The folder of the parts of unfinished files.
-        report: Called with the number of files that arrived or failed, the bytes that are here, and bytes a second in
-            this attempt; from one thread at a time.
+    `report` is called with the number of files that arrived or failed, the bytes that are here, and bytes a second in
+    this attempt; from one thread at a time.
     """
 
     def __init__(self, parts_path: str, report: Callable[[int, int, float], None]) -> None:

@@ -6,15 +6,15 @@ without a strong ETag and without a known checksum is fetched in one request.
 """
 
 import contextlib
-import dataclasses
 import fnmatch
 import gzip
 import hashlib
 import http.client
+import itertools
 import re
-import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import sleep
 from typing import NamedTuple, TypeVar
 
 import fsspec
@@ -30,21 +30,15 @@ PART_BYTES = 64 << 20
 MAX_RESTARTS = 3
 """How often a fetch restarts because the file changed meanwhile."""
 TIMEOUT_SECONDS = 60
+ATTEMPTS = 5
+FIRST_WAIT_SECONDS = 1.0
+"""The wait doubles from attempt to attempt; a server may ask for a longer one."""
+MAX_ASKED_WAIT_SECONDS = 120.0
+"""A server that asks for a longer wait fails the file."""
 _TRANSIENT = frozenset((408, 425, 429, 500, 502, 503, 504))
 # RFC 9110, section 14.4.
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-(\d{1,18})|\*)/(?:(\d{1,18})|\*)")
 _CHANGED = "The publisher or a proxy changed the file; it was deleted. If the new one is right, pin its checksum."
-
-
-@dataclasses.dataclass(frozen=True)
-class Retries:
-    """How often to send a request, and how long to wait in between: doubling, or as long as the server asks."""
-
-    attempts: int = 5
-    first_wait_seconds: float = 1.0
-    max_asked_wait_seconds: float = 120.0
-    """A server that asks for a longer wait fails the file."""
-    sleep: Callable[[float], None] = time.sleep
 
 
 class Remote(NamedTuple):
@@ -63,26 +57,18 @@ def fetch_url(
     size_in_bytes: int | None = None,
     headers: Mapping[str, str] | None = None,
     part_bytes: int = PART_BYTES,
-    retries: Retries | None = None,
 ) -> Written:
-    """Fetch `url` to `destination`, both checksum and size verified where they are known.
+    """Fetch `url` to a path in any store; verify checksum and size where they are known.
 
-    Args:
-        url: The address.
-        destination: A path in any store.
-        parts_path: A folder that survives a kill; holds the parts until the file is complete.
-        sha256: The expected checksum, None if unknown.
-        size_in_bytes: The expected size, None if unknown.
-        headers: Sent with each request; an Authorization header only to the host of `url`.
-        part_bytes: Size of a part.
-        retries: How often to retry.
+    `parts_path` is a folder that survives a kill; it holds the parts until the file is complete. An Authorization
+    header is sent only to the host of `url`.
 
     Raises:
         UnreachableError: no answer after all retries.
         ChecksumError: wrong checksum or size.
         FetchError: anything that another attempt would not change.
     """
-    session = _Session(url, dict(headers or {}), retries or Retries())
+    session = _Session(url, dict(headers or {}))
     for restart in range(MAX_RESTARTS + 1):
         try:
             folder, parts = _fetch_parts(session, url, parts_path, part_bytes, size_in_bytes, sha256 is not None)
@@ -157,10 +143,9 @@ class _StatusError(Exception):
 class _Session:
     """Requests for one file, with retries."""
 
-    def __init__(self, url: str, headers: dict[str, str], retries: Retries) -> None:
+    def __init__(self, url: str, headers: dict[str, str]) -> None:
         self._url = url
         self._headers = {"Accept-Encoding": "identity", **headers}
-        self._retries = retries
         self._session = requests.Session()
         self._session.auth = lambda request: request  # else requests replaces the header by what a .netrc file holds
 
@@ -220,8 +205,7 @@ class _Session:
         return response
 
     def _with_retries(self, action: Callable[[], ResultT]) -> ResultT:
-        attempt, wait = 1, self._retries.first_wait_seconds
-        while True:
+        for attempt in itertools.count(1):
             asked = 0.0
             try:
                 return action()
@@ -231,11 +215,11 @@ class _Session:
                     failure = self._failure(error.response, asked)
                 else:
                     failure = self._no_network(error)
-                is_too_long = asked > self._retries.max_asked_wait_seconds
-                if not isinstance(failure, UnreachableError) or is_too_long or attempt >= self._retries.attempts:
+                is_too_long = asked > MAX_ASKED_WAIT_SECONDS
+                if not isinstance(failure, UnreachableError) or is_too_long or attempt >= ATTEMPTS:
                     raise failure from error
-            self._retries.sleep(max(wait, asked))
-            attempt, wait = attempt + 1, 2 * wait
+            sleep(max(FIRST_WAIT_SECONDS * 2 ** (attempt - 1), asked))
+        raise AssertionError("the last attempt returns or raises")
 
     def _no_network(self, error: BaseException) -> FetchError:
         while error.__context__ is not None:  # the first one says why, without the names of pools and retries
@@ -249,11 +233,11 @@ class _Session:
         status = response.status_code
         answer = f"{self._url}: the server answers {status} {response.reason}"
         if status in _TRANSIENT:
-            limit = self._retries.max_asked_wait_seconds
+            limit = MAX_ASKED_WAIT_SECONDS
             why = (
                 f" and asks for a wait of {asked:,.0f} s, longer than the {limit:,.0f} s that a download waits"
                 if asked > limit
-                else f", {self._retries.attempts} times; it is overloaded or down"
+                else f", {ATTEMPTS} times; it is overloaded or down"
             )
             return UnreachableError(f"{answer}{why}. Run the same command again later; complete parts are kept.")
         if status in (401, 403):

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 import pytest
 import requests
 
+from runtime.text.fetch import http as fetch_http
 from runtime.text.fetch.errors import ChecksumError, FetchError, UnreachableError
-from runtime.text.fetch.http import Retries, fetch_url, list_index
+from runtime.text.fetch.http import fetch_url, list_index
 from tests.catalogue import expect_error
 
 CONTENT = bytes(range(256)) * 40
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
-RETRIES = Retries(attempts=3, sleep=lambda seconds: None)
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -99,6 +99,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@pytest.fixture(autouse=True)
+def waited(monkeypatch) -> list[float]:
+    """Return the waits between attempts, of which there are three."""
+    waits: list[float] = []
+    monkeypatch.setattr(fetch_http, "ATTEMPTS", 3)
+    monkeypatch.setattr(fetch_http, "sleep", waits.append)
+    return waits
+
+
 @pytest.fixture
 def server() -> Iterator[Server]:
     with Server() as running:
@@ -110,7 +119,7 @@ def server() -> Iterator[Server]:
 
 
 def fetch(server, tmp_path, **changes):
-    arguments = {"sha256": SHA256, "part_bytes": 4_000, "retries": RETRIES, **changes}
+    arguments = {"sha256": SHA256, "part_bytes": 4_000, **changes}
     return fetch_url(server.url, str(tmp_path / "out/data.bin"), parts_path=str(tmp_path / "parts"), **arguments)
 
 
@@ -208,31 +217,28 @@ def test_a_server_error_is_retried(server, tmp_path):
     ("asked", "waits"),
     [("7", [7.0, 7.0]), ("120", [120.0, 120.0]), ("0", [1.0, 2.0]), ("Fri, 31 Dec", [1.0, 2.0])],
 )
-def test_a_retry_waits_as_long_as_the_server_asks(server, tmp_path, asked, waits):
+def test_a_retry_waits_as_long_as_the_server_asks(server, tmp_path, waited, asked, waits):
     server.failures, server.retry_after = [429, 503], asked
-    waited = []
-    fetch(server, tmp_path, retries=Retries(attempts=3, sleep=waited.append))
+    fetch(server, tmp_path)
     assert waited == waits
 
 
-def test_a_retry_waits_until_the_date_that_the_server_asks_for(server, tmp_path, monkeypatch):
+def test_a_retry_waits_until_the_date_that_the_server_asks_for(server, tmp_path, waited, monkeypatch):
     monkeypatch.setattr("time.time", lambda: 1_000_000_000.0)
     server.failures, server.retry_after = [429, 503], email.utils.formatdate(1_000_000_030, usegmt=True)
-    waited = []
-    fetch(server, tmp_path, retries=Retries(attempts=3, sleep=waited.append))
+    fetch(server, tmp_path)
     assert waited == [30.0, 30.0]
 
 
 @pytest.mark.parametrize("asked", ["3600", email.utils.formatdate(1_000_003_600, usegmt=True)])
-def test_a_server_that_asks_for_too_long_a_wait_is_not_asked_again(server, tmp_path, monkeypatch, asked):
+def test_a_server_that_asks_for_too_long_a_wait_is_not_asked_again(server, tmp_path, waited, monkeypatch, asked):
     monkeypatch.setattr("time.time", lambda: 1_000_000_000.0)
     server.failures, server.retry_after = [429, 429], asked
-    waited = []
     with expect_error(UnreachableError):
-        fetch(server, tmp_path, retries=Retries(attempts=3, sleep=waited.append))
+        fetch(server, tmp_path)
     assert (waited, server.failures) == ([], [429])
-    patient = Retries(attempts=3, max_asked_wait_seconds=4_000, sleep=waited.append)
-    assert fetch(server, tmp_path, retries=patient).sha256 == SHA256
+    monkeypatch.setattr(fetch_http, "MAX_ASKED_WAIT_SECONDS", 4_000)
+    assert fetch(server, tmp_path).sha256 == SHA256
     assert waited == [3_600.0]
 
 
@@ -314,7 +320,6 @@ def test_a_missing_network_is_unreachable(tmp_path):
             str(tmp_path / "data.bin"),
             parts_path=str(tmp_path / "parts"),
             sha256=None,
-            retries=RETRIES,
         )
 
 
