@@ -53,7 +53,9 @@ class Finding(NamedTuple):
 def filtered(texts: Sequence[str], rules: Sequence[Rule], quality: QualityModel | None = None) -> list[str | Rejection]:
     """Return for each text what the edits leave of it, or the rejection by the first rule that it fails."""
     results: list[str | Rejection] = list(texts)
-    for is_edit, group in _runs(rules):
+    # Runs of rules judge the same text; edits between them change it.
+    for is_edit, run in itertools.groupby(rules, key=lambda rule: isinstance(rule, C4Lines)):
+        group = list(run)
         rows = [row for row, result in enumerate(results) if isinstance(result, str)]
         kept = [str(results[row]) for row in rows]
         found = [_edited(text, group) for text in kept] if is_edit else rejections(kept, group, quality)
@@ -61,12 +63,6 @@ def filtered(texts: Sequence[str], rules: Sequence[Rule], quality: QualityModel 
             if result is not None:
                 results[row] = result
     return results
-
-
-def _runs(rules: Sequence[Rule]) -> Iterator[tuple[bool, list[Rule]]]:
-    """Yield runs of rules that judge the same text, and the runs of edits between them."""
-    for is_edit, group in itertools.groupby(rules, key=lambda rule: isinstance(rule, C4Lines)):
-        yield is_edit, list(group)
 
 
 def _edited(text: str, edits: Sequence[Rule]) -> str | Rejection:

@@ -16,9 +16,8 @@ from typing import NamedTuple
 import fsspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from runtime.tables.parquet_bytes import from_parquet
+from runtime.tables.parquet_bytes import from_parquet, to_parquet
 from runtime.text.batch import Segments, TextBatch, begins_run, growing_ngrams, ngram_hashes, run_starts
 from runtime.text.items import ItemField
 
@@ -78,10 +77,8 @@ class Runs(NamedTuple):
     """bool, whether a run only counts with another field of its item near it."""
 
 
-class Index(NamedTuple):
-    runs: Runs
-    partners: dict[int, list[tuple[int, int]]]
-    """The number of a question's field -> length and hash of the fields that may stand near it."""
+Partners = dict[int, list[tuple[int, int]]]
+"""The number of a question's field -> length and hash of the fields that may stand near it."""
 
 
 def build_index(fields: Iterable[ItemField], folder: str, *, ngram_words: int, min_field_words: int) -> IndexCounts:
@@ -114,19 +111,19 @@ def build_index(fields: Iterable[ItemField], folder: str, *, ngram_words: int, m
     }
     for name, of_table in columns.items():
         with fsspec.open(f"{folder}/{name}.parquet", "wb", auto_mkdir=True) as file:
-            pq.write_table(pa.table(of_table), file, compression="zstd", write_page_checksum=True)
+            file.write(to_parquet(pa.table(of_table)))
     searched = {kept[place][:2] for place in (*np.flatnonzero(num_words >= ngram_words), *alone, *questions)}
     missed = {field[:2] for field in kept} - searched
     return IndexCounts(len(np.unique(runs.hashes)), dict(sorted(Counter(task for task, _ in missed).items())))
 
 
-def read_index(folder: str) -> Index:
+def read_index(folder: str) -> tuple[Runs, Partners]:
     """Read what `build_index` wrote, without the names of the fields."""
     runs, found = read_table(folder, "runs"), read_table(folder, "partners")
-    partners: dict[int, list[tuple[int, int]]] = {}
+    partners: Partners = {}
     for question, length, hash_ in zip(*(column.to_pylist() for column in found.columns), strict=True):
         partners.setdefault(question, []).append((length, hash_))
-    return Index(Runs(*(column.to_numpy() for column in runs.columns)), partners)
+    return Runs(*(column.to_numpy() for column in runs.columns)), partners
 
 
 def read_table(folder: str, name: str) -> pa.Table:
