@@ -6,17 +6,14 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, Field
-
-from marin_dag.graph.step import Input, Runtime, StepContext, step
+from marin_dag.graph.step import Input, StepContext, step
 from steps.documents import (
     SAMPLES_PER_REASON,
-    SHARD_FILE,
-    WARN_ABOVE_SHARE,
+    DocumentsConfig,
     DocumentsResult,
     DocumentsShard,
     documents_fields,
-    shard_fields,
+    write_shard,
 )
 from steps.evaluation_items import EvaluationItemsResult
 
@@ -28,14 +25,10 @@ if TYPE_CHECKING:
 HITS_FILE = "hits.jsonl"
 
 
-class DecontaminateConfig(BaseModel, frozen=True, extra="forbid"):
-    documents: Input[DocumentsResult]
+class DecontaminateConfig(DocumentsConfig, frozen=True, extra="forbid"):
     evaluation_items: Input[EvaluationItemsResult]
     action: Literal["drop", "report"] = "drop"
     """"report" keeps every document, for corpora that a recipe uses as published."""
-    shards_in_flight: Runtime[int] = 64
-    warn_above_share: Runtime[float] = Field(default=WARN_ABOVE_SHARE, gt=0, le=1)
-    """A warning is recorded if a larger share of the documents, or of their bytes, is dropped."""
 
 
 class DecontaminateResult(DocumentsResult, frozen=True, extra="forbid"):
@@ -79,17 +72,16 @@ def _decontaminate_shard(index_folder: str, action: str, shard: str, path: str) 
     import fsspec
 
     from runtime.text.decontamination import ItemIndex
-    from runtime.text.documents import write_documents
     from runtime.text.drops import DropLedger
 
     ledger = DropLedger(SAMPLES_PER_REASON)
     hits: list[dict[str, str | int]] = []
     clean = _clean(shard, ItemIndex(index_folder), ledger, hits, drop=action == "drop")
-    num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", clean)
+    fields = write_shard(path, clean, ledger)
     with fsspec.open(f"{path}/{HITS_FILE}", "wb", auto_mkdir=True) as file:
         file.writelines(json.dumps(hit, ensure_ascii=False).encode() + b"\n" for hit in hits)
     hits_by_task = dict(Counter(str(hit["task"]) for hit in hits))
-    return DecontaminatedShard(**shard_fields(path, num_documents, num_bytes, ledger), hits_by_task=hits_by_task)
+    return DecontaminatedShard(**fields, hits_by_task=hits_by_task)
 
 
 def _clean(

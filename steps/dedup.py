@@ -1,55 +1,42 @@
 """Dedup: documents in, those out that are no duplicates of an earlier source or an earlier document."""
 
 import functools
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
 
-from marin_dag.graph.step import Input, Runtime, StepContext, step
+from marin_dag.graph.step import Input, StepContext, step
 from runtime.text.minhash import MinHash
 from steps.documents import (
     SAMPLES_PER_REASON,
-    SHARD_FILE,
-    WARN_ABOVE_SHARE,
+    DocumentsConfig,
     DocumentsResult,
     DocumentsShard,
     documents_fields,
-    shard_fields,
+    write_shard,
 )
 
 if TYPE_CHECKING:
-    from runtime.text.clusters import Dropped
     from runtime.text.documents import Document
     from runtime.text.drops import DropLedger
-    from runtime.text.signature_files import SignatureFile
 
-CLUSTERS_FILE = "clusters.jsonl"
 EXACT, NEAR = "exact duplicate", "near duplicate"
 ELSEWHERE = " of another source"
 """Added to either reason if an earlier source has the document that stays."""
 REASONS = (NEAR, EXACT, NEAR + ELSEWHERE, EXACT + ELSEWHERE)
 
 
-class DedupConfig(BaseModel, frozen=True, extra="forbid"):
-    documents: Input[DocumentsResult]
+class DedupConfig(DocumentsConfig, frozen=True, extra="forbid"):
     against: tuple[Input["DedupResult"], ...] = ()
     """Earlier sources, first to last: what they keep is dropped here."""
     minhash: MinHash = MinHash()
-    shards_in_flight: Runtime[int] = 64
-    warn_above_share: Runtime[float] = Field(default=WARN_ABOVE_SHARE, gt=0, le=1)
-    """A warning is recorded if a larger share of the documents, or of their bytes, is dropped."""
     keys_per_task: int = Field(default=16_000_000, ge=1)
     """A document has a key for each band and one for its text. A task compares this many, at about 80 bytes each, and
     600 bytes more for each document that meets another. A band of more keys is compared in parts."""
 
 
 class DedupResult(DocumentsResult, frozen=True, extra="forbid"):
-    clusters: str
-    """JSON lines `{kept, exact, near}` of document ids, in the order of the documents that stay; `kept` may be of an
-    earlier source."""
-    num_clusters: int
     signatures: tuple[str, ...]
     """Folders of the signatures of the incoming documents, one a shard; relative to the step's output."""
     kept: tuple[str, ...]
@@ -102,13 +89,11 @@ def dedup(config: DedupConfig, context: StepContext) -> DedupResult:
     compare = functools.partial(_compare_keys, config.minhash, files)
     context.map(compare, tasks, in_flight=config.shards_in_flight, name="pairs")
     pairs = [f"{context.output_path}/pairs/{number:05d}" for number in range(len(tasks))]
-    drops, num_clusters, kept = _clusters(context, paths, files, num_earlier, pairs)
+    drops, kept = _dropped(context, paths, files, num_earlier, pairs)
     shards = context.map(_keep_shard, drops, in_flight=config.shards_in_flight)
     emptied = "Earlier sources have all of its documents; leave the source out."
     return DedupResult(
         **documents_fields(context, shards, emptied=emptied, warn_above_share=config.warn_above_share),
-        clusters=CLUSTERS_FILE,
-        num_clusters=num_clusters,
         signatures=folders,
         kept=kept,
     )
@@ -116,17 +101,15 @@ def dedup(config: DedupConfig, context: StepContext) -> DedupResult:
 
 def _sign_shard(parameters: MinHash, shard: str, path: str) -> SignatureShard:
     from runtime.text.documents import read_batches
-    from runtime.text.signature_files import SignatureWriter
+    from runtime.text.signature_files import write_signatures
 
-    writer = SignatureWriter(parameters)
-    for batch in read_batches(shard):
-        writer.add([document.id for document in batch], [document.text for document in batch])
-    return SignatureShard(num_documents=writer.write(path))
+    batches = (([one.id for one in batch], [one.text for one in batch]) for batch in read_batches(shard))
+    return SignatureShard(num_documents=write_signatures(path, batches, parameters))
 
 
 def _tasks(num_bands: int, num_documents: int, keys_per_task: int) -> list[tuple[list[int], tuple[int, int]]]:
     """Return bands that one task compares, and the range of their keys; the last "band" has the keys of the texts."""
-    from runtime.text.key_files import ALL_BUCKETS, ranges
+    from runtime.text.signature_files import ALL_BUCKETS, ranges
 
     if num_documents > keys_per_task:
         return [
@@ -142,8 +125,7 @@ def _compare_keys(
     parameters: MinHash, files: list[tuple[str, str | None]], task: tuple[list[int], tuple[int, int]], path: str
 ) -> dict[str, int]:
     from runtime.text.array_files import write_array
-    from runtime.text.key_files import Buckets
-    from runtime.text.signature_files import NO_PAIRS, SignatureFile, exact_pairs, near_pairs
+    from runtime.text.signature_files import NO_PAIRS, Buckets, SignatureFile, exact_pairs, near_pairs
 
     bands, buckets = task[0], Buckets(*task[1])
     signatures = [SignatureFile(folder, kept) for folder, kept in files]
@@ -154,19 +136,15 @@ def _compare_keys(
     return {"near": len(near), "exact": len(exact)}
 
 
-def _clusters(
-    context: StepContext,
-    paths: list[str],
-    files: list[tuple[str, str | None]],
-    num_earlier: int,
-    pairs: list[str],
-) -> tuple[list[_Drops], int, tuple[str, ...]]:
-    """Return the drops of each shard, the number of clusters, and the files that mark which documents stay."""
+def _dropped(
+    context: StepContext, paths: list[str], files: list[tuple[str, str | None]], num_earlier: int, pairs: list[str]
+) -> tuple[list[_Drops], tuple[str, ...]]:
+    """Return the drops of each shard, and the files that mark which documents stay."""
     import numpy as np
 
     from runtime.text.array_files import read_array, write_array
-    from runtime.text.clusters import Components, dropped
-    from runtime.text.signature_files import SignatureFile, starts_of
+    from runtime.text.dedup import Components, dropped
+    from runtime.text.signature_files import SignatureFile, ids_of, starts_of
 
     signatures = [SignatureFile(folder, kept) for folder, kept in files]
     starts = starts_of(signatures)
@@ -178,65 +156,32 @@ def _clusters(
     found = dropped(components, exact, first_own=int(starts[num_earlier]))
     reasons = found.is_exact + 2 * (found.kept < starts[num_earlier])
     edges = np.searchsorted(found.documents, starts)
-    sampled: dict[int, tuple[int, int]] = {}
-    kept, drops = [], []
-    for index in range(len(paths)):
-        shard = num_earlier + index
-        own = slice(edges[shard], edges[shard + 1])
+    kept: list[str] = []
+    sampled: list[np.ndarray] = []
+    work: list[_Drops] = []
+    for shard in range(num_earlier, len(files)):
+        own = np.arange(edges[shard], edges[shard + 1])
         rows = found.documents[own] - starts[shard]
-        for reason in range(len(REASONS)):
-            first = np.flatnonzero(reasons[own] == reason)[:SAMPLES_PER_REASON]
-            sampled |= {int(rows[place] + starts[shard]): (index, int(rows[place])) for place in first}
         stays = np.ones(starts[shard + 1] - starts[shard], bool)
         stays[rows] = False
-        kept.append(f"kept/{index:05d}.npy")
-        drops.append(f"{context.output_path}/drops/{index:05d}.npy")
+        of_reason = [own[reasons[own] == reason][:SAMPLES_PER_REASON] for reason in range(len(REASONS))]
+        sampled.append(np.concatenate(of_reason))
+        kept.append(f"kept/{len(kept):05d}.npy")
         write_array(f"{context.output_path}/{kept[-1]}", stays)
-        write_array(drops[-1], np.stack([rows, reasons[own]], axis=1))
-    num_clusters, kept_ids = _write_clusters(context, signatures, found, sampled, len(paths))
-    work = [_Drops(shard=p, dropped=d, kept=k) for p, d, k in zip(paths, drops, kept_ids, strict=True)]
-    return work, num_clusters, tuple(kept)
-
-
-def _write_clusters(
-    context: StepContext,
-    signatures: "list[SignatureFile]",
-    found: "Dropped",
-    sampled: Mapping[int, tuple[int, int]],
-    num_shards: int,
-) -> tuple[int, list[dict[int, str]]]:
-    """Return the number of clusters and, by shard and row of the `sampled` documents, the id of the one that stays."""
-    import fsspec
-    import numpy as np
-
-    from runtime.text.clusters import clusters
-    from runtime.text.signature_files import ids_of
-
-    num_clusters = 0
-    kept_ids: list[dict[int, str]] = [{} for _ in range(num_shards)]
-    with fsspec.open(f"{context.output_path}/{CLUSTERS_FILE}", "wb", auto_mkdir=True) as file:
-        for block in clusters(found):
-            num_clusters += len(block)
-            named = [member for cluster in block for member in (cluster.kept, *cluster.exact, *cluster.near)]
-            ids = ids_of(signatures, np.unique(np.array(named, np.int64)))
-            for cluster in block:
-                exact, near = ([ids[member] for member in members] for members in (cluster.exact, cluster.near))
-                line = {"kept": ids[cluster.kept], "exact": exact, "near": near}
-                file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
-                for member in (*cluster.exact, *cluster.near):
-                    if member in sampled:
-                        shard, row = sampled[member]
-                        kept_ids[shard][row] = ids[cluster.kept]
-    return num_clusters, kept_ids
+        write_array(f"{context.output_path}/drops/{len(sampled) - 1:05d}.npy", np.stack([rows, reasons[own]], axis=1))
+    ids = ids_of(signatures, np.unique(found.kept[np.concatenate([np.empty(0, np.int64), *sampled])]))
+    for number, (path, places) in enumerate(zip(paths, sampled, strict=True)):
+        rows = found.documents[places] - starts[num_earlier + number]
+        named = {int(row): ids[int(one)] for row, one in zip(rows, found.kept[places], strict=True)}
+        work.append(_Drops(shard=path, dropped=f"{context.output_path}/drops/{number:05d}.npy", kept=named))
+    return work, tuple(kept)
 
 
 def _keep_shard(drops: _Drops, path: str) -> DocumentsShard:
-    from runtime.text.documents import write_documents
     from runtime.text.drops import DropLedger
 
     ledger = DropLedger(SAMPLES_PER_REASON)
-    num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", _kept(drops, ledger))
-    return DocumentsShard(**shard_fields(path, num_documents, num_bytes, ledger))
+    return DocumentsShard(**write_shard(path, _kept(drops, ledger), ledger))
 
 
 def _kept(drops: _Drops, ledger: "DropLedger") -> "Iterator[Document]":

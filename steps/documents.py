@@ -1,21 +1,20 @@
 """Documents: the result of every step that yields them, as Parquet shards, counts, and drops with their reasons."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from marin_dag.errors import UserError
-from marin_dag.graph.step import StepContext
+from marin_dag.graph.step import Input, Runtime, StepContext
 
 if TYPE_CHECKING:
+    from runtime.text.documents import Document
     from runtime.text.drops import DropLedger
 
 SHARD_FILE = "documents.parquet"
 DROPPED_FILE = "dropped.jsonl"
 SAMPLES_PER_REASON = 20
-WARN_ABOVE_SHARE = 0.5
-"""By default, a step that drops more than this share of its documents, or of their bytes, warns."""
 WARNING_SAMPLES = 3
 
 
@@ -60,6 +59,16 @@ class DocumentsResult(BaseModel, frozen=True, extra="forbid"):
         return self.shard_sizes
 
 
+class DocumentsConfig(BaseModel, frozen=True, extra="forbid"):
+    """The fields of a step that keeps some documents and drops others."""
+
+    documents: Input[DocumentsResult]
+    shards_in_flight: Runtime[int] = 64
+    warn_above_share: Runtime[float] = Field(default=0.5, gt=0, le=1)
+    """A warning is recorded if a larger share is dropped: of the bytes, or of bytes and documents on average, because
+    many short documents hold little text."""
+
+
 class DocumentsShard(BaseModel, frozen=True, extra="forbid"):
     """The result of one shard; its folder holds the documents and, if any were dropped, samples of the dropped ones."""
 
@@ -69,8 +78,11 @@ class DocumentsShard(BaseModel, frozen=True, extra="forbid"):
     dropped_bytes: dict[str, int]
 
 
-def shard_fields(path: str, num_documents: int, num_bytes: int, ledger: "DropLedger") -> dict[str, Any]:
-    """Return the fields of a `DocumentsShard`; write the samples of dropped documents into its folder."""
+def write_shard(path: str, documents: "Iterable[Document]", ledger: "DropLedger") -> dict[str, Any]:
+    """Write documents, and samples of those that `ledger` counts meanwhile; return the fields of a `DocumentsShard`."""
+    from runtime.text.documents import write_documents
+
+    num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", documents)
     if ledger.samples:
         ledger.write(f"{path}/{DROPPED_FILE}")
     return {
@@ -98,13 +110,8 @@ def documents_fields(
 ) -> dict[str, Any]:
     """Return the fields of a `DocumentsResult` for the shards of `context.map`; write samples of dropped documents.
 
-    Args:
-        context: The step's context.
-        shards: The results of all shards, in order.
-        emptied: The fix for a source without documents left.
-        dropped_before: Reason, id and detail of pieces that were dropped before there were shards.
-        origin: The name of the only file in messages, if not its name in the ids.
-        warn_above_share: The output gets a warning if a larger share of the documents, or of their bytes, is dropped.
+    `emptied` is the fix for a source without documents left. `dropped_before` has reason, id and detail of pieces that
+    were dropped before there were shards. Messages name the only file by `origin`, if given.
 
     Raises:
         UserError: no document is left. Without the error, a mixture would find the empty source hours later.
@@ -149,7 +156,7 @@ def _warn_of_drops(
     """Warn if a larger share of documents or bytes is dropped: by which rule, with samples."""
     dropped, dropped_bytes = ledger.counts.total(), ledger.num_bytes.total()
     share, byte_share = dropped / (num_documents + dropped), dropped_bytes / max(num_bytes + dropped_bytes, 1)
-    if max(share, byte_share) <= warn_above_share:
+    if max(byte_share, (share + byte_share) / 2) <= warn_above_share:
         return
     by_size = ledger.num_bytes if byte_share > share else ledger.counts
     reason = min(by_size, key=lambda reason: (-by_size[reason], reason))

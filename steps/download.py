@@ -3,9 +3,8 @@
 import functools
 import math
 import tempfile
-import time
 import urllib.parse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,11 +30,12 @@ from steps.fetch import (
 )
 
 if TYPE_CHECKING:
-    from runtime.text.fetch.arrivals import Arrivals, Arrived
+    from runtime.text.fetch.arrivals import Arrivals
     from runtime.text.fetch.hub import RemoteFile
     from runtime.text.fetch.verified import Written
 
 NOT_FETCHED_FILE = "not-fetched.txt"
+Remote = Url | UrlIndex | HuggingFaceDataset | HuggingFaceModel
 
 
 class DownloadedFile(BaseModel, frozen=True, extra="forbid"):
@@ -93,90 +93,45 @@ def check_pinned(config: DownloadConfig) -> None:
 def download(config: DownloadConfig, context: StepContext) -> DownloadResult:
     """Write files below `files/`, verified by their checksums.
 
-    Files of a hub or a list are kept as they arrive: a failed file costs no other, and the next attempt asks for the
-    failed ones only.
+    Remote files are kept as they arrive: a failed file costs no other, and the next attempt asks for the failed ones
+    only.
     """
     match config.fetch:
-        case Wheel():
-            return DownloadResult(files=(_download_wheel(config.fetch, context),))
-        case InstalledPython():
-            return DownloadResult(files=(_pack_standard_library(config.fetch, context),))
-        case Url():
-            return DownloadResult(files=(_download_url(config.fetch, context),))
+        case Wheel() | InstalledPython():
+            return DownloadResult(files=(_packed(config.fetch, context),))
         case Files():
             return DownloadResult(files=tuple(_copy_own(config.fetch, context, config.files_in_flight)))
         case _:
-            return _download_many(config.fetch, context, config.files_in_flight)
+            return _download_remote(config.fetch, context, config.files_in_flight)
 
 
-def _download_wheel(fetch: Wheel, context: StepContext) -> DownloadedFile:
+def _packed(fetch: Wheel | InstalledPython, context: StepContext) -> DownloadedFile:
+    from runtime.text.fetch.installed_python import Inventory, pack_standard_library
     from runtime.text.fetch.package_index import download_wheel
 
     with tempfile.TemporaryDirectory() as folder:
-        wheel = download_wheel(
-            fetch.name, fetch.version, Path(folder), sha256=fetch.sha256, platform_tags=fetch.platform_tags
-        )
-        return _stored(str(wheel), context, sha256=fetch.sha256)
+        if isinstance(fetch, Wheel):
+            archive = download_wheel(
+                fetch.name, fetch.version, Path(folder), sha256=fetch.sha256, platform_tags=fetch.platform_tags
+            )
+        else:
+            archive = Path(folder) / "standard-library.zip"
+            pack_standard_library(Inventory(fetch.python_version, fetch.inventory_sha256), archive)
+        file = ContentFile(name=archive.name, sha256=_sha256_of(archive), size_in_bytes=archive.stat().st_size)
+        copied = _copy_file(folder, file, f"{context.output_path}/files")
+    return copied.model_copy(update={"path": f"files/{copied.path}"})
 
 
-def _pack_standard_library(fetch: InstalledPython, context: StepContext) -> DownloadedFile:
-    from runtime.text.fetch.installed_python import Inventory, pack_standard_library
+def _sha256_of(path: Path) -> str:
+    import hashlib
 
-    with tempfile.TemporaryDirectory() as folder:
-        archive = Path(folder) / "standard-library.zip"
-        pack_standard_library(Inventory(fetch.python_version, fetch.inventory_sha256), archive)
-        return _stored(str(archive), context, sha256=None)
-
-
-def _stored(source: str, context: StepContext, *, sha256: str | None) -> DownloadedFile:
-    from runtime.text.fetch.verified import read_chunks, write_verified
-
-    name = source.rsplit("/", 1)[-1]
-    relative = f"files/{name}"
-    written = write_verified(
-        read_chunks([source]),
-        f"{context.output_path}/{relative}",
-        name=name,
-        sha256=sha256,
-        cure="Run the command again.",
-    )
-    return _downloaded(relative, name, written)
-
-
-def _download_url(fetch: Url, context: StepContext) -> DownloadedFile:
-    from runtime.text.fetch.http import fetch_url
-
-    relative = f"files/{fetch.file_name}"
-    written = fetch_url(
-        fetch.url,
-        f"{context.output_path}/{relative}",
-        parts_path=f"{context.work_path}/parts",
-        sha256=fetch.sha256,
-        on_bytes=_report_one(context),
-    )
-    return _downloaded(relative, fetch.file_name, written)
-
-
-def _report_one(context: StepContext) -> Callable[[int, int | None], None]:
-    """Return a function that reports the progress of one file, at most once a second."""
-    last = -math.inf
-
-    def report(done: int, total: int | None) -> None:
-        nonlocal last
-        if total and done and (done >= total or time.monotonic() >= last + 1):
-            last = time.monotonic()
-            context.progress(math.ceil(done / 1e3), math.ceil(total / 1e3), "kB")
-
-    return report
-
-
-def _downloaded(path: str, name: str, written: "Written") -> DownloadedFile:
-    return DownloadedFile(path=path, name=name, sha256=written.sha256, size_in_bytes=written.size_in_bytes)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _copy_own(fetch: Files, context: StepContext, in_flight: int) -> list[DownloadedFile]:
-    copy = functools.partial(_copy_own_file, fetch.folder)
-    with _arrivals(context, [file.size_in_bytes for file in fetch.files]) as arrivals:
+    copy = functools.partial(_copy_file, fetch.folder)
+    with _arrivals(context, [file.size_in_bytes for file in fetch.files]).polled() as arrivals:
         copied = context.map(
             copy,
             fetch.files,
@@ -188,59 +143,64 @@ def _copy_own(fetch: Files, context: StepContext, in_flight: int) -> list[Downlo
     return [_placed(index, file) for index, file in enumerate(copied)]
 
 
-def _copy_own_file(folder: str, file: ContentFile, path: str) -> DownloadedFile:
+def _copy_file(folder: str, file: ContentFile, path: str) -> DownloadedFile:
     from runtime.text.fetch.verified import read_chunks, write_verified
 
     source, name = f"{folder}/{file.path or file.name}", file.name.rsplit("/", 1)[-1]
     cure = "The file changed after the plan was made. Run the same command again to plan with its present content."
-    written = write_verified(
-        read_chunks([source]), f"{path}/{name}", name=source, sha256=file.sha256, size_in_bytes=None, cure=cure
-    )
+    written = write_verified(read_chunks([source]), f"{path}/{name}", name=source, sha256=file.sha256, cure=cure)
     return _downloaded(name, file.name, written)
 
 
-def _download_many(
-    fetch: HuggingFaceDataset | HuggingFaceModel | UrlIndex, context: StepContext, in_flight: int
-) -> DownloadResult:
+def _downloaded(path: str, name: str, written: "Written") -> DownloadedFile:
+    return DownloadedFile(path=path, name=name, sha256=written.sha256, size_in_bytes=written.size_in_bytes)
+
+
+def _download_remote(fetch: Remote, context: StepContext, in_flight: int) -> DownloadResult:
     """Fetch each file in a worker; stop if the publisher does not answer or refuses every file."""
-    from runtime.text.fetch.failures import FailureNotes, FailureStreak, file_key
+    from runtime.text.fetch.failures import FailureStreak, failed_tries, file_key
 
     files = _listed(fetch, context)
-    max_missing_share = 0.0 if isinstance(fetch, HuggingFaceModel) else fetch.max_missing_share
-    tries = FailureNotes(f"{context.work_path}/failures").tries()
+    max_missing_share = fetch.max_missing_share if isinstance(fetch, HuggingFaceDataset | UrlIndex) else 0.0
+    tries = failed_tries(f"{context.work_path}/failures")
     streak = FailureStreak(int(max_missing_share * len(files)))
 
     def on_finished(index: int, fetched: FetchedFile) -> None:
         streak.count(fetched.failure)
         arrivals.end(0 if fetched.file is None else fetched.file.size_in_bytes)
 
-    fetch_one = functools.partial(_fetch_file, context.work_path, not isinstance(fetch, UrlIndex))
+    is_on_hub = isinstance(fetch, HuggingFaceDataset | HuggingFaceModel)
+    fetch_one = functools.partial(_fetch_file, context.work_path, is_on_hub)
     items = [(file, tries[file_key(file.url)]) for file in files]
-    with _arrivals(context, [file.size_in_bytes for file in files]) as arrivals:
+    with _arrivals(context, [file.size_in_bytes for file in files]).polled() as arrivals:
         fetched = context.map(
             fetch_one, items, in_flight=in_flight, name="files", on_finished=on_finished, on_counted=arrivals.count
         )
     return _complete(context, fetched, max_missing_share)
 
 
-def _listed(fetch: HuggingFaceDataset | HuggingFaceModel | UrlIndex, context: StepContext) -> "list[RemoteFile]":
+def _listed(fetch: Remote, context: StepContext) -> "list[RemoteFile]":
     from runtime.text.fetch import hub
     from runtime.text.fetch.http import list_index
 
-    if isinstance(fetch, UrlIndex):
-        path = f"{context.work_path}/index"
-        urls = list_index(fetch.index, path, base=fetch.base, patterns=fetch.files, sha256=fetch.index_sha256)
-        return [hub.RemoteFile(urllib.parse.urlsplit(url).path.lstrip("/"), url) for url in urls]
-    if isinstance(fetch, HuggingFaceModel):
-        return hub.list_files(fetch.repo, fetch.revision, MODEL_FILES, repo_type="model")
-    return hub.list_files(fetch.repo, fetch.revision, fetch.files, repo_type="dataset")
+    match fetch:
+        case Url():
+            return [hub.RemoteFile(fetch.file_name, fetch.url, None, fetch.sha256)]
+        case UrlIndex():
+            path = f"{context.work_path}/index"
+            urls = list_index(fetch.index, path, base=fetch.base, patterns=fetch.files, sha256=fetch.index_sha256)
+            return [hub.RemoteFile(urllib.parse.urlsplit(url).path.lstrip("/"), url) for url in urls]
+        case HuggingFaceModel():
+            return hub.list_files(fetch.repo, fetch.revision, MODEL_FILES, repo_type="model")
+        case HuggingFaceDataset():
+            return hub.list_files(fetch.repo, fetch.revision, fetch.files, repo_type="dataset")
 
 
 def _fetch_file(
     work_path: str, is_on_hub: bool, item: tuple[tuple[str, str, int | None, str | None], int], path: str
 ) -> FetchedFile:
-    from runtime.text.fetch.errors import FetchError
-    from runtime.text.fetch.failures import FailureNotes
+    from runtime.text.fetch.errors import FetchError, MissingFileError, UnreachableError
+    from runtime.text.fetch.failures import note_failure
     from runtime.text.fetch.http import fetch_url
     from runtime.text.fetch.hub import RemoteFile, request_headers
 
@@ -256,8 +216,9 @@ def _fetch_file(
             headers=request_headers() if is_on_hub else None,
         )
     except FetchError as error:
-        FailureNotes(f"{work_path}/failures").note(file.url, num_tries, str(error))
-        return FetchedFile(failure=Failure.of(file.name, error))
+        note_failure(f"{work_path}/failures", file.url, num_tries, str(error))
+        status = error.status if isinstance(error, MissingFileError) else None
+        return FetchedFile(failure=Failure(file.name, str(error), status, isinstance(error, UnreachableError)))
     return FetchedFile(file=_downloaded(name, file.name, written))
 
 
@@ -284,18 +245,18 @@ def _placed(index: int, file: DownloadedFile) -> DownloadedFile:
 
 
 def _arrivals(context: StepContext, sizes: Sequence[int | None]) -> "Arrivals":
-    """Return what reports the progress of many files: in MB if all sizes are known, else in files."""
+    """Return what reports the progress of the files: in MB if all sizes are known, else in files."""
     from runtime.text.fetch.arrivals import Arrivals
 
-    total = None if None in sizes else sum(size or 0 for size in sizes)
+    total = sum(size or 0 for size in sizes)
 
-    def report(arrived: "Arrived") -> None:
-        files = {"files": arrived.num_files, "of_files": len(sizes)} if total else {}
-        figures = {**files, "megabytes_per_second": arrived.bytes_per_second / 1e6}
-        if total:
-            done = min(arrived.num_bytes, total)
-            context.progress(math.ceil(done / 1e6), math.ceil(total / 1e6), "MB", **figures)
+    def report(num_files: int, num_bytes: int, bytes_per_second: float) -> None:
+        rate = bytes_per_second / 1e6
+        if total and None not in sizes:
+            done, of_files = math.ceil(min(num_bytes, total) / 1e6), len(sizes)
+            figures = {"files": num_files, "of_files": of_files, "megabytes_per_second": rate}
+            context.progress(done, math.ceil(total / 1e6), "MB", **figures)
         else:
-            context.progress(arrived.num_files, len(sizes), "files", gigabytes=arrived.num_bytes / 1e9, **figures)
+            context.progress(num_files, len(sizes), "files", gigabytes=num_bytes / 1e9, megabytes_per_second=rate)
 
     return Arrivals(f"{context.work_path}/parts", report)

@@ -12,13 +12,23 @@ MOST_NGRAM_WORDS = 127
 """Largest length that an index stores in one byte."""
 
 
-class EvaluationItemsConfig(BaseModel, frozen=True, extra="forbid"):
-    package: Input[DownloadResult]
+class _IndexConfig(BaseModel, frozen=True, extra="forbid"):
     ngram_words: int = Field(default=13, ge=1)
     """A document that shares this many consecutive words with an item is contaminated; 13 in GPT-3 (arXiv:2005.14165,
     appendix C)."""
     min_field_words: int = Field(default=8, ge=1)
     """Fewest words of shorter fields, alone or of question and answer together; see `runtime.text.item_index`."""
+
+
+class EvaluationItemsConfig(_IndexConfig, frozen=True, extra="forbid"):
+    package: Input[DownloadResult]
+
+
+class OwnItemsConfig(_IndexConfig, frozen=True, extra="forbid"):
+    """Own evaluation sets as JSON lines; every string of every row is an item."""
+
+    download: Input[DownloadResult]
+    """Each .jsonl file is a task, named by the file and its folder."""
 
 
 class EvaluationItemsResult(BaseModel, frozen=True, extra="forbid"):
@@ -36,17 +46,7 @@ class EvaluationItemsResult(BaseModel, frozen=True, extra="forbid"):
     """Items without any run of words to search for, by task: too short, or of common words."""
 
 
-class OwnItemsConfig(BaseModel, frozen=True, extra="forbid"):
-    """Own evaluation sets as JSON lines; every string of every row is an item."""
-
-    download: Input[DownloadResult]
-    """Each .jsonl file is a task, named by the file and its folder."""
-    ngram_words: int = Field(default=13, ge=1)
-    """See `EvaluationItemsConfig.min_field_words`."""
-    min_field_words: int = Field(default=8, ge=1)
-
-
-def _check(config: EvaluationItemsConfig | OwnItemsConfig) -> None:
+def _check(config: _IndexConfig) -> None:
     if config.ngram_words > MOST_NGRAM_WORDS:
         raise ValueError(
             f"ngram_words is {config.ngram_words}, and an index holds at most {MOST_NGRAM_WORDS}-grams; lower it."
@@ -90,7 +90,7 @@ def own_evaluation_items(config: OwnItemsConfig, context: StepContext) -> Evalua
 
 
 def _with_index(
-    config: EvaluationItemsConfig | OwnItemsConfig,
+    config: _IndexConfig,
     context: StepContext,
     files: dict[str, str],
     fewshot_files: dict[str, str],

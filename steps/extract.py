@@ -9,16 +9,15 @@ from pydantic import BaseModel, Field
 
 from marin_dag.errors import UserError
 from marin_dag.graph.step import Input, Runtime, StepContext, step
-from runtime.text.extraction.formats import Format
+from runtime.text.extraction.formats import Format, Unit
 from runtime.text.extraction.limits import Limits
 from steps.documents import (
     SAMPLES_PER_REASON,
-    SHARD_FILE,
     DocumentsResult,
     DocumentsShard,
     as_text,
     documents_fields,
-    shard_fields,
+    write_shard,
 )
 from steps.download import DownloadResult
 
@@ -55,7 +54,7 @@ class ExtractedShard(DocumentsShard, frozen=True, extra="forbid"):
 class ListedFile(BaseModel, frozen=True, extra="forbid"):
     """The units of one file."""
 
-    units: tuple[tuple[str, str, int, tuple[str, ...]], ...]
+    units: tuple[Unit, ...]
     damage: str | None
     """The fault of an archive whose members cannot all be read."""
 
@@ -92,7 +91,7 @@ def extract(config: ExtractConfig, context: StepContext) -> DocumentsResult:
     shards = context.map(write, work, in_flight=config.shards_in_flight)
     damaged = [*(detail for _, _, detail in unlisted), *(detail for shard in shards for detail in shard.damaged)]
     num_damaged = len(unlisted) + sum(shard.num_damaged for shard in shards)
-    num_files = len(files) + sum(max(len(unit[3]) - 1, 0) for unit in work)
+    num_files = len(files) + sum(max(len(unit.members) - 1, 0) for unit in work)
     _check_damaged(config, context, damaged, num_damaged, num_files)
     fields = documents_fields(
         context, shards, emptied=_emptied(config, context), dropped_before=unlisted, origin=config.origin
@@ -166,7 +165,7 @@ def _list_file(
 
     file, name = item
     listing = list_units(file, name, formats, unit_bytes=unit_bytes, limits=limits)
-    return ListedFile(units=tuple(tuple(unit) for unit in listing.units), damage=listing.damage)
+    return ListedFile(units=tuple(listing.units), damage=listing.damage)
 
 
 def _extract_shard(
@@ -175,12 +174,10 @@ def _extract_shard(
     source: str,
     origin: str,
     being_read: str,
-    item: tuple[str, str, int, tuple[str, ...]],
+    item: Unit,
     path: str,
 ) -> ExtractedShard:
-    from runtime.text.documents import write_documents
     from runtime.text.drops import DropLedger
-    from runtime.text.extraction.archive import Unit
     from runtime.text.extraction.extract import DAMAGED_FILE
     from runtime.text.extraction.extract import extract as extract_unit
     from runtime.text.extraction.guard import guard_after_death
@@ -189,9 +186,9 @@ def _extract_shard(
     mark = hashlib.sha256(json.dumps(item).encode()).hexdigest()[:32]
     with guard_after_death(f"{being_read}/{mark}", limits) as guard:
         documents = extract_unit(Unit(*item), formats, source, ledger, origin=origin, limits=limits, guard=guard)
-        num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", documents)
+        fields = write_shard(path, documents, ledger)
     return ExtractedShard(
-        **shard_fields(path, num_documents, num_bytes, ledger),
+        **fields,
         excluded=tuple(sorted(ledger.excluded)),
         num_damaged=ledger.counts[DAMAGED_FILE],
         damaged=tuple(sample["detail"] for sample in ledger.samples if sample["reason"] == DAMAGED_FILE)[:MAX_NAMED],

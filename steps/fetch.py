@@ -59,32 +59,30 @@ class Files(BaseModel, frozen=True, extra="forbid"):
     """A folder of any store that fsspec opens."""
 
 
-class HuggingFaceDataset(BaseModel, frozen=True, extra="forbid"):
-    """Files of a data set on the hub at a commit; a branch could be another data set every week."""
-
+class _HubRepository(BaseModel, frozen=True, extra="forbid"):
     repo: str = Field(pattern=r"^[\w.-]+/[\w.-]+$")
     revision: str = Field(pattern=r"^[0-9a-f]{7,40}$")
+    """The commit that its page shows; a branch could be another data set or model tomorrow."""
+    expected_bytes: Runtime[float] = 0
+    """Size for the plan's estimate."""
+
+
+class HuggingFaceDataset(_HubRepository, frozen=True, extra="forbid"):
+    """Files of a data set on the hub."""
+
     files: tuple[str, ...] = Field(min_length=1)
     """Shell patterns over the names of the files; `*` also matches `/`."""
     max_missing_share: float = Field(default=0, ge=0, lt=1)
     """The share of files that the publisher may no longer have (404, 410); the result names them. Files of a server
     that is down or slow do not count, and are asked for again."""
-    expected_bytes: Runtime[float] = 0
-    """Size for the plan's estimate."""
 
 
 MODEL_FILES: tuple[str, ...] = ("config.json", "tokenizer.json", "model.safetensors.index.json", "model*.safetensors")
 """The files of a folder in Hugging Face's format that an import reads; its folders hold the same in other formats."""
 
 
-class HuggingFaceModel(BaseModel, frozen=True, extra="forbid"):
+class HuggingFaceModel(_HubRepository, frozen=True, extra="forbid"):
     """A model on the hub: its configuration, tokenizer and weights as safetensors."""
-
-    repo: str = Field(pattern=r"^[\w.-]+/[\w.-]+$")
-    revision: str = Field(pattern=r"^[0-9a-f]{7,40}$")
-    """The commit that its page shows; a branch could be another model tomorrow."""
-    expected_bytes: Runtime[float] = 0
-    """Size for the plan's estimate."""
 
 
 class UrlIndex(BaseModel, frozen=True, extra="forbid"):

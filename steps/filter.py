@@ -2,21 +2,23 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from marin_dag.graph.step import Input, Runtime, StepContext, step
+from marin_dag.graph.step import Input, StepContext, step
 from runtime.text.filter_rules import QualityScore, Rule
+from steps.document_samples import sample_documents
 from steps.documents import (
     SAMPLES_PER_REASON,
-    SHARD_FILE,
-    WARN_ABOVE_SHARE,
+    DocumentsConfig,
     DocumentsResult,
     DocumentsShard,
     documents_fields,
-    shard_fields,
+    write_shard,
 )
 from steps.train_quality_classifier import QualityClassifierResult
 
@@ -25,21 +27,15 @@ if TYPE_CHECKING:
     from runtime.text.drops import DropLedger
     from runtime.text.quality import QualityModel
 
-REMOVED_FILE = "removed.jsonl"
-MAX_REMOVED_SAMPLES = 100
-MAX_REMOVED_LINES, MAX_LINE_CHARACTERS = 6, 200
-"""Size of a sample of removed lines."""
+SCORED_BYTES, SCORED_TOGETHER = 64 << 20, 1_024
+"""Size of the sample that finds the score of a fraction, and the texts of it that are scored together."""
 
 
-class FilterConfig(BaseModel, frozen=True, extra="forbid"):
-    documents: Input[DocumentsResult]
+class FilterConfig(DocumentsConfig, frozen=True, extra="forbid"):
     rules: tuple[Rule, ...] = Field(min_length=1)
     """Applied in this order; the first that a document fails names the reason."""
     quality_classifier: Input[QualityClassifierResult] | None = None
     """The classifier of a `QualityScore` among the rules."""
-    shards_in_flight: Runtime[int] = 64
-    warn_above_share: Runtime[float] = Field(default=WARN_ABOVE_SHARE, gt=0, le=1)
-    """A warning is recorded if a larger share of the documents, or of their bytes, is dropped."""
 
 
 class FilterResult(DocumentsResult, frozen=True, extra="forbid"):
@@ -49,34 +45,11 @@ class FilterResult(DocumentsResult, frozen=True, extra="forbid"):
     """Documents that lost lines and stayed."""
     num_bytes_removed: int
     """UTF-8 bytes that these lost."""
-    removed_samples: str | None
-    """JSON lines `{id, removed, left}` of some edited documents: removed lines, and how many are left; relative to the
-    step's output."""
 
 
 class FilterShard(DocumentsShard, frozen=True, extra="forbid"):
     num_edited: int
     num_bytes_removed: int
-
-
-@dataclasses.dataclass
-class _Edits:
-    """The edits of one shard."""
-
-    num_documents: int = 0
-    num_bytes: int = 0
-    samples: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-
-    def count(self, document: "Document", left: str) -> None:
-        """Count a document that stays with the text `left`; keep a sample of the first ones."""
-        from runtime.text.edits import changed_lines
-
-        self.num_documents += 1
-        self.num_bytes += len(document.text.encode()) - len(left.encode())
-        if len(self.samples) < SAMPLES_PER_REASON:
-            removed = [line[:MAX_LINE_CHARACTERS] for line in changed_lines(document.text, left)]
-            sample = {"id": document.id, "removed": removed[:MAX_REMOVED_LINES], "left": len(left.splitlines())}
-            self.samples.append(sample)
 
 
 def _check(config: FilterConfig) -> None:
@@ -99,7 +72,7 @@ def filter_documents(config: FilterConfig, context: StepContext) -> FilterResult
     paths = [config.documents.join(shard) for shard in config.documents.result.shards]
     classifier = config.quality_classifier
     model = None if classifier is None else classifier.join(classifier.result.classifier)
-    rules = tuple(_with_min_score(rule, config, context, paths, model) for rule in config.rules)
+    rules = tuple(_with_min_score(rule, config, context, model) for rule in config.rules)
     shards = context.map(functools.partial(_filter_shard, rules, model), paths, in_flight=config.shards_in_flight)
     fields = documents_fields(
         context,
@@ -111,70 +84,39 @@ def filter_documents(config: FilterConfig, context: StepContext) -> FilterResult
         **fields,
         num_edited=sum(shard.num_edited for shard in shards),
         num_bytes_removed=sum(shard.num_bytes_removed for shard in shards),
-        removed_samples=_write_removed(context, shards),
     )
 
 
-def _write_removed(context: StepContext, shards: Sequence[FilterShard]) -> str | None:
-    """Write the first samples of all shards, and return the file."""
-    from runtime.text.drops import read_samples, write_samples
+def _with_min_score(rule: Rule, config: FilterConfig, context: StepContext, model: str | None) -> Rule:
+    """Return a rule with `keep_fraction` as one with `min_score`, found on a sample of the documents."""
+    import numpy as np
 
-    samples: list[dict[str, Any]] = []
-    for index, shard in enumerate(shards):
-        if shard.num_edited and len(samples) < MAX_REMOVED_SAMPLES:
-            samples += read_samples(f"{context.output_path}/shards/{index:05d}/{REMOVED_FILE}")
-    if not samples:
-        return None
-    write_samples(f"{context.output_path}/{REMOVED_FILE}", samples[:MAX_REMOVED_SAMPLES])
-    return REMOVED_FILE
-
-
-def _with_min_score(
-    rule: Rule, config: FilterConfig, context: StepContext, paths: list[str], model: str | None
-) -> Rule:
-    """Return a rule with `keep_fraction` as one with `min_score`, found in a pass over all documents."""
-    from runtime.text.quality import ScoreCounts
+    from runtime.text.batch import TextBatch
+    from runtime.text.quality import QualityModel, least_score
 
     if not isinstance(rule, QualityScore) or rule.keep_fraction is None or model is None:
         return rule
-    counts = ScoreCounts()
-    found = context.map(functools.partial(_score_shard, model), paths, in_flight=config.shards_in_flight, name="scores")
-    for shard in found:
-        for step_of_score, count in shard.items():
-            counts.counts[int(step_of_score)] += count
-    min_score = counts.min_score(rule.keep_fraction)
+    loaded, scores = QualityModel.load(model), []
+    sample = sample_documents(context, {"": (config.documents,)}, SCORED_BYTES, in_flight=config.shards_in_flight)
+    while texts := [document.text for _, document in itertools.islice(sample, SCORED_TOGETHER)]:
+        scores += loaded.scores(TextBatch(texts)).tolist()
+    min_score = least_score(np.array(scores), rule.keep_fraction)
     context.log.info("quality classifier: a score of %.6g keeps %g of the documents", min_score, rule.keep_fraction)
     return QualityScore(min_score=min_score)
 
 
-def _score_shard(model: str, shard: str, path: str) -> dict[str, int]:
-    """Return how many documents have each score, by the step of `ScoreCounts`."""
-    from runtime.text.batch import TextBatch
-    from runtime.text.documents import read_batches
-    from runtime.text.quality import QualityModel, ScoreCounts
-
-    loaded, counts = QualityModel.load(model), ScoreCounts()
-    for batch in read_batches(shard):
-        counts.add(loaded.log_odds(TextBatch([document.text for document in batch])))
-    return {str(place): int(counts.counts[place]) for place in counts.counts.nonzero()[0]}
-
-
 def _filter_shard(rules: tuple[Rule, ...], model: str | None, shard: str, path: str) -> FilterShard:
-    from runtime.text.documents import write_documents
-    from runtime.text.drops import DropLedger, write_samples
+    from runtime.text.drops import DropLedger
     from runtime.text.quality import QualityModel
 
-    ledger, edits = DropLedger(SAMPLES_PER_REASON), _Edits()
+    ledger, edits = DropLedger(SAMPLES_PER_REASON), Counter[str]()
     quality = None if model is None else QualityModel.load(model)
-    num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", _passing(shard, rules, quality, ledger, edits))
-    if edits.samples:
-        write_samples(f"{path}/{REMOVED_FILE}", edits.samples)
-    fields = shard_fields(path, num_documents, num_bytes, ledger)
-    return FilterShard(**fields, num_edited=edits.num_documents, num_bytes_removed=edits.num_bytes)
+    fields = write_shard(path, _passing(shard, rules, quality, ledger, edits), ledger)
+    return FilterShard(**fields, num_edited=edits["documents"], num_bytes_removed=edits["bytes"])
 
 
 def _passing(
-    shard: str, rules: tuple[Rule, ...], quality: "QualityModel | None", ledger: "DropLedger", edits: _Edits
+    shard: str, rules: tuple[Rule, ...], quality: "QualityModel | None", ledger: "DropLedger", edits: Counter[str]
 ) -> "Iterator[Document]":
     from runtime.text.documents import read_batches
     from runtime.text.filters import Rejection, filtered
@@ -187,5 +129,5 @@ def _passing(
             elif result == document.text:
                 yield document
             else:
-                edits.count(document, result)
+                edits.update(documents=1, bytes=len(document.text.encode()) - len(result.encode()))
                 yield document._replace(text=result)

@@ -1,14 +1,14 @@
 """Train a quality classifier: wanted and unwanted documents in, a scorer out."""
 
-import functools
-
 from pydantic import BaseModel, Field
 
 from marin_dag.errors import UserError
 from marin_dag.graph.step import Input, Runtime, StepContext, step
+from steps.document_samples import sample_documents
 from steps.documents import DocumentsResult
 
 CLASSIFIER_FOLDER = "classifier"
+POSITIVE, NEGATIVE = "positive", "negative"
 
 
 class TrainQualityClassifierConfig(BaseModel, frozen=True, extra="forbid"):
@@ -16,9 +16,8 @@ class TrainQualityClassifierConfig(BaseModel, frozen=True, extra="forbid"):
 
     positives: tuple[Input[DocumentsResult], ...] = Field(min_length=1)
     negatives: tuple[Input[DocumentsResult], ...] = Field(min_length=1)
-    documents_per_class: int = Field(default=200_000, ge=1)
-    """About how many documents are sampled by a hash of their texts, if there are so many. Training holds all of them:
-    about 2 GB for the default of web pages."""
+    bytes_per_class: int = Field(default=1 << 29, ge=1)
+    """Text of each class that is sampled by a hash of ids. Training holds about the same in n-grams."""
     max_characters: int = Field(default=20_000, ge=1)
     """Training reads this much of a text, so that one book does not fill the memory."""
     max_ngram_words: int = Field(default=2, ge=1, le=5)
@@ -42,65 +41,35 @@ class QualityClassifierResult(BaseModel, frozen=True, extra="forbid"):
     held_out_negatives_found: float
 
 
-class SampledShard(BaseModel, frozen=True, extra="forbid"):
-    num_documents: int
-
-
 @step(policy="tracked", packages=("numpy", "pyarrow"))
 def train_quality_classifier(config: TrainQualityClassifierConfig, context: StepContext) -> QualityClassifierResult:
-    """Write the n-grams of sampled documents by shard, then train on all of them in one process."""
-    from runtime.text.quality_training import TrainingSet, read_sample
+    """Sample documents of both classes by shard, then train on all of them in one process."""
+    from runtime.text.quality import TrainingSet
 
-    work = [*_shards(config.positives, True, config), *_shards(config.negatives, False, config)]
-    sample = functools.partial(_sample_shard, config.max_characters, config.max_ngram_words, config.table_bits)
-    found = context.map(sample, work, in_flight=config.shards_in_flight, name="features")
-    num_positives, num_negatives = (
-        sum(shard.num_documents for shard, item in zip(found, work, strict=True) if item[1] == is_positive)
-        for is_positive in (True, False)
+    groups = {POSITIVE: config.positives, NEGATIVE: config.negatives}
+    sample = sample_documents(context, groups, config.bytes_per_class, in_flight=config.shards_in_flight)
+    training = TrainingSet(
+        ((document.text[: config.max_characters], group == POSITIVE) for group, document in sample),
+        held_out_share=config.held_out_share,
+        max_ngram_words=config.max_ngram_words,
+        table_bits=config.table_bits,
     )
-    samples = [read_sample(f"{context.output_path}/features/{index:05d}") for index in range(len(work))]
-    training = TrainingSet(samples, [is_positive for _, is_positive, _ in work], config.held_out_share)
+    num_positives = int(training.labels.sum())
+    num_negatives = len(training.labels) - num_positives
     if not training.has_both_labels():
         raise UserError(
             f"{context.name}: {num_positives:,} positive and {num_negatives:,} negative documents are too few to train "
             "on and to hold some out. Give more of both."
         )
-    model = training.train(epochs=config.epochs, max_ngram_words=config.max_ngram_words, table_bits=config.table_bits)
+    model = training.train(epochs=config.epochs)
     model.save(f"{context.output_path}/{CLASSIFIER_FOLDER}")
-    negative, positive = training.held_out(model)
+    labels, are_right = training.held_out(model)
     return QualityClassifierResult(
         classifier=CLASSIFIER_FOLDER,
         num_positives=num_positives,
         num_negatives=num_negatives,
         num_held_out=training.num_held_out,
-        held_out_accuracy=(negative.num_right + positive.num_right) / training.num_held_out,
-        held_out_positives_found=positive.num_right / max(positive.num_documents, 1),
-        held_out_negatives_found=negative.num_right / max(negative.num_documents, 1),
+        held_out_accuracy=float(are_right.mean()),
+        held_out_positives_found=float(are_right[labels].sum() / max(labels.sum(), 1)),
+        held_out_negatives_found=float(are_right[~labels].sum() / max((~labels).sum(), 1)),
     )
-
-
-def _shards(
-    inputs: tuple[Input[DocumentsResult], ...], is_positive: bool, config: TrainQualityClassifierConfig
-) -> list[tuple[str, bool, float]]:
-    """Return the shards of a class, its label, and the fraction of its documents that is sampled."""
-    total = sum(documents.result.num_documents for documents in inputs)
-    fraction = min(1.0, config.documents_per_class / max(total, 1))
-    return [(documents.join(shard), is_positive, fraction) for documents in inputs for shard in documents.result.shards]
-
-
-def _sample_shard(
-    max_characters: int, max_ngram_words: int, table_bits: int, item: tuple[str, bool, float], path: str
-) -> SampledShard:
-    from runtime.text.documents import read_batches
-    from runtime.text.quality_training import sampled, write_sample
-
-    shard, _, fraction = item
-    sample = sampled(
-        ([document.text for document in batch] for batch in read_batches(shard)),
-        fraction=fraction,
-        max_characters=max_characters,
-        max_ngram_words=max_ngram_words,
-        table_bits=table_bits,
-    )
-    write_sample(path, sample)
-    return SampledShard(num_documents=len(sample.keys))

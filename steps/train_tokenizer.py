@@ -1,24 +1,20 @@
 """Train tokenizer: a sample of the sources to one tokenizer.json."""
 
 import difflib
-import functools
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
 
 from marin_dag.errors import UserError
 from marin_dag.graph.step import Input, Runtime, StepContext, step
-from steps.documents import SHARD_FILE, DocumentsResult
+from steps.document_samples import sample_documents
+from steps.documents import DocumentsResult
 from steps.tokenizer import TokenizerResult
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 TOKENIZER_FILE = "tokenizer.json"
-FIRST_MARGIN = 4
-"""Shards sample this many times the wanted bytes, as the documents below a limit may be small ones by chance."""
-NEXT_MARGIN = 16
 NEAREST_SPECIALS = 5
 """Special tokens that a message names, of the hundreds of a tokenizer such as Llama 3's."""
 
@@ -33,78 +29,15 @@ class TrainTokenizerConfig(BaseModel, frozen=True, extra="forbid"):
     shards_in_flight: Runtime[int] = 64
 
 
-class SampledShard(BaseModel, frozen=True, extra="forbid"):
-    """The sampled documents of one shard, which lie in its folder under `SHARD_FILE`."""
-
-    keys: tuple[int, ...]
-    sizes: tuple[int, ...]
-
-
 @step(policy="tracked", packages=("tokenizers", "pyarrow"))
 def train_tokenizer(config: TrainTokenizerConfig, context: StepContext) -> TokenizerResult:
-    """Draw a sample of each source shard by shard, then train in one process.
-
-    The sample of a source is the documents whose ids hash lowest, up to `bytes_per_source`. It depends on ids and
-    sizes, not on how the source is cut into shards or how many are read at once.
-    """
+    """Train in one process on the documents of each source whose ids hash lowest, up to `bytes_per_source`."""
     from runtime.text.tokenizer_training import BEGIN_OF_TEXT, END_OF_TEXT, train
 
-    tokenizer = train(_sampled_texts(config, context), vocab_size=config.vocab_size)
+    groups = {name: (config.documents[name],) for name in sorted(config.documents)}
+    sample = sample_documents(context, groups, config.bytes_per_source, in_flight=config.shards_in_flight)
+    tokenizer = train((document.text for _, document in sample), vocab_size=config.vocab_size)
     return write_tokenizer(tokenizer.to_str(), context, eos_token=END_OF_TEXT, bos_token=BEGIN_OF_TEXT)
-
-
-def _sampled_texts(config: TrainTokenizerConfig, context: StepContext) -> Iterator[str]:
-    """Yield the texts of the sample, by source, each in document order.
-
-    A source of few large documents may have too little below the first limit; its shards are then read again with a
-    higher one.
-    """
-    from runtime.text.documents import read_documents
-    from runtime.text.tokenizer_training import EVERY_KEY, keys_below, last_key, sample_key
-
-    chosen: dict[str, tuple[list[str], int]] = {}
-    wanted, margin = sorted(config.documents), FIRST_MARGIN
-    while wanted:
-        inputs = {name: config.documents[name] for name in wanted}
-        below = {
-            name: keys_below(margin * config.bytes_per_source, documents.result.num_bytes)
-            for name, documents in inputs.items()
-        }
-        items = [
-            (name, documents.join(shard), below[name])
-            for name, documents in inputs.items()
-            for shard in documents.result.shards
-        ]
-        sample = functools.partial(_sample_shard, config.bytes_per_source)
-        folder = f"samples-{margin}"
-        found = context.map(sample, items, in_flight=config.shards_in_flight, name=folder)
-        for name in inputs:
-            shards = [(place, found[place]) for place, (owner, *_) in enumerate(items) if owner == name]
-            pairs = [pair for _, shard in shards for pair in zip(shard.keys, shard.sizes, strict=True)]
-            last, is_enough = last_key(pairs, config.bytes_per_source)
-            if is_enough or below[name] == EVERY_KEY:
-                sampled = [place for place, shard in shards if min(shard.keys, default=last + 1) <= last]
-                paths = [f"{context.output_path}/{folder}/{place:05d}/{SHARD_FILE}" for place in sampled]
-                chosen[name] = paths, last
-                wanted.remove(name)
-        margin *= NEXT_MARGIN
-    for _, (paths, last) in sorted(chosen.items()):
-        for document in read_documents(paths):
-            if sample_key(document) <= last:
-                yield document.text
-
-
-def _sample_shard(num_bytes: int, item: tuple[str, str, int], path: str) -> SampledShard:
-    from runtime.text.documents import read_documents, write_documents
-    from runtime.text.tokenizer_training import sample_key, sampled, size_of
-
-    _, shard, below = item
-    documents = sampled(read_documents([shard]), below=below, num_bytes=num_bytes)
-    write_documents(f"{path}/{SHARD_FILE}", documents)
-    return SampledShard(
-        keys=tuple(sample_key(document) for document in documents),
-        sizes=tuple(size_of(document) for document in documents),
-    )
 
 
 def write_tokenizer(document: str, context: StepContext, *, eos_token: str, bos_token: str | None) -> TokenizerResult:

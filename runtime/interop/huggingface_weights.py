@@ -17,7 +17,7 @@ import numpy as np
 from runtime.interop.huggingface_config import read_json
 from runtime.model.huggingface import InteropError
 from runtime.model.model import STACKED, Model, Tensor, UnknownTensorError, abstract_params, leaves_by_name
-from runtime.text.ranged_reads import read_bytes
+from runtime.text.array_files import read_bytes
 
 # safetensors.numpy writes bfloat16 but cannot read it, so tensors are taken from the bytes here.
 STORED_DTYPES = {"F32": np.dtype(np.float32), "BF16": np.dtype(ml_dtypes.bfloat16), "F16": np.dtype(np.float16)}

@@ -31,10 +31,6 @@ NEWLINE = byte_class(b"\n")
 LETTERS = byte_class(bytes([*range(65, 91), *range(97, 123), *range(128, 256)]))
 """ASCII letters, and every byte of a character outside ASCII."""
 DIGITS = byte_class(b"0123456789")
-_WIDE_SPACES = "".join(map(chr, (0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)))
-"""White space outside ASCII: characters of two and three bytes."""
-_WIDE_SPACE_BYTES = np.array([int.from_bytes(space.encode().ljust(3, b"\0")) for space in _WIDE_SPACES], np.uint32)
-_WIDE_SPACE_LEADS = byte_class(bytes({space.encode()[0] for space in _WIDE_SPACES}))
 _BYTE_VALUES = values_of(256)
 
 
@@ -107,15 +103,8 @@ class TextBatch:
 
     @functools.cached_property
     def is_space(self) -> Mask:
-        """bool, one entry a byte: whether the byte belongs to white space."""
-        is_space = self.is_in(WHITESPACE).copy()
-        leads = np.flatnonzero(self.is_in(_WIDE_SPACE_LEADS))
-        first, second, third = (self.data[leads + offset].astype(np.uint32) for offset in range(3))
-        is_short = first < 0xE0
-        found = np.isin(first << 16 | second << 8 | np.where(is_short, 0, third), _WIDE_SPACE_BYTES)
-        for offset in range(3):
-            is_space[leads[found & ~is_short if offset == 2 else found] + offset] = True
-        return is_space
+        """bool, one entry a byte: whether the byte is white space of ASCII."""
+        return self.is_in(WHITESPACE)
 
     def is_in(self, table: Mask) -> Mask:
         """bool, one entry a byte: whether it is of this class."""
@@ -220,9 +209,6 @@ class TextBatch:
         """Return, float64, the number of segments of each document, or the sum of their values."""
         return np.bincount(segments.documents, values, minlength=self.num_documents).astype(np.float64)
 
-    def excerpt(self, start: int, end: int) -> str:
-        return self.data[start:end].tobytes().decode(errors="replace")
-
 
 @functools.lru_cache(1 << 10)
 def hash_of(text: str) -> np.uint64:
@@ -269,3 +255,15 @@ def _has_neighbour(values: np.ndarray) -> np.ndarray:
     found[1:] |= same
     found[:-1] |= same
     return found
+
+
+def begins_run(*columns: np.ndarray) -> np.ndarray:
+    """Return bool: whether each place of sorted columns differs from the place before it in one of them."""
+    begins = np.ones(len(columns[0]), bool)
+    begins[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    return begins
+
+
+def run_starts(*columns: np.ndarray) -> np.ndarray:
+    """Return for each place of sorted columns the first place of its run of equal values."""
+    return np.maximum.accumulate(np.where(begins_run(*columns), np.arange(len(columns[0])), 0))

@@ -12,12 +12,10 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import fsspec
 import numpy as np
 
-from runtime.tables.parquet_bytes import from_parquet
 from runtime.text.batch import Segments, TextBatch, growing_ngrams, ngram_hashes
-from runtime.text.item_index import read_index
+from runtime.text.item_index import read_index, read_table
 from runtime.text.items import ItemField
 
 PARTNER_WORDS = 64
@@ -76,7 +74,7 @@ class ItemIndex:
 
     def __init__(self, folder: str) -> None:
         """Load what `build_index` wrote to `folder`."""
-        self._fields_path = f"{folder}/fields.parquet"
+        self._folder = folder
         runs, self._partners = read_index(folder)
         self._lookups: dict[int, _Lookup] = {}
         for length in np.unique(runs.lengths).tolist():
@@ -91,20 +89,19 @@ class ItemIndex:
 
     def hits(self, texts: list[str]) -> list[Hit]:
         """Return hits by document, position and item; runs of one item that overlap or touch are one hit."""
-        found = self._hits(texts, texts, range(len(texts)))
-        joined = [(row, _put_together(text)) for row, text in enumerate(texts)]
-        rows = [row for row, text in joined if text is not None]
-        further = self._hits([text for _, text in joined if text is not None], [texts[row] for row in rows], rows)
+        found = self._hits(dict(enumerate(texts)), texts)
+        joined = {row: whole for row, text in enumerate(texts) if (whole := _put_together(text)) is not None}
+        further = self._hits(joined, texts)
         return _longest(found, further) if further else found
 
-    def _hits(self, texts: list[str], originals: list[str], numbers: "range | list[int]") -> list[Hit]:
-        """Return the hits in texts that have the places of their originals; `numbers` are those of their documents."""
-        if not texts:
+    def _hits(self, searched: dict[int, str], texts: list[str]) -> list[Hit]:
+        """Return the hits in texts by number that have the places of the originals, `texts`."""
+        if not searched:
             return []
-        batch = TextBatch(texts)
+        batch, numbers = TextBatch(list(searched.values())), list(searched)
         words = batch.folded_words
         spans = self._merged(sorted(self._spans(words)), words.documents)
-        return [self._hit(batch, originals, numbers, span) for span in spans]
+        return [self._hit(batch, texts, numbers, span) for span in spans]
 
     def _spans(self, words: Segments) -> Iterator[_Span]:
         for length, hashes, first in growing_ngrams(words, self._lookups):
@@ -122,7 +119,7 @@ class ItemIndex:
 
     def _has_partner(self, words: Segments, span: _Span, near: dict[int, set[int]]) -> bool:
         """Return whether another field of the item stands near; `near` keeps the n-grams there by their length."""
-        for length, wanted in self._partners.of(span.owner):
+        for length, wanted in self._partners[span.owner]:
             if length not in near:
                 near[length] = _ngrams_near(words, span, length)
             if wanted in near[length]:
@@ -147,18 +144,16 @@ class ItemIndex:
     @functools.cached_property
     def _fields(self) -> list[ItemField]:
         # Only hits need the names, and most shards have none.
-        with fsspec.open(self._fields_path, "rb") as file:
-            rows = from_parquet(file.read()).to_pylist()
-        return [ItemField(row["task"], row["item"], row["field"], "") for row in rows]
+        return [ItemField(**row, text="") for row in read_table(self._folder, "fields").to_pylist()]
 
-    def _hit(self, batch: TextBatch, originals: list[str], numbers: "range | list[int]", span: _Span) -> Hit:
+    def _hit(self, batch: TextBatch, texts: list[str], numbers: list[int], span: _Span) -> Hit:
         words, field = batch.folded_words, self._fields[span.owner]
-        document = int(words.documents[span.first])
-        offset = int(batch.document_starts[document])
+        row = int(words.documents[span.first])
+        offset, document = int(batch.document_starts[row]), numbers[row]
         start, end = int(words.starts[span.first]) - offset, int(words.ends[span.after - 1]) - offset
-        excerpt = originals[document].encode()[start:end].decode(errors="replace")
+        excerpt = texts[document].encode()[start:end].decode(errors="replace")
         num_words = span.after - span.first
-        return Hit(numbers[document], start, end, field.task, field.item, field.field, num_words, excerpt)
+        return Hit(document, start, end, field.task, field.item, field.field, num_words, excerpt)
 
 
 def _ngrams_near(words: Segments, span: _Span, length: int) -> set[int]:

@@ -4,7 +4,6 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import fsspec
 
@@ -63,16 +62,12 @@ class DropLedger:
 
     def write(self, path: str) -> None:
         """Write JSON lines, by reason and within a reason in document order."""
-        write_samples(path, sorted(self.samples, key=lambda sample: sample["reason"]))
+        ordered = sorted(self.samples, key=lambda sample: sample["reason"])
+        with fsspec.open(path, "wb", auto_mkdir=True) as file:
+            file.writelines(json.dumps(sample, ensure_ascii=False).encode() + b"\n" for sample in ordered)
 
 
-def write_samples(path: str, samples: Iterable[Mapping[str, Any]]) -> None:
-    """Write JSON lines."""
-    with fsspec.open(path, "wb", auto_mkdir=True) as file:
-        file.writelines(json.dumps(sample, ensure_ascii=False).encode() + b"\n" for sample in samples)
-
-
-def read_samples(path: str) -> list[dict[str, Any]]:
-    """Read what `write_samples` wrote."""
+def read_samples(path: str) -> list[dict[str, str]]:
+    """Read the samples that a ledger wrote."""
     with fsspec.open(path, "rb") as file:
         return [json.loads(line) for line in file]

@@ -12,8 +12,8 @@ import sysconfig
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from runtime.text.extraction.docstrings import read_docstrings
 from runtime.text.extraction.extracted import Text
+from runtime.text.extraction.packages import read_docstrings
 
 MODULES = (
     "argparse", "bisect", "calendar", "cmd", "codecs", "configparser", "contextlib", "copy", "datetime", "decimal",

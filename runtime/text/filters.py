@@ -1,13 +1,14 @@
 """Filters: rules evaluated over a batch of texts at once; the first rule that a text fails names its reason."""
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from runtime.text import unspaced
 from runtime.text.batch import TextBatch
-from runtime.text.edits import c4_lines
 from runtime.text.filter_rules import (
     BadWords,
     C4Document,
@@ -28,7 +29,9 @@ from runtime.text.quality import QualityModel
 
 BULLETS = "-*•‣▶●○■□▪"
 TERMINAL_PUNCTUATION = "\"'”’»」』）" + SENTENCE_ENDS
-_OTHER_NEWLINES = ("\r", "\v", "\f", "\x85", "\u2028", "\u2029")
+_OTHER_NEWLINES = "\r\v\f\x85\u2028\u2029"
+_WIDE_SPACES = re.compile("[\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")
+_CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
 
 
 class Rejection(NamedTuple):
@@ -50,7 +53,9 @@ class Finding(NamedTuple):
 def filtered(texts: Sequence[str], rules: Sequence[Rule], quality: QualityModel | None = None) -> list[str | Rejection]:
     """Return for each text what the edits leave of it, or the rejection by the first rule that it fails."""
     results: list[str | Rejection] = list(texts)
-    for is_edit, group in _runs(rules):
+    # Runs of rules judge the same text; edits between them change it.
+    for is_edit, run in itertools.groupby(rules, key=lambda rule: isinstance(rule, C4Lines)):
+        group = list(run)
         rows = [row for row, result in enumerate(results) if isinstance(result, str)]
         kept = [str(results[row]) for row in rows]
         found = [_edited(text, group) for text in kept] if is_edit else rejections(kept, group, quality)
@@ -60,17 +65,41 @@ def filtered(texts: Sequence[str], rules: Sequence[Rule], quality: QualityModel 
     return results
 
 
-def _runs(rules: Sequence[Rule]) -> Iterator[tuple[bool, list[Rule]]]:
-    """Yield runs of rules that judge the same text, and the runs of edits between them."""
-    for is_edit, group in itertools.groupby(rules, key=lambda rule: isinstance(rule, C4Lines)):
-        yield is_edit, list(group)
-
-
 def _edited(text: str, edits: Sequence[Rule]) -> str | Rejection:
     for edit in edits:
         assert isinstance(edit, C4Lines)
         text = c4_lines(text, edit)
     return text if text.strip() else Rejection("C4: no line is left", "0 lines, at least 1")
+
+
+def c4_lines(text: str, rule: C4Lines) -> str:
+    """Return the lines that C4 keeps, without their citation marks; "" if it keeps none."""
+    return "\n".join(_kept(text, rule))
+
+
+def _ends_as_sentence(line: str, marks: tuple[str, ...]) -> bool:
+    return (line.endswith(marks) and not line.endswith("...")) or ord(line[-1:] or " ") in unspaced.SPACE_ENDS_CLAUSE
+
+
+def _kept(text: str, rule: C4Lines) -> Iterator[str]:
+    has_unspaced = unspaced.is_unspaced(text)
+    for raw in text.splitlines():
+        is_unspaced = has_unspaced and not raw.isascii()
+        words = unspaced.spaced(raw) if is_unspaced else raw
+        if max(map(len, words.split()), default=0) > rule.max_word_characters:
+            continue
+        line = raw.strip()
+        if rule.remove_citations:
+            line = _CITATION.sub("", line).strip()
+        # As in C4's code: a citation mark is no word.
+        num_words = unspaced.num_words(line) if is_unspaced else len(line.split())
+        if num_words < rule.min_words:
+            continue
+        if rule.terminal_punctuation and not _ends_as_sentence(line, rule.terminal_punctuation):
+            continue
+        lower = line.lower()
+        if not any(text in lower for text in rule.forbidden):
+            yield line
 
 
 def rejections(
@@ -80,7 +109,7 @@ def rejections(
     verdicts: list[Rejection | None] = [None] * len(texts)
     if not texts:
         return verdicts
-    measures = Measures(TextBatch([with_line_feeds(text) for text in texts]), quality)
+    measures = Measures(TextBatch([with_plain_blanks(text) for text in texts]), quality)
     for rule in rules:
         for finding in findings(rule, measures):
             for index in np.flatnonzero(finding.fails).tolist():
@@ -90,13 +119,11 @@ def rejections(
     return verdicts
 
 
-def with_line_feeds(text: str) -> str:
-    """Return a text whose lines all end in a line feed."""
+def with_plain_blanks(text: str) -> str:
+    """Return a text whose lines all end in a line feed, and whose words have the spaces of ASCII between them."""
     if any(newline in text for newline in _OTHER_NEWLINES):
-        text = text.replace("\r\n", "\n")
-        for newline in _OTHER_NEWLINES:
-            text = text.replace(newline, "\n")
-    return text
+        text = re.sub(f"\r\n|[{_OTHER_NEWLINES}]", "\n", text)
+    return text if text.isascii() else _WIDE_SPACES.sub(" ", text)
 
 
 def findings(rule: Rule, measures: Measures) -> Iterator[Finding]:
@@ -122,8 +149,6 @@ def findings(rule: Rule, measures: Measures) -> Iterator[Finding]:
             if rule.min_score is None:
                 raise ValueError(f"{rule}: only the filter step finds the score of a fraction. Give min_score here.")
             yield at_least("quality classifier", measures.quality_scores, rule.min_score)
-        case C4Lines():
-            raise ValueError("C4Lines is an edit; `filtered` applies it.")
         case FineWebQuality():
             yield at_least(
                 "FineWeb: lines with terminal punctuation",
@@ -132,7 +157,7 @@ def findings(rule: Rule, measures: Measures) -> Iterator[Finding]:
             )
             yield at_most(
                 "FineWeb: characters in duplicate lines",
-                measures.duplicates(measures.batch.lines).characters,
+                measures.duplicates(measures.batch.lines)[1],
                 rule.max_duplicate_line_characters,
             )
             short = measures.line_characters < rule.short_line_characters
@@ -179,18 +204,14 @@ def _gopher_quality(rule: GopherQuality, measures: Measures) -> Iterator[Finding
 
 
 def _gopher_repetition(rule: GopherRepetition, measures: Measures) -> Iterator[Finding]:
-    for name, segments, pieces, characters in (
-        ("lines", measures.batch.lines, rule.max_duplicate_lines, rule.max_duplicate_line_characters),
-        (
-            "paragraphs",
-            measures.batch.paragraphs,
-            rule.max_duplicate_paragraphs,
-            rule.max_duplicate_paragraph_characters,
-        ),
+    lines, paragraphs = measures.batch.lines, measures.batch.paragraphs
+    for name, segments, of_pieces, of_characters in (
+        ("lines", lines, rule.max_duplicate_lines, rule.max_duplicate_line_characters),
+        ("paragraphs", paragraphs, rule.max_duplicate_paragraphs, rule.max_duplicate_paragraph_characters),
     ):
-        duplicates = measures.duplicates(segments)
-        yield at_most(f"Gopher: duplicate {name}", duplicates.pieces, pieces)
-        yield at_most(f"Gopher: characters in duplicate {name}", duplicates.characters, characters)
+        pieces, characters = measures.duplicates(segments)
+        yield at_most(f"Gopher: duplicate {name}", pieces, of_pieces)
+        yield at_most(f"Gopher: characters in duplicate {name}", characters, of_characters)
     for length, limit in rule.max_top_ngram_characters:
         yield at_most(f"Gopher: most frequent {length}-gram", measures.top_ngram_characters(length), limit)
     for length, limit in rule.max_duplicate_ngram_characters:

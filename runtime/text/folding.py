@@ -33,21 +33,18 @@ HOMOGLYPHS = str.maketrans("авекмнорстухіјѕһԁԛԝαβεικνο
 """Letters that look alike, in small or in capital form (Unicode's confusables, UTS #39)."""
 
 
-class FoldedWords(NamedTuple):
-    """Words in order of position; `starts` and `ends` are bytes of the UTF-8."""
-
-    starts: np.ndarray
-    ends: np.ndarray
-    hashes: np.ndarray
+Words = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Starts, ends and hashes of words in order of position; starts and ends are bytes of the UTF-8."""
 
 
-def folded_words(texts: Sequence[str], data: np.ndarray, document_starts: np.ndarray) -> FoldedWords:
+def folded_words(texts: Sequence[str], data: np.ndarray, document_starts: np.ndarray) -> Words:
     """Return the words of texts; `data` holds the texts as UTF-8, each with a newline after it."""
     parts = [_of_group(texts[first:after], data, document_starts[first], document_starts[after])
              for first, after in _groups(document_starts)]  # fmt: skip
     empty = np.empty(0, np.int64)
-    parts.append(FoldedWords(empty, empty, np.empty(0, np.uint64)))
-    return FoldedWords(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    parts.append((empty, empty, np.empty(0, np.uint64)))
+    starts, ends, hashes = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return starts, ends, hashes
 
 
 def _groups(document_starts: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -59,13 +56,13 @@ def _groups(document_starts: np.ndarray) -> Iterator[tuple[int, int]]:
         first = max(after, first + 1)
 
 
-def _of_group(texts: Sequence[str], data: np.ndarray, begin: int, end: int) -> FoldedWords:
+def _of_group(texts: Sequence[str], data: np.ndarray, begin: int, end: int) -> Words:
     group, table = data[begin:end], _table()
     if not np.any(group & 0x80):
         folded = table.ascii_folded[group]
         starts, ends = _edges(table.ascii_kinds[folded])
         hashes = hashes_of_pieces(prefix_sums(table.values[folded]), starts, ends)
-        return FoldedWords(starts + begin, ends + begin, hashes)
+        return starts + begin, ends + begin, hashes
     # NumPy takes indices of this type as they are, and would convert others for each table.
     characters = np.frombuffer("\n".join([*texts, ""]).encode("utf-32-le"), "<u4").astype(np.intp)
     np.minimum(characters, _IDEOGRAPHS, out=characters)
@@ -78,7 +75,7 @@ def _of_group(texts: Sequence[str], data: np.ndarray, begin: int, end: int) -> F
     starts, ends = _edges(table.kinds.take(folded))
     hashes = hashes_of_pieces(prefix_sums(table.values.take(folded)), starts, ends)
     places = np.append(places, len(group)) + begin
-    return FoldedWords(places[origins[starts]], places[origins[ends - 1] + 1], hashes)
+    return places[origins[starts]], places[origins[ends - 1] + 1], hashes
 
 
 def _edges(kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -16,14 +16,10 @@ from typing import NamedTuple
 import fsspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from runtime.text.array_files import read_array, write_array
-from runtime.text.batch import Segments, TextBatch, growing_ngrams, ngram_hashes
-from runtime.text.common_words import COMMON_WORDS
-from runtime.text.hashing import mix
+from runtime.tables.parquet_bytes import from_parquet, to_parquet
+from runtime.text.batch import Segments, TextBatch, begins_run, growing_ngrams, ngram_hashes, run_starts
 from runtime.text.items import ItemField
-from runtime.text.runs import begins_run, run_starts
 
 MAX_NAMED_FIELDS = 100
 """Fields of a task that are named for one run; a common prompt has more."""
@@ -31,7 +27,36 @@ MIN_QUESTION_WORDS = 4
 """Words of a field that is found with another one near it."""
 MIN_RARE_WORDS = 3
 _MIN_RARE_BYTES = 3
-_FIELDS_SCHEMA = pa.schema([("task", pa.string()), ("item", pa.int32()), ("field", pa.string())])
+_COMMON_WORDS = """
+a able about above accept across act add after again against age ago agree air all allow almost alone along already also
+although always am among amount an and another answer any anyone anything appear are area around as ask at away back bad
+base be became because become been before began begin behind being believe below best better between big black blue body
+book both boy bring brought build business but buy by call called came can cannot car care carry case cause center
+certain chance change check child children choose city class clear close cold color come common company complete
+consider contact continue correct cost could country course create cut day days deal decide describe did difference
+different difficult do does doing done door down draw drive during each early easy eat effect either else end enough
+especially even event ever every everyone everything example expect explain eye face fact family far fast father feel
+feet few find fine first five following food for form found four free friend friends from front full further future
+game gave general get girl give given go goes going gone good got great green ground group grow had half hand happen
+happy hard has have having he head hear heard heart help her here herself high him himself his history hold home hope
+hot hour hours house how however i idea if important in include including increase information inside instead into is
+issue it its itself job just keep kind knew know known land large last late later law lead learn least leave left less
+let letter level life light like likely line list little live local long longer look lot love low made mail main major
+make making man many matter may maybe me mean means meet men might mind minute moment money month months more morning
+most mother move much must my name national near need never new news next night no none not note nothing now number of
+off offer office often oh old on once one only open or order other others our out outside over own page paper part
+party pass past pay people perhaps period person phone place plan play please point possible power present president
+probably problem process produce program provide public put question questions quite read ready real really reason
+receive red remain remember report rest result right room run said same saw say school second see seem seen send sent
+set several shall she short should show side since six size small so some someone something sometimes soon sort sound
+speak special stand start state states statement still stop story street strong student students study such support sure
+system table take taken talk team tell ten than thank thanks that the their them themselves then there therefore these
+they thing things think third this those though thought thousand three through time times to today together told too
+took top toward town tree tried true try trying turn two type under understand united until up upon us use used useful
+using usually very view visit wait walk want war was watch water way ways we week weeks well went were what when where
+whether which while white who whole whom whose why will with within without woman women word words work world would
+write wrong year years yes yet you young your yourself
+"""
 
 
 class IndexCounts(NamedTuple):
@@ -52,32 +77,8 @@ class Runs(NamedTuple):
     """bool, whether a run only counts with another field of its item near it."""
 
 
-class Partners(NamedTuple):
-    """Fields that may stand near a question, by the number of the question's field."""
-
-    questions: np.ndarray
-    """int32, ascending."""
-    hashes: np.ndarray
-    lengths: np.ndarray
-
-    def of(self, question: int) -> list[tuple[int, int]]:
-        """Return length and hash of the fields of its item."""
-        first, after = np.searchsorted(self.questions, (question, question + 1))
-        return list(zip(self.lengths[first:after].tolist(), self.hashes[first:after].tolist(), strict=True))
-
-
-class _Fields(NamedTuple):
-    """What the fields of all items are made of; one entry a field."""
-
-    num_words: np.ndarray
-    items: np.ndarray
-    """Numbers of their items."""
-    tasks: np.ndarray
-    is_listed: np.ndarray
-    num_rare: np.ndarray
-    """Rare words, each counted once."""
-    hashes: np.ndarray
-    """uint64, of all words of a short field; 0 for others."""
+Partners = dict[int, list[tuple[int, int]]]
+"""The number of a question's field -> length and hash of the fields that may stand near it."""
 
 
 def build_index(fields: Iterable[ItemField], folder: str, *, ngram_words: int, min_field_words: int) -> IndexCounts:
@@ -92,55 +93,83 @@ def build_index(fields: Iterable[ItemField], folder: str, *, ngram_words: int, m
     words = TextBatch([field.text for field in kept]).folded_words
     num_words = np.bincount(words.documents, minlength=len(kept))
     short = words.chosen(np.flatnonzero(num_words[words.documents] < ngram_words))
-    found = _describe(kept, num_words, short)
-    partners = _partners(found, short, ngram_words, min_field_words)
-    alone = _alone(found, ngram_words, min_field_words)
-    runs = _runs(found, words, alone, np.setdiff1d(partners.questions, alone), ngram_words)
-    for name, values in runs._asdict().items():
-        write_array(f"{folder}/{name}.npy", values)
-    for name, values in partners._asdict().items():
-        write_array(f"{folder}/partners-{name}.npy", values)
-    columns = {name: [getattr(field, name) for field in kept] for name in ("task", "item", "field")}
-    with fsspec.open(f"{folder}/fields.parquet", "wb", auto_mkdir=True) as file:
-        pq.write_table(pa.table(columns, schema=_FIELDS_SCHEMA), file, compression="zstd", write_page_checksum=True)
-    searched = np.concatenate([np.flatnonzero(found.num_words >= ngram_words), alone, partners.questions])
-    is_searched = np.isin(found.items, found.items[searched])
-    missed = {(kept[place].task, kept[place].item) for place in np.flatnonzero(~is_searched)}
-    return IndexCounts(_num_distinct(runs), dict(sorted(Counter(task for task, _ in missed).items())))
+    alone, partners = _short_runs(kept, num_words.tolist(), _rare_words(short), ngram_words, min_field_words)
+    questions = sorted({question for question, _ in partners})
+    whole = _whole_hashes(num_words, short)
+    runs = _runs(words, whole, num_words, alone, sorted(set(questions) - set(alone)), ngram_words)
+    tasks = np.unique(np.array([field.task for field in kept], str), return_inverse=True)[1]
+    runs = _of_first_fields(runs, tasks)
+    answers = [field for _, field in partners]
+    columns = {
+        "runs": runs._asdict(),
+        "partners": {
+            "questions": np.array([question for question, _ in partners], np.int32),
+            "lengths": num_words[answers].astype(np.int8),
+            "hashes": whole[answers],
+        },
+        "fields": {name: [getattr(field, name) for field in kept] for name in ("task", "item", "field")},
+    }
+    for name, of_table in columns.items():
+        with fsspec.open(f"{folder}/{name}.parquet", "wb", auto_mkdir=True) as file:
+            file.write(to_parquet(pa.table(of_table)))
+    searched = {kept[place][:2] for place in (*np.flatnonzero(num_words >= ngram_words), *alone, *questions)}
+    missed = {field[:2] for field in kept} - searched
+    return IndexCounts(len(np.unique(runs.hashes)), dict(sorted(Counter(task for task, _ in missed).items())))
 
 
 def read_index(folder: str) -> tuple[Runs, Partners]:
     """Read what `build_index` wrote, without the names of the fields."""
-    runs = Runs(*(read_array(f"{folder}/{name}.npy") for name in Runs._fields))
-    return runs, Partners(*(read_array(f"{folder}/partners-{name}.npy") for name in Partners._fields))
+    runs, found = read_table(folder, "runs"), read_table(folder, "partners")
+    partners: Partners = {}
+    for question, length, hash_ in zip(*(column.to_pylist() for column in found.columns), strict=True):
+        partners.setdefault(question, []).append((length, hash_))
+    return Runs(*(column.to_numpy() for column in runs.columns)), partners
 
 
-def _describe(kept: list[ItemField], num_words: np.ndarray, short: Segments) -> _Fields:
-    """Describe the fields; `short` are the words of the short ones."""
-    items: dict[tuple[str, int], int] = {}
-    owners, hashes = _rare(short)
-    first = np.unique(_keys(owners, hashes), return_index=True)[1]
-    return _Fields(
-        num_words,
-        np.array([items.setdefault((field.task, field.item), len(items)) for field in kept], np.int64),
-        np.unique(np.array([field.task for field in kept], str), return_inverse=True)[1],
-        np.array([field.is_listed for field in kept], bool),
-        np.bincount(owners[first], minlength=len(kept)),
-        _whole_hashes(num_words, short),
-    )
+def read_table(folder: str, name: str) -> pa.Table:
+    """Read one of the index's tables."""
+    with fsspec.open(f"{folder}/{name}.parquet", "rb") as file:
+        return from_parquet(file.read())
 
 
-def _rare(words: Segments) -> tuple[np.ndarray, np.ndarray]:
-    """Return fields and hashes of all rare words."""
-    is_rare = (words.ends - words.starts >= _MIN_RARE_BYTES) & ~np.isin(words.hashes, _common_hashes())
-    return words.documents[is_rare], words.hashes[is_rare]
+def _rare_words(words: Segments) -> dict[int, set[int]]:
+    """Return the hashes of the rare words of each field."""
+    common = TextBatch([_COMMON_WORDS]).folded_words.hashes
+    is_rare = (words.ends - words.starts >= _MIN_RARE_BYTES) & ~np.isin(words.hashes, common)
+    found: dict[int, set[int]] = {}
+    for field, hash_ in zip(words.documents[is_rare].tolist(), words.hashes[is_rare].tolist(), strict=True):
+        found.setdefault(field, set()).add(hash_)
+    return found
 
 
-def _common_hashes() -> np.ndarray:
-    return TextBatch([COMMON_WORDS]).folded_words.hashes
+def _short_runs(
+    kept: list[ItemField], num_words: list[int], rare: dict[int, set[int]], ngram_words: int, min_field_words: int
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """Return the short fields that are a sign by themselves, and pairs of question and answer that are one."""
+    by_item: dict[tuple[str, int], list[int]] = {}
+    for number, (task, item, *_) in enumerate(kept):
+        if num_words[number]:
+            by_item.setdefault((task, item), []).append(number)
+    alone: list[int] = []
+    partners: list[tuple[int, int]] = []
+    for fields in by_item.values():
+        for field in fields:
+            is_short = min_field_words <= num_words[field] < ngram_words
+            if is_short and len(rare.get(field, ())) >= MIN_RARE_WORDS and not kept[field].is_listed:
+                alone.append(field)
+        question = min(fields, key=lambda field: (kept[field].is_listed, -num_words[field], field))
+        if max(num_words[field] for field in fields) < ngram_words and num_words[question] >= MIN_QUESTION_WORDS:
+            asked = rare.get(question, set())
+            partners += [
+                (question, field)
+                for field in fields
+                if num_words[question] + num_words[field] >= min_field_words and rare.get(field, set()) - asked
+            ]
+    return sorted(alone), sorted(partners)
 
 
 def _whole_hashes(num_words: np.ndarray, short: Segments) -> np.ndarray:
+    """Return, uint64, the hash of all words of each short field; 0 for others."""
     hashes = np.zeros(len(num_words), np.uint64)
     for length, found, first in growing_ngrams(short, np.unique(num_words[short.documents]).tolist()):
         fields = short.documents[first]
@@ -149,74 +178,23 @@ def _whole_hashes(num_words: np.ndarray, short: Segments) -> np.ndarray:
     return hashes
 
 
-def _partners(found: _Fields, words: Segments, ngram_words: int, min_field_words: int) -> Partners:
-    """Return the fields that may stand near the question of their item, for items of short fields alone."""
-    is_long = np.bincount(found.items, found.num_words >= ngram_words) > 0
-    short = np.flatnonzero((found.num_words > 0) & ~is_long[found.items])
-    # The question of an item comes first.
-    order = short[np.lexsort((short, -found.num_words[short], found.is_listed[short], found.items[short]))]
-    question = order[run_starts(found.items[order])]
-    telling = _has_other_rare_words(found, words, order, question)
-    fits = telling & (found.num_words[question] >= MIN_QUESTION_WORDS)
-    fits &= found.num_words[question] + found.num_words[order] >= min_field_words
-    question, order = question[fits], order[fits]
-    by_question = np.lexsort((order, question))
-    question, order = question[by_question], order[by_question]
-    return Partners(question.astype(np.int32), found.hashes[order], found.num_words[order].astype(np.int8))
-
-
-def _has_other_rare_words(found: _Fields, words: Segments, fields: np.ndarray, questions: np.ndarray) -> np.ndarray:
-    """Return for each field whether it has a rare word that is not in its question."""
-    question_of = np.full(len(found.num_words), -1)
-    question_of[fields] = questions
-    owners, hashes = _rare(words)
-    asked = _keys(owners, hashes)
-    others = question_of[owners] >= 0
-    owners, hashes = owners[others], hashes[others]
-    is_other = ~np.isin(_keys(question_of[owners], hashes), asked)
-    return np.isin(fields, owners[is_other])
-
-
-def _keys(fields: np.ndarray, hashes: np.ndarray) -> np.ndarray:
-    return mix(hashes ^ mix(fields.astype(np.uint64) + np.uint64(1)))
-
-
-def _alone(found: _Fields, ngram_words: int, min_field_words: int) -> np.ndarray:
-    """Return the short fields whose words are a sign by themselves."""
-    is_short = (found.num_words >= min_field_words) & (found.num_words < ngram_words)
-    return np.flatnonzero(is_short & (found.num_rare >= MIN_RARE_WORDS) & ~found.is_listed)
-
-
-def _runs(found: _Fields, words: Segments, alone: np.ndarray, questions: np.ndarray, ngram_words: int) -> Runs:
+def _runs(
+    words: Segments, whole: np.ndarray, num_words: np.ndarray, alone: list[int], questions: list[int], ngram_words: int
+) -> Runs:
     hashes, first = ngram_hashes(words, ngram_words)
-    parts = [_runs_of(*_of_first_fields(hashes, words.documents[first], found.tasks), ngram_words, False)]
-    for length in range(1, ngram_words):
-        of_length = alone[found.num_words[alone] == length]
-        parts.append(_runs_of(*_of_first_fields(found.hashes[of_length], of_length, found.tasks), length, False))
-        of_length = questions[found.num_words[questions] == length]
-        parts.append(_runs_of(found.hashes[of_length], of_length, length, True))
-    return Runs(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+    short = np.array([*alone, *questions], np.int64)
+    owners = np.concatenate([words.documents[first], short])
+    lengths = np.concatenate([np.full(len(first), ngram_words), num_words[short]])
+    needs_partner = np.arange(len(owners)) >= len(owners) - len(questions)
+    return Runs(np.concatenate([hashes, whole[short]]), owners.astype(np.int32), lengths.astype(np.int8), needs_partner)
 
 
-def _runs_of(hashes: np.ndarray, owners: np.ndarray, length: int, needs_partner: bool) -> Runs:
-    count = len(hashes)
-    return Runs(hashes, owners.astype(np.int32), np.full(count, length, np.int8), np.full(count, needs_partner))
-
-
-def _num_distinct(runs: Runs) -> int:
-    return len(np.unique(np.stack([runs.hashes, runs.lengths.astype(np.uint64)]), axis=1)[0])
-
-
-def _of_first_fields(keys: np.ndarray, fields: np.ndarray, tasks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each n-gram with its fields once, by key and field; at most `MAX_NAMED_FIELDS` fields a task."""
-    order = np.lexsort((fields, keys))
-    keys, fields = keys[order], fields[order]
-    is_first = begins_run(keys, fields)
-    keys, fields = keys[is_first], fields[is_first]
-    of_task = tasks[fields]
-    # The fields of a task may be scattered, so ranks are taken in the order of key, task and field.
-    order = np.lexsort((fields, of_task, keys))
-    ranks = np.arange(len(keys)) - run_starts(keys[order], of_task[order])
-    named = np.zeros(len(keys), bool)
-    named[order] = ranks < MAX_NAMED_FIELDS
-    return keys[named], fields[named]
+def _of_first_fields(runs: Runs, tasks: np.ndarray) -> Runs:
+    """Return each run with its fields once, by run, task and field; at most `MAX_NAMED_FIELDS` fields a task."""
+    order = np.lexsort((runs.owners, tasks[runs.owners], runs.hashes))
+    runs = Runs(*(column[order] for column in runs))
+    is_first = begins_run(runs.hashes, runs.owners)
+    runs = Runs(*(column[is_first] for column in runs))
+    ranks = np.arange(len(runs.owners)) - run_starts(runs.hashes, tasks[runs.owners])
+    named = (ranks < MAX_NAMED_FIELDS) | runs.needs_partner
+    return Runs(*(column[named] for column in runs))

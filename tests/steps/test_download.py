@@ -79,16 +79,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def publisher(monkeypatch) -> Iterator[Publisher]:
-    monkeypatch.setattr(fetch_http, "Retries", lambda: RETRIES)
+    monkeypatch.setattr(fetch_http, "ATTEMPTS", 3)
+    monkeypatch.setattr(fetch_http, "sleep", lambda seconds: None)
     with Publisher() as running:
         thread = threading.Thread(target=running.serve_forever, args=(0.01,))
         thread.start()
         yield running
         running.shutdown()
         thread.join()
-
-
-RETRIES = fetch_http.Retries(attempts=3, sleep=lambda seconds: None)
 
 
 def listed(publisher, **changes):
@@ -346,12 +344,15 @@ def test_an_address_becomes_the_data_set_that_it_names():
         DownloadConfig(fetch="hf://datasets/someone/texts@main/data/")
 
 
-def test_progress_counts_bytes_of_one_file_and_files_of_a_list(publisher, context_of, tmp_path):
+def test_progress_counts_files_and_bytes_where_sizes_are_unknown(publisher, context_of, tmp_path):
     context = context_of("one", str(tmp_path / "one"))
     content = b"text of data/a.jsonl"
     url = Url(url=f"{publisher.url}data/a.jsonl", sha256=hashlib.sha256(content).hexdigest(), file_name="a.jsonl")
     download.function(DownloadConfig(fetch=url), context)
-    assert context.told[-1] == (1, 1, "kB", {})
+    assert [(*progress[:3], progress[3]["gigabytes"]) for progress in context.told] == [
+        (0, 1, "files", 0),
+        (1, 1, "files", 2e-8),
+    ]
     context = context_of("many", str(tmp_path / "many"))
     download.function(listed(publisher), context)
     assert [(done, total, unit) for done, total, unit, _ in context.told] == [(n, 4, "files") for n in range(5)]

@@ -47,9 +47,10 @@ def test_a_filter_that_drops_most_documents_names_the_rule_and_shows_samples(tmp
 
 
 @pytest.mark.parametrize(("texts", "limit", "warns"), [
-    ([LONG, SHORT[0]], 0.5, False),  # a half is not more than a half
-    ([LONG, *SHORT[:2]], 0.5, True),
-    ([LONG, *SHORT[:2]], 0.7, False),
+    ([LONG, "-" * len(LONG)], 0.5, False),  # a half is not more than a half
+    ([LONG, *SHORT[:2]], 0.5, False),  # most documents, and a seventh of the bytes
+    ([LONG, *SHORT], 0.5, True),  # four of five documents, and a quarter of the bytes
+    ([LONG, *SHORT], 0.7, False),
     ([LONG, LONG, "x" * 3_000], 0.5, True),  # a third of the documents, and most of the bytes
     ([LONG], 0.01, False),
 ])  # fmt: skip

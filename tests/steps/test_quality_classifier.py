@@ -76,8 +76,8 @@ def test_the_model_does_not_depend_on_shards(trained):
     assert model(one) != model(other)
 
 
-def test_each_class_gives_about_the_configured_number_of_documents(trained):
-    result = trained(documents_per_class=60).result
+def test_each_class_gives_about_the_configured_bytes(trained):
+    result = trained(bytes_per_class=15_000).result
     assert 40 <= result.num_positives <= 80
     assert 40 <= result.num_negatives <= 80
 

@@ -9,7 +9,8 @@ from tokenizers.processors import TemplateProcessing
 from marin_dag.errors import UserError
 from marin_dag.graph.inputs import Input
 from runtime.text.documents import Document, read_documents, write_documents
-from runtime.text.tokenizer_training import BEGIN_OF_TEXT, END_OF_TEXT, LONGEST_RUN, _cut, sample_key, size_of, train
+from runtime.text.sampling import sample_key, size_of
+from runtime.text.tokenizer_training import BEGIN_OF_TEXT, END_OF_TEXT, LONGEST_RUN, _cut, train
 from steps.documents import DocumentsResult
 from steps.input_tokenizer import InputTokenizerConfig, LocalTokenizer, input_tokenizer
 from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
@@ -106,7 +107,7 @@ FEW_LARGE = [Document(f"l/{number}", f"Text {number * 104729} as long as a book.
 
 @pytest.fixture
 def sampled(run_alone, tmp_path, monkeypatch):
-    """Return the texts of a training, the digest, and how often the shards were read."""
+    """Return the texts of a training, and the digest."""
 
     def sample(sources, num_shards, **changes):
         seen = []
@@ -121,7 +122,7 @@ def sampled(run_alone, tmp_path, monkeypatch):
         config = TrainTokenizerConfig(documents=cuts, vocab_size=270, **changes)
         made = run_alone(train_tokenizer, config, f"tokenizer-{num_shards}")
         monkeypatch.setattr("runtime.text.tokenizer_training.train", train_on)
-        return seen, made.result.digest, sorted(path.name for path in Path(made.path).glob("samples-*"))
+        return seen, made.result.digest
 
     return sample
 
@@ -130,25 +131,14 @@ def test_the_sample_agrees_with_its_definition_for_1_2_or_16_shards(sampled):
     sources = {"small": MANY_SMALL, "large": FEW_LARGE}
     found = [sampled(sources, num_shards, bytes_per_source=4_000) for num_shards in (1, 2, 16)]
     expected = [document.text for documents in (FEW_LARGE, MANY_SMALL) for document in lowest(documents, 4_000)]
-    assert [texts for texts, _, _ in found] == [expected] * 3
-    assert len({digest for _, digest, _ in found}) == 1
-
-
-def test_a_source_of_few_large_documents_is_read_again_until_the_sample_is_large_enough(sampled):
-    """A limit for four documents of nine may leave none; here all ids hash high."""
-    high = sorted(
-        (Document(f"h/{number}", "The quick brown fox jumps over lazy dogs. " * 20, "h") for number in range(400)),
-        key=sample_key,
-    )[-9:]
-    texts, _, rounds = sampled({"large": high}, 2, bytes_per_source=800)
-    assert texts == [document.text for document in lowest(high, 800)]
-    assert rounds == ["samples-4", "samples-64"]
+    assert [texts for texts, _ in found] == [expected] * 3
+    assert len({digest for _, digest in found}) == 1
 
 
 def test_shards_sample_no_more_than_the_wanted_bytes(run_alone, tmp_path):
     documents = cut(tmp_path / "documents", MANY_SMALL, 2)
     config = TrainTokenizerConfig(documents={"small": documents}, vocab_size=270, bytes_per_source=4_000)
     made = run_alone(train_tokenizer, config, "tokenizer")
-    shards = sorted(str(path) for path in Path(made.path).glob("samples-*/*/documents.parquet"))
+    shards = sorted(str(path) for path in Path(made.path).glob("samples/*/documents.parquet"))
     held = [sum(map(size_of, read_documents([shard]))) for shard in shards]
     assert len(held) == 2 and all(size < 4_000 + 150 for size in held)

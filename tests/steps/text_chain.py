@@ -25,7 +25,7 @@ from marin_dag.run.live import LineDisplay
 from marin_dag.run.local.backend import LocalBackend
 from marin_dag.run.shards import ShardCall
 from marin_dag.store.prefix import open_store
-from runtime.text import quality_training, signature_files  # noqa: F401 -- once, not in each fork
+from runtime.text import quality, signature_files  # noqa: F401 -- once, not in each fork
 from runtime.text.extraction.formats import JsonLines
 from runtime.text.filter_rules import C4Lines, Length, QualityScore
 from runtime.text.filters import filtered  # noqa: F401
@@ -47,8 +47,8 @@ MAPS = (
     "download/files",
     "extract/listing",
     "extract/shards",
-    "classifier/features",
-    "filter/scores",
+    "classifier/samples",
+    "filter/samples",
     "filter/shards",
     "dedup/signatures",
     "dedup/pairs",

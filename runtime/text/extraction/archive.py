@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from runtime.text.extraction.damage import as_damage, open_stored, store_failures_raised
 from runtime.text.extraction.extracted import DamagedFileError
-from runtime.text.extraction.formats import Format
+from runtime.text.extraction.formats import Format, Unit
 from runtime.text.extraction.limits import DEFAULTS, Limits, Unpacked
 
 ZIP_SUFFIXES = (".whl", ".zip")
@@ -40,18 +40,6 @@ _CURE = "it is cut short, damaged or no archive. Fetch it again, and compare its
 _ODD_ZIP = (NotImplementedError, RuntimeError, ValueError, OverflowError, struct.error)
 _TAR_ENDS, _NOT_TAR = tarfile.EOFHeaderError, tarfile.ReadError  # type: ignore[attr-defined]  # its stubs lack it
 _ODD_TAR = (tarfile.HeaderError, ValueError, IndexError, OverflowError)
-
-
-class Unit(NamedTuple):
-    """Work for one shard: members of one file, read as one format."""
-
-    file: str
-    """Path of the downloaded file."""
-    name: str
-    """The file's name in ids; "" for the only archive of a source."""
-    format_index: int
-    members: tuple[str, ...]
-    """Empty for a file that is no archive."""
 
 
 class Listing(NamedTuple):

@@ -2,27 +2,44 @@
 
 UTF-8 is tried first whatever is declared: text in another charset is hardly ever valid UTF-8, and servers that declare
 another one for it are common. Only ISO-2022-JP consists of bytes that are valid UTF-8; its escapes are no text.
-Labels mean what browsers take them for (`web_codecs`). The first charset that decodes all bytes wins. A page with a few
-bytes outside its declared charset, such as a visitor's name, is read with a U+FFFD for each: a guess would get those
-few right and the rest wrong. Control characters of the upper half (C1) count as bytes outside the charset: pages that
-use those bytes are in another charset than they declare.
+Labels and bytes mean what browsers take them for (WHATWG Encoding). Python's codecs follow older standards: they lack
+characters that vendors added and pages use, which are added here. The first charset that decodes all bytes wins. A page
+with a few bytes outside its declared charset is read with a U+FFFD for each: a guess would get those few right and the
+rest wrong. Control characters of the upper half (C1) count as bytes outside the charset.
 """
 
 import codecs
+import functools
 import re
 from typing import NamedTuple
 
-from resiliparse.parse.encoding import detect_encoding
+from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 
-from runtime.text.extraction.web_codecs import ISO_2022_JP, codec_of, decode, is_refused
-
+C1_CONTROLS = re.compile("[\x80-\x9f]")
 _BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _META = re.compile(rb"<meta\b[^>]*?charset\s*=\s*[\"']?\s*([\w:.+-]+)", re.I)
 # Browsers search 1,024 bytes (HTML, "prescan a byte stream"), but pages of 2008 begin with long scripts.
 _PRESCAN_BYTES = 2_048
 _SHIFTS = re.compile(rb"\x1b\$|\x0e|~\{")
 _JAPANESE_ESCAPE = re.compile(rb"\x1b\$[@B]")
-C1_CONTROLS = re.compile("[\x80-\x9f]")
+_ISO_2022_JP = "iso2022_jp_ext"
+# Python's larger codecs for names of the standard.
+_CODECS = {
+    "big5": "big5hkscs",
+    "euc_kr": "cp949",
+    "gbk": "gb18030",
+    "iso2022_jp": _ISO_2022_JP,
+    "iso8859-11": "cp874",
+    "shift_jis": "cp932",
+}
+# Resiliparse knows every label of the standard but these two.
+_LABELS = {"x-mac-cyrillic": "mac-cyrillic", "x-mac-ukrainian": "mac-cyrillic"}
+# Browsers refuse charsets whose ASCII bytes stand for other characters.
+_REFUSED = ("hz-gb-2312", "iso-2022-cn", "iso-2022-cn-ext", "iso-2022-kr", "csiso2022kr")
+# Characters for which Python and the standard's index have different code points.
+_JIS_POINTS = str.maketrans("〜‖−¢£¬", "～∥－￠￡￢")
+_BIG5_POINTS = str.maketrans("•､‾∼♁☉¥¢£￭", "‧﹑¯～⊕⊙￥￠￡▓")
+_POINTS = {"euc_jp": _JIS_POINTS, _ISO_2022_JP: _JIS_POINTS, "big5hkscs": _BIG5_POINTS}
 
 
 class Decoded(NamedTuple):
@@ -40,20 +57,18 @@ def decode_page(
 ) -> Decoded | None:
     """Decode a page; return None if no charset fits or the text holds NUL, which no page does.
 
-    Args:
-        data: The body.
-        server_charset: The label in the Content-Type, if any.
-        is_cut: The body may end inside a character.
-        max_replaced_share: The share of characters that the declared charset may lack.
+    A body that `is_cut` may end inside a character. The declared charset may lack `max_replaced_share` of the text.
     """
     for mark, charset in _BYTE_ORDER_MARKS:
         if data.startswith(mark):
             text = _strictly(data[len(mark) :], charset, is_cut)
             return None if text is None else Decoded(text, charset, "bytes")
-    labels = _labels(data, server_charset)
-    if any(is_refused(label) for label, _ in labels) and data.isascii() and _SHIFTS.search(data):
+    meta = _META.search(data, 0, _PRESCAN_BYTES)
+    given = ((server_charset, "server"), (meta and meta[1].decode("ascii"), "page"))
+    labels = [(label.strip().lower(), source) for label, source in given if label]
+    if any(label in _REFUSED for label, _ in labels) and data.isascii() and _SHIFTS.search(data):
         return None
-    first = ISO_2022_JP if _JAPANESE_ESCAPE.search(data) else "utf-8"
+    first = _ISO_2022_JP if _JAPANESE_ESCAPE.search(data) else "utf-8"
     declared = [(first, "bytes"), *((codec, source) for label, source in labels if (codec := codec_of(label)))]
     for charset, source in declared:
         text = _strictly(data, charset, is_cut)
@@ -69,13 +84,6 @@ def decode_page(
     return None if guess is None or text is None else Decoded(text, guess, "guess")
 
 
-def _labels(data: bytes, server_charset: str | None) -> list[tuple[str, str]]:
-    """Return the labels that server and page declare, with the name of who does."""
-    meta = _META.search(data, 0, _PRESCAN_BYTES)
-    labels = ((server_charset, "server"), (meta and meta[1].decode("ascii"), "page"))
-    return [(label, source) for label, source in labels if label]
-
-
 def _strictly(data: bytes, charset: str, is_cut: bool) -> str | None:
     try:
         text = decode(data, charset, is_cut=is_cut)
@@ -83,3 +91,66 @@ def _strictly(data: bytes, charset: str, is_cut: bool) -> str | None:
         return None
     is_legacy = charset != "utf-8"
     return None if "\0" in text or (is_legacy and C1_CONTROLS.search(text)) else text
+
+
+def codec_of(label: str) -> str | None:
+    """Return Python's codec for the label of a server or page; None if browsers know no charset of that label."""
+    label = label.strip().lower()
+    codec = _LABELS.get(label) or map_encoding_to_html5(label, fallback_utf8=False)
+    return _CODECS.get(codec, codec) if codec else None
+
+
+def decode(data: bytes, codec: str, *, is_cut: bool = False, replaces: bool = False) -> str:
+    """Decode bytes as browsers do by a codec of `codec_of`; they may be `is_cut` inside a character.
+
+    Raises:
+        UnicodeDecodeError: bytes without a meaning, unless U+FFFD replaces them.
+        LookupError: Python has no such codec.
+    """
+    handler = _error_handler(codec, replaces)
+    # An incremental decoder with `final` loses bytes behind those that a handler has read at the very end.
+    text = codecs.getincrementaldecoder(codec)(handler).decode(data) if is_cut else data.decode(codec, handler)
+    return text.translate(_POINTS[codec]) if codec in _POINTS else text
+
+
+@functools.cache
+def _error_handler(codec: str, replaces: bool) -> str:
+    """Register and return a handler that adds the characters that a codec lacks."""
+
+    def handle(error: UnicodeError) -> tuple[str | bytes, int]:
+        if not isinstance(error, UnicodeDecodeError):
+            raise error
+        found = _missing_character(codec, error.object[error.start : error.start + 2])
+        if found is not None:
+            return found[0], error.start + found[1]
+        if replaces:
+            return "\ufffd", error.end
+        raise error
+
+    name = f"web-{codec}-{replaces}"
+    codecs.register_error(name, handle)
+    return name
+
+
+def _missing_character(codec: str, data: bytes) -> tuple[str, int] | None:
+    """Return a character that Python's codec lacks at the beginning of the bytes, and how many bytes it takes."""
+    first, second = (*data, 0, 0)[:2]
+    if codec == "gb18030" and first == 0x80:
+        return "€", 1
+    if codec == "big5hkscs" and first == 0xA3 and 0xC0 <= second <= 0xE1:
+        return ("€" if second == 0xE1 else "␡" if second == 0xE0 else chr(0x2400 + second - 0xC0)), 2
+    if codec == "euc_jp" and min(first, second) >= 0xA1 and max(first, second) <= 0xFE:
+        return _of_vendor(first - 0xA0, second - 0xA0)
+    if codec == _ISO_2022_JP and min(first, second) >= 0x21 and max(first, second) <= 0x7E:
+        return _of_vendor(first - 0x20, second - 0x20)
+    return None
+
+
+def _of_vendor(row: int, cell: int) -> tuple[str, int] | None:
+    """Return a character that NEC or IBM added to JIS X 0208, by way of its place in Shift_JIS."""
+    lead = (row - 1) // 2 + (0x81 if row <= 62 else 0xC1)
+    trail = cell + 0x9E if row % 2 == 0 else cell + (0x3F if cell <= 63 else 0x40)
+    try:
+        return bytes((lead, trail)).decode("cp932"), 2
+    except UnicodeDecodeError:
+        return None

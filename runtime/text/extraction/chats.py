@@ -30,30 +30,18 @@ def _turn(turn: object, number: int) -> str:
         raise ChatError(f"has a {type(turn).__name__} as turn {number}, and no role and content")
     role = _text(_first(turn, "role", "from"))
     if role is None:
-        raise ChatError(f"has a turn {number} whose role is a {type(_first(turn, 'role', 'from')).__name__}")
+        raise ChatError(f"has a turn {number} without a role")
     content = _first(turn, "content", "value")
     calls = [_call(call, number) for call in turn.get("tool_calls") or []]
     if content is None and calls:
         content = ""
-    written = _content(content, number)
+    parts = content if isinstance(content, list) and content else [content]
+    texts = [_text(part.get("text") if isinstance(part, dict) else part) for part in parts]
+    if None in texts:
+        kinds = ", ".join(str(part.get("type")) if isinstance(part, dict) else type(part).__name__ for part in parts)
+        raise ChatError(f"has a turn {number} whose content is not text ({kinds})")
     speaker = _SPEAKERS.get(role, role.capitalize())
-    return f"{speaker}: " + "\n".join(filter(None, [written, *calls]))
-
-
-def _content(content: object, number: int) -> str:
-    text = _text(content)
-    if text is not None:
-        return text
-    if not isinstance(content, list) or not content:
-        raise ChatError(f"has a turn {number} whose content is a {type(content).__name__}")
-    parts = []
-    for part in content:
-        text = _text(part.get("text")) if isinstance(part, dict) else _text(part)
-        if text is None:
-            kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-            raise ChatError(f"has a turn {number} with a part of type {kind!r}, which is not text")
-        parts.append(text)
-    return "\n".join(parts)
+    return f"{speaker}: " + "\n".join(filter(None, [*texts, *calls]))
 
 
 def _call(call: object, number: int) -> str:

@@ -6,15 +6,15 @@ character as a reference (`&#xe000;`).
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
+
+from runtime.text.extraction.tree import select
 
 _PRIVATE_AREAS = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
 _LINES = "span.line, span.token-line, span.code-line, div.line, code.line"
 # Each line of a block is indented as far as its mark: without a limit, two long things of a page would multiply.
 _MAX_INDENT = 32
-
-All = Callable[[Any, str], list[Any]]
 
 
 class SetAside(NamedTuple):
@@ -24,9 +24,9 @@ class SetAside(NamedTuple):
     blocks: tuple[str, ...]
 
 
-def set_aside(tree: Any, select: All) -> SetAside:
+def set_aside(tree: Any) -> SetAside:
     """Replace each block of code by a mark; in a page that uses every private character, code stays in its place."""
-    found = list(_blocks(tree, select))
+    found = list(_blocks(tree))
     mark = _unused(str(tree)) if found else None
     if mark is None:
         return SetAside("", ())
@@ -64,7 +64,7 @@ def _unused(page: str) -> str | None:
     return next((mark for area in _PRIVATE_AREAS for mark in map(chr, area) if mark not in used), None)
 
 
-def _blocks(tree: Any, select: All) -> Iterator[tuple[Any, str]]:
+def _blocks(tree: Any) -> Iterator[tuple[Any, str]]:
     """Yield every `pre` and table of code that is not empty and not inside another, with its code."""
     rows: dict[Any, list[str]] = {}
     for row in select(tree, "td.blob-code, td.line-content"):

@@ -1,13 +1,12 @@
 """Extraction of documents from one unit of files: members are read as their format, faults are counted."""
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, NamedTuple
+from typing import IO
 
 from runtime.text.documents import Document
 from runtime.text.drops import DropLedger
-from runtime.text.extraction import docstrings, html, records, service_models, web_archive
-from runtime.text.extraction.archive import Unit, is_seekable, open_members, read_member, spooled
+from runtime.text.extraction import html, packages, records, web_archive
+from runtime.text.extraction.archive import is_seekable, open_members, read_member, spooled
 from runtime.text.extraction.damage import as_damage, store_failures_raised
 from runtime.text.extraction.extracted import NOT_UTF8, DamagedFileError, Excluded, Extracted, Text, Unreadable, decoded
 from runtime.text.extraction.formats import (
@@ -19,6 +18,7 @@ from runtime.text.extraction.formats import (
     PlainText,
     PythonDocstrings,
     ServiceModels,
+    Unit,
     WebArchive,
 )
 from runtime.text.extraction.guard import Guard, unguarded
@@ -40,14 +40,9 @@ def extract(
 ) -> Iterator[Document]:
     """Yield the documents of a unit in the order of its members; ids are `source/member#anchor`.
 
-    Args:
-        unit: The members.
-        formats: The formats of the source.
-        source: The beginning of every id.
-        ledger: Counts what is no document or cannot be read. The documents before the damage of a file stay.
-        origin: The file's name in messages, if not its name in the ids.
-        limits: The cost of one document and one file.
-        guard: Reads each page, record or member that is read as a whole; lines and rows are read without it.
+    `ledger` counts what is no document or cannot be read; documents before the damage of a file stay. Messages name the
+    file by `origin`, if given. `guard` reads each page, record or member that is read as a whole; lines and rows are
+    read without it.
 
     Raises:
         UnreadableFileError: two documents of a file have one id where the format forbids that.
@@ -56,17 +51,16 @@ def extract(
     try:
         with store_failures_raised():
             for name, open_member in open_members(unit, limits):
-                reading = _Reading(format_, unit, name, origin or name, limits, guard)
-                read = functools.partial(_read, reading, open_member)
-                yield from _documents(read, source, name, ledger)
+                found = _read(format_, unit, name, open_member, origin or name, limits, guard)
+                yield from _documents(found, source, name, ledger)
     except DamagedFileError as error:
         identifier = f"{source}/{unit.name}" if unit.name else source
         ledger.drop(DAMAGED_FILE, document_id=identifier, detail=str(error), text="")
 
 
-def _documents(read: Callable[[], Extracted], source: str, name: str, ledger: DropLedger) -> Iterator[Document]:
+def _documents(pieces: Extracted, source: str, name: str, ledger: DropLedger) -> Iterator[Document]:
     try:
-        for found in read():
+        for found in pieces:
             identifier = f"{source}/{name}#{found.anchor}" if found.anchor else f"{source}/{name}"
             match found:
                 case Unreadable():
@@ -93,50 +87,58 @@ def _surrogate(text: str) -> str | None:
     return None
 
 
-class _Reading(NamedTuple):
-    """A member of a unit, and how to read it."""
-
-    format_: Format
-    unit: Unit
-    name: str
-    """The member's name in ids."""
-    shown: str
-    """The member's name in messages."""
-    limits: Limits
-    guard: Guard
-
-
-def _read(reading: _Reading, open_member: Callable[[], IO[bytes]]) -> Extracted:
-    problem, cure = f"{reading.shown}: cannot be read", "it is cut short or damaged. Fetch it again."
+def _read(
+    format_: Format,
+    unit: Unit,
+    name: str,
+    open_member: Callable[[], IO[bytes]],
+    shown: str,
+    limits: Limits,
+    guard: Guard,
+) -> Extracted:
+    """Yield what a member holds; it is `name` in ids and `shown` in messages."""
+    problem, cure = f"{shown}: cannot be read", "it is cut short or damaged. Fetch it again."
     with as_damage(problem, cure), open_member() as file:
-        if isinstance(reading.format_, WebArchive | ParquetTable | ChatTable) and not is_seekable(reading.unit):
-            with spooled(file) as copy:
-                yield from _read_as(reading, copy)
-        else:
-            yield from _read_as(reading, file)
+        match format_:
+            case WebArchive() | ParquetTable() | ChatTable() if not is_seekable(unit):
+                with spooled(file) as copy:
+                    yield from _read_stream(format_, copy, name, shown, limits, guard)
+            case WebArchive() | JsonLines() | ParquetTable() | ChatTable():
+                yield from _read_stream(format_, file, name, shown, limits, guard)
+            case _:
+                limit = limits.max_document_bytes
+                data = read_member(file, unit.file, name, limit + 1)
+                if len(data) > limit:
+                    yield Unreadable("", TOO_LARGE, f"more than {limit:,} bytes", "")
+                else:
+                    yield from guard(_read_whole, format_, data, limit, anchor="", name=shown, data=data)
 
 
-def _read_as(reading: _Reading, file: IO[bytes]) -> Extracted:
-    match reading.format_:
+def _read_stream(
+    format_: WebArchive | JsonLines | ParquetTable | ChatTable,
+    file: IO[bytes],
+    name: str,
+    shown: str,
+    limits: Limits,
+    guard: Guard,
+) -> Extracted:
+    match format_:
         case WebArchive():
-            return web_archive.read_web_archive(file, reading.format_, reading.limits, reading.guard)
+            return web_archive.read_web_archive(file, format_, limits, guard)
         case JsonLines():
-            return records.read_json_lines(file, reading.name, reading.format_, reading.limits, shown=reading.shown)
+            return records.read_json_lines(file, name, format_, limits, shown=shown)
         case ParquetTable():
-            return records.read_parquet(file, reading.format_, reading.limits, shown=reading.shown)
+            return records.read_parquet(file, format_, limits, shown=shown)
         case ChatTable():
-            return records.read_chats(file, reading.name, reading.format_, reading.limits, shown=reading.shown)
-    limit = reading.limits.max_document_bytes
-    data = read_member(file, reading.unit.file, reading.name, limit + 1)
-    if len(data) > limit:
-        return iter([Unreadable("", TOO_LARGE, f"more than {limit:,} bytes", "")])
-    return reading.guard(_read_member, reading.format_, data, limit, anchor="", name=reading.shown, data=data)
+            return records.read_chats(file, name, format_, limits, shown=shown)
 
 
-def _read_member(format_: Format, data: bytes, max_bytes: int) -> Extracted:
+def _read_whole(
+    format_: ServiceModels | HtmlPages | PlainText | PythonDocstrings, data: bytes, max_bytes: int
+) -> Extracted:
     match format_:
         case ServiceModels():
-            return service_models.read_service_models(data, max_bytes)
+            return packages.read_service_models(data, max_bytes)
         case HtmlPages():
             return html.read_pages(
                 data, main_content=format_.main_content, max_replaced_share=format_.max_replaced_share
@@ -145,5 +147,4 @@ def _read_member(format_: Format, data: bytes, max_bytes: int) -> Extracted:
             text = decoded(data)
             return iter([text if isinstance(text, Unreadable) else Text("", text)])
         case PythonDocstrings():
-            return docstrings.read_docstrings(data)
-    raise AssertionError(f"{type(format_).__name__} is read as a stream")
+            return packages.read_docstrings(data)

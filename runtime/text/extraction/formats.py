@@ -5,6 +5,7 @@ that is no archive.
 """
 
 import dataclasses
+from typing import NamedTuple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,30 +16,30 @@ class ServiceModels:
     exclude: tuple[str, ...] = ()
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Pages:
+    main_content: bool = True
+    """Leave navigation, side bars and footers out."""
+    max_replaced_share: float = 0.001
+    """Read a page with U+FFFD for up to this share of its characters, where its charset lacks them."""
+
+
 @dataclasses.dataclass(frozen=True)
-class HtmlPages:
+class HtmlPages(_Pages):
     """HTML pages, one a member, in UTF-8 or the charset that it declares."""
 
     members: tuple[str, ...] = ("*.html", "*.htm")
     exclude: tuple[str, ...] = ()
-    main_content: bool = True
-    """Leave navigation, side bars and footers out."""
-    max_replaced_share: float = 0.001
-    """Read a page with U+FFFD for up to this share of its characters, where its charset lacks them."""
 
 
 @dataclasses.dataclass(frozen=True)
-class WebArchive:
+class WebArchive(_Pages):
     """Pages of a crawl in WARC files, and the texts of WET files."""
 
     members: tuple[str, ...] = ("*.warc", "*.warc.gz", "*.wet", "*.wet.gz")
     exclude: tuple[str, ...] = ()
-    main_content: bool = True
-    """Leave navigation, side bars and footers out."""
     statuses: tuple[int, ...] = (200,)
     """HTTP statuses of pages; others are error pages."""
-    max_replaced_share: float = 0.001
-    """Read a page with U+FFFD for up to this share of its characters, where its charset lacks them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,3 +93,15 @@ class ChatTable:
 
 
 Format = ServiceModels | HtmlPages | WebArchive | PlainText | PythonDocstrings | JsonLines | ParquetTable | ChatTable
+
+
+class Unit(NamedTuple):
+    """Work for one shard: members of one file, read as one format."""
+
+    file: str
+    """Path of the downloaded file."""
+    name: str
+    """The file's name in ids; "" for the only archive of a source."""
+    format_index: int
+    members: tuple[str, ...]
+    """Empty for a file that is no archive."""

@@ -1,15 +1,14 @@
 """Formulae of a page as TeX between dollar signs, each once, whatever forms the page shows it in.
 
 The TeX comes from the page: an annotation, a script, the text of an image. Without any, MathML's structure is written
-as TeX, and powers in the text keep their sign.
+as TeX (characters stay as they are: every current engine reads α), and powers in the text keep their sign.
 """
 
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from runtime.text.extraction.code_blocks import All
-from runtime.text.extraction.mathml import is_structured, tex_of
-from runtime.text.extraction.short_texts import text_node, text_of
+from runtime.text.extraction.tree import select, text_node, text_of
 
 # What shows a formula, outermost first: MediaWiki, KaTeX, MathJax 3 and 2, and MathML that stands alone (LaTeXML).
 _FORMULAE = (
@@ -30,8 +29,12 @@ _STYLE = re.compile(r"^\{\\(?:display|text)style\s*(.*)\}$", re.S)
 _POWER = re.compile(r"[-+−]?(?:\d{1,3}|\d?[ijkmnptxy])")
 _BASE = re.compile(r"(?:\d|\)|(?:^|[^A-Za-z])(?:[A-Za-z]|[kcmn]m|mi|ft|in))$")
 
+_MAX_DEPTH = 64
+"""An element deeper than this gives its text: no author nests so deep, and each level takes room on Python's stack."""
+_FENCES = {"{": r"\{", "}": r"\}"}
 
-def write_as_tex(tree: Any, page: str, select: All) -> None:
+
+def write_as_tex(tree: Any, page: str) -> None:
     """Replace every formula of a page by its TeX."""
     lowered = page.lower()
     has_formulae = any(sign in lowered for sign in _SIGNS)
@@ -69,7 +72,7 @@ def _tex(element: Any) -> str:
         found = "" if named is None else named.getattr("alttext") or named.getattr("alt") or ""
     if not found.strip():
         inner = element if element.tag == "math" else element.query_selector("math")
-        return tex_of(inner) if inner is not None and is_structured(inner) else ""
+        return _mathml(inner) if inner is not None and _is_structured(inner) else ""
     found = " ".join(found.split())
     style = _STYLE.match(found)
     return style.group(1).strip() if style else found
@@ -80,3 +83,72 @@ def _is_display(element: Any) -> bool:
     values = [element.getattr(name) or "" for name in ("class", "display", "type")]
     values += [] if inner is None else [inner.getattr("display") or ""]
     return any(_DISPLAY.search(value) or value == "block" for value in values)
+
+
+# MathML
+
+
+def _mathml(element: Any) -> str:
+    """Return the TeX of a `math` element or anything in it."""
+    return " ".join(_element(element, _MAX_DEPTH).split())
+
+
+def _is_structured(element: Any) -> bool:
+    """Return whether the characters alone would lose what is above, below or beside what."""
+    return element.query_selector(", ".join(_RULES)) is not None
+
+
+def _element(element: Any, depth: int) -> str:
+    if depth == 0:
+        return text_of(element)
+    rule = _RULES.get(element.tag)
+    children = [node for node in element.child_nodes.values() if node.tag != "#text"]  # see `select`
+    if rule is not None:
+        return rule([_element(child, depth - 1) for child in children], element)
+    if not children:
+        text = " ".join(text_of(element).split())
+        return rf"\text{{{text_of(element)}}}" if element.tag == "mtext" and text else _FENCES.get(text, text)
+    return "".join(
+        _element(child, depth - 1) for child in children if child.tag not in ("annotation", "annotation-xml")
+    )
+
+
+def _script(marks: str) -> Callable[[Sequence[str], Any], str]:
+    def rule(parts: Sequence[str], element: Any) -> str:
+        base, *scripts = parts or ("",)
+        base = base if len(base) == 1 or (base.startswith("\\") and " " not in base) else f"{{{base}}}"
+        return base + "".join(f"{mark}{{{script}}}" for mark, script in zip(marks, scripts, strict=False))
+
+    return rule
+
+
+def _fraction(parts: Sequence[str], element: Any) -> str:
+    above, below = (*parts, "", "")[:2]
+    return rf"\frac{{{above}}}{{{below}}}"
+
+
+def _root(parts: Sequence[str], element: Any) -> str:
+    inner, degree = (*parts, "", "")[:2]
+    return rf"\sqrt[{degree}]{{{inner}}}"
+
+
+def _fenced(parts: Sequence[str], element: Any) -> str:
+    left, right = (element.getattr(name) for name in ("open", "close"))
+    left, right = ("(" if left is None else left), (")" if right is None else right)
+    return _FENCES.get(left, left) + ",".join(parts) + _FENCES.get(right, right)
+
+
+_RULES: dict[str, Callable[[Sequence[str], Any], str]] = {
+    "mfrac": _fraction,
+    "msqrt": lambda parts, element: rf"\sqrt{{{''.join(parts)}}}",
+    "mroot": _root,
+    "msup": _script("^"),
+    "mover": _script("^"),
+    "msub": _script("_"),
+    "munder": _script("_"),
+    "msubsup": _script("_^"),
+    "munderover": _script("_^"),
+    "mfenced": _fenced,
+    "mtr": lambda parts, element: " & ".join(parts),
+    "mtable": lambda parts, element: r"\begin{matrix}" + r" \\ ".join(parts) + r"\end{matrix}",
+}

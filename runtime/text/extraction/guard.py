@@ -9,19 +9,19 @@ limit, or if a fresh child dies of it, so that no document pays for memory that 
 import contextlib
 import multiprocessing
 import os
-import resource
+import pickle
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import fsspec
 
 from runtime.text.extraction.extracted import EXCERPT_BYTES, Extracted, Unreadable
-from runtime.text.extraction.limits import Limits
+from runtime.text.extraction.limits import Limits, memory_in_use, memory_limit, time_limit
 
 DEADLY = "ends the process that reads it"
 TOO_SLOW = "takes too long"
@@ -40,20 +40,16 @@ class _DeathError(Exception):
     """The child has died."""
 
 
-class Guard(Protocol):
-    """A way to call a reader."""
+Guard = Callable[..., Extracted]
+"""A way to read: `guard(read, *arguments, anchor=..., name=..., data=...)` yields what `read(*arguments)` yields.
 
-    def __call__(
-        self, read: Callable[..., Extracted], *arguments: object, anchor: str, name: str, data: bytes
-    ) -> Extracted:
-        """Yield what `read(*arguments)` yields, all of which must fit into memory; `read` is a module's function.
-
-        `anchor` and `data` describe the document if it is left out; errors call it `name`.
-        """
+All of it must fit into memory; `read` is a module's function. `anchor` and `data` describe the document if it is left
+out; errors call it `name`.
+"""
 
 
 def unguarded(read: Callable[..., Extracted], *arguments: object, anchor: str, name: str, data: bytes) -> Extracted:
-    """Read in this process; see Guard."""
+    """Read in this process without limits; see Guard."""
     return read(*arguments)
 
 
@@ -62,46 +58,17 @@ class Limited:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._max_memory = _memory_in_use() + limits.max_document_memory
+        self._max_memory = memory_in_use() + limits.max_document_memory
 
     def __call__(
         self, read: Callable[..., Extracted], *arguments: object, anchor: str, name: str, data: bytes
     ) -> Extracted:
         """See Guard. The time between two pieces counts, too."""
         try:
-            with _time_limit(self._limits.max_document_seconds), _memory_limit(self._max_memory):
+            with time_limit(self._limits.max_document_seconds), memory_limit(self._max_memory):
                 yield from read(*arguments)
         except MemoryError:
             yield _left_out(anchor, TOO_MUCH_MEMORY, f"more than {self._limits.max_document_memory:,} bytes", data)
-
-
-@contextlib.contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    """End the process by SIGVTALRM after so much processor time: native code would hold up a handler in Python."""
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-
-
-@contextlib.contextmanager
-def _memory_limit(size_in_bytes: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limits = [limit for limit in (size_in_bytes, soft, hard) if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-def _memory_in_use() -> int:
-    """Return the bytes of this process that count toward RLIMIT_DATA; 0 on systems without Linux's /proc."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
-    except FileNotFoundError:
-        return 0
 
 
 def _left_out(anchor: str, reason: str, detail: str, data: bytes) -> Unreadable:
@@ -225,24 +192,16 @@ def serve(descriptor: int) -> None:
                 for piece in Limited(limits)(read, *arguments, **document):
                     found.append(piece)
             except Exception as error:  # the parent raises it
-                failure = _sendable(error)
-            try:
-                connection.send((found, failure))
-            except Exception:
-                if failure is None:
-                    raise
-                connection.send((found, _described(failure)))  # the error holds an open file or the like
+                failure = error
+            connection.send((found, failure and _sendable(failure)))
 
 
 def _sendable(error: Exception) -> Exception:
-    """Return the error, or a description of one that cannot be built again in the parent."""
+    """Return the error, or a description of one that cannot be sent or built again in the parent."""
     made, arguments, *_ = cast(tuple[Any, ...], error.__reduce__())
     try:
         made(*arguments)
+        pickle.dumps(error)
     except Exception:
-        return _described(error)
+        return RuntimeError(f"{type(error).__qualname__}: {error}")
     return error
-
-
-def _described(error: Exception) -> Exception:
-    return RuntimeError(f"{type(error).__qualname__}: {error}")

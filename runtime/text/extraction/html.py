@@ -2,7 +2,7 @@
 
 Before Resiliparse reads the tree, this module repairs what Resiliparse loses: formulae become TeX (`formulae`), code is
 set aside (`code_blocks`), line numbers, heading marks and the readings of ruby go, a row of a data table becomes one
-line, bars of links go, lists of prose stay (`lists`), and so do short texts (`short_texts`).
+line, bars of links go, lists of prose stay (`lists`), and so do short texts (`tree`).
 """
 
 import re
@@ -17,7 +17,7 @@ from runtime.text.extraction.code_blocks import put_back, set_aside
 from runtime.text.extraction.extracted import EXCERPT_BYTES, Extracted, Text, Unreadable, metadata
 from runtime.text.extraction.formulae import write_as_tex
 from runtime.text.extraction.lists import mark_numbers, protect_lists_of_prose, show_numbers
-from runtime.text.extraction.short_texts import text_node, text_of, with_marks, without_marks
+from runtime.text.extraction.tree import select, text_node, text_of, with_marks, without_marks
 
 NO_CHARSET, TOO_DEEP = "no charset fits", "nested too deep"
 TOO_MANY_ATTRIBUTES, UNPARSABLE = "too many attributes", "cannot be parsed"
@@ -99,20 +99,20 @@ def page_text(page: str, *, main_content: bool) -> str:
     deep = _too_deep(tree)
     if any(element.closest("math") is None for element in deep):
         raise PageError(TOO_DEEP, _DETAIL_TOO_DEEP)
-    for element in _all(tree, _NO_PROSE):
+    for element in select(tree, _NO_PROSE):
         element.decompose()
-    for mark in _all(tree, _HEADING_LINKS):
+    for mark in select(tree, _HEADING_LINKS):
         if text_of(mark).strip() in _HEADING_MARKS:
             mark.decompose()
-    write_as_tex(tree, page, _all)
+    write_as_tex(tree, page)
     if deep and _too_deep(tree):  # formulae become flat
         raise PageError(TOO_DEEP, _DETAIL_TOO_DEEP)
-    mark_numbers(tree, _all)
-    code = set_aside(tree, _all)
+    mark_numbers(tree)
+    code = set_aside(tree)
     _join_cells(tree)
     if main_content:
         _remove_bars_of_links(tree)
-        protect_lists_of_prose(tree, _all)
+        protect_lists_of_prose(tree)
     # The texts of pictures are "logo" and "5 of 5 stars"; those of formulae are in the tree as TeX.
     text = extract_plain_text(tree, preserve_formatting=True, main_content=main_content, alt_texts=False)
     return without_controls(without_marks(put_back(show_numbers(text), code))).strip()
@@ -136,12 +136,12 @@ def _has_crowded_tag(page: str) -> bool:
 
 
 def _too_deep(tree: Any) -> list[Any]:
-    return _all(tree, _TOO_DEEP_SELECTOR)
+    return select(tree, _TOO_DEEP_SELECTOR)
 
 
 def _join_cells(tree: Any) -> None:
     """Make each cell of a data table one line, so that a row stays a row; tables for layout have no headings."""
-    for table in _all(tree, "table:has(th):not(:has(table))"):
+    for table in select(tree, "table:has(th):not(:has(table))"):
         for cell in table.query_selector_all("td, th").values():
             if 0 < len(cell.text) <= _MAX_CELL_CHARACTERS and cell.query_selector("p, div, br, ul, ol") is not None:
                 for line_break in cell.query_selector_all("br").values():
@@ -153,15 +153,10 @@ def _join_cells(tree: Any) -> None:
 
 def _remove_bars_of_links(tree: Any) -> None:
     """Remove runs of three links or more with marks between them: the menus of pages laid out by tables."""
-    parents = Counter(link.parent for link in _all(tree, "a"))
+    parents = Counter(link.parent for link in select(tree, "a"))
     for element, num_links in parents.items():
         if num_links >= _MIN_LINKS_OF_BAR and element.tag in _BAR_TAGS:
-            children = element.child_nodes.values()  # as in `_all`
+            children = element.child_nodes.values()  # as in `select`
             between = "".join(text_of(node) for node in children if node.tag not in ("a", "#comment"))
             if _BAR.fullmatch(between):
                 element.decompose()
-
-
-def _all(tree: Any, selector: str) -> list[Any]:
-    # Iterating the collection searches it again for each element: minutes for a page of many links.
-    return tree.document.query_selector_all(selector).values()

@@ -7,6 +7,7 @@ therefore taken as it is. FastWARC's decoder raises for these bodies, and for ch
 import io
 import re
 import zlib
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -99,49 +100,51 @@ def _decoded(body: bytes, encoding: str, limit: int) -> tuple[bytes, bool]:
         return body, False  # the crawler stored the body decoded
     match encoding:
         case "gzip" | "x-gzip":
-            return _inflated(body, 31, limit)
+            return _joined(_inflated(body, 31), limit)
         case "deflate":
             # The standard says zlib; some servers send the bare stream (RFC 9110, section 8.4.1.2).
             is_zlib = len(body) > 1 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
-            return _inflated(body, 15 if is_zlib else -15, limit)
+            return _joined(_inflated(body, 15 if is_zlib else -15), limit)
         case "br" | "brotli":
-            return _decompressed_by_arrow(body, "brotli", limit)
+            return _joined(_decompressed_by_arrow(body, "brotli"), limit)
         case "zstd":
-            return _decompressed_by_arrow(body, "zstd", limit)
+            return _joined(_decompressed_by_arrow(body, "zstd"), limit)
     raise HttpError(UNDECODABLE, f"encoding {encoding!r} is not known")
 
 
-def _inflated(body: bytes, wbits: int, limit: int) -> tuple[bytes, bool]:
+def _joined(pieces: Iterator[bytes], limit: int) -> tuple[bytes, bool]:
+    """Return the unpacked bytes, and whether the packed ones are cut short."""
+    found: list[bytes] = []
+    size = 0
+    try:
+        for piece in pieces:
+            size += len(piece)
+            if size > limit:
+                raise HttpError(TOO_LARGE, f"more than {limit:,} bytes when decompressed")
+            found.append(piece)
+    except EOFError:
+        return b"".join(found), True
+    except (zlib.error, OSError) as error:
+        if found and "truncated" in str(error).lower():  # Arrow's word
+            return b"".join(found), True
+        raise HttpError(UNDECODABLE, str(error)) from error
+    return b"".join(found), False
+
+
+def _inflated(body: bytes, wbits: int) -> Iterator[bytes]:
     """Unpack one stream or several; what follows one and begins no other is padding."""
-    pieces: list[bytes] = []
-    size = start = 0
+    start = 0
     while start == 0 or body.startswith(_GZIP_MAGIC, start):
         inflate = zlib.decompressobj(wbits=wbits)
         while not inflate.eof:
             packed = body[start : start + _CHUNK_BYTES]
             if not packed:
-                return b"".join(pieces), True
-            try:
-                pieces.append(inflate.decompress(packed, limit - size + 1))
-            except zlib.error as error:
-                raise HttpError(UNDECODABLE, str(error)) from error
-            size += len(pieces[-1])
-            if size > limit:
-                raise HttpError(TOO_LARGE, f"more than {limit:,} bytes when decompressed")
+                raise EOFError
+            yield inflate.decompress(packed)  # a thousand times as many bytes at most
             start += len(packed) - len(inflate.unused_data)
-    return b"".join(pieces), False
 
 
-def _decompressed_by_arrow(body: bytes, codec: str, limit: int) -> tuple[bytes, bool]:
-    data = b""
-    try:
-        with pa.CompressedInputStream(io.BytesIO(body), codec) as stream:
-            while piece := stream.read(1 << 20):
-                data += piece
-                if len(data) > limit:
-                    raise HttpError(TOO_LARGE, f"more than {limit:,} bytes when decompressed")
-    except OSError as error:
-        if data and "truncated" in str(error).lower():
-            return data, True
-        raise HttpError(UNDECODABLE, str(error)) from error
-    return data, False
+def _decompressed_by_arrow(body: bytes, codec: str) -> Iterator[bytes]:
+    with pa.CompressedInputStream(io.BytesIO(body), codec) as stream:
+        while piece := stream.read(1 << 20):
+            yield piece

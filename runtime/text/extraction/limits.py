@@ -1,8 +1,11 @@
 """Limits of readers: the cost of one document and one file is bounded, whatever the file holds."""
 
+import contextlib
 import dataclasses
 import io
-from collections.abc import Callable
+import resource
+import signal
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from runtime.text.extraction.extracted import DamagedFileError
@@ -24,20 +27,56 @@ class Limits:
     max_document_seconds: float = 60.0
     """Processor time for one page, record or member; most take a millisecond."""
     max_document_memory: int = 4 << 30
-    """Bytes of memory for one page, record or member."""
+    """Bytes of memory for one page, record or member, and for rows of a table that are decoded together."""
 
 
 DEFAULTS = Limits()
 
 
+def check_expansion(name: str, packed: int, unpacked: int, limits: Limits) -> None:
+    """Raise DamagedFileError if a file unpacks to more than the limits allow."""
+    if unpacked > FREE_BYTES and unpacked > limits.max_expansion * packed:
+        raise DamagedFileError(
+            f"{name}: {packed:,} bytes unpack to more than {unpacked:,}, above `limits.max_expansion` of "
+            f"{limits.max_expansion:,}. Leave the file out, or raise the limit."
+        )
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """End the process by SIGVTALRM after so much processor time: native code would hold up a handler in Python."""
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+@contextlib.contextmanager
+def memory_limit(size_in_bytes: int) -> Iterator[None]:
+    """Let allocations fail (MemoryError) where this process would hold more data."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limits = [limit for limit in (size_in_bytes, soft, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def memory_in_use() -> int:
+    """Return the bytes of this process that count toward RLIMIT_DATA; 0 on systems without Linux's /proc."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[5]) * resource.getpagesize()
+    except FileNotFoundError:
+        return 0
+
+
 class Unpacked(io.RawIOBase):
     """A stream of unpacked bytes that raises DamagedFileError above `max_expansion`.
 
-    Args:
-        stream: Gives the unpacked bytes.
-        packed_bytes: Returns how many packed bytes the stream has read.
-        name: The file in messages.
-        limits: The limits.
+    `packed_bytes` returns how many packed bytes the stream has read.
     """
 
     def __init__(self, stream: Any, packed_bytes: Callable[[], int], name: str, limits: Limits) -> None:
@@ -55,18 +94,9 @@ class Unpacked(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         data = self._read(len(buffer))
         self._size += len(data)
-        if self._size > FREE_BYTES:
-            self._check()
+        check_expansion(self._name, self._packed_bytes(), self._size, self._limits)
         buffer[: len(data)] = data
         return len(data)
-
-    def _check(self) -> None:
-        packed = self._packed_bytes()
-        if self._size > self._limits.max_expansion * packed:
-            raise DamagedFileError(
-                f"{self._name}: {packed:,} bytes unpack to more than {self._size:,}, above `limits.max_expansion` of "
-                f"{self._limits.max_expansion:,}. Leave the file out, or raise the limit."
-            )
 
     def close(self) -> None:
         self._stream.close()

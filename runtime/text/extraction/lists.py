@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from runtime.text.extraction.code_blocks import All
+from runtime.text.extraction.tree import select
 
 _MAX_LINKED = 0.5
 # Resiliparse leaves out a list of which more than about 0.22 are links.
@@ -13,7 +13,7 @@ _MIN_WORDS_PER_LINK = 3
 _MIN_PROSE_CHARACTERS = 60
 # Resiliparse searches fewer parents than this for signs of navigation.
 _WRAPPERS = 6
-# Another non-character than that of `short_texts`.
+# Another non-character than that of `tree`.
 _MARK = "\ufdd1"
 _NUMBERED = re.compile(rf"\d+\.\s*{_MARK}(.*?){_MARK}\s*")
 _INTEGER = re.compile(r"\s*([+-]?\d{1,9})")
@@ -23,7 +23,7 @@ _ROMAN = (
 )  # fmt: skip
 
 
-def mark_numbers(tree: Any, select: All) -> None:
+def mark_numbers(tree: Any) -> None:
     """Write the labels of lists that do not count 1, 2, 3 into their items, for `show_numbers`."""
     for ordered in select(tree, "ol[start], ol[reversed], ol[type], ol:has(> li[value])"):
         items = [node for node in ordered.child_nodes.values() if node.tag == "li"]
@@ -56,14 +56,11 @@ def _integer(value: str | None, default: int) -> int:
 
 def _label(number: int, kind: str) -> str:
     """Return a number as browsers show it: letters and Roman digits have no zero, and Roman digits end at 3,999."""
+    label = str(number)
     if kind in ("i", "I") and 0 < number < 4_000:
-        return _upper("".join(_roman(number)), kind)
-    if kind in ("a", "A") and number > 0:
-        return _upper("".join(_letters(number))[::-1], kind)
-    return str(number)
-
-
-def _upper(label: str, kind: str) -> str:
+        label = "".join(_roman(number))
+    elif kind in ("a", "A") and number > 0:
+        label = "".join(_letters(number))[::-1]
     return label.upper() if kind.isupper() else label
 
 
@@ -79,7 +76,7 @@ def _letters(number: int) -> Iterator[str]:
         yield chr(ord("a") + letter)
 
 
-def protect_lists_of_prose(tree: Any, select: All) -> None:
+def protect_lists_of_prose(tree: Any) -> None:
     """Hide from Resiliparse what makes it leave out lists of which at most half are links."""
     beside_prose = {
         paragraph.parent

@@ -2,24 +2,23 @@
 
 In a compressed WARC file each record is a gzip member: after a damaged member, reading continues at the next member
 that begins with a record, in a plain file at the next line that begins one. The blank lines after a record confirm the
-length that it claims. Memory holds one record. The search for the next record takes time linear in the file's size, and
-what is read in vain has a limit.
+length that it claims. Memory holds one record; a file that is one large member is unpacked to disk. The search for the
+next record takes time linear in the file's size, and what is read in vain has a limit.
 
 FastWARC 2.0.1 reads 2.7 times as fast, which is 5 % of an extraction. It is not used because damage ends it: with 20
 random bytes in an archive of 286 compressed records it finds 136 of them on average, this module 285; after a record
 that claims too great a length it finds 4.
 """
 
-import gzip
 import io
 import re
 import tempfile
 import zlib
 from collections.abc import Iterator
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, cast
 
 from runtime.text.extraction.extracted import DamagedFileError
-from runtime.text.extraction.limits import TOO_LARGE, Limits, Unpacked
+from runtime.text.extraction.limits import TOO_LARGE, Limits, check_expansion
 
 CUT_SHORT = "WARC: record cut short"
 DAMAGED = "WARC: damaged record"
@@ -28,6 +27,8 @@ TOO_DAMAGED = "WARC: too much damage"
 _GZIP_MAGIC = b"\x1f\x8b\x08"
 _MAGIC = b"WARC/"
 _CHUNK_BYTES = 64 << 10
+_MOST_UNPACKED_BYTES = 1 << 20
+_IN_MEMORY_BYTES = 64 << 20
 _MAX_HEADER_BYTES = 1 << 20
 _PROBE_BYTES = 512
 _FREE_VAIN_BYTES = 1 << 30
@@ -95,131 +96,75 @@ class _VainBytesError(Exception):
     """More bytes were read in vain than a file may cost."""
 
 
-class _Packed:
-    """A file of gzip members, with a limit for the bytes that are unpacked in vain."""
+class _VainBytes:
+    """The bytes that may still be unpacked in vain."""
 
-    def __init__(self, file: IO[bytes], limits: Limits) -> None:
-        self.file = file
-        self._limits = limits
-        self._vain_bytes = _FREE_VAIN_BYTES + _MAX_VAIN_PER_BYTE * file.seek(0, io.SEEK_END)
+    def __init__(self, file_size: int) -> None:
+        self._left = _FREE_VAIN_BYTES + _MAX_VAIN_PER_BYTE * file_size
 
-    def member(self, start: int) -> "_Member":
-        """Read one member; its `end` is None if it is damaged or larger than the limit for a record."""
-        member = _member(self.file, start, limit=self._limits.max_document_bytes + _MAX_HEADER_BYTES)
-        if member.error:
-            self._count(len(member.data))
-        return member
-
-    def end_of(self, start: int) -> int | None:
-        """Return where a member ends that is larger than the limit for a record."""
-        self.file.seek(start)
-        inflate = zlib.decompressobj(wbits=31)
-        while not inflate.eof:
-            packed = inflate.unconsumed_tail or self.file.read(_CHUNK_BYTES)
-            try:
-                unpacked = inflate.decompress(packed, _CHUNK_BYTES)
-            except zlib.error:
-                return None
-            if not packed:
-                return None
-            expected = self._limits.max_expansion * (len(packed) - len(inflate.unconsumed_tail))
-            self._count(max(len(unpacked) - expected, 0))
-        return self.file.tell() - len(inflate.unused_data)
-
-    def next_member(self, start: int) -> int | None:
-        """Return where the next member that begins with a record begins."""
-        for place in _places(self.file, start, _GZIP_MAGIC):
-            self._count(_PROBE_BYTES)
-            probe = zlib.decompressobj(wbits=31)
-            try:
-                if probe.decompress(_at(self.file, place, _PROBE_BYTES), len(_MAGIC)) == _MAGIC:
-                    return place
-            except zlib.error:
-                continue
-        return None
-
-    def _count(self, vain_bytes: int) -> None:
-        self._vain_bytes -= vain_bytes
-        if self._vain_bytes < 0:
+    def count(self, num_bytes: int) -> None:
+        self._left -= num_bytes
+        if self._left < 0:
             raise _VainBytesError
 
 
 def _compressed(file: IO[bytes], limits: Limits) -> Found:
-    packed = _Packed(file, limits)
+    vain = _VainBytes(file.seek(0, io.SEEK_END))
     start: int | None = 0
     try:
         while start is not None and (beginning := _at(file, start, len(_GZIP_MAGIC))):
             if beginning != _GZIP_MAGIC:
                 yield Damage(str(start), DAMAGED, "no gzip member begins here")
-                start = packed.next_member(start + 1)
+                start = _next_member(file, start + 1, vain)
                 continue
-            member = packed.member(start)
-            if member.error:
-                yield Damage(str(start), CUT_SHORT if member.is_cut else DAMAGED, member.error, _excerpt(member.data))
-                start = packed.next_member(start + 1)
-            elif member.end is None and start == 0 and _claimed_length(member.data) <= limits.max_document_bytes:
-                yield from _compressed_as_a_whole(file, limits)
-                return
-            elif member.end is None:
-                detail = f"more than {limits.max_document_bytes:,} bytes"
-                yield Damage(str(start), TOO_LARGE, detail, _excerpt(member.data))
-                start = packed.end_of(start) or packed.next_member(start + 1)
-            else:
-                for found in _plain(io.BytesIO(member.data), limits.max_document_bytes):
-                    yield found._replace(place=str(start) if found.place == "0" else f"{start}+{found.place}")
-                start = member.end
+            with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as spooled:
+                plain = cast(IO[bytes], spooled)
+                end, damage = _unpack(file, start, plain, limits)
+                last: Record | Damage | None = None
+                for found in _plain(plain, limits.max_document_bytes):
+                    if last is not None:
+                        yield last
+                    last = found._replace(place=str(start) if found.place == "0" else f"{start}+{found.place}")
+                if damage is not None:  # it lies in the last record, or behind it
+                    vain.count(plain.seek(0, io.SEEK_END))
+                    place, excerpt = str(start) if last is None else last.place, _excerpt(_at(plain, 0, 200))
+                    last = damage._replace(place=place, excerpt=excerpt)
+                if last is not None:
+                    yield last
+            start = _next_member(file, start + 1, vain) if end is None else end
     except _VainBytesError:
         yield Damage(f"after {start}", TOO_DAMAGED, "most of what follows is no record; it is left out")
 
 
-def _compressed_as_a_whole(file: IO[bytes], limits: Limits) -> Found:
-    """Yield the records of one large gzip member from an unpacked copy: each step back would unpack it again."""
-    file.seek(0)
-    end = None
-    with tempfile.TemporaryFile() as plain:
-        try:
-            with gzip.GzipFile(fileobj=file) as packed, Unpacked(packed, file.tell, "gzip", limits) as bounded:
-                while data := bounded.read(_CHUNK_BYTES):
-                    plain.write(data)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            end = Damage("", CUT_SHORT, f"gzip: {error}; nothing after this can be read")
-        except DamagedFileError as error:
-            end = Damage("", TOO_LARGE, str(error))
-        place = "0"
-        for found in _plain(plain, limits.max_document_bytes):
-            if end is None or not (isinstance(found, Damage) and found.reason == CUT_SHORT):  # `end` says why
-                place = found.place
-                yield found
-        if end is not None:
-            yield end._replace(place=f"after {place}")
-
-
-class _Member(NamedTuple):
-    data: bytes
-    end: int | None
-    """The beginning of the next member; None if this one is damaged or larger than the limit."""
-    error: str = ""
-    is_cut: bool = False
-
-
-def _member(file: IO[bytes], start: int, *, limit: int) -> _Member:
-    """Read one gzip member of at most `limit` bytes."""
+def _unpack(file: IO[bytes], start: int, plain: IO[bytes], limits: Limits) -> tuple[int | None, Damage | None]:
+    """Unpack a gzip member; return where the next one begins, or the damage that ends this one."""
     file.seek(start)
     inflate = zlib.decompressobj(wbits=31)
-    pieces: list[bytes] = []
     size = 0
     while not inflate.eof:
         data = inflate.unconsumed_tail or file.read(_CHUNK_BYTES)
         if not data:
-            return _Member(b"".join(pieces), None, f"the file ends inside it, after {size:,} bytes", is_cut=True)
+            return None, Damage("", CUT_SHORT, f"the file ends inside it, after {size:,} bytes")
         try:
-            pieces.append(inflate.decompress(data, limit - size + 1))
+            size += plain.write(inflate.decompress(data, _MOST_UNPACKED_BYTES))
+            check_expansion("gzip", file.tell() - start - len(inflate.unconsumed_tail), size, limits)
         except zlib.error as error:
-            return _Member(b"".join(pieces), None, f"gzip: {error}")
-        size += len(pieces[-1])
-        if size > limit:
-            return _Member(b"".join(pieces), None)
-    return _Member(b"".join(pieces), file.tell() - len(inflate.unused_data))
+            return None, Damage("", DAMAGED, f"gzip: {error}")
+        except DamagedFileError as error:
+            return None, Damage("", TOO_LARGE, str(error))
+    return file.tell() - len(inflate.unused_data), None
+
+
+def _next_member(file: IO[bytes], start: int, vain: _VainBytes) -> int | None:
+    """Return where the next member that begins with a record begins."""
+    for place in _places(file, start, _GZIP_MAGIC):
+        vain.count(_PROBE_BYTES)
+        try:
+            if zlib.decompressobj(wbits=31).decompress(_at(file, place, _PROBE_BYTES), len(_MAGIC)) == _MAGIC:
+                return place
+        except zlib.error:
+            continue
+    return None
 
 
 def _plain(file: IO[bytes], max_record_bytes: int) -> Found:
@@ -282,11 +227,6 @@ def _places(file: IO[bytes], start: int, mark: bytes) -> Iterator[int]:
             return
         start += max(len(block) - len(mark) + 1, 1)
         size = min(2 * size, 1 << 20)
-
-
-def _claimed_length(head: bytes) -> int:
-    length = _CONTENT_LENGTH.search(head, 0, _MAX_HEADER_BYTES)
-    return int(length[1]) if length else 0
 
 
 def _at(file: IO[bytes], start: int, size: int) -> bytes:

@@ -42,8 +42,3 @@ class Failure(NamedTuple):
     missing_status: int | None
     """404 or 410 if the publisher has no such file."""
     is_unreachable: bool
-
-    @classmethod
-    def of(cls, name: str, error: FetchError) -> "Failure":
-        status = error.status if isinstance(error, MissingFileError) else None
-        return cls(name, str(error), status, isinstance(error, UnreachableError))

@@ -32,23 +32,17 @@ def file_key(url: str) -> str:
     return hashlib.sha256(url.encode()).hexdigest()[:32]
 
 
-class FailureNotes:
-    """Numbers of failed tries, one object a try in one folder."""
+def failed_tries(folder: str) -> Counter[str]:
+    """Return the number of failed tries by `file_key`, from the notes in a folder."""
+    filesystem, path = fsspec.core.url_to_fs(folder)
+    filesystem.invalidate_cache()
+    return Counter(note.rsplit("/", 1)[-1].partition(".")[0] for note in filesystem.find(path))
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
 
-    def tries(self) -> Counter[str]:
-        """Return the number of failed tries by `file_key`."""
-        filesystem, folder = fsspec.core.url_to_fs(self._folder)
-        filesystem.invalidate_cache()
-        names = [path.rsplit("/", 1)[-1] for path in filesystem.find(folder)]
-        return Counter(name.partition(".")[0] for name in names)
-
-    def note(self, url: str, num_tries: int, problem: str) -> None:
-        """Count one more failed try of a file that had failed `num_tries` times."""
-        with fsspec.open(f"{self._folder}/{file_key(url)}.{num_tries}", "wb", auto_mkdir=True) as file:
-            file.write(problem.encode(errors="replace"))
+def note_failure(folder: str, url: str, num_tries: int, problem: str) -> None:
+    """Count one more failed try of a file that had failed `num_tries` times."""
+    with fsspec.open(f"{folder}/{file_key(url)}.{num_tries}", "wb", auto_mkdir=True) as file:
+        file.write(problem.encode(errors="replace"))
 
 
 class FailureStreak:

@@ -5,16 +5,17 @@ fetched again. The folder of the parts is named by address, ETag and size, so pa
 without a strong ETag and without a known checksum is fetched in one request.
 """
 
-import dataclasses
+import contextlib
 import fnmatch
 import gzip
 import hashlib
 import http.client
+import itertools
 import re
-import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar, cast
+from time import sleep
+from typing import NamedTuple, TypeVar
 
 import fsspec
 import requests
@@ -24,28 +25,20 @@ from runtime.text.fetch.errors import ChangedFileError, ChecksumError, FetchErro
 from runtime.text.fetch.verified import CHUNK_BYTES, Written, check_size, read_chunks, write_verified
 
 ResultT = TypeVar("ResultT")
-OnBytes = Callable[[int, int | None], None]
-"""Called with the bytes that are here and the file's size, None if the server does not say it."""
 
 PART_BYTES = 64 << 20
 MAX_RESTARTS = 3
 """How often a fetch restarts because the file changed meanwhile."""
 TIMEOUT_SECONDS = 60
+ATTEMPTS = 5
+FIRST_WAIT_SECONDS = 1.0
+"""The wait doubles from attempt to attempt; a server may ask for a longer one."""
+MAX_ASKED_WAIT_SECONDS = 120.0
+"""A server that asks for a longer wait fails the file."""
 _TRANSIENT = frozenset((408, 425, 429, 500, 502, 503, 504))
 # RFC 9110, section 14.4.
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-(\d{1,18})|\*)/(?:(\d{1,18})|\*)")
 _CHANGED = "The publisher or a proxy changed the file; it was deleted. If the new one is right, pin its checksum."
-
-
-@dataclasses.dataclass(frozen=True)
-class Retries:
-    """How often to send a request, and how long to wait in between: doubling, or as long as the server asks."""
-
-    attempts: int = 5
-    first_wait_seconds: float = 1.0
-    max_asked_wait_seconds: float = 120.0
-    """A server that asks for a longer wait fails the file."""
-    sleep: Callable[[float], None] = time.sleep
 
 
 class Remote(NamedTuple):
@@ -64,28 +57,18 @@ def fetch_url(
     size_in_bytes: int | None = None,
     headers: Mapping[str, str] | None = None,
     part_bytes: int = PART_BYTES,
-    retries: Retries | None = None,
-    on_bytes: OnBytes = lambda done, total: None,
 ) -> Written:
-    """Fetch `url` to `destination`, both checksum and size verified where they are known.
+    """Fetch `url` to a path in any store; verify checksum and size where they are known.
 
-    Args:
-        url: The address.
-        destination: A path in any store.
-        parts_path: A folder that survives a kill; holds the parts until the file is complete.
-        sha256: The expected checksum, None if unknown.
-        size_in_bytes: The expected size, None if unknown.
-        headers: Sent with each request; an Authorization header only to the host of `url`.
-        part_bytes: Size of a part.
-        retries: How often to retry.
-        on_bytes: Called as bytes arrive.
+    `parts_path` is a folder that survives a kill; it holds the parts until the file is complete. An Authorization
+    header is sent only to the host of `url`.
 
     Raises:
         UnreachableError: no answer after all retries.
         ChecksumError: wrong checksum or size.
         FetchError: anything that another attempt would not change.
     """
-    session = _Session(url, dict(headers or {}), retries or Retries(), on_bytes)
+    session = _Session(url, dict(headers or {}))
     for restart in range(MAX_RESTARTS + 1):
         try:
             folder, parts = _fetch_parts(session, url, parts_path, part_bytes, size_in_bytes, sha256 is not None)
@@ -106,7 +89,7 @@ def fetch_url(
 
 def _remove(folder: str) -> None:
     filesystem, path = fsspec.core.url_to_fs(folder)
-    if filesystem.exists(path):
+    with contextlib.suppress(FileNotFoundError):
         filesystem.rm(path, recursive=True)
 
 
@@ -115,33 +98,23 @@ def _fetch_parts(
 ) -> tuple[str, list[str]]:
     """Return the folder of the parts and all parts in order; fetch those that are not there."""
     remote = session.probe()
-    key = hashlib.sha256(f"{url}\0{remote.etag}\0{remote.size_in_bytes}".encode()).hexdigest()[:16]
+    size = remote.size_in_bytes
+    key = hashlib.sha256(f"{url}\0{remote.etag}\0{size}".encode()).hexdigest()[:16]
     folder = f"{parts_path}/{key}"
-    if remote.size_in_bytes is None or not (is_pinned or remote.etag or remote.size_in_bytes <= part_bytes):
+    if size is None or not (is_pinned or remote.etag or size <= part_bytes):
         session.fetch_whole(f"{folder}/whole")
         return folder, [f"{folder}/whole"]
-    check_size(url, expected=size_in_bytes, found=remote.size_in_bytes)
-    ranges = [
-        (start, min(start + part_bytes, remote.size_in_bytes)) for start in range(0, remote.size_in_bytes, part_bytes)
-    ]
-    parts = [f"{folder}/{index:05d}" for index in range(len(ranges))]
-    sizes = _sizes(folder)
-    missing = [
-        (part, *range_) for part, range_ in zip(parts, ranges, strict=True) if sizes.get(part) != range_[1] - range_[0]
-    ]
-    num_here = remote.size_in_bytes - sum(end - start for _, start, end in missing)
-    session.on_bytes(num_here, remote.size_in_bytes)
-    for part, start, end in missing:
-        session.fetch_part(part, start, end, remote, num_here)
-        num_here += end - start
-    return folder, parts
-
-
-def _sizes(folder: str) -> dict[str, int]:
+    check_size(url, expected=size_in_bytes, found=size)
     filesystem, inner = fsspec.core.url_to_fs(folder)
     filesystem.invalidate_cache()
-    found = filesystem.find(inner, detail=True)
-    return {f"{folder}/{path.rpartition('/')[2]}": entry["size"] for path, entry in found.items()}
+    sizes = {path.rpartition("/")[2]: entry["size"] for path, entry in filesystem.find(inner, detail=True).items()}
+    parts = []
+    for index, start in enumerate(range(0, size, part_bytes)):
+        end = min(start + part_bytes, size)
+        parts.append(f"{folder}/{index:05d}")
+        if sizes.get(f"{index:05d}") != end - start:
+            session.fetch_part(parts[-1], start, end, remote)
+    return folder, parts
 
 
 def list_index(url: str, path: str, *, base: str, patterns: Sequence[str], sha256: str | None) -> list[str]:
@@ -159,14 +132,20 @@ def list_index(url: str, path: str, *, base: str, patterns: Sequence[str], sha25
     return sorted(urllib.parse.urljoin(base, line) for line in found)
 
 
+class _StatusError(Exception):
+    """An answer whose status is an error."""
+
+    def __init__(self, response: requests.Response) -> None:
+        super().__init__(response.status_code)
+        self.response = response
+
+
 class _Session:
     """Requests for one file, with retries."""
 
-    def __init__(self, url: str, headers: dict[str, str], retries: Retries, on_bytes: OnBytes) -> None:
+    def __init__(self, url: str, headers: dict[str, str]) -> None:
         self._url = url
         self._headers = {"Accept-Encoding": "identity", **headers}
-        self._retries = retries
-        self.on_bytes = on_bytes
         self._session = requests.Session()
         self._session.auth = lambda request: request  # else requests replaces the header by what a .netrc file holds
 
@@ -176,19 +155,15 @@ class _Session:
         def ask() -> Remote:
             with self._open({"Range": "bytes=0-0"}, http.client.REQUESTED_RANGE_NOT_SATISFIABLE) as response:
                 range_ = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
+                size = int(range_[3]) if range_ is not None and range_[3] is not None else None
                 # An empty file has no first byte: it answers 416 with the size 0.
-                is_known = range_ is not None and (range_[1] is not None or range_[3] == "0")
-                size = int(range_[3]) if range_ is not None and is_known and range_[3] is not None else None
-                return Remote(size, _strong_etag(response))
+                is_known = range_ is not None and (range_[1] is not None or size == 0)
+                return Remote(size if is_known else None, _strong_etag(response))
 
         return self._with_retries(ask)
 
-    def fetch_part(self, path: str, start: int, end: int, remote: Remote, num_here: int) -> None:
-        """Fetch the bytes from `start` to before `end`; `num_here` other bytes are here already.
-
-        Raises:
-            ChangedFileError: the server has another file now.
-        """
+    def fetch_part(self, path: str, start: int, end: int, remote: Remote) -> None:
+        """Fetch the bytes from `start` to before `end`; raise ChangedFileError if the server has another file now."""
         headers = {"Range": f"bytes={start}-{end - 1}"} | ({"If-Range": remote.etag} if remote.etag else {})
         expected = {f"bytes {start}-{end - 1}/{size}" for size in (remote.size_in_bytes, "*")}
 
@@ -201,7 +176,7 @@ class _Session:
                         f"{self._url}: the file changed during each of {MAX_RESTARTS + 1} fetches. Run the same "
                         "command again when its publisher has finished writing it."
                     )
-                self._save(response, path, end - start, num_here, remote.size_in_bytes)
+                _save(response, path, end - start)
 
         self._with_retries(fetch)
 
@@ -211,22 +186,9 @@ class _Session:
         def fetch() -> None:
             with self._open({}) as response:
                 length = response.headers.get("Content-Length", "")
-                size = int(length) if length.isdigit() else None
-                self._save(response, path, size, 0, size)
+                _save(response, path, int(length) if length.isdigit() else None)
 
         self._with_retries(fetch)
-
-    def _save(
-        self, response: requests.Response, path: str, expected_bytes: int | None, num_here: int, total: int | None
-    ) -> None:
-        size = 0
-        with fsspec.open(path, "wb", auto_mkdir=True) as file:
-            for chunk in _chunks(response):
-                file.write(chunk)
-                size += len(chunk)
-                self.on_bytes(num_here + size, total)
-        if expected_bytes not in (None, size):
-            raise requests.ConnectionError(f"the connection ended after {size} of {expected_bytes} bytes")
 
     def _open(self, headers: dict[str, str], *accepted: int) -> requests.Response:
         response = self._session.get(
@@ -243,22 +205,21 @@ class _Session:
         return response
 
     def _with_retries(self, action: Callable[[], ResultT]) -> ResultT:
-        wait = self._retries.first_wait_seconds
-        for attempt in range(1, self._retries.attempts + 1):
+        for attempt in itertools.count(1):
             asked = 0.0
             try:
                 return action()
-            except _StatusError as error:
-                asked = _asked_wait(error.response)
-                failure, cause = self._failure(error.response, asked), cast(Exception, error)
-            except requests.RequestException as error:
-                failure, cause = self._no_network(error), error
-            is_too_long = asked > self._retries.max_asked_wait_seconds
-            if not isinstance(failure, UnreachableError) or is_too_long or attempt == self._retries.attempts:
-                raise failure from cause
-            self._retries.sleep(max(wait, asked))
-            wait *= 2
-        raise AssertionError("attempts is at least 1")
+            except (_StatusError, requests.RequestException) as error:
+                if isinstance(error, _StatusError):
+                    asked = _asked_wait(error.response)
+                    failure = self._failure(error.response, asked)
+                else:
+                    failure = self._no_network(error)
+                is_too_long = asked > MAX_ASKED_WAIT_SECONDS
+                if not isinstance(failure, UnreachableError) or is_too_long or attempt >= ATTEMPTS:
+                    raise failure from error
+            sleep(max(FIRST_WAIT_SECONDS * 2 ** (attempt - 1), asked))
+        raise AssertionError("the last attempt returns or raises")
 
     def _no_network(self, error: BaseException) -> FetchError:
         while error.__context__ is not None:  # the first one says why, without the names of pools and retries
@@ -272,11 +233,11 @@ class _Session:
         status = response.status_code
         answer = f"{self._url}: the server answers {status} {response.reason}"
         if status in _TRANSIENT:
-            limit = self._retries.max_asked_wait_seconds
+            limit = MAX_ASKED_WAIT_SECONDS
             why = (
                 f" and asks for a wait of {asked:,.0f} s, longer than the {limit:,.0f} s that a download waits"
                 if asked > limit
-                else f", {self._retries.attempts} times; it is overloaded or down"
+                else f", {ATTEMPTS} times; it is overloaded or down"
             )
             return UnreachableError(f"{answer}{why}. Run the same command again later; complete parts are kept.")
         if status in (401, 403):
@@ -285,14 +246,6 @@ class _Session:
             missing = f"{answer}; there is no such file. Check the address and the revision in the recipe."
             return MissingFileError(missing, status)
         return FetchError(f"{answer}; another attempt would not help. Check the address in the recipe.")
-
-
-class _StatusError(Exception):
-    """An answer whose status is an error."""
-
-    def __init__(self, response: requests.Response) -> None:
-        super().__init__(response.status_code)
-        self.response = response
 
 
 def _strong_etag(response: requests.Response) -> str | None:
@@ -306,6 +259,16 @@ def _asked_wait(response: requests.Response) -> float:
         return urllib3.Retry().parse_retry_after(response.headers.get("Retry-After", "0"))
     except urllib3.exceptions.InvalidHeader:
         return 0.0
+
+
+def _save(response: requests.Response, path: str, expected_bytes: int | None) -> None:
+    size = 0
+    with fsspec.open(path, "wb", auto_mkdir=True) as file:
+        for chunk in _chunks(response):
+            file.write(chunk)
+            size += len(chunk)
+    if expected_bytes not in (None, size):
+        raise requests.ConnectionError(f"the connection ended after {size} of {expected_bytes} bytes")
 
 
 def _chunks(response: requests.Response) -> Iterator[bytes]:

@@ -1,6 +1,7 @@
 """Files of a data set or a model on a Hugging Face hub at a pinned revision."""
 
 import fnmatch
+import functools
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -82,13 +83,7 @@ def list_files(
         raise UnreachableError(f"{where}: the hub answers {error}. Run the same command again later.") from error
     except Exception as error:
         # The client has changed its HTTP library between versions and exports no common error.
-        is_transport = type(error).__module__.partition(".")[0] in (
-            "httpx",
-            "httpx2",
-            "httpcore",
-            "requests",
-            "urllib3",
-        )
+        is_transport = re.match(r"(httpx2?|httpcore|requests|urllib3)\b", type(error).__module__)
         if not is_transport and not isinstance(error, OfflineModeIsEnabled | OSError):
             raise
         raise UnreachableError(
@@ -99,23 +94,18 @@ def list_files(
             f"{where}: the hub describes {len(described):,} files and lists {len(files):,}, without {min(missing)}. "
             "Run the same command again later."
         )
-    found = [
-        RemoteFile(
-            file.path,
-            hf_hub_url(repo, file.path, repo_type=repo_type, revision=revision, endpoint=endpoint),
-            file.size,
-            file.lfs.sha256 if file.lfs else None,
-        )
-        for file in files
-        if any(fnmatch.fnmatchcase(file.path, pattern) for pattern in patterns)
-    ]
-    if not found:
+    matching = [file for file in files if any(fnmatch.fnmatchcase(file.path, pattern) for pattern in patterns)]
+    if not matching:
         first = ", ".join(file.path for file in files[:3])
         raise FetchError(
             f"{where}: none of {len(files)} files matches {list(patterns)} (first: {first}). Correct `files` in the "
             "recipe."
         )
-    return found
+    address_of = functools.partial(hf_hub_url, repo, repo_type=repo_type, revision=revision, endpoint=endpoint)
+    return [
+        RemoteFile(file.path, address_of(file.path), file.size, file.lfs.sha256 if file.lfs else None)
+        for file in matching
+    ]
 
 
 def request_headers() -> dict[str, str]:

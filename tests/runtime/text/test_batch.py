@@ -11,8 +11,8 @@ from runtime.text.hashing import mix
 
 HASH_OF_THE = 0xCEBBA419FC5B8C27
 
-# Few characters, so that pieces repeat: upper case, white space of 1 to 3 bytes, characters of 2 to 4 bytes.
-texts = st.lists(st.text(alphabet="abAB .\n\té…😀\x85\xa0\u2009\u2028\u3000â", max_size=60), min_size=1, max_size=8)
+# Few characters, so that pieces repeat: upper case, white space of ASCII, characters of 2 to 4 bytes.
+texts = st.lists(st.text(alphabet="abAB .\n\té…😀â", max_size=60), min_size=1, max_size=8)
 
 
 @given(texts)

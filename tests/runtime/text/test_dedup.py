@@ -9,12 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.text.buckets import COMPARED, Members, agreeing, members
-from runtime.text.clusters import Components, clusters, dropped
-from runtime.text.dedup import copies, minhash, signatures
-from runtime.text.key_files import ranges
+from runtime.text.dedup import COMPARED, Components, Members, agreeing, copies, dropped, members, minhash, signatures
 from runtime.text.minhash import MinHash
-from runtime.text.signature_files import SignatureFile, SignatureWriter, exact_pairs, ids_of, near_pairs
+from runtime.text.signature_files import SignatureFile, exact_pairs, ids_of, near_pairs, ranges, write_signatures
 from tests.catalogue import expect_error
 
 PARAMETERS = MinHash()
@@ -38,10 +35,8 @@ def edited(seed, edits):
 
 def written(texts, parameters=PARAMETERS, name="shard", kept=None):
     """The signatures of a shard, in memory."""
-    writer = SignatureWriter(parameters)
-    writer.add([f"{name}/{number}" for number in range(len(texts))], texts)
     folder = f"memory://signatures/{uuid.uuid4()}"
-    writer.write(folder)
+    write_signatures(folder, [([f"{name}/{number}" for number in range(len(texts))], texts)], parameters)
     if kept is not None:
         with fsspec.open(f"{folder}/kept.npy", "wb") as file:
             np.save(file, np.array(kept, bool))
@@ -60,7 +55,10 @@ def clusters_of(files, parameters=PARAMETERS, first_own=0, tasks=1, num_ranges=1
         for buckets in ranges(num_ranges, 1):
             components.join(near_pairs(files, range(part, parameters.num_bands, tasks), parameters, buckets))
     found = dropped(components, np.concatenate(exact), first_own=first_own)
-    return [cluster for block in clusters(found, documents_per_block=2) for cluster in block]
+    clusters: dict[int, tuple[list[int], list[int]]] = {}
+    for document, kept, is_exact in zip(*(column.tolist() for column in found), strict=True):
+        clusters.setdefault(kept, ([], []))[not is_exact].append(document)
+    return [(kept, tuple(exact), tuple(near)) for kept, (exact, near) in sorted(clusters.items())]
 
 
 def pages(seed, count, boilerplate=346, own=54):
@@ -153,7 +151,7 @@ def test_a_similarity_that_is_just_reached_is_enough():
 def test_more_documents_at_the_end_remove_no_duplicate(count):
     texts = pages(3, 130)
     before, after = (
-        {number for cluster in found(some) for number in cluster.near if number < count}
+        {number for cluster in found(some) for number in cluster[2] if number < count}
         for some in (texts[:count], texts)
     )
     assert before <= after
@@ -257,7 +255,7 @@ def test_signatures_do_not_depend_on_batches(choices, cut):
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=10))
 def test_one_document_of_each_text_stays_and_none_is_dropped_twice(choices):
     texts = [edited(seed, edits) for seed, edits in choices]
-    dropped = [member for cluster in found(texts) for member in (*cluster.exact, *cluster.near)]
+    dropped = [member for _, exact, near in found(texts) for member in (*exact, *near)]
     assert len(dropped) == len(set(dropped))
     assert len(texts) - len(dropped) == len({seed for seed, _ in choices})
 

@@ -5,7 +5,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from runtime.text.batch import TextBatch
-from runtime.text.characters import characters_of, periodic_share
 from runtime.text.filter_rules import (
     BadWords,
     C4Document,
@@ -20,8 +19,9 @@ from runtime.text.filter_rules import (
     RepeatedPeriod,
     SingleCharacter,
 )
-from runtime.text.filters import Rejection, filtered, findings, rejections
+from runtime.text.filters import Rejection, filtered, findings, rejections, with_plain_blanks
 from runtime.text.measures import Measures
+from runtime.text.repeats import characters_of, periodic_share
 from tests.catalogue import expect_error
 from tests.runtime.text.plain_rules import figures
 
@@ -186,7 +186,7 @@ PIECES = st.sampled_from(
 @example(["the river " * 20])
 def test_every_value_matches_plain_python(texts):
     rules = [GopherQuality(), GopherRepetition(), C4Document(forbidden=()), FineWebQuality()]
-    measures = Measures(TextBatch(texts))
+    measures = Measures(TextBatch(list(map(with_plain_blanks, texts))))
     found = {finding.reason: finding.values for rule in rules for finding in findings(rule, measures)}
     for index, text in enumerate(texts):
         expected = figures(text)

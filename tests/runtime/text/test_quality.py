@@ -1,10 +1,10 @@
 """Quality classifier: it separates two kinds of text, the same way each time."""
 
 import numpy as np
+import pytest
 
 from runtime.text.batch import TextBatch
-from runtime.text.quality import QualityModel, ScoreCounts, features_of, score_of
-from runtime.text.quality_training import TrainingSet, sampled
+from runtime.text.quality import QualityModel, TrainingSet, features_of, least_score, score_of
 from tests.catalogue import expect_error
 
 
@@ -32,24 +32,28 @@ def test_a_saved_model_scores_as_before_and_holds_no_code(tmp_path):
         QualityModel.load(str(tmp_path))
 
 
-def test_the_least_score_of_a_fraction_keeps_at_most_that_fraction():
-    log_odds = np.random.default_rng(1).normal(scale=6, size=10_000)
-    counts = ScoreCounts()
-    for part in np.array_split(log_odds, 7):
-        counts.add(part)
-    for fraction in (0.01, 0.1, 0.5):
-        kept = np.mean(score_of(log_odds) >= counts.min_score(fraction))
-        assert fraction - 0.005 < kept <= fraction
-    same = ScoreCounts()
-    same.add(np.zeros(100))
+@pytest.mark.parametrize("fraction", [0.01, 0.1, 0.5])
+def test_the_least_score_of_a_fraction_keeps_that_fraction(fraction):
+    scores = score_of(np.random.default_rng(1).normal(scale=6, size=10_000))
+    assert np.mean(scores >= least_score(scores, fraction)) == fraction
+    assert least_score(scores, 1.0) < scores.min()
+
+
+def test_equal_scores_are_kept_together_or_not_at_all():
+    scores = np.array([0.1, 0.5, 0.5, 0.9])
+    assert least_score(scores, 0.5) == 0.9
     with expect_error(ValueError):
-        ScoreCounts(np.roll(same.counts, len(same.counts) // 2)).min_score(0.1)
+        least_score(np.full(100, 0.5), 0.1)
 
 
 def test_copies_of_a_text_are_all_held_out_or_none():
     texts = [f"toy number {number}" for number in range(400)]
-    samples = [sampled([texts], fraction=1.0, max_characters=100, max_ngram_words=1, table_bits=10) for _ in range(3)]
-    once, thrice = TrainingSet(samples[:1], [True], 0.3), TrainingSet(samples, [True, False, True], 0.3)
+
+    def training(*labels):
+        pairs = [(text, label) for label in labels for text in texts]
+        return TrainingSet(pairs, held_out_share=0.3, max_ngram_words=1, table_bits=10)
+
+    once, thrice = training(True), training(True, False, True)
     assert 80 < once.num_held_out < 160
     assert thrice.num_held_out == 3 * once.num_held_out
     assert thrice.has_both_labels()

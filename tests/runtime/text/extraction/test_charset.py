@@ -2,8 +2,7 @@
 
 import pytest
 
-from runtime.text.extraction.charset import C1_CONTROLS, decode_page
-from runtime.text.extraction.web_codecs import codec_of, decode
+from runtime.text.extraction.charset import C1_CONTROLS, codec_of, decode, decode_page
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from runtime.text.extraction.formats import (
     PythonDocstrings,
     ServiceModels,
 )
-from runtime.text.extraction.lines import _split
+from runtime.text.extraction.records import _split
 from tests.catalogue import check_message
 
 SERVICE = {

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.text.drops import DropLedger
-from runtime.text.extraction import anchors, limits
-from runtime.text.extraction.anchors import Anchors
+from runtime.text.extraction import limits
 from runtime.text.extraction.archive import list_units
 from runtime.text.extraction.extract import extract
 from runtime.text.extraction.formats import ChatTable, Format, JsonLines, ParquetTable
 from runtime.text.extraction.limits import Limits
+from runtime.text.extraction.records import Anchors
 
 LONG_WINDOW = bytes.fromhex("28b52ffd04a8")
 """The head of a zstd frame that asks for a window of 2 GiB, as `zstd --long=31` writes it for a stream."""
@@ -68,17 +68,6 @@ def test_no_two_anchors_of_a_file_are_equal(given):
         for own, name in ((f"line {number}", name) for number, name in enumerate(given, start=1))
     ]
     assert len(set(made)) == len(made)
-
-
-def test_ids_of_many_rows_are_kept_in_little_memory_and_each_is_known_again(monkeypatch):
-    monkeypatch.setattr(anchors, "_KEPT_UNSORTED", 1 << 10)
-    of_file = Anchors()
-    tracemalloc.start()
-    assert all(of_file.is_new(f"document {number}") for number in range(100_000))
-    size, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert size < 2_000_000
-    assert not any(of_file.is_new(f"document {number}") for number in range(0, 100_000, 97))
 
 
 # Columns and chats
@@ -232,7 +221,29 @@ def test_a_small_table_that_names_one_value_for_many_rows_is_damaged_from_its_bo
 
 
 def test_a_page_that_unpacks_beyond_the_ratio_is_never_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr("runtime.text.extraction.records.FREE_BYTES", 100_000)
+    monkeypatch.setattr(limits, "FREE_BYTES", 100_000)
     path = parquet(tmp_path / "a.parquet", {"text": ["a" * 1_000_000]}, compression="brotli", use_dictionary=False)
     assert read(path, ParquetTable()) == ([], {"damaged file": 1})
     assert len(read(path, ParquetTable(), Limits(max_expansion=1_000_000))[0]) == 1
+
+
+def zigzag(number: int) -> bytes:
+    """Return a number as Parquet's headers hold it."""
+    left, found = 2 * number, b""
+    while left > 127:
+        found, left = found + bytes([left & 127 | 128]), left >> 7
+    return found + bytes([left])
+
+
+def test_a_header_that_claims_a_larger_page_takes_no_more_memory_than_allowed(tmp_path):
+    """The header of a page of 140 MB says 2 GiB, for which Arrow takes memory before it unpacks anything."""
+    column, options = ["ab" * 70_000_000], {"use_dictionary": False, "write_statistics": False}
+    path = parquet(tmp_path / "a.parquet", {"text": column}, compression="zstd", data_page_size=1 << 30, **options)
+    size, data = pq.read_metadata(path).row_group(0).column(0).total_uncompressed_size, path.read_bytes()
+    true = next(found for found in map(zigzag, range(size - 100, size)) if found in data[:50])
+    path.write_bytes(data.replace(true, zigzag((1 << 31) - 1), 1))
+    ledger = DropLedger(5)
+    (unit,), _ = list_units(str(path), path.name, (ParquetTable(),), unit_bytes=100)
+    assert not list(extract(unit, (ParquetTable(),), "toys", ledger, limits=Limits(max_document_memory=64 << 20)))
+    (sample,) = ledger.samples
+    assert "limits.max_document_memory" in sample["detail"]

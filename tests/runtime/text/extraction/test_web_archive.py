@@ -150,15 +150,6 @@ def test_a_file_compressed_as_a_whole_is_read_up_to_its_cut():
     assert [type(one) for one in found] == [Text, Text, Unreadable]
 
 
-def test_a_file_compressed_as_a_whole_is_unpacked_once(monkeypatch):
-    data = gzip.compress(b"".join(record(number, b"<p>" + b"%d" % number * 9_000) for number in range(100)), mtime=0)
-    unpacked = []
-    read1 = gzip.GzipFile.read1
-    monkeypatch.setattr(gzip.GzipFile, "read1", lambda file, size: unpacked.append(read1(file, size)) or unpacked[-1])
-    assert len(texts(data, max_document_bytes=100_000)) == 100
-    assert sum(map(len, unpacked)) == len(gzip.decompress(data))
-
-
 def chunked(body):
     return b"".join(
         b"%x;ext=1\r\n%s\r\n" % (len(body[at : at + 9]), body[at : at + 9]) for at in range(0, len(body), 9)

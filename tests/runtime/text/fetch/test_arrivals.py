@@ -24,9 +24,13 @@ def clock(monkeypatch):
     return found
 
 
+def reporting(tmp_path, reported):
+    return Arrivals(str(tmp_path), lambda *arrived: reported.append(arrived)).polled()
+
+
 def test_bytes_of_an_earlier_attempt_count_from_the_first_report_on_and_are_no_speed(tmp_path, clock):
     reported = []
-    with Arrivals(str(tmp_path), reported.append) as waiting:
+    with reporting(tmp_path, reported) as waiting:
         waiting.count(1, 3)
         assert reported == []  # the file of the earlier attempt is not counted yet
         waiting.end(50)
@@ -36,25 +40,15 @@ def test_bytes_of_an_earlier_attempt_count_from_the_first_report_on_and_are_no_s
         assert reported[-1] == (2, 350, 30.0)
 
 
-def test_the_rate_is_that_of_the_last_minute(tmp_path, clock):
-    reported = []
-    with Arrivals(str(tmp_path), reported.append) as waiting:
-        waiting.count(0, 4)
-        for seconds in (60, 60, 600, 60):
-            clock.now += seconds
-            waiting.end(600)
-    assert [arrived.bytes_per_second for arrived in reported] == [0.0, 10.0, 10.0, 1.0, 10.0]
-
-
 def test_parts_count_while_their_files_are_unfinished(tmp_path, monkeypatch):
     monkeypatch.setattr(arrivals, "POLL_SECONDS", 0.01)
     is_half_here = threading.Event()
 
-    def report(arrived):
-        if arrived[:2] == (0, 150):
+    def report(num_files, num_bytes, rate):
+        if (num_files, num_bytes) == (0, 150):
             is_half_here.set()
 
-    with Arrivals(str(tmp_path), report) as waiting:
+    with Arrivals(str(tmp_path), report).polled() as waiting:
         waiting.count(0, 1)
         (tmp_path / "00000").write_bytes(bytes(150))
         assert is_half_here.wait(60)
@@ -69,7 +63,7 @@ def test_a_store_that_fails_stops_no_download(tmp_path, monkeypatch):
         raise OSError("gone")
 
     monkeypatch.setattr(arrivals.fsspec.core, "url_to_fs", fail)
-    with Arrivals(str(tmp_path), lambda arrived: None) as waiting:
+    with reporting(tmp_path, []) as waiting:
         waiting.count(0, 1)
         for _ in range(3):
             assert asked.acquire(timeout=60)

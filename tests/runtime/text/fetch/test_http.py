@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 import pytest
 import requests
 
+from runtime.text.fetch import http as fetch_http
 from runtime.text.fetch.errors import ChecksumError, FetchError, UnreachableError
-from runtime.text.fetch.http import Retries, fetch_url, list_index
+from runtime.text.fetch.http import fetch_url, list_index
 from tests.catalogue import expect_error
 
 CONTENT = bytes(range(256)) * 40
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
-RETRIES = Retries(attempts=3, sleep=lambda seconds: None)
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -99,6 +99,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@pytest.fixture(autouse=True)
+def waited(monkeypatch) -> list[float]:
+    """Return the waits between attempts, of which there are three."""
+    waits: list[float] = []
+    monkeypatch.setattr(fetch_http, "ATTEMPTS", 3)
+    monkeypatch.setattr(fetch_http, "sleep", waits.append)
+    return waits
+
+
 @pytest.fixture
 def server() -> Iterator[Server]:
     with Server() as running:
@@ -110,7 +119,7 @@ def server() -> Iterator[Server]:
 
 
 def fetch(server, tmp_path, **changes):
-    arguments = {"sha256": SHA256, "part_bytes": 4_000, "retries": RETRIES, **changes}
+    arguments = {"sha256": SHA256, "part_bytes": 4_000, **changes}
     return fetch_url(server.url, str(tmp_path / "out/data.bin"), parts_path=str(tmp_path / "parts"), **arguments)
 
 
@@ -135,25 +144,6 @@ def test_finished_parts_are_not_fetched_again_and_a_torn_one_is(server, tmp_path
     fetch(server, tmp_path)
     assert server.ranges == ["bytes=0-0", "bytes=4000-7999", "bytes=8000-10239"]
     assert (tmp_path / "out/data.bin").read_bytes() == CONTENT
-
-
-def test_bytes_of_an_earlier_attempt_are_reported_first(server, tmp_path):
-    key = hashlib.sha256(f'{server.url}\0"{SHA256}"\0{len(CONTENT)}'.encode()).hexdigest()[:16]
-    folder = tmp_path / "parts" / key
-    folder.mkdir(parents=True)
-    (folder / "00000").write_bytes(CONTENT[:4_000])
-    (folder / "00002").write_bytes(CONTENT[8_000:])
-    reported = []
-    fetch(server, tmp_path, on_bytes=lambda *here: reported.append(here))
-    assert reported == [(6_240, 10_240), (10_240, 10_240)]
-
-
-@pytest.mark.parametrize("sends_length", [True, False])
-def test_bytes_are_reported_without_a_length_too(server, tmp_path, sends_length):
-    server.knows_ranges, server.sends_length = False, sends_length
-    reported = []
-    fetch(server, tmp_path, on_bytes=lambda *here: reported.append(here))
-    assert reported == [(10_240, 10_240 if sends_length else None)]
 
 
 def test_parts_of_another_version_of_the_file_are_not_used(server, tmp_path):
@@ -227,31 +217,28 @@ def test_a_server_error_is_retried(server, tmp_path):
     ("asked", "waits"),
     [("7", [7.0, 7.0]), ("120", [120.0, 120.0]), ("0", [1.0, 2.0]), ("Fri, 31 Dec", [1.0, 2.0])],
 )
-def test_a_retry_waits_as_long_as_the_server_asks(server, tmp_path, asked, waits):
+def test_a_retry_waits_as_long_as_the_server_asks(server, tmp_path, waited, asked, waits):
     server.failures, server.retry_after = [429, 503], asked
-    waited = []
-    fetch(server, tmp_path, retries=Retries(attempts=3, sleep=waited.append))
+    fetch(server, tmp_path)
     assert waited == waits
 
 
-def test_a_retry_waits_until_the_date_that_the_server_asks_for(server, tmp_path, monkeypatch):
+def test_a_retry_waits_until_the_date_that_the_server_asks_for(server, tmp_path, waited, monkeypatch):
     monkeypatch.setattr("time.time", lambda: 1_000_000_000.0)
     server.failures, server.retry_after = [429, 503], email.utils.formatdate(1_000_000_030, usegmt=True)
-    waited = []
-    fetch(server, tmp_path, retries=Retries(attempts=3, sleep=waited.append))
+    fetch(server, tmp_path)
     assert waited == [30.0, 30.0]
 
 
 @pytest.mark.parametrize("asked", ["3600", email.utils.formatdate(1_000_003_600, usegmt=True)])
-def test_a_server_that_asks_for_too_long_a_wait_is_not_asked_again(server, tmp_path, monkeypatch, asked):
+def test_a_server_that_asks_for_too_long_a_wait_is_not_asked_again(server, tmp_path, waited, monkeypatch, asked):
     monkeypatch.setattr("time.time", lambda: 1_000_000_000.0)
     server.failures, server.retry_after = [429, 429], asked
-    waited = []
     with expect_error(UnreachableError):
-        fetch(server, tmp_path, retries=Retries(attempts=3, sleep=waited.append))
+        fetch(server, tmp_path)
     assert (waited, server.failures) == ([], [429])
-    patient = Retries(attempts=3, max_asked_wait_seconds=4_000, sleep=waited.append)
-    assert fetch(server, tmp_path, retries=patient).sha256 == SHA256
+    monkeypatch.setattr(fetch_http, "MAX_ASKED_WAIT_SECONDS", 4_000)
+    assert fetch(server, tmp_path).sha256 == SHA256
     assert waited == [3_600.0]
 
 
@@ -307,16 +294,6 @@ def test_a_file_of_another_size_than_the_publisher_lists_is_refused(server, tmp_
     assert fetch(server, tmp_path, sha256=None, size_in_bytes=len(CONTENT)).sha256 == SHA256
 
 
-@pytest.mark.parametrize("knows_ranges", [True, False])
-def test_bytes_are_reported_as_they_arrive(server, tmp_path, knows_ranges):
-    server.knows_ranges = knows_ranges
-    reported = []
-    fetch(server, tmp_path, on_bytes=lambda done, total: reported.append((done, total)))
-    assert reported[-1] == (len(CONTENT), len(CONTENT))
-    assert reported == sorted(reported)
-    assert len(reported) == (4 if knows_ranges else 1)  # with parts, first what was here before: nothing
-
-
 def test_a_lasting_server_error_is_unreachable(server, tmp_path):
     server.failures = [503] * 3
     with expect_error(UnreachableError):
@@ -343,7 +320,6 @@ def test_a_missing_network_is_unreachable(tmp_path):
             str(tmp_path / "data.bin"),
             parts_path=str(tmp_path / "parts"),
             sha256=None,
-            retries=RETRIES,
         )
 
 

@@ -1,11 +1,11 @@
-"""Samples for a tokenizer: the documents with the lowest keys, and no other in memory."""
+"""Samples: the documents with the lowest keys, and no other in memory."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.text.documents import Document
-from runtime.text.tokenizer_training import EVERY_KEY, keys_below, last_key, sample_key, sampled, size_of
+from runtime.text.sampling import EVERY_KEY, key_limit, last_key, sample_key, sampled, size_of
 
 SIZES = st.lists(st.integers(0, 30), max_size=40)
 
@@ -19,7 +19,7 @@ def test_the_lowest_keys_of_all_shards_are_those_of_the_source(sizes, num_bytes,
     documents, below = documents_of(sizes), EVERY_KEY * share // 4
     parts = [sampled(part, below=below, num_bytes=num_bytes) for part in (documents[:cut], documents[cut:])]
     found = [document for part in parts for document in part]
-    last, _ = last_key([(sample_key(document), size_of(document)) for document in found], num_bytes)
+    last = last_key([(sample_key(document), size_of(document)) for document in found], num_bytes)
     expected, size = set(), 0
     for document in sorted((one for one in documents if one.text and sample_key(one) < below), key=sample_key):
         if size < num_bytes:
@@ -29,10 +29,10 @@ def test_the_lowest_keys_of_all_shards_are_those_of_the_source(sizes, num_bytes,
 
 
 def test_an_exactly_full_sample_takes_no_more_documents():
-    assert last_key([(3, 5), (1, 5), (2, 5)], 10) == (2, True)
-    assert last_key([(3, 5), (1, 5), (2, 5)], 11) == (3, True)
-    assert last_key([(3, 5), (1, 5)], 11) == (3, False)
-    assert last_key([], 1) == (-1, False)
+    assert last_key([(3, 5), (1, 5), (2, 5)], 10) == 2
+    assert last_key([(3, 5), (1, 5), (2, 5)], 11) == 3
+    assert last_key([(3, 5), (1, 5)], 11) == 3
+    assert last_key([], 1) == -1
 
 
 class CountedText(str):
@@ -64,7 +64,8 @@ def test_a_sample_holds_only_its_own_documents():
 
 
 @pytest.mark.parametrize(
-    ("wanted", "of", "share"), [(0, 10, 0.0), (5, 10, 0.5), (10, 10, 1.0), (11, 10, 1.0), (1, 0, 1.0)]
+    ("wanted", "num_bytes", "num_documents", "share"),
+    [(0, 10, 10**6, 0.001), (10, 400, 10**6, 0.1), (10, 400, 5_000, 0.2), (100, 400, 10**6, 1), (10, 400, 999, 1)],
 )
-def test_the_share_of_keys_is_the_share_of_bytes(wanted, of, share):
-    assert keys_below(wanted, of) == int(share * EVERY_KEY)
+def test_a_source_gives_four_times_the_wanted_bytes_and_a_thousand_documents(wanted, num_bytes, num_documents, share):
+    assert key_limit(wanted, num_bytes=num_bytes, num_documents=num_documents) == int(share * EVERY_KEY)

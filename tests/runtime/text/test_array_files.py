@@ -1,4 +1,4 @@
-"""Ranged reads: rows round trip on disks and stores, and little else is read."""
+"""Array files: rows round trip on disks and stores, and little else is read."""
 
 import uuid
 
@@ -9,9 +9,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.text import ranged_reads
-from runtime.text.array_files import write_array
-from runtime.text.ranged_reads import num_rows, read_bytes, read_rows
+from runtime.text.array_files import num_rows, read_bytes, read_rows, write_array
 from tests.catalogue import expect_error
 
 ROWS = np.random.default_rng(0).integers(0, 1 << 32, (3_000, 112), np.uint32)
@@ -33,12 +31,6 @@ def test_read_rows_match_the_array(paths, numbers):
     for path in paths:
         assert num_rows(path) == len(ROWS)
         assert np.array_equal(read_rows(path, rows), ROWS[rows])
-
-
-def test_a_long_run_of_rows_is_read_in_parts(paths, monkeypatch):
-    monkeypatch.setattr(ranged_reads, "BYTES_AT_ONCE", 10 * ROW_BYTES)
-    rows = np.array([*range(5, 200), *range(210, 1_000, 7)], np.int64)
-    assert np.array_equal(read_rows(paths[1], rows), ROWS[rows])
 
 
 def test_a_store_is_asked_for_little_more_than_the_rows(paths, monkeypatch):

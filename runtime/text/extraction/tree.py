@@ -1,4 +1,4 @@
-"""Marks behind short texts, which Resiliparse leaves out, with the elements that hold nothing else.
+"""Nodes of a parsed page, and marks behind short texts, which Resiliparse leaves out with their elements.
 
 Resiliparse 2.0.1 leaves out icons: text of one private character, which takes three bytes. Its comparison reads the
 bytes as a number from the wrong end, so nearly every text of three bytes with a last character outside ASCII counts as
@@ -36,3 +36,9 @@ def text_of(node: Any) -> str:
 def text_node(tree: Any, text: str) -> Any:
     """Return a new text node, with a mark if it needs one."""
     return tree.create_text_node(_AT_BEGINNING.sub(rf"\1{_MARK}", text))
+
+
+def select(tree: Any, selector: str) -> list[Any]:
+    """Return the elements of a page that a CSS selector matches."""
+    # Iterating the collection searches it again for each element: minutes for a page of many links.
+    return tree.document.query_selector_all(selector).values()
