@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.step import StepContext
 from marin_dag.quantities import counted
-from steps.taken_kernels import TakenKernels, refuse_wrong_kernels, take_kernels
 from steps.tokenize import TokenizeResult
 
 if TYPE_CHECKING:
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
     from runtime.evaluation.held_out import HeldOut
     from runtime.model.config import ModelConfig, Rope
+    from runtime.training.kernel_choice import KernelChoice
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class OpenedText(NamedTuple):
     """The windows of this host, and the kernels of the program that scores them."""
 
     texts: "HeldOut"
-    kernels: TakenKernels
+    kernels: "KernelChoice"
 
 
 def open_held_out(
@@ -86,9 +86,11 @@ def open_held_out(
     return OpenedText(texts, kernels)
 
 
-def _take_kernels(program: EvaluationProgram, context: StepContext, mesh: "Mesh", num_windows: int) -> TakenKernels:
+def _take_kernels(program: EvaluationProgram, context: StepContext, mesh: "Mesh", num_windows: int) -> "KernelChoice":
     from runtime.kernels.kernel_shape import KernelShape
     from runtime.parallel.mesh import devices_of
+    from runtime.training.kernel_checks import check_loss_kernel
+    from runtime.training.kernel_choice import take_kernels
 
     shape = KernelShape.of(
         devices_of(mesh),
@@ -103,5 +105,5 @@ def _take_kernels(program: EvaluationProgram, context: StepContext, mesh: "Mesh"
         *(num_windows, mesh.size, kernels.attention, kernels.blocks["attention"], kernels.loss, kernels.blocks["loss"]),
         kernels.reason,
     )
-    refuse_wrong_kernels(kernels, mesh)
+    check_loss_kernel(kernels.loss, mesh)
     return kernels

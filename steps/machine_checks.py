@@ -1,14 +1,16 @@
-"""Machine checks of a plan: how batch and model divide over a step's devices, and which kernels run there."""
+"""Machine checks of a plan: how batch and model divide over a step's devices, which kernels run there, and the cost."""
 
 import dataclasses
 import math
 
+from marin_dag.graph.cost import Cost
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
 from marin_dag.graph.slices import slice_shape
 from runtime.cost.chips import GENERATIONS, GPUS, REACHED_SHARE_OF_PEAK
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.kernels.kernel_shape import Devices, KernelShape
 from runtime.model.config import ModelConfig
+from runtime.optim.optimizer import ADAMW
 from runtime.parallel.mesh_shape import Machines, MeshShape
 from steps.phase_config import TrainPhaseConfig
 
@@ -105,6 +107,22 @@ def expected_flops(resources: Resources, compute_dtype: str) -> float:
     return math.inf if chip is None else chip.peak_flops(compute_dtype) * REACHED_SHARE_OF_PEAK[chip.platform]
 
 
+def phase_cost(config: TrainPhaseConfig, resources: Resources) -> Cost:
+    """Return the cost of a phase; bytes written exclude temporary checkpoints that training deletes."""
+    begin, until, every = config.begin_step, config.until_step, config.publish_every_steps
+    tokens = (until - begin) * config.global_batch_size * config.sequence_length
+    trees = 1 + ADAMW.num_trees + len(config.averages)
+    num_published = 1 + (max(until - 1, 0) // every - begin // every if every else 0)
+    num_good = max(until - begin - 1, 0) // config.keep_good_every_steps
+    flops = tokens * config.model.flops_per_token(config.sequence_length)
+    return Cost(
+        tokens=tokens,
+        flops=flops,
+        chip_hours=flops / expected_flops(resources, config.compute_dtype) / 3_600,
+        bytes_written=4 * trees * config.model.num_parameters * (num_published + num_good),
+    )
+
+
 def phase_shape(config: TrainPhaseConfig, devices: Devices) -> KernelShape:
     """Return the kernel shape of a training phase, for its plan and its run."""
     return KernelShape.of(
@@ -121,31 +139,18 @@ def refuse_kernels(shape: KernelShape, *, attention_kernel: str | None, loss_ker
     """Raise ValueError for kernels that cannot run on the machines, or not at a device's shape."""
     if attention_kernel is None and loss_kernel is None:
         if shape.platform == "tpu":  # elsewhere the default takes every shape, and a plan need not load JAX
-            from runtime.kernels.block_sizes import generation_of, splash_blocks
+            from runtime.kernels.block_sizes import splash_blocks
 
             splash_blocks(
-                generation_of(shape.device_kind),
+                shape.device_kind,
                 head_dim=shape.head_dim,
                 num_rows=shape.stretch,
                 item_bytes=shape.item_bytes,
             )
         return
-    from runtime.training.kernel_choice import (
-        USE_DEFAULT,
-        chosen_kernels,
-        described_attention_blocks,
-        described_loss_blocks,
-    )
+    from runtime.training.kernel_choice import chosen_kernels
 
-    kernels = chosen_kernels(shape, attention_kernel=attention_kernel, loss_kernel=loss_kernel)
-    for asked, kernel, described in (
-        (attention_kernel, kernels.attention, described_attention_blocks),
-        (loss_kernel, kernels.loss, described_loss_blocks),
-    ):
-        try:
-            described(kernel, shape)
-        except ValueError as error:
-            raise ValueError(f"{error}{'' if asked is None else USE_DEFAULT}") from None
+    chosen_kernels(shape, attention_kernel=attention_kernel, loss_kernel=loss_kernel)
 
 
 def _check_validation_kernels(config: TrainPhaseConfig, resources: Resources, devices: Devices, num_parts: int) -> None:
@@ -167,7 +172,6 @@ def _check_validation_kernels(config: TrainPhaseConfig, resources: Resources, de
 
 
 def _check_scatter_kernel(config: TrainPhaseConfig, resources: Resources, shape: KernelShape, num_tokens: int) -> None:
-    from runtime.kernels.block_sizes import generation_of
     from runtime.kernels.scatter_blocks import check_scatter_kernel, layer_scatter_blocks
 
     check_scatter_kernel(shape.platform, config.scatter_kernel)
@@ -175,7 +179,7 @@ def _check_scatter_kernel(config: TrainPhaseConfig, resources: Resources, shape:
         replica=config.replica_parallel, model=config.model_parallel, context=config.context_parallel
     )
     layer_scatter_blocks(
-        generation_of(shape.device_kind),
+        shape.device_kind,
         config.model,
         num_devices=next((size for size in layout.data if size > 1), 1),
         num_tokens=num_tokens,

@@ -19,9 +19,9 @@ from marin_dag.graph.step import StepContext
 from runtime.parallel.jax_settings import changed_by_environment
 from runtime.tracking.events import EventLog, read_beginning
 from runtime.tracking.log_names import is_of_first_host
+from runtime.training.kernel_choice import KernelChoice
 from steps.phase_config import TrainPhaseConfig
 from steps.phase_state import StartState
-from steps.taken_kernels import TakenKernels
 
 EXECUTION, OTHER_EXECUTION = "execution", "other_execution"
 """Events: what an attempt computes with, and what has changed against the state it continues."""
@@ -49,7 +49,7 @@ class Difference(NamedTuple):
         return f"{self.name}: recorded: {self.recorded} / now: {self.now}"
 
 
-def execution(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, taken: TakenKernels) -> dict[str, str]:
+def execution(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, taken: KernelChoice) -> dict[str, str]:
     """Return what this attempt computes with, for `StepContext.computed_with`."""
     first = mesh.devices.flat[0]
     axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1)

@@ -15,21 +15,20 @@ from marin_dag.run.interrupts import DriverHandler
 from marin_dag.values.fields import identity_fields
 from runtime.data.loader import Loader
 from runtime.parallel.host_rows import host_rows
-from runtime.parallel.hosts import Agreement
+from runtime.parallel.hosts import Agreement, StopNotice
 from runtime.parallel.mesh import devices_of
 from runtime.tracking.events import EventLog
 from runtime.tracking.log_names import log_name
-from runtime.training.control import Control
-from runtime.training.kernel_choice import described_scatter
+from runtime.training.control import Action, Control, Request
+from runtime.training.kernel_checks import check_loss_kernel, check_sums
+from runtime.training.kernel_choice import KernelChoice, scatter_blocks, take_kernels
 from runtime.training.loop import LoopParts, TrainingStopped, train
 from runtime.training.monitors import Alarm, first_loss_of
 from runtime.training.observer import Observer
 from runtime.training.profiling import Profiler
 from runtime.training.run_state import RunState
 from runtime.training.saving import Saver, SavingPlan
-from runtime.training.scatter_check import check_sums
 from runtime.training.settings import TrainSettings
-from runtime.training.stop_notice import StopNotice
 from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.train_step import ProgramOptions, build_train_step
 from steps.compile_warnings import AnnouncedCompile
@@ -38,11 +37,10 @@ from steps.machine_checks import phase_shape
 from steps.phase_config import TrainPhaseConfig, hyperparameters, resets_level_at
 from steps.phase_data import loader_of, skip_batches, warn_about_mixture, warn_about_skip_rule
 from steps.phase_execution import execution, log_unsaved_time, warn_of_other_execution
-from steps.phase_requests import requests_of
 from steps.phase_result import TrainPhaseResult, result_of, skipped_steps
 from steps.phase_state import NewestState, StartState, first_state, newest_state, own_state, publish_passed
 from steps.phase_validation import validation_of
-from steps.taken_kernels import TakenKernels, refuse_wrong_kernels, take_kernels
+from steps.train_phase import REQUESTS
 
 Milestones = Mapping[int, Input[Any]]
 """Published step -> its milestone."""
@@ -141,7 +139,7 @@ class _Attempt:
         warn_about_skip_rule(config, context, begin=self.begin_step)
         return start, loader
 
-    def train(self, start: StartState, loader: Loader, kernels: TakenKernels) -> RunState:
+    def train(self, start: StartState, loader: Loader, kernels: KernelChoice) -> RunState:
         config, context, mesh = self._config, self._context, self._mesh
         is_alone = context.host.num_hosts == 1
         options = ProgramOptions.of(config, attention_kernel=kernels.attention, loss_kernel=kernels.loss)
@@ -154,9 +152,9 @@ class _Attempt:
             events=self._events,
             control=Control(
                 context.stop_reason,
-                requests=functools.partial(requests_of, context),
+                requests=functools.partial(_requests_of, context),
                 agree=Agreement(context.attempt),
-                notice=None if is_alone else StopNotice(f"{context.work_path}/stops/{context.attempt}"),
+                notice=None if is_alone else StopNotice(context.attempt),
                 kept_handlers=(DriverHandler,),
             ),
             profiler=Profiler(f"{context.work_path}/profiles", self._events),
@@ -179,6 +177,22 @@ class _Attempt:
         """Publish a state that an earlier attempt saved."""
         self._context.log.info("publishing step %d, which an earlier attempt saved", run.step)
         Saver(self._saving, self._events, self._observer, begin_step=run.step).publish(run)
+
+
+def _requests_of(context: StepContext) -> list[Request]:
+    """Return the requests of users (`tell PHASE save`) without a reply, the oldest first."""
+    return [
+        Request(
+            request.id,
+            Action[request.action.upper()],
+            request.milestone,
+            request.text,
+            functools.partial(context.reply, request),
+            functools.partial(context.decline, request),
+        )
+        for request in context.requests()
+        if request.action in REQUESTS
+    ]
 
 
 def _saving_plan(config: TrainPhaseConfig, context: StepContext, published: Milestones) -> SavingPlan:
@@ -215,15 +229,15 @@ def _begin_of_run(config: TrainPhaseConfig, digest: str) -> int:
     return config.begin_step
 
 
-def _take_kernels(config: TrainPhaseConfig, mesh: Mesh) -> TakenKernels:
+def _take_kernels(config: TrainPhaseConfig, mesh: Mesh) -> KernelChoice:
     """Return the kernels, with the blocks of the scatter kernel among the others'."""
     shape = phase_shape(config, devices_of(mesh))
     kernels = take_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
-    scatter = described_scatter(config.scatter_kernel, mesh, config.model, shape, config.reduce_dtype)
+    scatter = scatter_blocks(config.scatter_kernel, mesh, config.model, shape, config.reduce_dtype)
     return kernels._replace(blocks=kernels.blocks | {"scatter": scatter})
 
 
-def _check_kernels(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, kernels: TakenKernels) -> None:
+def _check_kernels(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, kernels: KernelChoice) -> None:
     """Raise RuntimeError where a kernel gives wrong numbers on these devices."""
     if config.scatter_kernel != "xla":
         context.log.info(
@@ -231,11 +245,11 @@ def _check_kernels(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, k
             "the kernel's ring does not close on these machines: stop the run, and set scatter_kernel='xla'"
         )
         check_sums(mesh, config.reduce_dtype)
-    refuse_wrong_kernels(kernels, mesh)
+    check_loss_kernel(kernels.loss, mesh)
 
 
 def _write_phase_event(
-    config: TrainPhaseConfig, context: StepContext, mesh: Mesh, kernels: TakenKernels, events: EventLog
+    config: TrainPhaseConfig, context: StepContext, mesh: Mesh, kernels: KernelChoice, events: EventLog
 ) -> None:
     events.write(
         "phase",
@@ -252,7 +266,7 @@ def _write_phase_event(
     )
 
 
-def _log_beginning(config: TrainPhaseConfig, context: StepContext, run: RunState, kernels: TakenKernels) -> None:
+def _log_beginning(config: TrainPhaseConfig, context: StepContext, run: RunState, kernels: KernelChoice) -> None:
     blocks = kernels.blocks
     context.log.info(
         "from step %d to %d, %d tokens a step, kernels: attention %s, loss %s (%s), scatter %s",

@@ -16,7 +16,7 @@ each writes its own rows. Two programs of a cluster are again one above the othe
 for both. Every number is written once, without atomic operations, so bits repeat.
 
 On an H200 and an H100 the results were those of `chunked_wide`, in 98 ms instead of 116 (docs/gpu.md). Before a step
-uses the kernel, `ratio_check` compares it with its definition on the step's card.
+uses the kernel, `kernel_checks` compares it with its definition on the step's card.
 """
 
 from collections.abc import Callable

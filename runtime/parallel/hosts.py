@@ -4,6 +4,7 @@ They must join before any use of a device: a process that has seen its own devic
 """
 
 import os
+from typing import Any
 
 import jax
 import numpy as np
@@ -91,8 +92,7 @@ class Agreement:
         """
         if jax.process_count() == 1:
             return word
-        service = distributed.global_state.client
-        assert service is not None  # `join_hosts` has made it
+        service = _service()
         self._round += 1
         place = f"{self._name}/{self._round}/"
         written_before, self._written = self._written, f"{place}{jax.process_index()}" if word else None
@@ -102,6 +102,27 @@ class Agreement:
         if written_before is not None:  # all are here, so all have read it
             service.key_value_delete(written_before)
         return max((int(text) for _, text in service.key_value_dir_get(place)), default=0)
+
+
+class StopNotice:
+    """A notice over the same service that a host has to stop, for hosts that wait for data and reach no agreement."""
+
+    def __init__(self, name: str) -> None:
+        """Make a notice; `name` is that of the agreement."""
+        self._place = f"{name}/stop/"
+
+    def leave(self) -> None:
+        _service().key_value_set(f"{self._place}{jax.process_index()}", "1", allow_overwrite=True)
+
+    def is_left(self) -> bool:
+        """Return whether any host has left the notice."""
+        return bool(_service().key_value_dir_get(self._place))
+
+
+def _service() -> Any:
+    service = distributed.global_state.client
+    assert service is not None  # `join_hosts` has made it
+    return service
 
 
 def of_first_host(*words: int) -> tuple[int, ...]:

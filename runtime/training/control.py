@@ -6,7 +6,7 @@ collective save.
 
 A host that waits for data does not reach that point, so it polls `is_stopping` and goes there when any host has to
 stop. Meanwhile the others wait for it in the agreement, where a main thread receives nothing; threads poll for it and
-write the notice that `is_stopping` reads.
+leave the notice that `is_stopping` reads.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from runtime.parallel.hosts import StopNotice
 from runtime.training.background import repeated
 from runtime.training.signals import handled
-from runtime.training.stop_notice import StopNotice
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 """SIGTERM: what schedulers send before they kill. SIGUSR2: what Slurm sends ahead of the time limit."""
 POLL_SECONDS = 1.0
-"""How often the threads poll the driver and look whether to write the notice."""
+"""How often the threads poll the driver and look whether to leave the notice."""
 STEP_LIMIT = 2**48
 """Beyond any step."""
 

@@ -14,7 +14,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool
 
-from runtime.training.checkpoint_leaves import leaves_by_name
+from runtime.model.model import leaves_by_name
 from runtime.training.digests import digest_of
 from runtime.training.monitors import Alarm
 

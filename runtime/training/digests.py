@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, UInt32
 
-from runtime.training.checkpoint_leaves import leaves_by_name
+from runtime.model.model import leaves_by_name
 
 _LANES = (0x9E3779B9, 0x85EBCA6B)
 _STRIDES = (

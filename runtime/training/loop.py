@@ -19,10 +19,9 @@ from runtime.tracking.events import EventLog
 from runtime.training.control import Action, Control, Decision
 from runtime.training.figures import Figures
 from runtime.training.finished_step import BadBatchError
-from runtime.training.meter import Meter
+from runtime.training.meter import Meter, Pace
 from runtime.training.monitors import Monitors
 from runtime.training.observer import Observer
-from runtime.training.pace import Pace
 from runtime.training.profiling import Profiler
 from runtime.training.run_state import RunState
 from runtime.training.saving import Saver, SavingPlan

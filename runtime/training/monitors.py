@@ -18,9 +18,8 @@ from runtime.model.config import ModelConfig
 from runtime.optim.skipping import LEAST_DEVIATION
 from runtime.tracking.events import EventLog
 from runtime.tracking.metrics import MetricsRow, MetricsTable
-from runtime.training.level import Level
+from runtime.training.level import Level, recovery, slope
 from runtime.training.norm_places import Place
-from runtime.training.trend import recovery, slope
 
 logger = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ enough good steps follow are marked as good and kept.
 import dataclasses
 import functools
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,7 +20,6 @@ from runtime.tracking.metrics import MetricsRow
 from runtime.training import run_state
 from runtime.training.checkpoint import Save
 from runtime.training.observer import Observer
-from runtime.training.preemption import Preemption
 from runtime.training.run_state import RunState
 from runtime.training.temporary import SupersededError, TemporaryCheckpoints
 
@@ -27,6 +27,12 @@ logger = logging.getLogger(__name__)
 
 GOOD_STEPS = 50
 """Consecutive good steps that make the checkpoint before them good: a divergence shows within fewer."""
+SLOW_SAVE = "slow_save"
+"""The event of a save that may not fit."""
+SAVES_IN_A_NOTICE = 2
+"""The notice may come just after a save began: the stop waits for that save and makes another."""
+WARN_AGAIN_FACTOR = 2.0
+"""Warn again when a save takes this many times longer than the last one warned about."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -247,3 +253,31 @@ class Saver:
         self.finish()
         self._prune(run.step, keep=0)
         self._tidy(run.step, self._plan.temporary.drop_segments)
+
+
+class Preemption:
+    """A warning when a save may not fit into the notice that a scheduler gives before it kills."""
+
+    def __init__(self, notice_seconds: float | None, events: EventLog, warn: Callable[[str], None]) -> None:
+        """`notice_seconds` None means unknown, and no save is warned about; `warn` takes the text for the user."""
+        if notice_seconds is not None and not notice_seconds > 0:
+            raise ValueError(f"notice_seconds is {notice_seconds}; pass what the scheduler gives, or None.")
+        self._notice_seconds, self._events, self._warn = notice_seconds, events, warn
+        self._warned_seconds = 0.0
+
+    def note_save(self, step: int, *, seconds: float, size_in_bytes: int) -> None:
+        """Note a save that took `seconds` from the copy of the state to its last byte."""
+        notice = self._notice_seconds
+        if notice is None or seconds <= max(notice / SAVES_IN_A_NOTICE, WARN_AGAIN_FACTOR * self._warned_seconds):
+            return
+        self._warned_seconds = seconds
+        needed = 60 * math.ceil(SAVES_IN_A_NOTICE * seconds / 60)
+        self._events.write(
+            SLOW_SAVE, step=step, save_seconds=round(seconds, 3), notice_seconds=notice, needed_seconds=needed
+        )
+        self._warn(
+            f"step {step:,}: saving {size_in_bytes / 1e9:.3g} GB took {seconds:.3g} s, and the scheduler kills "
+            f"{notice:g} s after its notice. A stop needs time for two saves; otherwise the training steps after the "
+            f"last save are lost. Ask the scheduler for {needed} s (Slurm: --signal=B:USR2@{needed}) and pass "
+            f"--notice {needed}, or make saving faster with more hosts or faster storage"
+        )

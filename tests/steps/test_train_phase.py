@@ -613,7 +613,7 @@ WIDE = LlamaConfig(4096, 512, 1024, 2, 4, 2, 128, 4096)
 @pytest.mark.parametrize(
     ("resources", "changes"),
     [
-        (Gpu("H200", 2), {"attention_kernel": "cudnn", "compute_dtype": "float32"}),
+        (Gpu("H200", 2), {"attention_kernel": "pallas_gpu", "sequence_length": 100}),
         (Gpu("H200", 2), {"attention_kernel": "tokamax", "compute_dtype": "float32"}),
         (Gpu("A100-80G", 2), {"attention_kernel": "tokamax", "compute_dtype": "bfloat16"}),
         (Gpu("H200", 2), {"attention_kernel": "pallas_gpu", "sequence_length": 100}),
