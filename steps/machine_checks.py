@@ -74,11 +74,7 @@ def mesh_on(
     model_parallel: int = 1,
     context_parallel: int = 1,
 ) -> MeshShape:
-    """Return the mesh of a step's devices.
-
-    Raises:
-        ValueError: they cannot share the model so.
-    """
+    """Return the mesh of a step's devices; raise ValueError where they cannot share the model so."""
     try:
         layout = machines_of(resources).layout(replica=replica_parallel, model=model_parallel, context=context_parallel)
         model.check_divides(copy_size=layout.shape.copy_size, model_axis=model_parallel)

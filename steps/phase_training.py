@@ -31,7 +31,7 @@ from runtime.training.saving import Saver, SavingPlan
 from runtime.training.settings import TrainSettings
 from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.train_step import ProgramOptions, build_train_step
-from steps.compile_warnings import AnnouncedCompile
+from steps.compile_warnings import announced_compile
 from steps.joined_mesh import joined_mesh
 from steps.machine_checks import phase_shape
 from steps.phase_config import TrainPhaseConfig, hyperparameters, resets_level_at
@@ -146,7 +146,7 @@ class _Attempt:
         train_step = build_train_step(config.model, config.rope, mesh, options)
         parts = LoopParts(
             hyperparameters=functools.partial(hyperparameters, config),
-            train_step=AnnouncedCompile(train_step, "its train step", context),
+            train_step=announced_compile(train_step, "its train step", context),
             loader=loader,
             saving=self._saving,
             events=self._events,

@@ -5,12 +5,8 @@ the kernel skips blocks of keys before the documents of a block of queries; back
 blocks after the diagonal of a whole row; for a part of a row, the backward pass computes all rows and columns. The
 public function takes no such mask, so this module calls tokamax's private op, at exactly one version for each JAX.
 
-Sums have one order: gradients of queries, and those of keys and values, come from two kernels whose programs each own
-their output, without atomic operations, and XLA sums the heads of a group. Block sizes are given here, since tokamax's
-tuning could differ between processes.
-
-Its Triton kernel, which an A100 could run too, makes a mask of tokens x tokens in its backward pass. Its own choice of
-kernel falls back to XLA's attention silently, so it is never used.
+Sums have one order: there are no atomic operations. Block sizes are given here, since tokamax's tuning could differ
+between processes. Its own choice of kernel falls back to XLA's attention silently, so it is never used.
 """
 
 import importlib.metadata

@@ -105,14 +105,11 @@ stand_in.defvjp(_stand_in_forward, _stand_in_backward)
 def scatter(gradient: Float[Array, "..."], split: Splits, *, rows_as_they_are: bool = False) -> Float[Array, "..."]:
     """Return this device's shard of the sum over the axes of `split`, in a form that stays a reduce-scatter on TPU.
 
-    Rows are scattered as the leading axis of [devices, rows a device, columns], with columns padded to whole tiles: as
-    [rows, columns], a 4096 x 4096 matrix over 4 or 16 v5e devices becomes an all-reduce and a slice. Columns are
-    scattered as they are over the first axis, and as rows over the others, where they are few.
+    Rows are scattered as the leading axis of [devices, rows a device, columns], with columns padded to whole tiles, and
+    columns as they are over the first axis, as rows over the others (docs/explanation/tpu.md).
 
     Args:
-        rows_as_they_are: Over the first axis, scatter rows as [rows, columns] too, for a compiler that hides scatters.
-            v4's then cuts every product of a layer into a ring. Of the 8B's step 4.3 % are exposed on v4-2048 instead
-            of 6.8 %, and 3.9 % on v5p-256 instead of 4.9 %.
+        rows_as_they_are: over the first axis, scatter rows as [rows, columns] too, for a compiler that hides scatters.
     """
     scattered = {dimension for dimension, _ in split}
     padded = _padded(gradient, scattered)

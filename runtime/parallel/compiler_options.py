@@ -5,8 +5,7 @@ from jax.sharding import Mesh
 from runtime.parallel.mesh import device_kind, platform
 
 _BESIDE_PRODUCTS: dict[str, str | bool | int] = {
-    # Without it every gather of a layer holds the chip up. v5e hides gathers in its products by itself; for other
-    # generations the compiler refuses to ("not supported/recommended on platforms other than TPU v5e").
+    # Without it every gather of a layer holds the chip up. v5e hides gathers in its products by itself.
     "xla_enable_async_all_gather": "true",
     # Cuts products whose gradients are summed in bfloat16 into parts, which go round the ring while the next is
     # computed. On v5e it holds the chip up longer: its permutes are not asynchronous.

@@ -20,15 +20,14 @@ PATIENCE_SECONDS = 24 * 3600
 
 
 def join_hosts(*, coordinator: str, num_hosts: int, index: int, num_slices: int = 1, slice_index: int = 0) -> None:
-    """Wait for the other hosts at `coordinator`; afterwards `jax.devices()` are those of all. A single host returns at
-    once.
+    """Wait for the other hosts at `coordinator`; afterwards `jax.devices()` are those of all.
 
     Args:
         coordinator: `ADDRESS:PORT` where host 0 listens.
-        num_hosts: Processes of the run.
-        index: Of this process; slice by slice, and in a slice by the worker's number, as the TPU runtime counts.
+        num_hosts: processes of the run; a single one returns at once.
+        index: number of this process: slice by slice, and in a slice by the worker's number.
         num_slices: TPU slices, which find each other over the data-centre network.
-        slice_index: Of this host's slice.
+        slice_index: number of this host's slice.
     """
     if num_hosts == 1:
         return
@@ -52,8 +51,8 @@ def join_hosts(*, coordinator: str, num_hosts: int, index: int, num_slices: int 
 def open_cores(number: int, *, is_gang: bool = False) -> None:
     """Make `number` CPU devices for `mesh.mesh_of_cores`; arrays made before are lost.
 
-    A process may run one step after another. Where an earlier step made fewer devices, JAX restarts with more, and
-    compiles programs again; where it made more, they stay. A process of a gang is new.
+    Where an earlier step of this process made fewer devices, JAX restarts with more; where it made more, they stay. A
+    process of a gang is new.
     """
     # Read when the first program is compiled. By default a process ends where one core reaches a collective a minute
     # after another, as on a busy machine: there is one an update, after all micro-batches.
@@ -87,8 +86,7 @@ class Agreement:
     def __call__(self, word: int) -> int:
         """Return the largest word of all hosts; 0 is none. Every host must call this.
 
-        JAX ends a process that waits for a dead one. A process that raised and has not ended still has a heartbeat; the
-        caller of the hosts must end it (`marin_dag.run.ray.gang`).
+        JAX ends a process that waits for a dead one; one that raised and has not ended is not dead.
         """
         if jax.process_count() == 1:
             return word

@@ -23,7 +23,6 @@ class MeshShape(NamedTuple):
 
     @property
     def batch_parts(self) -> int:
-        """Parts of the batch."""
         return self.replica * self.data
 
 
@@ -53,7 +52,6 @@ class Machines:
 
     @property
     def num_devices(self) -> int:
-        """Devices of all slices."""
         return math.prod(self.sizes) * self.num_slices
 
     def layout(self, *, replica: int = 1, model: int = 1, context: int = 1) -> MeshLayout:
@@ -90,7 +88,7 @@ class Machines:
 
 
 def _cuts(sizes: tuple[int, ...], number: int) -> list[tuple[int, tuple[int, ...]]]:
-    """Return the axes that `number` divides, the last first, each with the sizes that are then left.
+    """Return the axes that `number` divides, each with the sizes that are then left.
 
     The last comes first, so that data keeps the whole ring of the first axis, where the largest sums go.
     """

@@ -1,8 +1,8 @@
 """Checkpoints: a pytree of sharded arrays and its JSON metadata, complete or invisible, restored on any mesh.
 
 A checkpoint exists if and only if its `manifest.json` does. The manifest is written last and holds the size and CRC32C
-of every file, computed from the bytes in memory, so that a fault of the disk shows. Loading verifies what it reads and
-raises `CheckpointError` otherwise; it never falls back to an older checkpoint.
+of every file, computed from the bytes in memory. Loading verifies what it reads, and never falls back to another
+checkpoint.
 
     {path}/manifest.json                format, leaves, files; written last
     {path}/metadata.json                step, consumed_tokens, data position, ...
@@ -53,13 +53,12 @@ Chunk = tuple[ChunkedArray, tuple[int, ...], np.ndarray]
 
 
 class Pieces(Protocol):
-    """A leaf that is made chunk by chunk."""
+    """A leaf that is made chunk by chunk: float32, the last axis varying fastest."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
 
-    def pieces(self, chunk_shape: tuple[int, ...]) -> Iterator[np.ndarray]:
-        """Return the chunks as float32, the last axis varying fastest."""
+    def pieces(self, chunk_shape: tuple[int, ...]) -> Iterator[np.ndarray]: ...
 
 
 class Save:
@@ -98,7 +97,6 @@ class Save:
         self._thread.start()
 
     def done(self) -> bool:
-        """Return whether the write has ended; `wait` raises its error."""
         return self._thread is not None and not self._thread.is_alive()
 
     def wait(self) -> None:
@@ -156,7 +154,6 @@ def save(
 
 
 def _files_of(path: str) -> tuple[CheckpointFiles, str]:
-    """Return the folder that a checkpoint lies in, and its name there."""
     parent, _, name = path.rstrip("/").rpartition("/")
     return CheckpointFiles(parent or "."), name
 
@@ -305,8 +302,7 @@ def _gathered_parts(files: CheckpointFiles, name: str, num_processes: int) -> di
 
 
 def is_complete(path: str) -> bool:
-    """Return whether the checkpoint has a manifest."""
-    return CheckpointFiles(path).read("manifest.json") is not None
+    return CheckpointFiles(path).has("manifest.json")
 
 
 def remove(path: str) -> None:

@@ -41,7 +41,7 @@ def crc32c(data: bytes | np.ndarray) -> int:
 def canonical_json(document: object, where: str) -> bytes:
     """Return the same bytes for equal documents; raise TypeError for NaN and for what is not JSON.
 
-    The document is one line: Python indents fifty times more slowly, and the train step waits for its lock.
+    They are one line: Python indents fifty times more slowly, and the train step waits for its lock.
     """
     try:
         return (json.dumps(document, sort_keys=True, allow_nan=False) + "\n").encode()
@@ -74,17 +74,11 @@ class CheckpointFiles:
         self._store = ts.KvStore.open(self._spec).result()
 
     def list_keys(self, below: str = "") -> set[str]:
-        """Return every key below `below`, in one listing.
-
-        For a GCS bucket that refuses to be listed (401, 403) TensorStore returns none.
-        """
+        """Return every key below `below`; none for a GCS bucket that refuses to be listed (401, 403)."""
         return {key.decode() for key in answer(self._store.list(_range(below)), f"{self.folder}/{below}")}
 
     def folders(self) -> set[str]:
-        """Return the names of the folders directly below, on a disk also those without a finished file.
-
-        The listing leaves out their files, of which a checkpoint has many.
-        """
+        """Return the names of the folders directly below, without listing their files."""
         if self._spec["driver"] == "file":
             path = Path(self._spec["path"])
             return {entry.name for entry in path.iterdir() if entry.is_dir()} if path.is_dir() else set()
@@ -107,7 +101,6 @@ class CheckpointFiles:
         return bytes(result.value) if result.state == "value" else None
 
     def start_read(self, key: str) -> Any:
-        """Return the future of a file, as TensorStore's `ReadResult`."""
         return self._store.read(key)
 
     def write(self, key: str, data: bytes) -> None:
@@ -115,7 +108,6 @@ class CheckpointFiles:
         self.start_write(key, data).result()
 
     def start_write(self, key: str, data: bytes) -> Any:
-        """Return the future of a `write`."""
         return self._store.write(key, data)
 
     def write_array(self, key: str, data: np.ndarray) -> None:

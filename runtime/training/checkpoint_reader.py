@@ -50,12 +50,7 @@ class Reader:
     """An open checkpoint; opening verifies the manifest, and reading verifies each file."""
 
     def __init__(self, path: str) -> None:
-        """Read the manifest.
-
-        Raises:
-            CheckpointError: there is no manifest, or one of another format.
-            TornCheckpointError: the manifest is damaged.
-        """
+        """Read the manifest; raise CheckpointError where there is none, or one that is damaged or of another format."""
         self.path = path.rstrip("/")
         parent, _, self.name = self.path.rpartition("/")
         self.files = CheckpointFiles(parent or ".")
@@ -92,12 +87,7 @@ class Reader:
         return f"leaf {below.rpartition('/')[0]} (file {key})" if below != key else f"file {key}"
 
     def check_all_files_exist(self) -> None:
-        """Compare the manifest with one listing; read no file.
-
-        Raises:
-            TornCheckpointError: a file is missing.
-            OSError: the listing is incomplete.
-        """
+        """Compare the manifest with one listing; raise OSError where the store does not list what it has."""
         present, manifest = self.files.list_keys(f"{self.name}/"), f"{self.name}/manifest.json"
         if manifest not in present and self.files.read(manifest) is not None:
             raise OSError(
@@ -109,19 +99,11 @@ class Reader:
                 raise self._torn(key, "the file is missing")
 
     def read(self, key: str) -> bytes:
-        """Return the bytes of a file.
-
-        Raises:
-            TornCheckpointError: the file is damaged or missing.
-        """
+        """Return the bytes of a file; raise TornCheckpointError where it is damaged or missing."""
         return self._verified(key, self.files.read(key), self.manifest.files.get(key))
 
     def read_parts(self, key: str) -> list[bytes]:
-        """Return the bytes of a table's segments, if it has any, and of its file.
-
-        Raises:
-            TornCheckpointError: one is damaged or missing.
-        """
+        """Return the bytes of a table's segments, if it has any, and of its file, as `read` does."""
         beside = CheckpointFiles(self.files.folder.rpartition("/")[0])
         segments = {f"{SEGMENTS}/{entry['key']}": entry for entry in self.manifest.segments.get(key, [])}
         return [*(self._verified(each, beside.read(each), entry) for each, entry in segments.items()), self.read(key)]

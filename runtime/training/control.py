@@ -1,12 +1,9 @@
 """Control: turns signals, stop requests and requests of users into one decision between two training steps.
 
-All hosts carry out a decision at the same step, and a stop always saves. Requests are read once a step. With several
-hosts, `agree` makes the largest decision of any host the decision of all: hosts that act on their own flags hang in a
-collective save.
-
-A host that waits for data does not reach that point, so it polls `is_stopping` and goes there when any host has to
-stop. Meanwhile the others wait for it in the agreement, where a main thread receives nothing; threads poll for it and
-leave the notice that `is_stopping` reads.
+With several hosts, `agree` makes the largest decision of any host that of all, at the same step: hosts that act on
+their own flags hang in a collective save. A host that waits for data does not reach that point, so it polls
+`is_stopping`. Meanwhile the others wait for it in the agreement, where a main thread receives nothing; threads poll for
+it and leave the notice that `is_stopping` reads.
 """
 
 import contextlib
@@ -100,8 +97,7 @@ class Control:
         """Read requests from these functions.
 
         Args:
-            stop_reason: returns why the driver stops the run, or "". With a notice, a thread calls it too, never two
-                at once.
+            stop_reason: returns why the driver stops the run, or ""; with a notice, a thread calls it too.
             requests: returns the requests without a reply.
             agree: maps the number of this host's decision to that of all hosts.
             notice: informs hosts that wait for data, where there are several hosts.

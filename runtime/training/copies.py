@@ -1,8 +1,7 @@
 """Copies: a monitor that compares, bit for bit, the copies of parameters that a mesh holds.
 
-Replicas hold all parameters, and every device holds those too small to split. All copies take the same training steps,
-so rounding cannot separate them; only a device that computes or remembers wrongly can. BLOOM-176B met such a fault,
-never found its cause, and averaged its copies in every forward pass.
+All copies take the same training steps, so only a device that computes or remembers wrongly can separate them.
+BLOOM-176B met such a fault, never found its cause, and averaged its copies in every forward pass.
 """
 
 import functools
@@ -37,7 +36,7 @@ class Copies:
             return []
         self.are_apart = True
         tensors = f"{len(apart)} tensor{'s' if len(apart) > 1 else ''}"
-        named = f"{', '.join(apart[:3])}{', ...' if len(apart) > 3 else ''}"
+        named = ", ".join([*apart[:3], *(["..."] if len(apart) > 3 else [])])
         message = (
             f"step {step}: copies of the same parameters differ between devices, in {tensors} ({named}). A device has "
             f"computed or remembered wrongly after step {self._same_step}, where the copies were equal. Training "

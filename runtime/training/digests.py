@@ -1,8 +1,7 @@
 """Digests of parameters: equal bits give equal digests on any mesh.
 
-Each value is mixed with its index in the whole array, and all are added as 32-bit integers, in any order. Each device
-therefore reads only what it holds, and a replay on other devices is comparable. Two sums make 64 bits a tensor. They
-find faults and nondeterminism; they are no defence against forgery.
+Each value is mixed with its index in the whole array, and all are added as 32-bit integers, in any order, so each
+device reads only what it holds. Two sums make 64 bits a tensor. They are no defence against forgery.
 """
 
 import hashlib
@@ -17,12 +16,7 @@ from jaxtyping import Array, UInt32
 from runtime.model.model import leaves_by_name
 
 _LANES = (0x9E3779B9, 0x85EBCA6B)
-_STRIDES = (
-    0x27D4EB2F,
-    0x165667B1,
-    0x9E3779B1,
-    0xC2B2AE3D,
-)  # odd and one an axis, so that axes do not fold
+_STRIDES = (0x27D4EB2F, 0x165667B1, 0x9E3779B1, 0xC2B2AE3D)  # odd and one an axis, so that axes do not fold
 
 
 class Digests(NamedTuple):

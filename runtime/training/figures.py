@@ -79,9 +79,7 @@ class Figures:
         """Wait for the figures of all steps but the newest `all_but`, and report each step in turn.
 
         Raises:
-            NonFiniteError: a loss or a norm is not finite, and no skip rule skipped the step.
-            NoTargetsError: a batch has no targets, and no skip rule skipped it.
-            SkippedTooOftenError: as many consecutive steps are skipped as the skip rule allows.
+            BadBatchError, SkippedTooOftenError: a step cannot stand; see finished_step.py.
         """
         while len(self._pending) > all_but:
             self._report(self._pending.popleft())

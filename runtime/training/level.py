@@ -23,7 +23,7 @@ Losses = Float64[np.ndarray, "steps"]
 
 
 class Level:
-    """Median and deviation of `size` values before the newest `num_recent`; adding a value takes microseconds."""
+    """Median and deviation of `size` values before the newest `num_recent`."""
 
     def __init__(self, size: int, *, num_recent: int) -> None:
         self._size, self._num_recent = size, num_recent
@@ -59,17 +59,8 @@ class Level:
     @property
     def deviation(self) -> float:
         """1.4826 times the median distance from the median; the upper one for an even number of distances."""
-        values, median = self._sorted, self.median
-        # The values nearest the median are neighbours. Among all runs of more than half of the values, find the one
-        # whose far end is nearest: as its start moves right, its left end comes nearer and its right end goes farther.
-        reach = len(values) // 2
-
-        def reaches_farther_right(start: int) -> bool:
-            return values[start + reach] - median >= median - values[start]
-
-        start = bisect.bisect_left(range(len(values) - reach), True, key=reaches_farther_right)
-        starts = range(max(start - 1, 0), min(start + 1, len(values) - reach))
-        return NORMAL_DEVIATION * min(max(median - values[i], values[i + reach] - median) for i in starts)
+        median = self.median
+        return NORMAL_DEVIATION * sorted(abs(value - median) for value in self._sorted)[len(self) // 2]
 
 
 class Slope(NamedTuple):

@@ -1,8 +1,8 @@
 """The training loop: draws batches, takes training steps, and saves.
 
-The loop holds no state but `RunState`, so a kill anywhere changes nothing: each step depends on the state, the data
-position and the absolute step alone. The loop does not wait for the device: figures of a step are fetched some steps
-later (figures.py), and a save delays it only while the state is copied to the host.
+Each step depends on `RunState` and the absolute step alone, so a kill anywhere changes nothing. The loop does not wait
+for the device: figures of a step are fetched some steps later (figures.py), and a save delays it only while the state
+is copied to the host.
 """
 
 import dataclasses
@@ -37,8 +37,7 @@ STALL_SECONDS = 0.001
 class Validation(Protocol):
     """A measurement of the state between steps, such as `runtime.evaluation.validation.HeldOutValidation`."""
 
-    def is_due(self, step: int) -> bool:
-        """Return whether the state after `step` finished steps is measured."""
+    def is_due(self, step: int) -> bool: ...
 
     def measure(self, run: RunState) -> None:
         """Measure the state without changing it; all hosts of a gang call it at the same step."""

@@ -1,7 +1,6 @@
 """Norm places: the parts of the model whose norms in a training step differ most from those of the steps before.
 
-The norms of the last steps are kept on the host and read only for an alarm or an error. They are in no checkpoint: a
-resumed run has no medians until it has made enough steps.
+The norms of the last steps are in no checkpoint: a resumed run has no medians until it has made enough steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,8 +52,7 @@ class RecentNorms:
     def place(self, norms: PartNorms, learning_rate: float, *, measured: str = GRADIENT) -> Place:
         """Return where the norms of a step, not yet added, stop being finite, or else where they changed most.
 
-        The change is the factor to the median, up or down. Norms of updates are compared relative to the learning
-        rate. Parts whose median is 0 are left out.
+        The change is the factor to the median; norms of updates are compared relative to the learning rate.
         """
         for each, part_norms in zip(MEASURED, norms, strict=True):
             if not np.isfinite(part_norms).all():
