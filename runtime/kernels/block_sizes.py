@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 MIB = 2**20
 LANES = 128  # every block is a whole number of vector lanes
+# A dimension that a TPU does not scatter has whole tiles of 8 x 128, or its compiler makes an all-reduce of everything.
+WHOLE_TILES = 1024
 UNKNOWN = "v4"
 _GENERATIONS = {
     "TPU v4": "v4",
@@ -194,3 +196,8 @@ def mosaic_blocks(device_kind: str, *, head_dim: int, num_rows: int, first_row: 
 def _part_of(size: int, limit: int, unit: int = LANES) -> int:
     """Return the largest whole number of `unit` up to `limit` that divides `size`."""
     return max(part for part in range(unit, min(size, limit) + 1, unit) if size % part == 0)
+
+
+def padded_to_tiles(size: int) -> int:
+    """Return the next multiple of `WHOLE_TILES`, 129,024 for 128,256; smaller sizes stay as they are."""
+    return size if size < WHOLE_TILES else size + -size % WHOLE_TILES

@@ -14,9 +14,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
-from runtime.kernels.block_sizes import device_kind_here
+from runtime.kernels.block_sizes import device_kind_here, padded_to_tiles
 from runtime.parallel.compiler_options import hides_scatters
-from runtime.parallel.tiles import padded_to_tiles
 from runtime.platform.remat import GATHERED
 
 # (dimension, mesh axis) in the order of scattering, major axis first; axes of size 1 are left out.

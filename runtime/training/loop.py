@@ -17,8 +17,7 @@ from runtime.data.prefetch import Prefetch
 from runtime.parallel.host_rows import HostRows
 from runtime.tracking.events import EventLog
 from runtime.training.control import Action, Control, Decision
-from runtime.training.figures import Figures
-from runtime.training.finished_step import BadBatchError
+from runtime.training.figures import BadBatchError, Figures
 from runtime.training.meter import Meter, Pace
 from runtime.training.monitors import Monitors
 from runtime.training.observer import Observer

@@ -32,7 +32,7 @@ from runtime.training import checkpoint, meter, run_state, saving
 from runtime.training import control as control_module
 from runtime.training.checkpoint_reader import CheckpointError
 from runtime.training.control import Action, Control, Decision
-from runtime.training.finished_step import NonFiniteError, NoTargetsError, SkippedTooOftenError
+from runtime.training.figures import NonFiniteError, NoTargetsError, SkippedTooOftenError
 from runtime.training.loop import TrainingStopped
 from runtime.training.temporary import SupersededError, TemporaryCheckpoints
 from runtime.training.train_step import SkipMetrics
