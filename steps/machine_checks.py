@@ -17,44 +17,23 @@ from steps.phase_config import TrainPhaseConfig
 
 def check_resources(config: TrainPhaseConfig, resources: Resources) -> None:
     """Raise ValueError where batch or model do not divide over the machines, or a kernel cannot run there."""
-    shares = _mesh_of(config, resources).batch_parts
-    if config.global_batch_size % shares:
+    mesh = _mesh_of(config, resources)
+    try:
+        mesh.check_batch(config.global_batch_size, config.sequence_length, config.num_microbatches)
+    except ValueError as error:
         fewer = _cores_that_divide(config, resources) if isinstance(resources, Cpu) else None
-        or_less = "" if fewer is None else f", or resources={fewer!r}"
-        raise ValueError(
-            f"global_batch_size is {config.global_batch_size:,}, which does not divide over the {shares:,} parts of "
-            f"the mesh that take sequences ({resources}, model_parallel {config.model_parallel}, context_parallel "
-            f"{config.context_parallel}); use a multiple of {shares:,}{or_less}."
-        )
-    sequences = config.global_batch_size // shares
-    if sequences % config.num_microbatches:
-        able = ", ".join(str(number) for number in range(1, sequences + 1) if sequences % number == 0)
-        raise ValueError(
-            f"num_microbatches is {config.num_microbatches}, and each part of the mesh takes {sequences:,} sequences "
-            f"of a batch of {config.global_batch_size:,} ({resources}); use one of {able}."
-        )
-    if config.sequence_length % config.context_parallel:
-        raise ValueError(
-            f"sequence_length is {config.sequence_length:,}, which does not divide into context_parallel "
-            f"{config.context_parallel} equal parts; use a divisor of it."
-        )
-    tokens = sequences // config.num_microbatches * (config.sequence_length // config.context_parallel)
-    if tokens % config.model_parallel:
-        raise ValueError(
-            f"each part of the mesh takes {tokens:,} tokens at a time ({resources}, num_microbatches "
-            f"{config.num_microbatches}, context_parallel {config.context_parallel}), which do not divide over "
-            f"model_parallel {config.model_parallel}; use sizes that do."
-        )
+        or_less = "" if fewer is None or fewer == resources else f" Or resources={fewer!r}."
+        raise ValueError(f"on {resources}: {error}{or_less}") from None
     devices = devices_on(resources, context_parallel=config.context_parallel)
     try:
         shape = phase_shape(config, devices)
         refuse_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
         if config.scatter_kernel != "xla":
-            _check_scatter_kernel(config, resources, shape, tokens)
+            _check_scatter_kernel(config, resources, shape)
     except ValueError as error:
         raise ValueError(f"on {resources}: {error}") from None
     if config.validate_every_steps:
-        _check_validation_kernels(config, resources, devices, shares)
+        _check_validation_kernels(config, resources, devices, mesh.batch_parts)
 
 
 def refuse_several_hosts(_: object, resources: Resources) -> None:
@@ -167,7 +146,7 @@ def _check_validation_kernels(config: TrainPhaseConfig, resources: Resources, de
         ) from None
 
 
-def _check_scatter_kernel(config: TrainPhaseConfig, resources: Resources, shape: KernelShape, num_tokens: int) -> None:
+def _check_scatter_kernel(config: TrainPhaseConfig, resources: Resources, shape: KernelShape) -> None:
     from runtime.kernels.scatter_blocks import check_scatter_kernel, layer_scatter_blocks
 
     check_scatter_kernel(shape.platform, config.scatter_kernel)
@@ -178,7 +157,7 @@ def _check_scatter_kernel(config: TrainPhaseConfig, resources: Resources, shape:
         shape.device_kind,
         config.model,
         num_devices=next((size for size in layout.data if size > 1), 1),
-        num_tokens=num_tokens,
+        num_tokens=shape.num_tokens * config.model_parallel,
         model_parallel=config.model_parallel,
         item_bytes=shape.item_bytes,
         sum_bytes=2 if config.reduce_dtype == "bfloat16" else 4,

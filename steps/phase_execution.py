@@ -7,7 +7,6 @@ that saved it.
 """
 
 import importlib.metadata
-import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +15,7 @@ import fsspec
 from jax.sharding import Mesh
 
 from marin_dag.graph.step import StepContext
-from runtime.parallel.jax_settings import changed_by_environment
+from runtime.parallel.jax_settings import changed_by_environment, processor
 from runtime.tracking.events import EventLog, read_beginning
 from runtime.tracking.log_names import is_of_first_host
 from runtime.training.kernel_choice import KernelChoice
@@ -55,7 +54,7 @@ def execution(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, taken:
     axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1)
     num_hosts = context.host.num_hosts
     return {
-        "device": f"{first.device_kind}, {_processor()}" if first.platform == "cpu" else str(first.device_kind),
+        "device": f"{first.device_kind}, {processor()}" if first.platform == "cpu" else str(first.device_kind),
         "mesh": f"{axes or 'one device'}; hosts: {num_hosts}",
         **{name: version for name in PACKAGES[first.platform] if (version := _version(name)) is not None},
         "batch": f"{config.global_batch_size:,} x {config.sequence_length:,} tokens",
@@ -116,16 +115,6 @@ def warn_of_other_execution(
     context.computed_with(**others)
 
 
-def log_unsaved_time(config: TrainPhaseConfig, context: StepContext) -> None:
-    """Log how much time of training a kill may lose."""
-    notice = context.notice_seconds
-    context.log.info(
-        "a kill without a save loses the steps after the last save: at most %g s (checkpoint_every_seconds) plus the "
-        "duration of a save; notice before a kill: %s",
-        *(config.checkpoint_every_seconds, "unknown (--notice SECONDS)" if notice is None else f"{notice:g} s"),
-    )
-
-
 def _record_of(context: StepContext, start: StartState) -> tuple[Mapping[str, str], str, dict[str, str]]:
     """Return what a state was computed with, who saved it, and earlier changes; empty where unknown."""
     if start.lease_epoch is not None:
@@ -148,16 +137,6 @@ def _record_in_log(context: StepContext, lease_epoch: int) -> tuple[Mapping[str,
         if logged.get("phase", {}).get("lease_epoch") == lease_epoch and EXECUTION in logged:
             return logged[EXECUTION]["computed_with"], f"attempt {Path(path).stem}", logged[EXECUTION]["others"]
     return {}, "", {}
-
-
-def _processor() -> str:
-    """Return the model of the CPU, which JAX does not know and XLA compiles for."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:  # not Linux
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
 
 
 def _version(name: str) -> str | None:

@@ -36,7 +36,7 @@ from steps.joined_mesh import joined_mesh
 from steps.machine_checks import phase_shape
 from steps.phase_config import TrainPhaseConfig, hyperparameters, resets_level_at
 from steps.phase_data import loader_of, skip_batches, warn_about_mixture, warn_about_skip_rule
-from steps.phase_execution import execution, log_unsaved_time, warn_of_other_execution
+from steps.phase_execution import execution, warn_of_other_execution
 from steps.phase_result import TrainPhaseResult, result_of, skipped_steps
 from steps.phase_state import NewestState, StartState, first_state, newest_state, own_state, publish_passed
 from steps.phase_validation import validation_of
@@ -277,4 +277,9 @@ def _log_beginning(config: TrainPhaseConfig, context: StepContext, run: RunState
         "blocks: attention: %s; loss: %s; scatter: %s; remat %s, micro-batches: %d",
         *(blocks["attention"], blocks["loss"], blocks["scatter"], config.remat, config.num_microbatches),
     )
-    log_unsaved_time(config, context)
+    notice = context.notice_seconds
+    context.log.info(
+        "a kill without a save loses the steps after the last save: at most %g s (checkpoint_every_seconds) plus the "
+        "duration of a save; notice before a kill: %s",
+        *(config.checkpoint_every_seconds, "unknown (--notice SECONDS)" if notice is None else f"{notice:g} s"),
+    )

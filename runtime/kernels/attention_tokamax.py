@@ -1,4 +1,4 @@
-"""GPU attention of tokamax: Google's kernels for Hopper, optional, and the quickest on an H200 (docs/gpu.md).
+"""GPU attention of tokamax: Google's kernels for Hopper, optional, the quickest on an H200 (docs/explanation/gpu.md).
 
 The mask is the first position of each query's document and causality: one number a query, not tokens x tokens. Forward,
 the kernel skips blocks of keys before the documents of a block of queries; backward it masks them. Both passes skip

@@ -13,7 +13,7 @@ _BESIDE_PRODUCTS: dict[str, str | bool | int] = {
 }
 _ON_SPARSE_CORES: dict[str, str | bool | int] = {
     # Sparse cores, which a dense model leaves idle, run collectives beside the products and hide more than half of the
-    # wires' time (docs/tpu.md). On v4 they hide nothing and replace the asynchronous gathers.
+    # wires' time (docs/explanation/tpu.md). On v4 they hide nothing and replace the asynchronous gathers.
     "xla_tpu_enable_sparse_core_collective_offload_all_gather": "true",
     "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": "true",
 }

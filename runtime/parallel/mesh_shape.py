@@ -25,6 +25,34 @@ class MeshShape(NamedTuple):
     def batch_parts(self) -> int:
         return self.replica * self.data
 
+    def check_batch(self, global_batch_size: int, sequence_length: int, num_microbatches: int = 1) -> None:
+        """Raise ValueError where a batch does not divide over the mesh."""
+        shares, context, model = self.batch_parts, self.context, self.model
+        if global_batch_size % shares:
+            raise ValueError(
+                f"global_batch_size is {global_batch_size:,}, which does not divide over the {shares:,} parts of the "
+                f"mesh that take sequences (model_parallel {model}, context_parallel {context}); use a multiple of "
+                f"{shares:,}."
+            )
+        sequences = global_batch_size // shares
+        if num_microbatches < 1 or sequences % num_microbatches:
+            able = ", ".join(str(number) for number in range(1, sequences + 1) if sequences % number == 0)
+            raise ValueError(
+                f"num_microbatches is {num_microbatches}, and each part of the mesh takes {sequences:,} sequences of a "
+                f"batch of {global_batch_size:,}; use one of {able}."
+            )
+        if sequence_length % context:
+            raise ValueError(
+                f"sequence_length is {sequence_length:,}, which does not divide into context_parallel {context} equal "
+                "parts; use a divisor of it."
+            )
+        tokens = sequences // num_microbatches * (sequence_length // context)
+        if tokens % model:
+            raise ValueError(
+                f"each part of the mesh takes {tokens:,} tokens at a time (num_microbatches {num_microbatches}, "
+                f"context_parallel {context}), which do not divide over model_parallel {model}; use sizes that do."
+            )
+
 
 class MeshLayout(NamedTuple):
     """A mesh on its machines. Along a torus axis, devices are numbered by (replica, data, model and context)."""

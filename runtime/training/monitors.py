@@ -2,7 +2,7 @@
 
 Monitors read the rows of the metrics table on the host and change nothing of the run. A finding depends on the last
 `REMEMBERED_STEPS` rows alone, so monitors have no state in checkpoints, and a resumed run raises the alarms of an
-undisturbed one. Formulas, sources of the limits and what to do: docs/training.md, "Monitors".
+undisturbed one. Formulas, sources of the limits and what to do: docs/reference/training.md, "Monitors".
 """
 
 import collections

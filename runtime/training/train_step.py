@@ -164,8 +164,6 @@ def train_program(config: ModelConfig, mesh: Mesh, options: ProgramOptions, *, d
     check_kernels(platform(mesh), attention_kernel=options.attention_kernel, loss_kernel=options.loss_kernel)
     check_scatter_kernel(platform(mesh), options.scatter_kernel)
     check_remat(options.remat)
-    if options.num_microbatches < 1:
-        raise ValueError(f"num_microbatches is {options.num_microbatches}; use at least 1.")
     computation = computation_on(
         mesh,
         config,
