@@ -57,7 +57,7 @@ def open_held_out(
     """
     from runtime.evaluation.held_out import HeldOut
     from runtime.evaluation.window_batch import window_batch
-    from runtime.parallel.host_rows import host_rows
+    from runtime.parallel.hosts import host_rows
     from runtime.parallel.mesh import num_batch_parts
     from runtime.training.eval_step import build_eval_step
 

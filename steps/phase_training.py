@@ -14,8 +14,7 @@ from marin_dag.ledger.work_files import KEEP_MARKER
 from marin_dag.run.interrupts import DriverHandler
 from marin_dag.values.fields import identity_fields
 from runtime.data.loader import Loader
-from runtime.parallel.host_rows import host_rows
-from runtime.parallel.hosts import Agreement, StopNotice
+from runtime.parallel.hosts import Agreement, StopNotice, host_rows
 from runtime.parallel.mesh import devices_of
 from runtime.tracking.events import EventLog
 from runtime.tracking.log_names import log_name

@@ -4,13 +4,18 @@ They must join before any use of a device: a process that has seen its own devic
 """
 
 import os
-from typing import Any
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax._src import distributed  # its service has no public name; Orbax takes it here, too
 from jax.experimental import multihost_utils
 from jax.extend.backend import clear_backends
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Int32, Int64
+
+from runtime.parallel.mesh import BATCH_AXES
 
 MEGASCALE_PORT = "8081"
 INITIALIZATION_TIMEOUT_SECONDS = 300
@@ -135,3 +140,34 @@ def whole(array: jax.Array) -> np.ndarray:
     if array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(jax.device_get(array))
     return np.asarray(multihost_utils.process_allgather(array, tiled=True))
+
+
+class HostRows(NamedTuple):
+    """Rows of one host, ascending."""
+
+    rows: Int64[np.ndarray, "rows"]
+    sharding: NamedSharding
+    global_batch_size: int
+
+    def placed(self, host_rows: Int32[np.ndarray, "rows sequence"]) -> jax.Array:
+        """Return the global batch, from this host's own rows; every host must call this."""
+        shape = (self.global_batch_size, *host_rows.shape[1:])
+
+        def part(index: tuple[slice, ...] | None) -> np.ndarray:
+            assert index is not None
+            first, last, _ = index[0].indices(self.global_batch_size)
+            begin = int(np.searchsorted(self.rows, first))
+            return host_rows[begin : begin + last - first]
+
+        return jax.make_array_from_callback(shape, self.sharding, part)
+
+
+def host_rows(mesh: Mesh, global_batch_size: int, *, devices: Collection[jax.Device] | None = None) -> HostRows:
+    """Return the rows on `devices`, by default this process's own; they need not be contiguous."""
+    sharding = NamedSharding(mesh, PartitionSpec(BATCH_AXES))
+    own = frozenset(jax.local_devices() if devices is None else devices)
+    is_own = np.zeros(global_batch_size, bool)
+    for device, index in sharding.devices_indices_map((global_batch_size,)).items():
+        if device in own:
+            is_own[index] = True
+    return HostRows(np.flatnonzero(is_own), sharding, global_batch_size)

@@ -14,7 +14,7 @@ import jax
 
 from runtime.data.loader import Loader
 from runtime.data.prefetch import Prefetch
-from runtime.parallel.host_rows import HostRows
+from runtime.parallel.hosts import HostRows
 from runtime.tracking.events import EventLog
 from runtime.training.control import Action, Control, Decision
 from runtime.training.figures import BadBatchError, Figures

@@ -22,7 +22,7 @@ from runtime.model.llama.config import LlamaConfig
 from runtime.model.llama.model import Llama
 from runtime.model.model import logits
 from runtime.model.rotary import inverse_frequencies
-from runtime.parallel.host_rows import host_rows
+from runtime.parallel.hosts import host_rows
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.training import watchdog
