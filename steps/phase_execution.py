@@ -1,9 +1,8 @@
 """Phase execution: the devices, kernels and versions that a phase computes with, and what has changed of them.
 
 Other devices, meshes, kernels or versions round differently, and no digest contains them. An attempt that continues a
-state therefore warns of each change, as recorded and as now. (BigScience's tr8b had two runs of one seed, on V100 and
-A100.) The record of a milestone is its `computed_with`; that of a temporary checkpoint is the event log of the attempt
-that saved it.
+state therefore warns of each change. The record of a milestone is its `computed_with`; that of a temporary checkpoint
+is the event log of the attempt that saved it.
 """
 
 import importlib.metadata
@@ -68,8 +67,7 @@ def execution(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, taken:
 def differences(recorded: Mapping[str, str], now: Mapping[str, str], *, is_resumed: bool) -> list[Difference]:
     """Return the changes between two records, of the names that both have.
 
-    A phase that starts from another may have another batch or memory plan, and kernel blocks to match. The recipe
-    intends those changes, so they count only between attempts at one phase (`is_resumed`).
+    Another batch or memory plan, and blocks to match, count only between attempts at one phase (`is_resumed`).
     """
     names = [name for name in now if name in recorded and name not in ("reason", *SHAPE)]
     if is_resumed:
@@ -88,10 +86,7 @@ def differences(recorded: Mapping[str, str], now: Mapping[str, str], *, is_resum
 def warn_of_other_execution(
     config: TrainPhaseConfig, context: StepContext, start: StartState, now: Mapping[str, str], events: EventLog
 ) -> None:
-    """Warn of what has changed since `start` was computed: in log, terminal, event log and record.
-
-    Does nothing where nothing changed or nothing was recorded, and on all hosts but the first.
-    """
+    """Warn, on the first host, of what has changed since `start` was computed: in log, terminal, event log and record."""
     if context.host.index > 0:
         return
     recorded, saved_by, others = _record_of(context, start)
