@@ -86,7 +86,7 @@ def differences(recorded: Mapping[str, str], now: Mapping[str, str], *, is_resum
 def warn_of_other_execution(
     config: TrainPhaseConfig, context: StepContext, start: StartState, now: Mapping[str, str], events: EventLog
 ) -> None:
-    """Warn, on the first host, of what has changed since `start` was computed: in log, terminal, event log and record."""
+    """Warn, on the first host, of what has changed since `start` was computed, and record it."""
     if context.host.index > 0:
         return
     recorded, saved_by, others = _record_of(context, start)

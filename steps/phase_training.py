@@ -33,13 +33,12 @@ from runtime.training.train_step import ProgramOptions, build_train_step
 from steps.compile_warnings import announced_compile
 from steps.joined_mesh import joined_mesh
 from steps.machine_checks import phase_shape
-from steps.phase_config import TrainPhaseConfig, hyperparameters, resets_level_at
+from steps.phase_config import REQUESTS, TrainPhaseConfig, hyperparameters, resets_level_at
 from steps.phase_data import loader_of, skip_batches, warn_about_mixture, warn_about_skip_rule
 from steps.phase_execution import execution, warn_of_other_execution
 from steps.phase_result import TrainPhaseResult, result_of, skipped_steps
-from steps.phase_state import NewestState, StartState, first_state, newest_state, own_state, publish_passed
+from steps.phase_state import StartState, first_state, newest_state, own_state, publish_passed
 from steps.phase_validation import validation_of
-from steps.train_phase import REQUESTS
 
 Milestones = Mapping[int, Input[Any]]
 """Published step -> its milestone."""
@@ -123,10 +122,11 @@ class _Attempt:
         """Return the state to train from, and the loader of the batches."""
         config, context, temporary = self._config, self._context, self._saving.temporary
         newest = newest_state(config, self._published, temporary)
-        publish_passed(
-            config, newest, self._mesh, temporary, wanted=self._saving.wanted_steps, publish=self._publish_saved
-        )
-        start = self._start_state(newest)
+        wanted = self._saving.wanted_steps
+        publish_passed(config, newest, self._mesh, temporary, wanted=wanted, publish=self._publish_saved)
+        start = own_state(config, newest, self._published, self._mesh, temporary, self._events)
+        if start is None:
+            start = first_state(config, self._mesh, self._events)
         warn_of_other_execution(config, context, start, computed_with, self._events)
         loader = loader_of(config, context)
         if start.is_own:
@@ -166,11 +166,6 @@ class _Attempt:
         except TrainingStopped as stopped:
             where = f"at step {stopped.step:,} of {config.until_step:,}"
             raise StepStopped(f"{where} ({stopped.reason})") from stopped
-
-    def _start_state(self, newest: NewestState) -> StartState:
-        temporary = self._saving.temporary
-        own = own_state(self._config, newest, self._published, self._mesh, temporary, self._events)
-        return first_state(self._config, self._mesh, self._events) if own is None else own
 
     def _publish_saved(self, run: RunState) -> None:
         """Publish a state that an earlier attempt saved."""

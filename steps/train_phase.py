@@ -8,11 +8,9 @@ from marin_dag.graph.step import StepContext, step
 from steps.joined_mesh import LOST_PEER_ERRORS
 from steps.machine_checks import check_resources, phase_cost
 from steps.phase_checks import check_config
-from steps.phase_config import TrainPhaseConfig
+from steps.phase_config import REQUESTS, TrainPhaseConfig
 from steps.phase_result import TrainPhaseResult
 
-REQUESTS = ("save", "publish", "profile")
-"""Requests of users that a phase takes, besides "stop"."""
 # The names of TemporaryCheckpoints, whose module is too heavy for a plan to import.
 TEMPORARY_CHECKPOINT = re.compile(r"temporary/step-(\d{10})-epoch-\d{6}/checkpoint/manifest\.json")
 

@@ -111,7 +111,11 @@ def scatter(gradient: Float[Array, "..."], split: Splits, *, rows_as_they_are: b
         rows_as_they_are: over the first axis, scatter rows as [rows, columns] too, for a compiler that hides scatters.
     """
     scattered = {dimension for dimension, _ in split}
-    padded = _padded(gradient, scattered)
+    widths = [
+        (0, 0 if dimension in scattered else padded_to_tiles(size) - size)
+        for dimension, size in enumerate(gradient.shape)
+    ]
+    padded = jnp.pad(gradient, widths) if any(after for _, after in widths) else gradient
     for index, (dimension, axis) in enumerate(split):
         if not index and (dimension or rows_as_they_are):
             padded = lax.psum_scatter(padded, axis, scatter_dimension=dimension, tiled=True)
@@ -122,11 +126,3 @@ def scatter(gradient: Float[Array, "..."], split: Splits, *, rows_as_they_are: b
     sizes = enumerate(padded.shape)
     limits = [size if dimension in scattered else gradient.shape[dimension] for dimension, size in sizes]
     return lax.slice(padded, [0] * padded.ndim, limits)
-
-
-def _padded(gradient: Array, scattered: set[int]) -> Array:
-    widths = [
-        (0, 0 if dimension in scattered else padded_to_tiles(size) - size)
-        for dimension, size in enumerate(gradient.shape)
-    ]
-    return jnp.pad(gradient, widths) if any(after for _, after in widths) else gradient

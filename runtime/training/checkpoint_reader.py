@@ -78,13 +78,11 @@ class Reader:
         self.manifest = Manifest(body["leaves"], body["files"], body.get("lease_epoch"), body.get("segments", {}))
 
     def _torn(self, key: str, what: str) -> TornCheckpointError:
-        return TornCheckpointError(
-            f"{self.path}: {self._owner(key)} is damaged: {what}. The checkpoint is torn, and nothing of it is used"
-        )
-
-    def _owner(self, key: str) -> str:
         below = key.removeprefix(f"{self.name}/arrays/")
-        return f"leaf {below.rpartition('/')[0]} (file {key})" if below != key else f"file {key}"
+        owner = f"leaf {below.rpartition('/')[0]} (file {key})" if below != key else f"file {key}"
+        return TornCheckpointError(
+            f"{self.path}: {owner} is damaged: {what}. The checkpoint is torn, and nothing of it is used"
+        )
 
     def check_all_files_exist(self) -> None:
         """Compare the manifest with one listing; raise OSError where the store does not list what it has."""

@@ -181,11 +181,9 @@ class Control:
                     stack.enter_context(repeated(poll, pause_seconds=lambda: POLL_SECONDS, name=name))
             is_main = threading.current_thread() is threading.main_thread()
             if is_main:
-                stack.enter_context(handled(SIGNALS, self._handle_signal, kept=self._kept_handlers))
+                stop = lambda number: self.request_exit(f"signal {number.name}")  # noqa: E731
+                stack.enter_context(handled(SIGNALS, stop, kept=self._kept_handlers))
             yield is_main
-
-    def _handle_signal(self, number: signal.Signals) -> None:
-        self.request_exit(f"signal {number.name}")
 
     def _poll_driver(self) -> None:
         with self._polling:

@@ -174,7 +174,7 @@ class Monitors:
 
     def observe(self, row: MetricsRow) -> list[Alarm]:
         """Add the next step, and return its alarms."""
-        is_rising = self._is_rising(row.learning_rate)
+        is_rising = self._rate is not None and row.learning_rate > self._rate * (1 + LEAST_RISE)
         # A straight rise is no finding; its first step bends the curve.
         if self._resets_at(row.step - 1) or (is_rising and not self._was_rising):
             self._reset()
@@ -207,9 +207,6 @@ class Monitors:
             return None
         message = f"step {step}: {found.text}; the limit is {found.limit:.4g}. {found.fix}"
         return Alarm(found.monitor, step, found.figure, found.limit, message)
-
-    def _is_rising(self, rate: float) -> bool:
-        return self._rate is not None and rate > self._rate * (1 + LEAST_RISE)
 
     def _add(self, row: MetricsRow) -> None:
         self._num_accepted += 1

@@ -85,15 +85,14 @@ class RecentNorms:
 
     def _not_finite(self, measured: str, is_wrong: np.ndarray) -> Place:
         names = [name for name, wrong in zip(self._names, is_wrong, strict=True) if wrong]
-        facts = {"norms_of": measured, "not_finite": names if len(names) < len(self._names) else "all"}
         what = f"The norm of the {measured} is not finite in"
-        if facts["not_finite"] == "all":
-            return Place(f"{what} all {len(names)} parts of the model.", facts)
+        if len(names) == len(self._names):
+            text = f"{what} all {len(names)} parts of the model."
+            return Place(text, {"norms_of": measured, "not_finite": "all"})
         num_others = len(names) - PARTS_IN_SENTENCE
         others = f" and {num_others} others" if num_others > 0 else ""
-        return Place(
-            f"{what} {', '.join(names[:PARTS_IN_SENTENCE])}{others}, of {len(self._names)} parts of the model.", facts
-        )
+        text = f"{what} {', '.join(names[:PARTS_IN_SENTENCE])}{others}, of {len(self._names)} parts of the model."
+        return Place(text, {"norms_of": measured, "not_finite": names})
 
 
 def _rounded(figure: np.floating) -> float:
