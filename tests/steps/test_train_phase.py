@@ -384,7 +384,6 @@ def gradients(trajectory: Trajectory) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     "axes",
     [
-        {"replica_parallel": 2},
         {"replica_parallel": 8},
         {"replica_parallel": 2, "model_parallel": 2, "num_microbatches": 2},
         {"replica_parallel": 2, "context_parallel": 2},
