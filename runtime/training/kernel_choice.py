@@ -102,7 +102,7 @@ def _gpu_loss(shape: KernelShape) -> tuple[str, str]:
 
 
 def _why(error: ValueError) -> str:
-    """Return the reason in an error, without the kernel's name before it and the advice after it."""
+    """Return the reason in an error, without kernel and advice."""
     return str(error).partition(": ")[2].partition(";")[0]
 
 
