@@ -3,8 +3,8 @@
 The kernel that forms and scatters a gradient is compiled for a ring of 16.
 
 `python -m benchmarks.compile_kernel CHIP KERNEL [SIZE]` prints one line of JSON: the peak memory, for a
-TPU's attention the figures of a row of `tuned_blocks`, and for a GPU's kernels the registers of a thread. SIZE is the
-head size of attention, the hidden size of a loss, or the columns of a gradient.
+TPU's attention the bundles that docs/explanation/tpu.md quotes, and for a GPU's kernels the registers of a thread. SIZE
+is the head size of attention, the hidden size of a loss, or the columns of a gradient.
 """
 
 import json
@@ -67,7 +67,7 @@ def compiled_kernel(chip: str, kernel: str, size: int | None = None) -> dict[str
             case AttentionShape(sequence_length=length, head_dim=head_dim), "splash":
                 compiled = lowered.compile()
                 schedules = schedules_of(Path(folder), compiled.as_text(), names.SPLASH)
-                blocks = splash_blocks(chip, head_dim=head_dim, num_rows=length, item_bytes=2).blocks
+                blocks = splash_blocks(f"TPU {chip}", head_dim=head_dim, num_rows=length, item_bytes=2)
                 found["figures"] = figures_of_splash(chip, blocks, length, schedules)
             case _, "tokamax" | "mosaic_gpu":  # Mosaic assembles such kernels; its environment says where
                 os.environ.update(MOSAIC_GPU_DUMP_PTXAS="1", MOSAIC_GPU_DUMP_TO=folder)

@@ -46,8 +46,7 @@ from benchmarks.laptop_model import LaptopStep, loader_in
 from benchmarks.verdict import conclude
 from pipelines.scales import LAPTOP
 from runtime.data.loader import DataPosition, Loader
-from runtime.parallel.host_rows import HostRows, host_rows
-from runtime.parallel.hosts import Agreement, join_hosts, open_cores
+from runtime.parallel.hosts import Agreement, HostRows, host_rows, join_hosts, open_cores
 from runtime.parallel.mesh import mesh_of_cores
 from runtime.tracking.events import EventLog
 from runtime.training import run_state

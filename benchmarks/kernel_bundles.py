@@ -1,7 +1,7 @@
 """Bundles of a TPU kernel's final schedule, and the vector memory that the compiler gave it.
 
 A core issues one bundle a cycle if nothing stalls. libtpu writes the schedule of each kernel to a folder, if an option
-set before it is loaded says so; the memory is in the text of the compiled program. Rows of `tuned_blocks` quote both.
+set before it is loaded says so; the memory is in the text of the compiled program. docs/explanation/tpu.md quotes both.
 """
 
 import os
@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from runtime.kernels.tuned_blocks import MIB, SCOPED_VMEM_IN_BYTES, SplashBlocks
+from runtime.kernels.block_sizes import MIB, SCOPED_VMEM_IN_BYTES, SplashBlocks
 
 _PASS = "final_bundles"
 _CALL = re.compile(

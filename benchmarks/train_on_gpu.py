@@ -72,7 +72,7 @@ CASES = {
 }
 LOSS = LossShape(num_tokens=32_768, hidden_size=2_560, vocab_size=128_256)
 ATTENTION = AttentionShape(num_sequences=4, sequence_length=4096, num_heads=32, num_kv_heads=8, head_dim=128)
-ATTENTION_KERNELS = ("chunked", "pallas_gpu", "cudnn", "tokamax")
+ATTENTION_KERNELS = ("chunked", "pallas_gpu", "tokamax")
 DOCUMENT_TOKENS = 500
 """Of the packed documents, on average."""
 REMAT: dict[str, "Remat"] = {"ours": "none", "ours, dots": "dots", "ours, full": "full"}
@@ -81,7 +81,7 @@ SDPA: dict[str, Any] = {"attn_implementation": "sdpa"}
 SMOKE_CASES = {"smoke": Case(LlamaConfig(512, 64, 128, 2, 4, 2, 16, 128), 2, None)}
 SMOKE_LOSS = LossShape(256, 32, 512)
 SMOKE_ATTENTION = AttentionShape(2, 1024, 4, 2, 64)
-SMOKE_ATTENTION_KERNELS = ("reference", "chunked", "cudnn", "tokamax")  # the last two cannot run there, and it says so
+SMOKE_ATTENTION_KERNELS = ("reference", "chunked", "tokamax")  # the last cannot run there, and it says so
 
 
 def timed(step: Callable[[], Any], *, turns: int) -> float:
@@ -306,7 +306,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="small sizes on a CPU; claims nothing")
     parser.add_argument("--turns", type=int, default=10)
-    parser.add_argument("--attention", help="ours with another attention kernel than the default: cudnn, tokamax")
+    parser.add_argument("--attention", help="ours with another attention kernel than the default")
     parser.add_argument("--remats", action="store_true", help="ours also with less kept than all")
     parser.add_argument(
         "--only", nargs="+", choices=[*CASES, "loss", "attention"], help="a part, as a short loan allows"

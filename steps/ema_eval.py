@@ -76,12 +76,7 @@ class EmaEvalResult(BaseModel, frozen=True, extra="forbid"):
 
 
 def check_phase(config: EmaEvalConfig) -> None:
-    """Check tokenizer, average and window length against the phase.
-
-    Raises:
-        ValueError: the phase has another tokenizer than the text.
-        RefusedConfigError: the phase has no such average, or `max_tokens_per_domain` is less than a window.
-    """
+    """Raise ValueError where tokenizer, average or window length do not suit the phase."""
     phase = config.phase.config_of(TrainPhaseConfig)
     if config.average == HOT:
         raise RefusedConfigError(
@@ -101,11 +96,7 @@ def check_phase(config: EmaEvalConfig) -> None:
 
 
 def check_machines(config: EmaEvalConfig, resources: Resources) -> None:
-    """Check the machines before the phase is trained.
-
-    Raises:
-        ValueError: the model cannot be sharded over the machines, or a kernel cannot run on them with its shapes.
-    """
+    """Raise ValueError where the machines cannot share the model, or a kernel cannot run on them with its shapes."""
     phase = config.phase.config_of(TrainPhaseConfig) or imported_by(config.phase)
     if phase is None:
         return

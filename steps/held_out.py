@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.step import StepContext
 from marin_dag.quantities import counted
-from steps.taken_kernels import TakenKernels, refuse_wrong_kernels, take_kernels
 from steps.tokenize import TokenizeResult
 
 if TYPE_CHECKING:
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from runtime.evaluation.held_out import HeldOut
     from runtime.evaluation.token_predictions import Predictor
     from runtime.model.config import ModelConfig, Rope
+    from runtime.training.kernel_choice import KernelChoice
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class OpenedText(NamedTuple):
     """The windows of this host, the kernels of the program that scores them, and the sample of the heat map."""
 
     texts: "HeldOut"
-    kernels: TakenKernels
+    kernels: "KernelChoice"
     predictor: "Predictor | None"
 
 
@@ -62,7 +62,7 @@ def open_held_out(
     from runtime.evaluation.held_out import HeldOut
     from runtime.evaluation.token_predictions import Predictor, build_prediction_step, sample_windows
     from runtime.evaluation.window_batch import window_batch
-    from runtime.parallel.host_rows import host_rows
+    from runtime.parallel.hosts import host_rows
     from runtime.parallel.mesh import num_batch_parts
     from runtime.training.eval_step import build_eval_step
 
@@ -109,9 +109,11 @@ def open_held_out(
     return OpenedText(texts, kernels, predictor)
 
 
-def _take_kernels(program: EvaluationProgram, context: StepContext, mesh: "Mesh", num_windows: int) -> TakenKernels:
+def _take_kernels(program: EvaluationProgram, context: StepContext, mesh: "Mesh", num_windows: int) -> "KernelChoice":
     from runtime.kernels.kernel_shape import KernelShape
     from runtime.parallel.mesh import devices_of
+    from runtime.training.kernel_checks import check_loss_kernel
+    from runtime.training.kernel_choice import take_kernels
 
     shape = KernelShape.of(
         devices_of(mesh),
@@ -126,5 +128,5 @@ def _take_kernels(program: EvaluationProgram, context: StepContext, mesh: "Mesh"
         *(num_windows, mesh.size, kernels.attention, kernels.blocks["attention"], kernels.loss, kernels.blocks["loss"]),
         kernels.reason,
     )
-    refuse_wrong_kernels(kernels, mesh)
+    check_loss_kernel(kernels.loss, mesh)
     return kernels

@@ -1,57 +1,38 @@
-"""Machine checks of a plan: how batch and model divide over a step's devices, and which kernels run there."""
+"""Machine checks of a plan: how batch and model divide over a step's devices, which kernels run there, and the cost."""
 
 import dataclasses
 import math
 
+from marin_dag.graph.cost import Cost
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu, slice_shape
 from runtime.cost.chips import GENERATIONS, GPUS, REACHED_SHARE_OF_PEAK
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.kernels.kernel_shape import Devices, KernelShape
 from runtime.model.config import ModelConfig
+from runtime.optim.optimizer import ADAMW
 from runtime.parallel.mesh_shape import Machines, MeshShape
 from steps.phase_config import TrainPhaseConfig
 
 
 def check_resources(config: TrainPhaseConfig, resources: Resources) -> None:
     """Raise ValueError where batch or model do not divide over the machines, or a kernel cannot run there."""
-    shares = _mesh_of(config, resources).batch_parts
-    if config.global_batch_size % shares:
+    mesh = _mesh_of(config, resources)
+    try:
+        mesh.check_batch(config.global_batch_size, config.sequence_length, config.num_microbatches)
+    except ValueError as error:
         fewer = _cores_that_divide(config, resources) if isinstance(resources, Cpu) else None
-        or_less = "" if fewer is None else f", or resources={fewer!r}"
-        raise ValueError(
-            f"global_batch_size is {config.global_batch_size:,}, which does not divide over the {shares:,} parts of "
-            f"the mesh that take sequences ({resources}, model_parallel {config.model_parallel}, context_parallel "
-            f"{config.context_parallel}); use a multiple of {shares:,}{or_less}."
-        )
-    sequences = config.global_batch_size // shares
-    if sequences % config.num_microbatches:
-        able = ", ".join(str(number) for number in range(1, sequences + 1) if sequences % number == 0)
-        raise ValueError(
-            f"num_microbatches is {config.num_microbatches}, and each part of the mesh takes {sequences:,} sequences "
-            f"of a batch of {config.global_batch_size:,} ({resources}); use one of {able}."
-        )
-    if config.sequence_length % config.context_parallel:
-        raise ValueError(
-            f"sequence_length is {config.sequence_length:,}, which does not divide into context_parallel "
-            f"{config.context_parallel} equal parts; use a divisor of it."
-        )
-    tokens = sequences // config.num_microbatches * (config.sequence_length // config.context_parallel)
-    if tokens % config.model_parallel:
-        raise ValueError(
-            f"each part of the mesh takes {tokens:,} tokens at a time ({resources}, num_microbatches "
-            f"{config.num_microbatches}, context_parallel {config.context_parallel}), which do not divide over "
-            f"model_parallel {config.model_parallel}; use sizes that do."
-        )
+        or_less = "" if fewer is None or fewer == resources else f" Or resources={fewer!r}."
+        raise ValueError(f"on {resources}: {error}{or_less}") from None
     devices = devices_on(resources, context_parallel=config.context_parallel)
     try:
         shape = phase_shape(config, devices)
         refuse_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
         if config.scatter_kernel != "xla":
-            _check_scatter_kernel(config, resources, shape, tokens)
+            _check_scatter_kernel(config, resources, shape)
     except ValueError as error:
         raise ValueError(f"on {resources}: {error}") from None
     if config.validate_every_steps:
-        _check_validation_kernels(config, resources, devices, shares)
+        _check_validation_kernels(config, resources, devices, mesh.batch_parts)
 
 
 def refuse_several_hosts(_: object, resources: Resources) -> None:
@@ -71,11 +52,7 @@ def mesh_on(
     model_parallel: int = 1,
     context_parallel: int = 1,
 ) -> MeshShape:
-    """Return the mesh of a step's devices.
-
-    Raises:
-        ValueError: they cannot share the model so.
-    """
+    """Return the mesh of a step's devices; raise ValueError where they cannot share the model so."""
     try:
         layout = machines_of(resources).layout(replica=replica_parallel, model=model_parallel, context=context_parallel)
         model.check_divides(copy_size=layout.shape.copy_size, model_axis=model_parallel)
@@ -104,6 +81,22 @@ def expected_flops(resources: Resources, compute_dtype: str) -> float:
     return math.inf if chip is None else chip.peak_flops(compute_dtype) * REACHED_SHARE_OF_PEAK[chip.platform]
 
 
+def phase_cost(config: TrainPhaseConfig, resources: Resources) -> Cost:
+    """Return the cost of a phase; bytes written exclude temporary checkpoints that training deletes."""
+    begin, until, every = config.begin_step, config.until_step, config.publish_every_steps
+    tokens = (until - begin) * config.global_batch_size * config.sequence_length
+    trees = 1 + ADAMW.num_trees + len(config.averages)
+    num_published = 1 + (max(until - 1, 0) // every - begin // every if every else 0)
+    num_good = max(until - begin - 1, 0) // config.keep_good_every_steps
+    flops = tokens * config.model.flops_per_token(config.sequence_length)
+    return Cost(
+        tokens=tokens,
+        flops=flops,
+        chip_hours=flops / expected_flops(resources, config.compute_dtype) / 3_600,
+        bytes_written=4 * trees * config.model.num_parameters * (num_published + num_good),
+    )
+
+
 def phase_shape(config: TrainPhaseConfig, devices: Devices) -> KernelShape:
     """Return the kernel shape of a training phase, for its plan and its run."""
     return KernelShape.of(
@@ -120,31 +113,18 @@ def refuse_kernels(shape: KernelShape, *, attention_kernel: str | None, loss_ker
     """Raise ValueError for kernels that cannot run on the machines, or not at a device's shape."""
     if attention_kernel is None and loss_kernel is None:
         if shape.platform == "tpu":  # elsewhere the default takes every shape, and a plan need not load JAX
-            from runtime.kernels.block_sizes import generation_of, splash_blocks
+            from runtime.kernels.block_sizes import splash_blocks
 
             splash_blocks(
-                generation_of(shape.device_kind),
+                shape.device_kind,
                 head_dim=shape.head_dim,
                 num_rows=shape.stretch,
                 item_bytes=shape.item_bytes,
             )
         return
-    from runtime.training.kernel_choice import (
-        USE_DEFAULT,
-        chosen_kernels,
-        described_attention_blocks,
-        described_loss_blocks,
-    )
+    from runtime.training.kernel_choice import chosen_kernels
 
-    kernels = chosen_kernels(shape, attention_kernel=attention_kernel, loss_kernel=loss_kernel)
-    for asked, kernel, described in (
-        (attention_kernel, kernels.attention, described_attention_blocks),
-        (loss_kernel, kernels.loss, described_loss_blocks),
-    ):
-        try:
-            described(kernel, shape)
-        except ValueError as error:
-            raise ValueError(f"{error}{'' if asked is None else USE_DEFAULT}") from None
+    chosen_kernels(shape, attention_kernel=attention_kernel, loss_kernel=loss_kernel)
 
 
 def _check_validation_kernels(config: TrainPhaseConfig, resources: Resources, devices: Devices, num_parts: int) -> None:
@@ -165,8 +145,7 @@ def _check_validation_kernels(config: TrainPhaseConfig, resources: Resources, de
         ) from None
 
 
-def _check_scatter_kernel(config: TrainPhaseConfig, resources: Resources, shape: KernelShape, num_tokens: int) -> None:
-    from runtime.kernels.block_sizes import generation_of
+def _check_scatter_kernel(config: TrainPhaseConfig, resources: Resources, shape: KernelShape) -> None:
     from runtime.kernels.scatter_blocks import check_scatter_kernel, layer_scatter_blocks
 
     check_scatter_kernel(shape.platform, config.scatter_kernel)
@@ -174,10 +153,10 @@ def _check_scatter_kernel(config: TrainPhaseConfig, resources: Resources, shape:
         replica=config.replica_parallel, model=config.model_parallel, context=config.context_parallel
     )
     layer_scatter_blocks(
-        generation_of(shape.device_kind),
+        shape.device_kind,
         config.model,
         num_devices=next((size for size in layout.data if size > 1), 1),
-        num_tokens=num_tokens,
+        num_tokens=shape.num_tokens * config.model_parallel,
         model_parallel=config.model_parallel,
         item_bytes=shape.item_bytes,
         sum_bytes=2 if config.reduce_dtype == "bfloat16" else 4,

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from runtime.training.train_step import Hyperparameters
 
 
+REQUESTS = ("save", "publish", "profile")
+"""Requests of users that a phase takes, besides "stop"."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Setting:
     """Marks a field that changes the numbers of a run, so that timelines and reports list its changes."""

@@ -46,8 +46,6 @@ def skip_batches(
 ) -> RunState:
     """Return the state in which a phase starts, after its skipped batches; not for a state that it saved itself.
 
-    Step, tokens and tables do not change: they count what is trained on.
-
     Raises:
         StepStopped: a phase on one host was asked to stop while it waited for a cache that is being built.
     """

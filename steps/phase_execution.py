@@ -1,13 +1,11 @@
 """Phase execution: the devices, kernels and versions that a phase computes with, and what has changed of them.
 
 Other devices, meshes, kernels or versions round differently, and no digest contains them. An attempt that continues a
-state therefore warns of each change, as recorded and as now. (BigScience's tr8b had two runs of one seed, on V100 and
-A100.) The record of a milestone is its `computed_with`; that of a temporary checkpoint is the event log of the attempt
-that saved it.
+state therefore warns of each change. The record of a milestone is its `computed_with`; that of a temporary checkpoint
+is the event log of the attempt that saved it.
 """
 
 import importlib.metadata
-import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -16,12 +14,12 @@ import fsspec
 from jax.sharding import Mesh
 
 from marin_dag.graph.step import StepContext
-from runtime.parallel.jax_settings import changed_by_environment
+from runtime.parallel.jax_settings import changed_by_environment, processor
 from runtime.tracking.events import EventLog, read_beginning
 from runtime.tracking.log_names import is_of_first_host
+from runtime.training.kernel_choice import KernelChoice
 from steps.phase_config import TrainPhaseConfig
 from steps.phase_state import StartState
-from steps.taken_kernels import TakenKernels
 
 EXECUTION, OTHER_EXECUTION = "execution", "other_execution"
 """Events: what an attempt computes with, and what has changed against the state it continues."""
@@ -49,13 +47,13 @@ class Difference(NamedTuple):
         return f"{self.name}: recorded: {self.recorded} / now: {self.now}"
 
 
-def execution(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, taken: TakenKernels) -> dict[str, str]:
+def execution(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, taken: KernelChoice) -> dict[str, str]:
     """Return what this attempt computes with, for `StepContext.computed_with`."""
     first = mesh.devices.flat[0]
     axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1)
     num_hosts = context.host.num_hosts
     return {
-        "device": f"{first.device_kind}, {_processor()}" if first.platform == "cpu" else str(first.device_kind),
+        "device": f"{first.device_kind}, {processor()}" if first.platform == "cpu" else str(first.device_kind),
         "mesh": f"{axes or 'one device'}; hosts: {num_hosts}",
         **{name: version for name in PACKAGES[first.platform] if (version := _version(name)) is not None},
         "batch": f"{config.global_batch_size:,} x {config.sequence_length:,} tokens",
@@ -69,8 +67,7 @@ def execution(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, taken:
 def differences(recorded: Mapping[str, str], now: Mapping[str, str], *, is_resumed: bool) -> list[Difference]:
     """Return the changes between two records, of the names that both have.
 
-    A phase that starts from another may have another batch or memory plan, and kernel blocks to match. The recipe
-    intends those changes, so they count only between attempts at one phase (`is_resumed`).
+    Another batch or memory plan, and blocks to match, count only between attempts at one phase (`is_resumed`).
     """
     names = [name for name in now if name in recorded and name not in ("reason", *SHAPE)]
     if is_resumed:
@@ -89,10 +86,7 @@ def differences(recorded: Mapping[str, str], now: Mapping[str, str], *, is_resum
 def warn_of_other_execution(
     config: TrainPhaseConfig, context: StepContext, start: StartState, now: Mapping[str, str], events: EventLog
 ) -> None:
-    """Warn of what has changed since `start` was computed: in log, terminal, event log and record.
-
-    Does nothing where nothing changed or nothing was recorded, and on all hosts but the first.
-    """
+    """Warn, on the first host, of what has changed since `start` was computed, and record it."""
     if context.host.index > 0:
         return
     recorded, saved_by, others = _record_of(context, start)
@@ -114,16 +108,6 @@ def warn_of_other_execution(
         others = others | {f"{FROM_STEP}{step}": "; ".join(map(str, changed))}
     events.write(EXECUTION, computed_with=dict(now), others=others)
     context.computed_with(**others)
-
-
-def log_unsaved_time(config: TrainPhaseConfig, context: StepContext) -> None:
-    """Log how much time of training a kill may lose."""
-    notice = context.notice_seconds
-    context.log.info(
-        "a kill without a save loses the steps after the last save: at most %g s (checkpoint_every_seconds) plus the "
-        "duration of a save; notice before a kill: %s",
-        *(config.checkpoint_every_seconds, "unknown (--notice SECONDS)" if notice is None else f"{notice:g} s"),
-    )
 
 
 def _record_of(context: StepContext, start: StartState) -> tuple[Mapping[str, str], str, dict[str, str]]:
@@ -148,16 +132,6 @@ def _record_in_log(context: StepContext, lease_epoch: int) -> tuple[Mapping[str,
         if logged.get("phase", {}).get("lease_epoch") == lease_epoch and EXECUTION in logged:
             return logged[EXECUTION]["computed_with"], f"attempt {Path(path).stem}", logged[EXECUTION]["others"]
     return {}, "", {}
-
-
-def _processor() -> str:
-    """Return the model of the CPU, which JAX does not know and XLA compiles for."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:  # not Linux
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
 
 
 def _version(name: str) -> str | None:

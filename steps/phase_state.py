@@ -36,18 +36,14 @@ class StartState(NamedTuple):
 
 
 class NewestState(NamedTuple):
-    """The newest state of a phase; both fields are NONE where there is none."""
+    """Step and lease epoch of the newest state of a phase; see NONE."""
 
     step: int
     lease_epoch: int
-    """NONE for a milestone."""
 
 
 def newest_state(config: TrainPhaseConfig, published: Iterable[int], temporary: TemporaryCheckpoints) -> NewestState:
-    """Return the newest state up to `until_step`.
-
-    Host 0 looks once for all hosts: an attempt that has lost its lease may complete another state meanwhile.
-    """
+    """Return the newest state up to `until_step`, as host 0 sees it: another may be completed meanwhile."""
     milestone = max((step for step in published if step <= config.until_step), default=NONE)
     saved = temporary.newest(config.until_step)
     found = (milestone, NONE) if saved is None or saved.step <= milestone else (saved.step, saved.lease_epoch)
@@ -100,9 +96,6 @@ def publish_passed(
     """Call `publish` with each saved state of the `wanted` steps, in order, except the newest state.
 
     A resumed phase no longer passes these steps, and deletes their states as it saves newer ones.
-
-    Raises:
-        TornCheckpointError: a file is damaged or missing.
     """
     steps = sorted(step for step in wanted if step <= config.until_step)
     if not steps:
@@ -130,13 +123,8 @@ def first_state(config: TrainPhaseConfig, mesh: Mesh, events: EventLog) -> Start
         run = run_state.continued(config.start.path, config.restore, state_like, seed=config.seed, **_extras(config))
     except TornCheckpointError as error:
         raise DamagedInputError(str(error), steps_to_force=[config.start.name]) from error
-    events.write(
-        "start",
-        step=run.step,
-        consumed_tokens=run.consumed_tokens,
-        folder=config.start.path,
-        restore=config.restore,
-    )
+    facts = {"consumed_tokens": run.consumed_tokens, "folder": config.start.path, "restore": config.restore}
+    events.write("start", step=run.step, **facts)
     return StartState(run, config.start)
 
 

@@ -55,11 +55,7 @@ def changes(before: TrainPhaseConfig, after: TrainPhaseConfig) -> tuple[Change, 
 
 
 def _replaced_caches(before: TrainPhaseConfig, after: TrainPhaseConfig) -> tuple[dict[str, object], dict[str, object]]:
-    """Return the old and new caches of sources in both mixtures whose cache changes.
-
-    Sources that a mixture adds or drops show in the mixture. Two steps of one identity make one cache, whatever their
-    names.
-    """
+    """Return the old and new caches of sources in both mixtures whose cache changes."""
     # A source without a cache is an error of its own.
     names = [
         name
@@ -166,11 +162,7 @@ class RunPhase:
 
 
 def place_phases(phases: Mapping[str, TrainPhaseConfig], starts: Mapping[str, tuple[str, int]]) -> dict[str, RunPhase]:
-    """Return every phase with its place; `starts` has the predecessor and its step for each phase that has one.
-
-    Raises:
-        ValueError: a predecessor is not in `phases`.
-    """
+    """Return every phase with its place; `starts` has the predecessor and its step for each phase that has one."""
     found: dict[str, RunPhase] = {}
 
     def place(name: str) -> RunPhase:

@@ -14,35 +14,31 @@ from marin_dag.ledger.work_files import KEEP_MARKER
 from marin_dag.run.interrupts import DriverHandler
 from marin_dag.values.fields import identity_fields
 from runtime.data.loader import Loader
-from runtime.parallel.host_rows import host_rows
-from runtime.parallel.hosts import Agreement
+from runtime.parallel.hosts import Agreement, StopNotice, host_rows
 from runtime.parallel.mesh import devices_of
 from runtime.tracking.events import EventLog
 from runtime.tracking.log_names import log_name
-from runtime.training.control import Control
-from runtime.training.kernel_choice import described_scatter
+from runtime.training.control import Action, Control, Request
+from runtime.training.kernel_checks import check_loss_kernel, check_sums
+from runtime.training.kernel_choice import KernelChoice, scatter_blocks, take_kernels
 from runtime.training.loop import LoopParts, TrainingStopped, train
 from runtime.training.monitors import Alarm, first_loss_of
 from runtime.training.observer import Observer
 from runtime.training.profiling import Profiler
 from runtime.training.run_state import RunState
 from runtime.training.saving import Saver, SavingPlan
-from runtime.training.scatter_check import check_sums
 from runtime.training.settings import TrainSettings
-from runtime.training.stop_notice import StopNotice
 from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.train_step import ProgramOptions, build_train_step
-from steps.compile_warnings import AnnouncedCompile
+from steps.compile_warnings import announced_compile
 from steps.joined_mesh import joined_mesh
 from steps.machine_checks import phase_shape
-from steps.phase_config import TrainPhaseConfig, hyperparameters, resets_level_at
+from steps.phase_config import REQUESTS, TrainPhaseConfig, hyperparameters, resets_level_at
 from steps.phase_data import loader_of, skip_batches, warn_about_mixture, warn_about_skip_rule
-from steps.phase_execution import execution, log_unsaved_time, warn_of_other_execution
-from steps.phase_requests import requests_of
+from steps.phase_execution import execution, warn_of_other_execution
 from steps.phase_result import TrainPhaseResult, result_of, skipped_steps
-from steps.phase_state import NewestState, StartState, first_state, newest_state, own_state, publish_passed
+from steps.phase_state import StartState, first_state, newest_state, own_state, publish_passed
 from steps.phase_validation import validation_of
-from steps.taken_kernels import TakenKernels, refuse_wrong_kernels, take_kernels
 
 Milestones = Mapping[int, Input[Any]]
 """Published step -> its milestone."""
@@ -126,10 +122,11 @@ class _Attempt:
         """Return the state to train from, and the loader of the batches."""
         config, context, temporary = self._config, self._context, self._saving.temporary
         newest = newest_state(config, self._published, temporary)
-        publish_passed(
-            config, newest, self._mesh, temporary, wanted=self._saving.wanted_steps, publish=self._publish_saved
-        )
-        start = self._start_state(newest)
+        wanted = self._saving.wanted_steps
+        publish_passed(config, newest, self._mesh, temporary, wanted=wanted, publish=self._publish_saved)
+        start = own_state(config, newest, self._published, self._mesh, temporary, self._events)
+        if start is None:
+            start = first_state(config, self._mesh, self._events)
         warn_of_other_execution(config, context, start, computed_with, self._events)
         loader = loader_of(config, context)
         if start.is_own:
@@ -141,22 +138,22 @@ class _Attempt:
         warn_about_skip_rule(config, context, begin=self.begin_step)
         return start, loader
 
-    def train(self, start: StartState, loader: Loader, kernels: TakenKernels) -> RunState:
+    def train(self, start: StartState, loader: Loader, kernels: KernelChoice) -> RunState:
         config, context, mesh = self._config, self._context, self._mesh
         is_alone = context.host.num_hosts == 1
         options = ProgramOptions.of(config, attention_kernel=kernels.attention, loss_kernel=kernels.loss)
         train_step = build_train_step(config.model, config.rope, mesh, options)
         parts = LoopParts(
             hyperparameters=functools.partial(hyperparameters, config),
-            train_step=AnnouncedCompile(train_step, "its train step", context),
+            train_step=announced_compile(train_step, "its train step", context),
             loader=loader,
             saving=self._saving,
             events=self._events,
             control=Control(
                 context.stop_reason,
-                requests=functools.partial(requests_of, context),
+                requests=functools.partial(_requests_of, context),
                 agree=Agreement(context.attempt),
-                notice=None if is_alone else StopNotice(f"{context.work_path}/stops/{context.attempt}"),
+                notice=None if is_alone else StopNotice(context.attempt),
                 kept_handlers=(DriverHandler,),
             ),
             profiler=Profiler(f"{context.work_path}/profiles", self._events),
@@ -170,15 +167,26 @@ class _Attempt:
             where = f"at step {stopped.step:,} of {config.until_step:,}"
             raise StepStopped(f"{where} ({stopped.reason})") from stopped
 
-    def _start_state(self, newest: NewestState) -> StartState:
-        temporary = self._saving.temporary
-        own = own_state(self._config, newest, self._published, self._mesh, temporary, self._events)
-        return first_state(self._config, self._mesh, self._events) if own is None else own
-
     def _publish_saved(self, run: RunState) -> None:
         """Publish a state that an earlier attempt saved."""
         self._context.log.info("publishing step %d, which an earlier attempt saved", run.step)
         Saver(self._saving, self._events, self._observer, begin_step=run.step).publish(run)
+
+
+def _requests_of(context: StepContext) -> list[Request]:
+    """Return the requests of users (`tell PHASE save`) without a reply, the oldest first."""
+    return [
+        Request(
+            request.id,
+            Action[request.action.upper()],
+            request.milestone,
+            request.text,
+            functools.partial(context.reply, request),
+            functools.partial(context.decline, request),
+        )
+        for request in context.requests()
+        if request.action in REQUESTS
+    ]
 
 
 def _saving_plan(config: TrainPhaseConfig, context: StepContext, published: Milestones) -> SavingPlan:
@@ -215,15 +223,15 @@ def _begin_of_run(config: TrainPhaseConfig, digest: str) -> int:
     return config.begin_step
 
 
-def _take_kernels(config: TrainPhaseConfig, mesh: Mesh) -> TakenKernels:
+def _take_kernels(config: TrainPhaseConfig, mesh: Mesh) -> KernelChoice:
     """Return the kernels, with the blocks of the scatter kernel among the others'."""
     shape = phase_shape(config, devices_of(mesh))
     kernels = take_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
-    scatter = described_scatter(config.scatter_kernel, mesh, config.model, shape, config.reduce_dtype)
+    scatter = scatter_blocks(config.scatter_kernel, mesh, config.model, shape, config.reduce_dtype)
     return kernels._replace(blocks=kernels.blocks | {"scatter": scatter})
 
 
-def _check_kernels(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, kernels: TakenKernels) -> None:
+def _check_kernels(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, kernels: KernelChoice) -> None:
     """Raise RuntimeError where a kernel gives wrong numbers on these devices."""
     if config.scatter_kernel != "xla":
         context.log.info(
@@ -231,11 +239,11 @@ def _check_kernels(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, k
             "the kernel's ring does not close on these machines: stop the run, and set scatter_kernel='xla'"
         )
         check_sums(mesh, config.reduce_dtype)
-    refuse_wrong_kernels(kernels, mesh)
+    check_loss_kernel(kernels.loss, mesh)
 
 
 def _write_phase_event(
-    config: TrainPhaseConfig, context: StepContext, mesh: Mesh, kernels: TakenKernels, events: EventLog
+    config: TrainPhaseConfig, context: StepContext, mesh: Mesh, kernels: KernelChoice, events: EventLog
 ) -> None:
     events.write(
         "phase",
@@ -252,7 +260,7 @@ def _write_phase_event(
     )
 
 
-def _log_beginning(config: TrainPhaseConfig, context: StepContext, run: RunState, kernels: TakenKernels) -> None:
+def _log_beginning(config: TrainPhaseConfig, context: StepContext, run: RunState, kernels: KernelChoice) -> None:
     blocks = kernels.blocks
     context.log.info(
         "from step %d to %d, %d tokens a step, kernels: attention %s, loss %s (%s), scatter %s",
@@ -263,4 +271,9 @@ def _log_beginning(config: TrainPhaseConfig, context: StepContext, run: RunState
         "blocks: attention: %s; loss: %s; scatter: %s; remat %s, micro-batches: %d",
         *(blocks["attention"], blocks["loss"], blocks["scatter"], config.remat, config.num_microbatches),
     )
-    log_unsaved_time(config, context)
+    notice = context.notice_seconds
+    context.log.info(
+        "a kill without a save loses the steps after the last save: at most %g s (checkpoint_every_seconds) plus the "
+        "duration of a save; notice before a kill: %s",
+        *(config.checkpoint_every_seconds, "unknown (--notice SECONDS)" if notice is None else f"{notice:g} s"),
+    )

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import StepContext, step
 from steps.joined_mesh import LOST_PEER_ERRORS
-from steps.machine_checks import check_resources
+from steps.machine_checks import check_resources, phase_cost
 from steps.phase_checks import check_config
-from steps.phase_config import TrainPhaseConfig
-from steps.phase_cost import phase_cost
-from steps.phase_requests import ACTIONS
+from steps.phase_config import REQUESTS, TrainPhaseConfig
 from steps.phase_result import TrainPhaseResult
 
 # The names of TemporaryCheckpoints, whose module is too heavy for a plan to import.
@@ -27,7 +25,7 @@ def _resumes_at(paths: Sequence[str]) -> list[int]:
 # they differ. Steps that are cheap to redo do name JAX.
 @step(
     policy="tracked", resources=Cpu(2), continues="start", check=check_config, check_on=check_resources,
-    cost=phase_cost, resumes_at=_resumes_at, requests=ACTIONS, lost_peer_errors=LOST_PEER_ERRORS,
+    cost=phase_cost, resumes_at=_resumes_at, requests=REQUESTS, lost_peer_errors=LOST_PEER_ERRORS,
 )  # fmt: skip
 def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseResult:
     """Train to `until_step` from the newest state of this phase, else from `start`, else from scratch."""

@@ -8,7 +8,7 @@ import math
 
 from runtime.cost.collectives import Collective
 from runtime.cost.request import Compiled, Request
-from runtime.parallel.tiles import padded_to_tiles
+from runtime.kernels.block_sizes import padded_to_tiles
 
 SMALL = 2**20
 """Elements below which a collective is no fault: norms and scalars."""

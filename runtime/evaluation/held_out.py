@@ -27,8 +27,7 @@ from runtime.evaluation.bits_per_byte import (
     sums_of_window,
 )
 from runtime.model.model import Params
-from runtime.parallel.host_rows import HostRows
-from runtime.parallel.hosts import whole
+from runtime.parallel.hosts import HostRows, whole
 from runtime.training.eval_step import EvalStep
 from runtime.training.watchdog import Watchdog
 

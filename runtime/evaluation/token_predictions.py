@@ -28,8 +28,7 @@ from runtime.model.config import ModelConfig, Rope
 from runtime.model.model import Params
 from runtime.model.placement import check_placement, parameter_specs
 from runtime.parallel.compiler_options import compiler_options
-from runtime.parallel.host_rows import HostRows
-from runtime.parallel.hosts import whole
+from runtime.parallel.hosts import HostRows, whole
 from runtime.parallel.mesh import TOKEN_AXES
 from runtime.tables.parquet_bytes import from_parquet, to_parquet
 from runtime.training.objective import computation_on, next_tokens

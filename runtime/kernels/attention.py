@@ -46,7 +46,6 @@ KERNELS: dict[str, Callable[..., Query]] = {
     "chunked": attention_chunked.chunked,
     "splash": attention_tpu.splash,
     "pallas_gpu": attention_gpu.pallas_gpu,
-    "cudnn": attention_gpu.cudnn,
     "tokamax": attention_tokamax.tokamax,
 }
 

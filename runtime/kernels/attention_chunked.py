@@ -123,10 +123,7 @@ _chunked.defvjp(_forward, _backward)
 
 
 def _expected(mixed: Query, cotangent: Query, num_kv_heads: int) -> Float32[Array, "pairs 1 group_rows"]:
-    """Return each row's output times its cotangent, which is the sum of its shares times their gradients.
-
-    The order is that of the normalisers, so that a block's own are contiguous.
-    """
+    """Return each row's output times its cotangent, in the order of the normalisers."""
     products = mixed.astype(jnp.float32) * cotangent.astype(jnp.float32)
     of_blocks = [_grouped(products[:, block.begin : block.end], num_kv_heads) for block in _blocks(mixed.shape[1], 0)]
     by_pair = jnp.concatenate(of_blocks, axis=1)
@@ -145,8 +142,7 @@ def _blocks(num_rows: int, first_row: int) -> Iterator[_Block]:
 def document_begins(segment_ids: SegmentIds) -> Int32[Array, "batch sequence"]:
     """Return the first position of each position's document.
 
-    A running maximum is an array of its own in the program. XLA would put comparisons of ids into every loop that needs
-    the mask, and a loop over exponentials with them takes one score at a time.
+    XLA would put comparisons of ids into every loop over exponentials, which then takes one score at a time.
     """
     positions = jnp.arange(segment_ids.shape[1], dtype=jnp.int32)
     is_first = jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) != 0

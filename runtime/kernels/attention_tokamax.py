@@ -1,16 +1,12 @@
-"""GPU attention of tokamax: Google's kernels for Hopper, optional, and the quickest on an H200 (docs/gpu.md).
+"""GPU attention of tokamax: Google's kernels for Hopper, optional, the quickest on an H200 (docs/explanation/gpu.md).
 
 The mask is the first position of each query's document and causality: one number a query, not tokens x tokens. Forward,
 the kernel skips blocks of keys before the documents of a block of queries; backward it masks them. Both passes skip
 blocks after the diagonal of a whole row; for a part of a row, the backward pass computes all rows and columns. The
 public function takes no such mask, so this module calls tokamax's private op, at exactly one version for each JAX.
 
-Sums have one order: gradients of queries, and those of keys and values, come from two kernels whose programs each own
-their output, without atomic operations, and XLA sums the heads of a group. Block sizes are given here, since tokamax's
-tuning could differ between processes.
-
-Its Triton kernel, which an A100 could run too, makes a mask of tokens x tokens in its backward pass. Its own choice of
-kernel falls back to XLA's attention silently, so it is never used.
+Sums have one order: there are no atomic operations. Block sizes are given here, since tokamax's tuning could differ
+between processes. Its own choice of kernel falls back to XLA's attention silently, so it is never used.
 """
 
 import importlib.metadata
@@ -21,10 +17,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from runtime.kernels.attention_chunked import document_begins
-from runtime.kernels.attention_gpu import check_dtype
-from runtime.kernels.block_sizes import device_kind_here, mosaic_blocks
+from runtime.kernels.block_sizes import MosaicBlocks, device_kind_here, mosaic_blocks
 from runtime.kernels.shapes import KeyValue, Query, SegmentIds
-from runtime.kernels.tuned_blocks import MosaicBlocks
 
 OF_JAX_0_10, OF_LATER_JAX = "0.0.12", "0.0.17"
 """Versions whose source was read; pyproject.toml has them as the extra `tokamax`. The first fails with JAX 0.12 while
@@ -45,9 +39,9 @@ def tokamax(
     end = first_row + num_rows
     blocks = None
     if implementation == "mosaic_gpu":
-        check_dtype("tokamax", str(query.dtype))
+        check_dtype(str(query.dtype))
         kind, head_dim = device_kind_here(), query.shape[3]
-        blocks = mosaic_blocks(kind, head_dim=head_dim, num_rows=num_rows, first_row=first_row).blocks
+        blocks = mosaic_blocks(kind, head_dim=head_dim, num_rows=num_rows, first_row=first_row)
         check_versions()
     attend, mask_of = _op(blocks)
     # `is_causal` lets the backward pass skip blocks after the diagonal, but only of rows that start at the first key.
@@ -60,6 +54,15 @@ def tokamax(
 
     # A function of the program, so that unrolled layers share its kernels, which take seconds each to compile.
     return jax.jit(attended)(query, key[:, :end], value[:, :end], begins)
+
+
+def check_dtype(dtype: str) -> None:
+    """Raise ValueError for queries that the kernel does not take, or would round."""
+    if dtype not in ("bfloat16", "float16"):
+        raise ValueError(
+            f"attention kernel 'tokamax': the queries are {dtype}, and it takes bfloat16 and float16; compute in "
+            "bfloat16, or use attention kernel 'chunked'."
+        )
 
 
 def version_for(jax: str) -> str:

@@ -6,9 +6,8 @@ import jax
 from jax.experimental.pallas.ops.tpu import splash_attention
 from jaxtyping import Array
 
-from runtime.kernels.block_sizes import generation_here, splash_blocks
+from runtime.kernels.block_sizes import SplashBlocks, device_kind_here, splash_blocks
 from runtime.kernels.shapes import KeyValue, Query, SegmentIds
-from runtime.kernels.tuned_blocks import SplashBlocks
 
 
 def splash(
@@ -24,9 +23,7 @@ def splash(
     _, num_rows, num_heads, head_dim = query.shape
     end = first_row + num_rows
     key, value, segment_ids = key[:, :end], value[:, :end], segment_ids[:, :end]
-    blocks = splash_blocks(
-        generation_here(), head_dim=head_dim, num_rows=num_rows, item_bytes=query.dtype.itemsize
-    ).blocks
+    blocks = splash_blocks(device_kind_here(), head_dim=head_dim, num_rows=num_rows, item_bytes=query.dtype.itemsize)
     kernel = _kernel(num_heads, num_rows, first_row, blocks, interpret)
 
     def one_sequence(query: Array, key: Array, value: Array, segments: Array) -> Array:

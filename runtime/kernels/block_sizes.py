@@ -1,26 +1,16 @@
-"""Block sizes of the kernels by shape and chip: the rows of `tuned_blocks`, cut to parts of the shape.
+"""Block sizes of the attention kernels by shape and chip. No JAX at import, for plans.
 
-Where the attention kernel has no row, it gets the largest blocks that `splash_bytes` finds to fit, and the reason says
-so; where none fits, ValueError. A TPU of an unlisted kind counts as v4, the smallest, as does any outside `shard_map`;
-a GPU of an unlisted kind counts as an A100.
+A TPU of an unlisted kind counts as v4, the smallest, as does any outside `shard_map`; a GPU of an unlisted kind counts
+as an A100. Where no blocks suit a shape, ValueError.
 """
 
-from runtime.kernels.tuned_blocks import (
-    MIB,
-    MOSAIC,
-    SCOPED_VMEM_IN_BYTES,
-    SPLASH,
-    TRITON,
-    MosaicRow,
-    SplashBlocks,
-    SplashRow,
-    TritonBlocks,
-    TritonRow,
-)
+from typing import NamedTuple
 
+MIB = 2**20
 LANES = 128  # every block is a whole number of vector lanes
+# A dimension that a TPU does not scatter has whole tiles of 8 x 128, or its compiler makes an all-reduce of everything.
+WHOLE_TILES = 1024
 UNKNOWN = "v4"
-NO_ROW = "no row"
 _GENERATIONS = {
     "TPU v4": "v4",
     "TPU v5 lite": "v5e",
@@ -30,48 +20,92 @@ _GENERATIONS = {
     "TPU v6 lite": "v6e",
     "TPU v6e": "v6e",
 }
+SCOPED_VMEM_IN_BYTES = {"v4": 16 * MIB, "v5e": 16 * MIB, "v5p": 16 * MIB, "v6e": 32 * MIB}
+"""Vector memory of a kernel that does not ask for more."""
 UNKNOWN_GPU = "ampere"
 _GPUS = {"A100": "ampere", "H100": "hopper", "H200": "hopper"}
 """Family by a part of the kind's name, Ray's or the driver's."""
 
 
+class SplashBlocks(NamedTuple):
+    """Blocks of `splash`: queries and keys of a grid step, and the keys that are multiplied at a time."""
+
+    query: int
+    key: int
+    key_compute: int
+    query_backward: int
+    key_backward: int
+    key_backward_compute: int
+
+
+class TritonBlocks(NamedTuple):
+    """Blocks of `pallas_gpu`, in rows of queries and of keys, and the warps that share a block."""
+
+    query: int
+    key: int
+    query_backward: int
+    """Queries that a block of keys takes at a time, backward."""
+    backward: int
+    """Keys of such a block, and both sides of the queries' gradient."""
+    num_warps: int
+
+
+class MosaicBlocks(NamedTuple):
+    """Blocks of `tokamax`, in rows; a program takes two blocks of queries, backward also two of keys."""
+
+    query: int
+    key: int
+    num_stages: int
+    """Blocks of keys fetched ahead."""
+    query_backward: int
+    key_backward: int
+    """Blocks of the kernel that forms the gradients of keys and values."""
+    key_of_query_gradient: int
+    """Keys of the kernel that forms the queries' gradient; it takes as many queries."""
+    num_stages_backward: int
+
+
+TRITON = {
+    ("hopper", 64): TritonBlocks(128, 64, 64, 64, 4),
+    ("hopper", 128): TritonBlocks(128, 64, 128, 64, 8),
+    ("ampere", 64): TritonBlocks(128, 64, 64, 32, 8),
+    ("ampere", 128): TritonBlocks(64, 64, 32, 64, 8),
+}
+"""By GPU and head size; bfloat16: the largest tried blocks that CUDA's assembler keeps in a thread's 255 registers
+(docs/explanation/gpu.md)."""
+MOSAIC = {64: MosaicBlocks(64, 128, 2, 64, 64, 128, 2), 128: MosaicBlocks(64, 128, 3, 64, 64, 64, 2)}
+"""By head size; bfloat16: the quickest of some eight on an H200."""
+
+
 def generation_of(device_kind: str) -> str | None:
-    """Return "v5e" for "TPU v5 lite"; None for a device that is no TPU with rows here."""
+    """Return "v5e" for "TPU v5 lite"; None for a device that is no known TPU."""
     return _GENERATIONS.get(device_kind)
 
 
 def family_of(device_kind: str) -> str | None:
-    """Return "hopper" for "NVIDIA H100 80GB HBM3" or "H100"; None for a device that is no GPU with rows here."""
+    """Return "hopper" for "NVIDIA H100 80GB HBM3" or "H100"; None for a device that is no known GPU."""
     return next((family for part, family in _GPUS.items() if part in device_kind), None)
 
 
 def taken_as(device_kind: str) -> str:
-    """Return the beginning of a reason for a TPU without rows, which gets those of another; "" for other devices."""
+    """Return a remark on an unknown TPU, which gets the blocks of another; "" for other devices."""
     if not device_kind.startswith("TPU") or device_kind in _GENERATIONS:
         return ""
     return f"unknown generation {device_kind!r}, taken as {UNKNOWN}: "
 
 
-def generation_here() -> str | None:
-    """Return the TPU generation of the mesh whose `shard_map` is being traced; None outside one."""
-    return generation_of(device_kind_here())
-
-
-def family_here() -> str | None:
-    """Return the GPU family of the mesh whose `shard_map` is being traced; None outside one."""
-    return family_of(device_kind_here())
-
-
 def device_kind_here() -> str:
     """Return the device kind of the mesh whose `shard_map` is being traced; "" outside one."""
-    import jax  # plans look block sizes up without it
+    import jax
 
     device = jax.sharding.get_abstract_mesh().abstract_device
     return "" if device is None else str(device.device_kind)
 
 
-def splash_blocks(generation: str | None, *, head_dim: int, num_rows: int, item_bytes: int) -> SplashRow:
-    """Return the blocks for `num_rows` queries of each row on a device.
+def splash_blocks(device_kind: str, *, head_dim: int, num_rows: int, item_bytes: int) -> SplashBlocks:
+    """Return the blocks for `num_rows` queries of each row on a device: for each pass the largest that fit.
+
+    Larger ones than 1,024 compute more above the diagonal (docs/explanation/tpu.md).
 
     Raises:
         ValueError: the kernel does not take the shape.
@@ -81,49 +115,56 @@ def splash_blocks(generation: str | None, *, head_dim: int, num_rows: int, item_
             f"attention kernel 'splash': {num_rows} tokens of a row on a device are not a whole number of blocks of "
             f"{LANES}; change the sequence length, or context_parallel."
         )
-    row = SPLASH.get((generation or UNKNOWN, head_dim)) if item_bytes == 2 else None
-    if row is None:
-        row = _splash_by_arithmetic(generation or UNKNOWN, head_dim, item_bytes)
-    query, key, key_compute, query_backward, key_backward, key_backward_compute = (
-        _part_of(num_rows, size) for size in row.blocks
-    )
-    blocks = SplashBlocks(
-        query,
-        key,
-        _part_of(key, key_compute),
-        query_backward,
-        key_backward,
-        _part_of(key_backward, key_backward_compute),
-    )
-    return SplashRow(blocks, _reason_of(blocks, row, num_rows))
+    generation = generation_of(device_kind) or UNKNOWN
+    limit = SCOPED_VMEM_IN_BYTES[generation]
+    for size in (1024, 512, 256, 128):
+        if splash_bytes(size, size, head_dim, item_bytes, is_backward=True) <= limit:
+            break
+    else:
+        raise ValueError(
+            f"attention kernel 'splash': no block of head size {head_dim} fits in the {limit // MIB} MiB of vector "
+            f"memory of a {generation}; use attention kernel 'chunked'."
+        )
+    backward = _part_of(num_rows, size)
+    while size < 1024 and splash_bytes(2 * size, 512, head_dim, item_bytes, is_backward=False) <= limit:
+        size *= 2
+    forward = _part_of(num_rows, size)
+    return SplashBlocks(forward, forward, _part_of(forward, 512), backward, backward, backward)
 
 
-def triton_blocks(family: str | None, *, head_dim: int, num_rows: int) -> TritonRow:
+def splash_bytes(size: int, compute: int, head_dim: int, item_bytes: int, *, is_backward: bool) -> int:
+    """Return the vector memory of a grid step in blocks of `size`: an estimate from above."""
+    columns = max(head_dim, LANES)  # a row takes whole lanes
+    fetched = 2 * 4 * size * columns * item_bytes + 2 * 4 * (8 + LANES) * size
+    kept = (6 if is_backward else 4) * size * columns * 4
+    return fetched + kept + 2 * size * min(compute, size) * 4
+
+
+def triton_blocks(device_kind: str, *, head_dim: int, num_rows: int) -> TritonBlocks:
     """Return the blocks for rows of `num_rows` tokens on a GPU.
 
     Raises:
         ValueError: the kernel does not take the shape.
     """
-    row = TRITON.get((family or UNKNOWN_GPU, head_dim))
-    if row is None:
+    blocks = TRITON.get((family_of(device_kind) or UNKNOWN_GPU, head_dim))
+    if blocks is None:
         known = ", ".join(str(size) for name, size in TRITON if name == UNKNOWN_GPU)
         raise ValueError(
             f"attention kernel 'pallas_gpu': head_dim {head_dim} is none of {known}; use attention kernel 'chunked'."
         )
-    unit = max(row.blocks.key, row.blocks.backward)
+    unit = max(blocks.key, blocks.backward)
     if num_rows % unit:
         raise ValueError(
             f"attention kernel 'pallas_gpu': {num_rows} tokens of a row are not a whole number of blocks of {unit}; "
             "change the sequence length, or context_parallel."
         )
-    blocks = row.blocks._replace(
-        query=_part_of(num_rows, row.blocks.query, row.blocks.key),
-        query_backward=_part_of(num_rows, row.blocks.query_backward, row.blocks.query_backward // 2),
+    return blocks._replace(
+        query=_part_of(num_rows, blocks.query, blocks.key),
+        query_backward=_part_of(num_rows, blocks.query_backward, blocks.query_backward // 2),
     )
-    return TritonRow(blocks, _reason_of(blocks, row, num_rows))
 
 
-def mosaic_blocks(device_kind: str, *, head_dim: int, num_rows: int, first_row: int) -> MosaicRow:
+def mosaic_blocks(device_kind: str, *, head_dim: int, num_rows: int, first_row: int) -> MosaicBlocks:
     """Return the blocks for `num_rows` queries from position `first_row` on; for an unknown device ("") a Hopper's.
 
     Raises:
@@ -140,58 +181,23 @@ def mosaic_blocks(device_kind: str, *, head_dim: int, num_rows: int, first_row: 
         raise ValueError(
             f"attention kernel 'tokamax': head_dim {head_dim} is none of {known}; use attention kernel 'chunked'."
         )
-    row = MOSAIC[head_dim]
-    unit = 2 * max(row.blocks.query, row.blocks.query_backward, row.blocks.key_backward)
-    unit = max(unit, row.blocks.key, row.blocks.key_of_query_gradient)
+    blocks = MOSAIC[head_dim]
+    unit = 2 * max(blocks.query, blocks.query_backward, blocks.key_backward)
+    unit = max(unit, blocks.key, blocks.key_of_query_gradient)
     for tokens, what in ((num_rows, "of a row on a device"), (first_row, "before them")):
         if tokens % unit:
             raise ValueError(
                 f"attention kernel 'tokamax': {tokens} tokens {what} are not a whole number of blocks of {unit}; "
                 "change the sequence length, or context_parallel."
             )
-    return row
-
-
-def splash_bytes(blocks: SplashBlocks, head_dim: int, item_bytes: int) -> int:
-    """Return the vector memory that a grid step takes, the larger of both passes: an estimate from above."""
-    columns = max(head_dim, LANES)  # a row takes whole lanes
-
-    def step(query: int, key: int, compute: int, *, kept: int) -> int:
-        fetched = 2 * (2 * query + 2 * key) * columns * item_bytes + 2 * 4 * (8 * query + LANES * key)
-        return fetched + kept * columns * 4 + 2 * query * compute * 4
-
-    forward = step(*blocks[:3], kept=4 * blocks.query)
-    backward = step(*blocks[3:], kept=4 * blocks.key_backward + 2 * blocks.query_backward)
-    return max(forward, backward)
-
-
-def _splash_by_arithmetic(generation: str, head_dim: int, item_bytes: int) -> SplashRow:
-    limit = SCOPED_VMEM_IN_BYTES[generation]
-    for size in (1024, 512, 256, 128):
-        blocks = SplashBlocks(size, size, min(size, 512), size, size, size)
-        if splash_bytes(blocks, head_dim, item_bytes) <= limit:
-            return SplashRow(
-                blocks,
-                f"{NO_ROW} for {generation}, head size {head_dim}, {item_bytes} bytes a number: the largest that "
-                f"arithmetic fits in {limit // MIB} MiB",
-            )
-    raise ValueError(
-        f"attention kernel 'splash': no block of head size {head_dim} fits in the {limit // MIB} MiB of vector memory "
-        f"of a {generation}; use attention kernel 'chunked', or add a row to runtime/kernels/tuned_blocks.py."
-    )
-
-
-def _reason_of(blocks: SplashBlocks | TritonBlocks, row: SplashRow | TritonRow, num_rows: int) -> str:
-    """Return the reason for blocks made of a row's; the row's figures hold for its own blocks only."""
-    changed = [
-        f"{name} {size}" for name, size, cut in zip(blocks._fields, row.blocks, blocks, strict=True) if size != cut
-    ]
-    if not changed:
-        return row.reason
-    before = f"{row.reason}; " if row.reason.startswith(NO_ROW) else ""
-    return f"{before}cut from {', '.join(changed)} to parts of {num_rows} tokens"
+    return blocks
 
 
 def _part_of(size: int, limit: int, unit: int = LANES) -> int:
     """Return the largest whole number of `unit` up to `limit` that divides `size`."""
     return max(part for part in range(unit, min(size, limit) + 1, unit) if size % part == 0)
+
+
+def padded_to_tiles(size: int) -> int:
+    """Return the next multiple of `WHOLE_TILES`, 129,024 for 128,256; smaller sizes stay as they are."""
+    return size if size < WHOLE_TILES else size + -size % WHOLE_TILES

@@ -1,22 +1,15 @@
 """Cross-entropy for Hopper GPUs without float32 logits in memory: a Mosaic GPU kernel and two plain products.
 
-Like `cross_entropy_chunked`, it works by blocks of tokens and forms the gradients in the forward pass. There a block's
-float32 logits are written once and read three times. Here the kernel forms them in registers and writes ratios,
-`exp(logit - logit of the label)`, in bfloat16, and their sums in float32, taken before rounding. A loss is `log(1 + sum
-of the others)`; a row of ratios is the gradient of its logits but for the label's number and a factor of the row, which
-goes to the hidden states. A ratio in bfloat16 keeps 8 bits of a probability, as the gradient in bfloat16 does
-elsewhere; a logit in bfloat16 would keep 8 bits of a number of 20, and none of the probability.
-
-Where a label is less likely than another token by more than `exp(LARGEST_LOSS)`, ratios near the end of their range.
-Where any token has such a loss, `chunked_wide` computes everything again: a spike costs one slow loss, and no bits.
+Like `cross_entropy_chunked`, it works by blocks of tokens and forms the gradients in the forward pass. The kernel forms
+logits in registers and writes ratios, `exp(logit - logit of the label)`, in bfloat16, and their sums in float32, taken
+before rounding. A loss is `log(1 + sum of the others)`; a row of ratios is the gradient of its logits but for the
+label's number and a factor of the row, which goes to the hidden states. Where any token has a loss above
+`LARGEST_LOSS`, where ratios near the end of their range, `chunked_wide` computes everything again.
 
 A program of the kernel stays on its processor and takes tile after tile. One of its three warpgroups copies the next
 rows and columns to shared memory; the two others multiply, one above the other: they share the columns of the head, and
 each writes its own rows. Two programs of a cluster are again one above the other, and each reads half of the columns
-for both. Every number is written once, without atomic operations, so bits repeat.
-
-On an H200 and an H100 the results were those of `chunked_wide`, in 98 ms instead of 116 (docs/gpu.md). Before a step
-uses the kernel, `ratio_check` compares it with its definition on the step's card.
+for both. Every number is written once, without atomic operations, so bits repeat (docs/explanation/gpu.md).
 """
 
 from collections.abc import Callable

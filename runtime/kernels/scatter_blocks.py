@@ -2,8 +2,7 @@
 
 from typing import Literal, NamedTuple, get_args
 
-from runtime.kernels.block_sizes import LANES, NO_ROW, UNKNOWN
-from runtime.kernels.tuned_blocks import MIB, SCATTER, VMEM_IN_BYTES, ScatterRow
+from runtime.kernels.block_sizes import LANES, MIB, UNKNOWN, generation_of
 from runtime.model.config import ModelConfig
 
 ScatterKernel = Literal["xla", "pallas_tpu"]
@@ -12,7 +11,11 @@ or by a kernel, beside the products."""
 SCATTER_KERNELS: tuple[str, ...] = get_args(ScatterKernel)
 NUM_SLOTS = 2
 """Buffers of each direction of the ring: one is sent or summed while the other is filled."""
-TOKENS_AT_ONCE = SCATTER["v5e"].tokens
+VMEM_IN_BYTES = {"v4": 16 * MIB, "v5e": 64 * MIB, "v5p": 48 * MIB, "v6e": 64 * MIB}
+"""Vector memory that the kernel asks for."""
+COLUMNS, TOKENS_AT_ONCE = (512, 256, 128), 2048
+"""Columns that go one way round at once, of which the first that fit are used, and the most tokens summed over at once:
+for v5e. Other generations with enough vector memory have other ways to hide scatters."""
 
 
 class ScatterBlocks(NamedTuple):
@@ -26,7 +29,7 @@ class ScatterBlocks(NamedTuple):
 
 
 def scatter_blocks(
-    generation: str | None,
+    device_kind: str,
     *,
     num_devices: int,
     num_tokens: int,
@@ -51,31 +54,23 @@ def scatter_blocks(
     ):
         if size % unit:
             raise ValueError(f"{what_fails}: its {what} are not a whole number of {LANES}; use scatter kernel 'xla'.")
-    limit, part = VMEM_IN_BYTES[generation or UNKNOWN], scattered // num_devices
-    row = scatter_row(generation)
-    for half in row.columns:
+    generation = generation_of(device_kind) or UNKNOWN
+    limit, part = VMEM_IN_BYTES[generation], scattered // num_devices
+    for half in COLUMNS:
         # Twice what is fetched or written; the sum; messages. The compiler was seen to take up to an eighth more.
         fetched = 2 * num_tokens * (part + 2 * half) * item_bytes + 2 * part * 2 * half * sum_bytes
         needed = fetched + part * half * (4 + 2 * 2 * NUM_SLOTS * sum_bytes)
         if columns % (2 * half) == 0 and needed + needed // 8 <= limit:
-            tokens = max(
-                size for size in range(LANES, min(num_tokens, row.tokens) + 1, LANES) if num_tokens % size == 0
-            )
-            return ScatterBlocks(half, tokens, limit)
+            sizes = range(LANES, min(num_tokens, TOKENS_AT_ONCE) + 1, LANES)
+            return ScatterBlocks(half, max(size for size in sizes if num_tokens % size == 0), limit)
     raise ValueError(
         f"{what_fails}: no block of {num_tokens} tokens fits in the {limit // MIB} MiB of vector memory of a "
-        f"{generation or UNKNOWN}; use more micro-batches, or scatter kernel 'xla'."
+        f"{generation}; use more micro-batches, or scatter kernel 'xla'."
     )
 
 
-def scatter_row(generation: str | None) -> ScatterRow:
-    """Return the row of a generation, or v5e's sizes with a reason that says so."""
-    row = SCATTER.get(generation or UNKNOWN)
-    return row or SCATTER["v5e"]._replace(reason=f"{NO_ROW} for {generation or UNKNOWN}: v5e's, as far as they fit")
-
-
 def layer_scatter_blocks(
-    generation: str | None,
+    device_kind: str,
     model: ModelConfig,
     *,
     num_devices: int,
@@ -91,7 +86,7 @@ def layer_scatter_blocks(
     """
     return {
         columns: scatter_blocks(
-            generation,
+            device_kind,
             num_devices=num_devices,
             num_tokens=num_tokens,
             scattered=model.hidden_size,

@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
-from runtime.kernels.block_sizes import generation_here
+from runtime.kernels.block_sizes import device_kind_here
 from runtime.kernels.names import SCATTERED
 from runtime.kernels.scatter_blocks import NUM_SLOTS, scatter_blocks
 
@@ -44,7 +44,7 @@ def scattered_product(
     """
     num_devices, ((num_tokens, scattered), columns) = lax.axis_size(axis), (left.shape, right.shape[1])
     blocks = scatter_blocks(
-        generation_here(),
+        device_kind_here(),
         num_devices=num_devices,
         num_tokens=num_tokens,
         scattered=scattered,

@@ -11,11 +11,7 @@ TreeT = TypeVar("TreeT")
 
 
 def averaged(average: TreeT, params: TreeT, decay: Float32[Array, ""]) -> TreeT:
-    """Return `decay * average + (1 - decay) * params`: `decay` is the share that is kept.
-
-    Weights that jump from 0 to 1 move the average to 1 - decay. Two public runs had it the other way round. A decay of
-    1 returns the average, bit for bit, whatever the weights are.
-    """
+    """Return `decay * average + (1 - decay) * params`; a decay of 1 returns the average, bit for bit."""
     return jax.tree.map(lambda old, new: jnp.where(decay == 1, old, decay * old + (1 - decay) * new), average, params)
 
 

@@ -9,19 +9,17 @@ HOT = "hot"
 """Name of the weights themselves, beside the names of averages; the word of the recipe's authors."""
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 LARGEST_SHARE = 0.999
-"""Largest share, about, of an average that one update keeps. Float32 rounds away changes of a weight below half a unit
-in its last place, 6e-8 of it: with 0.9999 at each update the average follows about 95 % of a jump by 1 % of a weight,
-and with 0.999999 it never moves."""
+"""Largest share, about, of an average that one step keeps. Float32 rounds away smaller changes: with 0.9999 a step
+the average follows about 95 % of a jump by 1 % of a weight, and with 0.999999 it never moves."""
 LONGEST_HALF_LIFE_IN_STEPS = 10_000_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Ema:
-    """`average <- decay * average + (1 - decay) * weights` after every update, starting as a copy of the weights.
+    """`average <- decay * average + (1 - decay) * weights` after every step, starting as a copy of the weights.
 
-    A slow average (a decay above 0.9993) takes the weights of every n-th update instead, with `decay` to the power n:
-    the same average of fewer weights, which float32 can follow. Its turns depend on the step alone, as schedules do:
-    where the skip rule skips an update, an average whose turn it is takes the weights, which stayed as they were.
+    A slow average (a decay above 0.9993) takes the weights of every n-th step instead, with `decay` to the power n: the
+    same average of fewer weights, which float32 can follow. Its turns depend on the step alone.
     """
 
     decay: float

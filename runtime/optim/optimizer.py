@@ -19,8 +19,8 @@ class Optimizer(Protocol):
     num_trees: ClassVar[int]
     """Trees of the parameters' size in its state."""
     hyperparameters: ClassVar[tuple[str, ...]]
-    """Numbers that each update takes as traced scalars, by their names in `Hyperparameters`: as `inject_hyperparams` of
-    optax does, so that changing one compiles nothing."""
+    """Numbers that each update takes as traced scalars, by their names in `Hyperparameters`: changing one compiles
+    nothing."""
 
     def __hash__(self) -> int: ...
 

@@ -12,22 +12,20 @@ import math
 from typing import Any, Literal
 
 
-def _is_number(owner: str, field: str, value: object) -> None:
-    # Before the comparison, whose own error names no field.
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{owner}.{field} is {value!r}; use a number.")
-
-
-def _at_least(owner: str, field: str, value: Any, least: int, fix: str) -> None:
-    _is_number(owner, field, value)
-    if value < least:
-        raise ValueError(f"{owner}.{field} is {value}; use at least {least}. {fix}")
-
-
-def _is_rate(owner: str, field: str, value: Any) -> None:
-    _is_number(owner, field, value)
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{owner}.{field} is {value}; use a finite learning rate of at least 0.")
+def _check_numbers(schedule: Any, *, rates: tuple[str, ...] = (), **least_steps: int) -> None:
+    """Raise ValueError unless `rates` are finite and at least 0, and the other fields at least the given numbers."""
+    owner = type(schedule).__name__
+    for field in (*rates, *least_steps):
+        value = getattr(schedule, field)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{owner}.{field} is {value!r}; use a number.")
+        if field in rates and not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{owner}.{field} is {value}; use a finite learning rate of at least 0.")
+        if field in least_steps and value < least_steps[field]:
+            raise ValueError(
+                f"{owner}.{field} is {value}; use at least {least_steps[field]}. For a jump or a constant rate, use "
+                "Constant, or start the next phase at the new value."
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Constant:
     kind: Literal["constant"] = "constant"
 
     def __post_init__(self) -> None:
-        _is_rate("Constant", "value", self.value)
+        _check_numbers(self, rates=("value",))
 
     def __call__(self, step: int) -> float:
         return self.value
@@ -60,9 +58,10 @@ class Placed:
             raise ValueError(f"{type(self).__name__}.start_step is not set; a phase sets it to its own first step.")
         return self.start_step
 
-    def elapsed(self, step: int, num_steps: int) -> float:
-        """Return the share of `num_steps` that has passed at `step`, from 0 to 1."""
-        return min(max(step - self.first_step, 0), num_steps) / num_steps
+    def line(self, step: int, num_steps: int, first_value: float, last_value: float) -> float:
+        """Return the value at `step` on a straight line of `num_steps` from the first step on, constant beyond it."""
+        share = min(max(step - self.first_step, 0), num_steps) / num_steps
+        return first_value * (1 - share) + last_value * share
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,13 +80,10 @@ class Linear(Placed):
     kind: Literal["linear"] = "linear"
 
     def __post_init__(self) -> None:
-        _is_rate("Linear", "peak_value", self.peak_value)
-        _is_rate("Linear", "end_value", self.end_value)
-        _at_least("Linear", "decay_steps", self.decay_steps, 1, "For a jump, start the next phase at the new value.")
+        _check_numbers(self, rates=("peak_value", "end_value"), decay_steps=1)
 
     def __call__(self, step: int) -> float:
-        fraction = self.elapsed(step, self.decay_steps)
-        return self.peak_value * (1 - fraction) + self.end_value * fraction
+        return self.line(step, self.decay_steps, self.peak_value, self.end_value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,13 +98,10 @@ class Rewarm(Placed):
     kind: Literal["rewarm"] = "rewarm"
 
     def __post_init__(self) -> None:
-        _is_rate("Rewarm", "init_value", self.init_value)
-        _is_rate("Rewarm", "peak_value", self.peak_value)
-        _at_least("Rewarm", "warmup_steps", self.warmup_steps, 1, "For a jump, use Constant.")
+        _check_numbers(self, rates=("init_value", "peak_value"), warmup_steps=1)
 
     def __call__(self, step: int) -> float:
-        fraction = self.elapsed(step, self.warmup_steps)
-        return self.init_value * (1 - fraction) + self.peak_value * fraction
+        return self.line(step, self.warmup_steps, self.init_value, self.peak_value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,10 +121,7 @@ class Cosine(Placed):
     kind: Literal["cosine"] = "cosine"
 
     def __post_init__(self) -> None:
-        _is_rate("Cosine", "peak_value", self.peak_value)
-        _is_rate("Cosine", "end_value", self.end_value)
-        _at_least("Cosine", "decay_steps", self.decay_steps, 1, "For a jump, start the next phase at the new value.")
-        _at_least("Cosine", "warmup_steps", self.warmup_steps, 0, "Without a warm-up, use 0.")
+        _check_numbers(self, rates=("peak_value", "end_value"), decay_steps=1, warmup_steps=0)
 
     def __call__(self, step: int) -> float:
         since_start = step - self.first_step
@@ -151,7 +141,7 @@ class Cycles:
     decay_steps: int
 
     def __post_init__(self) -> None:
-        _at_least("Cycles", "decay_steps", self.decay_steps, 1, "For a cycle without decay, use Constant.")
+        _check_numbers(self, decay_steps=1)
         if self.decay_steps > self.cycle_steps:
             raise ValueError(
                 f"Cycles.decay_steps is {self.decay_steps}, longer than cycle_steps ({self.cycle_steps}); "
@@ -175,7 +165,7 @@ class WsdS:
     kind: Literal["wsd_s"] = "wsd_s"
 
     def __post_init__(self) -> None:
-        _is_rate("WsdS", "peak_value", self.peak_value)
+        _check_numbers(self, rates=("peak_value",))
         if not 0 < self.end_value <= self.peak_value:
             raise ValueError(
                 f"WsdS.end_value is {self.end_value}; use 0 < end_value <= peak_value, which inverse decay needs."

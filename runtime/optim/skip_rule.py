@@ -6,11 +6,11 @@ import math
 
 @dataclasses.dataclass(frozen=True)
 class SkipRule:
-    """Skip an update whose loss or gradient norm is not finite, or far above those of the last good updates.
+    """Skip a step whose loss or gradient norm is not finite, or far above those of the last good steps.
 
     Far is more than `sigma` standard deviations above their mean; a deviation is at least a thousandth of the mean. A
-    batch without a target has no loss, so its update is skipped too. A skipped step still counts: its batch is used up,
-    and schedules go on. Its figures never enter the mean.
+    step whose batch has no target is skipped too. A skipped step still counts: its batch is used up, and schedules
+    continue.
     """
 
     window_steps: int

@@ -1,9 +1,7 @@
 """Skipping bad updates: the arithmetic of `skip_rule.SkipRule`, on the device, without waiting for the host.
 
-A bad update is found by comparison and dropped by selection. Multiplying it by 0 would let through the one value that
-the rule exists for, since 0 times NaN is NaN; and one NaN in the window would make every later mean NaN.
-
-Bad figures are never remembered, so the window follows no jump. Where a jump is meant, the history restarts.
+A bad update is found by comparison and dropped by selection, since 0 times NaN is NaN. Bad figures are never
+remembered, so the window follows no jump. Where a jump is meant, the history restarts.
 """
 
 import dataclasses

@@ -14,9 +14,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
-from runtime.kernels.block_sizes import device_kind_here
+from runtime.kernels.block_sizes import device_kind_here, padded_to_tiles
 from runtime.parallel.compiler_options import hides_scatters
-from runtime.parallel.tiles import padded_to_tiles
 from runtime.platform.remat import GATHERED
 
 # (dimension, mesh axis) in the order of scattering, major axis first; axes of size 1 are left out.
@@ -105,17 +104,18 @@ stand_in.defvjp(_stand_in_forward, _stand_in_backward)
 def scatter(gradient: Float[Array, "..."], split: Splits, *, rows_as_they_are: bool = False) -> Float[Array, "..."]:
     """Return this device's shard of the sum over the axes of `split`, in a form that stays a reduce-scatter on TPU.
 
-    Rows are scattered as the leading axis of [devices, rows a device, columns], with columns padded to whole tiles: as
-    [rows, columns], a 4096 x 4096 matrix over 4 or 16 v5e devices becomes an all-reduce and a slice. Columns are
-    scattered as they are over the first axis, and as rows over the others, where they are few.
+    Rows are scattered as the leading axis of [devices, rows a device, columns], with columns padded to whole tiles, and
+    columns as they are over the first axis, as rows over the others (docs/explanation/tpu.md).
 
     Args:
-        rows_as_they_are: Over the first axis, scatter rows as [rows, columns] too, for a compiler that hides scatters.
-            v4's then cuts every product of a layer into a ring. Of the 8B's step 4.3 % are exposed on v4-2048 instead
-            of 6.8 %, and 3.9 % on v5p-256 instead of 4.9 %.
+        rows_as_they_are: over the first axis, scatter rows as [rows, columns] too, for a compiler that hides scatters.
     """
     scattered = {dimension for dimension, _ in split}
-    padded = _padded(gradient, scattered)
+    widths = [
+        (0, 0 if dimension in scattered else padded_to_tiles(size) - size)
+        for dimension, size in enumerate(gradient.shape)
+    ]
+    padded = jnp.pad(gradient, widths) if any(after for _, after in widths) else gradient
     for index, (dimension, axis) in enumerate(split):
         if not index and (dimension or rows_as_they_are):
             padded = lax.psum_scatter(padded, axis, scatter_dimension=dimension, tiled=True)
@@ -126,11 +126,3 @@ def scatter(gradient: Float[Array, "..."], split: Splits, *, rows_as_they_are: b
     sizes = enumerate(padded.shape)
     limits = [size if dimension in scattered else gradient.shape[dimension] for dimension, size in sizes]
     return lax.slice(padded, [0] * padded.ndim, limits)
-
-
-def _padded(gradient: Array, scattered: set[int]) -> Array:
-    widths = [
-        (0, 0 if dimension in scattered else padded_to_tiles(size) - size)
-        for dimension, size in enumerate(gradient.shape)
-    ]
-    return jnp.pad(gradient, widths) if any(after for _, after in widths) else gradient

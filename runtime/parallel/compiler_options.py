@@ -5,8 +5,7 @@ from jax.sharding import Mesh
 from runtime.parallel.mesh import device_kind, platform
 
 _BESIDE_PRODUCTS: dict[str, str | bool | int] = {
-    # Without it every gather of a layer holds the chip up. v5e hides gathers in its products by itself; for other
-    # generations the compiler refuses to ("not supported/recommended on platforms other than TPU v5e").
+    # Without it every gather of a layer holds the chip up. v5e hides gathers in its products by itself.
     "xla_enable_async_all_gather": "true",
     # Cuts products whose gradients are summed in bfloat16 into parts, which go round the ring while the next is
     # computed. On v5e it holds the chip up longer: its permutes are not asynchronous.
@@ -14,7 +13,7 @@ _BESIDE_PRODUCTS: dict[str, str | bool | int] = {
 }
 _ON_SPARSE_CORES: dict[str, str | bool | int] = {
     # Sparse cores, which a dense model leaves idle, run collectives beside the products and hide more than half of the
-    # wires' time (docs/tpu.md). On v4 they hide nothing and replace the asynchronous gathers.
+    # wires' time (docs/explanation/tpu.md). On v4 they hide nothing and replace the asynchronous gathers.
     "xla_tpu_enable_sparse_core_collective_offload_all_gather": "true",
     "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": "true",
 }

@@ -4,12 +4,18 @@ They must join before any use of a device: a process that has seen its own devic
 """
 
 import os
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax._src import distributed  # its service has no public name; Orbax takes it here, too
 from jax.experimental import multihost_utils
 from jax.extend.backend import clear_backends
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Int32, Int64
+
+from runtime.parallel.mesh import BATCH_AXES
 
 MEGASCALE_PORT = "8081"
 INITIALIZATION_TIMEOUT_SECONDS = 300
@@ -19,15 +25,14 @@ PATIENCE_SECONDS = 24 * 3600
 
 
 def join_hosts(*, coordinator: str, num_hosts: int, index: int, num_slices: int = 1, slice_index: int = 0) -> None:
-    """Wait for the other hosts at `coordinator`; afterwards `jax.devices()` are those of all. A single host returns at
-    once.
+    """Wait for the other hosts at `coordinator`; afterwards `jax.devices()` are those of all.
 
     Args:
         coordinator: `ADDRESS:PORT` where host 0 listens.
-        num_hosts: Processes of the run.
-        index: Of this process; slice by slice, and in a slice by the worker's number, as the TPU runtime counts.
+        num_hosts: processes of the run; a single one returns at once.
+        index: number of this process: slice by slice, and in a slice by the worker's number.
         num_slices: TPU slices, which find each other over the data-centre network.
-        slice_index: Of this host's slice.
+        slice_index: number of this host's slice.
     """
     if num_hosts == 1:
         return
@@ -51,8 +56,8 @@ def join_hosts(*, coordinator: str, num_hosts: int, index: int, num_slices: int 
 def open_cores(number: int, *, is_gang: bool = False) -> None:
     """Make `number` CPU devices for `mesh.mesh_of_cores`; arrays made before are lost.
 
-    A process may run one step after another. Where an earlier step made fewer devices, JAX restarts with more, and
-    compiles programs again; where it made more, they stay. A process of a gang is new.
+    Where an earlier step of this process made fewer devices, JAX restarts with more; where it made more, they stay. A
+    process of a gang is new.
     """
     # Read when the first program is compiled. By default a process ends where one core reaches a collective a minute
     # after another, as on a busy machine: there is one an update, after all micro-batches.
@@ -86,13 +91,11 @@ class Agreement:
     def __call__(self, word: int) -> int:
         """Return the largest word of all hosts; 0 is none. Every host must call this.
 
-        JAX ends a process that waits for a dead one. A process that raised and has not ended still has a heartbeat; the
-        caller of the hosts must end it (`marin_dag.run.ray.gang`).
+        JAX ends a process that waits for a dead one; one that raised and has not ended is not dead.
         """
         if jax.process_count() == 1:
             return word
-        service = distributed.global_state.client
-        assert service is not None  # `join_hosts` has made it
+        service = _service()
         self._round += 1
         place = f"{self._name}/{self._round}/"
         written_before, self._written = self._written, f"{place}{jax.process_index()}" if word else None
@@ -102,6 +105,27 @@ class Agreement:
         if written_before is not None:  # all are here, so all have read it
             service.key_value_delete(written_before)
         return max((int(text) for _, text in service.key_value_dir_get(place)), default=0)
+
+
+class StopNotice:
+    """A notice over the same service that a host has to stop, for hosts that wait for data and reach no agreement."""
+
+    def __init__(self, name: str) -> None:
+        """Make a notice; `name` is that of the agreement."""
+        self._place = f"{name}/stop/"
+
+    def leave(self) -> None:
+        _service().key_value_set(f"{self._place}{jax.process_index()}", "1", allow_overwrite=True)
+
+    def is_left(self) -> bool:
+        """Return whether any host has left the notice."""
+        return bool(_service().key_value_dir_get(self._place))
+
+
+def _service() -> Any:
+    service = distributed.global_state.client
+    assert service is not None  # `join_hosts` has made it
+    return service
 
 
 def of_first_host(*words: int) -> tuple[int, ...]:
@@ -116,3 +140,34 @@ def whole(array: jax.Array) -> np.ndarray:
     if array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(jax.device_get(array))
     return np.asarray(multihost_utils.process_allgather(array, tiled=True))
+
+
+class HostRows(NamedTuple):
+    """Rows of one host, ascending."""
+
+    rows: Int64[np.ndarray, "rows"]
+    sharding: NamedSharding
+    global_batch_size: int
+
+    def placed(self, host_rows: Int32[np.ndarray, "rows sequence"]) -> jax.Array:
+        """Return the global batch, from this host's own rows; every host must call this."""
+        shape = (self.global_batch_size, *host_rows.shape[1:])
+
+        def part(index: tuple[slice, ...] | None) -> np.ndarray:
+            assert index is not None
+            first, last, _ = index[0].indices(self.global_batch_size)
+            begin = int(np.searchsorted(self.rows, first))
+            return host_rows[begin : begin + last - first]
+
+        return jax.make_array_from_callback(shape, self.sharding, part)
+
+
+def host_rows(mesh: Mesh, global_batch_size: int, *, devices: Collection[jax.Device] | None = None) -> HostRows:
+    """Return the rows on `devices`, by default this process's own; they need not be contiguous."""
+    sharding = NamedSharding(mesh, PartitionSpec(BATCH_AXES))
+    own = frozenset(jax.local_devices() if devices is None else devices)
+    is_own = np.zeros(global_batch_size, bool)
+    for device, index in sharding.devices_indices_map((global_batch_size,)).items():
+        if device in own:
+            is_own[index] = True
+    return HostRows(np.flatnonzero(is_own), sharding, global_batch_size)

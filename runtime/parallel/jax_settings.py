@@ -112,13 +112,22 @@ def _is_whole(program: bytes) -> bool:
     return ended.eof
 
 
+def processor() -> str:
+    """Return the model of the CPU, which JAX does not know and XLA compiles for."""
+    models = (line.partition(":")[2].strip() for line in _cpu_facts() if line.startswith("model name"))
+    return next(models, platform.processor() or platform.machine())
+
+
 def _machine() -> str:
     """Return a name for what this machine's processor can run."""
+    text = "\n".join([platform.machine(), platform.processor(), *_cpu_facts()])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _cpu_facts() -> list[str]:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:  # not Linux
         lines = []
     kinds = ("model name", "flags", "Features", "CPU part")
-    facts = {line for line in lines if line.partition(":")[0].strip() in kinds}
-    text = "\n".join([platform.machine(), platform.processor(), *sorted(facts)])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return sorted({line for line in lines if line.partition(":")[0].strip() in kinds})

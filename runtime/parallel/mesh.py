@@ -76,8 +76,8 @@ def whole_mesh(*, num_slices: int = 1, replica: int = 1, model: int = 1, context
 def mesh_of_cores(num_cores: int, *, replica: int = 1, model: int = 1, context: int = 1) -> Mesh:
     """Return a mesh over the first `num_cores` CPU devices of each process; `hosts.open_cores` makes a core a device.
 
-    Cores of one process share a memory, so each computes with whole parameters (the replica axis): gathering them would
-    cost more than it saves. Processes split the parameters (data), within each of `replica` groups.
+    Cores of one process share a memory, so each computes with whole parameters (the replica axis). Processes split the
+    parameters (data), within each of `replica` groups.
     """
     by_process: dict[int, list[jax.Device]] = {}
     for device in jax.devices():
@@ -91,11 +91,12 @@ def mesh_of_cores(num_cores: int, *, replica: int = 1, model: int = 1, context: 
     cores = np.array([devices[:num_cores] for _, devices in sorted(by_process.items())])
     machines = Machines((cores.size,), num_hosts=len(cores), cores_hold_copies=True)
     shape = machines.layout(replica=replica, model=model, context=context).shape
-    return make_mesh(shape, list(_in_copies(cores, shape.replica, replica).flat))
+    # From [process, core] to [group of processes, copy, process of the group, part].
+    ordered = cores.reshape(replica, len(cores) // replica, shape.replica // replica, -1).swapaxes(1, 2)
+    return make_mesh(shape, list(ordered.flat))
 
 
 def data_size(mesh: Mesh) -> int:
-    """Return the number of devices of the three data axes."""
     return math.prod(mesh.shape[axis] for axis in DATA_AXES)
 
 
@@ -128,12 +129,6 @@ def devices_of(mesh: Mesh) -> Devices:
         num_devices=mesh.size,
         context_parallel=mesh.shape["context"],
     )
-
-
-def _in_copies(cores: np.ndarray, num_copies: int, num_groups: int) -> np.ndarray:
-    """Order [process, core] as [group of processes, copy, process of the group, part]."""
-    num_processes = len(cores)
-    return cores.reshape(num_groups, num_processes // num_groups, num_copies // num_groups, -1).swapaxes(1, 2)
 
 
 def _on_the_torus(devices: Sequence[Any], shape: MeshShape) -> tuple[np.ndarray, Torus]:

@@ -23,8 +23,35 @@ class MeshShape(NamedTuple):
 
     @property
     def batch_parts(self) -> int:
-        """Parts of the batch."""
         return self.replica * self.data
+
+    def check_batch(self, global_batch_size: int, sequence_length: int, num_microbatches: int = 1) -> None:
+        """Raise ValueError where a batch does not divide over the mesh."""
+        shares, context, model = self.batch_parts, self.context, self.model
+        if global_batch_size % shares:
+            raise ValueError(
+                f"global_batch_size is {global_batch_size:,}, which does not divide over the {shares:,} parts of the "
+                f"mesh that take sequences (model_parallel {model}, context_parallel {context}); use a multiple of "
+                f"{shares:,}."
+            )
+        sequences = global_batch_size // shares
+        if num_microbatches < 1 or sequences % num_microbatches:
+            able = ", ".join(str(number) for number in range(1, sequences + 1) if sequences % number == 0)
+            raise ValueError(
+                f"num_microbatches is {num_microbatches}, and each part of the mesh takes {sequences:,} sequences of a "
+                f"batch of {global_batch_size:,}; use one of {able}."
+            )
+        if sequence_length % context:
+            raise ValueError(
+                f"sequence_length is {sequence_length:,}, which does not divide into context_parallel {context} equal "
+                "parts; use a divisor of it."
+            )
+        tokens = sequences // num_microbatches * (sequence_length // context)
+        if tokens % model:
+            raise ValueError(
+                f"each part of the mesh takes {tokens:,} tokens at a time (num_microbatches {num_microbatches}, "
+                f"context_parallel {context}), which do not divide over model_parallel {model}; use sizes that do."
+            )
 
 
 class MeshLayout(NamedTuple):
@@ -53,7 +80,6 @@ class Machines:
 
     @property
     def num_devices(self) -> int:
-        """Devices of all slices."""
         return math.prod(self.sizes) * self.num_slices
 
     def layout(self, *, replica: int = 1, model: int = 1, context: int = 1) -> MeshLayout:
@@ -90,7 +116,7 @@ class Machines:
 
 
 def _cuts(sizes: tuple[int, ...], number: int) -> list[tuple[int, tuple[int, ...]]]:
-    """Return the axes that `number` divides, the last first, each with the sizes that are then left.
+    """Return the axes that `number` divides, each with the sizes that are then left.
 
     The last comes first, so that data keeps the whole ring of the first axis, where the largest sums go.
     """

@@ -6,8 +6,8 @@ its own heads or columns:
 
     norm, gather_tokens, products with own columns, attention of own heads, product with own rows, scatter_tokens
 
-`scatter_tokens` adds the partial sums. Every operation here is linear, and autodiff is right: the gradient of a gather
-is a scatter and the other way round, so each token's work is done once and no gradient counts twice.
+`scatter_tokens` adds the partial sums. Autodiff is right: the gradient of a gather is a scatter and the other way
+round, so no gradient counts twice.
 """
 
 import dataclasses

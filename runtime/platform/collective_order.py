@@ -1,10 +1,9 @@
 """Collective order: one order for the collectives of CPU devices, where a program gives none.
 
-XLA's runtime for CPUs starts an operation when its arguments are there, and takes a loop as done when it has started.
-JAX gives all collectives one channel. So a collective behind a loop, which takes nothing from it, can meet one inside
-the loop on another device: each receives the other's array, and the process ends or hangs. Such a collective is made to
-depend on an element of what must come first, by a `where` whose condition never holds, which the compiler cannot know.
-(jaxlib 0.10.2. TPUs and GPUs run collectives in the order of the program.)
+XLA's runtime for CPUs starts an operation when its arguments are there, and JAX gives all collectives one channel. So a
+collective behind a loop can meet one inside the loop on another device, and the process ends or hangs. Such a
+collective is made to depend on an element of what must come first, by a `where` whose condition never holds, which the
+compiler cannot know. (jaxlib 0.10.2. TPUs and GPUs run collectives in the order of the program.)
 """
 
 import dataclasses

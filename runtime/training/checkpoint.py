@@ -1,8 +1,8 @@
 """Checkpoints: a pytree of sharded arrays and its JSON metadata, complete or invisible, restored on any mesh.
 
 A checkpoint exists if and only if its `manifest.json` does. The manifest is written last and holds the size and CRC32C
-of every file, computed from the bytes in memory, so that a fault of the disk shows. Loading verifies what it reads and
-raises `CheckpointError` otherwise; it never falls back to an older checkpoint.
+of every file, computed from the bytes in memory. Loading verifies what it reads, and never falls back to another
+checkpoint.
 
     {path}/manifest.json                format, leaves, files; written last
     {path}/metadata.json                step, consumed_tokens, data position, ...
@@ -11,11 +11,10 @@ raises `CheckpointError` otherwise; it never falls back to an older checkpoint.
 """
 
 import collections
-import functools
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 import jax
@@ -42,8 +41,8 @@ from runtime.training.checkpoint_reader import (
 from runtime.training.segments import Entries
 
 LEAVES_READ_AHEAD = 8
-CHUNKS_WRITTEN_AT_ONCE = 8
-"""Chunks that `save_pieces` holds in memory."""
+CHUNKS_WRITTEN_AT_ONCE = 16
+"""Chunks that are copied on their way to a bucket, or made by `save_pieces`."""
 PART_WAIT_SECONDS = 600.0
 """Longest wait for the next process's part after the newest one; hosts may be minutes apart."""
 LISTED_EVERY_SECONDS = 1.0
@@ -54,13 +53,12 @@ Chunk = tuple[ChunkedArray, tuple[int, ...], np.ndarray]
 
 
 class Pieces(Protocol):
-    """A leaf that is made chunk by chunk."""
+    """A leaf that is made chunk by chunk: float32, the last axis varying fastest."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
 
-    def pieces(self, chunk_shape: tuple[int, ...]) -> Iterator[np.ndarray]:
-        """Return the chunks as float32, the last axis varying fastest."""
+    def pieces(self, chunk_shape: tuple[int, ...]) -> Iterator[np.ndarray]: ...
 
 
 class Save:
@@ -99,7 +97,6 @@ class Save:
         self._thread.start()
 
     def done(self) -> bool:
-        """Return whether the write has ended; `wait` raises its error."""
         return self._thread is not None and not self._thread.is_alive()
 
     def wait(self) -> None:
@@ -136,16 +133,29 @@ def save(
     """
     started = time.monotonic()
     metadata_bytes = canonical_json(dict(metadata), "checkpoint metadata")
-    parent, _, name = path.rstrip("/").rpartition("/")
-    files = CheckpointFiles(parent or ".")
+    files, name = _files_of(path)
     leaves, arrays = _start_copies(files, name, state)
     chunks = [chunk for array, shards in arrays for shard in shards for chunk in _chunks(array, shard)]
-    small_files: dict[str, Callable[[], bytes]] = {f"{name}/metadata.json": lambda: metadata_bytes, **(beside or {})}
-    for array, _ in arrays if described else []:
-        small_files[array.description_key] = functools.partial(canonical_json, array.description, array.key)
+
+    def small_files() -> dict[str, bytes]:
+        descriptions = [array for array, _ in arrays] if described else []
+        return {
+            f"{name}/metadata.json": metadata_bytes,
+            **{key: form() for key, form in (beside or {}).items()},
+            **{array.description_key: canonical_json(array.description, array.key) for array in descriptions},
+        }
+
+    body: dict[str, Any] = {"format": FORMAT, "leaves": leaves}
+    if lease_epoch is not None:
+        body["lease_epoch"] = lease_epoch
     handle = Save(path, time.monotonic() - started, sum(data.nbytes for _, _, data in chunks))
-    handle._start(before, lambda: _write(files, name, chunks, small_files, segments, leaves, lease_epoch), after)
+    handle._start(before, lambda: _write(files, name, chunks, small_files, segments, body), after)
     return handle
+
+
+def _files_of(path: str) -> tuple[CheckpointFiles, str]:
+    parent, _, name = path.rstrip("/").rpartition("/")
+    return CheckpointFiles(parent or "."), name
 
 
 def _start_copies(
@@ -159,9 +169,7 @@ def _start_copies(
             raise TypeError(f"{leaf.name}: a shape cannot be saved; pass arrays.")
         chunk_shape = chunk_shape_of(leaf.array.sharding.shard_shape(leaf.shape), np.dtype(leaf.dtype).itemsize)
         leaves[leaf.name] = {"shape": list(leaf.shape), "dtype": leaf.dtype, "chunk_shape": list(chunk_shape)}
-        if leaf.key_impl:
-            leaves[leaf.name]["key_impl"] = leaf.key_impl
-        array = files.array(f"{name}/arrays/{leaf.name}", leaf.shape, chunk_shape, leaf.dtype)
+        array = ChunkedArray(files, f"{name}/arrays/{leaf.name}", leaf.shape, chunk_shape, leaf.dtype)
         shards = [shard for shard in leaf.array.addressable_shards if shard.replica_id == 0]
         for shard in shards:
             shard.data.copy_to_host_async()
@@ -185,10 +193,9 @@ def _write(
     files: CheckpointFiles,
     name: str,
     chunks: list[Chunk],
-    small_files: Mapping[str, Callable[[], bytes]],
+    small_files: Callable[[], Mapping[str, bytes]],
     segments: Callable[[], Entries],
-    leaves: dict[str, dict[str, Any]],
-    lease_epoch: int | None,
+    body: dict[str, Any],
 ) -> None:
     """Write chunks, small files (first process only; made here so that `save` does not wait), and the manifest."""
     process, num_processes = jax.process_index(), jax.process_count()
@@ -196,29 +203,34 @@ def _write(
         # The manifest first: a folder that is being replaced must not look complete.
         files.delete(f"{name}/manifest.json")
         files.delete_below(f"{name}/")
-    written: dict[str, dict[str, int]] = {}
-    pending = [array.write_chunk(start, data) for array, start, data in chunks]
-    for array, start, data in chunks:
-        written[array.chunk_key(start)] = _recorded(data)
-    for key, form in small_files.items() if process == 0 else []:
-        content = form()
-        pending.append(files.start_write(key, content))
-        written[key] = _recorded(content)
     shared = segments() if process == 0 else {}
-    for future in pending:
-        future.result()
-    files.flush_folder(f"{name}/arrays")
+    written = _write_files(files, name, chunks, small_files if process == 0 else dict)
     if num_processes > 1:
         files.write(f"{name}/parts/{process:05d}.json", canonical_json(written, "part of a manifest"))
         if process > 0:
             return
         written = _gathered_parts(files, name, num_processes)
-    body = {"format": FORMAT, "leaves": leaves, "files": written}
-    if lease_epoch is not None:
-        body["lease_epoch"] = lease_epoch
-    if shared:
-        body["segments"] = shared
-    _seal(files, name, body)
+    _seal(files, name, {**body, "files": written} | ({"segments": shared} if shared else {}))
+
+
+def _write_files(
+    files: CheckpointFiles, name: str, chunks: Iterable[Chunk], small_files: Callable[[], Mapping[str, bytes]]
+) -> dict[str, dict[str, int]]:
+    """Write chunks and small files durably, and return size and CRC32C of each."""
+    written: dict[str, dict[str, int]] = {}
+    pending: collections.deque[Any] = collections.deque()
+    for array, start, data in chunks:
+        pending.append(array.write_chunk(start, data))
+        written[array.chunk_key(start)] = _recorded(data)
+        if len(pending) > CHUNKS_WRITTEN_AT_ONCE:
+            pending.popleft().result()
+    for key, content in small_files().items():
+        pending.append(files.start_write(key, content))
+        written[key] = _recorded(content)
+    for future in pending:
+        future.result()
+    files.flush_folder(f"{name}/arrays")
+    return written
 
 
 def _recorded(data: bytes | np.ndarray) -> dict[str, int]:
@@ -244,30 +256,22 @@ def save_pieces(
     `path` must be a fresh folder, and there is one process. `on_leaf` receives the number of leaves done and their
     total.
     """
-    parent, _, name = path.rstrip("/").rpartition("/")
-    files = CheckpointFiles(parent or ".")
+    files, name = _files_of(path)
     described: dict[str, dict[str, Any]] = {}
-    written: dict[str, dict[str, int]] = {}
     small_files = {f"{name}/metadata.json": canonical_json(dict(metadata), "checkpoint metadata"), **beside}
-    pending: collections.deque[Any] = collections.deque()
-    for done, (leaf_name, leaf) in enumerate(sorted(leaves.items()), start=1):
-        chunk_shape = chunk_shape_of(leaf.shape, np.dtype(np.float32).itemsize)
-        described[leaf_name] = {"shape": list(leaf.shape), "dtype": "float32", "chunk_shape": list(chunk_shape)}
-        array = files.array(f"{name}/arrays/{leaf_name}", leaf.shape, chunk_shape, "float32")
-        small_files[array.description_key] = canonical_json(array.description, array.key)
-        starts = chunk_starts((0,) * len(leaf.shape), leaf.shape, chunk_shape)
-        for start, data in zip(starts, leaf.pieces(chunk_shape), strict=True):
-            written[array.chunk_key(start)] = _recorded(data)
-            pending.append(array.write_chunk(start, data))
-            if len(pending) > CHUNKS_WRITTEN_AT_ONCE:
-                pending.popleft().result()
-        on_leaf(done, len(leaves))
-    for key, content in small_files.items():
-        pending.append(files.start_write(key, content))
-        written[key] = _recorded(content)
-    for future in pending:
-        future.result()
-    files.flush_folder(f"{name}/arrays")
+
+    def chunks() -> Iterator[Chunk]:
+        for done, (leaf_name, leaf) in enumerate(sorted(leaves.items()), start=1):
+            chunk_shape = chunk_shape_of(leaf.shape, np.dtype(np.float32).itemsize)
+            described[leaf_name] = {"shape": list(leaf.shape), "dtype": "float32", "chunk_shape": list(chunk_shape)}
+            array = ChunkedArray(files, f"{name}/arrays/{leaf_name}", leaf.shape, chunk_shape, "float32")
+            small_files[array.description_key] = canonical_json(array.description, array.key)
+            starts = chunk_starts((0,) * len(leaf.shape), leaf.shape, chunk_shape)
+            for start, data in zip(starts, leaf.pieces(chunk_shape), strict=True):
+                yield array, start, data
+            on_leaf(done, len(leaves))
+
+    written = _write_files(files, name, chunks(), lambda: small_files)
     _seal(files, name, {"format": FORMAT, "leaves": described, "files": written})
 
 
@@ -298,8 +302,7 @@ def _gathered_parts(files: CheckpointFiles, name: str, num_processes: int) -> di
 
 
 def is_complete(path: str) -> bool:
-    """Return whether the checkpoint has a manifest."""
-    return CheckpointFiles(path).read("manifest.json") is not None
+    return CheckpointFiles(path).has("manifest.json")
 
 
 def remove(path: str) -> None:

@@ -1,16 +1,14 @@
 """Files of a checkpoint on a disk, GCS or S3.
 
-Arrays are zarr 3 without compression and without OCDBT: a chunk file holds the chunk's little-endian bytes alone, so
-equal states give equal bytes, and any zarr reader opens an array with a description. Callers look for missing chunks
-in their manifest, because zarr reads them as zeros.
+Arrays are zarr 3 without compression: a chunk file holds the chunk's little-endian bytes alone, so equal states give
+equal bytes, and any zarr reader opens an array with a description.
 """
 
 import contextlib
-import functools
 import json
 import os
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from runtime.data.read_failure import read_failure
 from runtime.training.background import lower_priority
 
 PIECE_IN_BYTES = 2**18
-WRITERS = 4
+WRITERS = 16
 _writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="chunk writer", initializer=lower_priority)
 
 
@@ -43,7 +41,7 @@ def crc32c(data: bytes | np.ndarray) -> int:
 def canonical_json(document: object, where: str) -> bytes:
     """Return the same bytes for equal documents; raise TypeError for NaN and for what is not JSON.
 
-    The document is one line: Python indents fifty times more slowly, and the train step waits for its lock.
+    They are one line: Python indents fifty times more slowly, and the train step waits for its lock.
     """
     try:
         return (json.dumps(document, sort_keys=True, allow_nan=False) + "\n").encode()
@@ -76,17 +74,11 @@ class CheckpointFiles:
         self._store = ts.KvStore.open(self._spec).result()
 
     def list_keys(self, below: str = "") -> set[str]:
-        """Return every key below `below`, in one listing.
-
-        For a GCS bucket that refuses to be listed (401, 403) TensorStore returns none.
-        """
+        """Return every key below `below`; none for a GCS bucket that refuses to be listed (401, 403)."""
         return {key.decode() for key in answer(self._store.list(_range(below)), f"{self.folder}/{below}")}
 
     def folders(self) -> set[str]:
-        """Return the names of the folders directly below, on a disk also those without a finished file.
-
-        The listing leaves out their files, of which a checkpoint has many.
-        """
+        """Return the names of the folders directly below, without listing their files."""
         if self._spec["driver"] == "file":
             path = Path(self._spec["path"])
             return {entry.name for entry in path.iterdir() if entry.is_dir()} if path.is_dir() else set()
@@ -105,16 +97,32 @@ class CheckpointFiles:
 
     def read(self, key: str) -> bytes | None:
         """Return the file's bytes, or None if there is no such file."""
-        result = answer(self._store.read(key), f"{self.folder}/{key}")
+        result = answer(self.start_read(key), f"{self.folder}/{key}")
         return bytes(result.value) if result.state == "value" else None
+
+    def start_read(self, key: str) -> Any:
+        return self._store.read(key)
 
     def write(self, key: str, data: bytes) -> None:
         """Return when the bytes are durable; readers see all of them or none."""
         self.start_write(key, data).result()
 
     def start_write(self, key: str, data: bytes) -> Any:
-        """Return the future of a `write`."""
         return self._store.write(key, data)
+
+    def write_array(self, key: str, data: np.ndarray) -> None:
+        """Write an array's memory in C order; on a disk a kill may leave a part of it, which no manifest lists."""
+        memory = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        if self._spec["driver"] != "file":
+            self.write(key, memory.tobytes())
+            return
+        path = Path(f"{self._spec['path']}{key}")  # written in a fifth of TensorStore's processor time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            file.write(memory.data)
+            file.flush()
+            os.fsync(file.fileno())
+        _sync_folder(path.parent)
 
     def delete(self, key: str) -> None:
         self._store.delete_range(ts.KvStore.KeyRange(key, key + "\0")).result()
@@ -137,10 +145,6 @@ class CheckpointFiles:
         if self._spec["driver"] == "file" and (path := Path(self._spec["path"]) / key).is_dir():
             _sync_folder(path)
 
-    def array(self, key: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...], dtype: str) -> "ChunkedArray":
-        """Return the array at `key` without touching a file."""
-        return ChunkedArray(self, key, shape, chunk_shape, dtype)
-
 
 def _sync_folder(path: Path) -> None:
     folder = os.open(path, os.O_RDONLY)
@@ -148,16 +152,6 @@ def _sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def _write_durably(path: Path, data: np.ndarray) -> None:
-    """Write an array's memory in C order; a kill may leave a part of it, which no manifest lists."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        file.write(np.ascontiguousarray(data).reshape(-1).view(np.uint8).data)
-        file.flush()
-        os.fsync(file.fileno())
-    _sync_folder(path.parent)
 
 
 def _range(below: str) -> ts.KvStore.KeyRange:
@@ -172,51 +166,34 @@ class ChunkedArray:
     def __init__(
         self, files: CheckpointFiles, key: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...], dtype: str
     ) -> None:
-        self.key, self.shape, self.chunk_shape, self.dtype = key, shape, chunk_shape, dtype
-        self.description = {
+        self._files, self.key, self.shape, self.chunk_shape, self.dtype = files, key, shape, chunk_shape, dtype
+        self.description_key = f"{key}/zarr.json"
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The content of `zarr.json`."""
+        return {
             "zarr_format": 3,
             "node_type": "array",
-            "shape": list(shape),
-            "data_type": dtype,
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk_shape)}},
+            "shape": list(self.shape),
+            "data_type": self.dtype,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.chunk_shape)}},
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
-            "fill_value": False if dtype == "bool" else 0,
+            "fill_value": False if self.dtype == "bool" else 0,
             "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
             "attributes": {},
         }
-        self._folder = files._spec["path"] if files._spec["driver"] == "file" else None
-        self._spec = {
-            "driver": "zarr3",
-            "kvstore": {**files._spec, "path": f"{files._spec['path']}{key}/"},
-            "metadata": self.description,
-            # Otherwise a chunk of zeros, such as new moments, leaves no file to check.
-            "store_data_equal_to_fill_value": True,
-        }
-
-    @functools.cached_property
-    def _array(self) -> ts.TensorStore:
-        # Opened at first use, so that the training loop does not wait for it during the snapshot.
-        return ts.open(self._spec, open=True, assume_metadata=True).result()
-
-    @property
-    def description_key(self) -> str:
-        return f"{self.key}/zarr.json"
 
     def chunk_key(self, start: tuple[int, ...]) -> str:
         """Return the file of the chunk whose first element is at `start`."""
         grid = (str(first // size) for first, size in zip(start, self.chunk_shape, strict=True))
         return ".".join([f"{self.key}/c", *grid])
 
-    def _chunk(self, start: tuple[int, ...]) -> tuple[slice, ...]:
-        return tuple(slice(first, first + size) for first, size in zip(start, self.chunk_shape, strict=True))
-
-    def write_chunk(self, start: tuple[int, ...], data: np.ndarray) -> Any:
+    def write_chunk(self, start: tuple[int, ...], data: np.ndarray) -> Future[None]:
         """Return the future of the durable write; `data` must not change before it is done."""
-        if self._folder is not None:  # the same bytes as TensorStore's, in a fifth of its processor time
-            little = data.astype(data.dtype.newbyteorder("<"), copy=False)
-            return _writers.submit(_write_durably, Path(f"{self._folder}{self.chunk_key(start)}"), little)
-        return self._array[self._chunk(start)].write(data, can_reference_source_data_indefinitely=True)
+        little = data.astype(data.dtype.newbyteorder("<"), copy=False)
+        return _writers.submit(self._files.write_array, self.chunk_key(start), little)
 
     def read_chunk(self, start: tuple[int, ...]) -> Any:
-        """Return the future of the chunk as a NumPy array."""
-        return self._array[self._chunk(start)].read()
+        """Return the future of the chunk's file, as TensorStore's `ReadResult`."""
+        return self._files.start_read(self.chunk_key(start))

@@ -3,11 +3,13 @@
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Sharding
+
+from runtime.model.model import leaves_by_name
 
 MAX_CHUNK_IN_BYTES = 64 * 2**20
 """Largest chunk of a shard; chunks are written and read in parallel."""
@@ -16,55 +18,28 @@ Index = tuple[slice, ...]
 
 
 class Leaf(NamedTuple):
-    """A leaf as it is stored: a PRNG key as its words, with the sharding of the key.
-
-    `array` is None where only the shape is known.
-    """
+    """A leaf as it is stored; `array` is None where only the shape is known."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     sharding: Sharding | None
-    key_impl: str | None
     array: jax.Array | None
 
     @property
     def described(self) -> str:
-        return f"{self.dtype}{list(self.shape)}" + (f" of {self.key_impl} keys" if self.key_impl else "")
-
-
-def leaves_by_name(tree: object) -> dict[str, Any]:
-    """Return leaves by their dotted paths, the names of tensors in all logs, in the order of the tree."""
-    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+        return f"{self.dtype}{list(self.shape)}"
 
 
 def named_leaves(tree: object) -> list[Leaf]:
-    """Return all leaves, with a PRNG key as its uint32 words."""
+    """Return all leaves: arrays, or their shapes."""
     leaves = []
     for name, leaf in leaves_by_name(tree).items():
         if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
             raise TypeError(f"{name}: {type(leaf).__name__} {leaf!r} cannot be saved; make it a jax.Array.")
         array = leaf if isinstance(leaf, jax.Array) else None
-        key_impl, shape, dtype = None, leaf.shape, leaf.dtype
-        if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
-            key_impl, words = _key_words(leaf)
-            shape, dtype = words.shape, words.dtype
-            array = None if array is None else jax.random.key_data(array)
-        leaves.append(Leaf(name, tuple(shape), np.dtype(dtype).name, leaf.sharding, key_impl, array))
+        leaves.append(Leaf(name, tuple(leaf.shape), np.dtype(leaf.dtype).name, leaf.sharding, array))
     return leaves
-
-
-def _key_words(keys: jax.Array | jax.ShapeDtypeStruct) -> tuple[str, jax.ShapeDtypeStruct]:
-    """Return the generator of PRNG keys and the shape of their words, for keys or their shape."""
-    impl = []
-
-    def words(keys: jax.Array) -> jax.Array:
-        impl.append(str(jax.random.key_impl(keys)))
-        return jax.random.key_data(keys)
-
-    shape = jax.eval_shape(words, keys)
-    return impl[0], shape
 
 
 def chunk_shape_of(shard_shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
@@ -92,6 +67,6 @@ def box_of(index: Index, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple
 def held_indices(leaf: Leaf) -> list[Index]:
     """Return the parts of a leaf that this process's devices hold."""
     whole = tuple(slice(None) for _ in leaf.shape)
-    if leaf.sharding is None or leaf.key_impl:
+    if leaf.sharding is None:
         return [whole]
     return [index or whole for index in leaf.sharding.addressable_devices_indices_map(leaf.shape).values()]

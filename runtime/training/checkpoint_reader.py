@@ -38,7 +38,7 @@ class Manifest(NamedTuple):
     """The verified content of `manifest.json`."""
 
     leaves: dict[str, dict[str, Any]]
-    """Name -> dtype, shape, chunk_shape, and key_impl for PRNG keys."""
+    """Name -> dtype, shape and chunk_shape."""
     files: dict[str, dict[str, int]]
     """Key -> size and CRC32C."""
     lease_epoch: int | None
@@ -50,12 +50,7 @@ class Reader:
     """An open checkpoint; opening verifies the manifest, and reading verifies each file."""
 
     def __init__(self, path: str) -> None:
-        """Read the manifest.
-
-        Raises:
-            CheckpointError: there is no manifest, or one of another format.
-            TornCheckpointError: the manifest is damaged.
-        """
+        """Read the manifest; raise CheckpointError where there is none, or one that is damaged or of another format."""
         self.path = path.rstrip("/")
         parent, _, self.name = self.path.rpartition("/")
         self.files = CheckpointFiles(parent or ".")
@@ -83,21 +78,14 @@ class Reader:
         self.manifest = Manifest(body["leaves"], body["files"], body.get("lease_epoch"), body.get("segments", {}))
 
     def _torn(self, key: str, what: str) -> TornCheckpointError:
+        below = key.removeprefix(f"{self.name}/arrays/")
+        owner = f"leaf {below.rpartition('/')[0]} (file {key})" if below != key else f"file {key}"
         return TornCheckpointError(
-            f"{self.path}: {self._owner(key)} is damaged: {what}. The checkpoint is torn, and nothing of it is used"
+            f"{self.path}: {owner} is damaged: {what}. The checkpoint is torn, and nothing of it is used"
         )
 
-    def _owner(self, key: str) -> str:
-        below = key.removeprefix(f"{self.name}/arrays/")
-        return f"leaf {below.rpartition('/')[0]} (file {key})" if below != key else f"file {key}"
-
     def check_all_files_exist(self) -> None:
-        """Compare the manifest with one listing; read no file.
-
-        Raises:
-            TornCheckpointError: a file is missing.
-            OSError: the listing is incomplete.
-        """
+        """Compare the manifest with one listing; raise OSError where the store does not list what it has."""
         present, manifest = self.files.list_keys(f"{self.name}/"), f"{self.name}/manifest.json"
         if manifest not in present and self.files.read(manifest) is not None:
             raise OSError(
@@ -109,51 +97,32 @@ class Reader:
                 raise self._torn(key, "the file is missing")
 
     def read(self, key: str) -> bytes:
-        """Return the bytes of a file.
-
-        Raises:
-            TornCheckpointError: the file is damaged or missing.
-        """
-        data = self.files.read(key)
-        if data is None:
-            raise self._torn(key, "the file is missing")
-        self._verify(key, data, len(data))
-        return data
+        """Return the bytes of a file; raise TornCheckpointError where it is damaged or missing."""
+        return self._verified(key, self.files.read(key), self.manifest.files.get(key))
 
     def read_parts(self, key: str) -> list[bytes]:
-        """Return the bytes of a table's segments, if it has any, and of its file.
+        """Return the bytes of a table's segments, if it has any, and of its file, as `read` does."""
+        beside = CheckpointFiles(self.files.folder.rpartition("/")[0])
+        segments = {f"{SEGMENTS}/{entry['key']}": entry for entry in self.manifest.segments.get(key, [])}
+        return [*(self._verified(each, beside.read(each), entry) for each, entry in segments.items()), self.read(key)]
 
-        Raises:
-            TornCheckpointError: one is damaged or missing.
-        """
-        return [*map(self._read_segment, self.manifest.segments.get(key, [])), self.read(key)]
-
-    def _read_segment(self, entry: dict[str, Any]) -> bytes:
-        key = f"{SEGMENTS}/{entry['key']}"
-        data = CheckpointFiles(self.files.folder.rpartition("/")[0]).read(key)
+    def _verified(self, key: str, data: bytes | None, recorded: Mapping[str, Any] | None) -> bytes:
         if data is None:
             raise self._torn(key, "the file is missing")
-        self._compare(key, data, len(data), entry)
-        return data
-
-    def _verify(self, key: str, data: bytes | np.ndarray, size: int) -> None:
-        recorded = self.manifest.files.get(key)
         if recorded is None:
             raise self._torn(key, "the manifest does not list the file")
-        self._compare(key, data, size, recorded)
-
-    def _compare(self, key: str, data: bytes | np.ndarray, size: int, recorded: Mapping[str, Any]) -> None:
-        if size != recorded["size"]:
-            raise self._torn(key, f"it has {size} bytes, and the manifest has {recorded['size']}")
+        if len(data) != recorded["size"]:
+            raise self._torn(key, f"it has {len(data)} bytes, and the manifest has {recorded['size']}")
         found = crc32c(data)
         if found != recorded["crc32c"]:
             raise self._torn(key, f"its CRC32C is {found:08x}, and the manifest has {recorded['crc32c']:08x}")
+        return data
 
     def start_leaf(self, leaf: Leaf) -> tuple[ChunkedArray, dict[tuple[int, ...], Any]]:
         """Start to read every chunk of a leaf that this process needs."""
         recorded = self.manifest.leaves[leaf.name]
         key = f"{self.name}/arrays/{leaf.name}"
-        array = self.files.array(key, leaf.shape, tuple(recorded["chunk_shape"]), leaf.dtype)
+        array = ChunkedArray(self.files, key, leaf.shape, tuple(recorded["chunk_shape"]), leaf.dtype)
         if array.description_key in self.manifest.files:
             self.read(array.description_key)
         starts: dict[tuple[int, ...], Any] = {}
@@ -167,19 +136,11 @@ class Reader:
         """Wait for the `reads` of `start_leaf`, and return the leaf with its sharding.
 
         Raises:
-            TornCheckpointError: a chunk is damaged.
+            TornCheckpointError: a chunk is damaged or missing.
             OSError: a chunk cannot be read, and may be good.
         """
-        chunks = {}
+        chunks = {start: self._chunk(array, start, future) for start, future in reads.items()}
         whole = tuple(slice(None) for _ in leaf.shape)
-        for start, future in reads.items():
-            key = array.chunk_key(start)
-            try:
-                data = np.asarray(answer(future, f"{self.files.folder}/{key}"))
-            except ValueError as error:  # a file that is too short or too long
-                raise self._torn(key, str(error)) from error
-            self._verify(key, data, data.nbytes)
-            chunks[start] = data
 
         def held(index: Index | None) -> np.ndarray:
             first, last = box_of(index or whole, leaf.shape)
@@ -196,13 +157,19 @@ class Reader:
                 block[into] = chunks[start][within]
             return block
 
-        if leaf.key_impl:
-            words = jax.numpy.asarray(held(whole))
-            keys = jax.random.wrap_key_data(words, impl=leaf.key_impl)
-            return keys if leaf.sharding is None else jax.device_put(keys, leaf.sharding)
         if leaf.sharding is None:
             return jax.numpy.asarray(held(whole))
         return jax.make_array_from_callback(leaf.shape, leaf.sharding, held)
+
+    def _chunk(self, array: ChunkedArray, start: tuple[int, ...], future: Any) -> np.ndarray:
+        key = array.chunk_key(start)
+        try:
+            result = answer(future, f"{self.files.folder}/{key}")
+        except ValueError as error:  # a file that is cut short on its way
+            raise self._torn(key, str(error)) from error
+        data = bytes(result.value) if result.state == "value" else None
+        data = self._verified(key, data, self.manifest.files.get(key))
+        return np.frombuffer(data, np.dtype(array.dtype).newbyteorder("<")).reshape(array.chunk_shape)
 
 
 def check_same_state(path: str, manifest: Manifest, leaves: list[Leaf], *, partial: bool) -> None:
@@ -216,7 +183,7 @@ def check_same_state(path: str, manifest: Manifest, leaves: list[Leaf], *, parti
                 "that wrote it has another model or other averages. Start from a checkpoint that has the leaf, or "
                 'restore less: restore="weights".'
             )
-        found = Leaf(leaf.name, tuple(recorded["shape"]), recorded["dtype"], None, recorded.get("key_impl"), None)
+        found = Leaf(leaf.name, tuple(recorded["shape"]), recorded["dtype"], None, None)
         if found.described != leaf.described:
             raise CheckpointError(
                 f"{path}: leaf {leaf.name} is {found.described} in the checkpoint and {leaf.described} in the state; "

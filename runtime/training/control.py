@@ -1,12 +1,9 @@
 """Control: turns signals, stop requests and requests of users into one decision between two training steps.
 
-All hosts carry out a decision at the same step, and a stop always saves. Requests are read once a step. With several
-hosts, `agree` makes the largest decision of any host the decision of all: hosts that act on their own flags hang in a
-collective save.
-
-A host that waits for data does not reach that point, so it polls `is_stopping` and goes there when any host has to
-stop. Meanwhile the others wait for it in the agreement, where a main thread receives nothing; threads poll for it and
-write the notice that `is_stopping` reads.
+With several hosts, `agree` makes the largest decision of any host that of all, at the same step: hosts that act on
+their own flags hang in a collective save. A host that waits for data does not reach that point, so it polls
+`is_stopping`. Meanwhile the others wait for it in the agreement, where a main thread receives nothing; threads poll for
+it and leave the notice that `is_stopping` reads.
 """
 
 import contextlib
@@ -17,14 +14,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from runtime.parallel.hosts import StopNotice
 from runtime.training.background import repeated
 from runtime.training.signals import handled
-from runtime.training.stop_notice import StopNotice
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 """SIGTERM: what schedulers send before they kill. SIGUSR2: what Slurm sends ahead of the time limit."""
 POLL_SECONDS = 1.0
-"""How often the threads poll the driver and look whether to write the notice."""
+"""How often the threads poll the driver and look whether to leave the notice."""
 STEP_LIMIT = 2**48
 """Beyond any step."""
 
@@ -100,8 +97,7 @@ class Control:
         """Read requests from these functions.
 
         Args:
-            stop_reason: returns why the driver stops the run, or "". With a notice, a thread calls it too, never two
-                at once.
+            stop_reason: returns why the driver stops the run, or ""; with a notice, a thread calls it too.
             requests: returns the requests without a reply.
             agree: maps the number of this host's decision to that of all hosts.
             notice: informs hosts that wait for data, where there are several hosts.
@@ -185,11 +181,9 @@ class Control:
                     stack.enter_context(repeated(poll, pause_seconds=lambda: POLL_SECONDS, name=name))
             is_main = threading.current_thread() is threading.main_thread()
             if is_main:
-                stack.enter_context(handled(SIGNALS, self._handle_signal, kept=self._kept_handlers))
+                stop = lambda number: self.request_exit(f"signal {number.name}")  # noqa: E731
+                stack.enter_context(handled(SIGNALS, stop, kept=self._kept_handlers))
             yield is_main
-
-    def _handle_signal(self, number: signal.Signals) -> None:
-        self.request_exit(f"signal {number.name}")
 
     def _poll_driver(self) -> None:
         with self._polling:

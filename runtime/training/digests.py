@@ -1,28 +1,29 @@
-"""Digests of parameters: equal bits give equal digests on any mesh.
+"""Digests of parameters, which are equal on any mesh for equal bits, and a monitor of the copies that a mesh holds.
 
-Each value is mixed with its index in the whole array, and all are added as 32-bit integers, in any order. Each device
-therefore reads only what it holds, and a replay on other devices is comparable. Two sums make 64 bits a tensor. They
-find faults and nondeterminism; they are no defence against forgery.
+Each value is mixed with its index in the whole array, and all are added as 32-bit integers, in any order, so each
+device reads only what it holds. Two sums make 64 bits a tensor. They are no defence against forgery.
+
+All copies of a parameter take the same training steps, so only a device that computes or remembers wrongly can separate
+them. BLOOM-176B met such a fault, never found its cause, and averaged its copies in every forward pass.
 """
 
+import functools
 import hashlib
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, UInt32
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Bool, UInt32
 
-from runtime.training.checkpoint_leaves import leaves_by_name
+from runtime.model.model import leaves_by_name
+from runtime.training.monitors import Alarm
 
 _LANES = (0x9E3779B9, 0x85EBCA6B)
-_STRIDES = (
-    0x27D4EB2F,
-    0x165667B1,
-    0x9E3779B1,
-    0xC2B2AE3D,
-)  # odd and one an axis, so that axes do not fold
+_STRIDES = (0x27D4EB2F, 0x165667B1, 0x9E3779B1, 0xC2B2AE3D)  # odd and one an axis, so that axes do not fold
 
 
 class Digests(NamedTuple):
@@ -61,3 +62,73 @@ def _mixed(words: Array) -> Array:
     words = (words ^ (words >> jnp.uint32(16))) * jnp.uint32(0x85EBCA6B)
     words = (words ^ (words >> jnp.uint32(13))) * jnp.uint32(0xC2B2AE35)
     return words ^ (words >> jnp.uint32(16))
+
+
+class Copies:
+    """The copies of one attempt, all equal at `begin_step`, where one checkpoint or one program made them."""
+
+    def __init__(self, begin_step: int) -> None:
+        self._same_step = begin_step
+        self.are_apart = False
+        """Whether a comparison found them to differ; copies do not converge again."""
+
+    def observe(self, step: int, apart: Sequence[str]) -> list[Alarm]:
+        """Return the alarm of the first comparison that finds tensors `apart`."""
+        if not apart:
+            self._same_step = step
+        if not apart or self.are_apart:
+            return []
+        self.are_apart = True
+        tensors = f"{len(apart)} tensor{'s' if len(apart) > 1 else ''}"
+        named = ", ".join([*apart[:3], *(["..."] if len(apart) > 3 else [])])
+        message = (
+            f"step {step}: copies of the same parameters differ between devices, in {tensors} ({named}). A device has "
+            f"computed or remembered wrongly after step {self._same_step}, where the copies were equal. Training "
+            "continues, and the right copy is unknown: stop the phase, have the machines checked, and start again "
+            f"from a checkpoint of step {self._same_step} or earlier (`checkpoints PHASE --good` lists them)."
+        )
+        return [Alarm("copies", step, float(len(apart)), 0.0, message)]
+
+
+def begin_comparison(params: object) -> dict[str, Bool[Array, ""]]:
+    """Start to compare the copies of each tensor on the devices, without waiting; every host must call it.
+
+    Tensors with a single copy are left out.
+    """
+    copied = {
+        name: leaf
+        for name, leaf in leaves_by_name(params).items()
+        if isinstance(leaf.sharding, NamedSharding) and _axes_of_copies(leaf.sharding.mesh, leaf.sharding.spec)
+    }
+    if not copied:
+        return {}
+    (mesh,) = {leaf.sharding.mesh for leaf in copied.values()}
+    specs = tuple(leaf.sharding.spec for leaf in copied.values())
+    return dict(zip(copied, _comparison(mesh, specs)(*copied.values()), strict=True))
+
+
+def finish_comparison(started: dict[str, Array]) -> list[str]:
+    """Wait for `begin_comparison`, and return the tensors whose copies differ."""
+    return [name for name, are_apart in jax.device_get(started).items() if are_apart]
+
+
+@functools.cache
+def _comparison(mesh: Mesh | AbstractMesh, specs: tuple[PartitionSpec, ...]) -> Callable[..., tuple[Array, ...]]:
+    def are_apart(*parts: Array) -> tuple[Array, ...]:
+        found = []
+        for part, spec in zip(parts, specs, strict=True):
+            words = lax.bitcast_convert_type(digest_of(part), jnp.int32)  # some devices compare signed integers only
+            copies = _axes_of_copies(mesh, spec)
+            is_apart = jnp.any(lax.pmin(words, copies) != lax.pmax(words, copies))
+            others = tuple(axis for axis in mesh.axis_names if axis not in copies)
+            found.append(lax.pmax(is_apart.astype(jnp.int32), others) > 0)
+        return tuple(found)
+
+    whole = tuple(PartitionSpec() for _ in specs)
+    return jax.jit(jax.shard_map(are_apart, mesh=mesh, in_specs=specs, out_specs=whole, check_vma=False))
+
+
+def _axes_of_copies(mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> tuple[str, ...]:
+    """Return the axes of several devices that do not split the tensor."""
+    splitting = {axis for part in spec if part is not None for axis in ((part,) if isinstance(part, str) else part)}
+    return tuple(axis for axis, size in mesh.shape.items() if size > 1 and axis not in splitting)

@@ -1,4 +1,4 @@
-"""The evaluation step: losses of held-out text by token, with the kernels and the mesh of the train step."""
+"""The evaluation step: losses of held-out text by token, with kernels and mesh as in the train step."""
 
 import functools
 from collections.abc import Callable

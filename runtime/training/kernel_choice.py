@@ -10,7 +10,6 @@ from jax.sharding import Mesh
 from runtime.kernels import (
     attention,
     attention_chunked,
-    attention_gpu,
     attention_tokamax,
     block_sizes,
     cross_entropy,
@@ -18,13 +17,20 @@ from runtime.kernels import (
     cross_entropy_gpu,
 )
 from runtime.kernels.kernel_shape import KernelShape
-from runtime.kernels.scatter_blocks import ScatterKernel, layer_scatter_blocks, scatter_row
-from runtime.kernels.tuned_blocks import MIB, MosaicBlocks, SplashBlocks, TritonBlocks
+from runtime.kernels.scatter_blocks import ScatterKernel, layer_scatter_blocks
 from runtime.model.config import ModelConfig
 from runtime.parallel.hosts import of_first_host
 from runtime.parallel.mesh import first_data_axis
 
 logger = logging.getLogger(__name__)
+
+USE_DEFAULT = " Or use the default: None."
+_ONLY_ON = {
+    "splash": ("tpu", "a Mosaic TPU kernel"),
+    "pallas_gpu": ("gpu", "a Triton GPU kernel"),
+    "tokamax": ("gpu", "a Mosaic GPU kernel"),
+    "mosaic_gpu": ("gpu", "a Mosaic GPU kernel"),
+}
 
 
 class KernelChoice(NamedTuple):
@@ -33,133 +39,115 @@ class KernelChoice(NamedTuple):
     attention: str
     loss: str
     reason: str
+    blocks: dict[str, str]
+    """Block sizes by "attention" and "loss", and for a training phase "scatter"."""
 
-
-_ONLY_ON = {
-    "splash": ("tpu", "a Mosaic TPU kernel"),
-    "pallas_gpu": ("gpu", "a Triton GPU kernel"),
-    "cudnn": ("gpu", "a kernel of cuDNN"),
-    "tokamax": ("gpu", "a Mosaic GPU kernel"),
-    "mosaic_gpu": ("gpu", "a Mosaic GPU kernel"),
-}
-
-
-_LOSS_AT_ONCE = "loss: gradients computed together with the logits"
-
-
-def _why_not_tokamax(shape: KernelShape) -> str | None:
-    """Return why `tokamax` is not the default for rows of this shape on this GPU, or None if it is."""
-    if shape.compute_dtype != "bfloat16":
-        return f"tokamax does not support {shape.compute_dtype}"
-    try:
-        block_sizes.mosaic_blocks(
-            shape.device_kind, head_dim=shape.head_dim, num_rows=shape.stretch, first_row=shape.first_row
-        )
-    except ValueError as error:
-        return _why(error)
-    return attention_tokamax.missing()
-
-
-def _why_not_triton(shape: KernelShape) -> str | None:
-    """Return why `pallas_gpu` is not the default, or None if it is."""
-    if (family := block_sizes.family_of(shape.device_kind)) is None:
-        return f"pallas_gpu is untested on {shape.device_kind}"
-    if shape.compute_dtype != "bfloat16":
-        return f"pallas_gpu in {shape.compute_dtype} spills tens of KB a thread from registers"
-    try:
-        block_sizes.triton_blocks(family, head_dim=shape.head_dim, num_rows=shape.stretch)
-    except ValueError as error:
-        return _why(error)
-    return None
-
-
-def _why(error: ValueError) -> str:
-    """Return the reason in an error, without the kernel's name before it and the advice after it."""
-    return str(error).partition(": ")[2].partition(";")[0]
-
-
-def _check_mosaic_loss(shape: KernelShape) -> None:
-    cross_entropy_gpu.check_shape(
-        shape.device_kind,
-        num_tokens=shape.num_tokens,
-        hidden_size=shape.hidden_size,
-        vocab_size=shape.vocab_size,
-        compute_dtype=shape.compute_dtype,
-    )
-
-
-def _for_gpus(shape: KernelShape) -> KernelChoice:
-    """Return the fastest kernels by timings on an H200 (docs/gpu.md); other GPUs were not timed."""
-    if (no_mosaic := _why_not_tokamax(shape)) is None:
-        attention, why = "tokamax", "it separates documents by their first positions, without a mask"
-    elif (no_triton := _why_not_triton(shape)) is None:
-        attention, why = "pallas_gpu", f"scores stay in registers; not tokamax, because {no_mosaic}"
-    else:
-        attention, why = "chunked", f"one block of scores at a time, because {no_triton}"
-    try:
-        _check_mosaic_loss(shape)
-    except ValueError as error:
-        loss, where = "chunked_wide", f"in memory; not mosaic_gpu, because {_why(error)}"
-    else:
-        loss, where = "mosaic_gpu", "in registers"
-    return KernelChoice(attention, loss, f"attention: {why}; {_LOSS_AT_ONCE}, {where}")
+    def described(self) -> dict[str, str]:
+        """Return the facts for the record of a step."""
+        kernels = {"attention": self.attention, "loss": self.loss}
+        return {name: f"{kernel}: {self.blocks[name]}" for name, kernel in kernels.items()} | {"reason": self.reason}
 
 
 def default_kernels(shape: KernelShape) -> KernelChoice:
-    """Return the fastest kernels of the platform for this shape; `ratio_check` tests `mosaic_gpu` before use.
+    """Return the fastest kernels of the platform for this shape, without their blocks.
 
     Raises:
         ValueError: no kernels are known for the platform.
     """
+    at_once = "loss: gradients computed together with the logits"
     match shape.platform:
         case "tpu":
-            return KernelChoice(
-                attention="splash",
-                loss="chunked_wide",
-                reason="attention: scores stay in vector memory, documents are separated by segment ids; "
-                f"{_LOSS_AT_ONCE}",
-            )
+            why = "attention: scores stay in vector memory, documents are separated by segment ids"
+            return KernelChoice("splash", "chunked_wide", f"{why}; {at_once}", {})
         case "gpu":
-            return _for_gpus(shape)
+            attention_kernel, why = _gpu_attention(shape)
+            loss_kernel, where = _gpu_loss(shape)
+            return KernelChoice(attention_kernel, loss_kernel, f"attention: {why}; {at_once}, {where}", {})
         case "cpu":
-            return KernelChoice(
-                attention="chunked",
-                loss="chunked",
-                reason=f"attention: by blocks of queries, without the keys after a block; {_LOSS_AT_ONCE}",
-            )
+            why = "attention: by blocks of queries, without the keys after a block"
+            return KernelChoice("chunked", "chunked", f"{why}; {at_once}", {})
     raise ValueError(f"platform is {shape.platform!r}; kernels are known for cpu, gpu and tpu.")
 
 
-USE_DEFAULT = " Or use the default: None."
+def _gpu_attention(shape: KernelShape) -> tuple[str, str]:
+    """Return the fastest attention kernel by timings on an H200 (docs/explanation/gpu.md), and why."""
+    no_mosaic = attention_tokamax.missing()
+    try:
+        attention_blocks("tokamax", shape)
+    except ValueError as error:
+        no_mosaic = _why(error)
+    if no_mosaic is None:
+        return "tokamax", "it separates documents by their first positions, without a mask"
+    no_triton = None
+    if block_sizes.family_of(shape.device_kind) is None:
+        no_triton = f"pallas_gpu is untested on {shape.device_kind}"
+    elif shape.compute_dtype != "bfloat16":
+        no_triton = f"pallas_gpu in {shape.compute_dtype} spills tens of KB a thread from registers"
+    else:
+        try:
+            attention_blocks("pallas_gpu", shape._replace(first_row=0))
+        except ValueError as error:
+            no_triton = _why(error)
+    if no_triton is None:
+        return "pallas_gpu", f"scores stay in registers; not tokamax, because {no_mosaic}"
+    return "chunked", f"one block of scores at a time, because {no_triton}"
+
+
+def _gpu_loss(shape: KernelShape) -> tuple[str, str]:
+    try:
+        loss_blocks("mosaic_gpu", shape)
+    except ValueError as error:
+        return "chunked_wide", f"in memory; not mosaic_gpu, because {_why(error)}"
+    return "mosaic_gpu", "in registers"
+
+
+def _why(error: ValueError) -> str:
+    """Return the reason in an error, without kernel and advice."""
+    return str(error).partition(": ")[2].partition(";")[0]
 
 
 def chosen_kernels(
     shape: KernelShape, *, attention_kernel: str | None = None, loss_kernel: str | None = None
 ) -> KernelChoice:
-    """Return the kernels of these names, and those of `default_kernels` for None.
+    """Return the kernels of these names, and those of `default_kernels` for None, with their blocks.
 
     Raises:
-        ValueError: a kernel is unknown, or cannot run on the platform.
+        ValueError: a kernel is unknown, or cannot run on the platform or at the shape.
     """
-    default = default_kernels(shape)
+    choice = default_kernels(shape)
     arguments = {"attention": attention_kernel, "loss": loss_kernel}
     named = {name: kernel for name, kernel in arguments.items() if kernel is not None}
-    if not named:
-        return default
-    reason = f"{' and '.join(f'{name}_kernel' for name in named)} from the config; default: {default.reason}"
-    choice = default._replace(**named, reason=reason)
-    try:
-        check_kernels(shape.platform, attention_kernel=choice.attention, loss_kernel=choice.loss)
-    except ValueError as error:
-        raise ValueError(f"{error}{USE_DEFAULT}") from None
-    return choice
+    if named:
+        reason = f"{' and '.join(f'{name}_kernel' for name in named)} from the config; default: {choice.reason}"
+        choice = choice._replace(
+            attention=attention_kernel or choice.attention, loss=loss_kernel or choice.loss, reason=reason
+        )
+        try:
+            check_kernels(shape.platform, attention_kernel=choice.attention, loss_kernel=choice.loss)
+        except ValueError as error:
+            raise ValueError(f"{error}{USE_DEFAULT}") from None
+    blocks = {}
+    for name, kernel, blocks_of in (
+        ("attention", choice.attention, attention_blocks),
+        ("loss", choice.loss, loss_blocks),
+    ):
+        try:
+            blocks[name] = blocks_of(kernel, shape)
+        except ValueError as error:
+            raise ValueError(f"{error}{USE_DEFAULT if name in named else ''}") from None
+    return choice._replace(blocks=blocks)
 
 
-def check_same_on_hosts(kernels: KernelChoice) -> None:
-    """Raise ValueError on each host of a gang whose kernels differ from the first host's; every host must call it.
+def take_kernels(shape: KernelShape, *, attention_kernel: str | None, loss_kernel: str | None) -> KernelChoice:
+    """Return `chosen_kernels` on the devices of this run, with a warning for an unknown TPU.
 
-    Defaults depend on installed packages, and hosts that run different programs wait for each other for ever.
+    Every host of a gang must call it. Defaults depend on installed packages, and hosts that run different programs wait
+    for each other for ever.
+
+    Raises:
+        ValueError: as `chosen_kernels`, or the first host has other kernels.
     """
+    kernels = chosen_kernels(shape, attention_kernel=attention_kernel, loss_kernel=loss_kernel)
     named = zlib.crc32(f"{kernels.attention} {kernels.loss}".encode()) >> 1  # 31 bits: hosts exchange signed numbers
     if of_first_host(named) != (named,):
         raise ValueError(
@@ -167,79 +155,72 @@ def check_same_on_hosts(kernels: KernelChoice) -> None:
             f"({kernels.reason}), and the first host of the gang has others: install the same packages on all hosts, "
             "or set attention_kernel and loss_kernel by name."
         )
-
-
-def described_blocks(attention_kernel: str, loss_kernel: str, shape: KernelShape) -> dict[str, str]:
-    """Return the block sizes of the two kernels with the reason, for logs and for the record of a run.
-
-    Logs a warning where the sizes are those of another generation of TPU.
-
-    Raises:
-        ValueError: a kernel does not support the shape.
-    """
     taken_as = block_sizes.taken_as(shape.device_kind)
-    if taken_as and attention_kernel == "splash":
-        logger.warning(
-            "%sits block sizes are neither tuned nor known to fit; add rows to runtime/kernels/tuned_blocks.py",
-            taken_as,
-        )
-    return {
-        "attention": described_attention_blocks(attention_kernel, shape),
-        "loss": described_loss_blocks(loss_kernel, shape),
-    }
+    if taken_as and kernels.attention == "splash":
+        logger.warning("%sits block sizes are not known to fit; add it to runtime/kernels/block_sizes.py", taken_as)
+    return kernels
 
 
-def described_attention_blocks(kernel: str, shape: KernelShape) -> str:
-    """Return the block sizes of the attention kernel, as `described_blocks` does."""
-    taken_as = block_sizes.taken_as(shape.device_kind)
+def attention_blocks(kernel: str, shape: KernelShape) -> str:
+    """Return the block sizes of an attention kernel, for logs; raise ValueError where it does not take the shape."""
+    kind, head_dim = shape.device_kind, shape.head_dim
+    blocks: block_sizes.SplashBlocks | block_sizes.TritonBlocks | block_sizes.MosaicBlocks
     match kernel:
         case "splash":
-            generation = block_sizes.generation_of(shape.device_kind)
-            blocks, reason = block_sizes.splash_blocks(
-                generation, head_dim=shape.head_dim, num_rows=shape.stretch, item_bytes=shape.item_bytes
+            blocks = block_sizes.splash_blocks(
+                kind, head_dim=head_dim, num_rows=shape.stretch, item_bytes=shape.item_bytes
             )
-            return f"{_named(blocks)} ({taken_as}{reason})"
         case "pallas_gpu":
-            whole_row = shape.first_row + shape.stretch
-            family = block_sizes.family_of(shape.device_kind)
-            unknown = "" if family else f"unknown GPU {shape.device_kind!r}, taken as an A100: "
-            triton = block_sizes.triton_blocks(family, head_dim=shape.head_dim, num_rows=whole_row)
-            return f"{_named(triton.blocks)} ({unknown}{triton.reason})"
-        case "cudnn":
-            attention_gpu.check_dtype("cudnn", shape.compute_dtype)
-            pairs = shape.stretch * (shape.first_row + shape.stretch)
-            return f"chosen by cuDNN (with a mask of {2 * pairs / MIB:.0f} MiB a sequence)"
+            blocks = block_sizes.triton_blocks(kind, head_dim=head_dim, num_rows=shape.first_row + shape.stretch)
         case "tokamax":
-            attention_gpu.check_dtype("tokamax", shape.compute_dtype)
-            mosaic = block_sizes.mosaic_blocks(
-                shape.device_kind, head_dim=shape.head_dim, num_rows=shape.stretch, first_row=shape.first_row
+            attention_tokamax.check_dtype(shape.compute_dtype)
+            blocks = block_sizes.mosaic_blocks(
+                kind, head_dim=head_dim, num_rows=shape.stretch, first_row=shape.first_row
             )
-            return f"{_named(mosaic.blocks)} ({mosaic.reason})"
         case "chunked":
             return f"query {attention_chunked.query_block(shape.stretch)}"
         case _:
             return "whole rows"
-
-
-def described_loss_blocks(kernel: str, shape: KernelShape) -> str:
-    """Return the block sizes of the loss kernel, as `described_blocks` does."""
-    match kernel:
-        case "chunked" | "chunked_wide":
-            cut = cross_entropy_chunked.FOR_CPUS if kernel == "chunked" else cross_entropy_chunked.WIDE
-            size = cross_entropy_chunked.block_tokens(shape.num_tokens, shape.vocab_size, cut)
-            return f"{size} tokens ({cut.num_logits:,} logits at most)"
-        case "mosaic_gpu":
-            _check_mosaic_loss(shape)
-            cut, tile = cross_entropy_gpu.CUT, f"{cross_entropy_gpu.TOKENS} x {cross_entropy_gpu.COLUMNS}"
-            size = cross_entropy_chunked.block_tokens(shape.num_tokens, shape.vocab_size, cut)
-            beyond = f"chunked_wide recomputes all where a token's loss exceeds {cut.largest_loss:g}"
-            return f"{size} tokens in tiles of {tile} ({size * shape.vocab_size:,} logits); {beyond}"
-        case _:
-            return "all tokens"
-
-
-def _named(blocks: SplashBlocks | TritonBlocks | MosaicBlocks) -> str:
     return ", ".join(f"{name} {size}" for name, size in blocks._asdict().items())
+
+
+def loss_blocks(kernel: str, shape: KernelShape) -> str:
+    """Return the block sizes of a loss kernel, for logs; raise ValueError where it does not take the shape."""
+    cuts = {
+        "chunked": cross_entropy_chunked.FOR_CPUS,
+        "chunked_wide": cross_entropy_chunked.WIDE,
+        "mosaic_gpu": cross_entropy_gpu.CUT,
+    }
+    if kernel not in cuts:
+        return "all tokens"
+    if kernel == "mosaic_gpu":
+        cross_entropy_gpu.check_shape(
+            shape.device_kind,
+            num_tokens=shape.num_tokens,
+            hidden_size=shape.hidden_size,
+            vocab_size=shape.vocab_size,
+            compute_dtype=shape.compute_dtype,
+        )
+    size = cross_entropy_chunked.block_tokens(shape.num_tokens, shape.vocab_size, cuts[kernel])
+    return f"{size} tokens ({size * shape.vocab_size:,} logits)"
+
+
+def scatter_blocks(kernel: ScatterKernel, mesh: Mesh, model: ModelConfig, shape: KernelShape, reduce_dtype: str) -> str:
+    """Return the block sizes by which gradients of layers are scattered, for each number of columns."""
+    if kernel == "xla":
+        return "by the compiler"
+    blocks = layer_scatter_blocks(
+        shape.device_kind,
+        model,
+        num_devices=mesh.shape[first_data_axis(mesh)],
+        num_tokens=shape.num_tokens * mesh.shape["model"],
+        model_parallel=mesh.shape["model"],
+        item_bytes=shape.item_bytes,
+        sum_bytes=np.dtype(reduce_dtype).itemsize,
+    )
+    return ", ".join(
+        f"{columns} columns by {each.columns} each way and {each.tokens} tokens" for columns, each in blocks.items()
+    )
 
 
 def check_kernels(platform: str, *, attention_kernel: str, loss_kernel: str) -> None:
@@ -257,25 +238,3 @@ def check_kernels(platform: str, *, attention_kernel: str, loss_kernel: str) -> 
             )
     if attention_kernel == "tokamax":
         attention_tokamax.check_versions()
-
-
-def described_scatter(
-    kernel: ScatterKernel, mesh: Mesh, model: ModelConfig, shape: KernelShape, reduce_dtype: str
-) -> str:
-    """Return the block sizes by which gradients of layers are scattered, for each number of columns."""
-    if kernel == "xla":
-        return "by the compiler"
-    blocks = layer_scatter_blocks(
-        block_sizes.generation_of(shape.device_kind),
-        model,
-        num_devices=mesh.shape[first_data_axis(mesh)],
-        num_tokens=shape.num_tokens * mesh.shape["model"],
-        model_parallel=mesh.shape["model"],
-        item_bytes=shape.item_bytes,
-        sum_bytes=np.dtype(reduce_dtype).itemsize,
-    )
-    parts = ", ".join(
-        f"{columns} columns by {each.columns} each way and {each.tokens} tokens" for columns, each in blocks.items()
-    )
-    row = scatter_row(block_sizes.generation_of(shape.device_kind))
-    return f"{parts} ({block_sizes.taken_as(shape.device_kind)}{row.reason})"

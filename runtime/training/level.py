@@ -1,18 +1,29 @@
-"""Level: the median and a robust deviation of the last values of a figure.
+"""Level of the last values of a figure, and straight lines through losses: the statistics of monitors.
 
-Both depend on the last values alone. A level that is rebuilt from the rows of a table therefore equals, to the last
+A level depends on the last values alone. One that is rebuilt from the rows of a table therefore equals, to the last
 bit, the level that followed the run. Running sums would not.
 """
 
 import bisect
 import collections
+import math
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float64
+
+from runtime.optim.skipping import LEAST_DEVIATION
 
 NORMAL_DEVIATION = 1.4826
 """Standard deviations of a normal distribution for each median distance from its median."""
+MEDIAN_ERROR = 1.2533
+"""Standard error of a median of normal values, relative to that of their mean."""
+
+Losses = Float64[np.ndarray, "steps"]
 
 
 class Level:
-    """Median and deviation of `size` values before the newest `num_recent`; adding a value takes microseconds."""
+    """Median and deviation of `size` values before the newest `num_recent`."""
 
     def __init__(self, size: int, *, num_recent: int) -> None:
         self._size, self._num_recent = size, num_recent
@@ -48,14 +59,60 @@ class Level:
     @property
     def deviation(self) -> float:
         """1.4826 times the median distance from the median; the upper one for an even number of distances."""
-        values, median = self._sorted, self.median
-        # The values nearest the median are neighbours. Among all runs of more than half of the values, find the one
-        # whose far end is nearest: as its start moves right, its left end comes nearer and its right end goes farther.
-        reach = len(values) // 2
+        median = self.median
+        return NORMAL_DEVIATION * sorted(abs(value - median) for value in self._sorted)[len(self) // 2]
 
-        def reaches_farther_right(start: int) -> bool:
-            return values[start + reach] - median >= median - values[start]
 
-        start = bisect.bisect_left(range(len(values) - reach), True, key=reaches_farther_right)
-        starts = range(max(start - 1, 0), min(start + 1, len(values) - reach))
-        return NORMAL_DEVIATION * min(max(median - values[i], values[i + reach] - median) for i in starts)
+class Slope(NamedTuple):
+    """Change a training step."""
+
+    value: float
+    standard_error: float
+
+
+class Recovery(NamedTuple):
+    """A loss after a spike, what was expected before it, and the highest loss that counts as recovered."""
+
+    figure: float
+    expected: float
+    highest: float
+
+
+def slope(losses: Losses) -> Slope:
+    """Return the slope of the least-squares line through all losses."""
+    line = _line(losses, len(losses))
+    steps = _centred(len(losses), len(losses))
+    squares = float(np.square(steps).sum())
+    error = math.sqrt(float(np.square(losses - line).sum()) / (len(losses) - 2) / squares)
+    # The slope of a constant loss is rounding alone.
+    least = LEAST_DEVIATION * abs(float(losses.mean())) / math.sqrt(squares)
+    return Slope(float(losses @ steps) / squares, max(error, least))
+
+
+def recovery(losses: Losses, *, num_before: int, num_after: int, sigma: float) -> Recovery:
+    """Compare the median of the last `num_after` losses with the line through the first `num_before`.
+
+    The spike lies between. The standard error is that of a median and of a line that ends before it. A convex curve
+    lies above its lines, so a loss no higher than right before the spike has recovered, whatever the line predicts.
+    """
+    before, after = losses[:num_before], losses[-num_after:]
+    line = _line(before, len(losses))
+    distance = NORMAL_DEVIATION * float(np.median(np.abs(before - line[:num_before])))
+    deviation = max(distance, LEAST_DEVIATION * abs(float(before.mean())))
+    error = MEDIAN_ERROR * deviation * math.sqrt(1 / num_after + 4 / num_before)
+    expected = float(np.median(line[-num_after:]))
+    return Recovery(
+        float(np.median(after)), expected, max(expected + sigma * error, float(np.median(before[-num_after:])))
+    )
+
+
+def _centred(num_fitted: int, length: int) -> Losses:
+    """Return step numbers counted from the middle of the first `num_fitted`."""
+    return np.arange(length) - (num_fitted - 1) / 2
+
+
+def _line(fitted: Losses, length: int) -> Losses:
+    """Return the line through `fitted`, extended to `length` steps."""
+    steps = _centred(len(fitted), length)
+    by_step = fitted @ steps[: len(fitted)] / np.square(steps[: len(fitted)]).sum()
+    return fitted.mean() + by_step * steps

@@ -1,8 +1,8 @@
 """The training loop: draws batches, takes training steps, and saves.
 
-The loop holds no state but `RunState`, so a kill anywhere changes nothing: each step depends on the state, the data
-position and the absolute step alone. The loop does not wait for the device: figures of a step are fetched some steps
-later (figures.py), and a save delays it only while the state is copied to the host.
+Each step depends on `RunState` and the absolute step alone, so a kill anywhere changes nothing. The loop does not wait
+for the device: figures of a step are fetched some steps later (figures.py), and a save delays it only while the state
+is copied to the host.
 """
 
 import dataclasses
@@ -14,15 +14,13 @@ import jax
 
 from runtime.data.loader import Loader
 from runtime.data.prefetch import Prefetch
-from runtime.parallel.host_rows import HostRows
+from runtime.parallel.hosts import HostRows
 from runtime.tracking.events import EventLog
 from runtime.training.control import Action, Control, Decision
-from runtime.training.figures import Figures
-from runtime.training.finished_step import BadBatchError
-from runtime.training.meter import Meter
+from runtime.training.figures import BadBatchError, Figures
+from runtime.training.meter import Meter, Pace
 from runtime.training.monitors import Monitors
 from runtime.training.observer import Observer
-from runtime.training.pace import Pace
 from runtime.training.profiling import Profiler
 from runtime.training.run_state import RunState
 from runtime.training.saving import Saver, SavingPlan
@@ -38,8 +36,7 @@ STALL_SECONDS = 0.001
 class Validation(Protocol):
     """A measurement of the state between steps, such as `runtime.evaluation.validation.HeldOutValidation`."""
 
-    def is_due(self, step: int) -> bool:
-        """Return whether the state after `step` finished steps is measured."""
+    def is_due(self, step: int) -> bool: ...
 
     def measure(self, run: RunState) -> None:
         """Measure the state without changing it; all hosts of a gang call it at the same step."""

@@ -2,7 +2,7 @@
 
 Monitors read the rows of the metrics table on the host and change nothing of the run. A finding depends on the last
 `REMEMBERED_STEPS` rows alone, so monitors have no state in checkpoints, and a resumed run raises the alarms of an
-undisturbed one. Formulas, sources of the limits and what to do: docs/training.md, "Monitors".
+undisturbed one. Formulas, sources of the limits and what to do: docs/reference/training.md, "Monitors".
 """
 
 import collections
@@ -18,9 +18,8 @@ from runtime.model.config import ModelConfig
 from runtime.optim.skipping import LEAST_DEVIATION
 from runtime.tracking.events import EventLog
 from runtime.tracking.metrics import MetricsRow, MetricsTable
-from runtime.training.level import Level
+from runtime.training.level import Level, recovery, slope
 from runtime.training.norm_places import Place
-from runtime.training.trend import recovery, slope
 
 logger = logging.getLogger(__name__)
 
@@ -29,26 +28,22 @@ LEVEL_STEPS = 128
 FEWEST_STEPS = 64
 """Fewest steps of a level that figures are compared with; skip rules of public runs wait for as many."""
 QUIET_STEPS = 128
-"""Steps without a finding that end an incident: every step of the level then lies after it. An incident of creep ends
-after `CREEP_STEPS`, for the same reason."""
+"""Steps without a finding that end an incident: the level then lies after it. One of creep ends after `CREEP_STEPS`."""
 
 SIGMA = 6.0
 """Deviations of a level, and standard errors of a recovering loss."""
 LOWER_SIGMA = 3.0
-"""Deviations of a low loss below the lowest of the level: half of SIGMA, since the lowest of normal values lies about
-as far down."""
+"""Deviations of a low loss below the lowest of the level, which lies about as far down."""
 LOW_LOSS_LEAST_RATE = 0.9
 """Least learning rate of a low loss, relative to the rate a level ago: a loss falls with a quick decay."""
 LEAST_GRAD_NORM_FACTOR = 2.0
-"""Least factor to the level. The first alarming norms of published spikes were 4, 17 and 20 times the level; healthy
-laptop runs with batches of four sequences reach 1.5 times."""
+"""Least factor to the level: the first norms of published spikes were 4, 17 and 20 times the level."""
 
 PERSISTENT_STEPS, PERSISTENT_LEAST, PERSISTENT_SIGMA = 32, 8, 3.0
 """Not checked where the learning rate has risen within these steps or the level before them."""
 
 UPDATE_NORM_FACTOR, UPDATE_NORM_STEPS = 2.0, 20
-"""Consecutive steps. In simulations, a single gradient of any size keeps Adam's update large for up to 17 steps with
-b2 = 0.999, 8 with 0.99 and none with 0.95; noise keeps it for none."""
+"""Consecutive steps: a single gradient of any size keeps Adam's update large for up to 17 steps with b2 = 0.999."""
 
 FITTED_STEPS, AWAITED_STEPS, RECOVERED_STEPS = 256, 32, 64
 """Steps before a spike, steps after it as BLOOM's took to recover, and the steps that have to be recovered."""
@@ -60,8 +55,7 @@ REMEMBERED_STEPS = 2 * CREEP_STEPS
 """Accepted steps that a finding, and whether it raises an alarm, may depend on."""
 
 FIRST_LOSS_TOLERANCE = 0.5
-"""Nats around the first loss of an untrained model, or standard deviations of its logits where one exceeds a nat;
-frequent tokens move the mean by a tenth of one."""
+"""Nats around the first loss of an untrained model, or standard deviations of its logits where one exceeds a nat."""
 
 LEAST_RISE = 1e-9
 """Relative rise of a learning rate; less is rounding."""
@@ -69,8 +63,7 @@ LEAST_RISE = 1e-9
 SPIKES = ("grad_norm", "loss_spike")
 """Monitors after whose alarms the loss has to recover."""
 ISOLATED = ("loss_spike", "low_loss")
-"""Monitors of single batches: only their alarms cast doubt. Where one batch in a hundred is odd, every finding would
-prolong an incident for ever, and no checkpoint would become good."""
+"""Monitors of single batches, of which only alarms cast doubt: odd batches would prolong an incident for ever."""
 WORSE_FACTOR = 10.0
 """Within an incident, a finding this many times farther past its limit than all before raises another alarm."""
 
@@ -117,18 +110,12 @@ class FirstLoss(NamedTuple):
 
 
 def first_loss_of(model: ModelConfig) -> FirstLoss:
-    """Return ln(vocab_size) plus half the variance of the logits, in nats.
-
-    After the last norm a hidden state has length sqrt(hidden_size), and the columns of the head are independent of it.
-    Logits are therefore normal, and the mean of their exponentials is exp of half the variance. Tied heads hardly
-    differ.
-    """
+    """Return ln(vocab_size) plus half the variance of the logits, in nats: they are normal before training."""
     variance = model.hidden_size * model.initialization.deviation(model.hidden_size) ** 2
     return FirstLoss(math.log(model.vocab_size) + variance / 2, FIRST_LOSS_TOLERANCE * max(1.0, math.sqrt(variance)))
 
 
 def never(step: int) -> bool:
-    """Return False: no reset at any step."""
     return False
 
 
@@ -153,11 +140,7 @@ class Monitors:
 
     @classmethod
     def resumed(
-        cls,
-        metrics: MetricsTable,
-        resets_at: Callable[[int], bool] = never,
-        *,
-        first_loss: FirstLoss | None = None,
+        cls, metrics: MetricsTable, resets_at: Callable[[int], bool] = never, *, first_loss: FirstLoss | None = None
     ) -> "Monitors":
         """Return monitors after the last row of a table, as if they had followed all of it."""
         monitors = cls(resets_at, first_loss=first_loss)
@@ -191,7 +174,7 @@ class Monitors:
 
     def observe(self, row: MetricsRow) -> list[Alarm]:
         """Add the next step, and return its alarms."""
-        is_rising = self._is_rising(row.learning_rate)
+        is_rising = self._rate is not None and row.learning_rate > self._rate * (1 + LEAST_RISE)
         # A straight rise is no finding; its first step bends the curve.
         if self._resets_at(row.step - 1) or (is_rising and not self._was_rising):
             self._reset()
@@ -224,9 +207,6 @@ class Monitors:
             return None
         message = f"step {step}: {found.text}; the limit is {found.limit:.4g}. {found.fix}"
         return Alarm(found.monitor, step, found.figure, found.limit, message)
-
-    def _is_rising(self, rate: float) -> bool:
-        return self._rate is not None and rate > self._rate * (1 + LEAST_RISE)
 
     def _add(self, row: MetricsRow) -> None:
         self._num_accepted += 1

@@ -1,7 +1,6 @@
 """Norm places: the parts of the model whose norms in a training step differ most from those of the steps before.
 
-The norms of the last steps are kept on the host and read only for an alarm or an error. They are in no checkpoint: a
-resumed run has no medians until it has made enough steps.
+The norms of the last steps are in no checkpoint: a resumed run has no medians until it has made enough steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,8 +52,7 @@ class RecentNorms:
     def place(self, norms: PartNorms, learning_rate: float, *, measured: str = GRADIENT) -> Place:
         """Return where the norms of a step, not yet added, stop being finite, or else where they changed most.
 
-        The change is the factor to the median, up or down. Norms of updates are compared relative to the learning
-        rate. Parts whose median is 0 are left out.
+        The change is the factor to the median; norms of updates are compared relative to the learning rate.
         """
         for each, part_norms in zip(MEASURED, norms, strict=True):
             if not np.isfinite(part_norms).all():
@@ -87,15 +85,14 @@ class RecentNorms:
 
     def _not_finite(self, measured: str, is_wrong: np.ndarray) -> Place:
         names = [name for name, wrong in zip(self._names, is_wrong, strict=True) if wrong]
-        facts = {"norms_of": measured, "not_finite": names if len(names) < len(self._names) else "all"}
         what = f"The norm of the {measured} is not finite in"
-        if facts["not_finite"] == "all":
-            return Place(f"{what} all {len(names)} parts of the model.", facts)
+        if len(names) == len(self._names):
+            text = f"{what} all {len(names)} parts of the model."
+            return Place(text, {"norms_of": measured, "not_finite": "all"})
         num_others = len(names) - PARTS_IN_SENTENCE
         others = f" and {num_others} others" if num_others > 0 else ""
-        return Place(
-            f"{what} {', '.join(names[:PARTS_IN_SENTENCE])}{others}, of {len(self._names)} parts of the model.", facts
-        )
+        text = f"{what} {', '.join(names[:PARTS_IN_SENTENCE])}{others}, of {len(self._names)} parts of the model."
+        return Place(text, {"norms_of": measured, "not_finite": names})
 
 
 def _rounded(figure: np.floating) -> float:

@@ -18,7 +18,8 @@ from runtime.model.computation import Computation, Whole
 from runtime.model.config import ModelConfig
 from runtime.model.model import Frequencies, Params
 from runtime.model.placement import Sharded
-from runtime.parallel.mesh import copy_size, data_size, num_batch_parts, platform
+from runtime.parallel.mesh import copy_size, data_size, platform
+from runtime.parallel.mesh_shape import MeshShape
 from runtime.parallel.spread import ALONE, Spread
 from runtime.platform.platform import PLATFORMS
 from runtime.platform.remat import Remat
@@ -100,17 +101,10 @@ def token_losses(
 def check_batch(tokens: Tokens, config: ModelConfig, mesh: Mesh, num_microbatches: int) -> None:
     """Raise ValueError where a batch does not divide over the mesh, or is longer than the model's context."""
     batch, sequence = tokens.shape
-    parts, context, model = num_batch_parts(mesh) * num_microbatches, mesh.shape["context"], mesh.shape["model"]
-    if batch % parts:
-        raise ValueError(
-            f"tokens: a global batch of {batch} sequences does not divide into {parts} equal parts "
-            f"(replica {mesh.shape['replica']} x data {data_size(mesh)} x micro-batches {num_microbatches})."
-        )
-    if sequence % context or batch // parts * (sequence // context) % model:
-        raise ValueError(
-            f"tokens: {batch // parts} sequences of {sequence} tokens do not divide into {context} equal parts "
-            f"(context), with an equal share of tokens for each of {model} devices (model)."
-        )
+    axes = mesh.shape
+    MeshShape(axes["replica"], data_size(mesh), axes["model"], axes["context"]).check_batch(
+        batch, sequence, num_microbatches
+    )
     if sequence > config.max_position_embeddings:
         raise ValueError(
             f"tokens: sequences of {sequence} tokens, and max_position_embeddings is {config.max_position_embeddings}."

@@ -41,13 +41,6 @@ class Difference(NamedTuple):
         return f"{where}: {', '.join(self.tensors)} differ between {first} and {second}"
 
 
-class Replay(NamedTuple):
-    """The result of a comparison; `num_compared` counts pairs, and `differences` are in order of phases and steps."""
-
-    num_compared: int
-    differences: tuple[Difference, ...]
-
-
 def logged_digests(folders: Iterable[str]) -> list[Logged]:
     """Return every digest in the event logs of a phase's work folder, or everywhere below a prefix.
 
@@ -69,13 +62,8 @@ def logged_digests(folders: Iterable[str]) -> list[Logged]:
     return found
 
 
-def _is_missing(folder: str) -> bool:
-    files, path = fsspec.core.url_to_fs(folder.rstrip("/"))
-    return not files.isdir(path)
-
-
-def compare(logged: Iterable[Logged]) -> Replay:
-    """Compare each digest with the first one of its step."""
+def compare(logged: Iterable[Logged]) -> tuple[int, list[Difference]]:
+    """Compare each digest with the first one of its step; return the number of pairs, and those that differ."""
     first: dict[tuple[str, int], Logged] = {}
     num_compared, differences = 0, []
     for digest in logged:
@@ -87,7 +75,7 @@ def compare(logged: Iterable[Logged]) -> Replay:
             names = sorted(known.tensors.keys() | digest.tensors.keys())
             other = tuple(name for name in names if known.tensors.get(name) != digest.tensors.get(name))
             differences.append(Difference(digest.step, other, (known.log, digest.log), digest.phase))
-    return Replay(num_compared, tuple(sorted(differences, key=lambda found: (found.phase, found.step))))
+    return num_compared, sorted(differences, key=lambda found: (found.phase, found.step))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -97,22 +85,23 @@ def main(arguments: list[str] | None = None) -> int:
         "folder", nargs="+", help="a prefix, below which attempts at the same phase are compared, or work folders"
     )
     folders = parser.parse_args(arguments).folder
-    if missing := list(filter(_is_missing, folders)):
+    opened = {folder: fsspec.core.url_to_fs(folder.rstrip("/")) for folder in folders}
+    if missing := [folder for folder, (files, path) in opened.items() if not files.isdir(path)]:
         fix = "give the --prefix of a run, or the work folders of phases (PREFIX/work/DIGEST)."
         print(f"{', '.join(missing)}: there is no such folder; {fix}", file=sys.stderr)
         return 2
     logged = logged_digests(folders)
-    found = compare(logged)
-    if not found.num_compared:
+    num_compared, differences = compare(logged)
+    if not num_compared:
         print(
             f"nothing to compare: {len(logged)} digests, no two of the same step. Train a phase again (--force PHASE), "
             "or give the folder of a second run."
         )
         return 2
-    for difference in found.differences:
+    for difference in differences:
         print(difference)
-    print(f"{found.num_compared} digests compared, {len(found.differences)} differ")
-    return 1 if found.differences else 0
+    print(f"{num_compared} digests compared, {len(differences)} differ")
+    return 1 if differences else 0
 
 
 if __name__ == "__main__":

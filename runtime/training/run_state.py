@@ -46,7 +46,7 @@ class RunState(NamedTuple):
         return tuple(sorted(self.state.averages))
 
 
-def from_scratch(initial: TrainState) -> RunState:
+def from_scratch(initial: Any) -> RunState:
     """Return the run before its first step."""
     return RunState(initial, 0, 0, DataPosition(), MetricsTable(), SourceLossesTable())
 
@@ -72,9 +72,8 @@ def continued(
     """Load the state that a phase starts with from where another phase left off.
 
     Each average continues the saved one of its name, or starts as a copy of the weights. A skip history always starts
-    empty: what the phase changes (mixture, batch size, rotary embedding) may move the loss or the gradient norm for
-    good, and a rule that judges by the level before would skip every step from there on. What is not restored starts
-    as that of `seed`, with the data at their beginning; `step` and `consumed_tokens` continue in any case.
+    empty, since what the phase changes may move the loss for good. What is not restored starts as that of `seed`, with
+    the data at their beginning; `step` and `consumed_tokens` continue in any case.
     """
     if restore not in get_args(Restore):
         raise ValueError(f"restore is {restore!r}; it must be one of {', '.join(get_args(Restore))}.")
@@ -132,15 +131,8 @@ def save(
             tables whole.
         lease_epoch, described, before, after: see `checkpoint.save`.
     """
-    metadata = {
-        "step": run.step,
-        "consumed_tokens": run.consumed_tokens,
-        "data_position": run.data_position.to_json(),
-        "averages": list(run.averages),
-        "skip_window_steps": run.state.skip_window_steps,
-        "num_parameters": sum(leaf.size for leaf in jax.tree.leaves(run.state.params)),
-        "facts": facts,
-    }
+    num_parameters = sum(leaf.size for leaf in jax.tree.leaves(run.state.params))
+    metadata = _metadata(run, run.averages, run.state.skip_window_steps, num_parameters, facts)
     tables: dict[str, BlockTable] = {METRICS: run.metrics, SOURCE_LOSSES: run.source_losses}
     beside: dict[str, Callable[[], bytes]] = {
         name: table.to_parquet if segments is None else table.newest_to_parquet for name, table in tables.items()
@@ -172,15 +164,22 @@ def save_weights(
         facts: as for `save`.
         on_leaf: see `checkpoint.save_pieces`.
     """
-    metadata = {
-        "step": 0,
-        "consumed_tokens": 0,
-        "data_position": DataPosition().to_json(),
-        "averages": [],
-        "skip_window_steps": 0,
-        "num_parameters": sum(math.prod(leaf.shape) for leaf in leaves.values()),
+    params = {f"params.{name}": leaf for name, leaf in leaves.items()}
+    run = from_scratch(params)
+    metadata = _metadata(run, (), 0, sum(math.prod(leaf.shape) for leaf in leaves.values()), facts)
+    beside = {METRICS: run.metrics.to_parquet(), SOURCE_LOSSES: run.source_losses.to_parquet()}
+    checkpoint.save_pieces(f"{folder}/{CHECKPOINT}", params, metadata, beside=beside, on_leaf=on_leaf)
+
+
+def _metadata(
+    run: RunState, averages: tuple[str, ...], skip_window_steps: int, num_parameters: int, facts: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "step": run.step,
+        "consumed_tokens": run.consumed_tokens,
+        "data_position": run.data_position.to_json(),
+        "averages": list(averages),
+        "skip_window_steps": skip_window_steps,
+        "num_parameters": num_parameters,
         "facts": facts,
     }
-    beside = {METRICS: MetricsTable().to_parquet(), SOURCE_LOSSES: SourceLossesTable().to_parquet()}
-    params = {f"params.{name}": leaf for name, leaf in leaves.items()}
-    checkpoint.save_pieces(f"{folder}/{CHECKPOINT}", params, metadata, beside=beside, on_leaf=on_leaf)

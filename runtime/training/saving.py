@@ -1,13 +1,13 @@
 """Saving: when a run is saved, and which of its checkpoints are kept.
 
-Temporary checkpoints serve a run that is killed: saved by time and by steps in the work folder, and the newest few
-kept. Milestones are permanent: saved by step in the output, and published. Some of the temporary checkpoints that
-enough good steps follow are marked as good and kept.
+Temporary checkpoints serve a run that is killed: saved by time and by steps in the work folder. The newest few are
+kept, and some that enough good steps follow. Milestones are permanent: saved by step in the output, and published.
 """
 
 import dataclasses
 import functools
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,7 +19,6 @@ from runtime.tracking.metrics import MetricsRow
 from runtime.training import run_state
 from runtime.training.checkpoint import Save
 from runtime.training.observer import Observer
-from runtime.training.preemption import Preemption
 from runtime.training.run_state import RunState
 from runtime.training.temporary import SupersededError, TemporaryCheckpoints
 
@@ -27,6 +26,12 @@ logger = logging.getLogger(__name__)
 
 GOOD_STEPS = 50
 """Consecutive good steps that make the checkpoint before them good: a divergence shows within fewer."""
+SLOW_SAVE = "slow_save"
+"""The event of a save that may not fit."""
+SAVES_IN_A_NOTICE = 2
+"""The notice may come just after a save began: the stop waits for that save and makes another."""
+WARN_AGAIN_FACTOR = 2.0
+"""Warn again when a save takes this many times longer than the last one warned about."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,7 +64,6 @@ class _PendingSave(NamedTuple):
 
     save: Save
     run: RunState
-    """The state; the next step may donate its arrays."""
     milestone: str | None
     """The folder in the output; None for a temporary checkpoint."""
     waited_seconds: float
@@ -170,7 +174,9 @@ class Saver:
         while self._candidates and self._newest_step - self._candidates[0] >= GOOD_STEPS:
             step = self._candidates.pop(0)
             good_steps = self._newest_step - step
-            if jax.process_index() == 0 and self._mark(step, good_steps):
+            mark = functools.partial(self._plan.temporary.mark_good, step, good_steps=good_steps)
+            # Where a mark fails, on a full disk, say, the next checkpoint gets one.
+            if self._on_first_host(mark, f"the checkpoint of step {step} could not be marked as good"):
                 self._events.write("good_checkpoint", step=step, good_steps=good_steps)
                 self._last_good = step
                 self._candidates = [later for later in self._candidates if self._is_far_enough(later)]
@@ -178,28 +184,22 @@ class Saver:
     def _is_far_enough(self, step: int) -> bool:
         return self._last_good is None or step - self._last_good >= self._plan.keep_good_every_steps
 
-    def _mark(self, step: int, good_steps: int) -> bool:
-        try:
-            return self._plan.temporary.mark_good(step, good_steps=good_steps)
-        except SupersededError:
-            raise
-        except Exception as error:  # a full disk, say; the next checkpoint gets a mark
-            logger.warning("the checkpoint of step %d could not be marked as good: %s", step, error)
-            return False
-
     def _prune(self, step: int, **kept: Any) -> None:
         """Delete what is no longer needed; after a failure it takes space until the next save."""
-        self._tidy(step, functools.partial(self._plan.temporary.prune, step, **kept))
+        prune = functools.partial(self._plan.temporary.prune, step, **kept)
+        self._on_first_host(prune, f"old checkpoints could not be deleted at step {step}")
 
-    def _tidy(self, step: int, delete: Callable[[], object]) -> None:
+    def _on_first_host(self, action: Callable[[], object], failure: str) -> object:
+        """Return the result of an action on the first host; log why it fails, unless the lease is lost."""
         if jax.process_index() > 0:  # a checkpoint of the others looks half-written until its manifest is there
-            return
+            return None
         try:
-            delete()
+            return action()
         except SupersededError:
             raise
         except Exception as error:
-            logger.warning("old checkpoints could not be deleted at step %d: %s", step, error)
+            logger.warning("%s: %s", failure, error)
+            return None
 
     def poll(self) -> None:
         """Finish a save that is written."""
@@ -235,8 +235,7 @@ class Saver:
 
     def finish_after(self, error: Exception, **facts: Any) -> None:
         """Log `error` of the training and finish the pending save, whose state is good; log what fails here."""
-        actions = functools.partial(self._events.write, "error", message=str(error), **facts), self.finish
-        for action in actions:
+        for action in (functools.partial(self._events.write, "error", message=str(error), **facts), self.finish):
             try:
                 action()
             except Exception as another:
@@ -246,4 +245,32 @@ class Saver:
         """Finish after the last milestone, and delete candidates, which no step can make good any more."""
         self.finish()
         self._prune(run.step, keep=0)
-        self._tidy(run.step, self._plan.temporary.drop_segments)
+        self._on_first_host(self._plan.temporary.drop_segments, f"old tables could not be deleted at step {run.step}")
+
+
+class Preemption:
+    """A warning when a save may not fit into the notice that a scheduler gives before it kills."""
+
+    def __init__(self, notice_seconds: float | None, events: EventLog, warn: Callable[[str], None]) -> None:
+        """`notice_seconds` None means unknown, and no save is warned about; `warn` takes the text for the user."""
+        if notice_seconds is not None and not notice_seconds > 0:
+            raise ValueError(f"notice_seconds is {notice_seconds}; pass what the scheduler gives, or None.")
+        self._notice_seconds, self._events, self._warn = notice_seconds, events, warn
+        self._warned_seconds = 0.0
+
+    def note_save(self, step: int, *, seconds: float, size_in_bytes: int) -> None:
+        """Note a save that took `seconds` from the copy of the state to its last byte."""
+        notice = self._notice_seconds
+        if notice is None or seconds <= max(notice / SAVES_IN_A_NOTICE, WARN_AGAIN_FACTOR * self._warned_seconds):
+            return
+        self._warned_seconds = seconds
+        needed = 60 * math.ceil(SAVES_IN_A_NOTICE * seconds / 60)
+        self._events.write(
+            SLOW_SAVE, step=step, save_seconds=round(seconds, 3), notice_seconds=notice, needed_seconds=needed
+        )
+        self._warn(
+            f"step {step:,}: saving {size_in_bytes / 1e9:.3g} GB took {seconds:.3g} s, and the scheduler kills "
+            f"{notice:g} s after its notice. A stop needs time for two saves; otherwise the training steps after the "
+            f"last save are lost. Ask the scheduler for {needed} s (Slurm: --signal=B:USR2@{needed}) and pass "
+            f"--notice {needed}, or make saving faster with more hosts or faster storage"
+        )

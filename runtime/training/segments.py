@@ -1,7 +1,7 @@
 """Segments: full blocks of a run's tables, written once and shared by its temporary checkpoints.
 
-A table has a row for each step since the start of the run, and one for each source: hundreds of megabytes after a
-million steps. A checkpoint that other programs keep or copy holds its tables whole instead.
+The tables take hundreds of megabytes after a million steps. A checkpoint that other programs keep or copy holds them
+whole instead.
 """
 
 from collections.abc import Mapping

@@ -23,8 +23,8 @@ def handled(
     """Call `handle` for each of these signals inside the block, and restore the earlier handlers afterwards.
 
     The caller must be the main thread. `handle` runs twice: in a thread at once, and in the main thread before it
-    continues. Handlers of a class in `kept` also run inside the block. Others do not: a Ray worker's, for example,
-    would end the process before it saves.
+    continues. Of earlier handlers only those of a class in `kept` run inside the block: a Ray worker's would end the
+    process before it saves.
 
     Raises:
         RuntimeError: a handler was installed outside of Python, which could not restore it.

@@ -39,10 +39,7 @@ class TrainState(eqx.Module):
 
 
 def state_specs(state: TrainState, config: ModelConfig) -> TrainState:
-    """Return the tree of `state` with a partition spec for each leaf.
-
-    Averages, and trees in the optimizer's state that have the parameters' structure, lie where the parameters do.
-    """
+    """Return the partition spec of each leaf: averages and the optimizer's trees lie where the parameters do."""
     model, everywhere = config.build(), PartitionSpec()
     specs = parameter_specs(model)
     copied = jax.tree.map(lambda _: everywhere, state)
@@ -68,10 +65,7 @@ def initial_state(
     skip_window_steps: int = 0,
     optimizer: Optimizer = ADAMW,
 ) -> TrainState:
-    """Return the state before the first step: equal on every mesh, each device making only what it holds.
-
-    `averages` are names.
-    """
+    """Return the state before the first step, equal on every mesh; `averages` are names."""
     check_placement(config, mesh)
     make = _initialization(config, mesh, tuple(sorted(averages)), skip_window_steps, optimizer)
     return make(jax.random.key_data(_root(seed)))
@@ -143,9 +137,7 @@ def _first_state(
 def initial_fields(like: TrainState, seed: int, fields: Collection[str]) -> dict[str, Any]:
     """Return those of the `fields` "optimizer", "key" and "history" as they are before the first step.
 
-    Args:
-        like: shapes and shardings of the arrays.
-        seed: seed of the run, for the key.
+    `like` has the shapes and shardings of the arrays.
     """
     history = empty_history(like.skip_window_steps) if like.skip_window_steps else None
     values = {"key": jax.random.key_data(_root(seed)), "history": history}

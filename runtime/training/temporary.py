@@ -1,8 +1,7 @@
 """Temporary checkpoints of a phase: what a killed attempt resumes from, fenced by lease epoch.
 
-The newest two are kept, and every good one: good steps follow it, and it lies some distance past the good one before
-(saving.py). Slow divergence is noticed thousands of steps late. The end of a phase deletes the two, since the run can
-resume from its milestone. The good ones stay, because no step has proven the milestone yet.
+The newest two are kept, and every good one (saving.py). The end of a phase deletes the two, since the run can resume
+from its milestone. The good ones stay, because no step has proven the milestone yet.
 
 A folder is named by step and lease epoch. An attempt that has lost its lease unknowingly can neither overwrite nor
 delete what its successor writes; before it writes it finds the newer epoch, and stops.
@@ -102,10 +101,9 @@ class TemporaryCheckpoints:
             )
 
     def mark_good(self, step: int, *, good_steps: int) -> bool:
-        """Mark the checkpoint of `step` as good, after so many good steps; return False if there is none.
+        """Mark the checkpoint of `step`, also of an earlier attempt, as good after so many steps; False: there is none.
 
-        The checkpoint may be that of an earlier attempt, whose steps are the same. Only the engine's `gc` deletes a
-        good checkpoint.
+        Only the engine's `gc` deletes a good checkpoint.
         """
         named = self._named()
         self._check_epochs([lease_epoch for _, _, lease_epoch in named])
@@ -113,9 +111,8 @@ class TemporaryCheckpoints:
             if checkpoint.is_complete(f"{folder}/checkpoint"):
                 if Reader(f"{folder}/checkpoint").manifest.segments:
                     return False  # not whole without the segments, which nothing keeps
-                CheckpointFiles(folder).write(
-                    self._good_mark, canonical_json({"good_steps": good_steps}, self._good_mark)
-                )
+                mark = canonical_json({"good_steps": good_steps}, self._good_mark)
+                CheckpointFiles(folder).write(self._good_mark, mark)
                 return True
         return False
 

@@ -75,8 +75,7 @@ NUMBERS = tuple(name for name in Hyperparameters._fields if name != "average_dec
 class StepMetrics(NamedTuple):
     """Figures of one training step over the global batch; the objective is `loss + z_loss`.
 
-    Each row belongs to one source, and the host sums the rows of each source in float64. Programs therefore do not
-    depend on the number of sources, and the sums are equal on every mesh.
+    The host sums the rows of each source in float64, so programs do not depend on the number of sources.
     """
 
     loss: Scalar  # mean cross-entropy of the targets, nats, before the step
@@ -165,8 +164,6 @@ def train_program(config: ModelConfig, mesh: Mesh, options: ProgramOptions, *, d
     check_kernels(platform(mesh), attention_kernel=options.attention_kernel, loss_kernel=options.loss_kernel)
     check_scatter_kernel(platform(mesh), options.scatter_kernel)
     check_remat(options.remat)
-    if options.num_microbatches < 1:
-        raise ValueError(f"num_microbatches is {options.num_microbatches}; use at least 1.")
     computation = computation_on(
         mesh,
         config,
@@ -207,20 +204,9 @@ def _train_program(device_step: "_DeviceStep", donate: bool) -> Callable:
     return jax.jit(program, donate_argnums=(0,) if donate else (), compiler_options=compiler_options(mesh))
 
 
-class _Targets(NamedTuple):
-    """The targets of a device's part of the batch."""
-
-    has_target: Bool[Array, "batch sequence"]
-    row_targets: Int32[Array, "batch"]
-    num_targets: Int32[Array, ""]  # of the global batch
-
-
-class _Computed(NamedTuple):
-    """The result of the backward pass on one device."""
-
-    gradients: Params
-    figures: Float32[Array, "figures"]  # loss, squared log-normaliser, log-normaliser: weighted sums
-    per_token: tuple[Array, Array]  # losses and log-normalisers of the device's own tokens, [micro-batch, token]
+Computed = tuple[Params, Float32[Array, "figures"], tuple[Array, Array]]
+"""The result of the backward pass on one device: gradients, figures (weighted sums of loss, squared log-normaliser and
+log-normaliser), and losses and log-normalisers of the device's own tokens, [micro-batch, token]."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,19 +225,25 @@ class _DeviceStep:
         self, state: TrainState, tokens: Array, segment_ids: Array, packed: Array, frequencies: Array
     ) -> tuple[TrainState, StepMetrics]:
         numbers, order = Hyperparameters.unpacked(packed), self.computation.order
-        batch, targets = self._batch(tokens, segment_ids)
+        labels, has_target = next_tokens(tokens, segment_ids, self.computation.spread)
+        row_targets = jnp.sum(has_target, axis=1, dtype=jnp.int32)
+        num_targets = self._sum_over((*BATCH_AXES, "context"), jnp.sum(row_targets))
+        # A batch without targets gets weights and gradients of 0, not 0/0; the loop reads `num_targets`.
+        weights = has_target.astype(jnp.float32) / jnp.maximum(num_targets, 1).astype(jnp.float32)
+        # Collectives before the layers (labels, number of targets) must precede those of the layers.
+        batch = order.after(BatchShard(tokens, segment_ids, labels, weights), (labels, weights), tokens)
         objective = functools.partial(self._objective, frequencies=frequencies, z_loss=numbers.z_loss)
         computed = _gradients(objective, state.params, batch, self.num_microbatches)
         gradients, figures, per_token = order.after(computed, computed, tokens)
-        row_targets = order.after(targets.row_targets, computed, tokens)
+        row_targets = order.after(row_targets, computed, tokens)
         gradients = self._reduced(gradients)
         loss, mean_square, mean_log_normalizer = self._sum_over((*BATCH_AXES, "context", "model"), figures)
-        row_loss, row_log_normalizer = self._row_sums(per_token, targets.has_target)
+        row_loss, row_log_normalizer = self._row_sums(per_token, has_target)
         squares = functools.partial(squares_of_parts, config=self.config, mesh=self.mesh)
         (gradient_squares,) = squares([gradients])
         grad_norm = jnp.sqrt(jnp.sum(gradient_squares))
         new_state, step = self._updated(state, gradients, grad_norm, numbers)
-        new_state, skip = _skipped_if_bad(state, new_state, loss, grad_norm, targets.num_targets, numbers)
+        new_state, skip = _skipped_if_bad(state, new_state, loss, grad_norm, num_targets, numbers)
         # After the skip rule: where a step is skipped, the averages take the unchanged weights.
         averages = all_averaged(state.averages, new_state.params, numbers.average_decays)
         new_state = dataclasses.replace(new_state, averages=averages)
@@ -264,7 +256,7 @@ class _DeviceStep:
             grad_norm=grad_norm,
             update_norm=jnp.sqrt(jnp.sum(step_squares)),
             param_norm=jnp.sqrt(jnp.sum(param_squares)),
-            num_targets=targets.num_targets,
+            num_targets=num_targets,
             mean_log_normalizer=mean_log_normalizer,
             row_loss=row_loss,
             row_log_normalizer=row_log_normalizer,
@@ -273,17 +265,6 @@ class _DeviceStep:
             skip=skip,
         )
         return new_state, metrics
-
-    def _batch(self, tokens: Array, segment_ids: Array) -> tuple[BatchShard, _Targets]:
-        labels, has_target = next_tokens(tokens, segment_ids, self.computation.spread)
-        row_targets = jnp.sum(has_target, axis=1, dtype=jnp.int32)
-        num_targets = self._sum_over((*BATCH_AXES, "context"), jnp.sum(row_targets))
-        # A batch without targets gets weights and gradients of 0, not 0/0; the loop reads `num_targets`.
-        weights = has_target.astype(jnp.float32) / jnp.maximum(num_targets, 1).astype(jnp.float32)
-        batch = BatchShard(tokens, segment_ids, labels, weights)
-        # Collectives before the layers (labels, number of targets) must precede those of the layers.
-        batch = self.computation.order.after(batch, (labels, weights), tokens)
-        return batch, _Targets(has_target, row_targets, num_targets)
 
     def _objective(
         self, params: Params, batch: BatchShard, *, frequencies: Array, z_loss: Array
@@ -360,12 +341,12 @@ def _skipped_if_bad(
     return dataclasses.replace(new_state, history=history), SkipMetrics(*verdict, history.num_consecutive)
 
 
-def _gradients(objective: Callable, params: Params, batch: BatchShard, num_microbatches: int) -> _Computed:
+def _gradients(objective: Callable, params: Params, batch: BatchShard, num_microbatches: int) -> Computed:
     """Return gradients and figures of this device's share of the batch, summed over micro-batches in float32."""
     differentiate = jax.grad(objective, has_aux=True)
     if num_microbatches == 1:
         gradients, (figures, per_token) = differentiate(params, batch)
-        return _Computed(gradients, figures, jax.tree.map(lambda values: values[None], per_token))
+        return gradients, figures, jax.tree.map(lambda values: values[None], per_token)
     parts = jax.tree.map(lambda leaf: leaf.reshape(num_microbatches, -1, *leaf.shape[1:]), batch)
 
     def add(total: Any, part: BatchShard) -> tuple[Any, tuple[Array, Array]]:
@@ -375,4 +356,4 @@ def _gradients(objective: Callable, params: Params, batch: BatchShard, num_micro
     gradients, (figures, _) = jax.eval_shape(differentiate, params, jax.tree.map(lambda leaf: leaf[0], parts))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (gradients, figures))
     (gradients, figures), per_token = lax.scan(add, zeros, parts)
-    return _Computed(gradients, figures, per_token)
+    return gradients, figures, per_token

@@ -60,13 +60,9 @@ class Watchdog:
             yield
         finally:
             self._waiting = None
-        if self._is_settled:
+        if self._num_answered >= SETTLING_ANSWERS:
             self._waits.append(time.monotonic() - began)
         self._num_answered += 1
-
-    @property
-    def _is_settled(self) -> bool:
-        return self._num_answered >= SETTLING_ANSWERS
 
     def watching(self) -> contextlib.AbstractContextManager[None]:
         """Check for hangs in a thread, inside the block."""
@@ -79,7 +75,7 @@ class Watchdog:
 
     def _check(self) -> None:
         waiting = self._waiting
-        if waiting is None or not self._is_settled:
+        if waiting is None or self._num_answered < SETTLING_ANSWERS:
             return
         number, began = waiting
         seconds = time.monotonic() - began

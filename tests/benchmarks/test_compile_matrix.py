@@ -38,7 +38,7 @@ def test_one_bad_program_among_good_ones_fails(monkeypatch, capsys, outcome, cod
 @pytest.mark.parametrize(("chip", "cell", "code"), [("v4", "refuses: ", 0), ("v5e", "fails: ValueError: ", 1)])
 def test_a_kernel_may_refuse_a_chip_where_it_is_known_to_and_no_other(monkeypatch, capsys, chip, cell, code):
     with pytest.raises(ValueError) as refusal:
-        scatter_blocks("v4", num_devices=16, **SCATTER_SHAPE._asdict(), item_bytes=2, sum_bytes=2)
+        scatter_blocks("TPU v4", num_devices=16, **SCATTER_SHAPE._asdict(), item_bytes=2, sum_bytes=2)
 
     def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         if command[-2:] == [chip, "scattered_product"]:

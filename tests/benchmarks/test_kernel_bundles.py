@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from benchmarks.kernel_bundles import Schedule, figures_of_splash, schedules_of, write_schedules
-from runtime.kernels.tuned_blocks import MIB, SplashBlocks
+from runtime.kernels.block_sizes import MIB, SplashBlocks
 from tests.catalogue import expect_error
 
 CALL = """

@@ -38,8 +38,6 @@ def strict_promotion(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def described_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """What JAX asks a GPU and its libraries for while it lowers for one; nothing of them is called."""
-    libraries = types.SimpleNamespace(cudnn_get_version=lambda: 91_000)
-    monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.cuda_versions", libraries)
     if importlib.util.find_spec("jax._src.pallas.triton.gpu_info") is not None:  # since JAX 0.11
         gpu = types.SimpleNamespace(compute_capability=90)
         monkeypatch.setattr("jax._src.pallas.triton.gpu_info.get_gpu_info", lambda: gpu)

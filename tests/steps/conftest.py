@@ -110,16 +110,16 @@ def _run(folder: Path, kind: StepKind, config: BaseModel, name: str) -> Input:
 @pytest.fixture
 def wrong_loss_kernel(monkeypatch: pytest.MonkeyPatch) -> str:
     """What a step says that takes the loss kernel of Hopper on devices that do not form it right."""
-    from runtime.training import kernel_choice, ratio_check, train_step
+    from runtime.training import kernel_checks, kernel_choice, train_step
 
     wrong = "3 numbers are not those of its definition"
 
     def refuse(mesh: object) -> None:
         raise RuntimeError(wrong)
 
-    taken = kernel_choice.KernelChoice("chunked", "mosaic_gpu", "as on a GPU")
+    blocks = {"attention": "in parts", "loss": "in tiles"}
+    taken = kernel_choice.KernelChoice("chunked", "mosaic_gpu", "as on a GPU", blocks)
     monkeypatch.setattr(kernel_choice, "chosen_kernels", lambda *_, **__: taken)
-    monkeypatch.setattr(kernel_choice, "described_blocks", lambda *_: {"attention": "in parts", "loss": "in tiles"})
     monkeypatch.setattr(train_step, "check_kernels", lambda *_, **__: None)  # which sees that this is a CPU
-    monkeypatch.setattr(ratio_check, "check_ratios", refuse)
+    monkeypatch.setattr(kernel_checks, "check_ratios", refuse)
     return wrong

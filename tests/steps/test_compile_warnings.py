@@ -6,7 +6,7 @@ import time
 import pytest
 
 from steps import compile_warnings
-from steps.compile_warnings import AnnouncedCompile
+from steps.compile_warnings import announced_compile
 from tests.catalogue import expect_error
 
 
@@ -37,7 +37,7 @@ def test_a_long_compile_is_told_while_it_goes_on_and_when_it_has_ended(context, 
         returned.append(time.monotonic())
         return number + more
 
-    update = AnnouncedCompile(compiling, "its update", context)
+    update = announced_compile(compiling, "its update", context)
     assert [update(number, more=1) for number in range(3)] == [1, 2, 3]
     (during, first), (after, second) = context.warnings
     assert during < returned[0] < after
@@ -48,13 +48,13 @@ def test_a_long_compile_is_told_while_it_goes_on_and_when_it_has_ended(context, 
 def test_a_short_compile_and_one_that_fails_are_no_warning(context, monkeypatch, caplog) -> None:
     monkeypatch.setattr(compile_warnings, "SILENT_SECONDS", 0.2)
     caplog.set_level(logging.INFO)
-    assert AnnouncedCompile(abs, "its update", context)(-3) == 3
+    assert announced_compile(abs, "its update", context)(-3) == 3
     assert len(caplog.messages) == 2
 
     def refused() -> None:
         raise ValueError("out of memory")
 
     with expect_error(ValueError):
-        AnnouncedCompile(refused, "its update", context)()
+        announced_compile(refused, "its update", context)()
     time.sleep(0.4)
     assert context.warnings == [] and len(caplog.messages) == 3

@@ -152,7 +152,7 @@ def test_a_phase_with_the_scatter_kernel_first_checks_its_sums(tmp_path, monkeyp
         return build(model, rope, mesh, dataclasses.replace(options, scatter_kernel="xla"))
 
     monkeypatch.setattr(phase_training, "build_train_step", built)
-    monkeypatch.setattr(phase_training, "described_scatter", lambda *_: "in parts")
+    monkeypatch.setattr(phase_training, "scatter_blocks", lambda *_: "in parts")
     monkeypatch.setattr(phase_training, "check_sums", lambda mesh, dtype: meshes.append((mesh, dtype)))
     phase = a_phase(cache_of(tmp_path / "cache", "web", last_id=MODEL.vocab_size), scatter_kernel=kernel, until_step=1)
     Trajectory(tmp_path / "phase", "f" * 64).run(phase)

@@ -17,7 +17,7 @@ from runtime.evaluation.held_out import HeldOut
 from runtime.optim.ema import Ema
 from runtime.parallel.mesh import mesh_of_cores
 from runtime.tracking.events import EventLog
-from runtime.training.finished_step import NonFiniteError
+from runtime.training.figures import NonFiniteError
 from runtime.training.observer import Observer
 from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.machine_checks import check_resources

@@ -21,9 +21,7 @@ from runtime.cost.faults import HLO_NAMES, faults
 from runtime.cost.request import Compiled, Request
 from runtime.cost.roofline import roofline_of
 from runtime.kernels import attention_tokamax
-from runtime.kernels.block_sizes import family_of, triton_blocks
 from runtime.kernels.names import RATIOS
-from runtime.kernels.tuned_blocks import MOSAIC, SPLASH
 from runtime.model.llama.config import LlamaConfig
 
 WITH_ITS_JAX = pytest.mark.skipif(
@@ -237,21 +235,16 @@ def test_what_autodiff_and_xla_make_of_a_look_up_and_a_product_is_told_as_slow()
         assert "a product by Triton in untuned tiles" in finished.stdout
 
 
-def test_a_row_of_a_tpu_s_kernel_says_what_its_compiler_said():
+def test_a_tpu_s_kernel_compiles_alone_and_reports_its_schedule():
     finished = subprocess.run(
         [sys.executable, "-m", "benchmarks.compile_kernel", "v4", "splash", "64"],
         capture_output=True, text=True, cwd=ROOT, env=environment("tpu"),
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr[-2000:]
-    bundles, memory = json.loads(finished.stdout.splitlines()[-1])["figures"].split("; ")
-    reason = SPLASH["v4", 64].reason
-    if importlib.metadata.version("jax") == "0.10.2":  # which the figures of the table are of
-        found = [float(figure) for figure in re.findall(r"\d+", bundles)]
-        rows = [float(figure) for figure in re.findall(r"\d+", reason)]
-        assert found == pytest.approx(
-            rows[: len(found)], abs=1
-        )  # a pass alone and in a program differ by a few bundles
-        assert memory in reason
+    figures = json.loads(finished.stdout.splitlines()[-1])["figures"]
+    if importlib.metadata.version("jax") == "0.10.2":  # a pass alone and in a program differ by a few bundles
+        bundles = [float(figure) for figure in re.findall(r"\d+", figures)[:2]]
+        assert bundles == pytest.approx([99, 138], abs=1) and "12.9 of 16 MiB" in figures
 
 
 def test_the_kernel_that_scatters_a_gradient_compiles_alone_for_a_ring_of_chips():
@@ -281,14 +274,10 @@ def test_the_rows_of_the_gpu_attention_kernel_keep_everything_in_registers(gpu, 
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr[-2000:]
     registers = json.loads(finished.stdout.splitlines()[-1])["registers"]
-    reason = triton_blocks(family_of(gpu), head_dim=head_dim, num_rows=4096).reason
-    found = f"fwd {registers['mha_forward']['used']}, bwd {registers['mha_backward']['used']} registers"
     assert {row["spilled_bytes"] for row in registers.values()} == {0}
     # Of the backward pass for heads of 64 every size that was tried is.
     serialized = {name for name, row in registers.items() if row["is_serialized"]}
     assert serialized == ({"mha_backward"} if (gpu, head_dim) == ("H200", 64) else set())
-    if importlib.metadata.version("jax") == "0.10.2":  # which the figures of the table are of
-        assert found in reason
 
 
 @pytest.mark.parametrize("hidden_size", [768, pytest.param(2560, marks=pytest.mark.matrix)])
@@ -319,7 +308,6 @@ def test_tokamax_s_kernels_become_machine_code_that_keeps_nearly_everything_in_r
         found = json.loads(finished.stdout.splitlines()[-1])
         spilled = {row["spilled_bytes"] for row in found["registers"].values()} - {0}
         assert max(spilled, default=0) <= most_bytes
-        assert all(str(size) in MOSAIC[head_dim].reason for size in spilled)
         assert not any(row["is_serialized"] for row in found["registers"].values())
         # A mask of tokens x tokens alone would be 16 MiB a sequence, and the scores of one head 64.
         assert found["peak_memory_in_bytes"] < 0.4 * 2**30

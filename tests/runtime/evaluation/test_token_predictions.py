@@ -20,7 +20,7 @@ from runtime.model.computation import whole
 from runtime.model.config import LLAMA3_ROPE
 from runtime.model.model import logits
 from runtime.model.rotary import inverse_frequencies
-from runtime.parallel.host_rows import host_rows
+from runtime.parallel.hosts import host_rows
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from tests.runtime.evaluation.test_held_out import CONFIG, EOS, SEQUENCE, VOCAB_SIZE, caches, documents_of, model

@@ -27,7 +27,7 @@ from runtime.model.placement import Sharded, parameter_specs
 from runtime.model.rotary import inverse_frequencies
 from runtime.parallel.mesh import TOKEN_AXES, make_mesh
 from runtime.parallel.mesh_shape import MeshShape
-from runtime.training import scatter_check
+from runtime.training import kernel_checks
 from runtime.training.objective import computation_on
 
 CONFIG = LlamaConfig(
@@ -100,7 +100,7 @@ def findings() -> dict[str, Any]:
     }
     report["checks"] = {"as it is": check(mesh)}
     for name, wrong in WRONG.items():
-        scatter_check.scattered_product = wrong
+        kernel_checks.scattered_product = wrong
         report["checks"][name] = check(mesh)
     return report
 
@@ -108,7 +108,7 @@ def findings() -> dict[str, Any]:
 def check(mesh: Mesh) -> str:
     """Return the errors of the check before a phase."""
     try:
-        scatter_check.check_sums(mesh, "bfloat16", interpret=pltpu.InterpretParams())
+        kernel_checks.check_sums(mesh, "bfloat16", interpret=pltpu.InterpretParams())
     except RuntimeError as error:
         return str(error)
     return ""

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import importlib.metadata
-import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -15,15 +14,8 @@ import pytest
 from jax.extend.core import ClosedJaxpr, Jaxpr, Var
 
 from runtime.kernels import attention, attention_chunked, attention_gpu, attention_tokamax, attention_tpu
-from runtime.kernels.block_sizes import splash_blocks
-from runtime.kernels.tuned_blocks import SplashBlocks
+from runtime.kernels.block_sizes import SplashBlocks, splash_blocks
 from tests.catalogue import expect_error
-
-
-def cudnn_without_cudnn(*arrays: jax.Array, first_row: int = 0) -> jax.Array:
-    """Apply the kernel's mask through JAX's own implementation, which promotes dtypes inside."""
-    with jax.numpy_dtype_promotion("standard"):
-        return attention_gpu.cudnn(*arrays, first_row=first_row, implementation="xla")
 
 
 def tokamax_without_a_gpu(*arrays: jax.Array, first_row: int = 0) -> jax.Array:
@@ -37,7 +29,6 @@ KERNELS: dict[str, Callable] = {
     "chunked": attention_chunked.chunked,
     "splash": functools.partial(attention_tpu.splash, interpret=True),
     "pallas_gpu": functools.partial(attention_gpu.pallas_gpu, interpret=True),
-    "cudnn": cudnn_without_cudnn,
     "tokamax": tokamax_without_a_gpu,
 }
 
@@ -223,28 +214,6 @@ def test_both_passes_of_the_gpu_kernel_lower_to_triton() -> None:
     assert "triton" in text
 
 
-@pytest.mark.parametrize(("first_row", "mask"), [(0, "CAUSAL"), (64, "NO_MASK")])
-@pytest.mark.usefixtures("described_gpu")
-def test_both_passes_of_the_cudnn_kernel_lower_to_its_calls_whose_own_mask_is_causal_for_whole_rows(
-    first_row: int, mask: str
-) -> None:
-    def total(*parts: jax.Array) -> jax.Array:
-        return attention_gpu.cudnn(*parts, first_row=first_row).astype(jnp.float32).sum()
-
-    query, key, value, segment_ids = inputs(sequence=128, head_dim=64)
-    narrow = (part.astype(jnp.bfloat16) for part in (query[:, first_row:], key, value))
-    traced = jax.jit(jax.grad(total, argnums=(0, 1, 2))).trace(*narrow, segment_ids)
-    text = traced.lower(lowering_platforms=("cuda",)).as_text()
-    for call in ("__cudnn$fmhaScaleBiasSoftmax", "__cudnn$fmhaScaleBiasSoftmaxBackward"):
-        assert f"@{call}(" in text
-    assert set(re.findall(r"mask_type\\22: \\22(\w+)\\22", text)) == {mask}
-
-
-def test_cudnn_refuses_numbers_that_it_does_not_take() -> None:
-    with expect_error(ValueError):
-        attention_gpu.cudnn(*inputs(sequence=16, head_dim=8))
-
-
 def test_tokamax_refuses_numbers_and_rows_that_it_does_not_take() -> None:
     with expect_error(ValueError):
         attention_tokamax.tokamax(*inputs(sequence=128, head_dim=64))
@@ -308,7 +277,7 @@ def test_splash_takes_the_blocks_that_a_plan_names_for_its_dtype(dtype: str, mon
     monkeypatch.setattr(attention_tpu, "_kernel", kernel)
     query, key = (jax.ShapeDtypeStruct((1, 4096, heads, 128), dtype) for heads in (4, 2))
     jax.eval_shape(attention_tpu.splash, query, key, key, jax.ShapeDtypeStruct((1, 4096), "int32"))
-    sized = [splash_blocks(None, head_dim=128, num_rows=4096, item_bytes=size).blocks for size in (2, 4)]
+    sized = [splash_blocks("", head_dim=128, num_rows=4096, item_bytes=size) for size in (2, 4)]
     assert sized[0] != sized[1]  # blocks of bfloat16 in float32 do not fit in a v4's vector memory
     assert taken == [sized[dtype == "float32"]]
 

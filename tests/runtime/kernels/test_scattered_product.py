@@ -7,19 +7,18 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
+from runtime.kernels.block_sizes import MIB
 from runtime.kernels.kernel_shape import Devices, KernelShape
 from runtime.kernels.scatter_blocks import (
     ScatterBlocks,
     check_scatter_kernel,
     layer_scatter_blocks,
     scatter_blocks,
-    scatter_row,
 )
-from runtime.kernels.tuned_blocks import MIB
 from runtime.model.llama.config import LlamaConfig
 from runtime.parallel.mesh import AXES, make_mesh
 from runtime.parallel.mesh_shape import MeshShape
-from runtime.training.kernel_choice import described_scatter
+from runtime.training.kernel_choice import scatter_blocks as described_scatter
 from runtime.training.objective import computation_on
 from tests.catalogue import expect_error
 from tests.conftest import OPTIMIZATION
@@ -67,26 +66,24 @@ def test_a_run_begins_where_the_devices_sum_right_and_is_refused_where_they_do_n
 
 
 def test_the_8b_takes_the_largest_blocks_and_more_tokens_smaller_ones() -> None:
-    assert scatter_blocks("v5e", columns=14336, **EIGHT_B) == ScatterBlocks(512, 2048, 64 * MIB)
-    assert scatter_blocks("v5e", columns=14336, **EIGHT_B | {"num_tokens": 16384}).columns == 256
-    assert scatter_blocks("v5e", columns=768, **EIGHT_B).columns == 128  # half of 768 is 3 blocks of 128
+    assert scatter_blocks("TPU v5e", columns=14336, **EIGHT_B) == ScatterBlocks(512, 2048, 64 * MIB)
+    assert scatter_blocks("TPU v5e", columns=14336, **EIGHT_B | {"num_tokens": 16384}).columns == 256
+    assert scatter_blocks("TPU v5e", columns=768, **EIGHT_B).columns == 128  # half of 768 is 3 blocks of 128
 
 
 @pytest.mark.parametrize(
-    ("generation", "changed"),
+    ("kind", "changed"),
     [
-        ("v4", {}),
-        ("v5e", {"num_tokens": 65536}),
-        ("v5e", {"num_devices": 64}),
-        ("v5e", {"num_tokens": 100}),
-        ("v5e", {"num_devices": 1}),
+        ("TPU v4", {}),
+        ("TPU v5e", {"num_tokens": 65536}),
+        ("TPU v5e", {"num_devices": 64}),
+        ("TPU v5e", {"num_tokens": 100}),
+        ("TPU v5e", {"num_devices": 1}),
     ],
 )
-def test_a_shape_that_the_kernel_does_not_take_is_refused_with_the_reason(
-    generation: str, changed: dict[str, int]
-) -> None:
+def test_a_shape_that_the_kernel_does_not_take_is_refused_with_the_reason(kind: str, changed: dict[str, int]) -> None:
     with expect_error(ValueError):
-        scatter_blocks(generation, columns=1024, **EIGHT_B | changed)
+        scatter_blocks(kind, columns=1024, **EIGHT_B | changed)
 
 
 @pytest.fixture
@@ -99,9 +96,9 @@ def eight_b() -> LlamaConfig:
 
 def test_each_matrix_of_a_layer_is_looked_at_as_the_model_axis_leaves_it(eight_b: LlamaConfig) -> None:
     sizes = {"num_devices": 16, "num_tokens": 8192, "item_bytes": 2, "sum_bytes": 2}
-    assert set(layer_scatter_blocks("v5e", eight_b, model_parallel=4, **sizes)) == {1024, 256, 3584}
+    assert set(layer_scatter_blocks("TPU v5e", eight_b, model_parallel=4, **sizes)) == {1024, 256, 3584}
     with expect_error(ValueError):
-        layer_scatter_blocks("v5e", eight_b, model_parallel=8, **sizes)
+        layer_scatter_blocks("TPU v5e", eight_b, model_parallel=8, **sizes)
 
 
 def test_a_run_tells_in_what_parts_the_gradients_of_a_layer_go(eight_b: LlamaConfig) -> None:
@@ -117,14 +114,8 @@ def test_a_run_tells_in_what_parts_the_gradients_of_a_layer_go(eight_b: LlamaCon
     assert described_scatter("xla", mesh, eight_b, shape, "bfloat16") == "by the compiler"
     assert described_scatter("pallas_tpu", mesh, eight_b, shape, "bfloat16") == (
         "4096 columns by 512 each way and 2048 tokens, 1024 columns by 512 each way and 2048 tokens, "
-        "14336 columns by 512 each way and 2048 tokens "
-        "(512 columns: 16.3k bundles for 8,192 tokens and 256 rows, which the products alone take)"
+        "14336 columns by 512 each way and 2048 tokens"
     )
-
-
-def test_blocks_of_a_generation_without_a_row_are_told_as_such() -> None:
-    assert scatter_row("v6e").reason == "no row for v6e: v5e's, as far as they fit"
-    assert scatter_row("v6e")[:2] == scatter_row("v5e")[:2]
 
 
 def test_where_no_gradient_is_scattered_the_kernel_is_refused(eight_b: LlamaConfig) -> None:

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from runtime.parallel.host_rows import host_rows
+from runtime.parallel.hosts import host_rows
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 

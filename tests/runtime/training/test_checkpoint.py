@@ -54,19 +54,15 @@ def state_on(devices: int, *, model: int = 1, averages: tuple[str, ...] = ("aver
         mu={name: jnp.zeros_like(value) for name, value in weights(0.0).items()},
         averages={name: weights(2.0 + index) for index, name in enumerate(averages)},
         count=jax.device_put(np.int32(7), whole),
-        key=jax.device_put(jax.random.key(3), whole),
+        key=jax.device_put(jax.random.key_data(jax.random.key(3)), whole),
     )
-
-
-def words(leaf: jax.Array) -> np.ndarray:
-    return np.asarray(jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf)
 
 
 def assert_equal_states(a: object, b: object) -> None:
     assert jax.tree.structure(a) == jax.tree.structure(b)
     for one, other in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         assert one.dtype == other.dtype
-        assert words(one).tobytes() == words(other).tobytes()
+        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -180,7 +176,7 @@ def test_a_surplus_leaf_is_an_error_unless_partial(tmp_path):
     assert_equal_states(restored, state_on(1, averages=()))
 
 
-def test_another_shape_dtype_or_kind_of_key_is_refused_by_leaf(tmp_path):
+def test_another_shape_or_dtype_is_refused_by_leaf(tmp_path):
     path = saved(tmp_path, state_on(1))
     state = state_on(1)
     wider = eqx.tree_at(lambda s: s.params["embed"], state, jnp.zeros((16, 8)))
@@ -189,9 +185,6 @@ def test_another_shape_dtype_or_kind_of_key_is_refused_by_leaf(tmp_path):
     longer = eqx.tree_at(lambda s: s.count, state, jnp.uint32(0))
     with expect_error(CheckpointError):
         checkpoint.load(path, longer)
-    other_keys = eqx.tree_at(lambda s: s.key, state, jax.random.key(0, impl="rbg"))
-    with expect_error(CheckpointError):
-        checkpoint.load(path, other_keys)
 
 
 def test_a_folder_without_manifest_is_no_checkpoint(tmp_path):

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from runtime.parallel.hosts import StopNotice
 from runtime.training import control as control_module
 from runtime.training.control import Action, Control, Decision
-from runtime.training.stop_notice import StopNotice
 from tests.catalogue import check_message
 from tests.runtime.training.small_run import Desk, first_action, stop_when
 
@@ -21,14 +21,14 @@ ROOT = Path(__file__).parents[3]
 PATIENCE_SECONDS = 480.0
 
 
-def test_a_signal_stops_hosts_that_wait_in_the_agreement_or_for_data(tmp_path: Path):
+def test_a_signal_stops_hosts_that_wait_in_the_agreement_or_for_data():
     """Two JAX processes: host 0 is in the collective when SIGTERM comes, host 1 waits for its batch."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     with socket.socket() as holder:  # reserves the port
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         holder.bind(("127.0.0.1", 0))
-        coordinator, notice = f"127.0.0.1:{holder.getsockname()[1]}", str(tmp_path / "stops" / "attempt")
-        command = [sys.executable, "-m", "tests.runtime.training.two_hosts", coordinator, notice]
+        coordinator = f"127.0.0.1:{holder.getsockname()[1]}"
+        command = [sys.executable, "-m", "tests.runtime.training.two_hosts", coordinator]
         hosts = [
             subprocess.Popen([*command, str(index)], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
             for index in range(2)
@@ -52,15 +52,16 @@ def test_a_signal_stops_hosts_that_wait_in_the_agreement_or_for_data(tmp_path: P
     assert [host.returncode for host in hosts] == [0, 0]
 
 
-def test_a_host_that_finds_the_notice_decides_to_stop_itself(tmp_path: Path):
-    StopNotice(str(tmp_path / "notice")).leave()
+def test_a_host_that_finds_the_notice_decides_to_stop_itself():
+    shelf = Shelf()
+    shelf.is_left = lambda: True  # type: ignore[method-assign]
     numbers: list[int] = []
 
     def agree(number: int) -> int:
         numbers.append(number)
         return number
 
-    control = Control(agree=agree, notice=StopNotice(str(tmp_path / "notice")))
+    control = Control(agree=agree, notice=shelf)
     assert control.is_stopping()
     assert first_action(control) == Action.SAVE_AND_EXIT
     assert numbers == [Decision(Action.SAVE_AND_EXIT).number]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from runtime.training.copies import Copies, begin_comparison, finish_comparison
+from runtime.training.digests import Copies, begin_comparison, finish_comparison
 from tests.catalogue import check_message
 
 VALUES = np.random.default_rng(0).normal(size=(2, 8, 4)).astype(np.float32)

@@ -62,9 +62,9 @@ def test_a_replay_that_differs_is_told_by_step_and_tensor(tmp_path, capsys):
     log(tmp_path / "first", "b", {20: {"w": "3", "v": "4"}, 30: {"w": "5", "v": "6"}})
     assert main([first]) == 0
     second = log(tmp_path / "second", "c", {20: {"w": "0", "v": "4"}, 30: {"w": "0", "v": "0"}})
-    found = compare(logged_digests([first, second]))
-    assert (found.num_compared, [difference.step for difference in found.differences]) == (3, [20, 30])
-    assert [difference.tensors for difference in found.differences] == [("w",), ("v", "w")]
+    num_compared, differences = compare(logged_digests([first, second]))
+    assert (num_compared, [difference.step for difference in differences]) == (3, [20, 30])
+    assert [difference.tensors for difference in differences] == [("w",), ("v", "w")]
     capsys.readouterr()
     assert main([first, second]) == 1
     check_message(capsys.readouterr().out)

@@ -16,10 +16,9 @@ from runtime.training import kernel_choice
 from runtime.training.kernel_choice import (
     KernelChoice,
     check_kernels,
-    check_same_on_hosts,
     chosen_kernels,
     default_kernels,
-    described_blocks,
+    take_kernels,
 )
 from tests.catalogue import check_message, expect_error
 from tests.runtime.interop.small_llama import CONFIG
@@ -108,10 +107,10 @@ def test_a_loss_without_hoppers_kernel_has_its_logits_in_memory(shape: dict) -> 
     check_message(kernels.reason)
     hopper = SHAPE._replace(platform="gpu", **{"device_kind": "NVIDIA H200"} | shape)
     with expect_error(ValueError):
-        described_blocks("chunked", "mosaic_gpu", hopper)
+        chosen_kernels(hopper, attention_kernel="chunked", loss_kernel="mosaic_gpu")
 
 
-ONLY_ON_A_GPU = ("pallas_gpu", "cudnn", "tokamax")
+ONLY_ON_A_GPU = ("pallas_gpu", "tokamax")
 
 
 def test_gpu_kernels_are_an_error_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,10 +144,11 @@ def test_a_plan_refuses_tokamax_where_it_is_not_installed(monkeypatch: pytest.Mo
         {"stretch": 4000},
     ],
 )
-def test_tokamax_is_an_error_for_shapes_that_it_does_not_support(shape: dict) -> None:
+def test_tokamax_is_an_error_for_shapes_that_it_does_not_support(shape: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_tokamax, "missing", lambda: None)
     hopper = SHAPE._replace(platform="gpu", device_kind="NVIDIA H200")
     with expect_error(ValueError):
-        described_blocks("tokamax", "chunked", hopper._replace(**shape))
+        chosen_kernels(hopper._replace(**shape), attention_kernel="tokamax", loss_kernel="chunked")
 
 
 def test_the_shape_of_a_step_is_what_one_device_computes_at_a_time() -> None:
@@ -172,30 +172,31 @@ def test_the_shape_of_a_step_is_what_one_device_computes_at_a_time() -> None:
         ("pallas_gpu", "chunked", {"device_kind": "NVIDIA H200"}),
         ("pallas_gpu", "chunked", {"device_kind": "A100-80G"}),
         ("pallas_gpu", "chunked", {"device_kind": "L4"}),
-        ("cudnn", "chunked", {"device_kind": "NVIDIA H200"}),
         ("tokamax", "chunked", {"device_kind": "H200"}),
         ("chunked", "reference", {"device_kind": "cpu"}),
         ("chunked", "mosaic_gpu", {"device_kind": "NVIDIA H200"}),
     ],
 )
-def test_block_sizes_are_described_with_their_reasons(attention_kernel: str, loss_kernel: str, changes: dict) -> None:
-    described = described_blocks(attention_kernel, loss_kernel, SHAPE._replace(**changes))
-    check_message(f"attention: {described['attention']}\nloss: {described['loss']}")
+def test_block_sizes_are_described(
+    attention_kernel: str, loss_kernel: str, changes: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_tokamax, "missing", lambda: None)
+    kind = changes.get("device_kind", "TPU")
+    platform = "tpu" if "TPU" in kind else "cpu" if kind == "cpu" else "gpu"
+    shape = SHAPE._replace(**changes | {"platform": platform})
+    kernels = chosen_kernels(shape, attention_kernel=attention_kernel, loss_kernel=loss_kernel)
+    check_message("\n".join(f"{name}: {blocks}" for name, blocks in kernels.described().items()))
 
 
 def test_a_tpu_of_an_unknown_kind_gets_known_blocks_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    described_blocks("splash", "chunked_wide", SHAPE)
+    known = take_kernels(SHAPE, attention_kernel=None, loss_kernel=None)
+    take_kernels(SHAPE._replace(device_kind="TPU7x"), attention_kernel="chunked", loss_kernel=None)
     assert not caplog.records
-    check_message(described_blocks("splash", "chunked_wide", SHAPE._replace(device_kind="TPU7x"))["attention"])
+    taken = take_kernels(SHAPE._replace(device_kind="TPU7x"), attention_kernel=None, loss_kernel=None)
+    assert taken.blocks == known.blocks
     (warning,) = caplog.records
     assert warning.levelname == "WARNING"
     check_message(warning.getMessage())
-
-
-def test_other_kernels_warn_of_no_tpu_blocks(caplog: pytest.LogCaptureFixture) -> None:
-    described_blocks("chunked", "chunked_wide", SHAPE._replace(device_kind="TPU7x"))
-    described_blocks("chunked", "chunked_wide", SHAPE._replace(device_kind="NVIDIA H200"))
-    assert not caplog.records
 
 
 def test_an_unknown_platform_is_an_error() -> None:
@@ -208,8 +209,9 @@ def test_a_host_with_other_kernels_than_the_first_is_an_error(monkeypatch: pytes
     monkeypatch.setattr("importlib.metadata.version", versions.__getitem__)
     numbers: list[tuple[int, ...]] = []
     monkeypatch.setattr(kernel_choice, "of_first_host", lambda *words: numbers.append(words) or numbers[0])
-    check_same_on_hosts(default("gpu"))
-    check_same_on_hosts(default("gpu"))
+    hopper = SHAPE._replace(platform="gpu", device_kind="NVIDIA H200")
+    take_kernels(hopper, attention_kernel=None, loss_kernel=None)
+    take_kernels(hopper, attention_kernel=None, loss_kernel=None)
     versions["tokamax"] = "0.0.11"
     with expect_error(ValueError):
-        check_same_on_hosts(default("gpu"))
+        take_kernels(hopper, attention_kernel=None, loss_kernel=None)

@@ -24,6 +24,7 @@ from runtime.data.loader import Loader
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixture import MixtureSchedule
 from runtime.optim.skip_rule import SkipRule
+from runtime.parallel.hosts import StopNotice
 from runtime.tracking.events import read_events
 from runtime.tracking.metrics import MetricsTable
 from runtime.tracking.parts import MEASURED
@@ -31,9 +32,8 @@ from runtime.training import checkpoint, meter, run_state, saving
 from runtime.training import control as control_module
 from runtime.training.checkpoint_reader import CheckpointError
 from runtime.training.control import Action, Control, Decision
-from runtime.training.finished_step import NonFiniteError, NoTargetsError, SkippedTooOftenError
+from runtime.training.figures import NonFiniteError, NoTargetsError, SkippedTooOftenError
 from runtime.training.loop import TrainingStopped
-from runtime.training.stop_notice import StopNotice
 from runtime.training.temporary import SupersededError, TemporaryCheckpoints
 from runtime.training.train_step import SkipMetrics
 from tests.catalogue import check_message, expect_error
@@ -268,8 +268,17 @@ def test_hosts_that_wait_for_data_learn_of_a_stop_and_all_save_the_same_step(tmp
     made = small_run.small_loader
     monkeypatch.setattr(small_run, "small_loader", lambda folder, policy: Waiting(made(folder), int(folder.parts[-2])))
 
+    left = threading.Event()
+
+    class Notice(StopNotice):
+        def leave(self) -> None:
+            left.set()
+
+        def is_left(self) -> bool:
+            return left.is_set()
+
     def host(number: int) -> TrainingStopped:
-        notice = StopNotice(str(tmp_path / "stops" / "attempt"))
+        notice = Notice("two threads")
         control = Control(stop_when(lambda: number == asked and is_requested.is_set()), agree=agreement, notice=notice)
         with pytest.raises(TrainingStopped) as stopped:
             small_run.run(tmp_path / str(number), lease_epoch=1, checkpoint_every_steps=100, control=control)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from runtime.tracking.events import read_events
-from runtime.training import pace
-from runtime.training.pace import WINDOW_STEPS, Pace
+from runtime.training import meter as pace
+from runtime.training.meter import WINDOW_STEPS, Pace
 from tests.runtime.training import small_run
 
 

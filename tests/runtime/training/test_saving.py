@@ -11,7 +11,7 @@ from runtime.tracking.events import read_events
 from runtime.training import saving
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray
 from runtime.training.control import Action, Control, Decision
-from runtime.training.finished_step import SkippedTooOftenError
+from runtime.training.figures import SkippedTooOftenError
 from runtime.training.loop import TrainingStopped
 from runtime.training.monitors import Monitors
 from runtime.training.saving import Saver

@@ -1,4 +1,4 @@
-"""One of two JAX processes that agree before each update: python two_hosts.py COORDINATOR NOTICE INDEX.
+"""One of two JAX processes that agree before each update: python two_hosts.py COORDINATOR INDEX.
 
 Host 0 has its batch and waits in the agreement; host 1 waits for a batch that never comes.
 """
@@ -11,10 +11,9 @@ import jax
 
 from runtime.data import prefetch
 from runtime.data.prefetch import Prefetch
-from runtime.parallel.hosts import Agreement, join_hosts
+from runtime.parallel.hosts import Agreement, StopNotice, join_hosts
 from runtime.training import control as control_module
 from runtime.training.control import STEP_LIMIT, Action, Control
-from runtime.training.stop_notice import StopNotice
 
 
 class Asked(Exception):  # noqa: N818 -- as the loop's own
@@ -40,7 +39,7 @@ def wait_for_a_batch(control: Control) -> None:
     raise AssertionError("there is no batch")
 
 
-def main(coordinator: str, notice: str, index: int) -> None:
+def main(coordinator: str, index: int) -> None:
     prefetch.CALL_BACK_SECONDS = control_module.POLL_SECONDS = 0.1
     join_hosts(coordinator=coordinator, num_hosts=2, index=index)
 
@@ -50,7 +49,7 @@ def main(coordinator: str, notice: str, index: int) -> None:
         print(f"says {number // STEP_LIMIT}", flush=True)
         return agree(number)
 
-    control = Control(agree=told_agree, notice=StopNotice(notice))
+    control = Control(agree=told_agree, notice=StopNotice("two hosts"))
     with control.listening():
         assert control.decide(0, until_step=9).action == Action.CONTINUE
         print("updated", flush=True)
@@ -61,4 +60,4 @@ def main(coordinator: str, notice: str, index: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]))

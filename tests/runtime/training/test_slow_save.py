@@ -3,7 +3,7 @@
 import pytest
 
 from runtime.tracking.events import EventLog, read_events
-from runtime.training.preemption import Preemption
+from runtime.training.saving import Preemption
 from tests.catalogue import check_message, expect_error
 
 
