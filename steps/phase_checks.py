@@ -57,15 +57,14 @@ def check_config(config: TrainPhaseConfig) -> None:
     before = None if config.start is None else config.start.config_of(type(config))
     check_one_tokenizer(tokenizers_of_phase("start", config.start, before) | tokenizers_of(config.caches))
     _check_vocabularies(config)
-    for field in ("packing", "sequence_length") if config.restore in RESTORES_POSITION else ():
-        old, new = getattr(before or config, field), getattr(config, field)
-        if old != new:
-            acknowledged = dict.fromkeys((*config.acknowledge, field, "restore"))
-            raise RefusedConfigError(
-                f"{field} changes from {old!r} to {new!r}, and the data position counts rows of the old kind; restart "
-                f"the data, or keep {field}.",
-                {"restore": "weights_and_optimizer", "acknowledge": json.dumps(tuple(acknowledged))},
-            )
+    old, new = (before or config).sequence_length, config.sequence_length
+    if old != new and config.restore in RESTORES_POSITION:
+        acknowledged = dict.fromkeys((*config.acknowledge, "sequence_length", "restore"))
+        raise RefusedConfigError(
+            f"sequence_length changes from {old!r} to {new!r}, and the data position counts rows of the old length; "
+            "restart the data, or keep sequence_length.",
+            {"restore": "weights_and_optimizer", "acknowledge": json.dumps(tuple(acknowledged))},
+        )
     _check_replay(config)
     if before is not None:
         _check_changes(before, config)

@@ -12,7 +12,6 @@ from marin_dag.values.fields import markers
 from runtime.data.mixing.policies import MixingPolicy
 from runtime.data.mixing.static import Static
 from runtime.data.mixture import MixtureSchedule
-from runtime.data.packing import Packing
 from runtime.kernels.scatter_blocks import ScatterKernel
 from runtime.model.architectures import AnyModelConfig
 from runtime.model.config import Rope
@@ -80,9 +79,6 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     caches: Annotated[dict[str, Input[TokenizeResult]], ABRUPT]
     """Token cache of each source of the mixture; a `growing()` one is read while it is built. What a source has given
     is counted by its cache, so another cache is read from its beginning."""
-    packing: Annotated[Packing, ABRUPT] = "concatenate"
-    """How documents become sequences. Rows of another packing are other rows, which the data position does not
-    count."""
     seed: Annotated[int, ABRUPT] = Field(ge=0, lt=2**32)
     """Seed of the first weights and of the order of the data; the key of the weights holds 32 bits."""
     compute_dtype: Annotated[Literal["bfloat16", "float32"], ABRUPT] = "bfloat16"

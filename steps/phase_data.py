@@ -35,7 +35,6 @@ def loader_of(config: TrainPhaseConfig, context: StepContext) -> Loader:
         config.mixture,
         config.sequence_length,
         config.seed,
-        packing=config.packing,
         policy=config.mixing,
         replay=None if config.replay is None else _log_of(config.replay),
     )

@@ -117,15 +117,6 @@ class GrowingCache:
             tokens[block_of_token == index] = block.read_spans(starts[where] - begin, lengths[where])
         return tokens
 
-    def num_documents_of(self, block: int) -> int:
-        """Return the number of documents of a block."""
-        return self._blocks[block].num_documents
-
-    def document_ends(self, block: int, first: int, last: int) -> Int64[np.ndarray, "documents"]:
-        """Return where the documents `first` to `last` of a block end, as positions in the cache."""
-        cache = self._blocks[block]
-        return cache.document_ends(0, first, last) + (self.block_ends[block] - cache.num_tokens)
-
     def _add(self, growth: Growth) -> None:
         for path in growth.blocks:
             self._blocks.append(self._open(path))

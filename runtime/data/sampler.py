@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from runtime.data.activity import during
-from runtime.data.allocation import Allocation, allocate, allocate_within, drawn
+from runtime.data.allocation import Allocation, allocate, drawn
 from runtime.data.batch import DataPosition
 from runtime.data.mixing.feedback import BySource
 from runtime.data.mixing.mixer import MixerState, next_shares, standing_shares
@@ -31,13 +31,23 @@ class SourceSampler:
         mixture: MixtureSchedule,
         *,
         policy: Policy,
-        max_epochs: Mapping[str, float],
         replay: Replay | None,
     ) -> None:
-        """Map the names of `mixture` by `identities`; `max_epochs` is by identity."""
+        """Map the names of `mixture` by `identities`.
+
+        Raises:
+            LoaderError: the policy limits the epochs of a source that the mixture does not have.
+        """
         self._order, self._identities, self._mixture = order, dict(identities), mixture
-        self._policy, self._max_epochs, self._replay = policy, {} if replay else max_epochs, replay
+        self._policy, self._replay = policy, replay
         self.lag_steps = 0 if replay else policy.lag_steps
+        max_epochs: dict[str, float] = getattr(policy, "max_epochs", {})
+        if unknown := sorted(set(max_epochs) - set(mixture.sources)):
+            raise LoaderError(
+                f"mixing.max_epochs[{unknown[0]!r}]: the mixture has no such source; name one of "
+                f"{list(mixture.sources)}."
+            )
+        self._max_epochs = {} if replay else {identities[name]: epochs for name, epochs in max_epochs.items()}
 
     def draw(
         self,
@@ -46,10 +56,7 @@ class SourceSampler:
         global_batch_size: int,
         feedback: Callable[[int], BySource] | None,
     ) -> tuple[dict[str, int], DataPosition]:
-        """Return the sequences of each source in the batch after `step` updates, and the position after it.
-
-        The bookmarks of the position stay those before the batch.
-        """
+        """Return the sequences of each source in the batch after `step` updates, and the position after it."""
         if self._replay is not None:
             counts = self._replayed(self._replay(step), step, global_batch_size)
             return counts, self._after(position, Allocation(counts, position.carry), apportioned(counts), None)
@@ -66,7 +73,7 @@ class SourceSampler:
         shares, mixer = next_shares(self._policy, position.mixer, step=step, sources=sources, feedback=losses)
         size = self._policy.sequences_per_draw
         if not size:
-            allocation = _allotted(shares, position, global_batch_size, sources)
+            allocation = allocate(shares, position.carry, global_batch_size, sources.limits)
         elif global_batch_size % size:
             raise LoaderError(
                 f"mixing.sequences_per_draw is {size}, which does not divide the global batch of {global_batch_size} "
@@ -79,14 +86,14 @@ class SourceSampler:
         return allocation.counts, self._after(position, allocation, shares, mixer)
 
     def skip(self, position: DataPosition, step: int, global_batch_size: int, num_batches: int) -> DataPosition:
-        """Return the position after skipped batches, with the bookmarks of `position`; see `Loader.skip_batches`."""
+        """Return the position after skipped batches; see `Loader.skip_batches`."""
         if self._replay is not None:
             raise LoaderError("replay: the log of a run has no batches to skip; set skip_batches to 0.")
         here = position
         for _ in range(num_batches):
             sources = self._sources_at(step, here)
             shares = standing_shares(self._policy, position.mixer, step=step, sources=sources)
-            allocation = _allotted(shares, here, global_batch_size, sources)
+            allocation = allocate(shares, here.carry, global_batch_size, sources.limits)
             here = self._after(here, allocation, shares, position.mixer if self.lag_steps else None)
         return here
 
@@ -119,7 +126,6 @@ class SourceSampler:
             consumed=consumed,
             carry=allocation.carry,
             sequence_length=self._order.sequence_length,
-            packing=self._order.packing,
             shares=shares,
             mixer=mixer,
         )
@@ -133,11 +139,3 @@ class SourceSampler:
                 f"{global_batch_size}. Replay a run with the batch size, the sources and the steps of its log."
             )
         return dict(logged)
-
-
-def _allotted(
-    shares: Mapping[str, int], position: DataPosition, global_batch_size: int, sources: Sources
-) -> Allocation:
-    if not sources.limits:
-        return allocate(shares, position.carry, global_batch_size)
-    return allocate_within(shares, position.carry, global_batch_size, sources.limits)

@@ -41,7 +41,6 @@ class Settings:
     mixing: MixingPolicy = dataclasses.field(default_factory=Static)
     replay: object = None
     caches: Mapping[str, object] = dataclasses.field(default_factory=lambda: {"web": "a cache"})
-    packing: str = "concatenate"
     compute_dtype: str = "bfloat16"
     reduce_dtype: str = "float32"
     skip: SkipRule | None = None
@@ -79,7 +78,6 @@ def test_an_unacknowledged_jump_of_the_learning_rate_is_an_error():
         ("seed", 1),
         ("restore", "weights"),
         ("mixing", LossDrop()),
-        ("packing", "whole_documents"),
         ("restore", "everything_but_optimizer"),
         ("compute_dtype", "float32"),
         ("reduce_dtype", "bfloat16"),

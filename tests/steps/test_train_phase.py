@@ -651,18 +651,8 @@ def test_kernels_are_chosen_by_the_kind_of_device_that_a_slice_has(phase, monkey
     assert asked == [("tpu", "TPU v5e"), ("tpu", "TPU v4"), ("gpu", "H200"), ("cpu", "cpu")]
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("packing", "whole_documents"),
-        ("sequence_length", SEQUENCE_LENGTH // 2),
-    ],
-)
-def test_other_rows_cannot_keep_the_data_position(
-    phase,
-    field,
-    value,
-):
+def test_other_rows_cannot_keep_the_data_position(phase):
+    field, value = "sequence_length", SEQUENCE_LENGTH // 2
     start = train_phase("first", phase).as_input()
     other = phase.model_copy(update={"start": start, "until_step": 10, field: value, "acknowledge": (field,)})
     for restore in ("everything", "everything_but_optimizer"):
@@ -768,13 +758,12 @@ def test_losses_by_source_sum_to_the_loss_of_the_batch(tmp_path, mixed):
         assert mean == pytest.approx(metrics[index].mean_log_normalizer, rel=1e-5)
 
 
-@pytest.mark.parametrize("packing", ["concatenate", "whole_documents"])
-def test_the_log_normalizer_of_a_source_is_that_of_the_logits_over_its_targets(tmp_path, mixed, use_devices, packing):
+def test_the_log_normalizer_of_a_source_is_that_of_the_logits_over_its_targets(tmp_path, mixed, use_devices):
     use_devices(2)
     model = dataclasses.replace(
         MODEL, initialization=Initialization(factor=0.5)
     )  # log-normalisers far from the logarithm of the vocabulary
-    config = until(mixed, 1, packing=packing, model=model, z_loss=1e-2)
+    config = until(mixed, 1, model=model, z_loss=1e-2)
     trajectory = Trajectory(tmp_path, "e" * 64)
     trajectory.run(config)
 

@@ -187,7 +187,7 @@ def test_two_names_of_one_source_share_its_order_and_add_their_weights(caches):
 
 
 def test_a_position_of_a_quadrillion_sequences_is_exact(loader):
-    position = DataPosition({"identity-a": 10**15, "identity-b": 10**15}, {}, LENGTH, "concatenate")
+    position = DataPosition({"identity-a": 10**15, "identity-b": 10**15}, {}, LENGTH)
     batch, after = loader.batch(position, 10**12, 8)
     assert after.consumed["identity-a"] == 10**15 + int(np.count_nonzero(batch.source_index == 0))
     assert batch.tokens.shape == (8, LENGTH)
@@ -358,17 +358,16 @@ def test_sources_that_cannot_be_drawn_are_refused(caches, make_cache):
         build(caches, IDENTITIES | {"b": "identity-a"}, {"a": 1.0})
 
 
-@pytest.mark.parametrize("packing", ["concatenate", "whole_documents"])
-def test_a_source_of_one_sequence_is_drawn_and_a_smaller_one_is_refused(tmp_path, packing):
+def test_a_source_of_one_sequence_is_drawn_and_a_smaller_one_is_refused(tmp_path):
     for length in (LENGTH, LENGTH - 1):
         with token_cache_writer(f"{tmp_path}/{length}", FORMAT, np.ones(FORMAT.vocab_size)) as writer:
             writer.add([np.full(length - 1, 7)], num_bytes=1)
     one, less = (TokenCache.open(f"{tmp_path}/{length}") for length in (LENGTH, LENGTH - 1))
     mixture = MixtureSchedule.constant({"a": 1.0})
-    batch, position = Loader({"a": one}, {"a": "i"}, mixture, LENGTH, 0, packing=packing).batch(DataPosition(), 0, 3)
+    batch, position = Loader({"a": one}, {"a": "i"}, mixture, LENGTH, 0).batch(DataPosition(), 0, 3)
     assert batch.tokens.tolist() == [[7] * (LENGTH - 1) + [0]] * 3 and position.consumed == {"i": 3}
     with expect_error(LoaderError):
-        Loader({"a": less}, {"a": "i"}, mixture, LENGTH, 0, packing=packing)
+        Loader({"a": less}, {"a": "i"}, mixture, LENGTH, 0)
 
 
 def test_caches_of_different_tokenizers_are_refused(caches, loader, monkeypatch):
@@ -383,10 +382,9 @@ def test_a_position_of_another_sequence_length_is_refused(loader):
         loader.batch(DataPosition(sequence_length=64), 0, 4)
 
 
-@pytest.mark.parametrize("field", ["packing", "sequence_length"])
-def test_a_position_that_counts_rows_of_unknown_kind_is_refused(make_cache, field):
+def test_a_position_that_counts_rows_of_unknown_length_is_refused(make_cache):
     loader = Loader({"a": make_cache()}, {"a": "identity-a"}, MixtureSchedule.constant({"a": 1.0}), LENGTH, seed=0)
     _, position = loader.batch(DataPosition(), 0, 4)
-    document = position.to_json() | {field: None}
+    document = position.to_json() | {"sequence_length": None}
     with expect_error(LoaderError):
         loader.batch(DataPosition.from_json(document), 1, 4)

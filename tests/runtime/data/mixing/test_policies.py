@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from runtime.data.allocation import allocate, allocate_within, drawn
+from runtime.data.allocation import allocate, drawn
 from runtime.data.mixing.loss_drop import LEAST_UPDATES, LossDrop, drop_per_token
 from runtime.data.mixing.odm import OdmPaper, OdmReleased, exploration
 from runtime.data.mixing.policies import MixingPolicy
@@ -371,7 +371,7 @@ def test_a_batch_is_full_and_within_the_limits_of_its_sources(weights, limits, b
     left = dict(zip(names[:-1], limits, strict=False))  # the last one has no limit
     carry: dict[str, int] = {}
     for size in batches:
-        counts, carry = allocate_within(shares, carry, size, left)
+        counts, carry = allocate(shares, carry, size, left)
         assert sum(counts.values()) == size and min(counts.values()) >= 0
         for name in left:
             left[name] -= counts.get(name, 0)
@@ -380,7 +380,7 @@ def test_a_batch_is_full_and_within_the_limits_of_its_sources(weights, limits, b
 
 def test_a_batch_that_no_source_can_fill_is_refused():
     with expect_error(ValueError):
-        allocate_within({"a": WHOLE // 2, "b": WHOLE // 2}, {}, 8, {"a": 2, "b": 3})
+        allocate({"a": WHOLE // 2, "b": WHOLE // 2}, {}, 8, {"a": 2, "b": 3})
 
 
 # 10. Cold start
