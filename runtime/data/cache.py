@@ -129,9 +129,10 @@ class TokenCache:
                 "documents again with the expected tokenizer."
             )
         if documents_digest is not None and documents_digest != cache.documents_digest:
+            recorded = cache.documents_digest or "none"
             raise CacheError(
-                f"{path}: recorded documents: {(cache.documents_digest or "none")[:12]}…; expected: {documents_digest[:12]}…. "
-                "Use the cache of the expected documents; the command `ls` lists steps by digest."
+                f"{path}: recorded documents: {recorded[:12]}…; expected: {documents_digest[:12]}…. Use the cache of "
+                "the expected documents; the command `ls` lists steps by digest."
             )
         # One after another, ten thousand shards on a distant store would delay the first batch by minutes.
         with ThreadPoolExecutor(SHARDS_OPENED_TOGETHER) as pool:
