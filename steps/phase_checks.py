@@ -65,7 +65,6 @@ def check_config(config: TrainPhaseConfig) -> None:
             "restart the data, or keep sequence_length.",
             {"restore": "weights_and_optimizer", "acknowledge": json.dumps(tuple(acknowledged))},
         )
-    _check_replay(config)
     if before is not None:
         _check_changes(before, config)
     imported = imported_by(config.start)
@@ -163,20 +162,6 @@ def _check_vocabularies(config: TrainPhaseConfig) -> None:
         its = cache.config_of(TokenizeConfig)
         trained = None if its is None else its.tokenizer.config_of(TrainTokenizerConfig)
         check_vocabulary(name, 0 if trained is None else trained.vocab_size, config.model.vocab_size)
-
-
-def _check_replay(config: TrainPhaseConfig) -> None:
-    """Refuse to replay with skipped batches: a log has the number of drawn sequences, not those skipped."""
-    if config.replay is None:
-        return
-    its = config.replay.config_of(type(config))
-    where = "" if config.skip_batches else f" of {config.replay.name!r}, which this phase replays,"
-    num_batches = config.skip_batches or (0 if its is None else its.skip_batches)
-    if num_batches:
-        raise ValueError(
-            f"skip_batches{where} is {num_batches:,}, and a log of draws does not contain skipped batches, so a replay "
-            "would read other text; replay a phase without skip_batches, and set none here."
-        )
 
 
 def _check_changes(before: TrainPhaseConfig, config: TrainPhaseConfig) -> None:

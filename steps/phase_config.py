@@ -74,8 +74,6 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     mixing: Annotated[MixingPolicy, ABRUPT] = Static()
     """How to make shares of the mixture: as written, or by a policy that learns from the loss of each source. A change
     loses what the policy has learned."""
-    replay: Annotated[Input[TrainPhaseResult] | None, GRADUAL] = None
-    """Draw from each source what this phase, at one of its steps, drew in the same steps; `mixing` has no effect."""
     caches: Annotated[dict[str, Input[TokenizeResult]], ABRUPT]
     """Token cache of each source of the mixture; a `growing()` one is read while it is built. What a source has given
     is counted by its cache, so another cache is read from its beginning."""

@@ -46,7 +46,7 @@ from steps.taken_kernels import TakenKernels, refuse_wrong_kernels, take_kernels
 
 Milestones = Mapping[int, Input[Any]]
 """Published step -> its milestone."""
-NOT_IN_FACTS = {"start", "restore", "skip_batches", "caches", "replay"}
+NOT_IN_FACTS = {"start", "restore", "skip_batches", "caches"}
 """Fields left out of checkpoints: a milestone does not depend on how its phase began, or on names of its inputs."""
 
 

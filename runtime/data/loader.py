@@ -17,7 +17,7 @@ from runtime.data.mixing.static import Static
 from runtime.data.mixture import MixtureSchedule
 from runtime.data.order import DataOrder, RowLocations, segments
 from runtime.data.prefetch import Prefetch
-from runtime.data.sampler import Replay, SourceSampler
+from runtime.data.sampler import SourceSampler
 from runtime.data.token_source import LoaderError, TokenSource
 
 ROWS_READ_TOGETHER = 64
@@ -40,7 +40,6 @@ class Loader:
         seed: int,
         *,
         policy: Policy = Static(),  # noqa: B008 -- frozen
-        replay: Replay | None = None,
     ) -> None:
         """Check the sources. Two names of one identity are one source, whose weights add up.
 
@@ -51,7 +50,6 @@ class Loader:
             sequence_length: Tokens of a row.
             seed: Key of the order.
             policy: Makes shares of the weights, and of the losses seen so far.
-            replay: Counts from the log of an earlier run, drawn instead of the mixture.
         """
         _check_sources(caches, identities, mixture, sequence_length)
         self._order = DataOrder(caches, identities, seed=seed, sequence_length=sequence_length)
@@ -61,8 +59,8 @@ class Loader:
         """`source_index` of each identity."""
         self.names = {identity: self.sources[index] for identity, index in self.index_of.items()}
         """Name of each identity; the first where a source has two."""
-        self._sampler = SourceSampler(self._order, identities, mixture, policy=policy, replay=replay)
-        self.lag_steps = self._sampler.lag_steps
+        self._sampler = SourceSampler(self._order, identities, mixture, policy=policy)
+        self.lag_steps = policy.lag_steps
         """A batch depends on the losses up to this many steps before it; 0 means on none."""
 
     def batch(
@@ -134,9 +132,6 @@ class Loader:
 
         Skipped batches count for carry, epochs and limits of epochs. A policy that learns does not learn from them: its
         shares stay those of `step`, and where it draws at random, sequences are allotted by its shares instead.
-
-        Raises:
-            LoaderError: the loader replays the log of an earlier run.
         """
         self._check_position(position)
         return self._sampler.skip(position, step, global_batch_size, num_batches)

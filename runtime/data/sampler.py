@@ -14,15 +14,9 @@ from runtime.data.order import DataOrder
 from runtime.data.shares import apportioned
 from runtime.data.token_source import LoaderError
 
-Replay = Callable[[int], Mapping[str, int]]
-"""Sequences by identity that the update after so many finished ones took in an earlier run, from its log."""
-
 
 class SourceSampler:
-    """Counts by source, from the mixture and its policy or from the log of an earlier run; no row is located.
-
-    Sources are named by their identities.
-    """
+    """Counts by source, from the mixture and its policy; no row is located. Sources are named by their identities."""
 
     def __init__(
         self,
@@ -31,7 +25,6 @@ class SourceSampler:
         mixture: MixtureSchedule,
         *,
         policy: Policy,
-        replay: Replay | None,
     ) -> None:
         """Map the names of `mixture` by `identities`.
 
@@ -39,15 +32,14 @@ class SourceSampler:
             LoaderError: the policy limits the epochs of a source that the mixture does not have.
         """
         self._order, self._identities, self._mixture = order, dict(identities), mixture
-        self._policy, self._replay = policy, replay
-        self.lag_steps = 0 if replay else policy.lag_steps
+        self._policy = policy
         max_epochs: dict[str, float] = getattr(policy, "max_epochs", {})
         if unknown := sorted(set(max_epochs) - set(mixture.sources)):
             raise LoaderError(
                 f"mixing.max_epochs[{unknown[0]!r}]: the mixture has no such source; name one of "
                 f"{list(mixture.sources)}."
             )
-        self._max_epochs = {} if replay else {identities[name]: epochs for name, epochs in max_epochs.items()}
+        self._max_epochs = {identities[name]: epochs for name, epochs in max_epochs.items()}
 
     def draw(
         self,
@@ -57,9 +49,6 @@ class SourceSampler:
         feedback: Callable[[int], BySource] | None,
     ) -> tuple[dict[str, int], DataPosition]:
         """Return the sequences of each source in the batch after `step` updates, and the position after it."""
-        if self._replay is not None:
-            counts = self._replayed(self._replay(step), step, global_batch_size)
-            return counts, self._after(position, Allocation(counts, position.carry), apportioned(counts), None)
 
         def losses(earlier: int) -> BySource:
             if feedback is None:
@@ -87,14 +76,12 @@ class SourceSampler:
 
     def skip(self, position: DataPosition, step: int, global_batch_size: int, num_batches: int) -> DataPosition:
         """Return the position after skipped batches; see `Loader.skip_batches`."""
-        if self._replay is not None:
-            raise LoaderError("replay: the log of a run has no batches to skip; set skip_batches to 0.")
         here = position
         for _ in range(num_batches):
             sources = self._sources_at(step, here)
             shares = standing_shares(self._policy, position.mixer, step=step, sources=sources)
             allocation = allocate(shares, here.carry, global_batch_size, sources.limits)
-            here = self._after(here, allocation, shares, position.mixer if self.lag_steps else None)
+            here = self._after(here, allocation, shares, position.mixer if self._policy.lag_steps else None)
         return here
 
     def exhausted(self, position: DataPosition) -> set[str]:
@@ -129,13 +116,3 @@ class SourceSampler:
             shares=shares,
             mixer=mixer,
         )
-
-    def _replayed(self, logged: Mapping[str, int], step: int, global_batch_size: int) -> dict[str, int]:
-        unknown = sorted(set(logged) - set(self._order.index_of))
-        if sum(logged.values()) != global_batch_size or unknown:
-            raise LoaderError(
-                f"replay: the log has {sum(logged.values())} sequences for the update after step {step}, "
-                f"{sum(logged[identity] for identity in unknown)} of them from unknown sources; this run takes "
-                f"{global_batch_size}. Replay a run with the batch size, the sources and the steps of its log."
-            )
-        return dict(logged)

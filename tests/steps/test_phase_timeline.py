@@ -39,7 +39,6 @@ class Settings:
     z_loss: float = 0.0
     mixture: MixtureSchedule = dataclasses.field(default_factory=lambda: MixtureSchedule.constant({"web": 1.0}))
     mixing: MixingPolicy = dataclasses.field(default_factory=Static)
-    replay: object = None
     caches: Mapping[str, object] = dataclasses.field(default_factory=lambda: {"web": "a cache"})
     compute_dtype: str = "bfloat16"
     reduce_dtype: str = "float32"
@@ -95,11 +94,8 @@ def test_gradual_changes_need_no_acknowledgement():
     assert [change.field for change in changes(BEFORE, after)] == ["global_batch_size", "averages", "z_loss"]
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("averages", (Ema(0.99), Ema(0.999, "slow"))), ("replay", "another phase")],
-)
-def test_averages_and_a_replay_need_no_acknowledgement(field, value):
+def test_averages_need_no_acknowledgement():
+    field, value = "averages", (Ema(0.99), Ema(0.999, "slow"))
     after = then(**{field: value})
     check_acknowledged("next", BEFORE, after)
     (change,) = changes(BEFORE, after)

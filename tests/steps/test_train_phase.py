@@ -37,7 +37,6 @@ from runtime.model.llama.config import LlamaConfig
 from runtime.model.model import logits
 from runtime.model.rotary import inverse_frequencies
 from runtime.optim.ema import Ema
-from runtime.optim.schedule import Linear
 from runtime.optim.skip_rule import SkipRule
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
@@ -802,22 +801,6 @@ def test_the_number_of_devices_does_not_change_a_draw(tmp_path, mixed, use_devic
         trajectory.run(mixed)
         drawn.append(draws(trajectory, 30))
     assert drawn[0] == drawn[1] == drawn[2]
-
-
-def test_a_replay_draws_by_the_log_and_not_by_its_own_losses(tmp_path, mixed, use_devices):
-    original, replayed = Trajectory(tmp_path / "one", "e" * 64), Trajectory(tmp_path / "two", "f" * 64)
-    original.run(mixed)
-    use_devices(4)
-    other = until(
-        mixed,
-        30,
-        replay=original.at(30),
-        learning_rate=Linear(1e-4, 1e-5, start_step=0, decay_steps=20),
-        mixing=LossDrop(),
-    )
-    replayed.run(other)
-    assert draws(replayed, 30) == draws(original, 30)
-    assert replayed.metrics(30)[29].loss != original.metrics(30)[29].loss
 
 
 def test_another_mixing_policy_must_be_acknowledged(mixed):
