@@ -27,8 +27,7 @@ from pipelines.sources import OWN_FILES, corpus_sources
 from pipelines.timeline import lint
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm import OdmPaper, OdmReleased
-from runtime.data.mixing.policies import MixingPolicy
-from runtime.data.mixing.static import Static
+from runtime.data.mixing.policies import MixingPolicy, Static
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE
 from runtime.optim.schedule import Cycles, WsdS

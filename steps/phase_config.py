@@ -9,8 +9,7 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 from marin_dag.graph.step import Added, Input, Once, Runtime, StopAt
 from marin_dag.values.changes import nearest
 from marin_dag.values.fields import markers
-from runtime.data.mixing.policies import MixingPolicy
-from runtime.data.mixing.static import Static
+from runtime.data.mixing.policies import MixingPolicy, Static
 from runtime.data.mixture import MixtureSchedule
 from runtime.kernels.scatter_blocks import ScatterKernel
 from runtime.model.architectures import AnyModelConfig

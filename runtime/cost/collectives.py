@@ -17,8 +17,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-
 from runtime.cost.products import Products, scattered_axis
 from runtime.cost.program import Instruction, Program
 
@@ -209,8 +207,8 @@ class _Walk:
         raise ValueError(f"{instruction.name}: the devices of the group are not in {rest[:200]!r}.")
 
     def _axes(self, members: list[int]) -> tuple[str, ...]:
-        places = np.unravel_index(members, tuple(self._axis_sizes.values()))
-        return tuple(axis for axis, along in zip(self._axis_sizes, places, strict=True) if len(np.unique(along)) > 1)
+        places = [_unravel(member, list(self._axis_sizes.values())) for member in members]
+        return tuple(axis for index, axis in enumerate(self._axis_sizes) if len({place[index] for place in places}) > 1)
 
 
 def _is_collective(instruction: Instruction) -> bool:
@@ -257,6 +255,19 @@ def _numbers(text: str) -> list[int]:
     return [int(number) for number in text.split(",") if number]
 
 
+def _unravel(index: int, sizes: list[int]) -> list[int]:
+    place = []
+    for size in reversed(sizes):
+        index, position = divmod(index, size)
+        place.append(position)
+    return place[::-1]
+
+
 def _iota(sizes: list[int], order: list[int]) -> list[int]:
     """Return the numbers 0.. of an array of `sizes`, transposed to `order`, in row-major order."""
-    return np.arange(math.prod(sizes)).reshape(sizes).transpose(order).ravel().tolist()
+    strides = [math.prod(sizes[index + 1 :]) for index in range(len(sizes))]
+    moved = [(sizes[axis], strides[axis]) for axis in order]
+    found = [0]
+    for size, stride in moved:
+        found = [base + position * stride for base in found for position in range(size)]
+    return found

@@ -11,9 +11,9 @@ import numpy as np
 
 from runtime.data.allocation import shuffled_slots
 from runtime.data.batch import DataPosition, LoadedBatch, Rows
-from runtime.data.mixing.feedback import BySource, Feedback
+from runtime.data.mixing.mixer import BySource, Feedback
+from runtime.data.mixing.policies import Static
 from runtime.data.mixing.policy import Policy
-from runtime.data.mixing.static import Static
 from runtime.data.mixture import MixtureSchedule
 from runtime.data.order import DataOrder, RowLocations, segments
 from runtime.data.prefetch import Prefetch

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from runtime.data.activity import during
 from runtime.data.allocation import Allocation, allocate, drawn
 from runtime.data.batch import DataPosition
-from runtime.data.mixing.feedback import BySource
-from runtime.data.mixing.mixer import MixerState, next_shares, standing_shares
+from runtime.data.mixing.mixer import BySource, MixerState, next_shares, standing_shares
 from runtime.data.mixing.policy import Policy, Sources
 from runtime.data.mixture import MixtureSchedule
 from runtime.data.order import DataOrder

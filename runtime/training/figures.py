@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from runtime.data.loader import LoadedBatch, Loader
-from runtime.data.mixing.feedback import Feedback
+from runtime.data.mixing.mixer import Feedback
 from runtime.tracking.events import EventLog
 from runtime.tracking.parts import GRADIENT, NORMS, UPDATE, norms_fields
 from runtime.training.copies import Copies, begin_comparison, finish_comparison

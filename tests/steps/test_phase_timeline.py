@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.data.mixing.loss_drop import LossDrop
-from runtime.data.mixing.policies import MixingPolicy
-from runtime.data.mixing.static import Static
+from runtime.data.mixing.policies import MixingPolicy, Static
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
 from runtime.model.llama.config import LlamaConfig

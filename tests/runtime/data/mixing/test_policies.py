@@ -21,9 +21,8 @@ from pydantic import TypeAdapter
 from runtime.data.allocation import allocate, drawn
 from runtime.data.mixing.loss_drop import LEAST_UPDATES, LossDrop, drop_per_token
 from runtime.data.mixing.odm import OdmPaper, OdmReleased, exploration
-from runtime.data.mixing.policies import MixingPolicy
+from runtime.data.mixing.policies import MixingPolicy, Static
 from runtime.data.mixing.policy import Memory, Policy, Seen, Sources, Turn, exp, log
-from runtime.data.mixing.static import Static
 from runtime.data.shares import WHOLE, apportioned
 from tests.catalogue import expect_error
 

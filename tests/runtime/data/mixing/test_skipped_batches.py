@@ -7,8 +7,8 @@ import pytest
 from runtime.data.loader import DataPosition, Loader, LoaderError
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm import OdmPaper
+from runtime.data.mixing.policies import Static
 from runtime.data.mixing.policy import Seen
-from runtime.data.mixing.static import Static
 from runtime.data.mixture import MixtureSchedule
 from tests.catalogue import expect_error
 from tests.runtime.data.caches import locate
