@@ -97,7 +97,7 @@ class TokenCache:
         self.vocab_size = self.format.vocab_size
         self.eos_token_id = self.format.eos_token_id
         self._starts = np.cumsum([0, *(shard.num_tokens for shard in self.shards)])
-        self.block_ends = tuple(self._starts[np.cumsum(manifest["shards_by_block"])].tolist())
+        self.block_ends = tuple(self._starts[np.cumsum(manifest["shards_by_block"], dtype=np.int64)].tolist())
         """Position after the last token of each block."""
         self._context = context
         self._tokens: list[FlatArray] = []

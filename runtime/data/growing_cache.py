@@ -45,8 +45,8 @@ class GrowingCache:
     ) -> None:
         """Open the finished blocks; there must be at least one.
 
-        `watch` returns the growth beyond a number of blocks; `name` is the source in messages. A wait ends with an error
-        when no process has built the cache for `give_up_seconds`.
+        `watch` returns the growth beyond a number of blocks; `name` is the source in messages. A wait ends with an
+        error when no process has built the cache for `give_up_seconds`.
         """
         self.name = name
         self.is_whole = False

@@ -65,9 +65,9 @@ class DataOrder:
         keys = np.empty(len(draws), np.uint64)
         for index in np.unique(source_index).tolist():
             rows = source_index == index
-            blocks[rows], indices[rows], sizes[rows], data_epochs[rows], starts[rows], keys[rows] = self._sources[
-                index
-            ].slots(draws[rows])
+            found = self._sources[index].slots(draws[rows])
+            for whole, part in zip((blocks, indices, sizes, data_epochs, starts, keys), found, strict=True):
+                whole[rows] = part
         places = permuted(indices, sizes=sizes, keys=keys)
         return RowLocations(source_index, blocks, places, starts + places * self.sequence_length, data_epochs)
 
