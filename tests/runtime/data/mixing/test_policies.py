@@ -142,7 +142,7 @@ def test_apportioning_is_exact_to_the_last_unit(weights, total):
 
 def test_the_paper_s_algorithm_never_learns_the_best_of_ten_arms():
     """Arms pay with probability 0.5, one of them 0.7. Drawing uniformly loses 0.18 a turn, as does the algorithm."""
-    num_turns = 30_000
+    num_turns = 10_000
     random = np.random.default_rng(0)
     payoffs = (random.random((num_turns, 10)) < np.array([0.7] + [0.5] * 9)).tolist()
     words = random.integers(0, WHOLE, num_turns).tolist()  # `drawn` is slow for one draw at a time
@@ -155,7 +155,7 @@ def test_the_paper_s_algorithm_never_learns_the_best_of_ten_arms():
         assert list(shares) == names
         seen = {names[arm]: Seen(1, 1, float(payoffs[number - 1][arm]), math.nan)}
         memory = policy.learned(memory, Turn(number, shares, seen))
-    assert lost == pytest.approx(0.18 * num_turns, rel=0.01)
+    assert lost == pytest.approx(0.18 * num_turns, rel=0.02)
 
 
 # 4. Constant losses
