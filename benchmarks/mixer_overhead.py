@@ -19,8 +19,8 @@ from runtime.data.cache import TokenFormat
 from runtime.data.loader import DataPosition, Loader
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm import OdmPaper, OdmReleased
+from runtime.data.mixing.policies import Static
 from runtime.data.mixing.policy import Policy, Seen
-from runtime.data.mixing.static import Static
 from runtime.data.mixture import MixtureSchedule
 
 GLOBAL_BATCH_SIZE = 2_048

@@ -6,8 +6,7 @@ its own reader needs torch, so that this is a plain reader of the documented lay
 is Grain over ArrayRecord, a record a window (`.venv-peers`, see peers.txt). All read the same places of the same ids,
 by turns, into new arrays, with the files in the page cache; the best pass of each counts, and the figure of our first
 pass, which checks every chunk that it touches, stands beside it. The first batch is timed before all that, in a process
-that has opened no cache yet and with the files of ours dropped from the page cache, so that the disk is in it; once for
-each packing, since rows of whole documents are packed from the lengths of documents (600 tokens in the mean).
+that has opened no cache yet and with the files of ours dropped from the page cache, so that the disk is in it.
 
     python benchmarks/random_windows.py [--tokens 1000000000]
 """
@@ -20,7 +19,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,7 +28,6 @@ from runtime.data.cache import TokenCache, TokenFormat
 from runtime.data.cache_writer import ShardWriter, finish_cache
 from runtime.data.loader import DataPosition, Loader
 from runtime.data.mixture import MixtureSchedule
-from runtime.data.packing import Packing
 
 ROOT = Path(__file__).parent.parent
 PEERS = ROOT / ".venv-peers" / "bin" / "python"
@@ -76,7 +74,7 @@ def main() -> None:
         folder = Path(name)
         write(folder, parsed.tokens)
         starts = np.random.default_rng(1).integers(0, parsed.tokens - LENGTH, WINDOWS)
-        cold: dict[Packing, FirstBatch] = {packing: first_batch_of(folder, packing) for packing in get_args(Packing)}
+        cold = first_batch_of(folder)
         cache = TokenCache.open(str(folder / "cache"))
         passes, mapped_passes = [], []
         for _ in range(PASSES):  # by turns: whatever else the machine does falls on both
@@ -90,8 +88,7 @@ def main() -> None:
     grain_rate = WINDOWS / peer["seconds"]
     print(f"ours: {WINDOWS / passes[0]:.0f} windows/s with every chunk checked, {ours:.0f} checked before")
     print(f"memory-mapped .bin: {rate:.0f} windows/s; Grain over ArrayRecord: {grain_rate:.0f} windows/s")
-    for packing, found in cold.items():
-        print(f"first batch, {packing}: {found.seconds:.3f} s, of which {found.to_open_seconds:.3f} to open the cache")
+    print(f"first batch: {cold.seconds:.3f} s, of which {cold.to_open_seconds:.3f} to open the cache")
     line = {
         "claim": "random windows of 4,096 tokens a second, against Megatron's memory-mapped layout and Grain",
         "ours": round(ours),
@@ -102,11 +99,11 @@ def main() -> None:
         "grain": round(grain_rate),
         "ratio_to_grain": round(ours / grain_rate, 1),
         "bar_to_grain": BARS["grain"],
-        "first_batch_seconds": {packing: round(found.seconds, 3) for packing, found in cold.items()},
+        "first_batch_seconds": round(cold.seconds, 3),
         "bar_of_first_batch": BARS["first_batch_seconds"],
         "holds": ours >= rate * BARS["megatron"]
         and ours >= grain_rate * BARS["grain"]
-        and all(found.seconds <= BARS["first_batch_seconds"] for found in cold.values()),
+        and cold.seconds <= BARS["first_batch_seconds"],
         "tokens": parsed.tokens,
         "documents": cache.num_documents,
         "numpy": np.__version__,
@@ -161,13 +158,13 @@ class FirstBatch(NamedTuple):
     seconds: float
 
 
-def first_batch_of(folder: Path, packing: Packing) -> FirstBatch:
+def first_batch_of(folder: Path) -> FirstBatch:
     drop_from_page_cache(folder / "cache")
     began = time.perf_counter()
     cache = TokenCache.open(str(folder / "cache"))
     opened = time.perf_counter() - began
     weights = MixtureSchedule.constant({"web": 1.0})
-    loader = Loader({"web": cache}, {"web": "i"}, weights, LENGTH, seed=0, packing=packing)
+    loader = Loader({"web": cache}, {"web": "i"}, weights, LENGTH, seed=0)
     loader.batch(DataPosition(), 0, A_BATCH)
     return FirstBatch(opened, time.perf_counter() - began)
 

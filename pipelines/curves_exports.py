@@ -47,7 +47,7 @@ def exports_of(session: Session, graph: Graph) -> list[Export]:
 
     def write_run(curves: "Curves", name: str) -> list[str]:
         step = graph.step(name)
-        config = step.config.model_dump(mode="json", exclude={"start", "caches", "replay"})
+        config = step.config.model_dump(mode="json", exclude={"start", "caches"})
         run_id = step.digest[:ID_DIGITS]
         written = wandb_export.write_wandb_run(
             curves, Path(wandb), project=session.pipeline, run_id=run_id, name=name, config=config

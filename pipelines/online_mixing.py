@@ -3,7 +3,7 @@
     python pipelines/online_mixing.py --corpus DIR --prefix mixing-runs --backend local
 
 Each `DIR/*.jsonl.gz` is a source. The written mixture is the recipe's last one (starling) in the names of these
-sources. docs/online-mixing.md has the results of one run.
+sources. docs/explanation/online-mixing.md has the results of one run.
 """
 
 if __name__ == "__main__":  # first: the other imports take half a second
@@ -27,15 +27,13 @@ from pipelines.sources import OWN_FILES, corpus_sources
 from pipelines.timeline import lint
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm import OdmPaper, OdmReleased
-from runtime.data.mixing.policies import MixingPolicy
-from runtime.data.mixing.static import Static
+from runtime.data.mixing.policies import MixingPolicy, Static
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE
 from runtime.optim.schedule import Cycles, WsdS
 from steps.download import DownloadConfig, download
 from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.extract import ExtractConfig, extract
-from steps.mixing_table import MixingTableConfig, mixing_table
 from steps.phase_config import TrainPhaseConfig
 from steps.tokenize import TokenizeConfig, tokenize
 from steps.train_phase import train_phase
@@ -53,7 +51,6 @@ POLICIES: dict[str, MixingPolicy] = {
     "odm_released": OdmReleased(alpha=0.5, warmup_steps=STEPS // 50),
     "loss_drop": LossDrop(warmup_steps=STEPS // 10, window_updates=48),
 }
-RESULTS = {"mixing_table": "table.md"}
 OWN_COMMANDS = (command(), stalls_command.COMMAND, curves_command.COMMAND)
 
 
@@ -82,18 +79,14 @@ def build(arguments: argparse.Namespace) -> Sequence[Step]:
         name: {str(seed): _phase(f"train/{name}-{seed}", policy, seed, prior, caches) for seed in SEEDS}
         for name, policy in POLICIES.items()
     }
-    evaluations = {
-        name: {
-            seed: ema_eval(
-                f"ema_eval/{name}-{seed}",
-                EmaEvalConfig(phase=phase, caches=caches, max_tokens_per_domain=LAPTOP.evaluation_tokens),
-            )
-            for seed, phase in by_seed.items()
-        }
+    return [
+        ema_eval(
+            f"ema_eval/{name}-{seed}",
+            EmaEvalConfig(phase=phase, caches=caches, max_tokens_per_domain=LAPTOP.evaluation_tokens),
+        )
         for name, by_seed in phases.items()
-    }
-    table = MixingTableConfig(phases=phases, evaluations=evaluations, baseline="static", prior=prior)
-    return [mixing_table("mixing_table", table)]
+        for seed, phase in by_seed.items()
+    ]
 
 
 def _documents_of(source: Source) -> Step:
@@ -142,7 +135,6 @@ if __name__ == "__main__":
             build,
             add_arguments=add_arguments,
             name="online_mixing",
-            results=RESULTS,
             commands=OWN_COMMANDS,
             lint=lint,
         )

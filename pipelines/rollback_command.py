@@ -67,8 +67,6 @@ def _rollback(session: Session) -> int:
     names = phases_by_digest(graph.steps).get(phase.digest)
     if names is None:
         raise UserError(f"rollback {phase.name}: the step trains nothing; use the name of a phase.")
-    if phase.config.replay is not None:
-        raise UserError(f"rollback {phase.name}: a phase that replays another cannot skip batches; use that phase.")
     print("\n".join(_lines(session, graph, phase, names[0])))
     return NOTHING_WOULD_RUN
 

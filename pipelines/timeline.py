@@ -179,7 +179,7 @@ def _as_json(leg: RunPhase, phases: Mapping[str, Step], is_main: bool, refused: 
         "resources": str(phases[leg.name].resources),
         "first_learning_rate": first,
         "last_learning_rate": last,
-        "settings": phases[leg.name].config.model_dump(mode="json", exclude={"start", "replay", "caches"}),
+        "settings": phases[leg.name].config.model_dump(mode="json", exclude={"start", "caches"}),
         "changes": [
             {
                 "field": change.field,

@@ -57,16 +57,14 @@ def check_config(config: TrainPhaseConfig) -> None:
     before = None if config.start is None else config.start.config_of(type(config))
     check_one_tokenizer(tokenizers_of_phase("start", config.start, before) | tokenizers_of(config.caches))
     _check_vocabularies(config)
-    for field in ("packing", "sequence_length") if config.restore in RESTORES_POSITION else ():
-        old, new = getattr(before or config, field), getattr(config, field)
-        if old != new:
-            acknowledged = dict.fromkeys((*config.acknowledge, field, "restore"))
-            raise RefusedConfigError(
-                f"{field} changes from {old!r} to {new!r}, and the data position counts rows of the old kind; restart "
-                f"the data, or keep {field}.",
-                {"restore": "weights_and_optimizer", "acknowledge": json.dumps(tuple(acknowledged))},
-            )
-    _check_replay(config)
+    old, new = (before or config).sequence_length, config.sequence_length
+    if old != new and config.restore in RESTORES_POSITION:
+        acknowledged = dict.fromkeys((*config.acknowledge, "sequence_length", "restore"))
+        raise RefusedConfigError(
+            f"sequence_length changes from {old!r} to {new!r}, and the data position counts rows of the old length; "
+            "restart the data, or keep sequence_length.",
+            {"restore": "weights_and_optimizer", "acknowledge": json.dumps(tuple(acknowledged))},
+        )
     if before is not None:
         _check_changes(before, config)
     imported = imported_by(config.start)
@@ -164,20 +162,6 @@ def _check_vocabularies(config: TrainPhaseConfig) -> None:
         its = cache.config_of(TokenizeConfig)
         trained = None if its is None else its.tokenizer.config_of(TrainTokenizerConfig)
         check_vocabulary(name, 0 if trained is None else trained.vocab_size, config.model.vocab_size)
-
-
-def _check_replay(config: TrainPhaseConfig) -> None:
-    """Refuse to replay with skipped batches: a log has the number of drawn sequences, not those skipped."""
-    if config.replay is None:
-        return
-    its = config.replay.config_of(type(config))
-    where = "" if config.skip_batches else f" of {config.replay.name!r}, which this phase replays,"
-    num_batches = config.skip_batches or (0 if its is None else its.skip_batches)
-    if num_batches:
-        raise ValueError(
-            f"skip_batches{where} is {num_batches:,}, and a log of draws does not contain skipped batches, so a replay "
-            "would read other text; replay a phase without skip_batches, and set none here."
-        )
 
 
 def _check_changes(before: TrainPhaseConfig, config: TrainPhaseConfig) -> None:

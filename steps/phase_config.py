@@ -9,10 +9,8 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 from marin_dag.graph.step import Added, Input, Once, Runtime, StopAt
 from marin_dag.values.changes import nearest
 from marin_dag.values.fields import markers
-from runtime.data.mixing.policies import MixingPolicy
-from runtime.data.mixing.static import Static
+from runtime.data.mixing.policies import MixingPolicy, Static
 from runtime.data.mixture import MixtureSchedule
-from runtime.data.packing import Packing
 from runtime.kernels.scatter_blocks import ScatterKernel
 from runtime.model.architectures import AnyModelConfig
 from runtime.model.config import Rope
@@ -79,14 +77,9 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     mixing: Annotated[MixingPolicy, ABRUPT] = Static()
     """How to make shares of the mixture: as written, or by a policy that learns from the loss of each source. A change
     loses what the policy has learned."""
-    replay: Annotated[Input[TrainPhaseResult] | None, GRADUAL] = None
-    """Draw from each source what this phase, at one of its steps, drew in the same steps; `mixing` has no effect."""
     caches: Annotated[dict[str, Input[TokenizeResult]], ABRUPT]
     """Token cache of each source of the mixture; a `growing()` one is read while it is built. What a source has given
     is counted by its cache, so another cache is read from its beginning."""
-    packing: Annotated[Packing, ABRUPT] = "concatenate"
-    """How documents become sequences. Rows of another packing are other rows, which the data position does not
-    count."""
     seed: Annotated[int, ABRUPT] = Field(ge=0, lt=2**32)
     """Seed of the first weights and of the order of the data; the key of the weights holds 32 bits."""
     compute_dtype: Annotated[Literal["bfloat16", "float32"], ABRUPT] = "bfloat16"

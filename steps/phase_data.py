@@ -1,8 +1,7 @@
 """Phase data: the loader of a training phase, its skipped batches, and warnings about its mixture and skip rule."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from marin_dag.graph.context import StepStopped
 from marin_dag.graph.inputs import Input
@@ -18,8 +17,6 @@ from runtime.data.loader import Loader
 from runtime.data.prefetch import Prefetch
 from runtime.data.token_source import TokenSource
 from runtime.tracking.events import EventLog
-from runtime.tracking.source_losses import SourceLossesTable
-from runtime.training import checkpoint
 from runtime.training.run_state import RunState
 from steps.phase_checks import check_vocabulary
 from steps.phase_config import TrainPhaseConfig, resets_level_at
@@ -35,9 +32,7 @@ def loader_of(config: TrainPhaseConfig, context: StepContext) -> Loader:
         config.mixture,
         config.sequence_length,
         config.seed,
-        packing=config.packing,
         policy=config.mixing,
-        replay=None if config.replay is None else _log_of(config.replay),
     )
 
 
@@ -104,14 +99,6 @@ def _cache(name: str, cache: Input[TokenizeResult], config: TrainPhaseConfig, co
     growing = GrowingCache(name, watch, give_up_seconds=config.give_up_seconds, log=context.log)
     check_vocabulary(name, growing.vocab_size, config.model.vocab_size)
     return growing
-
-
-def _log_of(phase: Input[Any]) -> Callable[[int], dict[str, int]]:
-    """Return the sequences by identity of each update of a phase, by the number of updates finished before it."""
-    name = phase.result.source_losses
-    data = checkpoint.read_beside(phase.join(phase.result.checkpoint), name)
-    table = SourceLossesTable.from_parquet(data, file=phase.join(name))
-    return lambda step: {identity: seen.num_sequences for identity, seen in table.seen(step + 1).items()}
 
 
 def warn_about_skip_rule(config: TrainPhaseConfig, context: StepContext, *, begin: int) -> None:

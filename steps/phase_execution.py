@@ -92,8 +92,7 @@ def warn_of_other_execution(
     recorded, saved_by, others = _record_of(context, start)
     step = start.run.step
     if changed := differences(recorded, now, is_resumed=start.is_own):
-        learns = config.replay is None and bool(config.mixing.lag_steps)
-        data = "the mixing policy learns from these losses" if learns else "the data stay the same"
+        data = "the mixing policy learns from these losses" if config.mixing.lag_steps else "the data stay the same"
         context.warn(
             "\n".join(
                 [

@@ -42,7 +42,7 @@ from steps.phase_validation import validation_of
 
 Milestones = Mapping[int, Input[Any]]
 """Published step -> its milestone."""
-NOT_IN_FACTS = {"start", "restore", "skip_batches", "caches", "replay"}
+NOT_IN_FACTS = {"start", "restore", "skip_batches", "caches"}
 """Fields left out of checkpoints: a milestone does not depend on how its phase began, or on names of its inputs."""
 
 

@@ -1,8 +1,10 @@
 """Tokenize: documents to two token caches, one to train on and one held out."""
 
 import functools
+import os
 from typing import TYPE_CHECKING, Literal
 
+from marin_dag.run.usable_cpus import usable_cpus
 from pydantic import BaseModel, Field
 
 from marin_dag.graph.step import Input, Runtime, StepContext, step
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from runtime.data.gates import ShardCounts
 
 
-EncoderName = Literal["auto", "tokenizers", "tiktoken"]
+EncoderName = Literal["auto", "tokenizers"]
 
 
 class TokenizeConfig(BaseModel, frozen=True, extra="forbid"):
@@ -57,14 +59,7 @@ class TokenizeResult(BaseModel, frozen=True, extra="forbid"):
 def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
     """Write one cache shard for each shard of documents, so the bytes do not depend on the workers."""
     from runtime.data.gates import ShardWritten, Tally, check_gates
-    from runtime.data.tokenizing import (
-        FinishedBlocks,
-        SplitShard,
-        check_splits,
-        shard_blocks,
-        write_block,
-        write_split,
-    )
+    from runtime.data.tokenizing import FinishedBlocks, SplitShard, check_splits, shard_blocks, write_caches
 
     documents = config.documents.result
     sizes = documents.sizes_by_shard(config.documents.name)
@@ -74,8 +69,9 @@ def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
     path = config.tokenizer.join(tokenizer.tokenizer)
     encoder, token_format = _encoder(path, tokenizer, config.encoder)
     context.log.info("encoding by %s (encoder=%r): %s", encoder.library, config.encoder, encoder.reason)
-    check = functools.partial(
-        check_gates, limits=config.gates, has_bos=tokenizer.bos_token_id is not None, name=context.name
+    check = functools.partial(check_gates, limits=config.gates, name=context.name)
+    write_all = functools.partial(
+        write_caches, token_format=token_format, lengths=encoder.token_bytes, documents_digest=config.documents.digest
     )
     numbers = shard_blocks(len(documents.shards), config.shards_per_block)
     items = [
@@ -96,9 +92,7 @@ def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
                 continue
             check(tally, is_whole=False)
             folder = f"blocks/{part:05d}"
-            caches = write_block(
-                f"{context.output_path}/{folder}", token_format, shards, encoder.token_bytes, config.documents.digest
-            )
+            caches = write_all(f"{context.output_path}/{folder}", blocks=[shards], below="../../")
             context.publish(part, folder, _result(*caches, encoder))
 
     write = functools.partial(
@@ -111,11 +105,7 @@ def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
     context.map(write, items, in_flight=config.shards_in_flight, name="shards", on_finished=publish_blocks)
     check(tally)
     _warn(tally.total, encoder, context)
-    train, validation = (
-        write_split(context.output_path, split, token_format, blocks, encoder.token_bytes, config.documents.digest)
-        for split in ("train", "validation")
-    )
-    return _result(train, validation, encoder)
+    return _result(*write_all(context.output_path, blocks=blocks), encoder)
 
 
 def _warn(total: "ShardCounts", encoder: "Encoder", context: StepContext) -> None:
@@ -182,4 +172,7 @@ def _encoder(path: str, tokenizer: TokenizerResult, library: EncoderName) -> "tu
         bos_token_id=tokenizer.bos_token_id,
         tokenizer_digest=tokenizer.digest,
     )
-    return Encoder(path, token_format, library), token_format
+    # OMP_NUM_THREADS is the share of a worker, as for other libraries; Ray sets it.
+    cores = usable_cpus()
+    num_threads = min(cores, int(os.environ.get("OMP_NUM_THREADS") or cores))
+    return Encoder(path, token_format, library, num_threads=num_threads), token_format

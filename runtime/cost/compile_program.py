@@ -20,10 +20,10 @@ from runtime.cost.chips import slice_of
 from runtime.cost.collectives import collectives
 from runtime.cost.compiler import packages_of
 from runtime.cost.described_devices import as_default, described_devices
-from runtime.cost.gpu_program import slow_operations
+from runtime.cost.faults import slow_operations
 from runtime.cost.products import Products
 from runtime.cost.program import Program
-from runtime.cost.request import Compiled, Request
+from runtime.cost.request import REQUEST, Compiled, Request, to_json
 from runtime.parallel.mesh import TOKEN_AXES, make_mesh, platform
 from runtime.training.eval_step import eval_program
 from runtime.training.state import placed_shapes
@@ -102,4 +102,4 @@ def compile_(request: Request) -> Compiled:
 
 
 if __name__ == "__main__":
-    print(compile_(Request.from_json(sys.argv[1])).to_json())
+    print(to_json(compile_(REQUEST.validate_json(sys.argv[1]))))

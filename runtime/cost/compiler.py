@@ -4,10 +4,8 @@ The key of an outcome covers the request, the versions of the packages that make
 of the modules that make the step, ask for it and judge it. The cache lies in `cache_folder`, never in a prefix.
 """
 
-import dataclasses
 import hashlib
 import importlib.metadata
-import json
 import os
 import re
 import subprocess
@@ -17,7 +15,7 @@ from pathlib import Path
 
 from runtime.cache_folder import cache_folder, keep
 from runtime.cost.chips import GIB, slice_of
-from runtime.cost.request import Compiled, DoesNotFit, Outcome, Request
+from runtime.cost.request import OUTCOME, Compiled, DoesNotFit, Outcome, Request, to_json
 
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",  # the accelerators are described, not there
@@ -39,8 +37,8 @@ SOURCES = (
     *("kernels", "model", "optim", "parallel", "platform", "tracking/parts.py", "training/part_norms.py"),
     *("training/train_step.py", "training/eval_step.py", "training/checkpoint_leaves.py"),
     *("training/objective.py", "training/state.py", "training/kernel_choice.py", "cache_folder.py"),
-    *("cost/compile_program.py", "cost/program.py", "cost/products.py", "cost/collectives.py", "cost/gpu_program.py"),
-    *("cost/chips.py", "cost/gpu_target.py", "cost/described_devices.py", "cost/request.py", "cost/compiler.py"),
+    *("cost/compile_program.py", "cost/program.py", "cost/products.py", "cost/collectives.py", "cost/faults.py"),
+    *("cost/chips.py", "cost/described_devices.py", "cost/request.py", "cost/compiler.py"),
 )
 ROOT = Path(__file__).resolve().parents[2]
 BESIDE = {"tpu": ROOT / ".venv-libtpu", "gpu": ROOT / ".venv-cuda"}
@@ -71,11 +69,9 @@ def outcome_of(request: Request) -> tuple[Outcome, bool]:
     """
     kept = cache_folder(COMPILED) / f"{key_of(request)}.json"
     if kept.exists():
-        fields = json.loads(kept.read_text())
-        return (DoesNotFit(**fields) if "message" in fields else Compiled.from_json(json.dumps(fields))), True
+        return OUTCOME.validate_json(kept.read_bytes()), True
     found = _compile(request)
-    text = json.dumps(dataclasses.asdict(found)) if isinstance(found, DoesNotFit) else found.to_json()
-    keep(kept, text)
+    keep(kept, to_json(found))
     return found, False
 
 
@@ -116,7 +112,7 @@ def _version(name: str, platform: str) -> str | None:
 
 def key_of(request: Request) -> str:
     """Return the name of the outcome: a hash over all that determines it."""
-    digest = hashlib.sha256(request.to_json().encode())
+    digest = hashlib.sha256(to_json(request).encode())
     platform = slice_of(request.slice).generation.platform
     for name in packages_of(request):
         digest.update(f"{name} {_version(name, platform)}\n".encode())
@@ -141,14 +137,15 @@ def environment(platform: str) -> dict[str, str]:
 
 def _compile(request: Request) -> Outcome:
     finished = subprocess.run(
-        [sys.executable, "-m", "runtime.cost.compile_program", request.to_json()],
+        [sys.executable, "-m", "runtime.cost.compile_program", to_json(request)],
         capture_output=True,
         text=True,
         cwd=ROOT,
         env=environment(slice_of(request.slice).generation.platform),
     )
     if finished.returncode == 0:
-        found = Compiled.from_json(finished.stdout.splitlines()[-1])
+        found = OUTCOME.validate_json(finished.stdout.splitlines()[-1])
+        assert isinstance(found, Compiled)
         gets = slice_of(request.slice).generation.hbm_in_bytes
         if found.peak_memory_in_bytes > gets:  # XLA makes programs for GPUs of any size, and fails when they run
             return DoesNotFit(

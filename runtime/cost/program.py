@@ -45,11 +45,6 @@ class Instruction:
         """Its results: one array, or those of a tuple."""
         return list(_arrays(self.type_))
 
-    @property
-    def size_in_bytes(self) -> int:
-        """Size of all its results."""
-        return sum(array.size_in_bytes for array in self.arrays)
-
     @cached_property
     def attributes(self) -> str:
         """The text after the operands."""

@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
-from typing import Any, Literal
+from typing import Literal
+
+from pydantic import TypeAdapter
 
 from runtime.cost.chips import slice_of
 from runtime.cost.collectives import Collective
 from runtime.kernels.scatter_blocks import ScatterKernel
-from runtime.model.architectures import AnyModelConfig, config_from_fields
+from runtime.model.architectures import AnyModelConfig
 from runtime.parallel.mesh_shape import Machines, MeshLayout
 
 
@@ -48,14 +50,6 @@ class Request:
             replica=self.replica_parallel, model=self.model_parallel, context=self.context_parallel
         )
 
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> "Request":
-        fields = json.loads(text)
-        return cls(**{**fields, "model": config_from_fields(fields["model"])})
-
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
@@ -73,19 +67,6 @@ class Compiled:
     slow_operations: tuple[str, ...] = ()
     """Faults of a GPU's program, in words."""
 
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> "Compiled":
-        fields: dict[str, Any] = json.loads(text)
-        found = (
-            Collective(**{**item, "shape": tuple(item["shape"]), "axes": tuple(item["axes"])})
-            for item in fields["collectives"]
-        )
-        slow = tuple(fields["slow_operations"])
-        return cls(**{**fields, "collectives": tuple(found), "slow_operations": slow})
-
 
 @dataclasses.dataclass(frozen=True)
 class DoesNotFit:
@@ -95,3 +76,11 @@ class DoesNotFit:
 
 
 Outcome = Compiled | DoesNotFit
+REQUEST: TypeAdapter[Request] = TypeAdapter(Request)
+OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
+"""Readers of their JSON: `validate_json`."""
+
+
+def to_json(value: Request | Outcome) -> str:
+    """Return a request or an outcome as one line of JSON; equal ones give equal lines."""
+    return json.dumps(dataclasses.asdict(value), sort_keys=True)

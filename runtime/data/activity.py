@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Literal
 
-Cause = Literal["cache not built yet", "store read", "packing", "losses of earlier updates", "drawing"]
+Cause = Literal["cache not built yet", "store read", "losses of earlier updates", "drawing"]
 """Causes of data stalls. Drawing is all work that waits neither for a store nor for another process."""
 
 
@@ -36,10 +36,8 @@ class Activity:
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds by cause up to now."""
-        with self._lock:
-            found = dict(self._seconds)
-            found[self._cause] = found.get(self._cause, 0.0) + time.perf_counter() - self._since
-        return found
+        self._turn_to(None)
+        return dict(self._seconds)
 
     def sleep(self, seconds: float) -> None:
         """Sleep, or raise ActivityStoppedError as soon as `stop` is called."""
@@ -50,11 +48,11 @@ class Activity:
         """End a `sleep` of the thread."""
         self._stopped.set()
 
-    def _turn_to(self, cause: Cause) -> None:
+    def _turn_to(self, cause: Cause | None) -> None:
         with self._lock:
             now = time.perf_counter()
             self._seconds[self._cause] = self._seconds.get(self._cause, 0.0) + now - self._since
-            self._cause, self._since = cause, now
+            self._cause, self._since = cause or self._cause, now
 
 
 class _Watched(threading.local):

@@ -27,31 +27,19 @@ class Allocation(NamedTuple):
     """Owed minus given, in units of 1 / WHOLE; sums to zero over all sources ever drawn."""
 
 
-def allocate(weights: Mapping[str, int], carry: Mapping[str, int], global_batch_size: int) -> Allocation:
+def allocate(
+    weights: Mapping[str, int],
+    carry: Mapping[str, int],
+    global_batch_size: int,
+    limits: Mapping[str, int] | None = None,
+) -> Allocation:
     """Split `global_batch_size` sequences by `weights`, which sum to `WHOLE`.
 
     A source with a carry but no weight gets nothing and keeps its carry. Neither the order of the mappings nor the
-    names of the sources change a count, except to break ties.
+    names of the sources change a count, except to break ties. A source gives at most its limit, and the others give the
+    rest in proportion; the carry of a source at its limit does not change: it will never get what it is owed.
     """
-    weights = {source: weight for source, weight in weights.items() if weight}
-    owed = {source: carry.get(source, 0) + weight * global_batch_size for source, weight in weights.items()}
-    counts = {source: max(0, (2 * amount + WHOLE) // (2 * WHOLE)) for source, amount in owed.items()}
-    # Rounding each source alone misses the total by less than the number of sources.
-    missing = global_batch_size - sum(counts.values())
-    if missing:
-        _settle(weights, owed, counts, missing)
-    left = {source: amount - counts[source] * WHOLE for source, amount in owed.items()}
-    return Allocation(counts, {**carry, **left})
-
-
-def allocate_within(
-    weights: Mapping[str, int], carry: Mapping[str, int], global_batch_size: int, limits: Mapping[str, int]
-) -> Allocation:
-    """Split as `allocate` does, with at most `limits` from a source; the others give the rest in proportion.
-
-    The carry of a source at its limit does not change: it will never get what it is owed.
-    """
-    full: dict[str, int] = {}
+    limits, full = limits or {}, dict[str, int]()
     while True:
         left = {source: weight for source, weight in weights.items() if weight and source not in full}
         size = global_batch_size - sum(full.values())
@@ -60,11 +48,22 @@ def allocate_within(
                 f"the sources may give {sum(full.values())} more sequences and a batch takes {global_batch_size}; "
                 "raise a limit of epochs, add a source, or stop the phase earlier."
             )
-        result = allocate(apportioned(left) if full else left, carry, size) if size else Allocation({}, dict(carry))
-        over = {source: limits[source] for source, count in result.counts.items() if count > limits.get(source, count)}
+        counts, after = _split(apportioned(left) if full else left, carry, size) if size else ({}, dict(carry))
+        over = {source: limits[source] for source, count in counts.items() if count > limits.get(source, count)}
         if not over:
-            return Allocation(full | result.counts, result.carry)
+            return Allocation(full | counts, after)
         full |= over
+
+
+def _split(weights: Mapping[str, int], carry: Mapping[str, int], size: int) -> Allocation:
+    owed = {source: carry.get(source, 0) + weight * size for source, weight in weights.items()}
+    counts = {source: max(0, (2 * amount + WHOLE) // (2 * WHOLE)) for source, amount in owed.items()}
+    # Rounding each source alone misses the total by less than the number of sources.
+    missing = size - sum(counts.values())
+    if missing:
+        _settle(weights, owed, counts, missing)
+    left = {source: amount - counts[source] * WHOLE for source, amount in owed.items()}
+    return Allocation(counts, {**carry, **left})
 
 
 def drawn(weights: Mapping[str, int], *, seed: int, step: int, num_draws: int) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Batches of a loader, the rows they are read from, and the data position between two of them."""
+"""Batches of a loader, and the data position between two of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,8 +8,6 @@ import numpy as np
 from jaxtyping import Int32, Int64
 
 from runtime.data.mixing.mixer import MixerState
-from runtime.data.packing import Packing
-from runtime.data.slots import Bookmark
 
 Rows = slice | Int64[np.ndarray, "rows"]
 """Rows of a batch that one host reads."""
@@ -25,10 +23,6 @@ class DataPosition:
     """Sequences owed to each source beyond `consumed`, by identity; see allocation.py."""
     sequence_length: int | None = None
     """Length of the sequences counted in `consumed`; None before the first batch."""
-    packing: Packing | None = None
-    """Packing of those sequences; None before the first batch."""
-    bookmarks: dict[str, Bookmark] = field(default_factory=dict)
-    """Places in whole documents, by identity; they follow from `consumed` and spare counting up to it."""
     shares: dict[str, int] = field(default_factory=dict)
     """Shares that the last batch was drawn by, by identity; only for the log."""
     mixer: MixerState | None = None
@@ -50,21 +44,6 @@ class LoadedBatch(NamedTuple):
 
     tokens: Int32[np.ndarray, "rows sequence"]
     segment_ids: Int32[np.ndarray, "rows sequence"]
-    """0, 1, … by document within the row; EOS belongs to the document that it closes, each padding is its own."""
+    """0, 1, … by document within the row; EOS belongs to the document that it closes."""
     source_index: Int32[np.ndarray, "batch"]
     """Index into `Loader.sources` of every row of the batch, read here or not."""
-
-
-class RowLocations(NamedTuple):
-    """Rows of caches, which may be of several batches."""
-
-    source_index: Int32[np.ndarray, "n"]
-    """Index into `Loader.sources`."""
-    blocks: Int64[np.ndarray, "n"]
-    """Block of the row's source; for whole documents, its portion."""
-    places: Int64[np.ndarray, "n"]
-    """Place of the row in its block."""
-    starts: Int64[np.ndarray, "n"]
-    """Position of the row's first token in its source's cache."""
-    data_epochs: Int64[np.ndarray, "n"]
-    """How often the source has been read through before."""

@@ -5,7 +5,6 @@ A cache is a manifest, `cache.json`, written last, over shards written independe
     cache.json               counts, checksums, digests of the tokenizer and of the text, and where the shards are
     token_bytes/             bytes of text that each token id stands for
     <shard>/tokens/          all documents of the shard, one after another, each closed by EOS
-    <shard>/document_ends/   for each document, the place in `tokens` after its EOS
 
 Positions count over all shards in the manifest's order. Consecutive shards form blocks, which order.py reads one after
 the other. No date, host, attempt or path is written: equal documents and equal tokenizers give equal bytes.
@@ -14,10 +13,8 @@ the other. No date, host, attempt or path is written: equal documents and equal 
 import functools
 import json
 import posixpath
-import sys
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import fsspec
 import google_crc32c
@@ -25,15 +22,14 @@ import numpy as np
 import tensorstore as ts
 from jaxtyping import Int32, Int64, Integer
 
-from runtime.data.flat_array import FlatArray, FlatArrayError, read_context
+from runtime.data.flat_array import DamagedArrayError, FlatArray, read_context
 from runtime.data.key_value_store import key_value_store
-from runtime.data.local_arrays import LocalArrayError, LocalArrays
+from runtime.data.local_arrays import LocalArrays
 
 MANIFEST = "cache.json"
-FORMAT = 3
+FORMAT = 4
 CHUNK_CACHE_IN_BYTES = 64 << 20
 SHARDS_OPENED_TOGETHER = 32
-DOCUMENT_ENDS_DTYPE = np.dtype(np.int64)
 TOKEN_BYTES_DTYPE = np.dtype(np.int32)
 
 
@@ -81,7 +77,6 @@ class ShardRecord:
     num_bytes: int
     """UTF-8 bytes of the text."""
     tokens_crc32c: str
-    document_ends_crc32c: str
 
 
 class TokenCache:
@@ -95,7 +90,6 @@ class TokenCache:
         self.format = TokenFormat(**manifest["format"])
         self.documents_digest: str | None = manifest["documents_digest"]
         """Identity of the step that wrote the documents; None for ids that were never text."""
-        self.token_bytes_crc32c: str = manifest["token_bytes_crc32c"]
         self.shards = tuple(ShardRecord(**shard) for shard in manifest["shards"])
         self.num_tokens = sum(shard.num_tokens for shard in self.shards)
         self.num_documents = sum(shard.num_documents for shard in self.shards)
@@ -103,12 +97,10 @@ class TokenCache:
         self.vocab_size = self.format.vocab_size
         self.eos_token_id = self.format.eos_token_id
         self._starts = np.cumsum([0, *(shard.num_tokens for shard in self.shards)])
-        self._first_documents = np.cumsum([0, *(shard.num_documents for shard in self.shards)])
-        self._shard_ends = np.cumsum(manifest["shards_by_block"]).tolist()
-        self.block_ends = tuple(self._starts[self._shard_ends].tolist())
+        self.block_ends = tuple(self._starts[np.cumsum(manifest["shards_by_block"], dtype=np.int64)].tolist())
         """Position after the last token of each block."""
         self._context = context
-        self._tokens: dict[int, FlatArray] = {}
+        self._tokens: list[FlatArray] = []
         self._local: LocalArrays | None = None
 
     @classmethod
@@ -137,14 +129,23 @@ class TokenCache:
                 "documents again with the expected tokenizer."
             )
         if documents_digest is not None and documents_digest != cache.documents_digest:
+            recorded = cache.documents_digest or "none"
             raise CacheError(
-                f"{path}: recorded documents: {_short(cache.documents_digest)}; expected: {_short(documents_digest)}. "
-                "Use the cache of the expected documents; the command `ls` lists steps by digest."
+                f"{path}: recorded documents: {recorded[:12]}…; expected: {documents_digest[:12]}…. Use the cache of "
+                "the expected documents; the command `ls` lists steps by digest."
             )
         # One after another, ten thousand shards on a distant store would delay the first batch by minutes.
         with ThreadPoolExecutor(SHARDS_OPENED_TOGETHER) as pool:
-            list(pool.map(cache._shard_tokens, range(len(cache.shards))))
-        cache._local = cache._local_arrays()
+            cache._tokens = list(
+                pool.map(
+                    lambda shard: cache._array(f"{shard.path}/tokens", cache.format.dtype, shard.num_tokens),
+                    cache.shards,
+                )
+            )
+        folders = [key_value_store(array.path) for array in cache._tokens]
+        if folders and folders[0]["driver"] == "file":
+            lengths = [shard.num_tokens for shard in cache.shards]
+            cache._local = LocalArrays([folder["path"] for folder in folders], lengths, cache.format.dtype)
         return cache
 
     def read(self, start: int, length: int) -> Integer[np.ndarray, "length"]:
@@ -166,36 +167,17 @@ class TokenCache:
             )
         try:
             return self._local.read_spans(starts, lengths) if self._local else self._read_remote(starts, lengths)
-        except (FlatArrayError, LocalArrayError) as error:
+        except DamagedArrayError as error:
             raise self._torn(error) from error
-
-    def num_documents_of(self, block: int) -> int:
-        """Return the number of documents of a block."""
-        first, last = self._documents_of(block)
-        return last - first
-
-    def document_ends(self, block: int, first: int = 0, last: int | None = None) -> Int64[np.ndarray, "documents"]:
-        """Return where the documents `first` to `last` of a block end, as positions in the cache; all by default."""
-        begin, end = self._documents_of(block)
-        first, last = begin + first, end if last is None else begin + last
-        pending = []
-        while first < last:
-            index = int(np.searchsorted(self._first_documents, first, side="right")) - 1
-            shard, before = self.shards[index], int(self._first_documents[index])
-            array = self._array(f"{shard.path}/document_ends", DOCUMENT_ENDS_DTYPE, shard.num_documents)
-            until = min(last - before, shard.num_documents)
-            pending.append((index, array, array.start_read(first - before, until)))
-            first = before + until
-        found = [np.zeros(0, np.int64)]
-        for index, array, future in pending:
-            found.append(self._finish(array, future) + self._starts[index])
-        return np.concatenate(found)
 
     @functools.cached_property
     def token_bytes(self) -> Int32[np.ndarray, "vocab_size"]:
         """Exact bytes of text of each id; special tokens have none."""
         array = self._array("token_bytes", TOKEN_BYTES_DTYPE, self.vocab_size)
-        return self._finish(array, array.start_read(0, self.vocab_size))
+        try:
+            return array.finish_read(array.start_read(0, self.vocab_size))
+        except DamagedArrayError as error:
+            raise self._torn(error) from error
 
     def grow(self) -> None:
         """Raise CacheError: only a cache that is being built grows (growing_cache.py)."""
@@ -212,7 +194,7 @@ class TokenCache:
         begins = starts - self._starts[shards]
         for begin, length, shard in zip(begins.tolist(), lengths.tolist(), shards.tolist(), strict=True):
             while length:
-                array = self._shard_tokens(shard)
+                array = self._tokens[shard]
                 count = min(length, self.shards[shard].num_tokens - begin)
                 pending.append((filled, count, array, array.start_read(begin, begin + count)))
                 filled, length, begin, shard = filled + count, length - count, 0, shard + 1
@@ -220,43 +202,10 @@ class TokenCache:
             tokens[place : place + count] = array.finish_read(future)
         return tokens
 
-    def _local_arrays(self) -> LocalArrays | None:
-        """Return maps of the token files where they are local and in this machine's byte order."""
-        if key_value_store(self.path)["driver"] != "file" or sys.byteorder != "little" or not self.shards:
-            return None
-        layouts = {self._shard_tokens(index).layout for index in range(len(self.shards))}
-        if len(layouts) > 1:
-            raise self._torn(f"its shards have {len(layouts)} layouts: {sorted(layouts)}.")
-        ((file_length, chunk_length),) = layouts
-        return LocalArrays(
-            [key_value_store(resolve(self.path, f"{shard.path}/tokens"))["path"] for shard in self.shards],
-            [shard.num_tokens for shard in self.shards],
-            self.format.dtype,
-            file_length=file_length,
-            chunk_length=chunk_length,
-        )
-
-    def _documents_of(self, block: int) -> tuple[int, int]:
-        """Return the first document of a block, and the one after its last."""
-        first_shard = self._shard_ends[block - 1] if block else 0
-        return int(self._first_documents[first_shard]), int(self._first_documents[self._shard_ends[block]])
-
-    def _shard_tokens(self, index: int) -> FlatArray:
-        if index not in self._tokens:
-            shard = self.shards[index]
-            self._tokens[index] = self._array(f"{shard.path}/tokens", self.format.dtype, shard.num_tokens)
-        return self._tokens[index]
-
     def _array(self, relative: str, dtype: np.dtype, length: int) -> FlatArray:
         try:
             return FlatArray(resolve(self.path, relative), dtype, length, self._context)
-        except FlatArrayError as error:
-            raise self._torn(error) from error
-
-    def _finish(self, array: FlatArray, future: ts.Future) -> np.ndarray:
-        try:
-            return array.finish_read(future)
-        except FlatArrayError as error:
+        except DamagedArrayError as error:
             raise self._torn(error) from error
 
     def _torn(self, reason: object) -> CacheError:
@@ -265,29 +214,6 @@ class TokenCache:
             "Restore them, or run the tokenize step that made it (its folder begins with the step's name) with "
             "--force STEP --until STEP."
         )
-
-
-def write_manifest(
-    path: str,
-    token_format: TokenFormat,
-    shards: Sequence[ShardRecord],
-    *,
-    shards_by_block: Sequence[int],
-    token_bytes_crc32c: str,
-    documents_digest: str | None,
-) -> None:
-    """Make a cache of finished shards visible; written last."""
-    document = {
-        "shards_by_block": list(shards_by_block),
-        "shards": [asdict(shard) for shard in shards],
-        "format": asdict(token_format),
-        "format_version": FORMAT,
-        "token_bytes_crc32c": token_bytes_crc32c,
-        "documents_digest": documents_digest,
-    }
-    document["crc32c"] = _checksum(document)
-    with fsspec.open(f"{path}/{MANIFEST}", "w", auto_mkdir=True) as file:
-        file.write(json.dumps(document, indent=1, sort_keys=True) + "\n")
 
 
 def resolve(folder: str, relative: str) -> str:
@@ -315,15 +241,12 @@ def _read_manifest(path: str) -> dict:
             f"{path}/{MANIFEST}: format version {document.get('format_version')}; this code reads version {FORMAT}. "
             "Tokenize again."
         )
-    if recorded != _checksum(document):
+    if recorded != checksum_of(document):
         raise CacheError(f"{path}/{MANIFEST}: changed after it was written: its CRC32C differs. Tokenize again.")
     return document
 
 
-def _short(digest: str | None) -> str:
-    return "none" if digest is None else f"{digest[:12]}…"
-
-
-def _checksum(document: dict) -> str:
+def checksum_of(document: dict) -> str:
+    """Return the CRC32C that a manifest records of itself."""
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return google_crc32c.Checksum(canonical.encode()).digest().hex()

@@ -1,19 +1,22 @@
 """Cache writers: one for a shard, one for a small cache of a single shard."""
 
 import contextlib
+import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 import fsspec
 import numpy as np
 
 from runtime.data.cache import (
-    DOCUMENT_ENDS_DTYPE,
+    FORMAT,
+    MANIFEST,
     TOKEN_BYTES_DTYPE,
     CacheError,
     ShardRecord,
     TokenFormat,
+    checksum_of,
     resolve,
-    write_manifest,
 )
 from runtime.data.flat_array import FlatArrayWriter
 
@@ -21,7 +24,7 @@ IDS_DTYPE = np.uint32
 
 
 class ShardWriter:
-    """Writes `tokens` and `document_ends` of one shard; memory does not grow with the shard."""
+    """Writes the `tokens` of one shard; memory does not grow with the shard."""
 
     def __init__(self, path: str, token_format: TokenFormat) -> None:
         # Files of a killed attempt would otherwise become a part of this shard.
@@ -30,7 +33,6 @@ class ShardWriter:
             filesystem.rm(key, recursive=True)
         self._format = token_format
         self._tokens = FlatArrayWriter(f"{path}/tokens", token_format.dtype)
-        self._ends = FlatArrayWriter(f"{path}/document_ends", DOCUMENT_ENDS_DTYPE)
         self._num_tokens = self._num_documents = self._num_bytes = 0
 
     def add(self, documents: Sequence[Sequence[int] | np.ndarray], *, num_bytes: int) -> np.ndarray:
@@ -47,16 +49,12 @@ class ShardWriter:
         bos, eos = self._format.bos_token_id, np.array([self._format.eos_token_id], IDS_DTYPE)
         opening = np.array([] if bos is None else [bos], IDS_DTYPE)
         pieces: list[np.ndarray] = []
-        lengths = []
         for document in documents:
             # Not cast before the check: wider ids would wrap.
-            ids = np.asarray(document) if len(document) else np.zeros(0, IDS_DTYPE)
-            pieces += [opening, ids, eos]
-            lengths.append(len(opening) + len(ids) + 1)
+            pieces += [opening, np.asarray(document) if len(document) else np.zeros(0, IDS_DTYPE), eos]
         tokens = np.concatenate(pieces)
         self._check(tokens, len(documents))
         self._tokens.append(tokens)
-        self._ends.append(self._num_tokens + np.cumsum(lengths, dtype=np.int64))
         self._num_tokens += len(tokens)
         self._num_documents += len(documents)
         self._num_bytes += num_bytes
@@ -70,7 +68,6 @@ class ShardWriter:
             num_documents=self._num_documents,
             num_bytes=self._num_bytes,
             tokens_crc32c=self._tokens.close(),
-            document_ends_crc32c=self._ends.close(),
         )
 
     def _check(self, tokens: np.ndarray, num_documents: int) -> None:
@@ -117,15 +114,16 @@ def finish_cache(
         )
     writer = FlatArrayWriter(resolve(path, "token_bytes"), TOKEN_BYTES_DTYPE)
     writer.append(token_bytes)
-    checksum = writer.close()
+    writer.close()
     filled = [[shard for shard in shards if shard.num_documents] for shards in blocks]
     if not any(filled) and not may_be_empty:
         raise CacheError(f"{path}: no documents to train on or to evaluate with; check the source.")
-    write_manifest(
-        path,
-        token_format,
-        [shard for shards in filled for shard in shards],
-        shards_by_block=[len(shards) for shards in filled],
-        token_bytes_crc32c=checksum,
-        documents_digest=documents_digest,
-    )
+    document = {
+        "shards_by_block": [len(shards) for shards in filled],
+        "shards": [asdict(shard) for shards in filled for shard in shards],
+        "format": asdict(token_format),
+        "format_version": FORMAT,
+        "documents_digest": documents_digest,
+    }
+    with fsspec.open(f"{path}/{MANIFEST}", "w", auto_mkdir=True) as file:
+        file.write(json.dumps(document | {"crc32c": checksum_of(document)}, indent=1, sort_keys=True) + "\n")

@@ -5,7 +5,6 @@ benchmarks/tokenize_at_the_encoders_limit.py measures how fast each of the two i
 
 import array
 import hashlib
-import os
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +17,8 @@ import tiktoken
 from runtime.data.cache import TokenFormat
 from runtime.data.normalizing import Normalizing
 from runtime.data.plain_tokenizer import plain_document, plain_tokenizer
-from runtime.data.ranks import NotConvertibleError, Ranks, ranks_of
+from runtime.data.ranks import NotConvertibleError, ranks_of
 from runtime.data.token_bytes import token_bytes
-
-EncoderName = Literal["auto", "tokenizers", "tiktoken"]
 
 COMPARED_TEXTS = 8
 COMPARED_CHARACTERS = 1 << 10
@@ -54,26 +51,43 @@ class EncodedBatch(NamedTuple):
 class Encoder:
     """A `tokenizer.json` as a function from texts to ids; text that spells a special token is plain text."""
 
-    def __init__(self, path: str, token_format: TokenFormat, library: EncoderName = "auto") -> None:
+    def __init__(
+        self,
+        path: str,
+        token_format: TokenFormat,
+        library: Literal["auto", "tokenizers"] = "auto",
+        *,
+        num_threads: int = 1,
+    ) -> None:
         """Read `tokenizer.json` from `path`.
 
         Args:
             path: The file.
             token_format: Expected meaning of its ids.
             library: "auto" uses tiktoken where its ids are provably the same, else tokenizers.
+            num_threads: Threads of tiktoken.
 
         Raises:
             TokenizerMismatchError: the file does not agree with `token_format`.
-            NotConvertibleError: `library` is "tiktoken", which would make other ids.
         """
         with fsspec.open(path, "rb") as file:
             content = file.read()
-        _check_digest(path, content, token_format)
+        digest, found = token_format.tokenizer_digest, hashlib.sha256(content).hexdigest()
+        if found != digest:
+            raise TokenizerMismatchError(
+                f"{path}: recorded sha256: {digest[:12]}…; now: {found[:12]}…. The file was changed after it was "
+                "committed; run the step that made the tokenizer with --force."
+            )
         self._specials = [token_format.eos_token_id]
         if token_format.bos_token_id is not None:
             self._specials.append(token_format.bos_token_id)
         document = plain_document(content.decode(), frozenset(self._specials))
-        self.token_bytes = _checked_token_bytes(path, document, token_format)
+        self.token_bytes = token_bytes(document)
+        if len(self.token_bytes) != token_format.vocab_size:
+            raise TokenizerMismatchError(
+                f"{path}: has {len(self.token_bytes)} ids; declared: {token_format.vocab_size}. Declare the vocabulary "
+                "of the file: a model of another size would index past its embedding."
+            )
         self._tokenizer = plain_tokenizer(document)
         self.normalizing = Normalizing(document["normalizer"])
         unknown = getattr(self._tokenizer.model, "unk_token", None)
@@ -84,21 +98,22 @@ class Encoder:
         self.library: Literal["tokenizers", "tiktoken"] = "tokenizers"
         self.reason = "tokenizers is configured"
         """Why `library` encodes."""
-        self._fast = None
+        self._fast: tiktoken.Encoding | None = None
         if library == "tokenizers":
             return
         try:
             ranks = ranks_of(document)
         except NotConvertibleError as error:
             self.reason = f"tiktoken would make other ids: {error}"
-            if library == "tiktoken":
-                raise NotConvertibleError(f'{path}: {self.reason}. Use encoder="tokenizers" or "auto".') from error
             return
-        self._fast = _encoding(ranks)
+        # No special tokens: text that spells one is text.
+        self._fast = tiktoken.Encoding(
+            "converted", pat_str=ranks.pattern, mergeable_ranks=ranks.mergeable_ranks, special_tokens={}
+        )
         # tiktoken knows no added tokens, so a text that spells one is left to tokenizers.
         self._added = re.compile("|".join(map(re.escape, ranks.added_texts))) if ranks.added_texts else None
         self.library, self.reason = "tiktoken", "tiktoken makes the same ids"
-        self._pool = ThreadPoolExecutor(_num_threads())
+        self._pool = ThreadPoolExecutor(num_threads)
 
     def encode(self, texts: Sequence[str], *, names: Sequence[str] | None = None) -> EncodedBatch:
         """Return the ids of each text, using all cores; `names` are the texts' names in errors.
@@ -106,12 +121,13 @@ class Encoder:
         Raises:
             EncodersDifferError: the two libraries differ on one of the texts that are compared.
         """
-        failures: dict[int, str] = {}
         if self._fast is None:
-            ids = self._encode_by_tokenizers(texts, failures)
+            found = self._encode_by_tokenizers(texts)
         else:
             self._compare(texts, names)
-            ids = list(self._pool.map(self._encode_fast, texts, chunksize=max(1, len(texts) // 64)))
+            found = list(self._pool.map(self._encode_fast, texts, chunksize=max(1, len(texts) // 64)))
+        failures = {index: each for index, each in enumerate(found) if isinstance(each, str)}
+        ids = [np.zeros(0, IDS_DTYPE) if isinstance(each, str) else each for each in found]
         num_changed = normalizer_bytes = 0
         if not self.normalizing.is_identity:
             for index, text in enumerate(texts):
@@ -121,39 +137,39 @@ class Encoder:
                     normalizer_bytes += len(normalized.encode()) - len(text.encode())
         return EncodedBatch(ids, failures, num_changed, normalizer_bytes)
 
-    def _encode_by_tokenizers(self, texts: Sequence[str], failures: dict[int, str]) -> list[np.ndarray]:
+    def _encode_by_tokenizers(self, texts: Sequence[str]) -> list[np.ndarray | str]:
+        found: list[np.ndarray | str]
         try:
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
             found = [np.array(encoding.ids, IDS_DTYPE) for encoding in encodings]
         except BaseException as error:
             _check_is_of_a_text(error)
-            found = [self._encode_alone(index, text, failures) for index, text in enumerate(texts)]
+            found = [self._encode_alone(text) for text in texts]
         for index, ids in enumerate(found):
             for special in self._specials:
-                if np.any(ids == special):
-                    failures[index] = f"the tokenizer makes its special token {special} of the text"
-                    found[index] = np.zeros(0, IDS_DTYPE)
+                if not isinstance(ids, str) and np.any(ids == special):
+                    found[index] = f"the tokenizer makes its special token {special} of the text"
         return found
 
-    def _encode_alone(self, index: int, text: str, failures: dict[int, str]) -> np.ndarray:
+    def _encode_alone(self, text: str) -> np.ndarray | str:
+        """Return the ids by tokenizers, or why the text cannot be encoded."""
         try:
             return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, IDS_DTYPE)
         except BaseException as error:
             _check_is_of_a_text(error)
-            failures[index] = str(error)
-            return np.zeros(0, IDS_DTYPE)
+            return str(error)
 
-    def _encode_fast(self, text: str) -> np.ndarray:
+    def _encode_fast(self, text: str) -> np.ndarray | str:
         assert self._fast is not None
         normalized = self.normalizing(text)
         if self._added is not None and (self._added.search(text) or self._added.search(normalized)):
-            return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, IDS_DTYPE)
+            return self._encode_alone(text)
         try:
             ids = self._fast.encode_ordinary(normalized)
         except BaseException as error:
             # tiktoken's regular expression runs out of stack on a million blanks in a row, that of tokenizers does not.
             _check_is_of_a_text(error)
-            ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+            return self._encode_alone(text)
         # `encode_to_numpy` looks for special tokens and takes a quarter longer; NumPy reads a list three times slower.
         return np.frombuffer(array.array("I", ids), IDS_DTYPE)
 
@@ -163,6 +179,8 @@ class Encoder:
         expected = self._tokenizer.encode_batch(beginnings, add_special_tokens=False)
         for index, text, encoding in zip(chosen, beginnings, expected, strict=True):
             found = self._encode_fast(text)
+            if isinstance(found, str):
+                continue
             if not np.array_equal(found, encoding.ids):
                 same = min(len(found), len(encoding.ids))
                 wrong = np.flatnonzero(found[:same] != np.array(encoding.ids[:same]))
@@ -179,36 +197,3 @@ def _check_is_of_a_text(error: BaseException) -> None:
     # Rust's panic is no Exception, and its type cannot be imported.
     if type(error) is not Exception and type(error).__name__ != "PanicException":
         raise error
-
-
-def _check_digest(path: str, content: bytes, token_format: TokenFormat) -> None:
-    digest, found = token_format.tokenizer_digest, hashlib.sha256(content).hexdigest()
-    if found != digest:
-        raise TokenizerMismatchError(
-            f"{path}: recorded sha256: {digest[:12]}…; now: {found[:12]}…. The file was changed after it was "
-            "committed; run the step that made the tokenizer with --force."
-        )
-
-
-def _checked_token_bytes(path: str, document: dict, token_format: TokenFormat) -> np.ndarray:
-    """Return the byte lengths of the ids, or raise TokenizerMismatchError for another number of ids."""
-    lengths = token_bytes(document)
-    if len(lengths) != token_format.vocab_size:
-        raise TokenizerMismatchError(
-            f"{path}: has {len(lengths)} ids; declared: {token_format.vocab_size}. Declare the vocabulary of the file: "
-            "a model of another size would index past its embedding."
-        )
-    return lengths
-
-
-def _encoding(ranks: Ranks) -> tiktoken.Encoding:
-    # No special tokens: text that spells one is text.
-    return tiktoken.Encoding(
-        "converted", pat_str=ranks.pattern, mergeable_ranks=ranks.mergeable_ranks, special_tokens={}
-    )
-
-
-def _num_threads() -> int:
-    """Return the cores of this process; OMP_NUM_THREADS lowers them, as for other libraries."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, int(os.environ.get("OMP_NUM_THREADS") or cores))

@@ -19,8 +19,8 @@ CHUNK_LENGTH = 1 << 14
 """Elements that a checksum covers, and the least that a read fetches."""
 
 
-class FlatArrayError(ValueError):
-    """An array that is missing, torn or not the expected one; the message names the path."""
+class DamagedArrayError(ValueError):
+    """An array that is missing, torn, changed or not the expected one; the message names the file."""
 
 
 class FlatArrayWriter:
@@ -38,11 +38,11 @@ class FlatArrayWriter:
         self._array = ts.open(spec, read=True, write=True).result()
 
     def append(self, values: np.ndarray) -> None:
-        """Append `values`, or raise FlatArrayError for a number that the type cannot hold."""
+        """Append `values`, or raise DamagedArrayError for a number that the type cannot hold."""
         limits = np.iinfo(self._dtype)
         fits = np.can_cast(values.dtype, self._dtype)
         if not fits and len(values) and (values.min() < limits.min or values.max() > limits.max):
-            raise FlatArrayError(
+            raise DamagedArrayError(
                 f"{self.path}: values from {values.min()} to {values.max()} do not fit {self._dtype.name}: the "
                 "vocabulary of the array is smaller than the ids. Write ids of the array's own tokenizer."
             )
@@ -83,18 +83,10 @@ class FlatArray:
         except ValueError as error:
             failure = read_failure(path, error)
             reason = str(error).partition(" [tensorstore_spec=")[0]
-            raise failure or FlatArrayError(f"{path}: cannot be opened as an array ({reason}).") from error
+            raise failure or DamagedArrayError(f"{path}: cannot be opened as an array ({reason}).") from error
         found = (self._array.dtype.numpy_dtype, self._array.shape)
         if found != (np.dtype(dtype), (length,)):
-            raise FlatArrayError(f"{path}: recorded: {dtype} of ({length},); now: {found[0]} of {found[1]}.")
-
-    @property
-    def layout(self) -> tuple[int, int]:
-        """Elements of a file, and of a chunk."""
-        layout = self._array.chunk_layout
-        of_file, of_chunk = layout.write_chunk.shape, layout.read_chunk.shape
-        assert of_file is not None and of_chunk is not None
-        return int(of_file[0] or 0), int(of_chunk[0] or 0)
+            raise DamagedArrayError(f"{path}: recorded: {dtype} of ({length},); now: {found[0]} of {found[1]}.")
 
     def start_read(self, start: int, stop: int) -> ts.Future:
         """Return a future of the elements `start` to `stop`, for `finish_read`."""
@@ -104,13 +96,13 @@ class FlatArray:
         """Return the elements, checked against their checksums.
 
         Raises:
-            FlatArrayError: the array is damaged.
+            DamagedArrayError: the array is damaged.
             OSError: the store or this machine failed; the array may be intact.
         """
         try:
             return future.result()
         except ValueError as error:
-            raise read_failure(self.path, error) or FlatArrayError(f"{self.path}: {error}") from error
+            raise read_failure(self.path, error) or DamagedArrayError(f"{self.path}: {error}") from error
 
 
 def read_context(cache_in_bytes: int) -> ts.Context:

@@ -5,8 +5,7 @@ dropped BOS from all caches of a month, shards cut short, text decoded with the 
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
-from typing import NamedTuple
+from dataclasses import dataclass, field, fields
 
 NAMED_SHARDS = 5
 """Most shards that a message names."""
@@ -32,10 +31,6 @@ class GateLimits:
     max_byte_loss_share: float = 0.0
     """|bytes that the tokens stand for - bytes of normalised text| / bytes of text. Raise it for a tokenizer that adds
     a space before each document."""
-    max_eos_error_share: float = 0.0
-    """Share of documents without EOS at their end, and of EOS elsewhere."""
-    max_bos_error_share: float = 0.0
-    """Share of documents without BOS at their beginning, and of BOS elsewhere, if the tokenizer has BOS."""
     max_unknown_share: float = 0.0
     """Share of tokens that are the unknown token."""
     max_unencoded_share: float = 0.001
@@ -70,13 +65,6 @@ class ShardCounts:
     num_replacement: int = 0
     """U+FFFD in the text."""
     num_empty_documents: int = 0
-    num_eos: int = 0
-    """Counted, as the next three, in the cache after it was written."""
-    num_bos: int = 0
-    num_without_eos: int = 0
-    """Documents that do not end with EOS."""
-    num_without_bos: int = 0
-    """Documents that do not begin with BOS; 0 if the tokenizer has none."""
     num_changed: int = 0
     """Documents that the normaliser of the tokenizer changes, so that decoding does not give them back."""
     normalizer_bytes: int = 0
@@ -84,7 +72,7 @@ class ShardCounts:
     num_unencoded: int = 0
     """Documents that the tokenizer cannot encode; their texts are counted, and no cache has them."""
     num_unencoded_bytes: int = 0
-    unencoded: tuple[str, ...] = ()
+    unencoded: list[str] = field(default_factory=list)
     """The first of these documents, each with the reason."""
     fingerprint: str = ""
     """Checksums of the tokens; equal for equal shards."""
@@ -108,7 +96,7 @@ class GateFinding:
     message: str
 
 
-NUMBERS = tuple(field.name for field in fields(ShardCounts) if isinstance(field.default, int))
+NUMBERS = tuple(each.name for each in fields(ShardCounts) if isinstance(each.default, int))
 
 
 class Tally:
@@ -145,28 +133,29 @@ class Tally:
     @property
     def total(self) -> ShardCounts:
         """Sums over all shards."""
-        return ShardCounts(**self._sums, unencoded=tuple(self.unencoded), fingerprint="")
+        return ShardCounts(unencoded=self.unencoded, **self._sums)  # type: ignore[arg-type]
 
 
-class _Share(NamedTuple):
-    """A gate that limits `part` as a share of `whole`."""
-
-    gate: str
-    part: int
-    whole: int
-    what: str
-    fix: str
-
-
-def findings(tally: Tally, limits: GateLimits, *, has_bos: bool = False, is_whole: bool = True) -> list[GateFinding]:
+def findings(tally: Tally, limits: GateLimits, *, is_whole: bool = True) -> list[GateFinding]:
     """Return every gate that the shards fail; empty shards count only once the cache `is_whole`."""
-    found = list(_lossy(tally))
+    found = []
     total = tally.total
-    for share in [*_token_shares(total, has_bos=has_bos), *_text_shares(total), *_shard_shares(tally, is_whole)]:
-        limit = getattr(limits, share.gate)
-        if share.part > limit * share.whole:
-            actual = f"{share.part / max(share.whole, 1):.2%}; limit {limit:.2%}"
-            found.append(GateFinding(share.gate, f"{share.part} of {share.whole} {share.what} ({actual}). {share.fix}"))
+    if tally.num_lossy_shards:
+        seen = "; ".join(
+            f"{written.name}: {written.num_documents} documents of {written.num_bytes} bytes were written, "
+            f"{shard.num_documents} of {shard.num_bytes} were read"
+            for shard, written in tally.lossy
+        )
+        message = (
+            f"{tally.num_lossy_shards} of {tally.num_shards} shards differ from the counts of the step that wrote them "
+            f"({seen}). They were cut short or replaced: verify that step, and run it with --force."
+        )
+        found.append(GateFinding("lost_documents", message))
+    for gate, part, whole, what, fix in _shares(tally, is_whole):
+        limit = getattr(limits, gate)
+        if part > limit * whole:
+            actual = f"{part / max(whole, 1):.2%}; limit {limit:.2%}"
+            found.append(GateFinding(gate, f"{part} of {whole} {what} ({actual}). {fix}"))
     if total.num_tokens and total.num_bytes:
         found += _compression(total.num_bytes / total.num_tokens, limits)
     if len(tally.duplicates) > limits.max_duplicate_shards:
@@ -178,91 +167,47 @@ def findings(tally: Tally, limits: GateLimits, *, has_bos: bool = False, is_whol
     return found
 
 
-def check_gates(tally: Tally, limits: GateLimits, *, has_bos: bool = False, is_whole: bool = True, name: str) -> None:
+def check_gates(tally: Tally, limits: GateLimits, *, is_whole: bool = True, name: str) -> None:
     """Raise GateError with every gate that the cache of step `name` fails."""
-    found = findings(tally, limits, has_bos=has_bos, is_whole=is_whole)
+    found = findings(tally, limits, is_whole=is_whole)
     if found:
         raise GateError(name, found)
 
 
-def _lossy(tally: Tally) -> Iterator[GateFinding]:
-    if tally.num_lossy_shards:
-        seen = "; ".join(
-            f"{written.name}: {written.num_documents} documents of {written.num_bytes} bytes were written, "
-            f"{shard.num_documents} of {shard.num_bytes} were read"
-            for shard, written in tally.lossy
-        )
-        yield GateFinding(
-            "lost_documents",
-            f"{tally.num_lossy_shards} of {tally.num_shards} shards differ from the counts of the step that wrote them "
-            f"({seen}). They were cut short or replaced: verify that step, and run it with --force.",
-        )
-
-
-def _token_shares(total: ShardCounts, *, has_bos: bool) -> Iterator[_Share]:
-    for name, is_expected, num_found, num_without in (
-        ("eos", True, total.num_eos, total.num_without_eos),
-        ("bos", has_bos, total.num_bos, total.num_without_bos),
-    ):
-        stray = abs(num_found - (total.num_documents - total.num_unencoded if is_expected else 0))
-        yield _Share(
-            f"max_{name}_error_share",
-            max(stray, num_without),
-            total.num_documents,
-            f"documents have no {name.upper()} in its place, or one elsewhere ({num_found} were read back)",
-            "Documents would run into each other: check the special tokens of the tokenizer's result and of its file, "
-            "and tokenize again with --force.",
-        )
-    yield _Share(
-        "max_unknown_share",
-        total.num_unknown,
-        total.num_tokens,
-        "tokens are the unknown token",
-        "The tokenizer has no pieces for this text: use a byte-level one or train it on this source.",
-    )
-
-
-def _text_shares(total: ShardCounts) -> Iterator[_Share]:
-    yield _Share(
-        "max_byte_loss_share",
-        abs(total.token_bytes - (total.num_bytes - total.num_unencoded_bytes + total.normalizer_bytes)),
-        total.num_bytes,
-        "bytes of text are not accounted for by the bytes of the tokens",
-        "The tokenizer adds a space or drops unknown text, so bits per byte would not be exact. Check `normalizer`, "
-        "`add_prefix_space` and `prepend_scheme` in its tokenizer.json, or raise the limit if that is intended.",
-    )
-    yield _Share(
-        "max_unencoded_share",
-        total.num_unencoded,
-        total.num_documents,
-        f"documents cannot be encoded: {'; '.join(total.unencoded)}",
-        "Look at these documents and drop them with a filter, use another tokenizer, or raise the limit.",
-    )
-    yield _Share(
-        "max_replacement_share",
-        total.num_replacement,
-        total.num_characters,
-        "characters are U+FFFD",
-        "Bytes were decoded with the wrong charset by an earlier step: check the extract step's charset.",
-    )
-    yield _Share(
-        "max_empty_document_share",
-        total.num_empty_documents,
-        total.num_documents,
-        "documents have no text",
-        "Check what the filter step keeps.",
-    )
-
-
-def _shard_shares(tally: Tally, is_whole: bool) -> Iterator[_Share]:
+def _shares(tally: Tally, is_whole: bool) -> list[tuple[str, int, int, str, str]]:
+    """Return gates that limit a part as a share of a whole: their limit, part, whole, what it is, and the fix."""
+    total = tally.total
+    found = [
+        (
+            *("max_unknown_share", total.num_unknown, total.num_tokens, "tokens are the unknown token"),
+            "The tokenizer has no pieces for this text: use a byte-level one or train it on this source.",
+        ),
+        (
+            "max_byte_loss_share",
+            abs(total.token_bytes - (total.num_bytes - total.num_unencoded_bytes + total.normalizer_bytes)),
+            *(total.num_bytes, "bytes of text are not accounted for by the bytes of the tokens"),
+            "The tokenizer adds a space or drops unknown text, so bits per byte would not be exact. Check "
+            "`normalizer`, `add_prefix_space` and `prepend_scheme` in its tokenizer.json, or raise the limit if that "
+            "is intended.",
+        ),
+        (
+            *("max_unencoded_share", total.num_unencoded, total.num_documents),
+            f"documents cannot be encoded: {'; '.join(total.unencoded)}",
+            "Look at these documents and drop them with a filter, use another tokenizer, or raise the limit.",
+        ),
+        (
+            *("max_replacement_share", total.num_replacement, total.num_characters, "characters are U+FFFD"),
+            "Bytes were decoded with the wrong charset by an earlier step: check the extract step's charset.",
+        ),
+        (
+            *("max_empty_document_share", total.num_empty_documents, total.num_documents, "documents have no text"),
+            "Check what the filter step keeps.",
+        ),
+    ]
+    empty = "max_empty_shard_share", tally.num_empty_shards, tally.num_shards, "shards have no documents"
     if is_whole:
-        yield _Share(
-            "max_empty_shard_share",
-            tally.num_empty_shards,
-            tally.num_shards,
-            "shards have no documents",
-            "Check the counts of the download and of the filter for those shards.",
-        )
+        found.append((*empty, "Check the counts of the download and of the filter for those shards."))
+    return found
 
 
 def _compression(ratio: float, limits: GateLimits) -> Iterator[GateFinding]:

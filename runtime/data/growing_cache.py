@@ -45,11 +45,8 @@ class GrowingCache:
     ) -> None:
         """Open the finished blocks; there must be at least one.
 
-        Args:
-            name: Source, for messages.
-            watch: Returns the growth beyond a number of blocks.
-            give_up_seconds: How long to wait while no process builds the cache.
-            log: Receives a warning for each wait.
+        `watch` returns the growth beyond a number of blocks; `name` is the source in messages. A wait ends with an
+        error when no process has built the cache for `give_up_seconds`.
         """
         self.name = name
         self.is_whole = False
@@ -116,15 +113,6 @@ class GrowingCache:
             begin = int(ends[index]) - block.num_tokens
             tokens[block_of_token == index] = block.read_spans(starts[where] - begin, lengths[where])
         return tokens
-
-    def num_documents_of(self, block: int) -> int:
-        """Return the number of documents of a block."""
-        return self._blocks[block].num_documents
-
-    def document_ends(self, block: int, first: int, last: int) -> Int64[np.ndarray, "documents"]:
-        """Return where the documents `first` to `last` of a block end, as positions in the cache."""
-        cache = self._blocks[block]
-        return cache.document_ends(0, first, last) + (self.block_ends[block] - cache.num_tokens)
 
     def _add(self, growth: Growth) -> None:
         for path in growth.blocks:

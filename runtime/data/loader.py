@@ -4,27 +4,20 @@ A mixing policy that learns also depends on the losses of finished updates, up t
 (runtime/data/mixing), so the loader reads ahead all the same. order.py says which row each draw is.
 """
 
-import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 
 import numpy as np
-from jaxtyping import Int64
 
 from runtime.data.allocation import shuffled_slots
-from runtime.data.batch import DataPosition, LoadedBatch, RowLocations, Rows
-from runtime.data.concatenated import segments
-from runtime.data.mixing.feedback import BySource, Feedback
+from runtime.data.batch import DataPosition, LoadedBatch, Rows
+from runtime.data.mixing.mixer import BySource, Feedback
+from runtime.data.mixing.policies import Static
 from runtime.data.mixing.policy import Policy
-from runtime.data.mixing.static import Static
 from runtime.data.mixture import MixtureSchedule
-from runtime.data.order import DataOrder
-from runtime.data.packing import Packing
+from runtime.data.order import DataOrder, RowLocations, segments
 from runtime.data.prefetch import Prefetch
-from runtime.data.sampler import Replay, SourceSampler
-from runtime.data.slots import Bookmark
-from runtime.data.sources import check_sources, max_epochs_by_identity
+from runtime.data.sampler import SourceSampler
 from runtime.data.token_source import LoaderError, TokenSource
 
 ROWS_READ_TOGETHER = 64
@@ -46,9 +39,7 @@ class Loader:
         sequence_length: int,
         seed: int,
         *,
-        packing: Packing = "concatenate",
         policy: Policy = Static(),  # noqa: B008 -- frozen
-        replay: Replay | None = None,
     ) -> None:
         """Check the sources. Two names of one identity are one source, whose weights add up.
 
@@ -58,21 +49,18 @@ class Loader:
             mixture: Weights by name and step.
             sequence_length: Tokens of a row.
             seed: Key of the order.
-            packing: What a row is made of.
             policy: Makes shares of the weights, and of the losses seen so far.
-            replay: Counts from the log of an earlier run, drawn instead of the mixture.
         """
-        check_sources(caches, identities, mixture, sequence_length)
-        self._order = DataOrder(caches, identities, seed=seed, sequence_length=sequence_length, packing=packing)
+        _check_sources(caches, identities, mixture, sequence_length)
+        self._order = DataOrder(caches, identities, seed=seed, sequence_length=sequence_length)
         self.sources = self._order.names
         """Names by `source_index`."""
         self.index_of = self._order.index_of
         """`source_index` of each identity."""
         self.names = {identity: self.sources[index] for identity, index in self.index_of.items()}
         """Name of each identity; the first where a source has two."""
-        limits = max_epochs_by_identity(policy, identities, mixture)
-        self._sampler = SourceSampler(self._order, identities, mixture, policy=policy, max_epochs=limits, replay=replay)
-        self.lag_steps = self._sampler.lag_steps
+        self._sampler = SourceSampler(self._order, identities, mixture, policy=policy)
+        self.lag_steps = policy.lag_steps
         """A batch depends on the losses up to this many steps before it; 0 means on none."""
 
     def batch(
@@ -125,13 +113,13 @@ class Loader:
             positions.append(here)
         slots = shuffled_slots(counts, seed=self._order.seed, first_step=steps.start)
         source_index = np.array([self.index_of[identity] for identity in slots], np.int32)
-        draws = self._draws_of(source_index, position, here)
-        located = self._order.locate(source_index, draws, position.bookmarks)
-        bookmarks = dict(position.bookmarks)
-        for number, of_batch in enumerate(counts):
-            bookmarks |= self._bookmarks(of_batch, positions[number].consumed)
-            positions[number] = dataclasses.replace(positions[number], bookmarks=dict(bookmarks))
-        return located, positions
+        draws = np.empty(len(source_index), np.int64)
+        for identity, index in self.index_of.items():
+            # The k-th row of a source takes the source's k-th next sequence.
+            first, last = (each.consumed.get(identity, 0) for each in (position, here))
+            if last > first:
+                draws[source_index == index] = np.arange(first, last)
+        return self._order.locate(source_index, draws), positions
 
     def skip_batches(
         self,
@@ -144,15 +132,9 @@ class Loader:
 
         Skipped batches count for carry, epochs and limits of epochs. A policy that learns does not learn from them: its
         shares stay those of `step`, and where it draws at random, sequences are allotted by its shares instead.
-
-        Raises:
-            LoaderError: the loader replays the log of an earlier run.
         """
         self._check_position(position)
-        after = self._sampler.skip(position, step, global_batch_size, num_batches)
-        skipped = {identity: count - position.consumed.get(identity, 0) for identity, count in after.consumed.items()}
-        bookmarks = self._bookmarks(skipped, after.consumed, known=position.bookmarks)
-        return dataclasses.replace(after, bookmarks=position.bookmarks | bookmarks)
+        return self._sampler.skip(position, step, global_batch_size, num_batches)
 
     def prefetched(
         self,
@@ -204,39 +186,47 @@ class Loader:
             return 1
         return max(1, ROWS_READ_TOGETHER // global_batch_size)
 
-    def _draws_of(
-        self, source_index: Int64[np.ndarray, "n"], before: DataPosition, after: DataPosition
-    ) -> Int64[np.ndarray, "n"]:
-        """Return the number of each row's draw: the k-th row of a source takes the source's k-th next sequence."""
-        draws = np.empty(len(source_index), np.int64)
-        for identity, index in self.index_of.items():
-            first, last = (position.consumed.get(identity, 0) for position in (before, after))
-            if last > first:
-                draws[source_index == index] = np.arange(first, last)
-        return draws
-
-    def _bookmarks(
-        self,
-        counts: Mapping[str, int],
-        consumed: Mapping[str, int],
-        *,
-        known: Mapping[str, Bookmark] = MappingProxyType({}),
-    ) -> dict[str, Bookmark]:
-        found = {}
-        for identity, count in counts.items():
-            if count and (bookmark := self._order.bookmark(identity, consumed[identity] - 1, known.get(identity))):
-                found[identity] = bookmark
-        return found
-
     def _check_position(self, position: DataPosition) -> None:
-        for name, now, what in (
-            ("sequence_length", self._order.sequence_length, "sequences of another length"),
-            ("packing", self._order.packing, "rows of another packing"),
-        ):
-            recorded = getattr(position, name)
-            if recorded != now and (recorded is not None or position.consumed):
-                raise LoaderError(
-                    f"position.{name}: recorded: {recorded}; now: {now}. The position counts {what}, so it would point "
-                    f"at other text. Keep the {name.replace('_', ' ')}, or restart the data with "
-                    'restore="weights_and_optimizer".'
-                )
+        recorded, now = position.sequence_length, self._order.sequence_length
+        if recorded != now and (recorded is not None or position.consumed):
+            raise LoaderError(
+                f"position.sequence_length: recorded: {recorded}; now: {now}. The position counts sequences of another "
+                "length, so it would point at other text. Keep the sequence length, or restart the data with "
+                'restore="weights_and_optimizer".'
+            )
+
+
+def _check_sources(
+    caches: Mapping[str, TokenSource], identities: Mapping[str, str], mixture: MixtureSchedule, sequence_length: int
+) -> None:
+    """Raise LoaderError for sources that one loader cannot draw from; unbuilt caches are checked as they grow."""
+    missing = [name for name in mixture.sources if name not in caches]
+    if missing:
+        raise LoaderError(
+            f"mixture: no token cache for {missing}; the caches are {sorted(caches)}. Pass a cache for each source."
+        )
+    if set(identities) != set(caches):
+        raise LoaderError(
+            f"identities: for {sorted(identities)}; the caches are {sorted(caches)}. Pass one identity for each cache."
+        )
+    whole = {name: cache.block_ends for name, cache in caches.items() if cache.is_whole}
+    blocks: dict[str, tuple[int, ...]] = {}
+    for name, identity in sorted(identities.items()):
+        if name in whole and blocks.setdefault(identity, whole[name]) != whole[name]:
+            raise LoaderError(
+                f"identities[{name!r}] is {identity[:12]}…, the identity of another source with another cache. Pass "
+                "the digest of the step that made each cache."
+            )
+    for name in mixture.sources:
+        if name in whole and whole[name][-1] < sequence_length:
+            raise LoaderError(
+                f"caches[{name!r}] holds {whole[name][-1]} tokens, less than one sequence of {sequence_length}. Leave "
+                "it out of the mixture or join it with another source."
+            )
+    formats = {(cache.vocab_size, cache.eos_token_id, cache.format.tokenizer_digest) for cache in caches.values()}
+    if len(formats) > 1:
+        made_by = "; ".join(f"{name}: {caches[name].format.tokenizer_digest[:12]}…" for name in sorted(caches))
+        raise LoaderError(
+            f"caches: made by different tokenizers: {made_by}. A model reads one vocabulary; tokenize all sources with "
+            "the same tokenizer."
+        )

@@ -25,6 +25,8 @@ import google_crc32c
 import numpy as np
 from jaxtyping import Int64, Integer
 
+from runtime.data import flat_array
+from runtime.data.flat_array import DamagedArrayError
 from runtime.data.read_failure import LOST, MAX_MAP_COUNT, with_fix
 
 CHECKSUM_BYTES = 4
@@ -34,10 +36,6 @@ FETCHED_TOGETHER = 1_024
 """Chunks requested from the disk together: enough for its queue, few enough to stay in memory until checked."""
 DEFAULT_MAX_MAPS = 65_530
 """Linux's default number of maps of a process, for systems that do not say theirs."""
-
-
-class LocalArrayError(ValueError):
-    """A file that is missing, cut short, or changed since it was written; the message names it."""
 
 
 class _File(NamedTuple):
@@ -60,18 +58,17 @@ class LocalArrays:
     `most_maps()` files mapped; a file beyond that is mapped again when it is read. Thread-safe.
     """
 
-    def __init__(
-        self, folders: Sequence[str], lengths: Sequence[int], dtype: np.dtype, *, file_length: int, chunk_length: int
-    ) -> None:
+    def __init__(self, folders: Sequence[str], lengths: Sequence[int], dtype: np.dtype) -> None:
         self._folders = [Path(folder) for folder in folders]
         self._dtype = np.dtype(dtype).newbyteorder("<")
-        self._chunk_length, self._chunks_a_file = chunk_length, file_length // chunk_length
-        self._chunk_bytes = chunk_length * self._dtype.itemsize + CHECKSUM_BYTES
+        self._chunk_length = flat_array.CHUNK_LENGTH
+        self._chunks_a_file = flat_array.FILE_LENGTH // self._chunk_length
+        self._chunk_bytes = self._chunk_length * self._dtype.itemsize + CHECKSUM_BYTES
         self._index_bytes = self._chunks_a_file * ENTRY_BYTES + CHECKSUM_BYTES
         sizes = np.array([0, *lengths], np.int64)
         self._starts = np.cumsum(sizes)
-        self._first_chunk = np.cumsum(-(-sizes // chunk_length))
-        self._first_file = np.cumsum(-(-sizes // file_length))
+        self._first_chunk = np.cumsum(-(-sizes // self._chunk_length))
+        self._first_file = np.cumsum(-(-sizes // flat_array.FILE_LENGTH))
         self._files: dict[int, _File] = {}
         # Of each checked chunk, one more than its offset; untouched zeros take no memory.
         self._checked = np.zeros(int(self._first_chunk[-1]), np.int64)
@@ -91,8 +88,7 @@ class LocalArrays:
         counts = self._chunk_of(stops - 1) - first + 1
         before = np.cumsum(counts) - counts
         chunks = np.arange(int(counts.sum())) + np.repeat(first - before, counts)
-        arrays = np.searchsorted(self._first_chunk, chunks, side="right") - 1
-        in_array = chunks - self._first_chunk[arrays]
+        arrays, in_array, files = self._places_of(chunks)
         begins = self._starts[arrays] + in_array * self._chunk_length
         ends = np.minimum(begins + self._chunk_length, self._starts[arrays + 1])
         skipped = np.maximum(np.repeat(starts, counts) - begins, 0)
@@ -102,7 +98,6 @@ class LocalArrays:
             self._check(unknown[begin : begin + FETCHED_TOGETHER])
         offsets = self._checked[chunks] - 1 + skipped * self._dtype.itemsize
         places = np.cumsum(sizes)
-        files = self._first_file[arrays] + in_array // self._chunks_a_file
         views = {file: mapped.view for file, mapped in self._mapped(np.unique(files)).items()}
         target = out.data.cast("B")
         # The loop only copies: it is what a batch costs.
@@ -116,17 +111,23 @@ class LocalArrays:
         arrays = np.searchsorted(self._starts, positions, side="right") - 1
         return self._first_chunk[arrays] + (positions - self._starts[arrays]) // self._chunk_length
 
-    def _check(self, chunks: Int64[np.ndarray, "n"]) -> None:
+    def _places_of(self, chunks: Int64[np.ndarray, "n"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the array of each chunk, its number in the array, and its file."""
         arrays = np.searchsorted(self._first_chunk, chunks, side="right") - 1
-        numbers, indices = np.divmod(chunks - self._first_chunk[arrays], self._chunks_a_file)
-        files = self._first_file[arrays] + numbers
+        in_array = chunks - self._first_chunk[arrays]
+        return arrays, in_array, self._first_file[arrays] + in_array // self._chunks_a_file
+
+    def _check(self, chunks: Int64[np.ndarray, "n"]) -> None:
+        _, in_array, files = self._places_of(chunks)
         mapped = self._mapped(np.unique(files))
         wanted = []
-        for chunk, number, index in zip(chunks.tolist(), files.tolist(), indices.tolist(), strict=True):
+        for chunk, number, index in zip(
+            chunks.tolist(), files.tolist(), (in_array % self._chunks_a_file).tolist(), strict=True
+        ):
             file = mapped[number]
             offset = int(file.offsets[index])
             if offset == NO_CHUNK or offset + self._chunk_bytes > len(file.data):
-                raise LocalArrayError(f"{file.path}: has no chunk {index}.")
+                raise DamagedArrayError(f"{file.path}: has no chunk {index}.")
             _fetch(file.data, offset, self._chunk_bytes)
             wanted.append((chunk, file, index, offset))
         for chunk, file, index, offset in wanted:
@@ -137,16 +138,12 @@ class LocalArrays:
         """Return these files; they stay mapped while the caller has them."""
         known = self._files
         found = {file: each for file in files.tolist() if (each := known.get(file)) is not None}
-        if len(found) < len(files):
-            found |= self._map([file for file in files.tolist() if file not in found])
-        return found
-
-    def _map(self, files: list[int]) -> dict[int, _File]:
-        arrays = np.searchsorted(self._first_file, files, side="right") - 1
-        fresh, mapped = {}, {}
-        for file, array in zip(files, arrays.tolist(), strict=True):
-            path = f"{self._folders[array]}/c/{file - self._first_file[array]}"
-            fresh[file] = path, _map_file(path, self._index_bytes)
+        fresh = {}
+        for file in files.tolist():
+            if file not in found:
+                array = int(np.searchsorted(self._first_file, file, side="right")) - 1
+                path = f"{self._folders[array]}/c/{file - self._first_file[array]}"
+                fresh[file] = path, _map_file(path, self._index_bytes)
         for file, (path, data) in fresh.items():
             view = memoryview(data)
             index = view[len(data) - self._index_bytes :]
@@ -154,10 +151,10 @@ class LocalArrays:
             entries = np.frombuffer(index[:-CHECKSUM_BYTES], "<u8").reshape(-1, 2)
             is_chunk = entries[:, 1] == self._chunk_bytes
             offsets = np.where(is_chunk, np.where(is_chunk, entries[:, 0], 0).astype(np.int64), NO_CHUNK)
-            mapped[file] = _File(path, data, view, offsets)
-        self._files |= mapped
-        _unmap_oldest(self, list(mapped))
-        return mapped
+            found[file] = self._files[file] = _File(path, data, view, offsets)
+        if fresh:
+            _unmap_oldest(self, list(fresh))
+        return found
 
 
 @functools.cache
@@ -188,13 +185,13 @@ def _map_file(path: str, index_bytes: int) -> mmap.mmap:
     try:
         data = _mapping(path)
     except ValueError as error:  # the file is empty
-        raise LocalArrayError(f"{path}: cannot be mapped ({error}).") from error
+        raise DamagedArrayError(f"{path}: cannot be mapped ({error}).") from error
     except OSError as error:
         if error.errno in LOST:
-            raise LocalArrayError(f"{path}: {error.strerror}.") from error
+            raise DamagedArrayError(f"{path}: {error.strerror}.") from error
         raise with_fix(path, error) from error
     if len(data) < index_bytes:
-        raise LocalArrayError(f"{path}: has {len(data)} bytes, fewer than its index.")
+        raise DamagedArrayError(f"{path}: has {len(data)} bytes, fewer than its index.")
     _fetch(data, len(data) - index_bytes, index_bytes)
     return data
 
@@ -223,4 +220,4 @@ def _fetch(data: mmap.mmap, offset: int, size: int) -> None:
 def _check_crc32c(data: memoryview, what: str) -> None:
     recorded = int.from_bytes(data[-CHECKSUM_BYTES:], "little")
     if google_crc32c.value(np.frombuffer(data[:-CHECKSUM_BYTES], np.uint8)) != recorded:
-        raise LocalArrayError(f"{what} has changed since it was written: its CRC32C differs.")
+        raise DamagedArrayError(f"{what} has changed since it was written: its CRC32C differs.")

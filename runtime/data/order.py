@@ -5,41 +5,43 @@ A source is a sequence of blocks, read one after another; inside a block rows co
 names, on other sources, on how much of a cache is built, or on earlier calls.
 """
 
+import functools
+import threading
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, Int64
+from jaxtyping import Int32, Int64, Integer
 
-from runtime.data.batch import RowLocations
-from runtime.data.concatenated import ConcatenatedRows
-from runtime.data.packing import Packing
-from runtime.data.permutation import permuted
-from runtime.data.slots import Bookmark, Slots, row_keys
-from runtime.data.token_source import TokenSource
-from runtime.data.whole_documents import WholeDocuments
+from runtime.data.activity import during
+from runtime.data.permutation import key_of, mixed, permuted
+from runtime.data.token_source import LoaderError, TokenSource
 
-SourceOrder = ConcatenatedRows | WholeDocuments
+
+class RowLocations(NamedTuple):
+    """Rows of caches, which may be of several batches."""
+
+    source_index: Int32[np.ndarray, "n"]
+    """Index into `Loader.sources`."""
+    blocks: Int64[np.ndarray, "n"]
+    """Block of the row's source."""
+    places: Int64[np.ndarray, "n"]
+    """Place of the row in its block."""
+    starts: Int64[np.ndarray, "n"]
+    """Position of the row's first token in its source's cache."""
+    data_epochs: Int64[np.ndarray, "n"]
+    """How often the source has been read through before."""
 
 
 class DataOrder:
     """The rows of every source of a loader; thread-safe. Two names of one identity are one source."""
 
     def __init__(
-        self,
-        caches: Mapping[str, TokenSource],
-        identities: Mapping[str, str],
-        *,
-        seed: int,
-        sequence_length: int,
-        packing: Packing,
+        self, caches: Mapping[str, TokenSource], identities: Mapping[str, str], *, seed: int, sequence_length: int
     ) -> None:
-        self.seed, self.sequence_length, self.packing = seed, sequence_length, packing
+        self.seed, self.sequence_length = seed, sequence_length
         self.names = tuple(sorted(caches))
-        kind = WholeDocuments if packing == "whole_documents" else ConcatenatedRows
-        self._sources: list[SourceOrder] = [
-            kind(name, caches[name], identities[name], seed=seed, sequence_length=sequence_length)
-            for name in self.names
-        ]
+        self._sources = [_Rows(name, caches[name], identities[name], seed, sequence_length) for name in self.names]
         self.index_of: dict[str, int] = {}
         """Index of each identity; of its first name where a source has two."""
         for index, name in enumerate(self.names):
@@ -52,52 +54,122 @@ class DataOrder:
 
     def num_sequences(self, identity: str) -> int:
         """Return the sequences of an epoch of a source; wait for the end of a cache that is being built."""
-        return self._of(identity).num_sequences()
+        return self._sources[self.index_of[identity]].num_sequences()
 
-    def locate(
-        self,
-        source_index: Int32[np.ndarray, "n"],
-        draws: Int64[np.ndarray, "n"],
-        bookmarks: Mapping[str, Bookmark],
-    ) -> RowLocations:
+    def locate(self, source_index: Int32[np.ndarray, "n"], draws: Int64[np.ndarray, "n"]) -> RowLocations:
         """Return where the `draws`-th sequences of their sources lie, each counted from 0 through all epochs.
 
-        Bookmarks of earlier draws change only how long this takes. All sources are permuted in one call: a call for
-        each source would take ten times as long.
+        All sources are permuted in one call: a call for each source would take ten times as long.
         """
-        slots = Slots(*(np.empty(len(draws), np.int64) for _ in Slots._fields))
+        blocks, indices, sizes, data_epochs, starts = (np.empty(len(draws), np.int64) for _ in range(5))
         keys = np.empty(len(draws), np.uint64)
-        rows_of = {index: source_index == index for index in np.unique(source_index).tolist()}
-        for index, rows in rows_of.items():
-            source = self._sources[index]
-            found = source.slots(draws[rows], bookmarks.get(source.identity))
-            for whole, part in zip(slots, found, strict=True):
+        for index in np.unique(source_index).tolist():
+            rows = source_index == index
+            found = self._sources[index].slots(draws[rows])
+            for whole, part in zip((blocks, indices, sizes, data_epochs, starts, keys), found, strict=True):
                 whole[rows] = part
-            keys[rows] = row_keys(self.seed, source.identity, found)
-        places = permuted(slots.indices, sizes=slots.sizes, keys=keys)
-        starts = np.empty_like(draws)
-        for index, rows in rows_of.items():
-            found = Slots(*(part[rows] for part in slots))
-            starts[rows] = self._sources[index].starts(found, places[rows])
-        return RowLocations(source_index, slots.blocks, places, starts, slots.data_epochs)
+        places = permuted(indices, sizes=sizes, keys=keys)
+        return RowLocations(source_index, blocks, places, starts + places * self.sequence_length, data_epochs)
 
     def read(self, rows: RowLocations) -> tuple[Int32[np.ndarray, "rows sequence"], Int32[np.ndarray, "rows sequence"]]:
         """Return tokens and segment ids of rows."""
         tokens = np.empty((len(rows.starts), self.sequence_length), np.int32)
         segment_ids = np.empty_like(tokens)
         for index in np.unique(rows.source_index).tolist():
-            where = rows.source_index == index
-            tokens[where], segment_ids[where] = self._sources[index].read(
-                rows.blocks[where], rows.places[where], rows.starts[where]
-            )
+            where, source = rows.source_index == index, self._sources[index].source
+            starts = rows.starts[where]
+            with during("store read"):
+                found = source.read_spans(starts, np.full(len(starts), self.sequence_length, np.int64))
+            found = found.reshape(len(starts), self.sequence_length)
+            tokens[where], segment_ids[where] = found, segments(found, source.eos_token_id)
         return tokens, segment_ids
 
-    def bookmark(self, identity: str, last: int, known: Bookmark | None = None) -> Bookmark | None:
-        """Return what leads to the draw after the `last`-th one; None where nothing needs to be counted.
 
-        `known` is the bookmark of an earlier draw; it changes only how long this takes.
+class _Rows:
+    """Rows of one source, block after block: stretches of it, cut without regard to documents; thread-safe.
+
+    A block holds as many rows as its tokens fill. The tokens left over are cut off before the first row and after the
+    last one, at another place in each epoch.
+    """
+
+    def __init__(self, name: str, source: TokenSource, identity: str, seed: int, sequence_length: int) -> None:
+        self.source = source
+        self._name, self._identity, self._seed, self._length = name, identity, seed, sequence_length
+        self._lock = threading.RLock()
+        self._block_ends = self._num_rows = np.zeros(0, np.int64)
+
+    def num_sequences(self) -> int:
+        """Return the rows of an epoch, or raise LoaderError for a source that does not fill one row."""
+        with self._lock:
+            self._look_at_blocks()
+            while not self.source.is_whole:
+                self.source.grow()
+            self._look_at_blocks()
+            total = int(self._num_rows.sum())
+        if not total:
+            tokens, blocks = int(self._block_ends[-1]), len(self._block_ends)
+            raise LoaderError(
+                f"caches[{self._name!r}] holds {tokens} tokens in {blocks} blocks, not one row of {self._length}. "
+                "Leave it out of the mixture or join it with another source."
+            )
+        return total
+
+    def slots(self, draws: Int64[np.ndarray, "n"]) -> tuple[np.ndarray, ...]:
+        """Return of the `draws`-th rows: block, index in its order, rows of it, epoch, its first row's start, key.
+
+        Waits for unbuilt blocks.
         """
-        return self._of(identity).bookmark(last, known)
+        last = int(draws.max())
+        with self._lock:
+            self._look_at_blocks()
+            while not self.source.is_whole and last >= self._num_rows.sum():
+                self.source.grow()
+                self._look_at_blocks()
+            known = int(self._num_rows.sum())
+            data_epochs, indices = np.divmod(draws, known if last < known else self.num_sequences())
+            blocks, starts, keys = np.empty_like(draws), np.empty_like(draws), np.empty(len(draws), np.uint64)
+            for data_epoch in np.unique(data_epochs).tolist():
+                order = _block_order(self._seed, self._identity, data_epoch, len(self._num_rows))
+                ends = np.cumsum(self._num_rows[order])
+                where = data_epochs == data_epoch
+                turns = np.searchsorted(ends, indices[where], side="right")
+                blocks[where] = order[turns]
+                indices[where] -= (ends - self._num_rows[order])[turns]
+                keys[where] = np.uint64(key_of("order", self._seed, self._identity, data_epoch))
+                for block in np.unique(order[turns]).tolist():
+                    starts[where & (blocks == block)] = self._first_start(data_epoch, block)
+            return blocks, indices, self._num_rows[blocks], data_epochs, starts, keys ^ mixed(blocks.astype(np.uint64))
 
-    def _of(self, identity: str) -> SourceOrder:
-        return self._sources[self.index_of[identity]]
+    def _first_start(self, data_epoch: int, block: int) -> int:
+        begin, end = int(self._block_ends[block - 1]) if block else 0, int(self._block_ends[block])
+        key = key_of("shift", self._seed, self._identity, data_epoch) ^ int(mixed(np.array([block], np.uint64))[0])
+        return begin + key % (end - begin - int(self._num_rows[block]) * self._length + 1)
+
+    def _look_at_blocks(self) -> None:
+        ends = self.source.block_ends
+        if len(ends) != len(self._block_ends):
+            self._block_ends = np.array(ends, np.int64)
+            self._num_rows = np.diff(self._block_ends, prepend=0) // self._length
+
+
+@functools.lru_cache(maxsize=1024)
+def _block_order(seed: int, identity: str, data_epoch: int, num_blocks: int) -> Int64[np.ndarray, "blocks"]:
+    """Return the blocks of an epoch in reading order: as they were built in the first epoch, keyed in later ones.
+
+    The first epoch needs no block before its turn, so training can start while a cache is being built.
+    """
+    blocks = np.arange(num_blocks)
+    if data_epoch:
+        key = key_of("blocks", seed, identity, data_epoch)
+        blocks = permuted(blocks, sizes=np.full(num_blocks, num_blocks), keys=np.full(num_blocks, key, np.uint64))
+    blocks.flags.writeable = False
+    return blocks
+
+
+def segments(tokens: Integer[np.ndarray, "n sequence"], eos_token_id: int) -> Int32[np.ndarray, "n sequence"]:
+    """Return the number of each token's document, counted from 0 in each row.
+
+    EOS closes every document and occurs nowhere else (the cache writer raises), so no offsets need to be read.
+    """
+    ends = tokens == eos_token_id
+    return np.cumsum(ends, axis=-1, dtype=np.int32) - ends.astype(np.int32)

@@ -32,13 +32,9 @@ class Prefetch(Generic[Item]):
         unblock: Callable[[], None] = lambda: None,
         while_waiting: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start the thread.
+        """Start the thread, which calls `unblock` to make `source` stop waiting when it should end.
 
-        Args:
-            source: Makes the items, in the thread.
-            depth: Most items that may wait to be taken.
-            unblock: Called when the thread should end; must make `source` stop waiting.
-            while_waiting: Called now and then by a waiting reader, in its own thread; `next` raises its errors.
+        A waiting reader calls `while_waiting` now and then, in its own thread; `next` raises its errors.
         """
         if depth < 1:
             raise ValueError(f"depth is {depth}; use at least 1.")

@@ -4,25 +4,18 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from runtime.data.activity import during
-from runtime.data.allocation import Allocation, allocate, allocate_within, drawn
+from runtime.data.allocation import Allocation, allocate, drawn
 from runtime.data.batch import DataPosition
-from runtime.data.mixing.feedback import BySource
-from runtime.data.mixing.mixer import MixerState, next_shares, standing_shares
+from runtime.data.mixing.mixer import BySource, MixerState, next_shares, standing_shares
 from runtime.data.mixing.policy import Policy, Sources
 from runtime.data.mixture import MixtureSchedule
 from runtime.data.order import DataOrder
 from runtime.data.shares import apportioned
 from runtime.data.token_source import LoaderError
 
-Replay = Callable[[int], Mapping[str, int]]
-"""Sequences by identity that the update after so many finished ones took in an earlier run, from its log."""
-
 
 class SourceSampler:
-    """Counts by source, from the mixture and its policy or from the log of an earlier run; no row is located.
-
-    Sources are named by their identities.
-    """
+    """Counts by source, from the mixture and its policy; no row is located. Sources are named by their identities."""
 
     def __init__(
         self,
@@ -31,13 +24,21 @@ class SourceSampler:
         mixture: MixtureSchedule,
         *,
         policy: Policy,
-        max_epochs: Mapping[str, float],
-        replay: Replay | None,
     ) -> None:
-        """Map the names of `mixture` by `identities`; `max_epochs` is by identity."""
+        """Map the names of `mixture` by `identities`.
+
+        Raises:
+            LoaderError: the policy limits the epochs of a source that the mixture does not have.
+        """
         self._order, self._identities, self._mixture = order, dict(identities), mixture
-        self._policy, self._max_epochs, self._replay = policy, {} if replay else max_epochs, replay
-        self.lag_steps = 0 if replay else policy.lag_steps
+        self._policy = policy
+        max_epochs: dict[str, float] = getattr(policy, "max_epochs", {})
+        if unknown := sorted(set(max_epochs) - set(mixture.sources)):
+            raise LoaderError(
+                f"mixing.max_epochs[{unknown[0]!r}]: the mixture has no such source; name one of "
+                f"{list(mixture.sources)}."
+            )
+        self._max_epochs = {identities[name]: epochs for name, epochs in max_epochs.items()}
 
     def draw(
         self,
@@ -46,13 +47,7 @@ class SourceSampler:
         global_batch_size: int,
         feedback: Callable[[int], BySource] | None,
     ) -> tuple[dict[str, int], DataPosition]:
-        """Return the sequences of each source in the batch after `step` updates, and the position after it.
-
-        The bookmarks of the position stay those before the batch.
-        """
-        if self._replay is not None:
-            counts = self._replayed(self._replay(step), step, global_batch_size)
-            return counts, self._after(position, Allocation(counts, position.carry), apportioned(counts), None)
+        """Return the sequences of each source in the batch after `step` updates, and the position after it."""
 
         def losses(earlier: int) -> BySource:
             if feedback is None:
@@ -66,7 +61,7 @@ class SourceSampler:
         shares, mixer = next_shares(self._policy, position.mixer, step=step, sources=sources, feedback=losses)
         size = self._policy.sequences_per_draw
         if not size:
-            allocation = _allotted(shares, position, global_batch_size, sources)
+            allocation = allocate(shares, position.carry, global_batch_size, sources.limits)
         elif global_batch_size % size:
             raise LoaderError(
                 f"mixing.sequences_per_draw is {size}, which does not divide the global batch of {global_batch_size} "
@@ -79,15 +74,13 @@ class SourceSampler:
         return allocation.counts, self._after(position, allocation, shares, mixer)
 
     def skip(self, position: DataPosition, step: int, global_batch_size: int, num_batches: int) -> DataPosition:
-        """Return the position after skipped batches, with the bookmarks of `position`; see `Loader.skip_batches`."""
-        if self._replay is not None:
-            raise LoaderError("replay: the log of a run has no batches to skip; set skip_batches to 0.")
+        """Return the position after skipped batches; see `Loader.skip_batches`."""
         here = position
         for _ in range(num_batches):
             sources = self._sources_at(step, here)
             shares = standing_shares(self._policy, position.mixer, step=step, sources=sources)
-            allocation = _allotted(shares, here, global_batch_size, sources)
-            here = self._after(here, allocation, shares, position.mixer if self.lag_steps else None)
+            allocation = allocate(shares, here.carry, global_batch_size, sources.limits)
+            here = self._after(here, allocation, shares, position.mixer if self._policy.lag_steps else None)
         return here
 
     def exhausted(self, position: DataPosition) -> set[str]:
@@ -119,25 +112,6 @@ class SourceSampler:
             consumed=consumed,
             carry=allocation.carry,
             sequence_length=self._order.sequence_length,
-            packing=self._order.packing,
             shares=shares,
             mixer=mixer,
         )
-
-    def _replayed(self, logged: Mapping[str, int], step: int, global_batch_size: int) -> dict[str, int]:
-        unknown = sorted(set(logged) - set(self._order.index_of))
-        if sum(logged.values()) != global_batch_size or unknown:
-            raise LoaderError(
-                f"replay: the log has {sum(logged.values())} sequences for the update after step {step}, "
-                f"{sum(logged[identity] for identity in unknown)} of them from unknown sources; this run takes "
-                f"{global_batch_size}. Replay a run with the batch size, the sources and the steps of its log."
-            )
-        return dict(logged)
-
-
-def _allotted(
-    shares: Mapping[str, int], position: DataPosition, global_batch_size: int, sources: Sources
-) -> Allocation:
-    if not sources.limits:
-        return allocate(shares, position.carry, global_batch_size)
-    return allocate_within(shares, position.carry, global_batch_size, sources.limits)

@@ -35,11 +35,3 @@ class TokenSource(Protocol):
     ) -> Integer[np.ndarray, "sum_of_lengths"]:
         """Return the tokens of each span, one span after the other; none crosses the end of its block."""
         ...
-
-    def num_documents_of(self, block: int) -> int:
-        """Return the number of documents of a block."""
-        ...
-
-    def document_ends(self, block: int, first: int, last: int) -> Int64[np.ndarray, "documents"]:
-        """Return where the documents `first` to `last` of a block end, as positions in the source."""
-        ...

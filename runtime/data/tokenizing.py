@@ -10,10 +10,9 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from runtime.data.cache import DOCUMENT_ENDS_DTYPE, CacheError, ShardRecord, TokenCache, TokenFormat
+from runtime.data.cache import CacheError, ShardRecord, TokenCache, TokenFormat
 from runtime.data.cache_writer import ShardWriter, finish_cache
 from runtime.data.encoding import EncodedBatch, Encoder
-from runtime.data.flat_array import FILE_LENGTH, FlatArray
 from runtime.data.gates import NAMED_SHARDS, NUMBERS, ShardCounts
 from runtime.data.permutation import key_of, permuted
 from runtime.text.documents import Document, read_batches, read_documents
@@ -39,16 +38,13 @@ class SplitShard:
 
     def to_json(self) -> dict:
         """Return the result as JSON data; `from_json` is the inverse."""
-        document = asdict(self)
-        document["counts"]["unencoded"] = list(self.counts.unencoded)
-        return document
+        return asdict(self)
 
     @classmethod
     def from_json(cls, document: dict) -> "SplitShard":
         """Return the result that `to_json` wrote."""
         train, validation = (ShardRecord(**document[split]) for split in SPLITS)
-        counts = document["counts"]
-        return cls(train, validation, ShardCounts(**counts | {"unencoded": tuple(counts["unencoded"])}))
+        return cls(train, validation, ShardCounts(**document["counts"]))
 
 
 def is_validation(text: bytes, validation_share: float) -> bool:
@@ -113,14 +109,11 @@ def tokenize_shard(
             numbers[name] += value
         for index, reason in sorted(encoded.failures.items()):
             unencoded.append(f"{documents[index].id}: {reason}")
-    records = {split: writers[split].close(f"{relative_path}/{split}") for split in SPLITS}
-    for split, record in records.items():
-        for name, value in _count_specials(f"{path}/{split}", record, token_format).items():
-            numbers[name] += value
-    train, validation = records["train"], records["validation"]
+    train, validation = (writers[split].close(f"{relative_path}/{split}") for split in SPLITS)
     checksums = f"{train.num_tokens}:{train.tokens_crc32c}:{validation.num_tokens}:{validation.tokens_crc32c}"
-    counts = ShardCounts(**numbers, unencoded=tuple(unencoded[:NAMED_SHARDS]), fingerprint=checksums)
-    return SplitShard(train, validation, counts)
+    return SplitShard(
+        train, validation, ShardCounts(**numbers, unencoded=unencoded[:NAMED_SHARDS], fingerprint=checksums)
+    )
 
 
 def shard_blocks(num_shards: int, shards_per_block: int | None) -> list[list[int]]:
@@ -162,32 +155,28 @@ class FinishedBlocks:
             yield block + 1, [self._shards[place] for place in self._places[block]]
 
 
-def write_block(
-    folder: str, token_format: TokenFormat, shards: Sequence[SplitShard], lengths: np.ndarray, documents_digest: str
-) -> tuple[TokenCache, TokenCache]:
-    """Write the caches of one block, two folders below those of the whole; one may be empty."""
-    caches = []
-    for split in SPLITS:
-        records = [getattr(shard, split) for shard in shards]
-        records = [dataclasses.replace(record, path=f"../../{record.path}") for record in records]
-        path = f"{folder}/{split}"
-        finish_cache(path, token_format, [records], lengths, documents_digest=documents_digest, may_be_empty=True)
-        caches.append(TokenCache.open(path))
-    return caches[0], caches[1]
-
-
-def write_split(
+def write_caches(
     folder: str,
-    split: str,
     token_format: TokenFormat,
     blocks: Sequence[Sequence[SplitShard]],
     lengths: np.ndarray,
     documents_digest: str,
-) -> TokenCache:
-    """Write the cache of one split, `{folder}/{split}`, over the finished shards of its blocks; return it opened."""
-    records: list[list[ShardRecord]] = [[getattr(shard, split) for shard in block] for block in blocks]
-    finish_cache(f"{folder}/{split}", token_format, records, lengths, documents_digest=documents_digest)
-    return TokenCache.open(f"{folder}/{split}")
+    *,
+    below: str = "",
+) -> tuple[TokenCache, TokenCache]:
+    """Write the caches of both splits over finished shards; return them opened.
+
+    `below` leads from the caches to those of the whole ("../../"), for the caches of one block; one may be empty.
+    """
+    caches = []
+    for split in SPLITS:
+        records = [[getattr(shard, split) for shard in block] for block in blocks]
+        if below:
+            records = [[dataclasses.replace(each, path=f"{below}{each.path}") for each in block] for block in records]
+        path = f"{folder}/{split}"
+        finish_cache(path, token_format, records, lengths, documents_digest=documents_digest, may_be_empty=bool(below))
+        caches.append(TokenCache.open(path))
+    return caches[0], caches[1]
 
 
 def _encoded(source: str, encoder: Encoder) -> Iterator[tuple[list[Document], EncodedBatch]]:
@@ -248,23 +237,3 @@ def _counts(
         "num_unencoded": len(encoded.failures),
         "num_unencoded_bytes": sum(len(data[index]) for index in encoded.failures),
     }
-
-
-def _count_specials(path: str, record: ShardRecord, token_format: TokenFormat) -> dict[str, int]:
-    """Count BOS and EOS in the written files, which a later reader will see."""
-    tokens = FlatArray(f"{path}/tokens", token_format.dtype, record.num_tokens)
-    stored_ends = FlatArray(f"{path}/document_ends", DOCUMENT_ENDS_DTYPE, record.num_documents)
-    ends = stored_ends.finish_read(stored_ends.start_read(0, record.num_documents))
-    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(ends)]
-    found = {"num_eos": 0, "num_bos": 0, "num_without_eos": 0, "num_without_bos": 0}
-    for begin in range(0, record.num_tokens, FILE_LENGTH):
-        part = tokens.finish_read(tokens.start_read(begin, min(begin + FILE_LENGTH, record.num_tokens)))
-        for name, token, places in (
-            ("eos", token_format.eos_token_id, ends - 1),
-            ("bos", token_format.bos_token_id, starts),
-        ):
-            if token is not None:
-                here = places[(places >= begin) & (places < begin + len(part))] - begin
-                found[f"num_{name}"] += int(np.count_nonzero(part == token))
-                found[f"num_without_{name}"] += int(np.count_nonzero(part[here] != token))
-    return found

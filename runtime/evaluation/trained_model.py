@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, SingleDeviceSharding
 
-from runtime.model.description import ModelDescription
+from runtime.model.architectures import ModelDescription
 from runtime.model.model import Params, abstract_params
 from runtime.model.placement import parameter_specs, shardings
 from runtime.training.checkpoint import load_params, read_metadata

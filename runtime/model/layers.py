@@ -23,14 +23,8 @@ def first_values(
     """Return initial values of a matrix. Those of a smaller shape are the first of those of a larger one.
 
     Keyed by name and not by position, so that a new parameter does not change the initial values of the others.
-
-    Args:
-        key: key of the whole model.
-        name: the parameter's name.
-        shape: shape of the matrix, or of all layers' matrices.
-        initialization: distribution.
-        fan_in: number of inputs of one matrix.
-        residual_layers: layers of the model, for a matrix that adds to the residual stream.
+    `shape` may be that of all layers' matrices; `fan_in` is the number of inputs of one. `residual_layers` is the
+    number of the model's layers, for a matrix that adds to the residual stream.
     """
     named_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
     deviation = initialization.nominal_deviation(fan_in)

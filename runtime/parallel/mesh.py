@@ -91,9 +91,7 @@ def mesh_of_cores(num_cores: int, *, replica: int = 1, model: int = 1, context: 
     cores = np.array([devices[:num_cores] for _, devices in sorted(by_process.items())])
     machines = Machines((cores.size,), num_hosts=len(cores), cores_hold_copies=True)
     shape = machines.layout(replica=replica, model=model, context=context).shape
-    # From [process, core] to [group of processes, copy, process of the group, part].
-    ordered = cores.reshape(replica, len(cores) // replica, shape.replica // replica, -1).swapaxes(1, 2)
-    return make_mesh(shape, list(ordered.flat))
+    return make_mesh(shape, list(_in_copies(cores, shape.replica, replica).flat))
 
 
 def data_size(mesh: Mesh) -> int:
@@ -129,6 +127,12 @@ def devices_of(mesh: Mesh) -> Devices:
         num_devices=mesh.size,
         context_parallel=mesh.shape["context"],
     )
+
+
+def _in_copies(cores: np.ndarray, num_copies: int, num_groups: int) -> np.ndarray:
+    """Order [process, core] as [group of processes, copy, process of the group, part]."""
+    num_processes = len(cores)
+    return cores.reshape(num_groups, num_processes // num_groups, num_copies // num_groups, -1).swapaxes(1, 2)
 
 
 def _on_the_torus(devices: Sequence[Any], shape: MeshShape) -> tuple[np.ndarray, Torus]:

@@ -1,5 +1,9 @@
-"""Column: numbers of one type that only grow, in blocks, so that a copy costs the same however long the column is."""
+"""Column: numbers of one type that only grow, in blocks, so that a copy costs the same however long the column is.
 
+A table of columns is written whole, or as its full blocks of rows, which never change, and the rows after them.
+"""
+
+import abc
 import array
 import itertools
 from collections.abc import Iterator, Sequence
@@ -70,3 +74,31 @@ class Column(Sequence[Any]):
         if end > len(self._blocks) * BLOCK_ROWS:
             parts.append(np.array(self._newest, self.typecode))
         return np.concatenate(parts) if parts else np.empty(0, self.typecode)
+
+
+class BlockedTable(abc.ABC):
+    """A table of columns whose full blocks of `BLOCK_ROWS` rows can be written once."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
+
+    @abc.abstractmethod
+    def rows_to_parquet(self, rows: slice) -> bytes:
+        """Return a Parquet file of a block, of the rows after all blocks, or of all rows."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of full blocks of rows."""
+        return len(self) // BLOCK_ROWS
+
+    def to_parquet(self) -> bytes:
+        """Return a Parquet file of all rows; equal rows give equal bytes (with one version of pyarrow)."""
+        return self.rows_to_parquet(slice(None))
+
+    def block_to_parquet(self, index: int) -> bytes:
+        """Return a Parquet file of a full block of rows, which never changes."""
+        return self.rows_to_parquet(slice(index * BLOCK_ROWS, (index + 1) * BLOCK_ROWS))
+
+    def newest_to_parquet(self) -> bytes:
+        """Return a Parquet file of the rows after all full blocks."""
+        return self.rows_to_parquet(slice(self.num_blocks * BLOCK_ROWS, len(self)))

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from runtime.tables.blocked_table import BlockedTable
-from runtime.tables.column import Column
+from runtime.tables.column import BlockedTable, Column
 from runtime.tables.parquet_bytes import TableError, append_numbers, from_parquet, to_parquet, with_columns
 
 

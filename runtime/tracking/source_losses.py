@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from runtime.data.mixing.policy import Seen
 from runtime.data.shares import WHOLE
-from runtime.tables.blocked_table import BlockedTable
-from runtime.tables.column import Column
+from runtime.tables.column import BlockedTable, Column
 from runtime.tables.parquet_bytes import TableError, append_numbers, from_parquet, to_parquet, with_columns
 
 

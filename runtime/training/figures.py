@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from runtime.data.loader import DataPosition, LoadedBatch, Loader
-from runtime.data.mixing.feedback import Feedback
+from runtime.data.mixing.mixer import Feedback
 from runtime.optim.skip_rule import SkipRule
 from runtime.tracking.events import EventLog
 from runtime.tracking.metrics import MetricsRow

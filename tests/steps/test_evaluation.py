@@ -26,8 +26,8 @@ from runtime.data.encoding import Encoder
 from runtime.evaluation import scoring
 from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec
 from runtime.evaluation.trained_model import TrainedModel
+from runtime.model.architectures import DescriptionError
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
-from runtime.model.description import DescriptionError
 from runtime.optim.ema import Ema
 from runtime.training import checkpoint
 from runtime.training.checkpoint_reader import CheckpointError

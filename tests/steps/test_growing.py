@@ -93,7 +93,6 @@ def phase_on(cache: Input[TokenizeResult], until_step: int) -> TrainPhaseConfig:
         z_loss=0.0,
         mixture=MixtureSchedule.constant({"web": 1.0}),
         caches={"web": cache},
-        packing="whole_documents",
         seed=0,
         compute_dtype="float32",
         checkpoint_every_steps=100,

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.data.mixing.loss_drop import LossDrop
-from runtime.data.mixing.policies import MixingPolicy
-from runtime.data.mixing.static import Static
+from runtime.data.mixing.policies import MixingPolicy, Static
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
 from runtime.model.llama.config import LlamaConfig
@@ -39,9 +38,7 @@ class Settings:
     z_loss: float = 0.0
     mixture: MixtureSchedule = dataclasses.field(default_factory=lambda: MixtureSchedule.constant({"web": 1.0}))
     mixing: MixingPolicy = dataclasses.field(default_factory=Static)
-    replay: object = None
     caches: Mapping[str, object] = dataclasses.field(default_factory=lambda: {"web": "a cache"})
-    packing: str = "concatenate"
     compute_dtype: str = "bfloat16"
     reduce_dtype: str = "float32"
     skip: SkipRule | None = None
@@ -79,7 +76,6 @@ def test_an_unacknowledged_jump_of_the_learning_rate_is_an_error():
         ("seed", 1),
         ("restore", "weights"),
         ("mixing", LossDrop()),
-        ("packing", "whole_documents"),
         ("restore", "everything_but_optimizer"),
         ("compute_dtype", "float32"),
         ("reduce_dtype", "bfloat16"),
@@ -97,11 +93,8 @@ def test_gradual_changes_need_no_acknowledgement():
     assert [change.field for change in changes(BEFORE, after)] == ["global_batch_size", "averages", "z_loss"]
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("averages", (Ema(0.99), Ema(0.999, "slow"))), ("replay", "another phase")],
-)
-def test_averages_and_a_replay_need_no_acknowledgement(field, value):
+def test_averages_need_no_acknowledgement():
+    field, value = "averages", (Ema(0.99), Ema(0.999, "slow"))
     after = then(**{field: value})
     check_acknowledged("next", BEFORE, after)
     (change,) = changes(BEFORE, after)

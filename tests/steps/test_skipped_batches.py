@@ -182,17 +182,6 @@ def test_skipped_batches_must_be_acknowledged(phase):
     train_phase.check(changed(config, acknowledge=("skip_batches",)))
 
 
-def test_skipped_batches_and_replays_exclude_each_other(phase):
-    first = train_phase("first", phase)
-    skipped = first.then("skipped", until_step=12, **SKIPPED)
-    following = changed(phase, start=first.as_input(), until_step=12)
-    train_phase.check(changed(following, replay=first.as_input()))
-    with expect_error(ValueError):
-        train_phase.check(changed(following, replay=first.as_input(), **SKIPPED))
-    with expect_error(ValueError):
-        train_phase.check(changed(following, replay=skipped.as_input()))
-
-
 def test_the_next_phase_does_not_inherit_skipped_batches(phase):
     first = train_phase("first", phase)
     assert "skip_batches" not in dict(first.identity["config"][2:])

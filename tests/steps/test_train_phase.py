@@ -37,7 +37,6 @@ from runtime.model.llama.config import LlamaConfig
 from runtime.model.model import logits
 from runtime.model.rotary import inverse_frequencies
 from runtime.optim.ema import Ema
-from runtime.optim.schedule import Linear
 from runtime.optim.skip_rule import SkipRule
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
@@ -650,18 +649,8 @@ def test_kernels_are_chosen_by_the_kind_of_device_that_a_slice_has(phase, monkey
     assert asked == [("tpu", "TPU v5e"), ("tpu", "TPU v4"), ("gpu", "H200"), ("cpu", "cpu")]
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("packing", "whole_documents"),
-        ("sequence_length", SEQUENCE_LENGTH // 2),
-    ],
-)
-def test_other_rows_cannot_keep_the_data_position(
-    phase,
-    field,
-    value,
-):
+def test_other_rows_cannot_keep_the_data_position(phase):
+    field, value = "sequence_length", SEQUENCE_LENGTH // 2
     start = train_phase("first", phase).as_input()
     other = phase.model_copy(update={"start": start, "until_step": 10, field: value, "acknowledge": (field,)})
     for restore in ("everything", "everything_but_optimizer"):
@@ -767,13 +756,12 @@ def test_losses_by_source_sum_to_the_loss_of_the_batch(tmp_path, mixed):
         assert mean == pytest.approx(metrics[index].mean_log_normalizer, rel=1e-5)
 
 
-@pytest.mark.parametrize("packing", ["concatenate", "whole_documents"])
-def test_the_log_normalizer_of_a_source_is_that_of_the_logits_over_its_targets(tmp_path, mixed, use_devices, packing):
+def test_the_log_normalizer_of_a_source_is_that_of_the_logits_over_its_targets(tmp_path, mixed, use_devices):
     use_devices(2)
     model = dataclasses.replace(
         MODEL, initialization=Initialization(factor=0.5)
     )  # log-normalisers far from the logarithm of the vocabulary
-    config = until(mixed, 1, packing=packing, model=model, z_loss=1e-2)
+    config = until(mixed, 1, model=model, z_loss=1e-2)
     trajectory = Trajectory(tmp_path, "e" * 64)
     trajectory.run(config)
 
@@ -812,22 +800,6 @@ def test_the_number_of_devices_does_not_change_a_draw(tmp_path, mixed, use_devic
         trajectory.run(mixed)
         drawn.append(draws(trajectory, 30))
     assert drawn[0] == drawn[1] == drawn[2]
-
-
-def test_a_replay_draws_by_the_log_and_not_by_its_own_losses(tmp_path, mixed, use_devices):
-    original, replayed = Trajectory(tmp_path / "one", "e" * 64), Trajectory(tmp_path / "two", "f" * 64)
-    original.run(mixed)
-    use_devices(4)
-    other = until(
-        mixed,
-        30,
-        replay=original.at(30),
-        learning_rate=Linear(1e-4, 1e-5, start_step=0, decay_steps=20),
-        mixing=LossDrop(),
-    )
-    replayed.run(other)
-    assert draws(replayed, 30) == draws(original, 30)
-    assert replayed.metrics(30)[29].loss != original.metrics(30)[29].loss
 
 
 def test_another_mixing_policy_must_be_acknowledged(mixed):

@@ -6,7 +6,7 @@ import pytest
 
 from marin_dag.graph.resources import CORES_PER_CHIP, TOPOLOGIES, Gpu
 from runtime.cost.chips import GPUS, slice_of
-from runtime.cost.gpu_target import BOARDS, target_config
+from runtime.cost.described_devices import BOARDS, target_config
 from tests.catalogue import expect_error
 
 

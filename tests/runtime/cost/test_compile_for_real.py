@@ -18,7 +18,8 @@ import pytest
 from runtime.cost.chips import slice_of
 from runtime.cost.compiler import ROOT, environment, outcome_of
 from runtime.cost.faults import HLO_NAMES, faults
-from runtime.cost.request import Compiled, Request
+from runtime.cost.request import REQUEST as REQUEST_JSON
+from runtime.cost.request import Compiled, Request, to_json
 from runtime.cost.roofline import roofline_of
 from runtime.kernels import attention_tokamax
 from runtime.kernels.names import RATIOS
@@ -148,7 +149,7 @@ def test_on_v5e_what_the_kernel_sends_is_what_the_compiler_would_have_and_less_o
     request = with_the_scatter_kernel()
     compiled, _ = outcome_of(request)
     assert isinstance(compiled, Compiled)
-    without = Request.from_json(request.to_json().replace("pallas_tpu", "xla"))
+    without = REQUEST_JSON.validate_json(to_json(request).replace("pallas_tpu", "xla"))
     beside, _ = outcome_of(without)
     assert isinstance(beside, Compiled)
     sent = [sum(item.wire_bytes for item in found.collectives) for found in (compiled, beside)]
@@ -207,8 +208,8 @@ def test_layers_that_are_written_out_for_a_gpu_compute_nothing_twice_and_are_upd
 SLOW_PROGRAM = """
 import jax, jax.numpy as jnp
 from jax.experimental import topologies
-from runtime.cost.gpu_program import slow_operations
-from runtime.cost.gpu_target import target_config
+from runtime.cost.faults import slow_operations
+from runtime.cost.described_devices import target_config
 (gpu,) = topologies.get_topology_desc(platform="cuda", target_config=target_config("H200"), topology="1x1x1").devices
 place = jax.sharding.SingleDeviceSharding(gpu)
 shapes = [((4096, 512), "bfloat16"), ((4096,), "int32"), ((512, 512), "bfloat16")]

@@ -11,7 +11,8 @@ import pytest
 
 from runtime.cost import compiler
 from runtime.cost.compiler import ROOT, NoCompilerError, key_of, outcome_of, packages_of
-from runtime.cost.request import Compiled, DoesNotFit, Request
+from runtime.cost.request import REQUEST as REQUEST_JSON
+from runtime.cost.request import Compiled, DoesNotFit, Request, to_json
 from runtime.model.llama.config import LlamaConfig
 from tests.catalogue import expect_error
 
@@ -36,7 +37,7 @@ def calls(monkeypatch):
     """The commands that were started; each answers with what `calls.answer` holds."""
 
     class Calls(list):
-        answer = subprocess.CompletedProcess([], 0, stdout=f"noise\n{COMPILED.to_json()}\n", stderr="")
+        answer = subprocess.CompletedProcess([], 0, stdout=f"noise\n{to_json(COMPILED)}\n", stderr="")
 
     found = Calls()
 
@@ -59,7 +60,7 @@ def test_a_program_is_compiled_once_in_a_process_that_sees_no_tpu_and_no_flags_t
     assert outcome_of(REQUEST) == (COMPILED, False)
     assert outcome_of(REQUEST) == (COMPILED, True)
     ((command, options),) = calls
-    assert Request.from_json(command[-1]) == REQUEST
+    assert REQUEST_JSON.validate_json(command[-1]) == REQUEST
     assert options["env"]["JAX_PLATFORMS"] == "cpu"
     assert options["env"]["TPU_SKIP_MDS_QUERY"] == "1"
     assert "of this process" not in options["env"].values()
@@ -139,7 +140,7 @@ def test_a_gpu_program_that_needs_more_than_jax_takes_of_the_gpu_does_not_fit(ca
     of_gpu = dataclasses.replace(REQUEST, slice="8 x H200")
     assert isinstance(outcome_of(of_gpu)[0], Compiled)
     large = dataclasses.replace(COMPILED, peak_memory_in_bytes=106 * 2**30)
-    calls.answer = subprocess.CompletedProcess([], 0, stdout=f"{large.to_json()}\n", stderr="")
+    calls.answer = subprocess.CompletedProcess([], 0, stdout=f"{to_json(large)}\n", stderr="")
     outcome, _ = outcome_of(dataclasses.replace(of_gpu, num_averages=1))
     assert outcome == DoesNotFit(
         "106.00 GiB at its peak, of 104.85 that JAX takes (XLA_PYTHON_CLIENT_MEM_FRACTION 0.75)"

@@ -1,6 +1,6 @@
 """Slow operations of a GPU's program are reported in words, with their number."""
 
-from runtime.cost.gpu_program import slow_operations
+from runtime.cost.faults import slow_operations
 
 PRODUCT = (
     "  %gemm_fusion_dot.{} = bf16[2048,8192]{{1,0}} fusion(%a, %b), kind=kCustom, calls=%c, "

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from runtime.cost.collectives import Collective
-from runtime.cost.request import Compiled, DoesNotFit, Request
+from runtime.cost.request import OUTCOME, Compiled, DoesNotFit, Request, to_json
+from runtime.cost.request import REQUEST as REQUEST_JSON
 from runtime.cost.roofline import flops_of, roofline_of, seconds_of
 from runtime.model.llama.config import LlamaConfig
 
@@ -180,7 +181,7 @@ def test_a_copy_a_host_sends_through_the_network_only_what_is_summed_over_the_co
 
 
 def test_requests_and_outcomes_survive_the_way_through_json():
-    assert Request.from_json(REQUEST.to_json()) == REQUEST
+    assert REQUEST_JSON.validate_json(to_json(REQUEST)) == REQUEST
     item = Collective("all-gather", "bf16", (4, 4), 32, ("data_x", "data_y"), 2, 2)
-    assert Compiled.from_json(compiled(item).to_json()) == compiled(item)
+    assert OUTCOME.validate_json(to_json(compiled(item))) == compiled(item)
     assert DoesNotFit("too large").message == "too large"

@@ -194,19 +194,18 @@ def test_damaged_tokens_are_refused_when_they_are_read(cache_folder, damage):
         cache.read(0, 100)
 
 
-@pytest.mark.parametrize("array", ["shards/00000/document_ends", "token_bytes"])
-def test_a_lost_file_of_document_ends_or_byte_lengths_does_not_read_as_zeros(cache_folder, array):
-    (cache_folder / array / "c" / "0").unlink()
+def test_a_lost_file_of_byte_lengths_does_not_read_as_zeros(cache_folder):
+    (cache_folder / "token_bytes" / "c" / "0").unlink()
     cache = TokenCache.open(str(cache_folder))
     with expect_error(CacheError):
-        _ = document_offsets(cache) if array.endswith("ends") else cache.token_bytes
+        _ = cache.token_bytes
 
 
 def test_a_number_outside_its_type_is_refused_and_not_wrapped(tmp_path):
     writer = flat_array.FlatArrayWriter(str(tmp_path / "array"), np.dtype(np.uint16))
     writer.append(np.array([0, 65_535]))
     for number in (65_536, -1):
-        with expect_error(flat_array.FlatArrayError):
+        with expect_error(flat_array.DamagedArrayError):
             writer.append(np.array([number]))
 
 
@@ -236,6 +235,14 @@ def test_a_window_past_the_end_is_refused(make_cache):
 def test_ids_outside_the_format_are_refused(tmp_path, ids):
     with expect_error(CacheError):
         ShardWriter(str(tmp_path), FORMAT).add([ids], num_bytes=1)
+
+
+def test_every_document_is_between_bos_and_eos(tmp_path):
+    """A change of library silently dropped BOS from every cache of a month of a public project."""
+    token_format = dataclasses.replace(FORMAT, bos_token_id=7)
+    with token_cache_writer(str(tmp_path), token_format, np.ones(FORMAT.vocab_size)) as writer:
+        writer.add([[5, 6], [], [8]], num_bytes=3)
+    assert TokenCache.open(str(tmp_path)).read(0, 9).tolist() == [7, 5, 6, 0, 7, 0, 7, 8, 0]
 
 
 def test_bos_inside_a_document_is_refused(tmp_path):

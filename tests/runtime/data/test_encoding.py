@@ -149,10 +149,33 @@ def test_a_token_that_is_not_merged_back_is_not_converted():
     assert b"abcd" in ranks_of(plain_document(json.dumps(small))).mergeable_ranks
 
 
-def test_tiktoken_is_an_error_where_it_cannot_run_and_auto_uses_tokenizers(document, tmp_path):
-    normalizing = changed(document, normalizer={"type": "Lowercase"})
-    with expect_error(NotConvertibleError):
-        encoder_of(tmp_path, normalizing, "tiktoken")
-    encoder = encoder_of(tmp_path, normalizing)
+def test_a_tokenizer_that_tiktoken_cannot_run_is_run_by_tokenizers(document, tmp_path):
+    encoder = encoder_of(tmp_path, changed(document, normalizer={"type": "Lowercase"}))
     assert encoder.library == "tokenizers"
     check_message(encoder.reason)
+
+
+class _Broken:
+    """A library that fails for one text."""
+
+    def __init__(self, library):
+        self._library = library
+
+    def __getattr__(self, name):
+        function = getattr(self._library, name)
+
+        def checked(text, *rest, **options):
+            if "broken" in text:
+                raise Exception("no piece for it")
+            return function(text, *rest, **options)
+
+        return function if name == "encode_batch" else checked
+
+
+def test_a_text_that_no_library_encodes_fails_alone(document, tmp_path):
+    encoder = encoder_of(tmp_path, document)
+    expected = encoder.encode(["one", "two"]).ids
+    encoder._fast, encoder._tokenizer = _Broken(encoder._fast), _Broken(encoder._tokenizer)
+    found = encoder.encode(["one", "broken", "two"])
+    assert found.failures == {1: "no piece for it"} and not len(found.ids[1])
+    assert all(np.array_equal(one, two) for one, two in zip(expected, (found.ids[0], found.ids[2]), strict=True))

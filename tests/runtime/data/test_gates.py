@@ -16,7 +16,6 @@ SOUND = ShardCounts(
     num_unknown=0,
     num_replacement=1,
     num_empty_documents=0,
-    num_eos=100,
     fingerprint="1000:ab",
 )
 
@@ -51,9 +50,6 @@ def test_a_sound_cache_passes():
         ("max_bytes_per_token", {"num_tokens": 100}),
         ("max_byte_loss_share", {"token_bytes": 3_999}),
         ("max_byte_loss_share", {"token_bytes": 4_100}),
-        ("max_eos_error_share", {"num_eos": 99}),
-        ("max_eos_error_share", {"num_without_eos": 2}),
-        ("max_bos_error_share", {"num_bos": 3}),
         ("max_unknown_share", {"num_unknown": 1}),
         ("max_replacement_share", {"num_replacement": 2}),
         ("max_empty_document_share", {"num_empty_documents": 1}),
@@ -74,17 +70,10 @@ def test_lost_documents_or_bytes_are_refused_with_their_shard(change):
 
 
 def test_a_loss_of_one_shard_is_not_offset_by_an_excess_of_another():
-    more = dataclasses.replace(SOUND, num_documents=101, num_eos=101, fingerprint="1010:ef")
+    more = dataclasses.replace(SOUND, num_documents=101, fingerprint="1010:ef")
     tally = Tally([(SOUND, written(more, "part-0")), (more, written(SOUND, "part-1"))])
     assert tally.num_lossy_shards == 2
     check_message(messages(findings(tally, GateLimits()))["lost_documents"])
-
-
-def test_documents_without_bos_of_a_tokenizer_with_bos_are_refused():
-    """A tokenizer backend once dropped BOS from all caches of a month."""
-    found = findings(tally_of(SOUND), GateLimits(), has_bos=True)
-    assert [finding.gate for finding in found] == ["max_bos_error_share"]
-    assert not findings(tally_of(dataclasses.replace(SOUND, num_bos=100)), GateLimits(), has_bos=True)
 
 
 def test_the_same_shard_twice_is_refused_and_the_pair_named():

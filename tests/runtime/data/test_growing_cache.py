@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.data import growing_cache, whole_documents
+from runtime.data import growing_cache
 from runtime.data.activity import Activity, ActivityStoppedError, watch
 from runtime.data.cache import CacheError, TokenCache
 from runtime.data.cache_writer import ShardWriter, finish_cache
@@ -69,19 +69,15 @@ class Building:
 @pytest.fixture
 def building(tmp_path, monkeypatch):
     monkeypatch.setattr(growing_cache, "POLL_SECONDS", 0.001)
-    monkeypatch.setattr(whole_documents, "PIECE_DOCUMENTS", 4)  # several portions a block
     return Building(tmp_path)
 
 
-def loader_of(cache, packing="concatenate", **changes):
-    return Loader(
-        {"web": cache}, {"web": "i"}, MixtureSchedule.constant({"web": 1.0}), LENGTH, 0, packing=packing, **changes
-    )
+def loader_of(cache, **changes):
+    return Loader({"web": cache}, {"web": "i"}, MixtureSchedule.constant({"web": 1.0}), LENGTH, 0, **changes)
 
 
-@pytest.mark.parametrize("packing", ["concatenate", "whole_documents"])
-def test_batches_of_every_epoch_are_those_of_the_finished_cache(building, packing):
-    whole, growing = loader_of(building.whole, packing), loader_of(building.growing(), packing)
+def test_batches_of_every_epoch_are_those_of_the_finished_cache(building):
+    whole, growing = loader_of(building.whole), loader_of(building.growing())
     here, there, grown = DataPosition(), DataPosition(), []
     for step in range(60):
         one, here = whole.batch(here, step, 8)
@@ -91,12 +87,10 @@ def test_batches_of_every_epoch_are_those_of_the_finished_cache(building, packin
     assert grown[0] == 1 and grown[-1] == 4, "no block was read ahead"
 
 
-@pytest.mark.parametrize("packing", ["concatenate", "whole_documents"])
-def test_the_first_row_of_a_block_waits_for_that_block_only(building, packing):
-    plan, _ = locate(loader_of(building.whole, packing), DataPosition(), 0, 200)
-    of_first = whole_documents.num_portions(building.whole.num_documents_of(0)) if packing == "whole_documents" else 1
-    num_rows = int(np.argmax(plan.blocks >= of_first))
-    growing = loader_of(building.growing(), packing)
+def test_the_first_row_of_a_block_waits_for_that_block_only(building):
+    plan, _ = locate(loader_of(building.whole), DataPosition(), 0, 200)
+    num_rows = int(np.argmax(plan.blocks >= 1))
+    growing = loader_of(building.growing())
     _, position = locate(growing, DataPosition(), 0, num_rows)
     assert building.built == 1
     locate(growing, position, 1, 1)
@@ -243,7 +237,7 @@ def test_a_growing_cache_needs_a_first_block(building):
         building.growing()
 
 
-@given(parts=st.lists(st.sampled_from(["packing", "store read"]), max_size=6))
+@given(parts=st.lists(st.sampled_from(["losses of earlier updates", "store read"]), max_size=6))
 def test_seconds_of_an_activity_add_up_to_the_time_that_passed(parts):
     activity = Activity()
     began = activity.seconds()

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from runtime.data.cache import TokenCache
 from runtime.data.cache_writer import token_cache_writer
 from runtime.data.loader import DataPosition, Loader, LoaderError, segments
-from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.data.permutation import key_of, permuted
 from tests.catalogue import expect_error
@@ -187,7 +186,7 @@ def test_two_names_of_one_source_share_its_order_and_add_their_weights(caches):
 
 
 def test_a_position_of_a_quadrillion_sequences_is_exact(loader):
-    position = DataPosition({"identity-a": 10**15, "identity-b": 10**15}, {}, LENGTH, "concatenate")
+    position = DataPosition({"identity-a": 10**15, "identity-b": 10**15}, {}, LENGTH)
     batch, after = loader.batch(position, 10**12, 8)
     assert after.consumed["identity-a"] == 10**15 + int(np.count_nonzero(batch.source_index == 0))
     assert batch.tokens.shape == (8, LENGTH)
@@ -238,59 +237,24 @@ def test_small_batches_read_together_are_those_read_alone(loader, rows):
     assert step == 20
 
 
-def test_an_error_of_one_batch_is_raised_after_the_batches_before_it(caches):
-    """The replayed log ends after ten updates, in the middle of the batches read together."""
-    log = {step: {"identity-a": 4} for step in range(10)}
-    mixture = MixtureSchedule.constant({"a": 1.0})
-    loader = Loader(caches, IDENTITIES, mixture, LENGTH, seed=0, replay=lambda step: log.get(step, {}))
-    given = []
-    with (
-        expect_error(LoaderError),
-        loader.prefetched(DataPosition(), range(30), 4, depth=2) as prefetched,
-    ):
-        for step, _, _ in prefetched:
-            given.append(step)
-    assert given == list(range(10))
-
-
-def test_a_replay_keeps_the_carry_and_drops_the_memory_of_a_policy(caches, loader):
-    _, position = draw(loader, range(3), batch_size=7)
-    assert any(position.carry.values())
-    replayed = Loader(
-        caches,
-        IDENTITIES,
-        MixtureSchedule.constant(WEIGHTS),
-        LENGTH,
-        seed=0,
-        policy=LossDrop(max_epochs={"c": 1e-9}),
-        replay=lambda step: {"identity-a": 3, "identity-c": 4},
-    )
-    assert replayed.lag_steps == 0
-    _, after = replayed.batch(position, 3, 7)
-    assert (after.carry, after.mixer) == (position.carry, None)
-    taken = {key: after.consumed[key] - position.consumed[key] for key in after.consumed}
-    assert taken == {"identity-a": 3, "identity-b": 0, "identity-c": 4}, "limits hold for draws, not for a log"
-    assert replayed.exhausted(after) == set()
-
-
 class Faltering:
-    """A cache that fails one read."""
+    """A cache that fails some reads."""
 
-    def __init__(self, cache, failing_read):
-        self._cache, self._failing_read, self.num_reads = cache, failing_read, 0
+    def __init__(self, cache, *failing_reads):
+        self._cache, self._failing_reads, self.num_reads = cache, failing_reads, 0
 
     def __getattr__(self, name):
         return getattr(self._cache, name)
 
     def read_spans(self, starts, lengths):
         self.num_reads += 1
-        if self.num_reads == self._failing_read:
+        if self.num_reads in self._failing_reads:
             raise TimeoutError("the store is silent")
         return self._cache.read_spans(starts, lengths)
 
 
 def test_batches_read_together_are_read_alone_after_a_failed_read(caches, caplog):
-    faltering = Faltering(caches["a"], failing_read=2)
+    faltering = Faltering(caches["a"], 2)
     mixture = MixtureSchedule.constant({"a": 1.0})
     loader, whole = (
         Loader({"a": cache}, {"a": "identity-a"}, mixture, LENGTH, seed=0) for cache in (faltering, caches["a"])
@@ -301,6 +265,17 @@ def test_batches_read_together_are_read_alone_after_a_failed_read(caches, caplog
     # The first alone, sixteen together in vain and then alone, and three times sixteen together.
     assert faltering.num_reads == 1 + 1 + 16 + 3
     assert [record.args[:2] for record in caplog.records] == [(1, 16)]
+
+
+def test_an_error_of_one_batch_is_raised_after_the_batches_before_it(caches):
+    """The second read is of sixteen batches together; the twelfth is of the eleventh batch alone."""
+    faltering = Faltering(caches["a"], 2, 12)
+    loader = Loader({"a": faltering}, {"a": "identity-a"}, MixtureSchedule.constant({"a": 1.0}), LENGTH, seed=0)
+    given = []
+    with pytest.raises(TimeoutError), loader.prefetched(DataPosition(), range(30), 4, depth=2) as prefetched:
+        for step, _, _ in prefetched:
+            given.append(step)
+    assert given == list(range(10))
 
 
 @given(taken=st.integers(0, 9), num_batches=st.integers(0, 9), batch_size=st.integers(1, 9))
@@ -358,17 +333,16 @@ def test_sources_that_cannot_be_drawn_are_refused(caches, make_cache):
         build(caches, IDENTITIES | {"b": "identity-a"}, {"a": 1.0})
 
 
-@pytest.mark.parametrize("packing", ["concatenate", "whole_documents"])
-def test_a_source_of_one_sequence_is_drawn_and_a_smaller_one_is_refused(tmp_path, packing):
+def test_a_source_of_one_sequence_is_drawn_and_a_smaller_one_is_refused(tmp_path):
     for length in (LENGTH, LENGTH - 1):
         with token_cache_writer(f"{tmp_path}/{length}", FORMAT, np.ones(FORMAT.vocab_size)) as writer:
             writer.add([np.full(length - 1, 7)], num_bytes=1)
     one, less = (TokenCache.open(f"{tmp_path}/{length}") for length in (LENGTH, LENGTH - 1))
     mixture = MixtureSchedule.constant({"a": 1.0})
-    batch, position = Loader({"a": one}, {"a": "i"}, mixture, LENGTH, 0, packing=packing).batch(DataPosition(), 0, 3)
+    batch, position = Loader({"a": one}, {"a": "i"}, mixture, LENGTH, 0).batch(DataPosition(), 0, 3)
     assert batch.tokens.tolist() == [[7] * (LENGTH - 1) + [0]] * 3 and position.consumed == {"i": 3}
     with expect_error(LoaderError):
-        Loader({"a": less}, {"a": "i"}, mixture, LENGTH, 0, packing=packing)
+        Loader({"a": less}, {"a": "i"}, mixture, LENGTH, 0)
 
 
 def test_caches_of_different_tokenizers_are_refused(caches, loader, monkeypatch):
@@ -383,10 +357,9 @@ def test_a_position_of_another_sequence_length_is_refused(loader):
         loader.batch(DataPosition(sequence_length=64), 0, 4)
 
 
-@pytest.mark.parametrize("field", ["packing", "sequence_length"])
-def test_a_position_that_counts_rows_of_unknown_kind_is_refused(make_cache, field):
+def test_a_position_that_counts_rows_of_unknown_length_is_refused(make_cache):
     loader = Loader({"a": make_cache()}, {"a": "identity-a"}, MixtureSchedule.constant({"a": 1.0}), LENGTH, seed=0)
     _, position = loader.batch(DataPosition(), 0, 4)
-    document = position.to_json() | {field: None}
+    document = position.to_json() | {"sequence_length": None}
     with expect_error(LoaderError):
         loader.batch(DataPosition.from_json(document), 1, 4)

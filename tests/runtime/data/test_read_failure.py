@@ -37,7 +37,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TokenCache:
 READS = """
 import resource, sys
 from pathlib import Path
+from runtime.data import flat_array
 from runtime.data.cache import TokenCache
+flat_array.FILE_LENGTH = flat_array.CHUNK_LENGTH = 16
 cache = TokenCache.open(sys.argv[1])
 limit = len(list(Path("/proc/self/fd").iterdir())) + 10
 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))

@@ -196,10 +196,10 @@ def test_very_many_special_tokens_that_the_model_knows_are_plain_characters_in_l
 
 def test_a_vocabulary_of_added_tokens_alone_or_of_very_many_is_read(document, tmp_path):
     many = Tokenizer.from_str(document)
-    many.add_special_tokens([f"<|reserved_{number}|>" for number in range(50_000)])
+    many.add_special_tokens([f"<|reserved_{number}|>" for number in range(20_000)])
     began = time.process_time()
     encoder = encoder_of(tmp_path, many.to_str())
-    assert len(encoder.token_bytes) == 50_420 and encoder.library == "tiktoken"
+    assert len(encoder.token_bytes) == 20_420 and encoder.library == "tiktoken"
     (ids,) = encoder.encode([f"a <|reserved_7|> {END_OF_TEXT}"]).ids
     assert ids.max() < 420 and time.process_time() - began < 60
     empty = Tokenizer(models.BPE(vocab={}, merges=[]))

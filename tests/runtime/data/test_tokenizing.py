@@ -1,6 +1,5 @@
 """A shard of documents gives the same tokens and counts wherever the work is cut."""
 
-import dataclasses
 import hashlib
 
 import numpy as np
@@ -40,20 +39,14 @@ def test_texts_that_begin_alike_fall_into_both_splits():
 def test_counts_are_of_all_tokens_wherever_counting_is_cut(tmp_path, encoder, monkeypatch):
     whole = shard_of(tmp_path / "whole", TEXTS, encoder)
     monkeypatch.setattr(tokenizing, "COUNTED_TOGETHER", 7)
-    monkeypatch.setattr(tokenizing, "FILE_LENGTH", 5)
     cut = shard_of(tmp_path / "cut", TEXTS, encoder)
     assert whole == cut
     assert whole.counts.token_bytes == whole.counts.num_bytes == sum(len(text.encode()) for text in TEXTS)
-    assert whole.counts.num_eos == whole.counts.num_bos == len(TEXTS)
-    assert whole.counts.num_without_eos == whole.counts.num_without_bos == 0
 
 
-def test_replacement_characters_and_missing_bos_and_eos_are_counted(tmp_path, encoder):
+def test_replacement_characters_are_counted(tmp_path, encoder):
     found = shard_of(tmp_path, ["one \ufffd", "two", "\ufffd\ufffd three"], encoder, validation_share=1e-12)
     assert found.counts.num_replacement == 3
-    other = dataclasses.replace(encoder[1], eos_token_id=2, bos_token_id=3)
-    read = tokenizing._count_specials(f"{tmp_path}/shard/train", found.train, other)
-    assert (read["num_without_eos"], read["num_without_bos"]) == (3, 3)
 
 
 def test_the_size_of_encoded_batches_changes_nothing(tmp_path, encoder, monkeypatch):

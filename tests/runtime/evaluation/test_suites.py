@@ -64,7 +64,7 @@ def test_an_unknown_task_is_an_error():
 
 def test_suites_need_no_heavy_import():
     code = (
-        "import json, sys, runtime.evaluation.suites, runtime.evaluation.task_score, runtime.model.description;"
+        "import json, sys, runtime.evaluation.suites, runtime.evaluation.task_score, runtime.model.architectures;"
         "heavy = {'jax', 'numpy', 'lm_eval', 'datasets', 'tokenizers', 'safetensors'};"
         "print(json.dumps(sorted(heavy & set(sys.modules))))"
     )

@@ -18,8 +18,8 @@ import optax
 from runtime.data.cache import TokenCache, TokenFormat
 from runtime.data.cache_writer import token_cache_writer
 from runtime.data.loader import Loader
+from runtime.data.mixing.policies import Static
 from runtime.data.mixing.policy import Policy
-from runtime.data.mixing.static import Static
 from runtime.data.mixture import MixtureSchedule
 from runtime.optim.skip_rule import SkipRule
 from runtime.tracking.events import EventLog

@@ -310,9 +310,7 @@ def test_a_failed_write_of_the_last_milestone_is_an_error_event(tmp_path, monkey
     check_message(last["message"])
 
 
-@pytest.mark.parametrize("is_replayed", [False, True])
-def test_a_run_that_waits_for_the_end_of_a_growing_cache_can_be_stopped(tmp_path, monkeypatch, is_replayed):
-    """A replay has no limits, and so waits for no end."""
+def test_a_run_that_waits_for_the_end_of_a_growing_cache_can_be_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(prefetch, "CALL_BACK_SECONDS", 0.1)
     small_run.small_loader(tmp_path / "caches")
     policy = LossDrop(warmup_steps=1, window_updates=8, max_epochs={"web": 2.0})
@@ -328,14 +326,9 @@ def test_a_run_that_waits_for_the_end_of_a_growing_cache_can_be_stopped(tmp_path
         caches = {"web": web, "code": TokenCache.open(str(folder / "code"))}
         identities = {name: f"digest of {name}" for name in caches}
         mixture = MixtureSchedule.constant({"web": 2.0, "code": 1.0})
-        drawn = (lambda step: {"digest of web": 3, "digest of code": 1}) if is_replayed else None
-        return Loader(caches, identities, mixture, small_run.SEQUENCE_LENGTH, 0, policy=policy, replay=drawn)
+        return Loader(caches, identities, mixture, small_run.SEQUENCE_LENGTH, 0, policy=policy)
 
     monkeypatch.setattr(small_run, "small_loader", growing_loader)
-    if is_replayed:
-        small_run.run(tmp_path, 4, lease_epoch=1)
-        assert not waits.is_set() and [*small_run.records(tmp_path)] == [4]
-        return
     with expect_error(TrainingStopped):
         small_run.run(tmp_path, lease_epoch=1, control=Control(stop_when(waits.is_set)))
 

@@ -15,7 +15,6 @@ from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.mixer import MixerState
 from runtime.data.mixing.odm import OdmPaper, OdmReleased
 from runtime.data.mixing.policy import Policy
-from runtime.data.mixture import MixtureSchedule
 from runtime.data.shares import WHOLE
 from runtime.tracking.events import read_events
 from runtime.tracking.source_losses import SourceLossesTable
@@ -102,28 +101,6 @@ def test_the_policy_moves_the_shares_and_the_table_has_every_draw(undisturbed, n
     assert [step for step, _ in position["mixer"]["awaiting"]] == list(
         range(UNTIL_STEP - POLICIES[name].lag_steps, UNTIL_STEP)
     )
-
-
-def test_a_replay_of_the_log_draws_the_same_rows_whatever_the_losses_are(undisturbed):
-    table = table_of(undisturbed["odm_paper"])
-    learned = small_run.small_loader(undisturbed["odm_paper"] / "caches", POLICIES["odm_paper"])
-    replaying = small_run.small_loader(undisturbed["odm_paper"] / "caches")
-    replaying = type(replaying)(
-        {order.name: order.source for order in replaying._order._sources},
-        {name: f"digest of {name}" for name in replaying.sources},
-        MixtureSchedule.constant({"web": 2.0, "code": 1.0}),
-        small_run.SEQUENCE_LENGTH,
-        0,
-        replay=lambda step: {identity: seen.num_sequences for identity, seen in table.seen(step + 1).items()},
-    )
-    first = second = DataPosition()
-    for step in range(UNTIL_STEP):
-        batch, first = learned.batch(first, step, 4, feedback=lambda earlier: table.seen(earlier + 1))
-        again, second = replaying.batch(second, step, 4)
-        assert all(np.array_equal(one, two) for one, two in zip(batch, again, strict=True))
-    assert first.consumed == second.consumed
-    with expect_error(ValueError):
-        replaying.batch(second, UNTIL_STEP, 4)
 
 
 def test_hosts_that_read_their_rows_of_a_learned_batch_read_it_together(undisturbed):

@@ -18,12 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from runtime.data.allocation import allocate, allocate_within, drawn
+from runtime.data.allocation import allocate, drawn
 from runtime.data.mixing.loss_drop import LEAST_UPDATES, LossDrop, drop_per_token
 from runtime.data.mixing.odm import OdmPaper, OdmReleased, exploration
-from runtime.data.mixing.policies import MixingPolicy
+from runtime.data.mixing.policies import MixingPolicy, Static
 from runtime.data.mixing.policy import Memory, Policy, Seen, Sources, Turn, exp, log
-from runtime.data.mixing.static import Static
 from runtime.data.shares import WHOLE, apportioned
 from tests.catalogue import expect_error
 
@@ -143,7 +142,7 @@ def test_apportioning_is_exact_to_the_last_unit(weights, total):
 
 def test_the_paper_s_algorithm_never_learns_the_best_of_ten_arms():
     """Arms pay with probability 0.5, one of them 0.7. Drawing uniformly loses 0.18 a turn, as does the algorithm."""
-    num_turns = 30_000
+    num_turns = 10_000
     random = np.random.default_rng(0)
     payoffs = (random.random((num_turns, 10)) < np.array([0.7] + [0.5] * 9)).tolist()
     words = random.integers(0, WHOLE, num_turns).tolist()  # `drawn` is slow for one draw at a time
@@ -156,7 +155,7 @@ def test_the_paper_s_algorithm_never_learns_the_best_of_ten_arms():
         assert list(shares) == names
         seen = {names[arm]: Seen(1, 1, float(payoffs[number - 1][arm]), math.nan)}
         memory = policy.learned(memory, Turn(number, shares, seen))
-    assert lost == pytest.approx(0.18 * num_turns, rel=0.01)
+    assert lost == pytest.approx(0.18 * num_turns, rel=0.02)
 
 
 # 4. Constant losses
@@ -371,7 +370,7 @@ def test_a_batch_is_full_and_within_the_limits_of_its_sources(weights, limits, b
     left = dict(zip(names[:-1], limits, strict=False))  # the last one has no limit
     carry: dict[str, int] = {}
     for size in batches:
-        counts, carry = allocate_within(shares, carry, size, left)
+        counts, carry = allocate(shares, carry, size, left)
         assert sum(counts.values()) == size and min(counts.values()) >= 0
         for name in left:
             left[name] -= counts.get(name, 0)
@@ -380,7 +379,7 @@ def test_a_batch_is_full_and_within_the_limits_of_its_sources(weights, limits, b
 
 def test_a_batch_that_no_source_can_fill_is_refused():
     with expect_error(ValueError):
-        allocate_within({"a": WHOLE // 2, "b": WHOLE // 2}, {}, 8, {"a": 2, "b": 3})
+        allocate({"a": WHOLE // 2, "b": WHOLE // 2}, {}, 8, {"a": 2, "b": 3})
 
 
 # 10. Cold start

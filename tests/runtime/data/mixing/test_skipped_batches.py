@@ -7,8 +7,8 @@ import pytest
 from runtime.data.loader import DataPosition, Loader, LoaderError
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm import OdmPaper
+from runtime.data.mixing.policies import Static
 from runtime.data.mixing.policy import Seen
-from runtime.data.mixing.static import Static
 from runtime.data.mixture import MixtureSchedule
 from tests.catalogue import expect_error
 from tests.runtime.data.caches import locate
@@ -85,11 +85,8 @@ def test_skipped_batches_use_up_sources_and_cannot_exceed_all_of_them(caches):
         both.skip_batches(DataPosition(), 0, BATCH, most + 1)
 
 
-def test_a_replay_and_a_position_of_another_packing_skip_nothing(caches):
-    replaying = loader_of(caches, Static(), replay=lambda step: {"identity-a": BATCH})
-    with expect_error(LoaderError):
-        replaying.skip_batches(DataPosition(), 0, BATCH, 1)
+def test_a_position_of_another_length_skips_nothing(caches):
     loader = loader_of(caches, Static())
-    position = dataclasses.replace(loader.skip_batches(DataPosition(), 0, BATCH, 1), packing="whole_documents")
+    position = dataclasses.replace(loader.skip_batches(DataPosition(), 0, BATCH, 1), sequence_length=2 * LENGTH)
     with expect_error(LoaderError):
         loader.skip_batches(position, 1, BATCH, 1)

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.tables import column
-from runtime.tables.blocked_table import BlockedTable
-from runtime.tables.column import Column
+from runtime.tables.column import BlockedTable, Column
 
 BLOCK = 4
 NUMBERS = st.lists(st.integers(-9, 9), max_size=30)
