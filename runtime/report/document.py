@@ -3,6 +3,7 @@
 import base64
 import functools
 import hashlib
+from collections.abc import Sequence
 
 from bokeh.resources import Resources
 
@@ -11,8 +12,16 @@ from runtime.report.script import SCRIPT
 from runtime.report.theme import STYLE
 
 
-def document(title: str, shown: Markup) -> str:
-    """Return the file's text; equal arguments give equal bytes."""
+def document(title: str, lead: str, *children: str, opening: Sequence[str] = (), notes: Sequence[str] = ()) -> str:
+    """Return the file's text; equal arguments give equal bytes.
+
+    Args:
+        title: heading of the page.
+        lead: what the page shows, in one sentence or two.
+        children: what stands below.
+        opening: further elements below the lead.
+        notes: sentences without a full stop, at the end.
+    """
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -22,14 +31,16 @@ def document(title: str, shown: Markup) -> str:
         element("title", title),
         element("style", Markup(STYLE)),
     )
+    header = element("header", element("h1", title), element("p", lead, class_="lead"), *opening)
+    shown = element("main", header, *children, *(element("p", f"{note}.") for note in notes))
     scripts = [element("script", Markup(script)) for script in (_library(), SCRIPT)]
-    made = element("html", head, element("body", shown, *scripts), lang="en")
-    return f"<!doctype html>\n{made}\n"
+    return f"<!doctype html>\n{element('html', head, element('body', shown, *scripts), lang='en')}\n"
 
 
 def content_security_policy() -> str:
     """Allow the two scripts and the styles, nothing else: a page with strangers' texts loads and sends nothing."""
-    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in (_library(), SCRIPT))
+    digests = [hashlib.sha256(script.encode()).digest() for script in (_library(), SCRIPT)]
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     allowed = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}"
     return f"{allowed}; base-uri 'none'; form-action 'none'"
 
@@ -39,7 +50,3 @@ def _library() -> str:
     """Return the part of BokehJS that plots; widgets, tables and WebGL are others."""
     script: str = Resources(mode="inline", components=["bokeh"]).js_raw[0]
     return script
-
-
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

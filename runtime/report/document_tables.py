@@ -4,79 +4,55 @@ from collections import Counter
 from collections.abc import Mapping
 
 from runtime.report.contents import Report, Stage
-from runtime.report.labels import bytes_label, counted
-from runtime.report.markup import Markup, element, joined
-from runtime.report.tables import CONTINUED, NONE, Cell, Column, table
+from runtime.report.markup import NONE, Cell, Markup, element, joined, table
+from runtime.report.recipe import bytes_label, counted
 
 
 def stages_table(report: Report) -> Markup:
-    """Return documents and bytes that each stage dropped and left, by source."""
-    columns = [
-        Column("source"), Column("stage"), Column("documents in", "number"), Column("dropped", "number"),
-        Column("documents out", "number"), Column("text dropped", "number"), Column("text out", "number"),
+    """Return documents and bytes that each stage dropped, edited and left, by source."""
+    headings = [
+        "source", "stage", "#documents in", "#dropped", "#documents out", "#text dropped", "#text out", "edited",
     ]  # fmt: skip
-    rows: list[list[str | Cell]] = []
-    last = None
+    rows = []
     for stage in report.stages:
-        dropped, size = sum(stage.dropped.values()), sum(stage.dropped_bytes.values())
+        dropped, size = stage.num_dropped, stage.num_bytes_dropped
+        edited = f"{counted(stage.num_edited, 'document')} lost {bytes_label(stage.num_bytes_removed)} and stayed"
         rows.append(
             [
-                stage.source if stage.source != last else CONTINUED,
+                stage.source,
                 stage.stage,
                 f"{stage.num_documents + dropped:,}",
                 f"{dropped:,}" if dropped else NONE,
                 f"{stage.num_documents:,}",
                 f"{bytes_label(size)} ({_share(size, size + stage.num_bytes)})" if size else NONE,
                 bytes_label(stage.num_bytes),
+                edited if stage.num_edited else NONE,
             ]
         )
-        last = stage.source
-    return table(columns, rows, "Documents by source and stage")
-
-
-def edits_list(report: Report) -> Markup:
-    """Return a list of the edits of kept documents, by source and stage."""
-    summary_text = [
-        f"{stage.source}, {stage.stage}: {counted(stage.num_edited, 'document')} lost "
-        f"{bytes_label(stage.num_bytes_removed)} and stayed."
-        for stage in report.stages
-        if stage.num_edited
-    ]
-    return element("ul", *[element("li", line) for line in summary_text]) if summary_text else Markup()
+    return table(headings, rows, "Documents by source and stage", grouped=1)
 
 
 def rules_table(report: Report) -> Markup:
     """Return the drops of each rule over all sources, most documents first within a stage."""
-    columns = [
-        Column("stage"), Column("rule"), Column("documents", "number"), Column("share", "number"),
-        Column("text", "number"), Column("share of text", "number"), Column("sources"),
-    ]  # fmt: skip
-    rows: list[list[str | Cell]] = []
+    headings = ["stage", "rule", "#documents", "#share", "#text", "#share of text", "sources"]
+    rows = []
     for name in dict.fromkeys(stage.stage for stage in report.stages):
         stages = [stage for stage in report.stages if stage.stage == name]
-        documents_in = sum(stage.num_documents + sum(stage.dropped.values()) for stage in stages)
-        bytes_in = sum(stage.num_bytes + sum(stage.dropped_bytes.values()) for stage in stages)
+        documents_in = sum(stage.num_documents + stage.num_dropped for stage in stages)
+        bytes_in = sum(stage.num_bytes + stage.num_bytes_dropped for stage in stages)
         counts: Counter[str] = Counter()
         for stage in stages:
             counts.update(stage.dropped)
-        for place, (rule, count) in enumerate(sorted(counts.items(), key=lambda item: (-item[1], item[0]))):
+        for rule, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
             size = sum(stage.dropped_bytes.get(rule, 0) for stage in stages)
             by_source = sorted(((stage.dropped.get(rule, 0), stage.source) for stage in stages), reverse=True)
             sources = ", ".join(f"{source} {number:,}" for number, source in by_source if number)
+            text = bytes_label(size).replace(" ", "\u00a0"), _share(size, bytes_in)
+            share = _share(count, documents_in)
             rows.append(
-                [
-                    name if place == 0 else CONTINUED,
-                    rule,
-                    f"{count:,}",
-                    _share(count, documents_in),
-                    bytes_label(size).replace(" ", "\u00a0") if size else NONE,
-                    _share(size, bytes_in) if size else NONE,
-                    Cell(sources, is_quiet=True),
-                ]
+                [name, rule, f"{count:,}", share, *(text if size else (NONE, NONE)), Cell(sources, is_quiet=True)]
             )
-    return (
-        element("div", table(columns, rows, "Dropped by rule, over all sources"), class_="wrap") if rows else Markup()
-    )
+    return table(headings, rows, "Dropped by rule, over all sources", grouped=1, class_="wrap") if rows else Markup()
 
 
 def _share(part: int, whole: int) -> str:
@@ -86,27 +62,22 @@ def _share(part: int, whole: int) -> str:
 
 
 def hits_table(report: Report) -> Markup:
-    """Overlaps with evaluation items, by source and task."""
-    found = [stage for stage in report.stages if any(stage.hits.values())]
+    """Return overlaps with evaluation items, by source and task."""
     if not any(stage.stage == "decontaminate" for stage in report.stages):
         return Markup()
-    if not found:
+    rows = [
+        [stage.source, task, f"{count:,}"]
+        for stage in report.stages
+        for task, count in sorted(stage.hits.items(), key=lambda item: (-item[1], item[0]))
+    ]
+    if not rows:
         return element("p", "Decontamination: no document overlaps with an evaluation item.")
-    columns = [Column("source"), Column("task"), Column("hits", "number")]
-    rows: list[list[str | Cell]] = []
-    for stage in found:
-        for index, (task, count) in enumerate(sorted(stage.hits.items(), key=lambda item: (-item[1], item[0]))):
-            rows.append([stage.source if index == 0 else CONTINUED, task, f"{count:,}"])
-    return table(columns, rows, "Decontamination: overlaps with evaluation items")
+    return table(["source", "task", "#hits"], rows, "Decontamination: overlaps with evaluation items", grouped=1)
 
 
 def caches_table(report: Report) -> Markup:
     """Return tokens of each source."""
-    columns = [
-        Column("source"),
-        *(Column(name, "number") for name in ("train tokens", "held-out tokens", "bytes a token")),
-    ]
-    rows: list[list[str | Cell]] = [
+    rows = [
         [
             cache.source,
             f"{cache.num_train_tokens:,}",
@@ -115,43 +86,34 @@ def caches_table(report: Report) -> Markup:
         ]
         for cache in report.caches
     ]
-    return table(columns, rows, "Token caches")
+    headings = ["source", "#train tokens", "#held-out tokens", "#bytes a token"]
+    return table(headings, rows, "Token caches") if rows else Markup()
 
 
 def dropped_details(report: Report) -> Markup:
     """Return a fold for each source and stage, with a fold for each reason, with samples."""
     folds = []
     for stage in report.stages:
-        dropped = {reason: count for reason, count in stage.dropped.items() if count}
-        if dropped:
-            folds.append(_stage_fold(stage, dropped))
+        if dropped := {reason: count for reason, count in stage.dropped.items() if count}:
+            heading = f"{stage.source}, {stage.stage}: {counted(stage.num_dropped, 'document')} dropped"
+            folds.append(element("details", element("summary", heading), *_reasons(stage, dropped)))
     return joined(folds) if folds else element("p", "No stage dropped a document.")
 
 
-def _stage_fold(stage: Stage, dropped: Mapping[str, int]) -> Markup:
-    total = sum(dropped.values())
-    reasons = []
+def _reasons(stage: Stage, dropped: Mapping[str, int]) -> list[Markup]:
+    found = []
     for reason, count in sorted(dropped.items(), key=lambda item: (-item[1], item[0])):
-        samples = [sample for sample in stage.samples if sample.reason == reason]
-        shown = [
-            element(
-                "div",
-                element(
-                    "div",
-                    element("bdi", sample.document),
-                    *([" — ", element("bdi", sample.detail)] if sample.detail else []),
-                ),
-                element("pre", element("bdi", sample.excerpt)),
-                class_="sample",
-            )
-            for sample in samples
-        ]
+        shown = []
+        for sample in (sample for sample in stage.samples if sample.reason == reason):
+            detail = [" — ", element("bdi", sample.detail)] if sample.detail else []
+            name = element("div", element("bdi", sample.document), *detail)
+            shown.append(element("div", name, element("pre", element("bdi", sample.excerpt)), class_="sample"))
         size = stage.dropped_bytes.get(reason, 0)
-        line = f"{reason}: {count:,} ({count / total:.0%})" + (f", {bytes_label(size)} of text" if size else "")
+        line = f"{reason}: {count:,} ({count / stage.num_dropped:.0%})"
+        line += f", {bytes_label(size)} of text" if size else ""
         if shown:
-            kept = f", {counted(len(shown), 'sample')}"
-            reasons.append(element("details", element("summary", line + kept), *shown))
+            summary = f"{line}, {counted(len(shown), 'sample')}"
+            found.append(element("details", element("summary", summary), *shown))
         else:
-            reasons.append(element("div", line, class_="sample"))
-    heading = f"{stage.source}, {stage.stage}: {counted(total, 'document')} dropped"
-    return element("details", element("summary", heading), *reasons)
+            found.append(element("div", line, class_="sample"))
+    return found

@@ -6,20 +6,19 @@ from collections.abc import Mapping, Sequence
 from runtime.data.consumption import SourceUse
 from runtime.report.document import document
 from runtime.report.figures import figure
-from runtime.report.labels import tokens_label
-from runtime.report.markup import element
 from runtime.report.panel import series_of, stacked_bars
+from runtime.report.recipe import tokens_label
 
-CAPTION = "Tokens that each phase takes; point at a bar for the epochs by the end of the phase."
+CAPTION = "Point at a bar for the epochs by the end of the phase."
 
 
 def page(title: str, uses: Sequence[SourceUse], labels: Mapping[str, str]) -> str:
-    """Return the whole page: a row for each source, most tokens first, its bar cut by phase.
+    """Return a row for each source, most tokens first, its bar cut by phase.
 
     Args:
-        title: Above the figure.
-        uses: By phase in the order of the run; epochs are those by the end of a phase.
-        labels: What to call a source; one without goes by its name.
+        title: heading of the page.
+        uses: by phase in the order of the run; epochs are those by the end of a phase.
+        labels: source to its shown name, where that differs.
     """
     total: dict[str, int] = {}
     for use in uses:
@@ -33,4 +32,4 @@ def page(title: str, uses: Sequence[SourceUse], labels: Mapping[str, str]) -> st
         pieces[name][use.phase] = (float(use.num_tokens), tip)
     series = series_of(list(dict.fromkeys(use.phase for use in uses)))
     shown = figure([stacked_bars("tokens", pieces, series)], CAPTION, legend=series)
-    return document(title, element("main", element("h1", title), shown))
+    return document(title, "Tokens that each phase takes from each source.", shown)

@@ -18,7 +18,6 @@ from bokeh.models import (
     HoverTool,
     LogColorMapper,
     NumeralTickFormatter,
-    PanTool,
     Plot,
     Range1d,
     Span,
@@ -40,7 +39,9 @@ _GUESSED_SHARE = 0.03
 _LONGEST_LABEL = 24
 """Characters of a row's name that a telephone shows beside bars."""
 _ROW = 21
-_DASHES = ("solid", "dashed", "dotted", "dashdot")
+_HATCHES = {"solid": None, "dashed": "right_diagonal_line", "dotted": "dot", "dashdot": "cross"}
+"""Stroke of a line to the pattern of an area; the recipe at full size has 25 sources."""
+_DASHES = tuple(_HATCHES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,19 +53,15 @@ class Series:
     dash: str = "solid"
 
 
+def series_of(names: Sequence[str], first: int = 0) -> dict[str, Series]:
+    """Return a series for each name, no two alike: the colours from `first` on, each with four strokes."""
+    styles = [(colour, dash) for dash in _DASHES for colour in COLOURS[first:]]
+    return {name: Series(name, *styles[index % len(styles)]) for index, name in enumerate(names)}
+
+
 def main_and_branches(branches: Sequence[str], main: str = "main line") -> dict[str, Series]:
-    """Return a series for the main line under its own name, and one for each branch, no two alike."""
-    styles = [(dash, colour) for dash in _DASHES for colour in COLOURS[1:]]
-    found = {name: Series(name, *reversed(styles[index % len(styles)])) for index, name in enumerate(branches)}
-    return {main: Series(main, MAIN), **found}
-
-
-def series_of(names: Sequence[str]) -> dict[str, Series]:
-    """Return a series for each name: eight colours, each with four strokes."""
-    return {
-        name: Series(name, COLOURS[index % len(COLOURS)], _DASHES[index // len(COLOURS) % len(_DASHES)])
-        for index, name in enumerate(names)
-    }
+    """Return a series for the main line under its own name, and one for each branch."""
+    return {main: Series(main, MAIN), **series_of(branches, first=1)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,8 +99,14 @@ class Panel:
         self._share = min(MOST_POINTS_TOGETHER / num_points, 1.0) if num_points else 1.0
         self._x_title = x_title
         self.plot = bokeh_figure(
-            x_range=_range(x),
-            y_range=_range(y if isinstance(y, Extent) else [*self._rows.values()][::-1]),
+            x_range=Range1d(start=x.low, end=x.high, name=x.name)
+            if isinstance(x, Extent)
+            else FactorRange(factors=list(x)),
+            y_range=(
+                Range1d(start=y.low, end=y.high, name=y.name)
+                if isinstance(y, Extent)
+                else FactorRange(factors=[*self._rows.values()][::-1])
+            ),
             height=self.height,
             sizing_mode="stretch_width",
             toolbar_location=None,
@@ -116,9 +119,7 @@ class Panel:
             min_border_right=12,
         )
         _style(self.plot)
-        drag = BoxZoomTool(dimensions="width")
-        self.plot.add_tools(drag, PanTool(dimensions="width"), WheelZoomTool(dimensions="width", modifiers="ctrl"))
-        self.plot.toolbar.active_drag = drag
+        self.plot.add_tools(BoxZoomTool(dimensions="width"), WheelZoomTool(dimensions="width", modifiers="ctrl"))
         if self.has_x_extent:
             self.plot.xaxis.formatter = NumeralTickFormatter(format=x_format)
             self.plot.xaxis.ticker = BasicTicker(desired_num_ticks=5 if x_format == TOKEN_FORMAT else 3)
@@ -206,7 +207,8 @@ class Panel:
         data = dict(zip(("left", "right", "bottom", "top"), map(list, columns), strict=True)) | {"tip": list(tips)}
         drawn = self.plot.quad(
             "left", "right", "top", "bottom", source=ColumnDataSource(data, name=series.name),
-            fill_color=series.colour, line_color=PAGE, hatch_pattern=_hatch(series), hatch_color=PAGE, hatch_alpha=0.5,
+            fill_color=series.colour, line_color=PAGE,
+            hatch_pattern=_HATCHES[series.dash], hatch_color=PAGE, hatch_alpha=0.5,
         )  # fmt: skip
         self._add(drawn, series, self._marks)
 
@@ -292,14 +294,7 @@ def stacked_bars(
     *,
     x_format: str = TOKEN_FORMAT,
 ) -> Panel:
-    """Return a panel with a bar for each row, cut by series.
-
-    Args:
-        title: Above the panel; says what the bars measure.
-        pieces: Row to series to length and tip.
-        series: In the order of the cuts.
-        x_format: Of the x axis, as Bokeh's `NumeralTickFormatter` takes it.
-    """
+    """Return a panel with a bar for each row, cut by series; `pieces` has length and tip by row and series."""
     longest = max(sum(length for length, _ in row.values()) for row in pieces.values())
     panel = Panel(title, Extent(0, longest * 1.02 or 1.0), list(pieces), x_format=x_format)
     reached = dict.fromkeys(pieces, 0.0)
@@ -314,24 +309,12 @@ def stacked_bars(
     return panel
 
 
-def _range(axis: Extent | Sequence[str]) -> Range1d | FactorRange:
-    if isinstance(axis, Extent):
-        return Range1d(start=axis.low, end=axis.high, name=axis.name)
-    return FactorRange(factors=list(axis))
-
-
 def _numbers(values: Values) -> list[float]:
     """Return values as JSON writes them: whole ones exact, others with eight digits, more than a float32 has.
 
     Bokeh would compress an array, whose bytes then depend on the version of zlib.
     """
     return [int(value) if value == int(value) else float(f"{value:.8g}") for value in np.asarray(values).tolist()]
-
-
-def _hatch(series: Series) -> str | None:
-    """Return the pattern that tells areas of one colour apart; the recipe at full size has 25 sources."""
-    patterns = {"solid": None, "dashed": "right_diagonal_line", "dotted": "dot", "dashdot": "cross"}
-    return patterns[series.dash]
 
 
 def _style(plot: Plot) -> None:

@@ -11,6 +11,9 @@ from runtime.report.theme import DARK_FIGURES
 SCRIPT = """(function(){
 var DARK=DARK_COLOURS,dark=matchMedia('(prefers-color-scheme:dark)'),coarse=matchMedia('(pointer:coarse)');
 Bokeh.set_log_level('warn');
+var numerals=Bokeh.Models.get('NumeralTickFormatter').prototype,format=numerals.doFormat;
+numerals.doFormat=function(ticks,options){return format.call(this,ticks,options).map(function(text){
+return text.replace(/[mbt]$/,function(unit){return unit.toUpperCase()})})};
 var figures=[],shared=null,isLinking=false,queue=Promise.resolve();
 function all(element,selector){return Array.from(element.querySelectorAll(selector))}
 function entriesOf(source){return source.data instanceof Map?source.data:new Map(Object.entries(source.data))}
@@ -87,11 +90,6 @@ low=Math.min(low,ys[i]);high=Math.max(high,ys[i])}});
 if(low<high&&isNumeric(plot.y_range)){
 var room=(high-low)*.04;
 plot.y_range.setv(f.isLog?{start:low/1.02,end:high*1.02}:{start:low-room,end:high+room})}})}
-function drag(f,button){
-var isPan=button.textContent==='Drag: zoom';
-button.textContent=isPan?'Drag: pan':'Drag: zoom';
-f.plots.forEach(function(plot){plot.toolbar.tools.forEach(function(tool){
-if(tool.type==='PanTool')tool.active=isPan;if(tool.type==='BoxZoomTool')tool.active=!isPan})})}
 
 function cell(value){
 var text=typeof value==='string'&&/^[=+@-]/.test(value)?"'"+value:String(value);
@@ -123,7 +121,6 @@ if(action==='in')zoom(f,.5);
 if(action==='out')zoom(f,2);
 if(action==='reset')reset(f);
 if(action==='fit')fit(f);
-if(action==='drag')drag(f,target);
 if(action==='csv')download(f);
 if(action==='log'){f.isLog=!f.isLog;target.setAttribute('aria-pressed',String(f.isLog));draw(f)}}
 var near=new IntersectionObserver(function(entries){entries.forEach(function(entry){

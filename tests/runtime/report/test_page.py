@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from runtime.data.consumption import Consumption, MixtureFinding, SourceUse
-from runtime.report.contents import Change, Filling, Report, mean
+from runtime.report.contents import Report, mean
 from runtime.report.page import render, summary
-from runtime.report.sections import domains_table, forks_table, phases_table, recipe_table
-from tests.catalogue import expect_error
+from runtime.report.recipe import Change
+from runtime.report.run_tables import domains_table, forks_table, phases_table, recipe_table
 
 VOID = {"meta", "input"}
 
@@ -88,13 +88,8 @@ def test_every_link_leads_to_a_section(page):
     tags = read(page).tags
     keys = {attributes["id"] for _, attributes in tags if "id" in attributes}
     links = [href[1:] for tag, attributes in tags if tag == "a" and (href := attributes["href"]).startswith("#")]
-    assert len(links) == 11
+    assert len(links) == 10
     assert set(links) <= keys
-
-
-def test_more_positions_trained_on_than_there_are_is_refused():
-    with expect_error(ValueError):
-        Filling("kestrel", 10, 11)
 
 
 def test_the_page_prints_the_command_for_data_stalls_and_holds_no_time(page):
@@ -138,13 +133,11 @@ def test_hostile_names_are_escaped_wherever_they_stand(report, example, place):
         report = dataclasses.replace(report, stages=(dataclasses.replace(stage, **changes),))
     elif place == "phase":
         first = dataclasses.replace(report.main_line[0], name=name)
-        report = dataclasses.replace(
-            report, phases=(first,), evaluations=(), exports=(), scores=(), graph=(), fillings=()
-        )
+        report = dataclasses.replace(report, phases=(first,), evaluations=(), exports=(), scores=(), graph=())
     elif place == "task":
         report = dataclasses.replace(report, scores=(dataclasses.replace(report.scores[0], task=name),))
     else:
-        report = dataclasses.replace(report, graph=(dataclasses.replace(report.graph[0], name=name, group=""),))
+        report = dataclasses.replace(report, graph=(dataclasses.replace(report.graph[0], name=name, group=name),))
     page = render(report)
     reader = read(page)
     assert reader.errors == []
@@ -179,11 +172,9 @@ def test_a_report_of_one_phase_alone_is_a_page(report, example):
         stages=(),
         caches=(),
         graph=(),
-        fillings=(),
     )
     page = render(alone)
     assert read(page).errors == []
-    assert "Branches of" not in page
     assert "What was filtered" not in page
 
 
@@ -192,7 +183,7 @@ def test_the_same_training_under_two_names_is_named_beside_the_branches(report, 
     page = "".join(read(render(report)).text)
     assert "spoonbill_norms is the same training as spoonbill_hypnotic." in page
     assert "and 9 side branches under 10 names" in page, "ten names, nine trainings"
-    assert page.count("the same training as spoonbill_hypnotic") >= 2, "beside the branches, in the recipe"
+    assert page.count("the same training as spoonbill_hypnotic") == 2, "below the loss, in the recipe"
 
 
 @pytest.mark.parametrize(
@@ -200,14 +191,6 @@ def test_the_same_training_under_two_names_is_named_beside_the_branches(report, 
 )
 def test_a_command_that_makes_another_page_is_a_line_of_its_own(page, command):
     assert f"<pre><code>python pipelines/tootsie.py {command}</code></pre>" in page
-
-
-def test_a_branch_that_is_the_main_line_itself_is_said_and_not_drawn(report, example):
-    report = example.with_phase(report, "cooldown_v2", same_as="jellyfish")
-    page = render(report)
-    assert read(page).errors == []
-    text = "".join(read(page).text)
-    assert "Branches of ocelot" in text and "cooldown_v2 is the same training as jellyfish." in text
 
 
 def test_the_best_value_of_every_column_is_bold_the_mean_too(report):
@@ -298,7 +281,7 @@ def test_a_run_of_one_update_whose_rate_is_0_is_a_page(report):
     first = report.phases[0]
     curve = dataclasses.replace(first.curve.behind(1199), learning_rate=np.zeros(1))
     one = dataclasses.replace(first, curve=curve, start_step=1199, start_tokens=first.consumed_tokens - 2048)
-    page = render(Report("One update", "", "python RECIPE.py", (one,), (), (), (), (), (), ()))
+    page = render(Report("One update", "", "python RECIPE.py", (one,)))
     assert read(page).errors == [] and "learning rate" in page
 
 
