@@ -8,7 +8,7 @@ import argparse
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from marin_dag.cli.session import Session
@@ -18,7 +18,7 @@ from marin_dag.graph.step import Step
 from marin_dag.plan.plan import Plan
 from marin_dag.quantities import in_short
 from pipelines.compile_cures import cures, options, setting
-from pipelines.timeline import legs_in, main_line_first, main_line_of, own_steps, phases_in
+from pipelines.phases import fork_names, legs_in, main_line_first, main_line_of, own_steps, phases_in
 from runtime.cache_folder import cache_folder
 from runtime.cost.chips import GIB, slice_of
 from runtime.cost.compiler import COMPILED, NoCompilerError, outcome_of
@@ -72,7 +72,7 @@ def report(session: Session, plan: Plan) -> None:
         return
     phases = phases_in(step.step for step in plan.steps)
     legs = legs_in(phases)
-    forks = frozenset(fork.name for fork in session.forks.all())
+    forks = fork_names(session)
     is_whole = all(planned.is_selected for planned in plan.steps)
     candidates = main_line_of(legs, forks) if is_whole else main_line_first(legs, forks)
     names = [name for name in candidates if plan[name].is_selected]
@@ -99,9 +99,8 @@ def report(session: Session, plan: Plan) -> None:
         of_step = {name: of.train if request.step == "train" else of.evaluation for name, of in requests.items()}
         curable = [name for name in users if of_step[name] == request]
         if isinstance(outcome, DoesNotFit) and curable:
-            kept = [name for name in names if isinstance(outcomes[of_step[name]], Compiled)]
-            others = set(names) - set(kept) - set(curable)
-            lines.append(_cure(request, curable, kept, others, phases, evaluations))
+            others = [name for name in names if isinstance(outcomes[of_step[name]], DoesNotFit)]
+            lines.append(_cure(request, curable, others, phases, evaluations))
     lines += ["", *_phases(phases, requests, outcomes), "", *ASSUMPTIONS]
     if is_whole and len(names) < len(phases):
         lines.append("Side branches are compiled where they are selected, for example with --only.")
@@ -319,8 +318,7 @@ def _kernels(request: Request) -> str:
 def _cure(
     request: Request,
     users: Sequence[str],
-    kept: Sequence[str],
-    others: Collection[str],
+    others: Sequence[str],
     phases: Mapping[str, Step],
     evaluations: Mapping[str, Step],
 ) -> str:
@@ -330,7 +328,7 @@ def _cure(
         outcome = _with_progress(cure.request, f"with {cure.field}={cure.value}")
         if isinstance(outcome, Compiled):
             if request.step == "train":
-                typed = options(cure, users, kept, phases, others)
+                typed = options(cure, users, phases, others)
             else:
                 typed = " ".join(setting(evaluations[name].name, cure.field, cure.value) for name in users)
             return f"  fits with       {typed}: {outcome.peak_memory_in_bytes / GIB:.2f} GiB"

@@ -37,19 +37,15 @@ MOST_B2, LARGE_TOKENS_PER_STEP = 0.98, 2**19
 """Updates of few tokens need a long memory; tr8's had 4 million."""
 
 
-def lint_models(legs: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:
-    """Return warnings by phase; phases without any have no entry."""
-    return {name: found for name, leg in legs.items() if (found := [*_of(leg, legs)])}
-
-
-def _of(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
-    if leg.parent is None and leg.settings.restore == "everything":  # an import restores "weights"
-        model = leg.settings.model
-        if isinstance(model, LlamaConfig):
-            yield from _of_name(leg, model)
-            yield from _of_shape(model)
-            yield from _of_initialization(model)
-            yield from _of_large_model(leg, model, legs)
+def lint_model(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
+    """Yield the warnings about a phase."""
+    model = leg.settings.model
+    # An import restores "weights".
+    if leg.parent is None and leg.settings.restore == "everything" and isinstance(model, LlamaConfig):
+        yield from _of_name(leg, model)
+        yield from _of_shape(model)
+        yield from _of_initialization(model)
+        yield from _of_large_model(leg, model, legs)
     yield from _of_rope(leg, legs)
     yield from _of_b2(leg, legs)
 

@@ -25,10 +25,10 @@ from pipelines import (
 )
 from pipelines.fork_report import fork_report
 from pipelines.headline import headline
+from pipelines.lint import lint
 from pipelines.reporting import report_on
 from pipelines.sources import evaluation_items_step
-from pipelines.stalls_beside_report import write_stalls
-from pipelines.timeline import lint
+from pipelines.stalls_command import write_stalls
 from runtime.data.mixture import MixtureSchedule
 from runtime.evaluation.suites import TaskSpec
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
@@ -51,38 +51,11 @@ from steps.train_phase import train_phase
 from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
 
 __all__ = [
-    "LLAMA2_ROPE",
-    "LLAMA3_ROPE",
-    "Constant",
-    "Cosine",
-    "Cpu",
-    "Cycles",
-    "Ema",
-    "Gpu",
-    "HtmlPages",
-    "JsonLines",
-    "Length",
-    "Linear",
-    "LlamaConfig",
-    "MixtureSchedule",
-    "ParquetTable",
-    "Rewarm",
-    "Rope",
-    "SkipRule",
-    "Step",
-    "Tpu",
-    "WebArchive",
-    "WsdS",
-    "documents",
-    "evaluate",
-    "export",
-    "main",
-    "phase",
-    "report",
-    "score",
-    "token_caches",
-    "tokenizer",
-]
+    "LLAMA2_ROPE", "LLAMA3_ROPE", "Constant", "Cosine", "Cpu", "Cycles", "Ema", "Gpu", "HtmlPages", "JsonLines",
+    "Length", "Linear", "LlamaConfig", "MixtureSchedule", "ParquetTable", "Rewarm", "Rope", "SkipRule", "Step",
+    "Tpu", "WebArchive", "WsdS", "documents", "evaluate", "export", "main", "phase", "report", "score",
+    "token_caches", "tokenizer",
+]  # fmt: skip
 
 ADAMW: dict[str, Any] = {"weight_decay": 0.1, "b1": 0.9, "b2": 0.95, "eps": 1e-8, "max_norm": 1.0}
 """Settings of the optimizer that `phase` takes unless it is given others."""
@@ -117,18 +90,26 @@ def documents(name: str, fetch: str | Fetch, format_: Format | None = None, *, r
     return found
 
 
-def tokenizer(documents: Mapping[str, Step[Any]], *, vocab_size: int) -> Step[Any]:
-    """Return a byte-level BPE tokenizer trained on these sources."""
-    return train_tokenizer("tokenizer", TrainTokenizerConfig(documents=documents, vocab_size=vocab_size))
+def tokenizer(documents: Mapping[str, Step[Any]], *, vocab_size: int, bytes_per_source: int = 2 << 20) -> Step[Any]:
+    """Return a byte-level BPE tokenizer trained on these sources, equally many bytes of each."""
+    config = TrainTokenizerConfig(documents=documents, vocab_size=vocab_size, bytes_per_source=bytes_per_source)
+    return train_tokenizer("tokenizer", config)
 
 
 def token_caches(
-    documents: Mapping[str, Step[Any]], tokenizer: Step[Any], *, validation_share: float
+    documents: Mapping[str, Step[Any]],
+    tokenizer: Step[Any],
+    *,
+    validation_share: float,
+    labels: Mapping[str, str] | None = None,
 ) -> dict[str, Step[Any]]:
-    """Return source to token cache; `validation_share` of each source's documents is held out for evaluation."""
+    """Return source to token cache; `validation_share` of each source's documents is held out for evaluation.
+
+    `labels` name the steps of sources whose key is not what a person calls them.
+    """
     return {
         name: tokenize(
-            f"tokenize/{name}",
+            f"tokenize/{(labels or {}).get(name, name)}",
             TokenizeConfig(documents=cleaned, tokenizer=tokenizer, validation_share=validation_share),
         )
         for name, cleaned in documents.items()

@@ -6,16 +6,16 @@ from typing import Any
 
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
-from pipelines.timeline import legs_in, main_line_of, phase_before, phases_in
+from pipelines.phases import legs_in, main_line_of, parents_of, phases_in
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
-from runtime.report.recipe import described
+from runtime.report.recipe import Change, Node, described
 from steps.ema_eval import ema_eval
 from steps.hf_export import hf_export
 from steps.lm_eval import lm_eval
 from steps.phase_config import TrainPhaseConfig, chosen_settings
 from steps.phase_timeline import changes
 from steps.report import report
-from steps.report_config import GraphNode, RecipeChange, ReportConfig
+from steps.report_config import ReportConfig
 
 STAGE_OF_KIND = {
     "extract": "extract",
@@ -126,7 +126,7 @@ def stages_of(documents: Step) -> dict[str, Step]:
     return found
 
 
-def graph_of(targets: Iterable[Step]) -> tuple[GraphNode, ...]:
+def graph_of(targets: Iterable[Step]) -> tuple[Node, ...]:
     """Return the targets and every step that they read, inputs first.
 
     A step called "kind/source" or "kind/phase" is drawn in the row of that source or phase. Phases, whose whole name is
@@ -136,29 +136,21 @@ def graph_of(targets: Iterable[Step]) -> tuple[GraphNode, ...]:
     for step in Graph(targets).steps:
         group = step.name if isinstance(step.config, TrainPhaseConfig) else step.name.partition("/")[2] or step.name
         inputs = tuple(dict.fromkeys(item.step.name for _, item in step.inputs))
-        nodes.append(GraphNode(name=step.name, kind=step.kind.name, inputs=inputs, group=group))
+        nodes.append(Node(name=step.name, kind=step.kind.name, inputs=inputs, group=group))
     return tuple(nodes)
 
 
-def with_report(nodes: tuple[GraphNode, ...], name: str, inputs: Iterable[Step]) -> tuple[GraphNode, ...]:
+def with_report(nodes: tuple[Node, ...], name: str, inputs: Iterable[Step]) -> tuple[Node, ...]:
     """Return the graph with the report itself, whose step does not exist yet."""
-    return (*nodes, GraphNode(name=name, kind="report", inputs=tuple(step.name for step in inputs), group=name))
+    return (*nodes, Node(name=name, kind="report", inputs=tuple(step.name for step in inputs), group=name))
 
 
-def parents_of(phases: Mapping[str, Step]) -> dict[str, str]:
-    """Return each phase that starts from another one, and that other phase."""
-    starts = {name: phase_before(phase) for name, phase in phases.items()}
-    return {name: start.step.name for name, start in starts.items() if start is not None}
-
-
-def recipe_of(
-    phases: Mapping[str, Step], labels: Mapping[str, str] | None = None
-) -> dict[str, tuple[RecipeChange, ...]]:
+def recipe_of(phases: Mapping[str, Step], labels: Mapping[str, str] | None = None) -> dict[str, tuple[Change, ...]]:
     """Return what each phase changes against the one it starts from; for a first phase, its main settings."""
     parents = parents_of(phases)
     return {
         name: tuple(
-            RecipeChange(
+            Change(
                 field=field,
                 before="" if name not in parents else described(_labelled(before, labels or {})),
                 after=described(_labelled(after, labels or {})),

@@ -14,8 +14,8 @@ from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.quantities import counted, in_short
-from pipelines.attempts import attempt_events, phases_by_digest
 from pipelines.checkpoints_command import checkpoints_of, free_name, publish_line
+from pipelines.phases import attempt_events, wanted_phases
 from steps.phase_config import TrainPhaseConfig
 
 MARGIN_STEPS = 100
@@ -63,10 +63,8 @@ def findings_in(events: Iterable[Mapping[str, Any]]) -> list[Finding]:
 
 def _rollback(session: Session) -> int:
     graph = session.graph()
+    ((_, names),) = wanted_phases(session, graph).items()
     phase = graph.step(session.step)
-    names = phases_by_digest(graph.steps).get(phase.digest)
-    if names is None:
-        raise UserError(f"rollback {phase.name}: the step trains nothing; use the name of a phase.")
     if phase.config.replay is not None:
         raise UserError(f"rollback {phase.name}: a phase that replays another cannot skip batches; use that phase.")
     print("\n".join(_lines(session, graph, phase, names[0])))
@@ -144,11 +142,6 @@ def _fork_lines(session: Session, graph: Graph, start: _Start, first: Finding, l
 
 
 COMMAND = Command(
-    "rollback",
-    "PHASE",
-    "print the fork that starts before the last spike of a phase and skips its batches",
-    _rollback,
-    1,
-    1,
-    options=("--set",),
-)
+    "rollback", "PHASE", "print the fork that starts before the last spike of a phase and skips its batches",
+    _rollback, 1, 1, options=("--set",),
+)  # fmt: skip

@@ -6,36 +6,26 @@ from typing import Any
 from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.plan.config_checks import refusals
-from marin_dag.values.changes import nearest
-from pipelines.page_file import check_writable, write_page
-from pipelines.timeline import document, phases_in, render
+from pipelines.output import check_writable, write_page
+from pipelines.phases import fork_names, phases_in, wanted_phases
+from pipelines.timeline import document, render, timeline_of
 
 
 def _timeline(session: Session) -> int:
     parsed = session.parsed
-    phases = phases_in(session.graph().steps)
-    if not phases:
-        raise UserError(f"timeline: the recipe {session.pipeline!r} has no training phase.")
-    for name in parsed.names:
-        if name not in phases:
-            raise UserError(
-                f"timeline {name}: no phase has this name.{nearest(name, phases)} `timeline` lists all phases."
-            )
-    if parsed.plot is not None:
-        if parsed.names or parsed.json:
-            raise UserError("timeline --plot draws every phase. Remove the names of phases and --json.")
-        check_writable("--plot", parsed.plot)
+    graph = session.graph()
+    wanted_phases(session, graph)
+    if parsed.plot is not None and (parsed.names or parsed.json):
+        raise UserError("timeline --plot draws every phase. Remove the names of phases and --json.")
+    check_writable("--plot", parsed.plot)
+    phases = phases_in(graph.steps)
     refused = refusals(phases[name] for name in parsed.names or phases)
-    forks = frozenset(fork.name for fork in session.forks.all())
-    if parsed.json:
-        print(json.dumps(document(phases, refused, forks, parsed.names), indent=1))
-    else:
-        print(render(phases, refused, forks, parsed.names))
+    found = timeline_of(phases, refused, fork_names(session), parsed.names)
+    print(json.dumps(document(found), indent=1) if parsed.json else render(found))
     if parsed.plot is not None:
         from pipelines.timeline_plot import draw  # only the drawing needs NumPy
 
-        write_page("--plot", parsed.plot, draw(f"Timeline of {session.pipeline}", phases, refused, forks))
-        print(f"drawn: {parsed.plot}")
+        write_page("--plot", parsed.plot, draw(f"Timeline of {session.pipeline}", found))
     return FAILED if refused else NOTHING_WOULD_RUN
 
 
@@ -44,12 +34,6 @@ def _add_arguments(parser: Any) -> None:
 
 
 COMMAND = Command(
-    "timeline",
-    "[PHASE ...] [--json]",
-    "every phase: steps, tokens, settings, what changes",
-    _timeline,
-    0,
-    100,
-    _add_arguments,
-    ("--set", "--json"),
-)
+    "timeline", "[PHASE ...] [--json]", "every phase: steps, tokens, settings, what changes", _timeline, 0, 100,
+    _add_arguments, ("--set", "--json"),
+)  # fmt: skip

@@ -1,13 +1,13 @@
 """Timeline plot: each phase's settings at the steps where something changes, in the report's figure."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
-from marin_dag.graph.step import Step
-from pipelines.timeline import legs_in, main_line_first, main_line_of, render, twins_in
+from pipelines.phases import twins_in
+from pipelines.timeline import Timeline, render
 from runtime.optim.schedule import Cosine, Linear, Rewarm, WsdS
-from runtime.report.contents import Average, Curve, MixtureSpan, Phase
+from runtime.report.contents import Curve, MixtureSpan, Phase
 from runtime.report.timeline_page import page
 from steps.phase_timeline import RunPhase
 
@@ -15,23 +15,20 @@ POINTS_OF_A_CURVE = 200
 """Steps of each curved segment."""
 
 
-def draw(title: str, phases: Mapping[str, Step], refused: Mapping[str, str], forks: Collection[str] = ()) -> str:
-    """Return the timeline as a page. `forks` are always branches."""
-    legs = legs_in(phases)
-    main_line = main_line_of(legs, forks)
-    order = main_line_first(legs, forks)
-    twins = twins_in({name: phases[name] for name in order})
-    drawn = [_phase(legs[name], is_main=name in main_line, same_as=twins.get(name)) for name in order]
-    return page(title, drawn, render(phases, refused, forks))
+def draw(title: str, found: Timeline) -> str:
+    """Return a whole timeline as a page."""
+    twins = twins_in({name: found.phases[name] for name in found.shown})
+    drawn = [_phase(found.legs[name], is_main=name in found.main_line, same_as=twins.get(name)) for name in found.shown]
+    return page(title, drawn, render(found))
 
 
 def _phase(leg: RunPhase, *, is_main: bool, same_as: str | None) -> Phase:
     settings = leg.settings
     # A row is a finished update; its rate is that of the step before it.
-    steps = np.array(sorted(set(_steps_to_show(leg))), dtype=np.int64) + 1
+    steps = np.array(sorted(set(_steps_to_show(leg)))) + 1
     curve = Curve(
         step=steps,
-        consumed_tokens=np.array([leg.tokens_at(int(step)) for step in steps], dtype=np.int64),
+        consumed_tokens=np.array([leg.tokens_at(int(step)) for step in steps]),
         loss=np.zeros(len(steps)),
         learning_rate=np.array([settings.learning_rate(int(step) - 1) for step in steps]),
         global_batch_size=np.full(len(steps), settings.global_batch_size),
@@ -45,7 +42,7 @@ def _phase(leg: RunPhase, *, is_main: bool, same_as: str | None) -> Phase:
         start_tokens=leg.begin_tokens,
         consumed_tokens=leg.end_tokens,
         final_loss=0.0,
-        averages=tuple(Average(kept.name, kept.decay) for kept in settings.averages),
+        averages=settings.averages,
         curve=curve,
         mixture=tuple(MixtureSpan(span.start_step, span.shares()) for span in settings.mixture.segments),
         same_as=same_as,

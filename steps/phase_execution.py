@@ -17,8 +17,7 @@ from jax.sharding import Mesh
 
 from marin_dag.graph.step import StepContext
 from runtime.parallel.jax_settings import changed_by_environment
-from runtime.tracking.events import EventLog, read_beginning
-from runtime.tracking.log_names import is_of_first_host
+from runtime.tracking.events import EventLog, is_of_first_host, read_beginning
 from steps.phase_config import TrainPhaseConfig
 from steps.phase_state import StartState
 from steps.taken_kernels import TakenKernels

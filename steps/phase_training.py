@@ -17,8 +17,7 @@ from runtime.data.loader import Loader
 from runtime.parallel.host_rows import host_rows
 from runtime.parallel.hosts import Agreement
 from runtime.parallel.mesh import devices_of
-from runtime.tracking.events import EventLog
-from runtime.tracking.log_names import log_name
+from runtime.tracking.events import EventLog, log_name
 from runtime.training.control import Control
 from runtime.training.kernel_choice import described_scatter
 from runtime.training.loop import LoopParts, TrainingStopped, train

@@ -28,11 +28,13 @@ def read_columns(path: str, columns: Sequence[str]) -> pa.Table:
         ReadingError: a column is missing.
     """
     with fsspec.open(path, "rb") as file:
-        # In this thread: see `runtime.tables.parquet_bytes`. There are millions of rows and few sources.
-        parquet = pq.ParquetFile(file, read_dictionary=["source"], page_checksum_verification=True)
+        parquet = pq.ParquetFile(file, page_checksum_verification=True)
         missing = [name for name in columns if name not in parquet.schema_arrow.names]
         if missing:
             raise ReadingError(f"{path}: has no column {', '.join(missing)}. Train the phase again.")
+        if "source" in columns:  # millions of rows have few sources
+            parquet = pq.ParquetFile(file, read_dictionary=["source"], page_checksum_verification=True)
+        # In this thread: see `runtime.tables.parquet_bytes`.
         return parquet.read(list(columns), use_threads=False)
 
 

@@ -3,8 +3,8 @@
 from pydantic import BaseModel
 
 from marin_dag.graph.step import StepContext, step
-from pipelines.reporting import graph_of, parents_of, recipe_of, with_report
-from pipelines.timeline import legs_in, phases_in
+from pipelines.phases import legs_in, parents_of, phases_in
+from pipelines.reporting import graph_of, recipe_of, with_report
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.model.llama.config import LlamaConfig

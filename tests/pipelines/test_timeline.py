@@ -12,9 +12,10 @@ from marin_dag.graph.graph import Graph
 from marin_dag.plan.config_checks import refusals
 from marin_dag.plan.plan import make_plan
 from marin_dag.store.prefix import open_store
+from pipelines import timeline as timelines
 from pipelines.corpus import eight_b_corpus
+from pipelines.phases import legs_in, main_line_of, phases_in, trained_tokens, twins_in
 from pipelines.scales import EIGHT_B
-from pipelines.timeline import document, legs_in, main_line_of, phases_in, render, trained_tokens, twins_in
 from pipelines.timeline_plot import draw
 from pipelines.tootsie import branches, main, phases
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
@@ -22,6 +23,15 @@ from runtime.optim.ema import Ema
 from runtime.report.recipe import shares
 from tests.catalogue import check_message
 from tests.runtime.report.drawn import panels
+
+
+def render(*arguments, **named):
+    return timelines.render(timelines.timeline_of(*arguments, **named))
+
+
+def document(*arguments, **named):
+    return timelines.document(timelines.timeline_of(*arguments, **named))
+
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -206,7 +216,7 @@ def test_several_averages_are_shown_with_their_names(steps):
 
 
 def test_it_is_drawn_on_a_page(steps):
-    page = draw("Timeline of tootsie", steps, {})
+    page = draw("Timeline of tootsie", timelines.timeline_of(steps, {}))
     assert "tokens, and 10 side branches under 11 names.</p>" in page
     assert page.startswith("<!doctype html>") and "cycles         from step 0: 20 of 10,000" in page
     phases, _, batches, mixture = panels(page)

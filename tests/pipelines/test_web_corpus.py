@@ -21,8 +21,8 @@ from marin_dag.store.prefix import open_store
 from marin_dag.values.walk import replace_references
 from pipelines import web_corpus
 from pipelines.reporting import stages_of
-from runtime.report.labels import bytes_label
 from runtime.report.markup import escaped
+from runtime.report.recipe import bytes_label
 from steps.report import report
 from tests.catalogue import expect_error
 from tests.steps.report_inputs import phase

@@ -280,7 +280,8 @@ def test_how_often_a_source_is_read_and_what_is_wrong_with_it_is_on_the_page(rep
 def test_a_run_of_one_update_whose_rate_is_0_is_a_page(report):
     first = report.phases[0]
     curve = dataclasses.replace(first.curve.behind(1199), learning_rate=np.zeros(1))
-    one = dataclasses.replace(first, curve=curve, start_step=1199, start_tokens=first.consumed_tokens - 2048)
+    begin = first.consumed_tokens - 2048
+    one = dataclasses.replace(first, curve=curve, start_step=1199, start_tokens=begin, num_targets=9)
     page = render(Report("One update", "", "python RECIPE.py", (one,)))
     assert read(page).errors == [] and "learning rate" in page
 
