@@ -24,7 +24,7 @@ from runtime.cost.chips import GIB, slice_of
 from runtime.cost.compiler import COMPILED, NoCompilerError, outcome_of
 from runtime.cost.faults import faults
 from runtime.cost.request import Compiled, DoesNotFit, Outcome, Request
-from runtime.cost.roofline import REACHED_SHARE, Roofline, exposed_seconds_of, flops_of, roofline_of, wire_bytes
+from runtime.cost.roofline import REACHED_SHARE, exposed_seconds_of, flops_of, roofline_of, wire_bytes
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.kernels.kernel_shape import KernelShape
 from runtime.optim.optimizer import ADAMW
@@ -199,16 +199,12 @@ def _with_progress(request: Request, place: str) -> Outcome:
         raise UserError(str(error)) from error
     except RuntimeError as error:
         cure = "; take attention_kernel=chunked" if "Shared memory size limit exceeded" in str(error) else ""
-        raise UserError(f"compiling the {what} failed: {_last_error(str(error))}{cure}") from error
+        # The last error of a traceback, without JAX's notes around it.
+        raised = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception): .*$", str(error), flags=re.MULTILINE)
+        raise UserError(f"compiling the {what} failed: {(raised or [error])[-1]}{cure}") from error
     took = "does not fit" if isinstance(outcome, DoesNotFit) else f"{outcome.compile_seconds:.0f} s"
     print(f"[{place}] {'known already' if was_known else took}", file=sys.stderr, flush=True)
     return outcome
-
-
-def _last_error(text: str) -> str:
-    """Return the last error of a traceback, without JAX's notes around it."""
-    raised = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception): .*$", text, flags=re.MULTILINE)
-    return raised[-1] if raised else text
 
 
 def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[str]:
@@ -234,12 +230,17 @@ def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[s
     )
     if request.step == "train":
         parameters, rest = _state(request)
-        lines.append(f"  of it           parameters {_mib(parameters)}, {_rest_of_state(request)} {_mib(rest)}")
+        sizes = f"parameters {parameters / 2**20:,.0f} MiB, {_rest_of_state(request)} {rest / 2**20:,.0f} MiB"
+        lines.append(f"  of it           {sizes}")
     counts = f"{flops.causal:.4g} (causal), {flops.full:.4g} (full attention), {flops.executed:.4g} executed"
     lines.append(f"  FLOPs a step    {counts}, of which the program holds {roofline.found_share:.1%}")
     lines += _collectives(request, outcome)
     lines += [f"  fault           {fault}" for fault in faults(request, outcome)]
-    lines.append(f"  roofline        {_seconds(roofline)}")
+    lines.append(
+        f"  roofline        {roofline.step_seconds:.3f} s a step: products {roofline.products_seconds:.3f}, weights "
+        f"{roofline.weights_seconds:.3f} beside them, optimiser {roofline.optimizer_seconds:.3f}, exposed collectives "
+        f"{roofline.exposed_seconds:.3f} ({roofline.exposed_share:.1%})"
+    )
     speed = f"{roofline.tokens_per_second:,.0f} tokens/s"
     if request.step == "train":
         speed += f", at most {flops.causal / peak:.1%} MFU (causal), {flops.full / peak:.1%} (full)"
@@ -296,14 +297,6 @@ def _collectives(request: Request, compiled: Compiled) -> list[str]:
             f"exposed {exposed:.3f} s"
         )
     return lines
-
-
-def _seconds(roofline: Roofline) -> str:
-    return (
-        f"{roofline.step_seconds:.3f} s a step: products {roofline.products_seconds:.3f}, weights "
-        f"{roofline.weights_seconds:.3f} beside them, optimiser {roofline.optimizer_seconds:.3f}, exposed collectives "
-        f"{roofline.exposed_seconds:.3f} ({roofline.exposed_share:.1%})"
-    )
 
 
 def _kernels(request: Request) -> str:
@@ -372,7 +365,3 @@ def _slices(request: Request) -> str:
         return request.slice
     many = "" if request.num_slices == 1 else f"{request.num_slices} x "
     return f"{many}{request.slice} ({one.topology})"
-
-
-def _mib(size: float) -> str:
-    return f"{size / 2**20:,.0f} MiB"

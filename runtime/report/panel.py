@@ -99,18 +99,12 @@ class Panel:
         self._share = min(MOST_POINTS_TOGETHER / num_points, 1.0) if num_points else 1.0
         self._x_title = x_title
         self.plot = bokeh_figure(
-            x_range=Range1d(start=x.low, end=x.high, name=x.name)
-            if isinstance(x, Extent)
-            else FactorRange(factors=list(x)),
-            y_range=(
-                Range1d(start=y.low, end=y.high, name=y.name)
-                if isinstance(y, Extent)
-                else FactorRange(factors=[*self._rows.values()][::-1])
-            ),
+            x_range=_range(x),
+            y_range=_range(y if isinstance(y, Extent) else [*self._rows.values()][::-1]),
             height=self.height,
             sizing_mode="stretch_width",
             toolbar_location=None,
-            tools=[],
+            tools=[BoxZoomTool(dimensions="width"), WheelZoomTool(dimensions="width", modifiers="ctrl")],
             title=title,
             y_axis_type=y_scale if self.is_numeric else "auto",
             x_axis_label=x_title or None,
@@ -119,19 +113,13 @@ class Panel:
             min_border_right=12,
         )
         _style(self.plot)
-        self.plot.add_tools(BoxZoomTool(dimensions="width"), WheelZoomTool(dimensions="width", modifiers="ctrl"))
         if self.has_x_extent:
             self.plot.xaxis.formatter = NumeralTickFormatter(format=x_format)
             self.plot.xaxis.ticker = BasicTicker(desired_num_ticks=5 if x_format == TOKEN_FORMAT else 3)
         if self.is_numeric and y_format is not None:
             self.plot.yaxis.formatter = NumeralTickFormatter(format=y_format)
-        self._lines = HoverTool(
-            renderers=[],
-            mode="vline",
-            line_policy="nearest",
-            limit=8,
-            tooltips=[("", "$name"), (x_title or "at", "@x{0,0.[0000]}"), ("value", f"@y{{{value_format}}}")],
-        )
+        tips = [("", "$name"), (x_title or "at", "@x{0,0.[0000]}"), ("value", f"@y{{{value_format}}}")]
+        self._lines = HoverTool(renderers=[], mode="vline", line_policy="nearest", limit=8, tooltips=tips)
         self._marks = HoverTool(renderers=[], mode="mouse", tooltips=[("", "@tip")])
 
     def line(self, series: Series, xs: Values, ys: Values, *, name: str | None = None, smooth: bool = False) -> None:
@@ -139,9 +127,8 @@ class Panel:
         xs, ys = np.asarray(xs, np.float64), np.asarray(ys, np.float64)
         most = min(max(round(len(xs) * self._share), _LEAST_POINTS), MOST_POINTS)
         xs, ys = extremes(*((xs, ys) if smooth else corners(xs, ys)), most)
-        data = ColumnDataSource(
-            {"x": _numbers(xs), "y": _numbers(ys)}, name=name or series.name, tags=["smooth"] if smooth else []
-        )
+        data = self._source({"x": _numbers(xs), "y": _numbers(ys)}, name or series.name)
+        data.tags = ["smooth"] if smooth else []
         shape = {"line_color": series.colour, "line_dash": series.dash, "line_join": "round"}
         drawn = self.plot.line("x", "y", source=data, line_width=1.6, line_alpha=0.3 if smooth else 1.0, **shape)
         self._add(drawn, series, self._lines, name)
@@ -150,9 +137,8 @@ class Panel:
 
     def ties(self, series: Series, ends: Sequence[tuple[float, float, float, float]]) -> None:
         """Draw thin lines between marks, from (x, y) to (x, y), without values of their own."""
-        columns = dict(zip(("x0", "y0", "x1", "y1"), map(list, zip(*ends, strict=True)), strict=True))
-        source = ColumnDataSource(columns, name=series.name)
-        self._add(self.plot.segment("x0", "y0", "x1", "y1", source=source, line_color=series.colour), series, None)
+        data = self._source(_columns(("x0", "y0", "x1", "y1"), ends), series.name)
+        self._add(self.plot.segment("x0", "y0", "x1", "y1", source=data, line_color=series.colour), series, None)
 
     def points(
         self,
@@ -167,8 +153,7 @@ class Panel:
         alpha: float = 1.0,
     ) -> None:
         """Draw marks that show their tip; `ys` are rows where the panel has rows."""
-        ys = [self._rows.get(y, y) for y in ys]
-        data = ColumnDataSource({"x": list(xs), "y": ys, "tip": list(tips)}, name=series.name)
+        data = self._source({"x": list(xs), "y": [self._rows.get(y, y) for y in ys], "tip": list(tips)}, series.name)
         fill = PAGE if is_open else series.colour
         drawn = self.plot.scatter(
             "x", "y", source=data, marker=marker, size=size, line_color=series.colour, fill_color=fill, alpha=alpha
@@ -179,36 +164,29 @@ class Panel:
         self, series: Series, rows: Sequence[str], lows: Values, highs: Values, tips: Sequence[str], width: float = 0.7
     ) -> None:
         """Draw bars along x in named rows."""
-        data = {"row": [self._rows[row] for row in rows], "low": list(lows), "high": list(highs), "tip": list(tips)}
-        source = ColumnDataSource(data, name=series.name)
+        columns = {"row": [self._rows[row] for row in rows], "low": list(lows), "high": list(highs), "tip": list(tips)}
         drawn = self.plot.hbar(
-            "row", left="low", right="high", height=width, source=source, fill_color=series.colour, line_color=PAGE
-        )
+            "row", left="low", right="high", height=width, source=self._source(columns, series.name),
+            fill_color=series.colour, line_color=PAGE,
+        )  # fmt: skip
         self._add(drawn, series, self._marks)
 
     def names_inside(self, places: Mapping[str, tuple[float, Literal["left", "right"]]]) -> None:
         """Write the name of each row into the panel: its left or its right end at a place."""
         self.plot.yaxis.visible = False
-        columns = {
-            "x": [x for x, _ in places.values()],
-            "y": [self._rows[row] for row in places],
-            "name": list(places),
-            "align": [align for _, align in places.values()],
-            "offset": [4 if align == "left" else -4 for _, align in places.values()],
-        }
+        rows = [(x, self._rows[row], row, align, 4 if align == "left" else -4) for row, (x, align) in places.items()]
         self.plot.text(
-            "x", "y", "name", source=ColumnDataSource(columns), text_align="align", x_offset="offset",
-            text_baseline="middle", text_font_size="11px", text_color=INK, name="names",
+            "x", "y", "name", source=self._source(_columns(("x", "y", "name", "align", "offset"), rows), "names"),
+            text_align="align", x_offset="offset", text_baseline="middle", text_font_size="11px", text_color=INK,
+            name="names",
         )  # fmt: skip
 
     def areas(self, series: Series, boxes: Sequence[tuple[float, float, float, float]], tips: Sequence[str]) -> None:
         """Draw boxes from (left, right, bottom, top)."""
-        columns = zip(*boxes, strict=True)
-        data = dict(zip(("left", "right", "bottom", "top"), map(list, columns), strict=True)) | {"tip": list(tips)}
+        columns = _columns(("left", "right", "bottom", "top"), boxes) | {"tip": list(tips)}
         drawn = self.plot.quad(
-            "left", "right", "top", "bottom", source=ColumnDataSource(data, name=series.name),
-            fill_color=series.colour, line_color=PAGE,
-            hatch_pattern=_HATCHES[series.dash], hatch_color=PAGE, hatch_alpha=0.5,
+            "left", "right", "top", "bottom", source=self._source(columns, series.name), fill_color=series.colour,
+            line_color=PAGE, hatch_pattern=_HATCHES[series.dash], hatch_color=PAGE, hatch_alpha=0.5,
         )  # fmt: skip
         self._add(drawn, series, self._marks)
 
@@ -218,22 +196,21 @@ class Panel:
         self.plot.xaxis.ticker = FixedTicker(ticks=[float(tick) + 0.5 for tick in ticks])
         self.plot.xaxis.major_label_overrides = {float(tick) + 0.5: f"{columns[tick]:,}" for tick in ticks}
         mapper = LogColorMapper(palette=list(palette), low=1 / most, high=most, nan_color=INK)
-        drawn = []
+        tips = [("", "$name"), (self._x_title, "@column"), ("times its median", "@ratio{0.000}")]
+        hover = HoverTool(renderers=[], tooltips=tips)
         for place, (row, values) in enumerate(zip(reversed(self._rows), ratios[::-1], strict=True)):
             data = {"ratio": [values.astype(np.float32)[None]], "column": [np.array([columns], np.int32)]}
-            source = ColumnDataSource(data, name=row)
             image = self.plot.image(
-                "ratio", x=0, y=place, dw=len(columns), dh=1, source=source, color_mapper=mapper, name=row
+                "ratio", x=0, y=place, dw=len(columns), dh=1, source=self._source(data, row), color_mapper=mapper
             )
-            image.tags = [row]
-            drawn.append(image)
-        tips = [("", "$name"), (self._x_title, "@column"), ("times its median", "@ratio{0.000}")]
-        self.plot.add_tools(HoverTool(renderers=drawn, tooltips=tips))
+            self._add(image, Series(row, INK), hover)
 
-    def level(self, value: float, *, across: Literal["width", "height"] = "height") -> None:
-        """Draw a dashed line over the whole panel."""
-        span = Span(location=value, dimension=across, line_color=MUTED, line_dash="dashed", line_width=1)
-        self.plot.add_layout(span)
+    def level(self, value: float) -> None:
+        """Draw a dashed line over the height of the panel."""
+        self.plot.add_layout(Span(location=value, dimension="height", line_color=MUTED, line_dash="dashed"))
+
+    def _source(self, columns: Mapping[str, Sequence[Any]], name: str) -> ColumnDataSource:
+        return ColumnDataSource(dict(columns), name=name)
 
     def _add(self, drawn: Any, series: Series, hover: HoverTool | None, name: str | None = None) -> None:
         drawn.name, drawn.tags = name or series.name, [series.name]
@@ -241,6 +218,16 @@ class Panel:
             if not hover.renderers:
                 self.plot.add_tools(hover)
             hover.renderers = [*hover.renderers, drawn]
+
+
+def _range(axis: Extent | Sequence[str]) -> Range1d | FactorRange:
+    if isinstance(axis, Extent):
+        return Range1d(start=axis.low, end=axis.high, name=axis.name)
+    return FactorRange(factors=list(axis))
+
+
+def _columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
+    return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
 
 
 def extremes(xs: np.ndarray, ys: np.ndarray, most: int = MOST_POINTS) -> tuple[np.ndarray, np.ndarray]:

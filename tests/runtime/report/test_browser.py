@@ -111,11 +111,11 @@ def test_an_entry_of_the_legend_hides_and_shows_its_series(page, open_page):
     shown = open_page(page)
     chip = figure_of(shown, "loss").locator("[data-series=cooldown_v2]")
     visible = "plot.renderers.filter(r => r.tags[0] === 'cooldown_v2').map(r => r.visible)"
-    assert plots(shown, LOSS, visible) == [True, True]
+    assert plots(shown, LOSS, visible) == [True] * 3, "its values, their smoothed line, its final loss"
     chip.click()
-    assert chip.get_attribute("aria-pressed") == "false" and plots(shown, LOSS, visible) == [False, False]
+    assert chip.get_attribute("aria-pressed") == "false" and plots(shown, LOSS, visible) == [False] * 3
     chip.click()
-    assert plots(shown, LOSS, visible) == [True, True]
+    assert plots(shown, LOSS, visible) == [True] * 3
 
 
 def test_all_figures_over_tokens_zoom_together_by_drag_and_button(page, open_page):
@@ -180,6 +180,18 @@ def test_figures_turn_with_the_colour_scheme(page, open_page):
     assert plots(shown, LOSS, colour) == MAIN
     shown.emulate_media(color_scheme="dark")
     until(shown, lambda: plots(shown, LOSS, colour) == DARK_FIGURES[MAIN])
+
+
+def test_tips_turn_with_the_colour_scheme_and_axes_count_tokens_in_capital_letters(page, open_page):
+    shown = open_page(page, color_scheme="dark")
+    canvas = figure_of(shown, "loss").locator(".bk-Canvas").first.bounding_box()
+    labels = "plot.below[0].formatter.doFormat([2e6, 3e9, 1.5e12, 2e3], {})"
+    assert plots(shown, LOSS, labels) == ["2M", "3B", "1.5T", "2k"]
+    shown.mouse.move(canvas["x"] + canvas["width"] * 0.6, canvas["y"] + canvas["height"] * 0.5)
+    tip = shown.locator(".bk-Tooltip", has_text="phoenix").first
+    tip.wait_for(timeout=5_000)
+    colours = tip.evaluate("e => { const s = getComputedStyle(e); return [s.backgroundColor, s.color] }")
+    assert colours == ["rgb(25, 29, 34)", "rgb(236, 239, 242)"]
 
 
 @pytest.mark.parametrize("width", [390, 1100])
