@@ -9,6 +9,7 @@ from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import UnreadableRecordError
+from marin_dag.quantities import counted
 from pipelines.output import check_writable, write_page
 from pipelines.phases import (
     attempt_events,
@@ -207,7 +208,7 @@ def _export_errors(option: str, export: "Export") -> Iterator[None]:
 
 
 def _summary(curves: "Curves") -> str:
-    """Return `step 1,200  4,915,200 tokens  loss 3.21  gradient 0.71  1.93 bits per byte at step 1,200  2 skipped`."""
+    """Return `step 1,200  4,915,200 tokens  loss 3.21  gradient 0.71  1.93 bits per byte ...  2 skipped`."""
     figures = curves.figures
     # NaN in a row that only measured held-out text, before the first update.
     taken, skipped = figures["train/is_skipped"] == 0, int((figures["train/is_skipped"] == 1).sum())
@@ -216,7 +217,8 @@ def _summary(curves: "Curves") -> str:
         parts.append(f"loss {figures['train/loss'][taken][-FINAL_LOSS_STEPS:].mean():.4f}")
         parts.append(f"gradient {figures['train/grad_norm'][taken][-FINAL_LOSS_STEPS:].mean():.3f}")
     if (newest := curves.newest_validation()) is not None:
-        parts.append(f"{newest[1]:.4f} bits per byte at step {newest[0]:,}")
+        sources = counted(len(curves.validation_sources()), "source")
+        parts.append(f"{newest[1]:.4f} bits per byte (weights, mean of {sources}, while training) at step {newest[0]:,}")
     return "  ".join([*parts, *([f"{skipped:,} skipped"] if skipped else [])])
 
 

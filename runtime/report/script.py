@@ -88,7 +88,8 @@ return /[",\\n]/.test(text)?'"'+text.replace(/"/g,'""')+'"':text}
 function download(f){
 const lines=[],seen=new Set();
 let head='';
-f.plots.forEach(plot=>plot.renderers.filter(mark=>!seen.has(mark.data_source)).forEach(mark=>{
+f.plots.forEach(plot=>plot.renderers.forEach(mark=>{
+if(seen.has(mark.data_source))return;
 seen.add(mark.data_source);
 const data=entriesOf(mark.data_source),names=Array.from(data.keys()).filter(name=>name!=='smooth');
 const columns=names.map(name=>ArrayBuffer.isView(data.get(name)[0])?data.get(name)[0]:data.get(name));
