@@ -8,7 +8,7 @@ import argparse
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from marin_dag.cli.session import Session
@@ -18,6 +18,7 @@ from marin_dag.graph.step import Step
 from marin_dag.plan.plan import Plan
 from marin_dag.quantities import in_short
 from pipelines.compile_cures import cures, options, setting
+from pipelines.output import aligned
 from pipelines.phases import fork_names, legs_in, main_line_first, main_line_of, own_steps, phases_in
 from runtime.cache_folder import cache_folder
 from runtime.cost.chips import GIB, slice_of
@@ -32,8 +33,6 @@ from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.machine_checks import devices_on
 
 DAY_SECONDS = 86_400
-NAME_WIDTH = 23
-"""Width of the phases' column; the longest name of the recipe."""
 ASSUMPTIONS = (
     "Roofline: products at the published peak, recomputation counted; weights and optimiser state through memory;",
     "exposed collectives one after the other, each at the bandwidth of its wires (both directions of a torus's ring).",
@@ -330,33 +329,28 @@ def _cure(
 
 def _phases(
     phases: Mapping[str, Step], requests: Mapping[str, Programs], outcomes: Mapping[Request, Outcome]
-) -> Iterable[str]:
-    yield (
-        f"{'phase':<{NAME_WIDTH}} {'chips':>6} {'tokens':>9} {'memory':>10} {'s/step':>7} {'tokens/s':>12} "
-        f"{'exposed':>8} {'days':>7} {'chip-hours':>12}"
-    )
+) -> list[str]:
+    rows = [["phase", "chips", "tokens", "memory", "s/step", "tokens/s", "exposed", "days", "chip-hours"]]
     legs, own = legs_in(phases), own_steps(phases, requests)
     total_days, total_hours, whose = 0.0, 0.0, "all"
     for name, programs in requests.items():
         leg, request, outcome = legs[name], programs.train, outcomes[programs.train]
         chips = slice_of(request.slice).num_chips * request.num_slices
-        tokens = leg.end_tokens - leg.begin_tokens
+        size = [name, f"{chips:,}", in_short(leg.end_tokens - leg.begin_tokens)]
         if isinstance(outcome, DoesNotFit):
-            yield f"{name:<{NAME_WIDTH}} {chips:>6,} {in_short(tokens):>9} {'too large':>10}"
+            rows.append([*size, "too large", *[""] * 5])
             whose = "all that fit"
             continue
         roofline = roofline_of(request, outcome)
         step_days = roofline.step_seconds / REACHED_SHARE[slice_of(request.slice).generation.platform] / DAY_SECONDS
         total_days += own[name] * step_days
         total_hours += own[name] * step_days * 24 * chips
-        yield (
-            f"{name:<{NAME_WIDTH}} {chips:>6,} {in_short(tokens):>9} {outcome.peak_memory_in_bytes / GIB:>6.2f} GiB "
-            f"{roofline.step_seconds:>7.3f} {roofline.tokens_per_second:>12,.0f} {roofline.exposed_share:>8.1%} "
-            f"{leg.steps * step_days:>7.1f} {leg.steps * step_days * 24 * chips:>12,.0f}"
-        )
-    yield f"{whose:<{NAME_WIDTH + 49}} {'':>8} {total_days:>7.1f} {total_hours:>12,.0f}"
-    if any(own[name] < legs[name].steps for name in requests):
-        yield "Updates that several names share, as stops of one run, count once in the last line."
+        speed = [f"{roofline.step_seconds:.3f}", f"{roofline.tokens_per_second:,.0f}", f"{roofline.exposed_share:.1%}"]
+        time = [f"{leg.steps * step_days:.1f}", f"{leg.steps * step_days * 24 * chips:,.0f}"]
+        rows.append([*size, f"{outcome.peak_memory_in_bytes / GIB:.2f} GiB", *speed, *time])
+    rows.append([whose, *[""] * 6, f"{total_days:.1f}", f"{total_hours:,.0f}"])
+    shared = "Updates that several names share, as stops of one run, count once in the last line."
+    return [*aligned(rows), *([shared] if any(own[name] < legs[name].steps for name in requests) else [])]
 
 
 def _slices(request: Request) -> str:

@@ -5,15 +5,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from marin_dag.graph.step import Step
+from pipelines import recipe
 from pipelines.eight_b_sources import LLAMA3_TOKENIZER, eight_b_sources
 from pipelines.mixtures import Weights
-from pipelines.recipe import token_caches
 from pipelines.scales import Scale
 from pipelines.source import Source, clean_documents
 from pipelines.sources import corpus_sources, evaluation_items_step, laptop_sources
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from steps.input_tokenizer import InputTokenizerConfig, input_tokenizer
-from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +58,7 @@ def eight_b_corpus(scale: Scale) -> Corpus:
     items = evaluation_items_step()
     documents = clean_documents(eight_b_sources().values(), items)
     tokenizer = input_tokenizer("tokenizer", InputTokenizerConfig(tokenizer=LLAMA3_TOKENIZER))
-    caches = token_caches(documents, tokenizer, validation_share=scale.validation_share)
+    caches = recipe.token_caches(documents, tokenizer, validation_share=scale.validation_share)
     return Corpus(tokenizer, items, documents, caches, dict)
 
 
@@ -68,16 +67,10 @@ def _trained_corpus(sources: Mapping[str, Source], scale: Scale) -> Corpus:
     items = evaluation_items_step()
     documents = clean_documents(sources.values(), items)
     labels = {source.identity: source.name for source in sources.values() if source.identity != source.name}
-    tokenizer = train_tokenizer(
-        "tokenizer",
-        TrainTokenizerConfig(
-            documents=documents,
-            vocab_size=scale.model.vocab_size,
-            bytes_per_source=scale.tokenizer_bytes_per_source,
-        ),
-    )
+    vocab_size, bytes_per_source = scale.model.vocab_size, scale.tokenizer_bytes_per_source
+    tokenizer = recipe.tokenizer(documents, vocab_size=vocab_size, bytes_per_source=bytes_per_source)
     sizes = {source.identity: (source.role, source.size_in_bytes) for source in sources.values()}
-    caches = token_caches(documents, tokenizer, validation_share=scale.validation_share, labels=labels)
+    caches = recipe.token_caches(documents, tokenizer, validation_share=scale.validation_share, labels=labels)
     return Corpus(tokenizer, items, documents, caches, lambda weights: weights_by_source(weights, sizes), labels)
 
 

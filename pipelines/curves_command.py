@@ -217,8 +217,9 @@ def _summary(curves: "Curves") -> str:
         parts.append(f"loss {figures['train/loss'][taken][-FINAL_LOSS_STEPS:].mean():.4f}")
         parts.append(f"gradient {figures['train/grad_norm'][taken][-FINAL_LOSS_STEPS:].mean():.3f}")
     if (newest := curves.newest_validation()) is not None:
+        step, mean = newest
         sources = counted(len(curves.validation_sources()), "source")
-        parts.append(f"{newest[1]:.4f} bits per byte (weights, mean of {sources}, while training) at step {newest[0]:,}")
+        parts.append(f"{mean:.4f} bits per byte (weights, mean of {sources}, while training) at step {step:,}")
     return "  ".join([*parts, *([f"{skipped:,} skipped"] if skipped else [])])
 
 

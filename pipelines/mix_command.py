@@ -43,9 +43,9 @@ def command(estimate: Estimate = lambda arguments: {}) -> Command:
         mix = mix_to(phases[name], Records(session.store), estimate(session.parsed))
         print(rendered(mix))
         if chart is not None:
-            from runtime.report.mix_page import page
+            from runtime.report.pages import mix_page
 
-            write_page("--chart", chart, page(f"Tokens by source, to {name}", mix.found.uses, mix.labels))
+            write_page("--chart", chart, mix_page(f"Tokens by source, to {name}", mix.found.uses, mix.labels))
         return NOTHING_WOULD_RUN
 
     summary = "tokens and epochs of each source by phase, up to PHASE (by default the last)"

@@ -28,9 +28,9 @@ def _stalls(session: Session) -> int:
         return NOTHING_WOULD_RUN if path is None else FAILED
     print("\n".join([*_rendered(found), *notes]))
     if path is not None:
-        from runtime.report.stalls_page import page  # needs NumPy, which the table does not
+        from runtime.report.pages import stalls_page  # needs NumPy, which the table does not
 
-        write_page("--page", path, page(f"Data stalls of {session.pipeline}", found, notes))
+        write_page("--page", path, stalls_page(f"Data stalls of {session.pipeline}", found, notes))
     return NOTHING_WOULD_RUN
 
 
@@ -74,11 +74,11 @@ def write_stalls(session: Session, plan: Plan) -> Iterator[str]:
             continue
         found, notes = _read_stalls(session.store, phases)
         if found:
-            from runtime.report.stalls_page import page  # a plan imports this module, and should load nothing heavy
+            from runtime.report.pages import stalls_page  # a plan imports this module, and should load nothing heavy
 
             now = datetime.datetime.now(datetime.UTC)
             written = f"Written at the end of a run, on {now:%Y-%m-%d at %H:%M} UTC; a later run of them rewrites it"
-            text = page(f"{config.title}: data stalls", found, [*notes, written])
+            text = stalls_page(f"{config.title}: data stalls", found, [*notes, written])
             session.store.write(path, text.encode())
             pages.append(session.store.url(path))
             by_phase |= {stalls.phase: stalls for stalls in found}

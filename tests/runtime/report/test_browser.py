@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from runtime.data.consumption import SourceUse
-from runtime.report import mix_page, norms_page, stalls_page, timeline_page, validation_page
+from runtime.report import norms_page, pages, validation_page
 from runtime.report.theme import DARK_FIGURES, MAIN
 from runtime.tracking.stalls import DataStalls, Stall
 
@@ -214,9 +214,9 @@ def other_pages(report) -> dict[str, str]:
     return {
         "norms": norms_page.page(HOSTILE, [layers]),
         "validation": validation_page.page(HOSTILE, [curve]),
-        "stalls": stalls_page.page(HOSTILE, [stalls]),
-        "mix": mix_page.page(HOSTILE, [SourceUse("kestrel", HOSTILE, 2_870, 0.5)], {}),
-        "timeline": timeline_page.page(HOSTILE, report.phases, "words"),
+        "stalls": pages.stalls_page(HOSTILE, [stalls]),
+        "mix": pages.mix_page(HOSTILE, [SourceUse("kestrel", HOSTILE, 2_870, 0.5)], {}),
+        "timeline": pages.timeline_page(HOSTILE, report.phases, "words"),
     }
 
 
