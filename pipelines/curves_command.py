@@ -205,6 +205,9 @@ def _export_errors(option: str, export: "Export") -> Iterator[None]:
         yield
     except ExportError as error:
         raise UserError(f"{option} {export.folder}: {error}") from error
+    except OSError as error:
+        reason = f"cannot be written ({error.strerror or error}); name another folder."
+        raise UserError(f"{option} {export.folder}: {reason}") from error
 
 
 def _summary(curves: "Curves") -> str:

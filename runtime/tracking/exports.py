@@ -40,7 +40,8 @@ class Export:
         """Make the folder.
 
         Raises:
-            ExportError: it cannot be written, or the package is missing.
+            ExportError: the package is missing, or the folder is in a bucket.
+            OSError: the folder cannot be written.
         """
         if "://" in self.folder:
             raise ExportError("exports are written on this machine; name a local folder.")
@@ -48,31 +49,19 @@ class Export:
             importlib.import_module(self.package)
         except ImportError as error:
             install = shlex.join([sys.executable, "-m", "pip", "install", self.package])
-            raise ExportError(
-                f"files for {self.tool} need the package `{self.package}`; install it: {install}"
-            ) from error
-        try:
-            Path(self.folder).mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=self.folder).close()
-        except OSError as error:
-            raise self._refused(error) from error
+            needs = f"files for {self.tool} need the package `{self.package}`"
+            raise ExportError(f"{needs}; install it: {install}") from error
+        Path(self.folder).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=self.folder).close()
 
     def write(self, curves: Curves, name: str, digest: str, config: Mapping[str, Any]) -> list[str]:
         """Write the curves of a phase in place of those of an earlier call; return the command that shows them.
 
         Raises:
-            ExportError: they cannot be written.
+            ExportError: the tool wrote to another folder.
+            OSError: they cannot be written.
         """
-        try:
-            return self._write(curves, name, digest, config)
-        except OSError as error:
-            raise self._refused(error) from error
-
-    def _write(self, curves: Curves, name: str, digest: str, config: Mapping[str, Any]) -> list[str]:
         raise NotImplementedError
-
-    def _refused(self, error: OSError) -> ExportError:
-        return ExportError(f"cannot be written ({error.strerror or error}); name another folder.")
 
 
 class TensorBoard(Export):
@@ -80,7 +69,7 @@ class TensorBoard(Export):
 
     package, tool = "tensorboardX", "TensorBoard"
 
-    def _write(self, curves: Curves, name: str, digest: str, config: Mapping[str, Any]) -> list[str]:
+    def write(self, curves: Curves, name: str, digest: str, config: Mapping[str, Any]) -> list[str]:
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
@@ -106,7 +95,7 @@ class WeightsAndBiases(Export):
     project: str
     package, tool = "wandb", "Weights & Biases"
 
-    def _write(self, curves: Curves, name: str, digest: str, config: Mapping[str, Any]) -> list[str]:
+    def write(self, curves: Curves, name: str, digest: str, config: Mapping[str, Any]) -> list[str]:
         import wandb
 
         folder, run_id = Path(self.folder), digest[:ID_DIGITS]

@@ -335,7 +335,7 @@ def test_a_write_that_fails_is_one_line(tmp_path, capsys, phases, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device", export.folder)
 
     save(tmp_path / "runs", phases.step("kestrel").digest, 3, loss=2.0)
-    monkeypatch.setattr(TensorBoard, "_write", write)
+    monkeypatch.setattr(TensorBoard, "write", write)
     folder = tmp_path / "board"
     code, _, err = run(tmp_path / "runs", capsys, "curves", "--tensorboard", str(folder))
     assert code == 1
