@@ -1,22 +1,45 @@
 """Lint rules of phases: skipped data, learning rates and validations that end elsewhere than their phase, odd models.
 
-Schedules count absolute steps, so moving the end of a phase changes nothing before it. In a phase that starts elsewhere
-than planned, the rate then stays constant, or a decay is cut short.
+Schedules count absolute steps: in a phase that starts elsewhere than planned, the rate then stays constant, or a decay
+is cut short. Each limit of models passes published models that trained well, and catches the run that did not
+(docs/reference/mistakes.md). The shape of an imported model is given, so it gets no warning.
 """
 
+import dataclasses
+import json
+import math
+import re
 from collections.abc import Iterator, Mapping
 
 from marin_dag.graph.graph import Graph
 from marin_dag.plan.lint import LintWarning
 from marin_dag.quantities import counted, in_short
-from pipelines.model_lint import lint_model
 from pipelines.phases import legs_in, phases_in
-from runtime.optim.schedule import Cosine, Linear, Rewarm
+from runtime.model.config import LLAMA3_ROPE
+from runtime.model.llama.config import LlamaConfig
+from runtime.optim.schedule import Cosine, Linear, Rewarm, WsdS
 from runtime.report.recipe import rate
 from steps.phase_timeline import RunPhase
 
 MEASUREMENTS = 10
 """Measurements of a phase with the proposed `validate_every_steps`."""
+SIZE_IN_A_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", re.IGNORECASE)
+"""`tr8-104B`, `llama-3.2-1b`, `125m`."""
+SIZE_TOLERANCE = 0.3
+"""Tolerance of the size in a name: Llama 3.2 "1B" has 1.24 billion parameters. The 104B of tr8 had 57."""
+LEAST_MLP_RATIO, MOST_MLP_RATIO, LEAST_MLP_SHARE = 2.0, 8.0, 0.5
+"""Limits of intermediate_size over hidden_size, and of the MLP's share of a layer's weights. Llama 2 to Gemma: 2.7 to
+8; tr8: 1.25."""
+MOST_HEAD_DIM = 256
+MOST_WIDTH_OVER_DEPTH = 260
+"""Limit of hidden_size over layers: BLOOM has 205, Llama 3 70B 102; tr8 had 512."""
+MOST_INITIALIZER_FACTOR = 3.0
+"""Limit over sqrt(2 / (5 hidden_size)): 0.02 is 2.0 times it for an 8B and 2.9 for a 70B, and was 3.4 for tr8."""
+LARGE_NUM_PARAMETERS, HIGH_LEARNING_RATE = 20_000_000_000, 3e-4
+"""Marin's 32B spiked at 7e-4; Llama 3 70B used 1.5e-4."""
+LLAMA3_VOCAB_SIZE, LLAMA2_ROPE_THETA = 128_256, 10_000.0
+MOST_B2, LARGE_TOKENS_PER_STEP = 0.98, 2**19
+"""Updates of few tokens need a long memory; tr8's had 4 million."""
 
 
 def lint(graph: Graph) -> dict[str, list[LintWarning]]:
@@ -107,3 +130,136 @@ def _is_never_due(leg: RunPhase) -> bool:
     every = leg.settings.validate_every_steps
     has_multiple = every > 0 and (leg.settings.until_step - 1) // every > leg.begin_step // every
     return every > leg.steps and not has_multiple
+
+
+def lint_model(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
+    """Yield the warnings about a phase."""
+    model = leg.settings.model
+    # An import restores "weights".
+    if leg.parent is None and leg.settings.restore == "everything" and isinstance(model, LlamaConfig):
+        yield from _of_name(leg, model)
+        yield from _of_shape(model)
+        yield from _of_initialization(model)
+        yield from _of_large_model(leg, model, legs)
+    yield from _of_rope(leg, legs)
+    yield from _of_b2(leg, legs)
+
+
+def _of_name(leg: RunPhase, model: LlamaConfig) -> Iterator[LintWarning]:
+    found = SIZE_IN_A_NAME.search(leg.name)
+    if found is None:
+        return
+    named = float(found[1]) * (1e9 if found[2] in "bB" else 1e6)
+    matrix = model.vocab_size * model.hidden_size
+    without_embeddings = model.num_parameters - matrix * (1 if model.tie_word_embeddings else 2)
+    # Some names count no embeddings, or those of a smaller vocabulary, or tokens.
+    meant = (model.num_parameters, model.num_parameters - matrix, without_embeddings, leg.end_tokens)
+    if any(abs(number - named) <= SIZE_TOLERANCE * named for number in meant):
+        return
+    text = f"its name has {found[0]}, and its model has {in_short(model.num_parameters)} parameters"
+    missing = (named - model.num_parameters) / (3 * model.num_hidden_layers * model.hidden_size)
+    intermediate_size = _rounded(model.intermediate_size + missing)
+    if LEAST_MLP_RATIO <= intermediate_size / model.hidden_size <= MOST_MLP_RATIO:
+        yield LintWarning(text, {"model.intermediate_size": str(intermediate_size)})
+    else:
+        num_layers = max(round(model.num_hidden_layers * named / model.num_parameters), 1)
+        yield LintWarning(text, {"model.num_hidden_layers": str(num_layers)})
+
+
+def _of_shape(model: LlamaConfig) -> Iterator[LintWarning]:
+    hidden, heads, kv_heads = model.hidden_size, model.num_attention_heads, model.num_key_value_heads
+    mlp, attention = 3 * hidden * model.intermediate_size, 2 * hidden * model.head_dim * (heads + kv_heads)
+    ratio, share = model.intermediate_size / hidden, mlp / (mlp + attention)
+    if not LEAST_MLP_RATIO <= ratio <= MOST_MLP_RATIO or share < LEAST_MLP_SHARE:
+        yield LintWarning(
+            f"model.intermediate_size is {ratio:.3g} times the hidden size, and the MLP {share:.0%} of a layer's "
+            f"weights; published models have {LEAST_MLP_RATIO:g} to {MOST_MLP_RATIO:g} times, and most of a layer",
+            {"model.intermediate_size": str(_rounded(max(8 * hidden / 3, attention / (3 * hidden))))},
+        )
+    if model.head_dim > MOST_HEAD_DIM:
+        num_heads = max(heads * model.head_dim // 128, 1)
+        yield LintWarning(
+            f"model.head_dim is {model.head_dim}; published models have {MOST_HEAD_DIM} at most",
+            {
+                # First, and a divisor of both: each setting alone must make a valid model.
+                "model.num_key_value_heads": str(math.gcd(heads, num_heads)),
+                "model.num_attention_heads": str(num_heads),
+                "model.head_dim": "128",
+            },
+        )
+    if hidden > MOST_WIDTH_OVER_DEPTH * model.num_hidden_layers:
+        yield LintWarning(
+            f"the model is {hidden:,} wide and {model.num_hidden_layers} layers deep, "
+            f"{hidden / model.num_hidden_layers:.0f} to 1; published models have 205 to 1 at most, most about 128",
+            {"model.num_hidden_layers": str(math.ceil(hidden / 128))},
+        )
+
+
+def _of_initialization(model: LlamaConfig) -> Iterator[LintWarning]:
+    usual = math.sqrt(2 / (5 * model.hidden_size))
+    deviation = model.initialization.deviation(model.hidden_size)
+    if not model.use_qk_norm and deviation > MOST_INITIALIZER_FACTOR * usual:
+        fixed = model.initialization.factor * usual / deviation
+        yield LintWarning(
+            f"model.initialization has a standard deviation of {deviation:.2g}, {deviation / usual:.2g} times "
+            f"sqrt(2 / (5 hidden_size)), without QK-norm; tr8-104B diverged from such values",
+            {"model.initialization.factor": f"{fixed:.2g}"},
+        )
+
+
+def _of_large_model(leg: RunPhase, model: LlamaConfig, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
+    highest = max(_highest_rate(other) for other in legs.values() if leg.name in _line_to(other, legs))
+    if model.num_parameters >= LARGE_NUM_PARAMETERS and highest > HIGH_LEARNING_RATE and not model.use_qk_norm:
+        yield LintWarning(
+            f"{in_short(model.num_parameters)} parameters at a learning rate of {rate(highest)} without QK-norm; "
+            "Marin's 32B spiked so at 7e-4, despite z-loss and clipping, until it had one",
+            {"model.use_qk_norm": "true"},
+        )
+
+
+def _of_rope(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
+    """Warn at the phase that sets the rotary embedding, unless the recipe changes it later, on purpose."""
+    rope, model = leg.settings.rope, leg.settings.model
+    if (model.vocab_size, rope.rope_theta) != (LLAMA3_VOCAB_SIZE, LLAMA2_ROPE_THETA):
+        return
+    if leg.parent is not None and legs[leg.parent].settings.rope == rope:
+        return
+    if any(other.settings.rope != rope for other in legs.values() if leg.name in _line_to(other, legs)):
+        return
+    yield LintWarning(
+        f"rope.rope_theta is {rope.rope_theta:,.0f}, as in Llama 2, and the {model.vocab_size:,} ids are those of "
+        "Llama 3, which uses 500,000 with scaling",
+        {"rope": json.dumps(dataclasses.asdict(LLAMA3_ROPE))},
+    )
+
+
+def _of_b2(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
+    if _has_long_memory(leg) and not (leg.parent is not None and _has_long_memory(legs[leg.parent])):
+        b2 = leg.settings.b2
+        yield LintWarning(
+            f"b2 is {b2:g}, with {in_short(leg.tokens_per_step)} tokens an update: the second moment is a mean over "
+            f"about {1 / (1 - b2):,.0f} updates, and lags where gradients grow",
+            {"b2": "0.95"},
+        )
+
+
+def _has_long_memory(leg: RunPhase) -> bool:
+    return leg.settings.b2 > MOST_B2 and leg.tokens_per_step >= LARGE_TOKENS_PER_STEP
+
+
+def _highest_rate(leg: RunPhase) -> float:
+    schedule = leg.settings.learning_rate
+    return max(*leg.rates, schedule.peak_value if isinstance(schedule, WsdS | Rewarm) else 0.0)
+
+
+def _line_to(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[str]:
+    """Yield the phase and those before it in its run."""
+    name: str | None = leg.name
+    while name is not None:
+        yield name
+        name = legs[name].parent
+
+
+def _rounded(size: float) -> int:
+    """Return the size rounded up to whole tiles: Llama 2's 11,008 from 8/3 times 4,096."""
+    return max(math.ceil(size / 256), 1) * 256

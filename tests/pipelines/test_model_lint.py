@@ -13,8 +13,7 @@ import pytest
 from benchmarks.compile_matrix import MODELS
 from marin_dag.graph.graph import Graph
 from pipelines.corpus import eight_b_corpus, laptop_corpus
-from pipelines.lint import lint
-from pipelines.model_lint import lint_model
+from pipelines.lint import lint, lint_model
 from pipelines.phases import legs_in, phases_in
 from pipelines.scales import EIGHT_B, LAPTOP
 from pipelines.tootsie import branches, phases
