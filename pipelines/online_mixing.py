@@ -101,4 +101,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 if __name__ == "__main__":
     results = {"mixing_table": "table.md"}
-    sys.exit(recipe.main(build, name="online_mixing", add_arguments=add_arguments, results=results))
+    sys.exit(recipe.main(build, name="online_mixing", add_arguments=add_arguments, results=results, summary=None))

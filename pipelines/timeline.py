@@ -13,7 +13,6 @@ from pipelines.lint import lint_on
 from pipelines.output import aligned
 from pipelines.phases import legs_in, main_line_first, main_line_of, trained_tokens, twins_in
 from runtime.data.mixture import MixtureSchedule
-from runtime.optim.schedule import WsdS
 from runtime.report.recipe import described, rate, shares, side_branches
 from steps.phase_config import TrainPhaseConfig, chosen_settings
 from steps.phase_timeline import Change, RunPhase, changes, learning_rate_jump
@@ -152,7 +151,6 @@ def _in_full(found: Timeline, name: str) -> list[str]:
     ]
     for warning in lint_on(found.legs).get(name, ()):
         lines += [f"  note           {warning.text}", f"                 instead: {warning.options(name)}"]
-    lines += _cycles(leg)
     if leg.parent is None:
         lines.append(f"  model          {settings.model.num_parameters:,} parameters, seed {settings.seed}")
         for field, value in chosen_settings(settings).items():
@@ -187,24 +185,6 @@ def _changes(found: Timeline, leg: RunPhase) -> list[str]:
             lines += _field("=", field, [f"as in {origin}"])
         else:
             lines += _field("=", field, [f"as in {origin}:", *_mixture(value, leg.begin_step)])
-    return lines
-
-
-def _cycles(leg: RunPhase) -> list[str]:
-    """Return a line for each kind of WSD-S cycle that ends within the phase."""
-    schedule = leg.settings.learning_rate
-    if not isinstance(schedule, WsdS):
-        return []
-    lines = []
-    ends = [*(cycles.start_step for cycles in schedule.cycles[1:]), leg.settings.until_step]
-    for cycles, later in zip(schedule.cycles, ends, strict=True):
-        begin, end = max(cycles.start_step, leg.begin_step), min(later, leg.settings.until_step)
-        if begin < end:
-            before, ended = ((step - cycles.start_step) // cycles.cycle_steps for step in (begin, end))
-            lines.append(
-                f"  cycles         from step {begin:,}: {ended - before} of {cycles.cycle_steps:,} steps, the last "
-                f"{cycles.decay_steps:,} of each decaying to {rate(schedule.end_value)}"
-            )
     return lines
 
 

@@ -119,7 +119,7 @@ def _tiles(report: Report) -> Markup:
 
 
 def _final_mean(report: Report) -> str:
-    return f"the mean of the last {report.final_loss_steps:,} steps"
+    return f"the mean of the last {counted(report.final_loss_steps, 'step')}"
 
 
 def _model(report: Report) -> Section:
