@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from runtime.report import document_tables, result_plots, run_plots, run_tables
+from runtime.report import result_plots, run_plots, tables
 from runtime.report.contents import Report, leading, mean
 from runtime.report.document import document
 from runtime.report.graph_plot import graph
@@ -52,7 +52,7 @@ def render(report: Report) -> str:
         "scores": _scores(report),
         "forks": _forks(report),
         "filtered": _filtered(report),
-        "recipe": ("Recipe", [element("p", RECIPE), run_tables.recipe_table(report)]),
+        "recipe": ("Recipe", [element("p", RECIPE), tables.recipe_table(report)]),
     }
     shown = {key: section for key, section in every.items() if section[1]}
     links = [element("a", title, href=f"#{key}") for key, (title, _) in shown.items()]
@@ -127,7 +127,7 @@ def _model(report: Report) -> Section:
         "Exported models, in the form that transformers loads. Folders lie below the prefix of the run and are "
         "found by the beginning of their digest, which is the same on every machine."
     )
-    return "The model", [element("p", text), run_tables.exports_table(report)] if report.exports else []
+    return "The model", [element("p", text), tables.exports_table(report)] if report.exports else []
 
 
 def _graph(report: Report) -> Section:
@@ -139,7 +139,7 @@ def _graph(report: Report) -> Section:
         "readers."
     )
     drawn = graph(report.graph, [phase.name for phase in report.main_line], caption)
-    return "The graph", [drawn, _folded("All steps with their inputs", run_tables.steps_table(report))]
+    return "The graph", [drawn, _folded("All steps with their inputs", tables.steps_table(report))]
 
 
 def _timeline(report: Report) -> Section:
@@ -147,10 +147,10 @@ def _timeline(report: Report) -> Section:
         "Each branch begins at the tokens at which it leaves the main line and is not part of the axis' total. A rate "
         "of 0 (the first step of a warm-up) is not drawn on a log scale."
     )
-    table = _folded("The phases in figures", run_tables.phases_table(report), class_="print")
+    table = _folded("The phases in figures", tables.phases_table(report), class_="print")
     parts = [run_plots.timeline(report, caption), table]
     if report.consumption is not None:
-        parts += [element("h3", "How often each source was read"), run_tables.reading_table(report)]
+        parts += [element("h3", "How often each source was read"), tables.reading_table(report)]
     return "Timeline of the run", parts
 
 
@@ -214,7 +214,7 @@ def _domains(report: Report) -> Section:
         + "All panels span the same number of bits per byte, at different heights, so slopes can be compared."
     )
     drawn = result_plots.domain_panels(report, caption)
-    return "Bits per byte by domain", [element("p", text), drawn, run_tables.domains_table(report)]
+    return "Bits per byte by domain", [element("p", text), drawn, tables.domains_table(report)]
 
 
 def _scores(report: Report) -> Section:
@@ -226,7 +226,7 @@ def _scores(report: Report) -> Section:
     parts = [element("p", text)] if report.scores else []
     if leading(report.scores):
         parts.append(result_plots.score_panels(report, caption))
-    parts += [run_tables.scores_table(report)] if report.scores else []
+    parts += [tables.scores_table(report)] if report.scores else []
     if found := doubts(report):
         parts += [element("p", "Not to be trusted as they stand:"), listed(found)]
     return "Scores", parts
@@ -234,7 +234,7 @@ def _scores(report: Report) -> Section:
 
 def _forks(report: Report) -> Section:
     text = "Branches made on the command line, each beside the phase that it repeats with other settings."
-    table = run_tables.forks_table(report)
+    table = tables.forks_table(report)
     return "Forks", [element("p", text), table] if table else []
 
 
@@ -245,11 +245,11 @@ def _filtered(report: Report) -> Section:
     return "What was filtered", [
         element("p", text),
         result_plots.kept_documents(report.stages, "Share of documents, not of bytes. The table below has both."),
-        document_tables.stages_table(report),
-        document_tables.rules_table(report),
-        document_tables.hits_table(report),
-        document_tables.caches_table(report),
+        tables.stages_table(report),
+        tables.rules_table(report),
+        tables.hits_table(report),
+        tables.caches_table(report),
         element("h3", "Why, with samples"),
         element("p", "Samples are texts of strangers, shown as they were found, shortened."),
-        document_tables.dropped_details(report),
+        tables.dropped_details(report),
     ]

@@ -128,7 +128,7 @@ def test_the_report_shows_every_step_of_the_chain_and_what_each_of_two_filters_d
         dropped = sum(found[name]["dropped"].values())
         assert f"web, {stage}: {dropped} documents dropped" in page
     edited, removed = (found["filter/rules"][field] for field in ("num_edited", "num_bytes_removed"))
-    assert f"web, filter: {edited} documents lost {bytes_label(removed)} and stayed." in page
+    assert f">{edited} documents lost {bytes_label(removed)} and stayed<" in page
     for step in stages.values():
         for reason in found[step.name]["dropped"]:
             assert escaped(reason) in page

@@ -16,10 +16,17 @@ import pytest
 
 from runtime.data.consumption import Consumption, MixtureFinding, SourceUse
 from runtime.report.contents import Report, mean
-from runtime.report.document_tables import dropped_details, rules_table
 from runtime.report.page import render, summary
 from runtime.report.recipe import Change
-from runtime.report.run_tables import domains_table, forks_table, phases_table, reading_table, recipe_table
+from runtime.report.tables import (
+    domains_table,
+    dropped_details,
+    forks_table,
+    phases_table,
+    reading_table,
+    recipe_table,
+    rules_table,
+)
 
 VOID = {"meta", "input"}
 
