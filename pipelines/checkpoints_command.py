@@ -2,16 +2,15 @@
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
-from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from marin_dag.store.store import Store
-from pipelines.attempts import attempt_events, phases_by_digest
+from pipelines.phases import attempt_events, wanted_phases
 from steps.phase_config import TrainPhaseConfig
 
 
@@ -50,82 +49,70 @@ def free_name(graph: Graph, name: str) -> str:
 
 
 def publish_line(session: Session, digest: str, trained_as: str, step: int) -> Iterator[str]:
-    """Return the command that publishes a checkpoint, unless it is published."""
+    """Yield the command that publishes a checkpoint, unless it is published."""
     if Records(session.store).find(f"{digest}@{step}") is None:
         yield f"publish     {session.line('--set', f'{trained_as}.until_step={step}', '--until', trained_as)}"
 
 
 def _checkpoints(session: Session) -> int:
-    graph, only_good = session.graph(), session.parsed.good
-    trainings = phases_by_digest(graph.steps)
-    wanted = [graph.step(name) for name in dict.fromkeys(session.parsed.names)]
-    for step in wanted:
-        if step.digest not in trainings:
-            raise UserError(f"checkpoints {step.name}: the step trains nothing; use the name of a phase.")
-    if wanted:
-        parts = (_all_of(session, graph, step, trainings[step.digest][0], only_good=only_good) for step in wanted)
+    graph, parsed = session.graph(), session.parsed
+    phases = wanted_phases(session, graph)
+    lists_all = bool(parsed.names)
+    found = {
+        digest: checkpoints_of(session.store, digest, names[0], only_good=parsed.good, only_newest=not lists_all)
+        for digest, names in phases.items()
+    }
+    if lists_all:
+        parts = (_all_of(session, graph, digest, phases[digest], listed) for digest, listed in found.items())
         print("\n\n".join("\n".join(lines) for lines in parts))
-        return NOTHING_WOULD_RUN
-    found = [
-        newest
-        for digest, names in trainings.items()
-        for newest in checkpoints_of(session.store, digest, names[0], only_good=only_good, only_newest=True)
-    ]
-    print("\n".join(_listed(found)) if found else f"no {'good ' if only_good else ''}checkpoints of these phases")
+    elif every := [newest for listed in found.values() for newest in listed]:
+        print("\n".join(_listed(every)))
+    else:
+        print(f"no {'good ' if parsed.good else ''}checkpoints of these phases")
     return NOTHING_WOULD_RUN
 
 
 def _all_of(
-    session: Session, graph: Graph, phase: Step[TrainPhaseConfig], trained_as: str, *, only_good: bool
+    session: Session, graph: Graph, digest: str, names: Sequence[str], found: Sequence[Checkpoint]
 ) -> Iterator[str]:
-    """Return all checkpoints of a phase, and how to start from its newest good one, or why there is none."""
-    found = checkpoints_of(session.store, phase.digest, trained_as, only_good=only_good, only_newest=False)
-    if found:
-        yield from _listed(found)
-    good = [each for each in found if each.good_steps]
-    if not good:
-        events = [event for attempt in attempt_events(session.store, phase.digest) for event in attempt]
-        yield f"no good checkpoint of {phase.name}: {why_none(events, phase)}"
+    """Yield all checkpoints of a phase, and how to start from its newest good one, or why there is none."""
+    trained_as = names[0]
+    name = next(name for name in session.parsed.names if name in names)
+    yield from _listed(found)
+    newest = next((each for each in found if each.good_steps), None)
+    if newest is None:
+        yield f"no good checkpoint of {name}: {_why_none(session.store, graph.step(name))}"
         return
-    newest = good[0]
     yield f"folder      {newest.folder}"
-    yield from publish_line(session, phase.digest, trained_as, newest.step)
-    again = free_name(graph, f"{phase.name}-again")
-    words = ["fork", phase.name, "--as", again, "--set", f"start={trained_as}@{newest.step}", "--set", "FIELD=VALUE"]
+    yield from publish_line(session, digest, trained_as, newest.step)
+    again = free_name(graph, f"{name}-again")
+    words = ["fork", name, "--as", again, "--set", f"start={trained_as}@{newest.step}", "--set", "FIELD=VALUE"]
     yield f"start here  {session.line(*words)}"
 
 
 def _listed(found: Sequence[Checkpoint]) -> Iterator[str]:
-    width = max(len(each.phase) for each in found)
+    width = max((len(each.phase) for each in found), default=0)
     for each in found:
         state = f"good: {each.good_steps} good steps after it" if each.good_steps else "temporary"
         yield f"{each.phase:<{width}}  step {each.step:>11,}  {each.consumed_tokens:>22,} tokens  {state}"
 
 
-def why_none(events: Sequence[Mapping[str, Any]], phase: Step[TrainPhaseConfig]) -> str:
+def _why_none(store: Store, phase: Step[TrainPhaseConfig]) -> str:
     """Return why a phase has no good checkpoint, by its event logs."""
     from runtime.training.saving import GOOD_STEPS  # not above: too heavy for a plan
 
+    events = [event for attempt in attempt_events(store, phase.digest) for event in attempt]
     if not events:
         return "it has not trained under this prefix with these settings"
-    if good := _steps_of(events, "good_checkpoint"):
-        return f"step {max(good):,} was the last of {len(good):,}, and `gc --good-of` deleted it, or this is a copy"
-    saved = _steps_of(events, "checkpoint")
-    reached = max((event["step"] for event in events if "step" in event), default=phase.config.begin_step)
-    if not saved:
-        every = phase.config.checkpoint_every_steps
-        return f"it is at step {reached:,} and saves every {every:,} steps (checkpoint_every_steps)"
-    rule = f"{GOOD_STEPS} consecutive good steps make a checkpoint good"
-    doubted = {name: max(_steps_of(events, name), default=0) for name in ("skipped", "alarm")}
-    name = max(doubted, key=doubted.__getitem__)
-    if doubted[name] > min(saved):
-        what = "step was skipped" if name == "skipped" else "monitor raised an alarm"
-        return f"{rule}, and after its saves a {what}, last at step {doubted[name]:,}"
-    return f"{rule}, and after its first save (step {min(saved):,}) it has taken {reached - min(saved):,}"
-
-
-def _steps_of(events: Iterable[Mapping[str, Any]], name: str) -> set[int]:
-    return {event["step"] for event in events if event["event"] == name}
+    config = phase.config
+    reached = max((event["step"] for event in events if "step" in event), default=config.begin_step)
+    last = {event["event"]: event["step"] for event in events if "step" in event}
+    doubts = [f"last {word} at step {last[word]:,}" for word in ("skipped", "alarm") if word in last]
+    return (
+        f"it is at step {reached:,} and saves every {config.checkpoint_every_steps:,} steps (checkpoint_every_steps); "
+        f"{GOOD_STEPS} steps without a skipped step or an alarm after a save make a good one"
+        + "".join(f"; {doubt}" for doubt in doubts)
+    )
 
 
 def _add_arguments(parser: Any) -> None:
@@ -133,12 +120,7 @@ def _add_arguments(parser: Any) -> None:
 
 
 COMMAND = Command(
-    "checkpoints",
-    "[PHASE ...] [--good]",
+    "checkpoints", "[PHASE ...] [--good]",
     "the newest checkpoint of each phase; with names, all of theirs, and how to start from a good one",
-    _checkpoints,
-    0,
-    100,
-    add_arguments=_add_arguments,
-    options=("--set",),
-)
+    _checkpoints, 0, 100, _add_arguments, ("--set",),
+)  # fmt: skip

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from marin_dag.graph.step import Step
 from runtime.cost.request import Request
-from steps.machine_checks import check_resources
 
 
 class Cure(NamedTuple):
@@ -61,42 +60,18 @@ def _factors(request: Request) -> list[int]:
     return [part for part in range(2, sequences + 1) if sequences % part == 0][:2]
 
 
-def options(
-    cure: Cure,
-    users: Collection[str],
-    kept: Collection[str],
-    phases: Mapping[str, Step[Any]],
-    others: Collection[str] = (),
-) -> str:
-    """Return the `--set` options that give the field to the phases in `users` and to phases that inherit it.
+def options(cure: Cure, users: Collection[str], phases: Mapping[str, Step[Any]], others: Collection[str] = ()) -> str:
+    """Return the `--set` options that give the field to the phases in `users`, and to no other phase.
 
-    A phase in `kept`, which fits as it is, or one that could not run with it, gets its own value back. Those in
-    `others`, which do not fit either, have a cure of their own.
+    A phase that would inherit it gets its own value back, unless it is one of `others`, which have a cure of their own.
     """
-    wanted: dict[str, object] = {}
-    typed: list[str] = []
-
-    def value_of(name: str) -> object:
-        if name in wanted:
-            return wanted[name]
-        step = phases[name]
-        own = getattr(step.config, cure.field)
-        base = step.base
-        inherits = base is not None and base.name in phases and cure.field not in step.changes
-        inherited = value_of(base.name) if base is not None and inherits else own
-        if name in users:
-            value = cure.value
-        elif name in kept or not _can_run(step, cure.field, inherited):
-            value = own
-        else:
-            value = inherited
-        if value != inherited and name not in others:
-            typed.append(setting(name, cure.field, value))
-        wanted[name] = value
-        return value
-
-    for name in phases:
-        value_of(name)
+    typed = []
+    for name, step in phases.items():
+        inherits = step.base is not None and step.base.name in users and cure.field not in step.changes
+        if name in users and not inherits:
+            typed.append(setting(name, cure.field, cure.value))
+        elif inherits and name not in users and name not in others:
+            typed.append(setting(name, cure.field, getattr(step.config, cure.field)))
     return " ".join(typed)
 
 
@@ -104,11 +79,3 @@ def setting(step: str, field: str, value: object) -> str:
     """Return `--set STEP.FIELD=VALUE`, quoted for a shell."""
     text = "null" if value is None else value
     return f"--set {shlex.quote(f'{step}.{field}={text}')}"
-
-
-def _can_run(step: Step[Any], field: str, value: object) -> bool:
-    try:
-        check_resources(step.config.model_copy(update={field: value}), step.resources)
-    except ValueError:
-        return False
-    return True

@@ -8,7 +8,7 @@ import argparse
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from marin_dag.cli.session import Session
@@ -18,13 +18,14 @@ from marin_dag.graph.step import Step
 from marin_dag.plan.plan import Plan
 from marin_dag.quantities import in_short
 from pipelines.compile_cures import cures, options, setting
-from pipelines.timeline import legs_in, main_line_first, main_line_of, own_steps, phases_in
+from pipelines.output import aligned
+from pipelines.phases import fork_names, legs_in, main_line_first, main_line_of, own_steps, phases_in
 from runtime.cache_folder import cache_folder
 from runtime.cost.chips import GIB, slice_of
 from runtime.cost.compiler import COMPILED, NoCompilerError, outcome_of
 from runtime.cost.faults import faults
 from runtime.cost.request import Compiled, DoesNotFit, Outcome, Request
-from runtime.cost.roofline import REACHED_SHARE, Roofline, exposed_seconds_of, flops_of, roofline_of, wire_bytes
+from runtime.cost.roofline import REACHED_SHARE, exposed_seconds_of, flops_of, roofline_of, wire_bytes
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.kernels.kernel_shape import KernelShape
 from runtime.optim.optimizer import ADAMW
@@ -32,8 +33,6 @@ from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.machine_checks import devices_on
 
 DAY_SECONDS = 86_400
-NAME_WIDTH = 23
-"""Width of the phases' column; the longest name of the recipe."""
 ASSUMPTIONS = (
     "Roofline: products at the published peak, recomputation counted; weights and optimiser state through memory;",
     "exposed collectives one after the other, each at the bandwidth of its wires (both directions of a torus's ring).",
@@ -72,7 +71,7 @@ def report(session: Session, plan: Plan) -> None:
         return
     phases = phases_in(step.step for step in plan.steps)
     legs = legs_in(phases)
-    forks = frozenset(fork.name for fork in session.forks.all())
+    forks = fork_names(session)
     is_whole = all(planned.is_selected for planned in plan.steps)
     candidates = main_line_of(legs, forks) if is_whole else main_line_first(legs, forks)
     names = [name for name in candidates if plan[name].is_selected]
@@ -99,9 +98,8 @@ def report(session: Session, plan: Plan) -> None:
         of_step = {name: of.train if request.step == "train" else of.evaluation for name, of in requests.items()}
         curable = [name for name in users if of_step[name] == request]
         if isinstance(outcome, DoesNotFit) and curable:
-            kept = [name for name in names if isinstance(outcomes[of_step[name]], Compiled)]
-            others = set(names) - set(kept) - set(curable)
-            lines.append(_cure(request, curable, kept, others, phases, evaluations))
+            others = [name for name in names if isinstance(outcomes[of_step[name]], DoesNotFit)]
+            lines.append(_cure(request, curable, others, phases, evaluations))
     lines += ["", *_phases(phases, requests, outcomes), "", *ASSUMPTIONS]
     if is_whole and len(names) < len(phases):
         lines.append("Side branches are compiled where they are selected, for example with --only.")
@@ -200,16 +198,12 @@ def _with_progress(request: Request, place: str) -> Outcome:
         raise UserError(str(error)) from error
     except RuntimeError as error:
         cure = "; take attention_kernel=chunked" if "Shared memory size limit exceeded" in str(error) else ""
-        raise UserError(f"compiling the {what} failed: {_last_error(str(error))}{cure}") from error
+        # The last error of a traceback, without JAX's notes around it.
+        raised = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception): .*$", str(error), flags=re.MULTILINE)
+        raise UserError(f"compiling the {what} failed: {(raised or [error])[-1]}{cure}") from error
     took = "does not fit" if isinstance(outcome, DoesNotFit) else f"{outcome.compile_seconds:.0f} s"
     print(f"[{place}] {'known already' if was_known else took}", file=sys.stderr, flush=True)
     return outcome
-
-
-def _last_error(text: str) -> str:
-    """Return the last error of a traceback, without JAX's notes around it."""
-    raised = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception): .*$", text, flags=re.MULTILINE)
-    return raised[-1] if raised else text
 
 
 def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[str]:
@@ -235,12 +229,17 @@ def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[s
     )
     if request.step == "train":
         parameters, rest = _state(request)
-        lines.append(f"  of it           parameters {_mib(parameters)}, {_rest_of_state(request)} {_mib(rest)}")
+        sizes = f"parameters {parameters / 2**20:,.0f} MiB, {_rest_of_state(request)} {rest / 2**20:,.0f} MiB"
+        lines.append(f"  of it           {sizes}")
     counts = f"{flops.causal:.4g} (causal), {flops.full:.4g} (full attention), {flops.executed:.4g} executed"
     lines.append(f"  FLOPs a step    {counts}, of which the program holds {roofline.found_share:.1%}")
     lines += _collectives(request, outcome)
     lines += [f"  fault           {fault}" for fault in faults(request, outcome)]
-    lines.append(f"  roofline        {_seconds(roofline)}")
+    lines.append(
+        f"  roofline        {roofline.step_seconds:.3f} s a step: products {roofline.products_seconds:.3f}, weights "
+        f"{roofline.weights_seconds:.3f} beside them, optimiser {roofline.optimizer_seconds:.3f}, exposed collectives "
+        f"{roofline.exposed_seconds:.3f} ({roofline.exposed_share:.1%})"
+    )
     speed = f"{roofline.tokens_per_second:,.0f} tokens/s"
     if request.step == "train":
         speed += f", at most {flops.causal / peak:.1%} MFU (causal), {flops.full / peak:.1%} (full)"
@@ -299,14 +298,6 @@ def _collectives(request: Request, compiled: Compiled) -> list[str]:
     return lines
 
 
-def _seconds(roofline: Roofline) -> str:
-    return (
-        f"{roofline.step_seconds:.3f} s a step: products {roofline.products_seconds:.3f}, weights "
-        f"{roofline.weights_seconds:.3f} beside them, optimiser {roofline.optimizer_seconds:.3f}, exposed collectives "
-        f"{roofline.exposed_seconds:.3f} ({roofline.exposed_share:.1%})"
-    )
-
-
 def _kernels(request: Request) -> str:
     text = f"attention {request.attention_kernel}, loss {request.loss_kernel}"
     if request.step == "train":
@@ -319,8 +310,7 @@ def _kernels(request: Request) -> str:
 def _cure(
     request: Request,
     users: Sequence[str],
-    kept: Sequence[str],
-    others: Collection[str],
+    others: Sequence[str],
     phases: Mapping[str, Step],
     evaluations: Mapping[str, Step],
 ) -> str:
@@ -330,7 +320,7 @@ def _cure(
         outcome = _with_progress(cure.request, f"with {cure.field}={cure.value}")
         if isinstance(outcome, Compiled):
             if request.step == "train":
-                typed = options(cure, users, kept, phases, others)
+                typed = options(cure, users, phases, others)
             else:
                 typed = " ".join(setting(evaluations[name].name, cure.field, cure.value) for name in users)
             return f"  fits with       {typed}: {outcome.peak_memory_in_bytes / GIB:.2f} GiB"
@@ -339,33 +329,28 @@ def _cure(
 
 def _phases(
     phases: Mapping[str, Step], requests: Mapping[str, Programs], outcomes: Mapping[Request, Outcome]
-) -> Iterable[str]:
-    yield (
-        f"{'phase':<{NAME_WIDTH}} {'chips':>6} {'tokens':>9} {'memory':>10} {'s/step':>7} {'tokens/s':>12} "
-        f"{'exposed':>8} {'days':>7} {'chip-hours':>12}"
-    )
+) -> list[str]:
+    rows = [["phase", "chips", "tokens", "memory", "s/step", "tokens/s", "exposed", "days", "chip-hours"]]
     legs, own = legs_in(phases), own_steps(phases, requests)
     total_days, total_hours, whose = 0.0, 0.0, "all"
     for name, programs in requests.items():
         leg, request, outcome = legs[name], programs.train, outcomes[programs.train]
         chips = slice_of(request.slice).num_chips * request.num_slices
-        tokens = leg.end_tokens - leg.begin_tokens
+        size = [name, f"{chips:,}", in_short(leg.end_tokens - leg.begin_tokens)]
         if isinstance(outcome, DoesNotFit):
-            yield f"{name:<{NAME_WIDTH}} {chips:>6,} {in_short(tokens):>9} {'too large':>10}"
+            rows.append([*size, "too large", *[""] * 5])
             whose = "all that fit"
             continue
         roofline = roofline_of(request, outcome)
         step_days = roofline.step_seconds / REACHED_SHARE[slice_of(request.slice).generation.platform] / DAY_SECONDS
         total_days += own[name] * step_days
         total_hours += own[name] * step_days * 24 * chips
-        yield (
-            f"{name:<{NAME_WIDTH}} {chips:>6,} {in_short(tokens):>9} {outcome.peak_memory_in_bytes / GIB:>6.2f} GiB "
-            f"{roofline.step_seconds:>7.3f} {roofline.tokens_per_second:>12,.0f} {roofline.exposed_share:>8.1%} "
-            f"{leg.steps * step_days:>7.1f} {leg.steps * step_days * 24 * chips:>12,.0f}"
-        )
-    yield f"{whose:<{NAME_WIDTH + 49}} {'':>8} {total_days:>7.1f} {total_hours:>12,.0f}"
-    if any(own[name] < legs[name].steps for name in requests):
-        yield "Updates that several names share, as stops of one run, count once in the last line."
+        speed = [f"{roofline.step_seconds:.3f}", f"{roofline.tokens_per_second:,.0f}", f"{roofline.exposed_share:.1%}"]
+        time = [f"{leg.steps * step_days:.1f}", f"{leg.steps * step_days * 24 * chips:,.0f}"]
+        rows.append([*size, f"{outcome.peak_memory_in_bytes / GIB:.2f} GiB", *speed, *time])
+    rows.append([whose, *[""] * 6, f"{total_days:.1f}", f"{total_hours:,.0f}"])
+    shared = "Updates that several names share, as stops of one run, count once in the last line."
+    return [*aligned(rows), *([shared] if any(own[name] < legs[name].steps for name in requests) else [])]
 
 
 def _slices(request: Request) -> str:
@@ -374,7 +359,3 @@ def _slices(request: Request) -> str:
         return request.slice
     many = "" if request.num_slices == 1 else f"{request.num_slices} x "
     return f"{many}{request.slice} ({one.topology})"
-
-
-def _mib(size: float) -> str:
-    return f"{size / 2**20:,.0f} MiB"

@@ -5,16 +5,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from marin_dag.graph.step import Step
+from pipelines import recipe
 from pipelines.eight_b_sources import LLAMA3_TOKENIZER, eight_b_sources
 from pipelines.mixtures import Weights
-from pipelines.roles import weights_by_source
 from pipelines.scales import Scale
 from pipelines.source import Source, clean_documents
 from pipelines.sources import corpus_sources, evaluation_items_step, laptop_sources
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from steps.input_tokenizer import InputTokenizerConfig, input_tokenizer
-from steps.tokenize import TokenizeConfig, tokenize
-from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +58,8 @@ def eight_b_corpus(scale: Scale) -> Corpus:
     items = evaluation_items_step()
     documents = clean_documents(eight_b_sources().values(), items)
     tokenizer = input_tokenizer("tokenizer", InputTokenizerConfig(tokenizer=LLAMA3_TOKENIZER))
-    return Corpus(tokenizer, items, documents, _tokenized(documents, tokenizer, scale, {}), dict)
+    caches = recipe.token_caches(documents, tokenizer, validation_share=scale.validation_share)
+    return Corpus(tokenizer, items, documents, caches, dict)
 
 
 def _trained_corpus(sources: Mapping[str, Source], scale: Scale) -> Corpus:
@@ -68,26 +67,28 @@ def _trained_corpus(sources: Mapping[str, Source], scale: Scale) -> Corpus:
     items = evaluation_items_step()
     documents = clean_documents(sources.values(), items)
     labels = {source.identity: source.name for source in sources.values() if source.identity != source.name}
-    tokenizer = train_tokenizer(
-        "tokenizer",
-        TrainTokenizerConfig(
-            documents=documents,
-            vocab_size=scale.model.vocab_size,
-            bytes_per_source=scale.tokenizer_bytes_per_source,
-        ),
-    )
+    vocab_size, bytes_per_source = scale.model.vocab_size, scale.tokenizer_bytes_per_source
+    tokenizer = recipe.tokenizer(documents, vocab_size=vocab_size, bytes_per_source=bytes_per_source)
     sizes = {source.identity: (source.role, source.size_in_bytes) for source in sources.values()}
-    caches = _tokenized(documents, tokenizer, scale, labels)
+    caches = recipe.token_caches(documents, tokenizer, validation_share=scale.validation_share, labels=labels)
     return Corpus(tokenizer, items, documents, caches, lambda weights: weights_by_source(weights, sizes), labels)
 
 
-def _tokenized(
-    documents: Mapping[str, Step], tokenizer: Step, scale: Scale, labels: Mapping[str, str]
-) -> dict[str, Step]:
-    return {
-        key: tokenize(
-            f"tokenize/{labels.get(key, key)}",
-            TokenizeConfig(documents=cleaned, tokenizer=tokenizer, validation_share=scale.validation_share),
-        )
-        for key, cleaned in documents.items()
-    }
+def weights_by_source(weights: Mapping[str, float], sources: Mapping[str, tuple[str, float]]) -> Weights:
+    """Return the recipe's `weights` by the given sources, each of which is (role, size in bytes).
+
+    Sources of one role share its weight by size. The weight of a role without a source goes to the web sources, or
+    without any to all sources by size.
+    """
+    roles = {source.name: source.role for source in eight_b_sources().values()}
+    total: Weights = {}
+    for component, weight in weights.items():
+        players = next(found for role in (roles[component], "web", None) if (found := _playing(role, sources)))
+        size_of_all = sum(players.values())
+        for source, size in sorted(players.items()):
+            total[source] = total.get(source, 0.0) + weight * size / size_of_all
+    return total
+
+
+def _playing(role: str | None, sources: Mapping[str, tuple[str, float]]) -> dict[str, float]:
+    return {name: size for name, (played, size) in sources.items() if role in (played, None)}

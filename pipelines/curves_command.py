@@ -1,39 +1,45 @@
 """curves: how far each phase has come. Options export its curves, draw pages, and compare its loss with another run."""
 
-import functools
+import contextlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import UnreadableRecordError
-from marin_dag.values.changes import nearest
-from pipelines.attempts import attempt_events, phases_by_digest, shared_note
-from pipelines.curves_exports import export_errors, exports_of
-from pipelines.page_file import check_writable, write_page
-from pipelines.reference import Reference, check_margin, read_reference
-from pipelines.saved_curves import read_newest
-from pipelines.timeline import legs_in, main_line_of, phases_in
+from marin_dag.quantities import counted
+from pipelines.output import check_writable, write_page
+from pipelines.phases import (
+    attempt_events,
+    fork_names,
+    legs_in,
+    main_line_of,
+    phases_by_digest,
+    phases_in,
+    shared_notes,
+    wanted_phases,
+)
+from pipelines.saved_curves import read_newest, read_reference
 from steps.phase_result import FINAL_LOSS_STEPS
-from steps.phase_timeline import RunPhase
 
 if TYPE_CHECKING:
     from runtime.report.norms_page import LayerNorms
     from runtime.report.validation_page import ValidationCurve
     from runtime.tracking.curves import Curves
+    from runtime.tracking.exports import Export
 
 
 def _curves(session: Session) -> int:
-    parsed = session.parsed
-    for option, path in (("--validation", parsed.validation), ("--norms", parsed.norms)):
-        if path is not None:
-            check_writable(option, path)
-    check_margin(parsed.against, parsed.margin)
+    check_writable("--validation", session.parsed.validation)
+    check_writable("--norms", session.parsed.norms)
     graph = session.graph()
-    listing = _Listing(session, graph, _wanted(session, graph))
-    for digest in listing.phases:
+    phases = wanted_phases(session, graph)
+    exports = _exports(session)
+    digests = {name: digest for digest, names in phases_by_digest(graph.steps).items() for name in names}
+    listing = _Listing(session, graph, phases, exports, read_reference(session, digests))
+    for digest in phases:
         listing.show(digest)
     return listing.finish()
 
@@ -41,17 +47,22 @@ def _curves(session: Session) -> int:
 class _Listing:
     """The phases of one call, printed one after the other; only what the pages draw is kept of their curves."""
 
-    def __init__(self, session: Session, graph: Graph, phases: dict[str, list[str]]) -> None:
-        self.phases = phases
-        """Names by digest; the first name of a digest stands for it."""
-        self._session, self._graph = session, graph
+    def __init__(
+        self,
+        session: Session,
+        graph: Graph,
+        phases: dict[str, list[str]],
+        exports: "dict[str, Export]",
+        reference: "Curves | None",
+    ) -> None:
+        self._session, self._graph, self._phases = session, graph, phases
+        self._exports, self._reference = exports, reference
         self._width = max(len(names[0]) for names in phases.values())
-        self._exports = exports_of(session, graph)
-        self._reference = _reference(session, graph)
-        self._shown: list[str] = []
-        """Digests whose curves were printed."""
-        self._damaged: list[str] = []
-        self._comparisons: list[bool | None] = []
+        self._shown: list[list[str]] = []
+        """Names of each digest whose curves were printed; the first name stands for it."""
+        self._commands: list[str] = []
+        """Commands that show what was exported."""
+        self._is_damaged = self._is_behind = self._is_compared = False
         self._validated: list[ValidationCurve] = []
         self._layers: list[LayerNorms] = []
 
@@ -60,72 +71,87 @@ class _Listing:
         from runtime.tracking.curves import with_norms, with_validation
         from runtime.training.checkpoint_reader import CheckpointError
 
-        store, parsed, names = self._session.store, self._session.parsed, self.phases[digest]
-        begin_step = self._graph.step(names[0]).config.begin_step  # tables go back to the start of the run
+        store, parsed, names = self._session.store, self._session.parsed, self._phases[digest]
+        step = self._graph.step(names[0])
         try:
+            # Tables go back to the start of the run.
+            begin_step = step.config.begin_step
             curves = read_newest(store, digest, after_step=begin_step, by_source=bool(self._exports))
         except (CheckpointError, UnreadableRecordError) as error:
-            print(f"{names[0]:<{self._width}}  {error}")
-            self._damaged.append(digest)
+            self._print(names[0], str(error))
+            self._is_damaged = True
             return
         if curves is None or not curves.step.size:
-            for name in set(names) & set(parsed.names):
-                print(f"{name:<{self._width}}  nothing of it is saved as the recipe is now")
+            for name in sorted(set(names) & set(parsed.names)):
+                self._print(name, "nothing of it is saved as the recipe is now")
             return
-        self._shown.append(digest)
-        lines, is_behind = ([], None) if self._reference is None else self._reference.compare(curves)
-        self._comparisons.append(is_behind)
+        self._shown.append(names)
+        lines = self._compared(curves)
         curves = with_validation(curves, attempt_events(store, digest))
         if self._exports or parsed.norms is not None:
             curves = with_norms(curves, attempt_events(store, digest))
-        print(f"{names[0]:<{self._width}}  {_summary(curves)}")
-        self._print_below(lines)
-        for export in self._exports:
-            with export_errors(export):
-                show_phase = export.write(curves, names[0])
-            self._print_below([shlex.join(show_phase)] if show_phase else [])
+        self._print(names[0], _summary(curves))
+        for option, export in self._exports.items():
+            config = step.config.model_dump(mode="json", exclude={"start", "caches", "replay"})
+            with _export_errors(option, export):
+                self._commands.append(shlex.join(export.write(curves, names[0], digest, config)))
+        for line in lines:
+            self._print("", line)
         self._keep_for_pages(names, curves)
 
     def finish(self) -> int:
         """Print what concerns all phases, draw the pages and return the exit code."""
         parsed = self._session.parsed
-        if not self._shown and not self._damaged:
+        if not self._shown and not self._is_damaged:
             where = self._session.store.prefix
             print(f"nothing of these phases is saved under {where} as the recipe is now, so there are no curves")
-        notes = [shared_note(self.phases[digest]) for digest in self._shown if len(self.phases[digest]) > 1]
-        show_all = [shlex.join(export.show_all) for export in self._exports if export.show_all and self._shown]
-        for line in [*notes, *show_all]:
-            print(line)
+        notes = shared_notes(self._shown)
+        print("".join(f"{line}\n" for line in [*notes, *dict.fromkeys(self._commands)]), end="")
         is_made = bool(self._shown) or not (self._exports or parsed.validation or parsed.norms)
-        if parsed.validation is not None and (self._shown or self._damaged):
+        if parsed.validation is not None and (self._shown or self._is_damaged):
             is_made &= self._draw_validation(parsed.validation, notes)
         if parsed.norms is not None and self._shown:
             is_made &= self._draw_norms(parsed.norms)
-        is_behind = any(self._comparisons)
-        is_compared = self._reference is None or any(each is not None for each in self._comparisons)
-        return NOTHING_WOULD_RUN if is_made and is_compared and not is_behind and not self._damaged else FAILED
+        is_compared = self._reference is None or self._is_compared
+        is_good = is_made and is_compared and not self._is_behind and not self._is_damaged
+        return NOTHING_WOULD_RUN if is_good else FAILED
 
-    def _print_below(self, lines: Sequence[str]) -> None:
-        for line in lines:
-            print(f"{'':<{self._width}}  {line}")
+    def _print(self, name: str, line: str) -> None:
+        print(f"{name:<{self._width}}  {line}")
+
+    def _compared(self, curves: "Curves") -> list[str]:
+        """Return lines about a phase against the reference."""
+        from runtime.tracking.reference_curve import compare_losses
+
+        if self._reference is None:
+            return []
+        against, margin = self._session.parsed.against, self._session.parsed.margin
+        found = compare_losses(curves, self._reference)
+        if found is None:
+            return [f"no tokens in common with {against}, which has {self._reference.consumed_tokens[-1]:,.0f}"]
+        self._is_compared = True
+        side = "above" if found.difference > 0 else "below"
+        lines = [
+            f"{abs(found.difference):.4f} nats {side} {against} at {found.tokens:,} tokens: "
+            f"{found.loss:.4f} and {found.reference_loss:.4f} over the last {found.num_tokens:,}"
+        ]
+        if margin is not None and found.difference > margin:
+            self._is_behind = True
+            lines.append(f"BEHIND by more than {margin:g}")
+        return lines
 
     def _keep_for_pages(self, names: Sequence[str], curves: "Curves") -> None:
         if self._session.parsed.validation is not None:
             from pipelines.validation_plot import validation_curves
 
-            legs, main_line = self._legs
+            legs = legs_in(phases_in(self._graph.steps))
+            main_line = main_line_of(legs, fork_names(self._session))
             self._validated += validation_curves([legs[name] for name in names], curves, main_line)
         if self._session.parsed.norms is not None:
-            from runtime.report.norms_page import FEWEST_TOLD, layer_norms
+            from runtime.report.norms_page import FEWEST_STEPS, layer_norms
 
             layers = layer_norms(names[0], curves)
-            self._layers += [layers] if len(layers.step) >= FEWEST_TOLD else []
-
-    @functools.cached_property
-    def _legs(self) -> tuple[dict[str, RunPhase], list[str]]:
-        """All phases in their run, and the names of those of the main line."""
-        legs = legs_in(phases_in(self._graph.steps))
-        return legs, main_line_of(legs, {fork.name for fork in self._session.forks.all()})
+            self._layers += [layers] if len(layers.step) >= FEWEST_STEPS else []
 
     def _draw_validation(self, path: str, notes: Sequence[str]) -> bool:
         """Draw the page of held-out text, or print why there is none; return whether it was drawn."""
@@ -136,61 +162,56 @@ class _Listing:
             return False
         unmeasured = [curve.phase for curve in self._validated if not len(curve.step)]
         missing = [f"{name}: not drawn, it measured nothing up to its newest checkpoint" for name in unmeasured]
+        print("".join(f"{line}\n" for line in missing), end="")
         title = f"Held-out text of {self._session.pipeline}"
         write_page("--validation", path, page(title, self._validated, [*missing, *notes]))
-        print("\n".join([*missing, f"drawn: {path}"]))
         return True
 
     def _draw_norms(self, path: str) -> bool:
         """Draw the page of gradient norms, if there are any; return whether it was drawn."""
-        from runtime.report.norms_page import FEWEST_TOLD, page
+        from runtime.report.norms_page import FEWEST_STEPS, page
 
         drawn = {norms.phase for norms in self._layers}
-        missing = [name for digest in self._shown if (name := self.phases[digest][0]) not in drawn]
-        few = f"fewer than {FEWEST_TOLD} updates up to the newest checkpoint have logged norms (norms_every_steps)"
+        missing = [names[0] for names in self._shown if names[0] not in drawn]
+        few = f"fewer than {FEWEST_STEPS} updates up to the newest checkpoint have logged norms (norms_every_steps)"
         notes = [f"no gradients are drawn of {', '.join(missing)}: {few}"] if missing else []
+        print("".join(f"{note}\n" for note in notes), end="")
         if self._layers:
-            title = f"Gradients by layer of {self._session.pipeline}"
-            write_page("--norms", path, page(title, self._layers, notes))
-            notes = [*notes, f"drawn: {path}"]
-        print("\n".join(notes))
+            write_page("--norms", path, page(f"Gradients by layer of {self._session.pipeline}", self._layers, notes))
         return bool(self._layers)
 
 
-def _wanted(session: Session, graph: Graph) -> dict[str, list[str]]:
-    """Return the phases by digest that the user named, or all."""
-    phases = phases_by_digest(graph.steps)
-    if not phases:
-        raise UserError(f"curves: the pipeline {session.pipeline!r} trains nothing.")
-    named = session.parsed.names
-    known = [name for names in phases.values() for name in names]
-    for name in named:
-        if name not in known:
-            raise UserError(
-                f"curves {name}: no such phase.{nearest(name, known)} The command `timeline` lists them all."
-            )
-    return {digest: names for digest, names in phases.items() if not named or not set(named).isdisjoint(names)}
+def _exports(session: Session) -> "dict[str, Export]":
+    """Return the exports that the options ask for, after making folders and checking packages."""
+    from runtime.tracking.exports import TensorBoard, WeightsAndBiases
+
+    board, wandb = session.parsed.tensorboard, session.parsed.wandb
+    found: dict[str, Export] = {}
+    if board is not None:
+        found["--tensorboard"] = TensorBoard(board)
+    if wandb is not None:
+        found["--wandb"] = WeightsAndBiases(wandb, session.pipeline)
+    for option, export in found.items():
+        with _export_errors(option, export):
+            export.check()
+    return found
 
 
-def _reference(session: Session, graph: Graph) -> Reference | None:
-    from runtime.training.checkpoint_reader import CheckpointError
-
-    against = session.parsed.against
-    if against is None:
-        return None
-    digests = {name: digest for digest, names in phases_by_digest(graph.steps).items() for name in names}
-
-    def read(name: str) -> "Curves | None":
-        return read_newest(session.store, digests[name], after_step=0, by_source=False)
+@contextlib.contextmanager
+def _export_errors(option: str, export: "Export") -> Iterator[None]:
+    from runtime.tracking.exports import ExportError
 
     try:
-        return read_reference(against, session.parsed.margin, digests, read)
-    except (CheckpointError, UnreadableRecordError) as error:
-        raise UserError(f"--against {against}: {error}") from error
+        yield
+    except ExportError as error:
+        raise UserError(f"{option} {export.folder}: {error}") from error
+    except OSError as error:
+        reason = f"cannot be written ({error.strerror or error}); name another folder."
+        raise UserError(f"{option} {export.folder}: {reason}") from error
 
 
 def _summary(curves: "Curves") -> str:
-    """Return `step 1,200  4,915,200 tokens  loss 3.21  gradient 0.71  1.93 bits per byte at step 1,200  2 skipped`."""
+    """Return `step 1,200  4,915,200 tokens  loss 3.21  gradient 0.71  1.93 bits per byte ...  2 skipped`."""
     figures = curves.figures
     # NaN in a row that only measured held-out text, before the first update.
     taken, skipped = figures["train/is_skipped"] == 0, int((figures["train/is_skipped"] == 1).sum())
@@ -199,7 +220,9 @@ def _summary(curves: "Curves") -> str:
         parts.append(f"loss {figures['train/loss'][taken][-FINAL_LOSS_STEPS:].mean():.4f}")
         parts.append(f"gradient {figures['train/grad_norm'][taken][-FINAL_LOSS_STEPS:].mean():.3f}")
     if (newest := curves.newest_validation()) is not None:
-        parts.append(f"{newest[1]:.4f} bits per byte at step {newest[0]:,}")
+        step, mean = newest
+        sources = counted(len(curves.validation_sources()), "source")
+        parts.append(f"{mean:.4f} bits per byte (weights, mean of {sources}, while training) at step {step:,}")
     return "  ".join([*parts, *([f"{skipped:,} skipped"] if skipped else [])])
 
 
@@ -213,13 +236,8 @@ def _add_arguments(parser: Any) -> None:
 
 
 COMMAND = Command(
-    "curves",
-    "[PHASE ...]",
+    "curves", "[PHASE ...]",
     "how far each phase has come, also against another run; exports for TensorBoard and W&B; pages of held-out text "
     "and gradients",
-    _curves,
-    0,
-    100,
-    _add_arguments,
-    ("--set",),
-)
+    _curves, 0, 100, _add_arguments, ("--set",),
+)  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 from marin_dag.cli.session import Finished
 from marin_dag.graph.step import Step
 from marin_dag.quantities import counted
-from pipelines.timeline import legs_in, main_line_of, phases_in
+from pipelines.phases import legs_in, main_line_of, phases_in
 from runtime.evaluation.task_score import implausible
 from steps.documents import DocumentsResult
 from steps.ema_eval import EmaEvalResult, ema_eval

@@ -10,9 +10,8 @@ from marin_dag.graph.output_ref import OutputRef
 from marin_dag.ledger.records import Records
 from marin_dag.store.store import Store
 from marin_dag.values.changes import nearest
-from pipelines.attempts import phases_by_digest
-from pipelines.page_file import check_writable, write_page
-from pipelines.timeline import legs_in, main_line_first, phases_in
+from pipelines.output import check_writable, write_page
+from pipelines.phases import fork_names, legs_in, main_line_first, phases_by_digest, phases_in, wanted_phases
 from runtime.optim.ema import HOT
 from steps.ema_eval import EmaEvalConfig
 from steps.phase_config import TrainPhaseConfig
@@ -68,19 +67,17 @@ def _heat_map(session: Session) -> int:
         domains = sorted({domain for each in found for domain in each.table["domain"].unique().to_pylist()})
         raise UserError(f"--domain {' '.join(parsed.domain)}: no such domain.{nearest(parsed.domain[0], domains)}")
     title = f"Heat map of {session.pipeline}"
+    for note in notes:
+        print(note)
     write_page("--page", parsed.page, page(title, [each.name for each in shown], windows, notes))
-    print("\n".join([*notes, f"drawn: {parsed.page}"]))
     return NOTHING_WOULD_RUN
 
 
 def _phases(session: Session, graph: Graph) -> list[str]:
     """Return the phases that the user named, or all, in the order of the run."""
-    forks = {fork.name for fork in session.forks.all()}
-    order = main_line_first(legs_in(phases_in(graph.steps)), forks)
-    for name in session.parsed.names:
-        if name not in order:
-            raise UserError(f"heat-map {name}: no such phase.{nearest(name, order)} The command `timeline` lists them.")
-    return [name for name in order if not session.parsed.names or name in session.parsed.names]
+    wanted = {name for names in wanted_phases(session, graph).values() for name in names}
+    order = main_line_first(legs_in(phases_in(graph.steps)), fork_names(session))
+    return [name for name in order if name in (session.parsed.names or wanted)]
 
 
 def _measured(store: Store, graph: Graph, phases: Sequence[str]) -> list[Measured]:

@@ -5,16 +5,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
-from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from marin_dag.quantities import in_short
-from marin_dag.values.changes import nearest
-from pipelines.page_file import check_writable, write_page
-from pipelines.timeline import phase_before
+from pipelines.output import aligned, check_writable, write_page
+from pipelines.phases import fork_names, legs_in, main_line_of, phase_before, phases_in, wanted_phases
 from runtime.data.consumption import Consumption, PhaseSpan, consumption
 from runtime.training.restore import RESTORES_POSITION
-from steps.phase_config import TrainPhaseConfig
 
 Estimate = Callable[[Any], Mapping[str, float]]
 """Tokens by name of the sources that are not tokenized yet, from the parsed arguments."""
@@ -37,17 +34,18 @@ def command(estimate: Estimate = lambda arguments: {}) -> Command:
     """Return the command of a pipeline whose sources have these sizes before they are tokenized."""
 
     def run(session: Session) -> int:
-        chart = session.parsed.chart
-        if chart is not None:
-            check_writable("--chart", chart)
-        mix = mix_to(_phase(session), Records(session.store), estimate(session.parsed))
+        chart, names = session.parsed.chart, session.parsed.names
+        graph = session.graph()
+        wanted_phases(session, graph)
+        check_writable("--chart", chart)
+        phases = phases_in(graph.steps)
+        name = names[0] if names else main_line_of(legs_in(phases), fork_names(session))[-1]
+        mix = mix_to(phases[name], Records(session.store), estimate(session.parsed))
         print(rendered(mix))
         if chart is not None:
-            from runtime.report.mix_page import page
+            from runtime.report.pages import mix_page
 
-            title = f"Tokens by source, to {mix.spans[-1].name}"
-            write_page("--chart", chart, page(title, mix.found.uses, mix.labels))
-            print(f"drawn    {chart}")
+            write_page("--chart", chart, mix_page(f"Tokens by source, to {name}", mix.found.uses, mix.labels))
         return NOTHING_WOULD_RUN
 
     summary = "tokens and epochs of each source by phase, up to PHASE (by default the last)"
@@ -58,20 +56,6 @@ def _add_arguments(parser: Any) -> None:
     parser.add_argument("--chart", metavar="FILE.html", help="(mix) draw it too")
 
 
-def _phase(session: Session) -> Step[Any]:
-    phases = {step.name: step for step in session.graph().steps if isinstance(step.config, TrainPhaseConfig)}
-    if not phases:
-        raise UserError(f"mix: the pipeline {session.pipeline!r} trains nothing.")
-    if not session.parsed.names:
-        forks = {fork.name for fork in session.forks.all()}
-        return max(
-            (step for name, step in phases.items() if name not in forks), key=lambda step: step.config.until_step
-        )
-    if session.step not in phases:
-        raise UserError(f"mix {session.step}: no such training phase.{nearest(session.step, phases)}")
-    return phases[session.step]
-
-
 def mix_to(phase: Step[Any], records: Records, estimated_tokens: Mapping[str, float]) -> Mix:
     """Return the consumption of a run to the end of `phase`, from where its data began."""
     phases, ends = [phase], [phase.config.until_step]
@@ -79,16 +63,10 @@ def mix_to(phase: Step[Any], records: Records, estimated_tokens: Mapping[str, fl
         ends.insert(0, phases[0].config.begin_step)
         phases.insert(0, start.step)
     begins = [phases[0].config.begin_step, *ends[:-1]]
+    shared = ("global_batch_size", "sequence_length", "mixture", "mixing", "skip_batches")
     spans = [
         PhaseSpan(
-            name=step.name,
-            start_step=begin,
-            until_step=end,
-            global_batch_size=step.config.global_batch_size,
-            sequence_length=step.config.sequence_length,
-            mixture=step.config.mixture,
-            mixing=step.config.mixing,
-            skip_batches=step.config.skip_batches,
+            name=step.name, start_step=begin, until_step=end, **{field: getattr(step.config, field) for field in shared}
         )
         for step, begin, end in zip(phases, begins, ends, strict=True)
     ]
@@ -123,14 +101,7 @@ def rendered(mix: Mix) -> str:
         rows.append([mix.labels.get(source, source), shown, *uses, in_short(total[source])])
     sums = [f"{in_short(tokens):>7}{'':9}" for tokens in by_phase.values()]
     rows.append(["", "", *sums, in_short(sum(by_phase.values()))])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    ]
-    return "\n".join([*lines, "", *_notes(mix)])
+    return "\n".join([*aligned(rows), "", *_notes(mix)])
 
 
 def _notes(mix: Mix) -> list[str]:
@@ -141,11 +112,9 @@ def _notes(mix: Mix) -> list[str]:
         notes.append("? an unknown size: the source is not tokenized yet.")
     for span in mix.spans:
         if tokens := span.skip_batches * span.global_batch_size * span.sequence_length:
-            notes.append(
-                f"{span.name} skips {in_short(tokens)} tokens at its start (skip_batches); they count as read."
-            )
-    learned = sorted({span.mixing.kind for span in mix.spans if span.mixing.lag_steps})
-    if learned:
+            skips = f"{span.name} skips {in_short(tokens)} tokens at its start (skip_batches)"
+            notes.append(f"{skips}; they count as read.")
+    if learned := sorted({span.mixing.kind for span in mix.spans if span.mixing.lag_steps}):
         notes.append(f"* by the written mixture: {', '.join(learned)} will move the shares with what it learns.")
     for finding in mix.found.findings:
         if finding.source in mix.num_tokens:

@@ -82,19 +82,3 @@ STARLING: Weights = scaled(NEMOTRON, 0.7) | scaled(
     },
     0.3,
 )
-
-
-def stand_in(weights: Mapping[str, float], sources: Mapping[str, str]) -> Weights:
-    """Return `weights` by the sources that stand in for the components; weights of one stand-in add up.
-
-    Raises:
-        KeyError: a component has no stand-in.
-    """
-    total: Weights = {}
-    for component, weight in weights.items():
-        if component not in sources:
-            raise KeyError(
-                f"component {component!r} of a mixture has no source; map it to one of {sorted(set(sources.values()))}"
-            )
-        total[sources[component]] = total.get(sources[component], 0.0) + weight
-    return total

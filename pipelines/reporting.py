@@ -6,26 +6,21 @@ from typing import Any
 
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
-from pipelines.timeline import legs_in, main_line_of, phase_before, phases_in
+from pipelines.phases import legs_in, main_line_of, parents_of, phases_in
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
-from runtime.report.recipe import described
+from runtime.report.recipe import Change, Node, described
 from steps.ema_eval import ema_eval
 from steps.hf_export import hf_export
 from steps.lm_eval import lm_eval
 from steps.phase_config import TrainPhaseConfig, chosen_settings
 from steps.phase_timeline import changes
 from steps.report import report
-from steps.report_config import GraphNode, RecipeChange, ReportConfig
+from steps.report_config import ReportConfig
 
 STAGE_OF_KIND = {
-    "extract": "extract",
-    "filter_documents": "filter",
-    "dedup": "dedup",
-    "decontaminate": "decontaminate",
-}
+    "extract": "extract", "filter_documents": "filter", "dedup": "dedup", "decontaminate": "decontaminate",
+}  # fmt: skip
 RESULT_KINDS = (ema_eval, hf_export, lm_eval)
-COMMAND = "python RECIPE.py"
-"""How a report names the recipe's own file whose path is not given."""
 
 
 def report_on(
@@ -33,7 +28,7 @@ def report_on(
     *,
     title: str,
     introduction: str,
-    command: str = COMMAND,
+    command: str = "python RECIPE.py",
     labels: Mapping[str, str] | None = None,
     name: str = "report",
     further_phases: Iterable[Step] = (),
@@ -53,11 +48,19 @@ def report_on(
         forks: phase made on the command line to the phase that it was forked from.
         fork_reasons: phase made on the command line to the reason that its author gave.
     """
-    shown = list(dict.fromkeys(results))
-    labels = labels or {}
-    phases = phases_in(Graph([*shown, *further_phases]).steps)
-    caches = _caches(shown, phases)
-    exports = _exports(shown)
+    shown, labels = list(dict.fromkeys(results)), labels or {}
+    graph = Graph([*shown, *further_phases])
+    phases = phases_in(graph.steps)
+    # The report has no place for evaluations of imported weights.
+    evaluations = {step.config.phase.step.name: step for step in shown if step.kind is ema_eval}
+    readers = [*phases.values(), *evaluations.values()]
+    caches = {source: item.step for reader in readers for source, item in reader.config.caches.items()}
+    exports: dict[str, Step] = {}
+    for step in (step for step in shown if step.kind is hf_export):
+        phase = step.config.phase.step.name
+        exports[phase if phase not in exports else f"{phase}/{step.name}"] = step
+    export_names = {step.name: export for export, step in exports.items()}
+    own = Node(name=name, kind="report", inputs=tuple(step.name for step in shown), group=name)
     return report(
         name,
         ReportConfig(
@@ -72,42 +75,14 @@ def report_on(
             mixtures={phase: step.config.mixture for phase, step in phases.items()},
             recipe=recipe_of(phases, labels),
             labels=dict(labels),
-            evaluations=_evaluations(shown, phases),
+            evaluations={phase: step for phase, step in evaluations.items() if phase in phases},
             exports=exports,
-            scores=_scores(shown, exports),
+            scores={export_names[step.config.export.step.name]: step for step in shown if step.kind is lm_eval},
             sources={source: stages_of(cache.config.documents.step) for source, cache in caches.items()},
             caches=caches,
-            graph=with_report(graph_of([*shown, *further_phases]), name, shown),
+            graph=(*nodes_of(graph), own),
         ),
     )
-
-
-def _caches(shown: Iterable[Step], phases: Mapping[str, Step]) -> dict[str, Step]:
-    """Return source to token cache, of all phases and evaluations."""
-    readers = [*phases.values(), *(step for step in shown if step.kind is ema_eval)]
-    return {source: item.step for reader in readers for source, item in reader.config.caches.items()}
-
-
-def _evaluations(shown: Iterable[Step], phases: Mapping[str, Step]) -> dict[str, Step]:
-    """Return the evaluations by phase; the report has no place for those of imported weights."""
-    found = {step.config.phase.step.name: step for step in shown if step.kind is ema_eval}
-    return {name: step for name, step in found.items() if name in phases}
-
-
-def _exports(shown: Iterable[Step]) -> dict[str, Step]:
-    """Return the exports by phase; the second export of a phase is called `phase/step name`."""
-    found: dict[str, Step] = {}
-    for step in shown:
-        if step.kind is hf_export:
-            phase = step.config.phase.step.name
-            found[phase if phase not in found else f"{phase}/{step.name}"] = step
-    return found
-
-
-def _scores(shown: Iterable[Step], exports: Mapping[str, Step]) -> dict[str, Step]:
-    """Return the scores by the name of their export."""
-    name_of = {step.name: name for name, step in exports.items()}
-    return {name_of[step.config.export.step.name]: step for step in shown if step.kind is lm_eval}
 
 
 def stages_of(documents: Step) -> dict[str, Step]:
@@ -126,61 +101,40 @@ def stages_of(documents: Step) -> dict[str, Step]:
     return found
 
 
-def graph_of(targets: Iterable[Step]) -> tuple[GraphNode, ...]:
-    """Return the targets and every step that they read, inputs first.
+def nodes_of(graph: Graph) -> tuple[Node, ...]:
+    """Return every step of a graph, inputs first.
 
     A step called "kind/source" or "kind/phase" is drawn in the row of that source or phase. Phases, whose whole name is
     one name, and all other steps are drawn in a row of their own name.
     """
     nodes = []
-    for step in Graph(targets).steps:
+    for step in graph.steps:
         group = step.name if isinstance(step.config, TrainPhaseConfig) else step.name.partition("/")[2] or step.name
         inputs = tuple(dict.fromkeys(item.step.name for _, item in step.inputs))
-        nodes.append(GraphNode(name=step.name, kind=step.kind.name, inputs=inputs, group=group))
+        nodes.append(Node(name=step.name, kind=step.kind.name, inputs=inputs, group=group))
     return tuple(nodes)
 
 
-def with_report(nodes: tuple[GraphNode, ...], name: str, inputs: Iterable[Step]) -> tuple[GraphNode, ...]:
-    """Return the graph with the report itself, whose step does not exist yet."""
-    return (*nodes, GraphNode(name=name, kind="report", inputs=tuple(step.name for step in inputs), group=name))
-
-
-def parents_of(phases: Mapping[str, Step]) -> dict[str, str]:
-    """Return each phase that starts from another one, and that other phase."""
-    starts = {name: phase_before(phase) for name, phase in phases.items()}
-    return {name: start.step.name for name, start in starts.items() if start is not None}
-
-
-def recipe_of(
-    phases: Mapping[str, Step], labels: Mapping[str, str] | None = None
-) -> dict[str, tuple[RecipeChange, ...]]:
+def recipe_of(phases: Mapping[str, Step], labels: Mapping[str, str] | None = None) -> dict[str, tuple[Change, ...]]:
     """Return what each phase changes against the one it starts from; for a first phase, its main settings."""
     parents = parents_of(phases)
-    return {
-        name: tuple(
-            RecipeChange(
-                field=field,
-                before="" if name not in parents else described(_labelled(before, labels or {})),
-                after=described(_labelled(after, labels or {})),
-            )
-            for field, before, after in _settings(phase, phases.get(parents.get(name, "")))
-        )
-        for name, phase in phases.items()
-    }
+    found = {}
+    for name, phase in phases.items():
+        changed: list[tuple[str, str, str]] = []
+        if name in parents:
+            for item in changes(phases[parents[name]].config, phase.config):
+                before, after = (described(_labelled(value, labels or {})) for value in (item.before, item.after))
+                changed.append((item.field, before, after))
+        else:
+            if phase.predecessor is not None:
+                changed.append(("start", "", f"{phase.predecessor.step.name} ({phase.config.restore})"))
+            for field, value in chosen_settings(phase.config).items():
+                changed.append((field, "", described(_labelled(value, labels or {}))))
+        found[name] = tuple(Change(*change) for change in changed)
+    return found
 
 
-def _settings(phase: Step, parent: Step | None) -> list[tuple[str, Any, Any]]:
-    if parent is not None:
-        return [(item.field, item.before, item.after) for item in changes(parent.config, phase.config)]
-    settings: list[tuple[str, Any, Any]] = [
-        (name, None, value) for name, value in chosen_settings(phase.config).items()
-    ]
-    if phase.predecessor is not None:
-        settings.insert(0, ("start", None, f"{phase.predecessor.step.name} ({phase.config.restore})"))
-    return settings
-
-
-def _labelled(value: object, labels: Mapping[str, str]) -> object:
+def _labelled(value: Any, labels: Mapping[str, str]) -> Any:
     if not isinstance(value, MixtureSchedule):
         return value
     segments = [

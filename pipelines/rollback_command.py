@@ -6,16 +6,15 @@ command only proposes: no figure shows the cause of a spike.
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session, program_words
-from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.quantities import counted, in_short
-from pipelines.attempts import attempt_events, phases_by_digest
 from pipelines.checkpoints_command import checkpoints_of, free_name, publish_line
+from pipelines.phases import attempt_events, wanted_phases
 from steps.phase_config import TrainPhaseConfig
 
 MARGIN_STEPS = 100
@@ -31,20 +30,6 @@ class Finding(NamedTuple):
 
     step: int
     what: str
-
-
-class _Start(NamedTuple):
-    """The state that a rollback starts from, and the settings of its fork."""
-
-    phase: Step[TrainPhaseConfig]
-    step: int
-    settings: Mapping[str, str]
-    """Settings besides the skipped batches, as text for --set."""
-    skip_batches: int
-    """Batches that the phase skips there already."""
-    acknowledge: Sequence[str]
-    is_checkpoint: bool
-    """The state is a checkpoint, which has to be published."""
 
 
 def findings_in(events: Iterable[Mapping[str, Any]]) -> list[Finding]:
@@ -63,10 +48,8 @@ def findings_in(events: Iterable[Mapping[str, Any]]) -> list[Finding]:
 
 def _rollback(session: Session) -> int:
     graph = session.graph()
+    ((_, names),) = wanted_phases(session, graph).items()
     phase = graph.step(session.step)
-    names = phases_by_digest(graph.steps).get(phase.digest)
-    if names is None:
-        raise UserError(f"rollback {phase.name}: the step trains nothing; use the name of a phase.")
     print("\n".join(_lines(session, graph, phase, names[0])))
     return NOTHING_WOULD_RUN
 
@@ -83,70 +66,50 @@ def _lines(session: Session, graph: Graph, phase: Step[TrainPhaseConfig], traine
     first, last = findings[0], findings[-1]
     more = f"; {counted(len(findings), 'finding')}, last {last.what} at step {last.step:,}" if findings[1:] else ""
     yield f"found       {first.what} at step {first.step:,}{more}"
-    start = _start(phase, trained_as, good, first.step - MARGIN_STEPS)
-    if start is None:
-        yield f"            no state of {phase.name} is {MARGIN_STEPS} steps older"
-        if phase.predecessor is not None:
-            yield f"try         {session.line('rollback', phase.predecessor.step.name)}"
+    latest = first.step - MARGIN_STEPS
+    acknowledge: tuple[str, ...] = ("skip_batches",)
+    if near := [step for step in good if step <= latest]:
+        begin, skipped, settings = max(near), 0, {"start": f"{trained_as}@{max(near)}"}
+        if phase.config.restore != "everything":
+            settings["restore"] = "everything"  # the value acted at the start of the phase itself
+        yield from publish_line(session, phase.digest, trained_as, begin)
+    else:
+        while (start := phase.predecessor) is not None and start.digest == phase.digest:
+            phase = start.step
+        begin, skipped, settings = phase.config.begin_step, phase.config.skip_batches, {}
+        acknowledge = tuple(dict.fromkeys((*phase.config.acknowledge, *acknowledge)))
+        if start is None or not 0 < begin <= latest:
+            yield f"            no state of {phase.name} is {MARGIN_STEPS} steps older"
+            if start is not None:
+                yield f"try         {session.line('rollback', start.step.name)}"
+            return
+    if phase.config.until_step <= begin:
+        yield f"            {phase.name} stops at step {phase.config.until_step:,}, before step {begin:,}"
         return
-    if start.phase.config.until_step <= start.step:
-        until_step = start.phase.config.until_step
-        yield f"            {start.phase.name} stops at step {until_step:,}, before step {start.step:,}"
-        return
-    if start.is_checkpoint:
-        yield from publish_line(session, phase.digest, trained_as, start.step)
-    yield from _fork_lines(session, graph, start, first, last)
-    yield "            A rollback helps against bad batches, not against a bad machine: if the same steps give other"
-    yield "            figures when they are repeated, it is the machine."
+    num_batches = last.step + MARGIN_STEPS - begin + skipped
+    settings |= {"skip_batches": str(num_batches), "acknowledge": json.dumps(acknowledge)}
+    words = ["fork", phase.name, "--as", free_name(graph, f"{phase.name}-rollback")]
+    words += [word for field, text in settings.items() for word in ("--set", f"{field}={text}")]
+    words += ["--reason", f"roll back from {first.what} at step {first.step}"]
+    yield f"roll back   {session.line(*words)}"
+    yield from _notes(phase.config, begin, num_batches, last.step)
     yield f"repeat      {session.line('--force', phase.name, '--until', phase.name)}"
     yield f"compare     {shlex.join([program_words()[0], '-m', 'runtime.training.replay', session.store.prefix])}"
 
 
-def _start(phase: Step[TrainPhaseConfig], trained_as: str, good: Sequence[int], latest: int) -> _Start | None:
-    """Return the newest good checkpoint up to step `latest`, else the start of the phase."""
-    if near := [step for step in good if step <= latest]:
-        settings = {"start": f"{trained_as}@{max(near)}"}
-        if phase.config.restore != "everything":
-            settings["restore"] = "everything"  # the value acted at the start of the phase itself
-        return _Start(phase, max(near), settings, 0, ("skip_batches",), is_checkpoint=True)
-    root = phase
-    while (start := root.predecessor) is not None and start.digest == phase.digest:
-        root = start.step
-    config = root.config
-    if root.predecessor is None or not 0 < config.begin_step <= latest:
-        return None
-    acknowledge = tuple(dict.fromkeys((*config.acknowledge, "skip_batches")))
-    return _Start(root, config.begin_step, {}, config.skip_batches, acknowledge, is_checkpoint=False)
-
-
-def _fork_lines(session: Session, graph: Graph, start: _Start, first: Finding, last: Finding) -> Iterator[str]:
-    config = start.phase.config
-    num_steps = last.step + MARGIN_STEPS - start.step
-    num_batches = num_steps + start.skip_batches
-    settings = {
-        **start.settings,
-        "skip_batches": str(num_batches),
-        "acknowledge": json.dumps(start.acknowledge),
-    }
-    words = ["fork", start.phase.name, "--as", free_name(graph, f"{start.phase.name}-rollback")]
-    words += [word for field, text in settings.items() for word in ("--set", f"{field}={text}")]
-    words += ["--reason", f"roll back from {first.what} at step {first.step}"]
-    yield f"roll back   {session.line(*words)}"
+def _notes(config: TrainPhaseConfig, begin: int, num_batches: int, last_step: int) -> Iterator[str]:
     tokens = in_short(num_batches * config.global_batch_size * config.sequence_length)
-    yield f"            from step {start.step:,}, skipping {num_batches:,} batches ({tokens} tokens)"
-    if num_steps > MOST_BATCHES:
+    yield f"            from step {begin:,}, skipping {num_batches:,} batches ({tokens} tokens)"
+    if last_step + MARGIN_STEPS - begin > MOST_BATCHES:
         yield f"            PaLM skipped 200 to {MOST_BATCHES} batches; no good checkpoint is nearer"
-    moved = [segment.start_step for segment in config.mixture.segments if start.step < segment.start_step <= last.step]
+    moved = [segment.start_step for segment in config.mixture.segments if begin < segment.start_step <= last_step]
     if moved:
-        yield f"            the skipped batches have the mixture of step {start.step:,}, not that from {moved[0]:,} on"
+        yield f"            the skipped batches have the mixture of step {begin:,}, not that from {moved[0]:,} on"
+    yield "            A rollback helps against bad batches, not against a bad machine: if the same steps give other"
+    yield "            figures when they are repeated, it is the machine."
 
 
 COMMAND = Command(
-    "rollback",
-    "PHASE",
-    "print the fork that starts before the last spike of a phase and skips its batches",
-    _rollback,
-    1,
-    1,
-    options=("--set",),
-)
+    "rollback", "PHASE", "print the fork that starts before the last spike of a phase and skips its batches",
+    _rollback, 1, 1, options=("--set",),
+)  # fmt: skip

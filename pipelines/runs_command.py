@@ -12,7 +12,7 @@ from typing import Any
 
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.quantities import counted
-from pipelines.page_file import check_writable, write_page
+from pipelines.output import aligned, check_writable, write_page
 from pipelines.runs import Run, read_runs
 
 SCHEMA = "marin_dag.runs/1"
@@ -25,8 +25,7 @@ NONE = "-"
 
 def _runs(session: Session) -> int:
     parsed = session.parsed
-    if parsed.page is not None:
-        check_writable("--page", parsed.page)
+    check_writable("--page", parsed.page)
     since = None if parsed.since is None else datetime.datetime.now(datetime.UTC) - parsed.since
     runs = [
         run
@@ -40,7 +39,6 @@ def _runs(session: Session) -> int:
     print(rendered(runs, with_scores=parsed.scores))
     if parsed.page is not None:
         write_page("--page", parsed.page, page(f"Runs of {session.pipeline}", runs))
-        print(f"drawn: {parsed.page}")
     return NOTHING_WOULD_RUN
 
 
@@ -63,15 +61,12 @@ def rendered(runs: Sequence[Run], *, with_scores: bool = False) -> str:
     if not runs:
         return "no runs"
     tasks = _tasks(runs) if with_scores else []
-    rows = [["run", "state", "tokens", "loss", "bits/byte", *tasks, "hours", "finished", "recipe"]]
-    rows += [_row(run, tasks) for run in runs]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for index, row in enumerate(rows):
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        lines.append("  ".join(cells).rstrip())
-        if index and (changes := _changes(runs[index - 1])):
-            lines.append(f"  {changes}")
+    headings = ["run", "state", "tokens", "loss", "bits/byte", *tasks, "hours", "finished", "recipe"]
+    heading, *rows = aligned([headings, *(_row(run, tasks) for run in runs)])
+    lines = [heading]
+    for run, row in zip(runs, rows, strict=True):
+        changes = _changes(run)
+        lines += [row, f"  {changes}"] if changes else [row]
     return "\n".join([*lines, counted(len(runs), "run")])
 
 
@@ -111,20 +106,14 @@ def _tasks(runs: Sequence[Run]) -> list[str]:
 def page(title: str, runs: Sequence[Run]) -> str:
     """Return the table as a page."""
     from runtime.report.document import document
-    from runtime.report.markup import element
-    from runtime.report.tables import Column, table
+    from runtime.report.markup import table
 
     tasks = _tasks(runs)
-    numbers = ("tokens", "loss", "bits a byte", *tasks, "hours")
-    columns = [
-        Column("run"),
-        Column("state"),
-        *(Column(name, "number") for name in numbers),
-        *map(Column, ("finished", "recipe", "device", "commit", "prefix", "changed")),
-    ]
+    numbers = ("#tokens", "#loss", "#bits a byte", *(f"#{task}" for task in tasks), "#hours")
+    headings = ["run", "state", *numbers, "finished", "recipe", "device", "commit", "prefix", "changed"]
     rows = [[*_row(run, tasks), run.device, run.commit, run.prefix, _changes(run)] for run in runs]
-    shown = element("main", element("h1", title), table(columns, rows, f"{counted(len(runs), 'run')}."))
-    return document(title, shown, scripts=())
+    lead = f"{counted(len(runs), 'run')}, read from the records of the prefixes."
+    return document(title, lead, table(headings, rows, "Runs"), scripts=())
 
 
 def _since(text: str) -> datetime.timedelta:

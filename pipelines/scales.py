@@ -66,7 +66,7 @@ class Scale:
     deeply_cooled_rate: float
     """Learning rate at the end of starling's cooldown, which deeper_starling keeps."""
     average: Ema
-    compute_dtype: str
+    compute_dtype: Literal["float32", "bfloat16"]
     reduce_dtype: str
     evaluation_tokens: int
     """Held-out tokens to evaluate in each domain."""

@@ -1,12 +1,12 @@
 """Source: one corpus, what it stands for, and its steps from the publisher to clean documents."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
 from marin_dag.graph.step import Step
-from pipelines.roles import PRIORITY
 from runtime.text.extraction.formats import Format
 from runtime.text.filter_rules import (
     CodeLayout,
@@ -27,12 +27,31 @@ from steps.extract import ExtractConfig, extract
 from steps.fetch import Fetch
 from steps.filter import FilterConfig, filter_documents
 
+PRIORITY = ("textbook", "encyclopedia", "papers", "math", "questions", "code", "web")
+"""The roles, in the order in which sources keep a text that several have: texts written to teach first, the web last.
+
+The recipe names about thirty data sets; a laptop has seven sources and a user's folder may have two. Each source plays
+a role, and a mixture is the recipe's mixture with the weights of a role added up."""
+# The first word of a file's name in a user's folder, and the role that it gives.
+ROLE_WORDS = {role: role for role in PRIORITY} | {
+    "c4": "web", "crawl": "web", "lean": "math", "arxiv": "papers", "plos": "papers", "wiki": "encyclopedia",
+    "wikipedia": "encyclopedia", "factbook": "encyclopedia", "stackexchange": "questions", "qa": "questions",
+    "howto": "questions", "textbooks": "textbook", "books": "textbook", "flan": "textbook", "instructions": "textbook",
+}  # fmt: skip
+
+
+def role_of_file(stem: str) -> str:
+    """Return the role of a user's source by the first word of its file's name; web for an unknown word."""
+    return ROLE_WORDS.get(re.split("[^a-z0-9]", stem.lower())[0], "web")
+
 
 class Source(BaseModel, frozen=True, extra="forbid"):
+    """A corpus: where it is from, how it is read and cleaned, and its place in mixtures."""
+
     name: str
     """The label of its steps, also in reports."""
     role: str
-    """Its role in a mixture (`pipelines.roles`)."""
+    """One of `PRIORITY`."""
     description: str
     licence: str
     fetch: Fetch

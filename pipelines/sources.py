@@ -10,14 +10,18 @@ from typing import Any
 from marin_dag.errors import UserError, listed
 from marin_dag.graph.step import Step
 from marin_dag.store.store import StoreError
-from pipelines.roles import role_of_file
-from pipelines.source import CODE_RULES, DEGENERATE, DOCSTRING_RULES, HOWTO_RULES, TESTS, WEB_RULES, Source, by_name
-from runtime.text.extraction.formats import (
-    JsonLines,
-    PlainText,
-    PythonDocstrings,
-    ServiceModels,
+from pipelines.source import (
+    CODE_RULES,
+    DEGENERATE,
+    DOCSTRING_RULES,
+    HOWTO_RULES,
+    TESTS,
+    WEB_RULES,
+    Source,
+    by_name,
+    role_of_file,
 )
+from runtime.text.extraction.formats import JsonLines, PlainText, PythonDocstrings, ServiceModels
 from runtime.text.filter_rules import Length
 from runtime.text.minhash import MinHash
 from steps.download import DownloadConfig, download

@@ -1,65 +1,98 @@
-"""stalls: how long each phase waited for data, and for what; `--page FILE.html` draws it."""
+"""stalls: how long each phase waited for data, and for what; a page of it, also beside the report after each run.
 
-from collections.abc import Mapping, Sequence
+Times differ between equal runs, so they are in no output. The page beside a report is in the folder of all attempts at
+it: links from each of them find it, also under another prefix, and nothing hashes or verifies it.
+"""
+
+import datetime
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
-from marin_dag.errors import UserError
+from marin_dag.graph.step import Step
+from marin_dag.ledger.records import Records
+from marin_dag.plan.plan import Plan
 from marin_dag.store.store import Store
-from pipelines.attempts import attempt_events, phases_by_digest, shared_note
-from pipelines.page_file import check_writable, write_page
-from runtime.tracking.stalls import DataStalls, sum_stalls
+from pipelines.output import aligned, check_writable, write_page
+from pipelines.phases import attempt_events, phases_by_digest, shared_notes, wanted_phases
+from runtime.tracking.stalls import PAGE_FILE, DataStalls, sum_stalls
+from steps.report_config import ReportConfig
 
 
 def _stalls(session: Session) -> int:
     path = session.parsed.page
-    if path is not None:
-        check_writable("--page", path)
-    phases = phases_by_digest(session.graph().steps)
-    if not phases:
-        raise UserError(f"stalls: the pipeline {session.pipeline!r} trains nothing.")
-    found, notes = read_stalls(session.store, phases)
+    check_writable("--page", path)
+    found, notes = _read_stalls(session.store, wanted_phases(session, session.graph()))
     if not found:
         print(f"no phase has trained under {session.store.prefix} as the recipe is now, so there are no stalls to show")
         return NOTHING_WOULD_RUN if path is None else FAILED
-    print("\n".join([rendered(found), *notes]))
+    print("\n".join([*_rendered(found), *notes]))
     if path is not None:
-        from runtime.report.stalls_page import page  # needs NumPy, which the table does not
+        from runtime.report.pages import stalls_page  # needs NumPy, which the table does not
 
-        write_page("--page", path, page(f"Data stalls of {session.pipeline}", found, notes))
-        print(f"drawn: {path}")
+        write_page("--page", path, stalls_page(f"Data stalls of {session.pipeline}", found, notes))
     return NOTHING_WOULD_RUN
 
 
-def read_stalls(store: Store, phases: Mapping[str, Sequence[str]]) -> tuple[list[DataStalls], list[str]]:
+def _read_stalls(store: Store, phases: Mapping[str, Sequence[str]]) -> tuple[list[DataStalls], list[str]]:
     """Return the stalls of each digest that has an attempt, and notes about phases that share them."""
-    found, notes = [], []
-    for digest, names in phases.items():
-        stalls = sum_stalls(names[0], attempt_events(store, digest))
-        if stalls.num_attempts:
-            found.append(stalls)
-            notes += [shared_note(names)] if len(names) > 1 else []
-    return found, notes
+    every = {digest: sum_stalls(names[0], attempt_events(store, digest)) for digest, names in phases.items()}
+    found = {digest: stalls for digest, stalls in every.items() if stalls.num_attempts}
+    return list(found.values()), shared_notes(phases[digest] for digest in found)
 
 
-def rendered(phases: Sequence[DataStalls]) -> str:
+def _rendered(phases: Sequence[DataStalls]) -> list[str]:
     """Return a table, and below it the stalls by cause."""
-    rows = [["phase", "attempts", "in the loop", "waited", "share", "stalls"]]
-    causes = ["for"]
+    rows = [["phase", "attempts", "in the loop", "waited", "share", "stalls", "for"]]
+    stalled = []
     for each in phases:
-        row = [each.phase, str(each.num_attempts), f"{each.seconds:,.1f} s", f"{each.waited_seconds:.2f} s"]
-        rows.append([*row, f"{each.share:.2%}", str(len(each.stalls))])
         by_cause = sorted(each.by_cause.items(), key=lambda item: -item[1])
-        causes.append(", ".join(f"{cause} {seconds:.2f} s" for cause, seconds in by_cause))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for row, cause in zip(rows, causes, strict=True):
-        cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append("  ".join([row[0].ljust(widths[0]), *cells, cause]).rstrip())
-    for each in phases:
+        causes = ", ".join(f"{cause} {seconds:.2f} s" for cause, seconds in by_cause)
+        figures = [f"{each.seconds:,.1f} s", f"{each.waited_seconds:.2f} s", f"{each.share:.2%}", str(len(each.stalls))]
+        rows.append([each.phase, str(each.num_attempts), *figures, causes])
         for cause, (number, seconds) in sorted(each.stalls_by_cause.items()):
-            lines.append(f"stalled  {each.phase}: {number} × {cause}, {seconds:.1f} s")
-    return "\n".join(lines)
+            stalled.append(f"stalled  {each.phase}: {number} × {cause}, {seconds:.1f} s")
+    return [*aligned(rows, left=(0, 6)), *stalled]
+
+
+def write_stalls(session: Session, plan: Plan) -> Iterator[str]:
+    """Write the page of each finished report; yield one line with the share of the training time and the pages.
+
+    An existing page stays, unless this run trained one of its phases.
+    """
+    trained = {planned.step.digest for planned in plan.will_run}
+    by_phase: dict[str, DataStalls] = {}
+    pages = []
+    for planned in plan.steps:
+        config = planned.step.config
+        if not isinstance(config, ReportConfig) or (path := _path_beside(session.store, planned.step)) is None:
+            continue
+        names = {item.name for item in config.phases.values()}
+        phases = phases_by_digest(step for step in plan.graph.steps if step.name in names)
+        is_new = planned.is_selected and not session.store.exists(path)
+        if not is_new and not trained & phases.keys():
+            continue
+        found, notes = _read_stalls(session.store, phases)
+        if found:
+            from runtime.report.pages import stalls_page  # a plan imports this module, and should load nothing heavy
+
+            now = datetime.datetime.now(datetime.UTC)
+            written = f"Written at the end of a run, on {now:%Y-%m-%d at %H:%M} UTC; a later run of them rewrites it"
+            text = stalls_page(f"{config.title}: data stalls", found, [*notes, written])
+            session.store.write(path, text.encode())
+            pages.append(session.store.url(path))
+            by_phase |= {stalls.phase: stalls for stalls in found}
+    if pages:
+        waited = sum(each.waited_seconds for each in by_phase.values())
+        seconds = sum(each.seconds for each in by_phase.values())
+        share = waited / seconds if seconds else 0.0
+        yield f"training spent {share:.2%} of its time waiting for data; by phase: {', '.join(pages)}"
+
+
+def _path_beside(store: Store, report: Step) -> str | None:
+    """Return the path of a report's page, relative to the prefix; None before the report is made."""
+    record = Records(store).find(report.key)
+    return None if record is None else f"{record.output_path.rpartition('/')[0]}/{PAGE_FILE}"
 
 
 def _add_arguments(parser: Any) -> None:
@@ -67,12 +100,6 @@ def _add_arguments(parser: Any) -> None:
 
 
 COMMAND = Command(
-    "stalls",
-    "",
-    "how long each phase waited for data, and for what",
-    _stalls,
-    0,
-    0,
-    _add_arguments,
+    "stalls", "[PHASE ...]", "how long each phase waited for data, and for what", _stalls, 0, 100, _add_arguments,
     ("--set",),
-)
+)  # fmt: skip

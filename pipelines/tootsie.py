@@ -20,7 +20,7 @@ from marin_dag.graph.step import Step
 from pipelines import mixtures, recipe
 from pipelines.corpus import Corpus, corpus_of, eight_b_corpus, laptop_corpus
 from pipelines.eight_b_sources import eight_b_sources
-from pipelines.evaluation import evaluated, exported, reported, scored
+from pipelines.reporting import report_on
 from pipelines.scales import SCALES, Scale
 from pipelines.sources import OWN_FILES, laptop_sources
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
@@ -30,6 +30,8 @@ from steps.train_phase import train_phase
 
 BYTES_PER_TOKEN = 3.5
 """Estimate for the laptop's sources and vocabulary, within a third; used until they are tokenized."""
+EXPORTED = ("jellyfish", "starling", "deeper_starling")
+"""Phases whose EMA weights are exported and scored."""
 RESULTS = {
     "report": "report.html",
     "report/forks": "report.html",
@@ -56,11 +58,53 @@ def build(arguments: argparse.Namespace) -> Sequence[Step]:
 def tootsie(scale: Scale, corpus: Corpus) -> list[Step]:
     """Return the recipe's targets for a corpus and a scale."""
     main_line = phases(scale, corpus)
-    side = branches(scale, corpus, main_line)
-    evaluations = evaluated(scale, corpus, main_line | side)
-    exports = exported(scale, corpus, main_line)
-    scores = scored(scale, corpus, exports)
-    return [reported(scale, corpus, [*evaluations.values(), *exports.values(), *scores.values()])]
+    every = main_line | branches(scale, corpus, main_line)
+    evaluations = recipe.evaluate(
+        [*every.values()],
+        caches=corpus.caches,
+        max_tokens_per_domain=scale.evaluation_tokens,
+        compute_dtype=scale.compute_dtype,
+    )
+    exports = [
+        recipe.export(
+            main_line[name],
+            corpus.tokenizer,
+            weights="averaged",
+            dtype=scale.compute_dtype,
+            model_name=f"tootsie-{scale.name}-{name.replace('_', '-')}",
+        )
+        for name in EXPORTED
+    ]
+    scores = [
+        recipe.score(
+            export,
+            scale.tasks,
+            items=corpus.evaluation_items,
+            limit=scale.lm_eval_limit,
+            compute_dtype=scale.compute_dtype,
+            resources=scale.scoring_resources,
+        )
+        for export in exports
+    ]
+    return [_report(scale, corpus, [*evaluations, *exports, *scores])]
+
+
+def _report(scale: Scale, corpus: Corpus, results: Sequence[Step]) -> Step:
+    """Return the report on all results; it names the corpus where it is not the recipe's."""
+    title, text, mapping = f"Tootsie ({scale.name})", "", ""
+    if corpus.is_own:
+        names = sorted(corpus.labels.get(key, key) for key in corpus.documents)
+        title = f"Tootsie on an own corpus ({scale.name})"
+        text = f", over sources of its own ({', '.join(names)})"
+        mapping = " The first word of a source's name chooses its part of the recipe's mixture."
+    return report_on(
+        results,
+        title=title,
+        introduction=f"Every phase and side branch of the Tootsie 8B recipe{text}: its data, its training, its changes "
+        f"and its results.{mapping}",
+        command="python pipelines/tootsie.py",
+        labels=corpus.labels,
+    )
 
 
 def first_phase(scale: Scale, corpus: Corpus) -> Step:

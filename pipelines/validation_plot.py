@@ -39,7 +39,6 @@ def validation_curves(legs: Sequence[RunPhase], curves: Curves, main_line: Colle
             ValidationCurve(
                 phase=leg.name,
                 is_main=leg.name in main_line,
-                start_tokens=start_tokens,
                 consumed_tokens=int(tokens[is_own][-1]),
                 num_sources=len(curves.validation_sources()),
                 step=curves.step[rows],

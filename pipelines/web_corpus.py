@@ -8,31 +8,23 @@ Each of these is a step: the rules of language, Gopher, C4 and FineWeb, a traine
 evaluation sets. The report shows what each step dropped and why.
 """
 
-if __name__ == "__main__":  # before the other imports, which take half a second
-    from marin_dag.run.interrupts import install_interrupt_handler
-
-    install_interrupt_handler()
-
 import argparse
 import fnmatch
 import sys
 from collections.abc import Iterator, Sequence
 
-from marin_dag.cli.main import main
 from marin_dag.cli.session import Finished
 from marin_dag.errors import UserError, listed
 from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import Step
-from pipelines import curves_command, stalls_command
+from pipelines import recipe
 from pipelines.reporting import report_on
 from pipelines.source import DEGENERATE
 from pipelines.sources import COMPANIONS, MAX_NAMED, evaluation_items_step
-from pipelines.timeline import lint
-from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE
 from runtime.model.llama.config import LlamaConfig
 from runtime.optim.schedule import Constant
-from runtime.text.extraction.formats import JsonLines, PythonDocstrings, WebArchive
+from runtime.text.extraction.formats import PythonDocstrings, WebArchive
 from runtime.text.filter_rules import (
     C4Document,
     C4Lines,
@@ -52,11 +44,8 @@ from steps.example_crawl import ExampleCrawlConfig, example_crawl
 from steps.extract import ExtractConfig, extract
 from steps.fetch import Files, files_in, installed_python, names_in
 from steps.filter import FilterConfig, filter_documents
-from steps.phase_config import TrainPhaseConfig
 from steps.tokenize import TokenizeConfig, tokenize
-from steps.train_phase import train_phase
 from steps.train_quality_classifier import TrainQualityClassifierConfig, train_quality_classifier
-from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
 
 # FineWeb's filters in its order (arXiv:2406.17557, section 3), without C4's rule that a line must end in a terminal
 # mark, which alone drops 30 % of the tokens.
@@ -104,9 +93,7 @@ def build(arguments: argparse.Namespace) -> Sequence[Step]:
     )
     single = dedup("dedup", DedupConfig(documents=good, minhash=MinHash()))
     clean = decontaminate("decontaminate", DecontaminateConfig(documents=single, evaluation_items=items))
-    tokenizer = train_tokenizer(
-        "tokenizer", TrainTokenizerConfig(documents={"web": clean}, vocab_size=MODEL.vocab_size)
-    )
+    tokenizer = recipe.tokenizer({"web": clean}, vocab_size=MODEL.vocab_size)
     cache = tokenize(
         "tokenize",
         TokenizeConfig(documents=clean, tokenizer=tokenizer, validation_share=VALIDATION_SHARE, shards_per_block=1),
@@ -153,16 +140,16 @@ def _evaluation_sets(folder: str) -> Files:
 
 def _wanted(arguments: argparse.Namespace) -> Step:
     """Return the documents that the classifier learns to prefer."""
-    if arguments.wanted is not None:
-        fetched = download("download/wanted", DownloadConfig(fetch=files_in(arguments.wanted, "*.jsonl.gz", "*.jsonl")))
-        return extract("extract/wanted", ExtractConfig(download=fetched, formats=(JsonLines(),)))
-    fetched = download("download/wanted", DownloadConfig(fetch=installed_python()))
-    return extract("extract/wanted", ExtractConfig(download=fetched, formats=(PythonDocstrings(members=WANTED),)))
+    if arguments.wanted is None:
+        return recipe.documents("wanted", installed_python(), PythonDocstrings(members=WANTED))
+    return recipe.documents("wanted", files_in(arguments.wanted, "*.jsonl.gz", "*.jsonl"))
 
 
 def _first_steps(cache: Step) -> Step:
-    config = TrainPhaseConfig(
-        start=None,
+    return recipe.phase(
+        "train",
+        mixture={"web": 1.0},
+        caches={"web": cache.growing()},
         until_step=STEPS,
         model=MODEL,
         rope=LLAMA2_ROPE,
@@ -170,18 +157,11 @@ def _first_steps(cache: Step) -> Step:
         global_batch_size=4,
         learning_rate=Constant(3e-3),
         weight_decay=0.05,
-        b1=0.9,
-        b2=0.95,
-        eps=1e-8,
-        max_norm=1.0,
         z_loss=1e-4,
-        mixture=MixtureSchedule.constant({"web": 1.0}),
-        caches={"web": cache.growing()},
-        seed=0,
         compute_dtype="float32",
         checkpoint_every_steps=STEPS,
+        resources=Cpu(1),
     )
-    return train_phase("train", config, resources=Cpu(1))
 
 
 def summary(run: Finished) -> Iterator[str]:
@@ -206,14 +186,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(
-        main(
-            build,
-            add_arguments=add_arguments,
-            name="web_corpus",
-            results=RESULTS,
-            summary=summary,
-            commands=(stalls_command.COMMAND, curves_command.COMMAND),
-            lint=lint,
-        )
-    )
+    sys.exit(recipe.main(build, name="web_corpus", add_arguments=add_arguments, results=RESULTS, summary=summary))

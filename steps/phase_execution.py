@@ -15,8 +15,7 @@ from jax.sharding import Mesh
 
 from marin_dag.graph.step import StepContext
 from runtime.parallel.jax_settings import changed_by_environment, processor
-from runtime.tracking.events import EventLog, read_beginning
-from runtime.tracking.log_names import is_of_first_host
+from runtime.tracking.events import EventLog, is_of_first_host, read_beginning
 from runtime.training.kernel_choice import KernelChoice
 from steps.phase_config import TrainPhaseConfig
 from steps.phase_state import StartState

@@ -16,8 +16,7 @@ from marin_dag.values.fields import identity_fields
 from runtime.data.loader import Loader
 from runtime.parallel.hosts import Agreement, StopNotice, host_rows
 from runtime.parallel.mesh import devices_of
-from runtime.tracking.events import EventLog
-from runtime.tracking.log_names import log_name
+from runtime.tracking.events import EventLog, log_name
 from runtime.training.control import Action, Control, Request
 from runtime.training.kernel_checks import check_loss_kernel, check_sums
 from runtime.training.kernel_choice import KernelChoice, scatter_blocks, take_kernels

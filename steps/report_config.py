@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from marin_dag.graph.step import Input
 from runtime.data.mixture import MixtureSchedule
+from runtime.report.recipe import Change, Node
 from steps.documents import DocumentsResult
 from steps.ema_eval import EmaEvalResult
 from steps.hf_export import HfExportResult
@@ -15,25 +16,6 @@ from steps.tokenize import TokenizeResult
 
 StageName = Annotated[str, StringConstraints(pattern=r"^(extract|filter|dedup|decontaminate)( ([2-9]|[1-9]\d+))?$")]
 """A kind of step, and its number among those of its kind if it is not the first: "filter", "filter 2"."""
-
-
-class GraphNode(BaseModel, frozen=True, extra="forbid"):
-    """A step as the drawing shows it."""
-
-    name: str
-    kind: str
-    inputs: tuple[str, ...]
-    """Names of the steps it reads."""
-    group: str
-    """Row of the drawing: the source or the phase that the step belongs to; "" for one that stands alone."""
-
-
-class RecipeChange(BaseModel, frozen=True, extra="forbid"):
-    """A setting that a phase changes, in words."""
-
-    field: str
-    before: str
-    after: str
 
 
 class ReportConfig(BaseModel, frozen=True, extra="forbid"):
@@ -55,7 +37,7 @@ class ReportConfig(BaseModel, frozen=True, extra="forbid"):
     labels: dict[str, str] = {}
     """Source -> what to call it, where mixtures and caches do not name it as a person does."""
     mixtures: dict[str, MixtureSchedule]
-    recipe: dict[str, tuple[RecipeChange, ...]]
+    recipe: dict[str, tuple[Change, ...]]
     evaluations: dict[str, Input[EmaEvalResult]]
     exports: dict[str, Input[HfExportResult]]
     scores: dict[str, Input[LmEvalResult]]
@@ -63,7 +45,8 @@ class ReportConfig(BaseModel, frozen=True, extra="forbid"):
     sources: dict[str, dict[StageName, Input[DocumentsResult]]]
     """Source -> stage -> what that stage left of it, in the order in which the documents went through them."""
     caches: dict[str, Input[TokenizeResult]]
-    graph: tuple[GraphNode, ...]
+    graph: tuple[Node, ...]
+    """Each after its inputs."""
     samples_per_reason: int = Field(default=3, ge=0)
     """Dropped documents shown for each source, stage and reason."""
 
@@ -90,11 +73,11 @@ def check_names(config: ReportConfig) -> None:
     unknown = sorted(set(config.scores) - set(config.exports))
     if unknown:
         raise ValueError(f"scores names {unknown}, which are no exports; exports are {sorted(config.exports)}.")
-    nodes = {node.name for node in config.graph}
+    nodes: set[str] = set()
     for node in config.graph:
-        missing = sorted(set(node.inputs) - nodes)
-        if missing:
-            raise ValueError(f"graph: {node.name!r} reads {missing}, which are not in the graph; add those steps.")
+        if missing := sorted(set(node.inputs) - nodes):
+            raise ValueError(f"graph: {node.name!r} reads {missing}, which are not before it; add those steps.")
+        nodes.add(node.name)
 
 
 def phase_of(export: str) -> str:

@@ -4,10 +4,10 @@ import functools
 import os
 from typing import TYPE_CHECKING, Literal
 
-from marin_dag.run.usable_cpus import usable_cpus
 from pydantic import BaseModel, Field
 
 from marin_dag.graph.step import Input, Runtime, StepContext, step
+from marin_dag.run.supply import usable_cpus
 from runtime.data.gates import GateLimits
 from steps.documents import DocumentsResult
 from steps.tokenizer import TokenizerResult

@@ -3,14 +3,15 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from runtime.data.consumption import Consumption
+from runtime.optim.ema import Ema
+from runtime.report.recipe import Change, Node
 
 
-def _finite(where: str, value: float, cure: str) -> None:
+def _check_finite(where: str, value: float, cure: str) -> None:
     if not math.isfinite(value):
         raise ValueError(f"{where} is {value}, which no plot can show; {cure}")
 
@@ -28,19 +29,14 @@ class Curve:
     """Sequences."""
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            values = getattr(self, field.name)
+        for name, values in vars(self).items():
             if values.shape != self.step.shape or values.ndim != 1:
-                raise ValueError(
-                    f"Curve.{field.name} has shape {values.shape}, step has {self.step.shape}; one row each."
-                )
+                raise ValueError(f"Curve.{name} has shape {values.shape}, step has {self.step.shape}; one row each.")
             wrong = np.flatnonzero(~np.isfinite(values))
             if wrong.size:
                 row = int(wrong[0])
-                raise ValueError(
-                    f"Curve.{field.name}[{row}] (step {self.step[row]}) is {values[row]}, which no plot can show; "
-                    "the phase diverged or its metrics are damaged: look at its loss around that step."
-                )
+                cure = "the phase diverged or its metrics are damaged: look at its loss around that step."
+                _check_finite(f"Curve.{name}[{row}] (step {self.step[row]})", values[row], cure)
         if self.step.size and (np.any(np.diff(self.step) <= 0) or np.any(np.diff(self.consumed_tokens) <= 0)):
             raise ValueError(
                 "Curve.step or Curve.consumed_tokens does not grow from row to row; rows are in order of steps."
@@ -52,31 +48,7 @@ class Curve:
     def behind(self, step: int) -> "Curve":
         """Return the rows after `step` finished training steps."""
         rows = self.step > step
-        return Curve(**{field.name: getattr(self, field.name)[rows] for field in dataclasses.fields(self)})
-
-    def common_rows(self, other: "Curve") -> int:
-        """Length of the longest common beginning with another curve."""
-        rows = min(len(self), len(other))
-        same = np.ones(rows, dtype=bool)
-        for field in dataclasses.fields(self):
-            same &= getattr(self, field.name)[:rows] == getattr(other, field.name)[:rows]
-        return rows if same.all() else int(np.argmin(same))
-
-
-@dataclasses.dataclass(frozen=True)
-class Change:
-    """A setting that a phase changes against the one it starts from."""
-
-    field: str
-    before: str
-    after: str
-
-
-class Average(NamedTuple):
-    """A running average of the weights that a phase keeps."""
-
-    name: str
-    decay: float
+        return Curve(**{name: values[rows] for name, values in vars(self).items()})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,10 +57,6 @@ class MixtureSpan:
 
     start_step: int
     shares: Mapping[str, float]
-
-    def __post_init__(self) -> None:
-        for source, share in self.shares.items():
-            _finite(f"MixtureSpan.shares[{source!r}]", share, "give each source of the mixture a share.")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -105,7 +73,7 @@ class Phase:
     """Tokens consumed before its first training step."""
     consumed_tokens: int
     final_loss: float
-    averages: tuple[Average, ...]
+    averages: tuple[Ema, ...]
     """The first is what evaluations and exports take unless they name another."""
     curve: Curve
     mixture: tuple[MixtureSpan, ...] = ()
@@ -115,16 +83,23 @@ class Phase:
     fork_of: str | None = None
     """The phase that it is with other settings, where it was made on the command line."""
     fork_reason: str = ""
-    """Why, in its maker's words."""
+    num_targets: int | None = None
+    """Positions with a next token to predict; the others are padding and the ends of documents and sequences."""
 
     def __post_init__(self) -> None:
-        _finite(f"phases[{self.name!r}].final_loss", self.final_loss, "the phase diverged; fork it from before that.")
+        where = f"phases[{self.name!r}]"
+        _check_finite(f"{where}.final_loss", self.final_loss, "the phase diverged; fork it from before that.")
         if not len(self.curve):
-            raise ValueError(f"phases[{self.name!r}].curve has no row; a phase has at least one training step.")
-        if self.start_tokens >= self.consumed_tokens:
+            raise ValueError(f"{where}.curve has no row; a phase has at least one training step.")
+        num_positions = self.consumed_tokens - self.start_tokens
+        if num_positions <= 0:
             raise ValueError(
-                f"phases[{self.name!r}] begins at {self.start_tokens} tokens and ends at {self.consumed_tokens}; "
+                f"{where} begins at {self.start_tokens} tokens and ends at {self.consumed_tokens}; "
                 "a phase consumes some."
+            )
+        if self.num_targets is not None and not 0 <= self.num_targets <= num_positions:
+            raise ValueError(
+                f"{where}: {self.num_targets} of {num_positions} positions are trained on; its metrics are damaged."
             )
 
 
@@ -139,11 +114,9 @@ class Evaluation:
     """Figures of each average by name; the first is the one that `best` returns. Empty without averages."""
 
     def __post_init__(self) -> None:
-        if not self.hot:
-            raise ValueError(f"evaluations[{self.phase!r}].hot names no domain; evaluate at least one.")
         for which, values in {"hot": self.hot, **self.averages}.items():
             for domain, value in values.items():
-                _finite(f"evaluations[{self.phase!r}].{which}[{domain!r}]", value, "evaluate the phase again.")
+                _check_finite(f"evaluations[{self.phase!r}].{which}[{domain!r}]", value, "evaluate the phase again.")
             if set(values) != set(self.hot):
                 raise ValueError(
                     f"evaluations[{self.phase!r}]: hot has domains {sorted(self.hot)}, {which} {sorted(values)}; "
@@ -189,11 +162,8 @@ class Score:
 
     def __post_init__(self) -> None:
         where = f"scores[{self.export!r}][{self.task!r}]"
-        _finite(f"{where}.value", self.value, "run the evaluation again; a task without items has no score.")
-        for field in ("stderr", "chance"):
-            value = getattr(self, field)
-            if value is not None:
-                _finite(f"{where}.{field}", value, "write None where it is not known.")
+        _check_finite(f"{where}.value", self.value, "run the evaluation again; a task without items has no score.")
+        _check_finite(f"{where}.stderr", self.stderr or 0.0, "write None where it is not known.")
 
     @property
     def label(self) -> str:
@@ -207,39 +177,15 @@ def leading(scores: Sequence[Score]) -> list[Score]:
     Metrics without a chance level, such as a perplexity, are left to the table.
     """
     preference = ("acc_norm", "acc", "exact_match")
-    best: dict[tuple[str, str], Score] = {}
-    for score in (score for score in scores if score.chance is not None):
-        key = (score.export, score.label)
-        rank = [
-            preference.index(item.metric) if item.metric in preference else 9 for item in (score, best.get(key, score))
-        ]
-        if key not in best or rank[0] < rank[1]:
-            best[key] = score
-    return list(best.values())
+    found: dict[tuple[str, str], list[Score]] = {}
+    for score in scores:
+        if score.chance is not None:
+            found.setdefault((score.export, score.label), []).append(score)
 
+    def rank(score: Score) -> int:
+        return preference.index(score.metric) if score.metric in preference else len(preference)
 
-@dataclasses.dataclass(frozen=True)
-class Filling:
-    """Share of a phase's positions that have a next token to predict.
-
-    The others are padding, and the last token of each document and of each sequence.
-    """
-
-    phase: str
-    num_positions: int
-    num_targets: int
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.num_targets <= self.num_positions or not self.num_positions:
-            raise ValueError(
-                f"fillings[{self.phase!r}]: {self.num_targets} of {self.num_positions} positions are trained on; its "
-                "metrics are damaged, or not of this phase."
-            )
-
-    @property
-    def share(self) -> float:
-        """Share of positions that were trained on."""
-        return self.num_targets / self.num_positions
+    return [min(same, key=rank) for same in found.values()]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,6 +229,16 @@ class Stage:
     num_bytes_removed: int = 0
     """UTF-8 bytes of these lines."""
 
+    @property
+    def num_dropped(self) -> int:
+        """Documents."""
+        return sum(self.dropped.values())
+
+    @property
+    def num_bytes_dropped(self) -> int:
+        """UTF-8 bytes of the dropped documents."""
+        return sum(self.dropped_bytes.values())
+
 
 @dataclasses.dataclass(frozen=True)
 class Cache:
@@ -294,17 +250,6 @@ class Cache:
     num_train_bytes: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Node:
-    """A step of the graph; `group` is the row it stands in: its source or its phase, itself if it stands alone."""
-
-    name: str
-    kind: str
-    inputs: tuple[str, ...]
-    group: str
-    state: str
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Report:
     """Everything on the page. `phases` are in order of the main line, each branch after the phase it leaves."""
@@ -314,37 +259,19 @@ class Report:
     command: str
     """Command that calls the recipe, such as "python pipelines/tootsie.py"."""
     phases: tuple[Phase, ...]
-    evaluations: tuple[Evaluation, ...]
-    exports: tuple[Export, ...]
-    scores: tuple[Score, ...]
-    stages: tuple[Stage, ...]
-    caches: tuple[Cache, ...]
-    graph: tuple[Node, ...]
+    """At least one of them is of the main line."""
+    evaluations: tuple[Evaluation, ...] = ()
+    exports: tuple[Export, ...] = ()
+    scores: tuple[Score, ...] = ()
+    stages: tuple[Stage, ...] = ()
+    caches: tuple[Cache, ...] = ()
+    graph: tuple[Node, ...] = ()
     consumption: Consumption | None = None
     """Tokens that each phase takes from each source, since the start of the run."""
     source_curves: tuple[SourceCurve, ...] = ()
     """Curves of the main line."""
-    fillings: tuple[Filling, ...] = ()
-    """Fillings by phase, in order; phases that share the training of another have none."""
-    final_loss_steps: int | None = None
-    """Number of training steps that a final loss is the mean of, if known."""
-
-    def __post_init__(self) -> None:
-        if not self.main_line:
-            raise ValueError("Report.phases has no phase of the main line; name the phases of the main line in order.")
-        names = {phase.name for phase in self.phases}
-        for phase in self.phases:
-            for field in ("parent", "same_as", "fork_of"):
-                named = getattr(phase, field)
-                if named is not None and named not in names:
-                    raise ValueError(
-                        f"phases[{phase.name!r}].{field} is {named!r}, which is not in the report; "
-                        f"it has {sorted(names)}."
-                    )
-        for field, found in (("evaluations", self.evaluations), ("exports", self.exports), ("fillings", self.fillings)):
-            for item in found:
-                if item.phase not in names:
-                    raise ValueError(f"{field}: {item.phase!r} is not a phase of the report; it has {sorted(names)}.")
+    final_loss_steps: int = 1
+    """Number of training steps that a final loss is the mean of."""
 
     @property
     def main_line(self) -> tuple[Phase, ...]:
@@ -355,11 +282,6 @@ class Report:
     def branches(self) -> tuple[Phase, ...]:
         """Phases that leave the main line."""
         return tuple(phase for phase in self.phases if not phase.is_main)
-
-    @property
-    def forks(self) -> tuple[Phase, ...]:
-        """Branches that were made on the command line."""
-        return tuple(phase for phase in self.phases if phase.fork_of is not None)
 
     @property
     def domains(self) -> tuple[str, ...]:

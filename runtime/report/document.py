@@ -12,10 +12,22 @@ from runtime.report.script import SCRIPT
 from runtime.report.theme import STYLE
 
 
-def document(title: str, shown: Markup, *, scripts: Sequence[str] | None = None) -> str:
+def document(
+    title: str,
+    lead: str,
+    *children: str,
+    opening: Sequence[str] = (),
+    notes: Sequence[str] = (),
+    scripts: Sequence[str] | None = None,
+) -> str:
     """Return the file's text; equal arguments give equal bytes.
 
     Args:
+        title: heading of the page.
+        lead: what the page shows, in one sentence or two.
+        children: what stands below.
+        opening: further elements below the lead.
+        notes: sentences without a full stop, at the end.
         scripts: by default Bokeh, and the script that draws figures with it.
     """
     scripts = (_library(), SCRIPT) if scripts is None else scripts
@@ -28,14 +40,16 @@ def document(title: str, shown: Markup, *, scripts: Sequence[str] | None = None)
         element("title", title),
         element("style", Markup(STYLE)),
     )
+    header = element("header", element("h1", title), element("p", lead, class_="lead"), *opening)
+    shown = element("main", header, *children, *(element("p", f"{note}.") for note in notes))
     code = [element("script", Markup(script)) for script in scripts]
-    made = element("html", head, element("body", shown, *code), lang="en")
-    return f"<!doctype html>\n{made}\n"
+    return f"<!doctype html>\n{element('html', head, element('body', shown, *code), lang='en')}\n"
 
 
 def content_security_policy(scripts: Sequence[str]) -> str:
     """Allow these scripts and the styles, nothing else: a page with strangers' texts loads and sends nothing."""
-    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     allowed = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}"
     return f"{allowed}; base-uri 'none'; form-action 'none'"
 
@@ -45,7 +59,3 @@ def _library() -> str:
     """Return the part of BokehJS that plots; widgets, tables and WebGL are others."""
     script: str = Resources(mode="inline", components=["bokeh"]).js_raw[0]
     return script
-
-
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

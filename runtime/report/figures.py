@@ -13,7 +13,7 @@ from bokeh.models import ColumnDataSource
 
 from runtime.report.markup import Markup, element, printable
 from runtime.report.panel import Panel, Series
-from runtime.report.theme import BRANCH, COLOURS, GRID, INK, MAIN, MUTED
+from runtime.report.theme import VARIABLES
 
 
 def figure(
@@ -25,16 +25,11 @@ def figure(
     has_scale: bool = False,
 ) -> Markup:
     """Return a figure: buttons, legend, panels and caption. `has_scale` gives it a button for a logarithmic y axis."""
-    is_smoothed = any("smooth" in source.tags for panel in panels for source in _sources(panel))
-    buttons = _buttons(panels, has_scale=has_scale)
-    if is_smoothed:
-        slider = element("input", type="range", min="0", max="0.99", step="0.01", value="0.9", data_do="smooth")
-        buttons.append(element("label", "Smoothing ", slider))
     chips = [_chip(series) for series in (legend or {}).values()]
     places = [element("div", class_="panel", style=f"height:{panel.height}px") for panel in panels]
     return element(
         "figure",
-        element("div", *buttons, class_="tools"),
+        element("div", *_tools(panels, has_scale=has_scale), class_="tools"),
         *([element("div", *chips, class_="legend")] if chips else []),
         element("div", *places, class_=f"panels columns{columns}"),
         element("script", _json(panels), type="application/json"),
@@ -42,37 +37,26 @@ def figure(
     )
 
 
-def _buttons(panels: Sequence[Panel], *, has_scale: bool) -> list[Markup]:
-    """Return the buttons that have something to do in one of the panels."""
-    made = []
-    if any(panel.has_x_extent for panel in panels):
-        made += [_button("in", "+", "Zoom in"), _button("out", "−", "Zoom out"), _button("reset", "Reset", "Show all")]
-        made.append(_button("drag", "Drag: zoom", "Switch between zoom and pan"))
-    if any(panel.is_numeric for panel in panels):
-        made.append(_button("fit", "Fit y", "Fit the y axis to what is shown"))
-    if has_scale:
-        made.append(_button("log", "Log y", "Switch between linear and logarithmic y axis"))
-    return [*made, _button("csv", "CSV", "Download the data of this figure")]
-
-
-def _button(action: str, label: str, tip: str) -> Markup:
-    return element("button", label, type="button", data_do=action, title=tip)
+def _tools(panels: Sequence[Panel], *, has_scale: bool) -> list[Markup]:
+    """Return the buttons and the slider that have something to do in one of the panels."""
+    zoom = [("in", "+", "Zoom in"), ("out", "−", "Zoom out"), ("reset", "Reset", "Show all")]
+    made = [
+        *(zoom if any(panel.has_x_extent for panel in panels) else []),
+        *([("fit", "Fit y", "Fit the y axis to what is shown")] if any(panel.is_numeric for panel in panels) else []),
+        *([("log", "Log y", "Switch between linear and logarithmic y axis")] if has_scale else []),
+        ("csv", "CSV", "Download the data of this figure"),
+    ]
+    tools = [element("button", label, type="button", data_do=action, title=tip) for action, label, tip in made]
+    if any("smooth" in source.tags for panel in panels for source in panel.plot.select({"type": ColumnDataSource})):
+        slider = element("input", type="range", min="0", max="0.99", step="0.01", value="0.9", data_do="smooth")
+        tools.append(element("label", "Smoothing ", slider))
+    return tools
 
 
 def _chip(series: Series) -> Markup:
-    style = f"border-top:3px {series.dash.replace('dashdot', 'double')} var({_variable(series.colour)})"
+    style = f"border-top:3px {series.dash.replace('dashdot', 'double')} var({VARIABLES[series.colour]})"
     sign = element("i", style=style)
     return element("button", sign, series.name, type="button", data_series=series.name, aria_pressed="true")
-
-
-def _variable(colour: str) -> str:
-    """Return the variable of the style sheet that holds a colour."""
-    names = {MAIN: "--main", BRANCH: "--branch", MUTED: "--ink3", GRID: "--hair", INK: "--ink"}
-    return names.get(colour) or f"--c{COLOURS.index(colour)}"
-
-
-def _sources(panel: Panel) -> list[ColumnDataSource]:
-    return list(panel.plot.select({"type": ColumnDataSource}))
 
 
 def _json(panels: Sequence[Panel]) -> Markup:

@@ -2,93 +2,63 @@
 
 from collections.abc import Mapping, Sequence
 
-from runtime.report.contents import Node
 from runtime.report.figures import figure
 from runtime.report.markup import Markup
 from runtime.report.panel import Panel, Series
-from runtime.report.theme import BRANCH, COLOURS, GRID, MAIN, MUTED
+from runtime.report.recipe import Node
+from runtime.report.theme import COLOURS, GRID, MAIN
 
 SPINE_KIND = "train_phase"
-STATES = ("done", "this", "running", "missing", "stale", "drifted", "failed", "blocked", "unknown")
-_MARKS = {
-    "done": (COLOURS[2], "circle"), "this": (MAIN, "circle_dot"), "running": (MAIN, "triangle"),
-    "missing": (MUTED, "circle"), "stale": (COLOURS[4], "diamond"), "drifted": (COLOURS[4], "square"),
-    "failed": (BRANCH, "x"), "blocked": (MUTED, "dash"), "unknown": (GRID, "circle"),
-}  # fmt: skip
+STATES = {
+    "done": (Series("done", COLOURS[2]), "circle"),
+    "this": (Series("makes this page", MAIN), "circle_dot"),
+    "unknown": (Series("not needed by this page", GRID), "circle"),
+}
+"""State to its series and marker."""
 _MOST_NAMES = 8
 """Inputs and readers that a tip names; the table of steps has all."""
 
 
 def graph(nodes: Sequence[Node], main_line: Sequence[str], caption: str) -> Markup:
-    """Return sources in one panel and phases in another; branches stand below the phase that they leave."""
-    depth = depths(nodes)
+    """Return sources in one panel and phases in another; branches stand below the phase that they leave.
+
+    `nodes` are in an order in which each comes after its inputs.
+    """
     groups: dict[str, list[Node]] = {}
-    for node in nodes:
-        groups.setdefault(node.group or node.name, []).append(node)
-    spine = _spine_rows(nodes, groups, main_line, depth)
     readers: dict[str, list[str]] = {node.name: [] for node in nodes}
+    depth: dict[str, int] = {}
     for node in nodes:
+        groups.setdefault(node.group, []).append(node)
+        depth[node.name] = 1 + max((depth[name] for name in node.inputs), default=-1)
         for name in node.inputs:
             readers[name].append(node.name)
+    spine = _spine_rows(nodes, groups, main_line)
     read = {name for node in nodes if node.kind == SPINE_KIND for name in node.inputs}
     chains = [group for group in groups if group not in spine]
     # Sources first; steps that only help to prepare them, after.
     chains.sort(key=lambda group: not any(node.name in read for node in groups[group]))
-    parts = [chains, list(spine)]
-    panels = [
-        _panel({spine.get(group, group): groups[group] for group in part}, depth, readers) for part in parts if part
-    ]
-    states = {state: Series(state_text(state), _MARKS[state][0]) for state in STATES}
+    parts = [{group: groups[group] for group in chains}, {row: groups[group] for group, row in spine.items()}]
+    panels = [_panel(part, depth, readers) for part in parts if part]
     found = {node.state for node in nodes}
-    return figure(panels, caption, legend={s: one for s, one in states.items() if s in found}, columns=2)
-
-
-def state_text(state: str) -> str:
-    """Return a state in words."""
-    return {"this": "makes this page", "unknown": "not needed by this page"}.get(state, state)
-
-
-def depths(nodes: Sequence[Node]) -> dict[str, int]:
-    """Longest way from a step without inputs to each step.
-
-    Raises:
-        ValueError: a name is there twice, an input is not in the graph, or the graph has a cycle.
-    """
-    by_name = {node.name: node for node in nodes}
-    if len(by_name) != len(nodes):
-        twice = sorted({node.name for node in nodes if sum(other.name == node.name for other in nodes) > 1})
-        raise ValueError(f"graph: {twice} is there more than once; every step has a name of its own.")
-    found: dict[str, int] = {}
-    remaining = dict(by_name)
-    for node in nodes:
-        for name in node.inputs:
-            if name not in by_name:
-                raise ValueError(f"graph: {node.name!r} reads {name!r}, which is not in the graph; add that step.")
-        if node.state not in STATES:
-            raise ValueError(f"graph: {node.name!r} has the state {node.state!r}; use one of {', '.join(STATES)}.")
-    while remaining:
-        ready = [node for node in remaining.values() if all(name in found for name in node.inputs)]
-        if not ready:
-            raise ValueError(f"graph: {sorted(remaining)} read each other in a circle; a graph of steps has none.")
-        for node in ready:
-            del remaining[node.name]
-        found |= {node.name: 1 + max((found[name] for name in node.inputs), default=-1) for node in ready}
-    return found
+    legend = {state: series for state, (series, _) in STATES.items() if state in found}
+    return figure(panels, caption, legend=legend, columns=2)
 
 
 def _spine_rows(
-    nodes: Sequence[Node],
-    groups: Mapping[str, Sequence[Node]],
-    main_line: Sequence[str],
-    depth: Mapping[str, int],
+    nodes: Sequence[Node], groups: Mapping[str, Sequence[Node]], main_line: Sequence[str]
 ) -> dict[str, str]:
     """Return the groups of phases, and of what is made of phases, in order, with the name of their row."""
-    spine_of = {node.name: group for group, found in groups.items() for node in found if node.kind == SPINE_KIND}
+    spine_of = {node.name: node.group for node in nodes if node.kind == SPINE_KIND}
     parents: dict[str, str] = {}
+    made: list[str] = []
+    below = set(spine_of)
     for node in nodes:
         above = [spine_of[name] for name in node.inputs if name in spine_of]
         if node.kind == SPINE_KIND and above:
-            parents[spine_of[node.name]] = above[0]
+            parents[node.group] = above[0]
+        if not below.isdisjoint(node.inputs):
+            below.add(node.name)
+            made.append(node.group)
     rows: dict[str, str] = {}
 
     def visit(group: str, lane: int) -> None:
@@ -99,14 +69,9 @@ def _spine_rows(
             visit(child, 0 if child in main_line else lane + 1)
 
     for group in dict.fromkeys(spine_of.values()):
-        if parents.get(group) is None:
+        if group not in parents:
             visit(group, 0)
-    below = set(spine_of)
-    for node in sorted(nodes, key=lambda node: depth[node.name]):
-        if any(name in below for name in node.inputs):
-            below.add(node.name)
-    made = [group for group in groups if group not in rows and any(node.name in below for node in groups[group])]
-    return rows | {group: group for group in made}
+    return rows | {group: group for group in made if group not in rows}
 
 
 def _panel(rows: Mapping[str, Sequence[Node]], depth: Mapping[str, int], readers: Mapping[str, list[str]]) -> Panel:
@@ -122,14 +87,13 @@ def _panel(rows: Mapping[str, Sequence[Node]], depth: Mapping[str, int], readers
         for kind in kinds:
             same = [node for node in found if node.kind == kind]
             for place, node in enumerate(same):
-                tip = f"{node.name} ({kind}): {state_text(node.state)}"
+                tip = f"{node.name} ({kind}): {STATES[node.state][0].name}"
                 tip += _listed("reads", node.inputs) + _listed("read by", readers[node.name])
                 offset = (place - (len(same) - 1) / 2) * 0.22
                 marks.setdefault(node.state, []).append(((kind, offset), row, tip))
     for state, shown in marks.items():
-        colour, marker = _MARKS[state]
-        xs, ys, tips = zip(*shown, strict=True)
-        panel.points(Series(state_text(state), colour), xs, ys, tips, marker=marker, size=10)
+        series, marker = STATES[state]
+        panel.points(series, *zip(*shown, strict=True), marker=marker, size=10)
     return panel
 
 

@@ -12,9 +12,8 @@ import numpy as np
 from jaxtyping import Float32, Int32
 
 from runtime.report.document import document
-from runtime.report.labels import counted
-from runtime.report.markup import Markup, element, printable
-from runtime.report.tables import Column, table
+from runtime.report.markup import Markup, element, printable, table
+from runtime.report.recipe import counted
 
 MOST_CELLS = 48_000
 """Tokens times moments of a page, which then has about 3 MB."""
@@ -75,38 +74,29 @@ def page(title: str, moments: Sequence[str], windows: Sequence[HeatWindow], note
     names = [f"{window.domain} {window.digest}" for window in ordered]
     # "<" would end the element of the data.
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
-    shown = element(
-        "main",
+    form = element(
+        "form",
+        element("label", "window ", _select("window", names)),
         element(
-            "header",
-            element("h1", title),
-            element(
-                "p",
-                f"{counted(len(ordered), 'window')} of held-out text at {counted(len(moments), 'moment')}. The "
-                "stronger a token's colour, the less the model expected it. Point at a token, or use the Tab key.",
-                class_="lead",
-            ),
+            "label",
+            "moment ",
+            element("input", id="moment", type="range", min="0", max=str(len(moments) - 1)),
+            element("output", id="moment-name"),
         ),
-        element(
-            "form",
-            element("label", "window ", _select("window", names)),
-            element(
-                "label",
-                "moment ",
-                element("input", id="moment", type="range", min="0", max=str(len(moments) - 1)),
-                element("output", id="moment-name"),
-            ),
-            element(
-                "label", "shows ", _select("against", ["its probability", *(f"change since {m}" for m in moments)])
-            ),
-            class_="tools heat-tools",
-        ),
+        element("label", "shows ", _select("against", ["its probability", *(f"change since {m}" for m in moments)])),
+        class_="tools heat-tools",
+    )
+    return document(
+        title,
+        f"{counted(len(ordered), 'window')} of held-out text at {counted(len(moments), 'moment')}. The stronger a "
+        "token's colour, the less the model expected it. Point at a token, or use the Tab key.",
+        form,
         element("div", element("pre", id="text", class_="heat"), element("div", id="token", class_="sample")),
         _windows_table(ordered),
-        *(element("p", f"{note}.") for note in notes),
         element("script", Markup(text), id="data", type="application/json"),
+        notes=notes,
+        scripts=(SCRIPT,),
     )
-    return document(title, shown, scripts=(SCRIPT,))
 
 
 def _select(key: str, names: Sequence[str]) -> Markup:
@@ -114,10 +104,7 @@ def _select(key: str, names: Sequence[str]) -> Markup:
 
 
 def _windows_table(windows: Sequence[HeatWindow]) -> Markup:
-    columns = [
-        Column("window"), Column("mean loss (nats)", "number"), Column("likeliest token right", "number"),
-        Column("hardest token"), Column("its loss", "number"), Column("remark"),
-    ]  # fmt: skip
+    headings = ["window", "#mean loss (nats)", "#likeliest token right", "hardest token", "#its loss", "remark"]
     rows = []
     for window in windows:
         newest = window.newest
@@ -133,7 +120,7 @@ def _windows_table(windows: Sequence[HeatWindow]) -> Markup:
                 "as easy as text that was trained on" if window.mean_loss < EASY_NATS else "",
             ]
         )
-    return table(columns, rows, "Windows at their newest moment, the hardest first.")
+    return table(headings, rows, "Windows at their newest moment, the hardest first")
 
 
 def _data(window: HeatWindow, num_shown: int) -> dict[str, object]:

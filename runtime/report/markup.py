@@ -4,9 +4,10 @@ A child that is a plain `str` is text and is escaped; a child that is a `Markup`
 web page, which may hold anything, cannot become part of the page by being forgotten somewhere.
 """
 
+import dataclasses
 import html
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 # Characters that HTML forbids, lone surrogates, and the controls that reverse the direction of the text around
 # them: a sample with U+202E would turn the line it stands on.
@@ -22,35 +23,96 @@ class Markup(str):
 
 
 def printable(text: str) -> str:
-    """`text` with each character that must not reach a page replaced by U+FFFD."""
+    """Return `text` with each character that must not reach a page replaced by U+FFFD."""
     return _UNPRINTABLE.sub("�", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def escaped(text: str) -> Markup:
-    """`text` as it stands in an element or between the quotes of an attribute."""
+    """Return `text` as it stands in an element or between the quotes of an attribute."""
     return Markup(html.escape(printable(text), quote=True))
 
 
-Attribute = str | bool | None
-
-
-def element(tag: str, *children: str, **attributes: Attribute) -> Markup:
-    """`<tag …>children</tag>`. Attribute `class_` is `class`, `aria_label` is `aria-label`.
-
-    An attribute that is None or False is left out, one that is True stands alone.
-    """
+def element(tag: str, *children: str, **attributes: str | None) -> Markup:
+    """Return `<tag …>children</tag>`. Attribute `class_` is `class`, `aria_label` is `aria-label`; None is left out."""
     written = [tag]
     for name, value in attributes.items():
         name = name.rstrip("_").replace("_", "-")
         if not _NAME.fullmatch(name):
             raise ValueError(f"element({tag!r}): attribute name {name!r} is no word; pass values as values.")
-        if value is None or value is False:
-            continue
-        written.append(name if value is True else f'{name}="{escaped(value)}"')
+        if value is not None:
+            written.append(f'{name}="{escaped(value)}"')
     opening = " ".join(written)
     return Markup(f"<{opening}>" if tag in _VOID_TAGS else f"<{opening}>{joined(children)}</{tag}>")
 
 
 def joined(children: Iterable[str]) -> Markup:
-    """Children one after another: plain text escaped, markup as it is."""
+    """Return the children one after another: plain text escaped, markup as it is."""
     return Markup("".join(child if isinstance(child, Markup) else escaped(child) for child in children))
+
+
+def listed(lines: Iterable[str]) -> Markup:
+    """Return a list with a point for each line; nothing without lines."""
+    points = [element("li", line) for line in lines]
+    return element("ul", *points) if points else Markup()
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A cell of a table; a plain text is a cell too."""
+
+    content: str
+    is_best: bool = False
+    is_quiet: bool = False
+
+
+NONE = Cell("–", is_quiet=True)
+"""There is no such value."""
+Row = Sequence[str | Cell]
+
+
+def table(headings: Sequence[str], rows: Sequence[Row], caption: str, *, grouped: int = 0, class_: str = "") -> Markup:
+    """Return a table that scrolls sideways by itself on a narrow page; its first column names the row.
+
+    Args:
+        headings: by column; one that begins with "#" is of numbers, which are set right.
+        rows: the cells of each row.
+        caption: above the table.
+        grouped: number of first columns in which equal cells of consecutive rows are one cell.
+        class_: further class of the table's element.
+    """
+    numbers = [heading.startswith("#") for heading in headings]
+    head = [
+        element("th", heading.removeprefix("#"), scope="col", class_="number" if is_number else None)
+        for heading, is_number in zip(headings, numbers, strict=True)
+    ]
+    body = []
+    for place, row in enumerate(rows):
+        cells = []
+        for column, (item, is_number) in enumerate(zip(row, numbers, strict=True)):
+            height = 1
+            if column < grouped:
+                group = list(row[: column + 1])
+                if place and list(rows[place - 1][: column + 1]) == group:
+                    continue
+                while place + height < len(rows) and list(rows[place + height][: column + 1]) == group:
+                    height += 1
+            cells.append(_cell(item, is_number=is_number, is_name=column == 0, height=height))
+        body.append(element("tr", *cells))
+    parts = [
+        element("caption", caption), element("thead", element("tr", *head)), element("tbody", *body),
+    ]  # fmt: skip
+    # tabindex: a part that scrolls must be reachable with the keyboard.
+    return element(
+        "div", element("table", *parts), class_=f"scroll {class_}".strip(), tabindex="0", role="region",
+        aria_label=caption,
+    )  # fmt: skip
+
+
+def _cell(item: str | Cell, *, is_number: bool, is_name: bool, height: int) -> Markup:
+    cell = item if isinstance(item, Cell) else Cell(item)
+    classes = {"number": is_number, "best": cell.is_best, "quiet": cell.is_quiet}
+    class_ = " ".join(name for name, applies in classes.items() if applies) or None
+    span = str(height) if height > 1 else None
+    if is_name:
+        return element("th", cell.content, scope="rowgroup" if span else "row", class_=class_, rowspan=span)
+    return element("td", cell.content, class_=class_, rowspan=span)

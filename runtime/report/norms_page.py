@@ -1,7 +1,7 @@
 """Norms as a page: which layers had gradients far from their usual size, and when; a panel a phase.
 
-The norms of single layers of Marin's 32B moved before its loss spiked. This page is made on request and is no part of
-the report, since how often a phase records norms may differ between equal runs.
+This page is made on request and is no part of the report, since how often a phase records norms may differ between
+equal runs.
 """
 
 import dataclasses
@@ -12,10 +12,9 @@ from jaxtyping import Float64, Int64
 
 from runtime.report.document import document
 from runtime.report.figures import figure
-from runtime.report.labels import counted
 from runtime.report.markup import Markup, element, joined
 from runtime.report.panel import Extent, Panel
-from runtime.report.tables import CONTINUED, NONE, Cell, Column, table
+from runtime.report.recipe import counted
 from runtime.report.theme import DIVERGING
 from runtime.tracking.curves import NORM_BY_PART, Curves
 from runtime.tracking.parts import GRADIENT, layer_of
@@ -24,7 +23,7 @@ MOST_COLUMNS = 200
 """Columns of a heat map, of which each has the ratio that is furthest from 1 among its training steps."""
 _MOST_TIMES = 4.0
 """Times its median, or one of that many parts of it, at which the colours end."""
-FEWEST_TOLD = 4
+FEWEST_STEPS = 4
 """Least number of recorded steps of a phase; a median of fewer says little."""
 CAPTION = (
     "A row for each layer, the first at the top, then one for each tensor that belongs to none; from left to right the "
@@ -43,16 +42,14 @@ class LayerNorms:
     rows: tuple[str, ...]
     step: Int64[np.ndarray, "recorded"]
     norms: Float64[np.ndarray, "rows recorded"]
-    """Not a number where one was not finite."""
+    """NaN where one was not finite."""
 
     @property
     def ratios(self) -> Float64[np.ndarray, "rows recorded"]:
-        """Each norm over the median of its row; of a row whose median is 0, or that has none, not a number."""
-        with np.errstate(all="ignore"):
-            median = np.array(
-                [np.median(row[np.isfinite(row)]) if np.isfinite(row).any() else np.nan for row in self.norms]
-            )
-            return self.norms / np.where(median > 0, median, np.nan)[:, None]
+        """Each norm over the median of its row; NaN in a row whose median is 0, or that has none."""
+        known = np.ma.masked_invalid(self.norms)
+        median = np.ma.filled(np.ma.median(known, axis=1, keepdims=True).astype(float), np.nan)
+        return self.norms / np.where(median > 0, median, np.nan)
 
 
 def layer_norms(phase: str, curves: Curves) -> LayerNorms:
@@ -67,9 +64,8 @@ def layer_norms(phase: str, curves: Curves) -> LayerNorms:
             rows.setdefault(part if layer is None else layer, []).append(index)
     layers = sorted(key for key in rows if isinstance(key, int))
     order: list[int | str] = [*layers, *(key for key in rows if isinstance(key, str))]
-    values = np.array([curves.sparse.by_step[step] for step in recorded]).reshape(
-        len(recorded), len(curves.sparse.names)
-    )
+    values = np.array([curves.sparse.by_step[step] for step in recorded])
+    values = values.reshape(len(recorded), len(curves.sparse.names))
     # The norm of several parts together is the root of the sum of their squares.
     norms = [np.sqrt(np.square(values[:, np.array(rows[key])]).sum(axis=1)) for key in order]
     names = tuple(f"layer {key}" if isinstance(key, int) else key for key in order)
@@ -79,22 +75,14 @@ def layer_norms(phase: str, curves: Curves) -> LayerNorms:
 def page(title: str, phases: Sequence[LayerNorms], notes: Sequence[str] = ()) -> str:
     """Return the whole page; `phases` in the order in which they are shown, each with a row and a training step."""
     num_recorded = sum(len(norms.step) for norms in phases)
-    summary = (
-        f"Gradient norms by layer, recorded at {counted(num_recorded, 'step')} of {counted(len(phases), 'phase')}."
-    )
-    shown = element(
-        "main",
-        element("header", element("h1", title), element("p", summary, class_="lead"), element("p", CAPTION)),
-        *(joined([element("h3", norms.phase), heat_map(norms)]) for norms in phases),
-        furthest_table(phases),
-        *(element("p", f"{note}.") for note in notes),
-    )
-    return document(title, shown)
+    lead = f"Gradient norms by layer, recorded at {counted(num_recorded, 'step')} of {counted(len(phases), 'phase')}."
+    maps = [joined([element("h3", norms.phase), heat_map(norms)]) for norms in phases]
+    return document(title, lead, element("p", CAPTION), *maps, notes=notes)
 
 
 def heat_map(norms: LayerNorms) -> Markup:
     """Return rows by recorded training steps."""
-    starts, worst = columns_of(norms.ratios)
+    starts, worst = _columns_of(norms.ratios)
     height = 70 + 14 * len(norms.rows)
     panel = Panel("", Extent(0, len(starts)), norms.rows, height=height, x_title="finished training steps")
     panel.heat(worst, norms.step[starts], DIVERGING, _MOST_TIMES)
@@ -102,7 +90,7 @@ def heat_map(norms: LayerNorms) -> Markup:
     return figure([panel], f"{norms.phase}: recorded at {recorded}, from {norms.step[0]:,} to {norms.step[-1]:,}.")
 
 
-def columns_of(ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _columns_of(ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the starts of columns of nearly equal width, and each row's ratio in them that is furthest from 1.
 
     A ratio that is not finite counts as furthest.
@@ -110,31 +98,8 @@ def columns_of(ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     recorded = ratios.shape[1]
     starts = np.unique(np.linspace(0, recorded, min(MOST_COLUMNS, recorded) + 1).astype(np.int64)[:-1])
     found = []
-    for begin, end in zip(starts, [*starts[1:], recorded], strict=True):
-        piece = ratios[:, begin:end]
+    for piece in np.split(ratios, starts[1:], axis=1):
         with np.errstate(divide="ignore"):
             far = np.where(np.isnan(piece), np.inf, np.abs(np.log2(piece)))
         found.append(piece[np.arange(len(piece)), far.argmax(axis=1)])
     return starts, np.stack(found, axis=1)
-
-
-def furthest_table(phases: Sequence[LayerNorms]) -> Markup:
-    """Return a table of at most three rows a phase, furthest above their median."""
-    columns = [
-        Column("phase"), Column("where"), Column("times its median", "number"), Column("after step", "number"),
-        Column("norm", "number"), Column("median", "number"),
-    ]  # fmt: skip
-    rows: list[list[str | Cell]] = []
-    for norms in phases:
-        ratios = np.where(np.isnan(norms.ratios), -1.0, norms.ratios)
-        order = np.argsort(-ratios.max(axis=1), kind="stable")[:3]
-        for place, row in enumerate(order):
-            at = int(ratios[row].argmax())
-            name: str | Cell = norms.phase if place == 0 else CONTINUED
-            if ratios[row, at] < 0:
-                rows.append([name, norms.rows[row], NONE, NONE, NONE, NONE])
-                continue
-            norm, ratio = float(norms.norms[row, at]), float(ratios[row, at])
-            figures = (f"{ratio:.2f}", f"{norms.step[at]:,}", f"{norm:.3g}", f"{norm / ratio:.3g}")
-            rows.append([name, norms.rows[row], *figures])
-    return table(columns, rows, "The greatest norms against the median of their layer, by phase")

@@ -2,76 +2,14 @@
 
 from collections.abc import Sequence
 
-from runtime.report.contents import Phase, Report, leading, mean
+from runtime.report import result_plots, run_plots, tables
+from runtime.report.contents import Report, leading, mean
 from runtime.report.document import document
-from runtime.report.document_tables import (
-    caches_table,
-    dropped_details,
-    edits_list,
-    hits_table,
-    rules_table,
-    stages_table,
-)
 from runtime.report.graph_plot import graph
-from runtime.report.labels import counted, tokens_label
-from runtime.report.markup import Markup, element, joined
-from runtime.report.recipe import side_branches
-from runtime.report.result_plots import average_gap, domain_panels, filling_bars, kept_documents, score_panels
-from runtime.report.run_plots import branch_groups, branch_loss, loss, loss_range, source_losses, timeline, twins
-from runtime.report.sections import (
-    domains_table,
-    exports_table,
-    forks_table,
-    phases_table,
-    reading_table,
-    recipe_table,
-    score_warnings,
-    scores_table,
-    steps_table,
-)
+from runtime.report.markup import Markup, element, listed
+from runtime.report.recipe import counted, side_branches, tokens_label
+from runtime.report.score_doubts import doubts
 from runtime.tracking.stalls import PAGE_FILE
-
-
-def _section(key: str, title: str, introduction: str, *children: str) -> Markup:
-    opening = [element("h2", title, id=key)] + ([element("p", introduction)] if introduction else [])
-    return element("section", *opening, *children)
-
-
-def _folded(summary: str, *children: str, is_printed: bool = True) -> Markup:
-    return element("details", element("summary", summary), *children, class_="print" if is_printed else None)
-
-
-def render(report: Report) -> str:
-    """Return the whole page as text: the same report gives the same bytes."""
-    sections = [(key, title, made) for key, title, made in _sections(report) if made]
-    links = [element("a", title, href=f"#{key}") for key, title, _ in sections]
-    shown = element(
-        "main",
-        element(
-            "header", element("h1", report.title), element("p", report.introduction, class_="lead"), _tiles(report)
-        ),
-        element("nav", *links, aria_label="Sections"),
-        *[made for _, _, made in sections],
-    )
-    return document(report.title, shown)
-
-
-def _sections(report: Report) -> list[tuple[str, str, Markup]]:
-    return [
-        ("model", "The model", _model(report)),
-        ("graph", "The graph", _graph(report)),
-        ("timeline", "Timeline of the run", _timeline(report)),
-        ("loss", "Train loss", _loss(report)),
-        ("filling", "How full the sequences were", _filling(report)),
-        ("stalls", "Data stalls", _stalls(report)),
-        ("average", "Weights and EMA weights", _average(report)),
-        ("domains", "Bits per byte by domain", _domains(report)),
-        ("scores", "Scores", _scores(report)),
-        ("forks", "Forks", _forks(report)),
-        ("filtered", "What was filtered", _filtered(report)),
-        ("recipe", "Recipe", _section("recipe", "Recipe", RECIPE, recipe_table(report))),
-    ]
-
 
 ZOOM = "Drag to zoom: all figures over tokens follow."
 BY_SOURCE = (
@@ -87,49 +25,48 @@ STALLS_ELSEWHERE = (
     "they are not on this page. If the link is broken (the report was copied alone, or the run was killed), this "
     "command makes the page, with the run's options (--prefix, --scale, --corpus, --set):"
 )
-STALLS_COMMAND = "{command} stalls --page stalls.html"
+STALLS_COMMAND = "stalls --page stalls.html"
 CURVES = (
     "Gradients by layer, and held-out text measured while training, may be recorded at other steps in equal runs, so "
     "they are not on this page. This command draws them, with the run's options:"
 )
-CURVES_COMMAND = "{command} curves --norms norms.html --validation validation.html"
+CURVES_COMMAND = "curves --norms norms.html --validation validation.html"
 RECIPE = (
     "Each phase and the settings that it changes. It inherits everything else from the phase it starts from, optimizer "
     "state and data position included."
 )
+Section = tuple[str, Sequence[str]]
+"""Heading and contents; a section without contents is not on the page."""
 
 
-def _tile(title: str, value: str, below: str) -> Markup:
-    return element("div", element("span", title), element("b", value), element("small", below), class_="tile")
-
-
-def _tiles(report: Report) -> Markup:
-    last = report.main_line[-1]
-    num_trainings = sum(phase.same_as is None for phase in report.branches)
-    tiles = [
-        _tile("tokens trained on", tokens_label(last.consumed_tokens), f"{last.step:,} steps on the main line"),
-        _tile("phases", str(len(report.main_line)), f"and {side_branches(num_trainings, len(report.branches))}"),
-        _tile("final train loss", f"{last.final_loss:.3f}", f"nats a token, end of {last.name}, {_final_mean(report)}"),
-    ]
-    evaluation = report.final_evaluation
-    if evaluation is not None:
-        which = "EMA weights" if evaluation.averages else "weights"
-        below = (
-            f"bits per byte, mean of {counted(len(evaluation.best), 'held-out domain')}, {which} of {evaluation.phase}"
-        )
-        tiles.append(_tile("held-out text", f"{mean(evaluation.best):.3f}", below))
-    scores = report.final_scores
-    if scores:
-        accuracy = mean({score.label: score.value for score in scores})
-        chance = mean({score.label: score.chance or 0.0 for score in scores})
-        below = f"mean accuracy of {counted(len(scores), 'task')}, {scores[0].export}; guessing: {chance:.3f}"
-        tiles.append(_tile("harness score", f"{accuracy:.3f}", below))
-    return element("div", *tiles, class_="tiles")
+def render(report: Report) -> str:
+    """Return the whole page as text: the same report gives the same bytes."""
+    every: dict[str, Section] = {
+        "model": _model(report),
+        "graph": _graph(report),
+        "timeline": _timeline(report),
+        "loss": _loss(report),
+        "stalls": _stalls(report),
+        "average": _average(report),
+        "domains": _domains(report),
+        "scores": _scores(report),
+        "forks": _forks(report),
+        "filtered": _filtered(report),
+        "recipe": ("Recipe", [element("p", RECIPE), tables.recipe_table(report)]),
+    }
+    shown = {key: section for key, section in every.items() if section[1]}
+    links = [element("a", title, href=f"#{key}") for key, (title, _) in shown.items()]
+    opening = [_tiles(report), element("nav", *links, aria_label="Sections")]
+    sections = [element("section", element("h2", title, id=key), *children) for key, (title, children) in shown.items()]
+    return document(report.title, report.introduction, *sections, opening=opening)
 
 
 def summary(report: Report) -> dict[str, object]:
     """Return the headline figures as JSON data, rounded so that the order of a sum does not show."""
     last, evaluation = report.main_line[-1], report.final_evaluation
+    scores: dict[str, dict[str, float]] = {export.name: {} for export in report.exports}
+    for score in report.scores:
+        scores[score.export][f"{score.label}, {score.metric}"] = round(score.value, 6)
     return {
         "title": report.title,
         "final_phase": last.name,
@@ -142,118 +79,113 @@ def summary(report: Report) -> dict[str, object]:
             "averages": {name: round(mean(values), 6) for name, values in evaluation.averages.items()},
         },
         "exports": {item.name: {"weights": item.weights, "digest": item.digest} for item in report.exports},
-        "scores": {
-            item.name: {
-                f"{score.label}, {score.metric}": round(score.value, 6)
-                for score in report.scores
-                if score.export == item.name
-            }
-            for item in report.exports
-        },
+        "scores": scores,
         "phases": {phase.name: round(phase.final_loss, 6) for phase in report.phases},
     }  # fmt: skip
 
 
-def _model(report: Report) -> Markup:
-    if not report.exports:
-        return Markup()
+def _folded(summary: str, *children: str, class_: str | None = None) -> Markup:
+    return element("details", element("summary", summary), *children, class_=class_)
+
+
+def _command(report: Report, words: str) -> Markup:
+    line = element("code", f"{report.command} {words}")
+    return element("div", element("pre", line), class_="scroll", tabindex="0")
+
+
+def _tiles(report: Report) -> Markup:
+    last = report.main_line[-1]
+    branches = side_branches(sum(phase.same_as is None for phase in report.branches), len(report.branches))
+    tiles = [
+        ("tokens trained on", tokens_label(last.consumed_tokens), f"{last.step:,} steps on the main line"),
+        ("phases", str(len(report.main_line)), f"and {branches}"),
+        ("final train loss", f"{last.final_loss:.3f}", f"nats a token, end of {last.name}, {_final_mean(report)}"),
+    ]
+    if (evaluation := report.final_evaluation) is not None:
+        which = "EMA weights" if evaluation.averages else "weights"
+        domains = counted(len(evaluation.best), "held-out domain")
+        below = f"bits per byte, mean of {domains}, {which} of {evaluation.phase}"
+        tiles.append(("held-out text", f"{mean(evaluation.best):.3f}", below))
+    if scores := report.final_scores:
+        accuracy = mean({score.label: score.value for score in scores})
+        chance = mean({score.label: score.chance or 0.0 for score in scores})
+        below = f"mean accuracy of {counted(len(scores), 'task')}, {scores[0].export}; guessing: {chance:.3f}"
+        tiles.append(("harness score", f"{accuracy:.3f}", below))
+    made = [
+        element("div", element("span", title), element("b", value), element("small", below), class_="tile")
+        for title, value, below in tiles
+    ]
+    return element("div", *made, class_="tiles")
+
+
+def _final_mean(report: Report) -> str:
+    return f"the mean of the last {counted(report.final_loss_steps, 'step')}"
+
+
+def _model(report: Report) -> Section:
     text = (
         "Exported models, in the form that transformers loads. Folders lie below the prefix of the run and are "
         "found by the beginning of their digest, which is the same on every machine."
     )
-    return _section("model", "The model", text, exports_table(report))
+    return "The model", [element("p", text), tables.exports_table(report)] if report.exports else []
 
 
-def _graph(report: Report) -> Markup:
+def _graph(report: Report) -> Section:
     if not report.graph:
-        return Markup()
+        return "The graph", []
     caption = (
         f"{len(report.graph)} steps. Left, one row a source and its way to a token cache; right, the phases, each "
         "branch below the phase it leaves, with what was made of each. Point at a step to see its inputs and its "
         "readers."
     )
     drawn = graph(report.graph, [phase.name for phase in report.main_line], caption)
-    table = _folded("All steps with their inputs", steps_table(report), is_printed=False)
-    return _section("graph", "The graph", "", drawn, table)
+    return "The graph", [drawn, _folded("All steps with their inputs", tables.steps_table(report))]
 
 
-def _timeline(report: Report) -> Markup:
+def _timeline(report: Report) -> Section:
     caption = (
         "Each branch begins at the tokens at which it leaves the main line and is not part of the axis' total. A rate "
         "of 0 (the first step of a warm-up) is not drawn on a log scale."
     )
-    parts = [timeline(report, caption), _folded("The phases in figures", phases_table(report))]
+    table = _folded("The phases in figures", tables.phases_table(report), class_="print")
+    parts = [run_plots.timeline(report, caption), table]
     if report.consumption is not None:
-        parts += [element("h3", "How often each source was read"), reading_table(report)]
-    return _section("timeline", "Timeline of the run", "", *parts)
+        parts += [element("h3", "How often each source was read"), tables.reading_table(report)]
+    return "Timeline of the run", parts
 
 
-def _stalls(report: Report) -> Markup:
-    # Bytes of an output: the link may name neither the attempt nor the step, so it goes to the folder of all attempts.
-    link = element("a", "the data stalls of this run", href=f"../{PAGE_FILE}")
-    paragraph = element("p", STALLS, link, STALLS_ELSEWHERE)
-    return _section("stalls", "Data stalls", "", paragraph, _command(STALLS_COMMAND.format(command=report.command)))
-
-
-def _command(line: str) -> Markup:
-    return element("div", element("pre", element("code", line)), class_="scroll", tabindex="0")
-
-
-def _filling(report: Report) -> Markup:
-    if not report.fillings:
-        return Markup()
-    text = (
-        "Positions with a next token to predict, of all that the phase computed. The others are padding (of whole "
-        "documents packed into sequences), and the last token of each document and of each sequence."
-    )
-    return _section("filling", "How full the sequences were", text, filling_bars(report, "Point at a bar for counts."))
-
-
-def _loss(report: Report) -> Markup:
-    _, high, cut = loss_range(report)
-    caption = f"Pale: the recorded values; strong: smoothed over neighbours by the slider. {ZOOM}"
-    if cut:
-        first = float(report.main_line[0].curve.loss[0])
-        caption += (
-            f" The axis does not begin at 0; losses above {high:.2f}, the last of them at {tokens_label(cut)} tokens, "
-            f"are off it (the first step: {first:.2f}); “Fit y” shows them."
-        )
-    parts: list[str] = [loss(report, caption)]
-    if report.source_curves:
-        parts += [element("h3", "By source"), source_losses(report, BY_SOURCE)]
-    for root, branches in branch_groups(report):
-        parts.append(element("h3", f"Branches of {root.name}"))
-        parts.append(_branches(report, root, branches))
-    parts += [
-        element("h3", "Layer by layer, and held-out text on the way"),
-        element("p", CURVES),
-        _command(CURVES_COMMAND.format(command=report.command)),
-    ]
+def _loss(report: Report) -> Section:
     text = (
         "Cross-entropy on the text that was trained on. A change of mixture changes what is measured: a step there is "
         "not a gain or a loss of the model."
     )
-    return _section("loss", "Train loss", text, *parts)
+    ends, cut = run_plots.loss_range(report)
+    caption = f"Pale: the recorded values; strong: smoothed over neighbours by the slider. {ZOOM}"
+    if report.branches:
+        caption += f" A mark is the final loss of a branch, {_final_mean(report)}."
+    if cut:
+        first = float(report.main_line[0].curve.loss[0])
+        caption += (
+            f" The axis does not begin at 0; losses above {ends.high:.2f}, the last of them at {tokens_label(cut)} "
+            f"tokens, are off it (the first step: {first:.2f}); “Fit y” shows them."
+        )
+    twins = [f"{phase.name} is the same training as {phase.same_as}." for phase in report.phases if phase.same_as]
+    parts = [element("p", text), run_plots.loss(report, caption), listed(twins)]
+    if report.source_curves:
+        parts += [element("h3", "By source"), run_plots.source_losses(report, BY_SOURCE)]
+    heading = element("h3", "Layer by layer, and held-out text on the way")
+    return "Train loss", [*parts, heading, element("p", CURVES), _command(report, CURVES_COMMAND)]
 
 
-def _branches(report: Report, root: Phase, branches: Sequence[Phase]) -> Markup:
-    if all(phase.same_as is not None for phase in branches):
-        return element("p", " ".join(twins(branches)))
-    text = (
-        "The main line over the same tokens is on its own mixture. A mark is the final loss, "
-        f"{_final_mean(report)}; of a shorter branch, those before it are among them. The axis does not begin at 0."
-    )
-    return branch_loss(report, root, branches, " ".join([text, *twins(branches)]))
+def _stalls(report: Report) -> Section:
+    # Bytes of an output: the link may name neither the attempt nor the step, so it goes to the folder of all attempts.
+    link = element("a", "the data stalls of this run", href=f"../{PAGE_FILE}")
+    return "Data stalls", [element("p", STALLS, link, STALLS_ELSEWHERE), _command(report, STALLS_COMMAND)]
 
 
-def _final_mean(report: Report) -> str:
-    number = "" if report.final_loss_steps is None else f" {report.final_loss_steps:,}"
-    return f"the mean of the last{number} steps"
-
-
-def _average(report: Report) -> Markup:
-    if not report.evaluations:
-        return Markup()
+def _average(report: Report) -> Section:
+    if not any(evaluation.averages for evaluation in report.evaluations):
+        return "Weights and EMA weights", []
     text = (
         "How many bits per byte a running average of the weights is better than the weights themselves, at the end "
         "of each phase. Right of 0 the average is better. At a constant learning rate it should be; after a decay to a "
@@ -262,16 +194,16 @@ def _average(report: Report) -> Markup:
     caption = "Large: mean over domains. Small and grey: each domain."
     if _has_several_averages(report):
         caption += " A phase that keeps several has a row for each; exports take the first by default."
-    return _section("average", "Weights and EMA weights", text, average_gap(report, caption))
+    return "Weights and EMA weights", [element("p", text), result_plots.average_gap(report, caption)]
 
 
 def _has_several_averages(report: Report) -> bool:
     return any(len(evaluation.averages) > 1 for evaluation in report.evaluations)
 
 
-def _domains(report: Report) -> Markup:
+def _domains(report: Report) -> Section:
     if not report.evaluations:
-        return Markup()
+        return "Bits per byte by domain", []
     text = (
         "Bits that the model needs for each byte of held-out text, at the end of each phase; less is better. Documents "
         "of these sets were never trained on."
@@ -281,43 +213,43 @@ def _domains(report: Report) -> Markup:
         + ("Squares: further averages of the phase, of the main line only. " if _has_several_averages(report) else "")
         + "All panels span the same number of bits per byte, at different heights, so slopes can be compared."
     )
-    drawn = domain_panels(report, caption)
-    return _section("domains", "Bits per byte by domain", text, drawn, domains_table(report))
+    drawn = result_plots.domain_panels(report, caption)
+    return "Bits per byte by domain", [element("p", text), drawn, tables.domains_table(report)]
 
 
-def _scores(report: Report) -> Markup:
-    if not report.scores:
-        return Markup()
+def _scores(report: Report) -> Section:
     text = (
         "lm-eval scores of the exported models. A score within its interval of the dashed line does not differ from "
         "guessing."
     )
     caption = "Dot: score. Bar: 95 % interval (1.96 standard errors). Dashed: chance. Axes differ from panel to panel."
-    drawn = score_panels(report, caption) if leading(report.scores) else Markup()
-    return _section("scores", "Scores", text, drawn, scores_table(report), score_warnings(report))
+    parts = [element("p", text)] if report.scores else []
+    if leading(report.scores):
+        parts.append(result_plots.score_panels(report, caption))
+    parts += [tables.scores_table(report)] if report.scores else []
+    if found := doubts(report):
+        parts += [element("p", "Not to be trusted as they stand:"), listed(found)]
+    return "Scores", parts
 
 
-def _forks(report: Report) -> Markup:
-    if not report.forks:
-        return Markup()
+def _forks(report: Report) -> Section:
     text = "Branches made on the command line, each beside the phase that it repeats with other settings."
-    return _section("forks", "Forks", text, forks_table(report))
+    table = tables.forks_table(report)
+    return "Forks", [element("p", text), table] if table else []
 
 
-def _filtered(report: Report) -> Markup:
+def _filtered(report: Report) -> Section:
     if not report.stages:
-        return Markup()
+        return "What was filtered", []
     text = "Documents by source, from what extraction found to what was tokenized, and why the others are not there."
-    caption = "Share of documents, not of bytes. The table below has both."
-    parts: list[str] = [
-        kept_documents(report.stages, caption),
-        stages_table(report),
-        edits_list(report),
-        rules_table(report),
-        hits_table(report),
+    return "What was filtered", [
+        element("p", text),
+        result_plots.kept_documents(report.stages, "Share of documents, not of bytes. The table below has both."),
+        tables.stages_table(report),
+        tables.rules_table(report),
+        tables.hits_table(report),
+        tables.caches_table(report),
+        element("h3", "Why, with samples"),
+        element("p", "Samples are texts of strangers, shown as they were found, shortened."),
+        tables.dropped_details(report),
     ]
-    if report.caches:
-        parts.append(caches_table(report))
-    parts.append(element("h3", "Why, with samples"))
-    parts.append(element("p", "Samples are texts of strangers, shown as they were found, shortened."))
-    return _section("filtered", "What was filtered", text, joined(parts), dropped_details(report))

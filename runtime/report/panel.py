@@ -18,7 +18,6 @@ from bokeh.models import (
     HoverTool,
     LogColorMapper,
     NumeralTickFormatter,
-    PanTool,
     Plot,
     Range1d,
     Span,
@@ -40,7 +39,9 @@ _GUESSED_SHARE = 0.03
 _LONGEST_LABEL = 24
 """Characters of a row's name that a telephone shows beside bars."""
 _ROW = 21
-_DASHES = ("solid", "dashed", "dotted", "dashdot")
+_HATCHES = {"solid": None, "dashed": "right_diagonal_line", "dotted": "dot", "dashdot": "cross"}
+"""Stroke of a line to the pattern of an area; the recipe at full size has 25 sources."""
+_DASHES = tuple(_HATCHES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,19 +53,15 @@ class Series:
     dash: str = "solid"
 
 
+def series_of(names: Sequence[str], first: int = 0) -> dict[str, Series]:
+    """Return a series for each name, no two alike: the colours from `first` on, each with four strokes."""
+    styles = [(colour, dash) for dash in _DASHES for colour in COLOURS[first:]]
+    return {name: Series(name, *styles[index % len(styles)]) for index, name in enumerate(names)}
+
+
 def main_and_branches(branches: Sequence[str], main: str = "main line") -> dict[str, Series]:
-    """Return a series for the main line under its own name, and one for each branch, no two alike."""
-    styles = [(dash, colour) for dash in _DASHES for colour in COLOURS[1:]]
-    found = {name: Series(name, *reversed(styles[index % len(styles)])) for index, name in enumerate(branches)}
-    return {main: Series(main, MAIN), **found}
-
-
-def series_of(names: Sequence[str]) -> dict[str, Series]:
-    """Return a series for each name: eight colours, each with four strokes."""
-    return {
-        name: Series(name, COLOURS[index % len(COLOURS)], _DASHES[index // len(COLOURS) % len(_DASHES)])
-        for index, name in enumerate(names)
-    }
+    """Return a series for the main line under its own name, and one for each branch."""
+    return {main: Series(main, MAIN), **series_of(branches, first=1)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +104,7 @@ class Panel:
             height=self.height,
             sizing_mode="stretch_width",
             toolbar_location=None,
-            tools=[],
+            tools=[BoxZoomTool(dimensions="width"), WheelZoomTool(dimensions="width", modifiers="ctrl")],
             title=title,
             y_axis_type=y_scale if self.is_numeric else "auto",
             x_axis_label=x_title or None,
@@ -116,21 +113,13 @@ class Panel:
             min_border_right=12,
         )
         _style(self.plot)
-        drag = BoxZoomTool(dimensions="width")
-        self.plot.add_tools(drag, PanTool(dimensions="width"), WheelZoomTool(dimensions="width", modifiers="ctrl"))
-        self.plot.toolbar.active_drag = drag
         if self.has_x_extent:
             self.plot.xaxis.formatter = NumeralTickFormatter(format=x_format)
             self.plot.xaxis.ticker = BasicTicker(desired_num_ticks=5 if x_format == TOKEN_FORMAT else 3)
         if self.is_numeric and y_format is not None:
             self.plot.yaxis.formatter = NumeralTickFormatter(format=y_format)
-        self._lines = HoverTool(
-            renderers=[],
-            mode="vline",
-            line_policy="nearest",
-            limit=8,
-            tooltips=[("", "$name"), (x_title or "at", "@x{0,0.[0000]}"), ("value", f"@y{{{value_format}}}")],
-        )
+        tips = [("", "$name"), (x_title or "at", "@x{0,0.[0000]}"), ("value", f"@y{{{value_format}}}")]
+        self._lines = HoverTool(renderers=[], mode="vline", line_policy="nearest", limit=8, tooltips=tips)
         self._marks = HoverTool(renderers=[], mode="mouse", tooltips=[("", "@tip")])
 
     def line(self, series: Series, xs: Values, ys: Values, *, name: str | None = None, smooth: bool = False) -> None:
@@ -138,9 +127,8 @@ class Panel:
         xs, ys = np.asarray(xs, np.float64), np.asarray(ys, np.float64)
         most = min(max(round(len(xs) * self._share), _LEAST_POINTS), MOST_POINTS)
         xs, ys = extremes(*((xs, ys) if smooth else corners(xs, ys)), most)
-        data = ColumnDataSource(
-            {"x": _numbers(xs), "y": _numbers(ys)}, name=name or series.name, tags=["smooth"] if smooth else []
-        )
+        data = self._source({"x": _numbers(xs), "y": _numbers(ys)}, name or series.name)
+        data.tags = ["smooth"] if smooth else []
         shape = {"line_color": series.colour, "line_dash": series.dash, "line_join": "round"}
         drawn = self.plot.line("x", "y", source=data, line_width=1.6, line_alpha=0.3 if smooth else 1.0, **shape)
         self._add(drawn, series, self._lines, name)
@@ -149,9 +137,8 @@ class Panel:
 
     def ties(self, series: Series, ends: Sequence[tuple[float, float, float, float]]) -> None:
         """Draw thin lines between marks, from (x, y) to (x, y), without values of their own."""
-        columns = dict(zip(("x0", "y0", "x1", "y1"), map(list, zip(*ends, strict=True)), strict=True))
-        source = ColumnDataSource(columns, name=series.name)
-        self._add(self.plot.segment("x0", "y0", "x1", "y1", source=source, line_color=series.colour), series, None)
+        data = self._source(_columns(("x0", "y0", "x1", "y1"), ends), series.name)
+        self._add(self.plot.segment("x0", "y0", "x1", "y1", source=data, line_color=series.colour), series, None)
 
     def points(
         self,
@@ -166,8 +153,7 @@ class Panel:
         alpha: float = 1.0,
     ) -> None:
         """Draw marks that show their tip; `ys` are rows where the panel has rows."""
-        ys = [self._rows.get(y, y) for y in ys]
-        data = ColumnDataSource({"x": list(xs), "y": ys, "tip": list(tips)}, name=series.name)
+        data = self._source({"x": list(xs), "y": [self._rows.get(y, y) for y in ys], "tip": list(tips)}, series.name)
         fill = PAGE if is_open else series.colour
         drawn = self.plot.scatter(
             "x", "y", source=data, marker=marker, size=size, line_color=series.colour, fill_color=fill, alpha=alpha
@@ -178,35 +164,29 @@ class Panel:
         self, series: Series, rows: Sequence[str], lows: Values, highs: Values, tips: Sequence[str], width: float = 0.7
     ) -> None:
         """Draw bars along x in named rows."""
-        data = {"row": [self._rows[row] for row in rows], "low": list(lows), "high": list(highs), "tip": list(tips)}
-        source = ColumnDataSource(data, name=series.name)
+        columns = {"row": [self._rows[row] for row in rows], "low": list(lows), "high": list(highs), "tip": list(tips)}
         drawn = self.plot.hbar(
-            "row", left="low", right="high", height=width, source=source, fill_color=series.colour, line_color=PAGE
-        )
+            "row", left="low", right="high", height=width, source=self._source(columns, series.name),
+            fill_color=series.colour, line_color=PAGE,
+        )  # fmt: skip
         self._add(drawn, series, self._marks)
 
     def names_inside(self, places: Mapping[str, tuple[float, Literal["left", "right"]]]) -> None:
         """Write the name of each row into the panel: its left or its right end at a place."""
         self.plot.yaxis.visible = False
-        columns = {
-            "x": [x for x, _ in places.values()],
-            "y": [self._rows[row] for row in places],
-            "name": list(places),
-            "align": [align for _, align in places.values()],
-            "offset": [4 if align == "left" else -4 for _, align in places.values()],
-        }
+        rows = [(x, self._rows[row], row, align, 4 if align == "left" else -4) for row, (x, align) in places.items()]
         self.plot.text(
-            "x", "y", "name", source=ColumnDataSource(columns), text_align="align", x_offset="offset",
-            text_baseline="middle", text_font_size="11px", text_color=INK, name="names",
+            "x", "y", "name", source=self._source(_columns(("x", "y", "name", "align", "offset"), rows), "names"),
+            text_align="align", x_offset="offset", text_baseline="middle", text_font_size="11px", text_color=INK,
+            name="names",
         )  # fmt: skip
 
     def areas(self, series: Series, boxes: Sequence[tuple[float, float, float, float]], tips: Sequence[str]) -> None:
         """Draw boxes from (left, right, bottom, top)."""
-        columns = zip(*boxes, strict=True)
-        data = dict(zip(("left", "right", "bottom", "top"), map(list, columns), strict=True)) | {"tip": list(tips)}
+        columns = _columns(("left", "right", "bottom", "top"), boxes) | {"tip": list(tips)}
         drawn = self.plot.quad(
-            "left", "right", "top", "bottom", source=ColumnDataSource(data, name=series.name),
-            fill_color=series.colour, line_color=PAGE, hatch_pattern=_hatch(series), hatch_color=PAGE, hatch_alpha=0.5,
+            "left", "right", "top", "bottom", source=self._source(columns, series.name), fill_color=series.colour,
+            line_color=PAGE, hatch_pattern=_HATCHES[series.dash], hatch_color=PAGE, hatch_alpha=0.5,
         )  # fmt: skip
         self._add(drawn, series, self._marks)
 
@@ -216,22 +196,21 @@ class Panel:
         self.plot.xaxis.ticker = FixedTicker(ticks=[float(tick) + 0.5 for tick in ticks])
         self.plot.xaxis.major_label_overrides = {float(tick) + 0.5: f"{columns[tick]:,}" for tick in ticks}
         mapper = LogColorMapper(palette=list(palette), low=1 / most, high=most, nan_color=INK)
-        drawn = []
+        tips = [("", "$name"), (self._x_title, "@column"), ("times its median", "@ratio{0.000}")]
+        hover = HoverTool(renderers=[], tooltips=tips)
         for place, (row, values) in enumerate(zip(reversed(self._rows), ratios[::-1], strict=True)):
             data = {"ratio": [values.astype(np.float32)[None]], "column": [np.array([columns], np.int32)]}
-            source = ColumnDataSource(data, name=row)
             image = self.plot.image(
-                "ratio", x=0, y=place, dw=len(columns), dh=1, source=source, color_mapper=mapper, name=row
+                "ratio", x=0, y=place, dw=len(columns), dh=1, source=self._source(data, row), color_mapper=mapper
             )
-            image.tags = [row]
-            drawn.append(image)
-        tips = [("", "$name"), (self._x_title, "@column"), ("times its median", "@ratio{0.000}")]
-        self.plot.add_tools(HoverTool(renderers=drawn, tooltips=tips))
+            self._add(image, Series(row, INK), hover)
 
-    def level(self, value: float, *, across: Literal["width", "height"] = "height") -> None:
-        """Draw a dashed line over the whole panel."""
-        span = Span(location=value, dimension=across, line_color=MUTED, line_dash="dashed", line_width=1)
-        self.plot.add_layout(span)
+    def level(self, value: float) -> None:
+        """Draw a dashed line over the height of the panel."""
+        self.plot.add_layout(Span(location=value, dimension="height", line_color=MUTED, line_dash="dashed"))
+
+    def _source(self, columns: Mapping[str, Sequence[Any]], name: str) -> ColumnDataSource:
+        return ColumnDataSource(dict(columns), name=name)
 
     def _add(self, drawn: Any, series: Series, hover: HoverTool | None, name: str | None = None) -> None:
         drawn.name, drawn.tags = name or series.name, [series.name]
@@ -239,6 +218,16 @@ class Panel:
             if not hover.renderers:
                 self.plot.add_tools(hover)
             hover.renderers = [*hover.renderers, drawn]
+
+
+def _range(axis: Extent | Sequence[str]) -> Range1d | FactorRange:
+    if isinstance(axis, Extent):
+        return Range1d(start=axis.low, end=axis.high, name=axis.name)
+    return FactorRange(factors=list(axis))
+
+
+def _columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
+    return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
 
 
 def extremes(xs: np.ndarray, ys: np.ndarray, most: int = MOST_POINTS) -> tuple[np.ndarray, np.ndarray]:
@@ -292,14 +281,7 @@ def stacked_bars(
     *,
     x_format: str = TOKEN_FORMAT,
 ) -> Panel:
-    """Return a panel with a bar for each row, cut by series.
-
-    Args:
-        title: Above the panel; says what the bars measure.
-        pieces: Row to series to length and tip.
-        series: In the order of the cuts.
-        x_format: Of the x axis, as Bokeh's `NumeralTickFormatter` takes it.
-    """
+    """Return a panel with a bar for each row, cut by series; `pieces` has length and tip by row and series."""
     longest = max(sum(length for length, _ in row.values()) for row in pieces.values())
     panel = Panel(title, Extent(0, longest * 1.02 or 1.0), list(pieces), x_format=x_format)
     reached = dict.fromkeys(pieces, 0.0)
@@ -314,24 +296,12 @@ def stacked_bars(
     return panel
 
 
-def _range(axis: Extent | Sequence[str]) -> Range1d | FactorRange:
-    if isinstance(axis, Extent):
-        return Range1d(start=axis.low, end=axis.high, name=axis.name)
-    return FactorRange(factors=list(axis))
-
-
 def _numbers(values: Values) -> list[float]:
     """Return values as JSON writes them: whole ones exact, others with eight digits, more than a float32 has.
 
     Bokeh would compress an array, whose bytes then depend on the version of zlib.
     """
     return [int(value) if value == int(value) else float(f"{value:.8g}") for value in np.asarray(values).tolist()]
-
-
-def _hatch(series: Series) -> str | None:
-    """Return the pattern that tells areas of one colour apart; the recipe at full size has 25 sources."""
-    patterns = {"solid": None, "dashed": "right_diagonal_line", "dotted": "dot", "dashdot": "cross"}
-    return patterns[series.dash]
 
 
 def _style(plot: Plot) -> None:

@@ -1,7 +1,7 @@
 """Readings: the files of other steps that the report shows, as its plain values."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from runtime.report.contents import Curve, Sample, SourceCurve
+from runtime.data.mixture import MixtureSchedule
+from runtime.report.contents import Curve, MixtureSpan, Sample, SourceCurve
 
 _EXCERPT_CHARACTERS = 600
 
@@ -20,99 +21,98 @@ class ReadingError(ValueError):
     """A file that the report reads is not what it should be."""
 
 
-def read_columns(path: str, columns: Sequence[str], *, optional: Sequence[str] = ()) -> pa.Table:
-    """Return columns of a phase's Parquet file, `optional` ones where it has them; sources as dictionary indices.
+def read_columns(path: str, columns: Sequence[str]) -> pa.Table:
+    """Return columns of a phase's Parquet file; sources as dictionary indices.
 
     Raises:
         ReadingError: a column is missing.
     """
     with fsspec.open(path, "rb") as file:
         parquet = pq.ParquetFile(file, page_checksum_verification=True)
-        there = parquet.schema_arrow.names
-        missing = [name for name in columns if name not in there]
+        missing = [name for name in columns if name not in parquet.schema_arrow.names]
         if missing:
-            raise ReadingError(
-                f"{path}: has no column {', '.join(missing)}; it is not the log of a phase, or of another version. "
-                "Train the phase again."
-            )
-        if "source" in there:
-            parquet = pq.ParquetFile(
-                file, metadata=parquet.metadata, read_dictionary=["source"], page_checksum_verification=True
-            )
+            raise ReadingError(f"{path}: has no column {', '.join(missing)}. Train the phase again.")
+        if "source" in columns:  # millions of rows have few sources
+            parquet = pq.ParquetFile(file, read_dictionary=["source"], page_checksum_verification=True)
         # In this thread: see `runtime.tables.parquet_bytes`.
-        return parquet.read([*columns, *(name for name in optional if name in there)], use_threads=False)
+        return parquet.read(list(columns), use_threads=False)
 
 
-def read_curve(path: str) -> Curve:
-    """Return rows of a `metrics.parquet`, without those of skipped training steps.
-
-    Raises:
-        ReadingError: a column is missing.
-        ValueError: a value is not finite, or rows are out of order.
-    """
-    columns = ("step", "consumed_tokens", "loss", "learning_rate", "global_batch_size")
-    table = read_columns(path, columns, optional=("is_skipped",))
-    if "is_skipped" in table.column_names:  # tables from before there was a skip rule have none
-        table = table.filter(pc.equal(table.column("is_skipped"), 0))
-    values = {name: table.column(name).to_numpy() for name in columns}
-    return Curve(**{name: np.asarray(value) for name, value in values.items()})
-
-
-class Progress(NamedTuple):
-    """Progress of a phase, one row a training step; skipped steps have rows, since they consumed tokens."""
+class PhaseLog(NamedTuple):
+    """Metrics of a phase, one row a training step since the start of the run."""
 
     step: np.ndarray
     consumed_tokens: np.ndarray
+    loss: np.ndarray
+    learning_rate: np.ndarray
     global_batch_size: np.ndarray
+    num_targets: np.ndarray
+    is_skipped: np.ndarray
+    """Skipped steps have rows, since they consumed tokens; their loss may be anything."""
 
-    @property
-    def sequence_length(self) -> int:
-        """Tokens a sequence."""
-        if self.step[0] == 1:
-            return int(self.consumed_tokens[0]) // int(self.global_batch_size[0])
-        if len(self.step) == 1:
-            raise ReadingError(
-                f"the log of a phase has one row, of step {self.step[0]}; rows go back to the start of the run. Train "
-                "the phase again."
-            )
-        return int(self.consumed_tokens[1] - self.consumed_tokens[0]) // int(self.global_batch_size[1])
+    def curve_after(self, step: int) -> Curve:
+        """Return the rows after `step` finished training steps, without skipped ones."""
+        rows = (self.is_skipped == 0) & (self.step > step)
+        names = ("step", "consumed_tokens", "loss", "learning_rate", "global_batch_size")
+        return Curve(**{name: getattr(self, name)[rows] for name in names})
+
+    def num_targets_after(self, step: int) -> int:
+        """Return the number of predicted positions after `step` finished training steps."""
+        return int(self.num_targets[self.step > step].sum())
 
     def sequence_length_at(self, step: int) -> int:
         """Return the sequence length of the training step that finished as number `step`."""
         (row,) = np.flatnonzero(self.step == step)
-        if row == 0:
-            return self.sequence_length
-        return int(self.consumed_tokens[row] - self.consumed_tokens[row - 1]) // int(self.global_batch_size[row])
+        begin = self.consumed_tokens[row - 1] if row else 0
+        return int(self.consumed_tokens[row] - begin) // int(self.global_batch_size[row])
 
     def tokens_at(self, step: int) -> int:
-        """Return the tokens consumed after `step` training steps, or before the first row if that comes later."""
-        rows = np.flatnonzero(self.step == step)
-        if rows.size:
-            return int(self.consumed_tokens[rows[0]])
-        return int(self.consumed_tokens[0]) - self.sequence_length * int(self.global_batch_size[0])
+        """Return the tokens consumed after `step` training steps; 0 before the first row."""
+        row = int(np.searchsorted(self.step, step, side="right"))
+        return int(self.consumed_tokens[row - 1]) if row else 0
 
 
-def read_progress(path: str) -> Progress:
-    """Return the progress recorded in a `metrics.parquet`.
+def read_log(path: str) -> PhaseLog:
+    """Return the rows of a `metrics.parquet`.
 
     Raises:
         ReadingError: a column is missing, or there is no row.
     """
-    table = read_columns(path, Progress._fields)
+    table = read_columns(path, PhaseLog._fields)
     if not table.num_rows:
         raise ReadingError(f"{path}: has no row; a phase has at least one training step. Train the phase again.")
-    return Progress(*(table.column(name).to_numpy() for name in Progress._fields))
+    return PhaseLog(*(table.column(name).to_numpy() for name in PhaseLog._fields))
 
 
-def read_num_targets(path: str, *, after_tokens: int) -> int:
-    """Return the number of predicted positions in a `metrics.parquet` after so many tokens, skipped steps included.
+class Draws(NamedTuple):
+    """Log of draws, one row a training step and source, in order of steps from the start of the run."""
+
+    sources: list[str]
+    step: np.ndarray
+    """Finished training steps, the row's own included."""
+    source: np.ndarray
+    """Index into `sources`."""
+    num_sequences: np.ndarray
+
+    def between(self, first: int, last: int) -> dict[str, int]:
+        """Return sequences by source in the training steps after `first` and up to `last`."""
+        begin, end = np.searchsorted(self.step, [first, last], side="right")
+        rows = slice(int(begin), int(end))
+        # float64 counts exactly up to 2**53 sequences.
+        taken = np.bincount(self.source[rows], weights=self.num_sequences[rows], minlength=len(self.sources))
+        return {self.sources[index]: int(taken[index]) for index in np.unique(self.source[rows])}
+
+
+def read_draws(path: str) -> Draws:
+    """Return the draws of a `source_losses.parquet`.
 
     Raises:
         ReadingError: a column is missing.
     """
-    table = read_columns(path, ("consumed_tokens", "num_targets"))
-    own = table.filter(pc.greater(table.column("consumed_tokens"), after_tokens))
-    return int(pc.sum(own.column("num_targets")).as_py() or 0)
+    table = read_columns(path, ("step", "source", "share", "num_sequences"))
+    table = table.filter(pc.or_(pc.greater(table.column("share"), 0), pc.greater(table.column("num_sequences"), 0)))
+    index, names = _sources_of(table)
+    return Draws(names, table.column("step").to_numpy(), index, table.column("num_sequences").to_numpy())
 
 
 def read_source_curves(path: str) -> tuple[SourceCurve, ...]:
@@ -124,7 +124,7 @@ def read_source_curves(path: str) -> tuple[SourceCurve, ...]:
         ReadingError: a column is missing.
     """
     table = read_columns(path, ("step", "source", "num_targets", "loss_sum"))
-    index, names = sources_of(table)
+    index, names = _sources_of(table)
     step, targets, total = (table.column(name).to_numpy() for name in ("step", "num_targets", "loss_sum"))
     seen = (targets > 0) & np.isfinite(total)
     return tuple(
@@ -134,13 +134,40 @@ def read_source_curves(path: str) -> tuple[SourceCurve, ...]:
     )
 
 
-def sources_of(table: pa.Table) -> tuple[np.ndarray, list[str]]:
+def _sources_of(table: pa.Table) -> tuple[np.ndarray, list[str]]:
     """Return the source of each row, and the names that these are indices into, each once."""
-    column = table.column("source")
-    if not pa.types.is_dictionary(column.type):
-        column = column.dictionary_encode()
-    column = column.unify_dictionaries().combine_chunks()
+    column = table.column("source").unify_dictionaries().combine_chunks()
     return column.indices.to_numpy(zero_copy_only=False), column.dictionary.to_pylist()
+
+
+def drawn_spans(draws: Draws, mixture: MixtureSchedule, first: int, last: int) -> tuple[MixtureSpan, ...]:
+    """Return shares of the sequences that were drawn after step `first` and up to `last`, by stretch of the mixture.
+
+    Where they are those that the mixture says, to the whole sequences that an allotment rounds to, they are given
+    as it says them; under a policy that chooses others, or draws at random, as they were counted.
+    """
+    segments = mixture.segments
+    ends = [segment.start_step for segment in segments[1:]] + [last]
+    made = []
+    for segment, end in zip(segments, ends, strict=True):
+        begin = max(segment.start_step, first)
+        if begin >= min(end, last):
+            continue
+        counts, written = draws.between(begin, min(end, last)), segment.shares()
+        total = sum(counts.values())
+        counted = {name: count / total for name, count in counts.items()}
+        made.append(MixtureSpan(segment.start_step, written if _as_written(counts, written) else counted))
+    return tuple(made)
+
+
+def _as_written(counts: Mapping[str, int], written: Mapping[str, float]) -> bool:
+    """Return whether the counts are within what `runtime.data.allocation` may be off at either end of a stretch."""
+    total = sum(counts.values())
+    names = set(counts) | set(written)
+    return all(
+        abs(counts.get(name, 0) - written.get(name, 0.0) * total) <= 1 + written.get(name, 0.0) * len(names)
+        for name in names
+    )
 
 
 def read_samples(path: str, samples_per_reason: int) -> tuple[Sample, ...]:
@@ -154,7 +181,7 @@ def read_samples(path: str, samples_per_reason: int) -> tuple[Sample, ...]:
         for number, line in enumerate(file, start=1):
             try:
                 row = json.loads(line)
-                sample = Sample(row["reason"], row["id"], row["detail"], shortened(row["excerpt"]))
+                sample = Sample(row["reason"], row["id"], row["detail"], _shortened(row["excerpt"]))
             except (ValueError, KeyError, TypeError) as error:
                 raise ReadingError(
                     f"{path}, line {number}: not a sample of a dropped document ({error!r}); run that step again."
@@ -163,6 +190,5 @@ def read_samples(path: str, samples_per_reason: int) -> tuple[Sample, ...]:
     return tuple(sample for samples in by_reason.values() for sample in islice(samples, samples_per_reason))
 
 
-def shortened(excerpt: str) -> str:
-    """Return the beginning of an excerpt, marked where it is cut."""
+def _shortened(excerpt: str) -> str:
     return excerpt if len(excerpt) <= _EXCERPT_CHARACTERS else excerpt[:_EXCERPT_CHARACTERS] + " […]"

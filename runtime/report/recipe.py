@@ -1,5 +1,6 @@
-"""The settings of a phase in a few words each, for the recipe table; plain Python, since a plan uses it too."""
+"""Steps and settings in a few words each, for the report's graph and tables; plain Python, since a plan uses it too."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
 
@@ -7,6 +8,28 @@ from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import Rope
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Constant, Cosine, Linear, Rewarm, WsdS
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """A step of the graph as the report draws it."""
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    group: str
+    """The row that it stands in: its source or its phase, its own name if it stands alone."""
+    state: str = "done"
+    """`graph_plot.STATES` has all."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A setting that a phase changes against the one it starts from, in words."""
+
+    field: str
+    before: str
+    after: str
 
 
 def rate(value: float) -> str:
@@ -87,3 +110,23 @@ def shares(values: Mapping[str, float], before: Mapping[str, float] | None = Non
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
+
+
+def tokens_label(value: float) -> str:
+    """Return a number of tokens or documents with three figures: 12.7T, 840k, 12."""
+    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= size * 0.9995:
+            scaled = value / size
+            return f"{scaled:.{max(0, 2 - max(0, math.floor(math.log10(scaled))))}f}{letter}"
+    return f"{value:.0f}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number and what it counts: 1 document, 1,200 documents."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def bytes_label(value: float) -> str:
+    """Return a number of bytes with three figures, in decimal units."""
+    figures = tokens_label(value)
+    return f"{figures} B" if value < 999.5 else f"{figures[:-1]} {figures[-1].replace('B', 'G')}B"

@@ -1,75 +1,309 @@
-"""Tables: headings, cells and alignment; every text in a cell is escaped unless it is markup already."""
+"""Tables of the page: each figure's values in numbers, and what no figure shows."""
 
-import dataclasses
-from collections.abc import Sequence
-from typing import Literal
+import math
+from collections import Counter
+from collections.abc import Mapping
 
-from runtime.report.markup import Markup, element
-
-
-@dataclasses.dataclass(frozen=True)
-class Column:
-    """A heading, and whether what stands below it is a number (set right) or a text."""
-
-    heading: str
-    kind: Literal["text", "number"] = "text"
+from runtime.report.contents import Evaluation, Phase, Report, Stage, mean
+from runtime.report.markup import NONE, Cell, Markup, Row, element, joined, listed, table
+from runtime.report.recipe import bytes_label, counted, rate, tokens_label
 
 
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """A cell of a table; a plain text is a cell too."""
-
-    content: str
-    is_best: bool = False
-    is_quiet: bool = False
+def phase_name(phase: Phase) -> str:
+    """Return a phase's name for tables; branches are indented."""
+    return phase.name if phase.is_main else f"↳ {phase.name}"
 
 
-CONTINUED = Cell("")
-"""Marker of a cell that continues the cell above."""
-NONE = Cell("–", is_quiet=True)
-"""There is no such value."""
-
-
-def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], caption: str) -> Markup:
-    """Return a table that scrolls sideways by itself on a narrow page; its first column names the row.
-
-    Raises:
-        ValueError: a row has another number of cells than there are columns, or the first row continues nothing.
-    """
-    head = [
-        element("th", column.heading, scope="col", class_="number" if column.kind == "number" else None)
-        for column in columns
+def exports_table(report: Report) -> Markup:
+    """Return where each exported model is."""
+    rows = [
+        [item.name, item.phase, item.weights, element("code", item.folder), element("code", item.digest)]
+        for item in report.exports
     ]
-    body = []
-    for number, row in enumerate(rows):
-        if len(row) != len(columns):
-            raise ValueError(f"table {caption!r}: a row has {len(row)} cells for {len(columns)} columns: {list(row)!r}")
-        if number == 0 and any(item is CONTINUED for item in row):
-            raise ValueError(f"table {caption!r}: the first row continues a row above it; there is none.")
-        cells = []
-        for index, (column, item) in enumerate(zip(columns, row, strict=True)):
-            if item is CONTINUED:
-                continue
-            below = (later[index] is not CONTINUED for later in rows[number + 1 :])
-            height = 1 + next((count for count, ends in enumerate(below) if ends), len(rows) - number - 1)
-            span = str(height) if height > 1 else None
-            cell = item if isinstance(item, Cell) else Cell(item)
-            classes = [
-                *(["number"] if column.kind == "number" else []),
-                *(["best"] if cell.is_best else []),
-                *(["quiet"] if cell.is_quiet else []),
+    return table(["export", "phase", "weights", "folder", "digest"], rows, "Exported models")
+
+
+def phases_table(report: Report) -> Markup:
+    """Return steps, tokens, batch, learning rate and loss of each phase."""
+    headings = [
+        "phase", "starts from", "#steps", "#tokens", "#trained on", "#batch", "learning rate", "average (decay)",
+        "#final loss",
+    ]  # fmt: skip
+    rows = []
+    for phase in report.phases:
+        curve = phase.curve
+        num_skipped = phase.step - phase.start_step - len(curve.step)
+        skipped = f" ({num_skipped:,} skipped)" if num_skipped else ""
+        rates = f"{rate(float(curve.learning_rate[0]))} → {rate(float(curve.learning_rate[-1]))}"
+        share = (phase.num_targets or 0) / (phase.consumed_tokens - phase.start_tokens)
+        rows.append(
+            [
+                phase_name(phase),
+                _start_of(phase),
+                f"{phase.start_step + 1:,} – {phase.step:,}{skipped}",
+                f"{tokens_label(phase.start_tokens)} – {tokens_label(phase.consumed_tokens)}",
+                NONE if phase.num_targets is None else f"{share:.2%}",
+                ", ".join(f"{int(size):,}" for size in sorted(set(curve.global_batch_size.tolist()))),
+                rates,
+                _kept(phase) if phase.averages else Cell("none", is_quiet=True),
+                f"{phase.final_loss:.3f}",
             ]
-            class_ = " ".join(classes) or None
-            if index:
-                cells.append(element("td", cell.content, class_=class_, rowspan=span))
-            else:
-                scope = "row" if span is None else "rowgroup"
-                cells.append(element("th", cell.content, scope=scope, class_=class_, rowspan=span))
-        body.append(element("tr", *cells))
-    parts = [
-        element("caption", caption),
-        element("thead", element("tr", *head)),
-        element("tbody", *body),
+        )
+    caption = (
+        "Phases; steps and tokens are counted from the start of the run. Trained on: positions with a next token to "
+        "predict; the others are padding, and the last token of each document and sequence"
+    )
+    return table(headings, rows, caption)
+
+
+def _kept(phase: Phase) -> str:
+    """Return the decays of the averages; names only where there are several to tell apart."""
+    if len(phase.averages) == 1:
+        return f"{phase.averages[0].decay:g}"
+    return ", ".join(f"{average.name} {average.decay:g}" for average in phase.averages)
+
+
+def reading_table(report: Report) -> Markup:
+    """Return a table of epochs and tokens of each source by the end of each phase, as the log of draws counts them."""
+    if report.consumption is None:
+        return Markup()
+    uses = {(use.source, use.phase): use for use in report.consumption.uses}
+    rows: list[Row] = []
+    for cache in report.caches:
+        found = [uses.get((cache.source, phase.name)) for phase in report.main_line]
+        cells = [
+            NONE if use is None else f"{_three_digits(use.epochs)} × ({tokens_label(use.num_tokens)})" for use in found
+        ]
+        rows.append([cache.source, f"{cache.num_train_tokens:,}", *cells])
+    headings = ["source", "#train tokens", *(f"#{phase.name}" for phase in report.main_line)]
+    made = table(headings, rows, "Times that a source was read by the end of each phase (tokens drawn in the phase)")
+    return joined([made, listed(map(str, report.consumption.findings))])
+
+
+def _three_digits(value: float) -> str:
+    """Return three digits of a number, however small: a source of which a thousandth was read is not unread."""
+    if not value or math.isinf(value):
+        return f"{value:g}"
+    return f"{value:,.{max(0, 2 - math.floor(math.log10(value)))}f}"
+
+
+def forks_table(report: Report) -> Markup:
+    """Return each fork beside the phase that it is with other settings: what was changed, and what it did."""
+    by_name = {phase.name: phase for phase in report.phases}
+    found = {evaluation.phase: mean(evaluation.best) for evaluation in report.evaluations}
+    headings = ["fork", "of", "changes", "why", "#final loss", "#against it", "#bits per byte", "#against it"]
+    rows: list[Row] = []
+    for fork in report.phases:
+        if fork.fork_of is None:
+            continue
+        base = by_name[fork.fork_of]
+        settings = {change.field: change.after for change in base.changes}
+        changed = [f"{item.field}: {item.after}" for item in fork.changes if settings.get(item.field) != item.after]
+        kept = {item.field for item in fork.changes}
+        changed += [f"{item.field}: {item.before}" for item in base.changes if item.field not in kept]
+        both = fork.name in found and base.name in found
+        rows.append(
+            [
+                fork.name,
+                base.name,
+                "; ".join(changed) or f"ends at step {fork.step:,}",
+                fork.fork_reason or NONE,
+                f"{fork.final_loss:.3f}",
+                f"{fork.final_loss - base.final_loss:+.3f}",
+                f"{found[fork.name]:.4f}" if fork.name in found else NONE,
+                f"{found[fork.name] - found[base.name]:+.4f}" if both else NONE,
+            ]
+        )
+    return table(headings, rows, "Forks; less is better, and a minus is a gain", class_="recipe") if rows else Markup()
+
+
+def domains_table(report: Report) -> Markup:
+    """Return bits per byte of each phase: the mean, then the domains; averages first, then the weights."""
+    found = {evaluation.phase: evaluation for evaluation in report.evaluations}
+    competing = [values for evaluation in report.evaluations for values in _competing(evaluation)]
+    least = {domain: min(values[domain] for values in competing if domain in values) for domain in report.domains}
+    least_mean = min(mean(values) for values in competing)
+    rows: list[Row] = []
+    for phase in (phase for phase in report.phases if phase.name in found):
+        if phase.same_as is not None:
+            rows.append([phase_name(phase), Cell(f"as {phase.same_as}", is_quiet=True), NONE, *(NONE for _ in least)])
+            continue
+        evaluation = found[phase.name]
+        for which, values in {**evaluation.averages, "weights": evaluation.hot}.items():
+            competes = any(values is each for each in _competing(evaluation))
+            cells = [Cell(f"{mean(values):.4f}", competes and mean(values) == least_mean, not competes)]
+            cells += [
+                Cell(f"{values[domain]:.4f}", competes and values[domain] == best, not competes)
+                if domain in values
+                else NONE
+                for domain, best in least.items()
+            ]
+            rows.append([phase_name(phase), which, *cells])
+    caption = "Bits per byte; bold: the best of all phases (averaged weights where they are kept)"
+    return table(["phase", "weights", "#mean", *(f"#{domain}" for domain in least)], rows, caption, grouped=1)
+
+
+def _competing(evaluation: Evaluation) -> list[Mapping[str, float]]:
+    """Return the weights one would choose among: every average, or the weights themselves without one."""
+    return list(evaluation.averages.values()) or [evaluation.hot]
+
+
+def scores_table(report: Report) -> Markup:
+    """Return score ± standard error of each export and task, and chance."""
+    exports = list(dict.fromkeys(score.export for score in report.scores))
+    rows: list[Row] = []
+    for label, metric in dict.fromkeys((score.label, score.metric) for score in report.scores):
+        found = {score.export: score for score in report.scores if (score.label, score.metric) == (label, metric)}
+        chance = next((score.chance for score in found.values() if score.chance is not None), None)
+        most = max(score.value for score in found.values())
+        cells: list[str | Cell] = [label, metric, NONE if chance is None else f"{chance:.3f}"]
+        for score in map(found.get, exports):
+            if score is None:
+                cells.append(NONE)
+                continue
+            spread = "" if score.stderr is None else f" ± {score.stderr:.3f}"
+            cells.append(Cell(f"{score.value:.3f}{spread}", is_best=score.value == most))
+        rows.append(cells)
+    caption = "Scores ± standard error; bold: the best of a row, whether or not the difference means anything"
+    return table(["task", "metric", "#chance", *(f"#{name}" for name in exports)], rows, caption)
+
+
+def steps_table(report: Report) -> Markup:
+    """Return every step, for a reader without a pointer."""
+    rows: list[Row] = [
+        [node.name, node.kind, node.state, Cell(", ".join(node.inputs), is_quiet=True)] for node in report.graph
     ]
-    # tabindex: a part that scrolls must be reachable with the keyboard.
-    return element("div", element("table", *parts), class_="scroll", tabindex="0", role="region", aria_label=caption)
+    return table(["step", "kind", "state", "reads"], rows, "Steps of the graph", class_="wrap")
+
+
+def recipe_table(report: Report) -> Markup:
+    """Return a table of the settings that each phase changes, one row a field."""
+    rows: list[Row] = []
+    for phase in report.phases:
+        opening = [phase_name(phase), _start_of(phase)]
+        if phase.same_as is not None or not phase.changes:
+            word = "changes nothing" if phase.same_as is None else f"the same training as {phase.same_as}"
+            rows.append([*opening, Cell(word, is_quiet=True), "", ""])
+            continue
+        for change in phase.changes:
+            rows.append([*opening, element("code", change.field), Cell(change.before, is_quiet=True), change.after])
+    headings = ["phase", "starts from", "field", "before", "after"]
+    return table(headings, rows, "What each phase changes", grouped=2, class_="recipe")
+
+
+def _start_of(phase: Phase) -> str | Cell:
+    """Return the phase that it starts from, or what else, which a first phase counts among its settings."""
+    if phase.parent is not None:
+        return phase.parent
+    return Cell(next((change.after for change in phase.changes if change.field == "start"), "scratch"), is_quiet=True)
+
+
+def stages_table(report: Report) -> Markup:
+    """Return documents and bytes that each stage dropped, edited and left, by source."""
+    headings = [
+        "source", "stage", "#documents in", "#dropped", "#documents out", "#text dropped", "#text out", "edited",
+    ]  # fmt: skip
+    rows = []
+    for stage in report.stages:
+        dropped, size = stage.num_dropped, stage.num_bytes_dropped
+        edited = f"{counted(stage.num_edited, 'document')} lost {bytes_label(stage.num_bytes_removed)} and stayed"
+        rows.append(
+            [
+                stage.source,
+                stage.stage,
+                f"{stage.num_documents + dropped:,}",
+                f"{dropped:,}" if dropped else NONE,
+                f"{stage.num_documents:,}",
+                f"{bytes_label(size)} ({_share(size, size + stage.num_bytes)})" if size else NONE,
+                bytes_label(stage.num_bytes),
+                edited if stage.num_edited else NONE,
+            ]
+        )
+    return table(headings, rows, "Documents by source and stage", grouped=1)
+
+
+def rules_table(report: Report) -> Markup:
+    """Return the drops of each rule over all sources, most documents first within a stage."""
+    headings = ["stage", "rule", "#documents", "#share", "#text", "#share of text", "sources"]
+    rows = []
+    for name in dict.fromkeys(stage.stage for stage in report.stages):
+        stages = [stage for stage in report.stages if stage.stage == name]
+        documents_in = sum(stage.num_documents + stage.num_dropped for stage in stages)
+        bytes_in = sum(stage.num_bytes + stage.num_bytes_dropped for stage in stages)
+        counts: Counter[str] = Counter()
+        for stage in stages:
+            counts.update(stage.dropped)
+        for rule, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+            size = sum(stage.dropped_bytes.get(rule, 0) for stage in stages)
+            by_source = sorted(((stage.dropped.get(rule, 0), stage.source) for stage in stages), reverse=True)
+            sources = ", ".join(f"{source} {number:,}" for number, source in by_source if number)
+            text = bytes_label(size).replace(" ", "\u00a0"), _share(size, bytes_in)
+            share = _share(count, documents_in)
+            rows.append(
+                [name, rule, f"{count:,}", share, *(text if size else (NONE, NONE)), Cell(sources, is_quiet=True)]
+            )
+    return table(headings, rows, "Dropped by rule, over all sources", grouped=1, class_="wrap") if rows else Markup()
+
+
+def _share(part: int, whole: int) -> str:
+    """Return a share with two digits, however small it is."""
+    percent = 100 * part / whole if whole else 0.0
+    return f"{percent:.0f}\u00a0%" if percent >= 9.95 else f"{percent:.2g}\u00a0%"
+
+
+def hits_table(report: Report) -> Markup:
+    """Return overlaps with evaluation items, by source and task."""
+    if not any(stage.stage == "decontaminate" for stage in report.stages):
+        return Markup()
+    rows = [
+        [stage.source, task, f"{count:,}"]
+        for stage in report.stages
+        for task, count in sorted(stage.hits.items(), key=lambda item: (-item[1], item[0]))
+    ]
+    if not rows:
+        return element("p", "Decontamination: no document overlaps with an evaluation item.")
+    return table(["source", "task", "#hits"], rows, "Decontamination: overlaps with evaluation items", grouped=1)
+
+
+def caches_table(report: Report) -> Markup:
+    """Return tokens of each source."""
+    rows = [
+        [
+            cache.source,
+            f"{cache.num_train_tokens:,}",
+            f"{cache.num_validation_tokens:,}",
+            f"{cache.num_train_bytes / cache.num_train_tokens:.2f}" if cache.num_train_tokens else NONE,
+        ]
+        for cache in report.caches
+    ]
+    headings = ["source", "#train tokens", "#held-out tokens", "#bytes a token"]
+    return table(headings, rows, "Token caches") if rows else Markup()
+
+
+def dropped_details(report: Report) -> Markup:
+    """Return a fold for each source and stage, with a fold for each reason, with samples."""
+    folds = []
+    for stage in report.stages:
+        if dropped := {reason: count for reason, count in stage.dropped.items() if count}:
+            heading = f"{stage.source}, {stage.stage}: {counted(stage.num_dropped, 'document')} dropped"
+            folds.append(element("details", element("summary", heading), *_reasons(stage, dropped)))
+    return joined(folds) if folds else element("p", "No stage dropped a document.")
+
+
+def _reasons(stage: Stage, dropped: Mapping[str, int]) -> list[Markup]:
+    found = []
+    for reason, count in sorted(dropped.items(), key=lambda item: (-item[1], item[0])):
+        shown = []
+        for sample in (sample for sample in stage.samples if sample.reason == reason):
+            detail = [" — ", element("bdi", sample.detail)] if sample.detail else []
+            name = element("div", element("bdi", sample.document), *detail)
+            shown.append(element("div", name, element("pre", element("bdi", sample.excerpt)), class_="sample"))
+        size = stage.dropped_bytes.get(reason, 0)
+        line = f"{reason}: {count:,} ({count / stage.num_dropped:.0%})"
+        line += f", {bytes_label(size)} of text" if size else ""
+        if shown:
+            summary = f"{line}, {counted(len(shown), 'sample')}"
+            found.append(element("details", element("summary", summary), *shown))
+        else:
+            found.append(element("div", line, class_="sample"))
+    return found

@@ -1,8 +1,7 @@
 """The look of the pages: colours for light and dark, and the style sheet.
 
-The eight colours are Okabe and Ito's (distinct in the common kinds of colour blindness), darkened or lightened
-until each stands out from its background; yellow, which no white page can hold, became an olive. Style and script
-(`runtime.report.script`) are Python text and no files of their own, so that the fingerprint of the code covers them.
+The eight colours are Okabe and Ito's (distinct in the common kinds of colour blindness), darkened or lightened until
+each stands out from its background. Style and script are Python text, so that the fingerprint of the code covers them.
 """
 
 MAIN, BRANCH, PAGE, INK, MUTED, GRID = "#005f9e", "#c8500a", "#fffffe", "#16191d", "#6b747e", "#e3e6ea"
@@ -20,16 +19,23 @@ DARK_FIGURES = {
                strict=True)),
 }  # fmt: skip
 """Colour of a figure to its colour on a dark screen."""
-_LIGHT = """
---page:#fff;--ink:#16191d;--ink2:#4b535c;--ink3:#6b747e;--hair:#e3e6ea;--border:#cfd5db;--card:#f7f8fa;
---main:#005f9e;--branch:#c8500a;
---c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#b9649a;--c4:#c98a00;--c5:#3f9fd8;--c6:#7a7a1f;--c7:#6b5b95;
+VARIABLES = {
+    MAIN: "--main", BRANCH: "--branch", MUTED: "--ink3", GRID: "--hair", INK: "--ink",
+    **{colour: f"--c{index}" for index, colour in enumerate(COLOURS)},
+}  # fmt: skip
+"""Colour of a figure to the variable of the style sheet that holds it."""
+_LIGHT = (
+    "".join(f"{name}:{colour};" for colour, name in VARIABLES.items())
+    + """
+--page:#fff;--ink2:#4b535c;--border:#cfd5db;--card:#f7f8fa;
 """
-_DARK = """
---page:#111418;--ink:#eceff2;--ink2:#b4bcc5;--ink3:#8f99a3;--hair:#2a3037;--border:#3a424b;--card:#191d22;
---main:#5db4f0;--branch:#f5914e;
---c0:#4aa8e8;--c1:#f08a4b;--c2:#35c49a;--c3:#e29bc4;--c4:#ecb24a;--c5:#8ccbf2;--c6:#c5c55c;--c7:#b3a4dd;
+)
+_DARK = (
+    "".join(f"{name}:{DARK_FIGURES[colour]};" for colour, name in VARIABLES.items())
+    + """
+--page:#111418;--ink2:#b4bcc5;--border:#3a424b;--card:#191d22;
 """
+)
 
 STYLE = (
     f""":root{{color-scheme:light dark;{_LIGHT}}}
@@ -67,6 +73,7 @@ figcaption{font-size:13px;line-height:1.5;color:var(--ink2);max-width:92ch;margi
 .columns2{grid-template-columns:repeat(auto-fit,minmax(min(420px,100%),1fr))}
 .columns3{grid-template-columns:repeat(auto-fit,minmax(min(300px,100%),1fr))}
 .panel{min-width:0;position:relative}
+.bk-Tooltip{--tooltip-color:var(--card);--tooltip-text:var(--ink);--tooltip-border:var(--border)}
 .scroll{overflow-x:auto;margin:12px 0}
 .words{width:max-content;max-width:calc(100vw - 64px);position:relative;left:50%;transform:translateX(-50%)}
 .words pre{font-size:13px}

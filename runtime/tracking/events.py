@@ -1,11 +1,13 @@
 """Event log: what happened to one attempt of a phase and when, one JSON object a line.
 
-It is in the work folder beside the checkpoints, one file for each attempt and host (in a bucket several), and in no
-output: wall times and host names would make equal runs differ.
+It is in the work folder beside the checkpoints and in no output: wall times would make equal runs differ. Each host of
+an attempt writes a log, and hosts in step write the same events. A log in a bucket is in parts: `attempt.jsonl`,
+`attempt.part0002.jsonl` and so on.
 """
 
 import json
 import logging
+import re
 import threading
 import time
 from datetime import UTC, datetime
@@ -14,8 +16,6 @@ from types import TracebackType
 from typing import Any
 
 import fsspec
-
-from runtime.tracking.log_names import next_part
 
 VALIDATION = "validation"
 """The event of one measurement of held-out text."""
@@ -26,7 +26,25 @@ REMOTE_PART_BYTES = 2**20
 CLOSE_PAUSES_SECONDS = (1.0, 5.0, 0.0)
 """Pause after each try to write the last lines; then they are lost."""
 
+_PART = re.compile(r"(?:\.part(\d+))?\.jsonl$")
+_OTHER_HOST_OR_PART = re.compile(r"\.(host[1-9]\d*|part\d+)\.jsonl$")
+
 logger = logging.getLogger(__name__)
+
+
+def log_name(attempt: str, host_index: int) -> str:
+    """Return the name of a host's log, or of its first part."""
+    return f"{attempt}.jsonl" if host_index == 0 else f"{attempt}.host{host_index}.jsonl"
+
+
+def is_of_first_host(path: str) -> bool:
+    """Return whether `path` is the first part of the first host's log; there is one for each attempt."""
+    return _OTHER_HOST_OR_PART.search(path) is None
+
+
+def _next_part(path: str) -> str:
+    (number,) = _PART.findall(path)
+    return _PART.sub(f".part{int(number or 1) + 1:04d}.jsonl", path)
 
 
 class EventLog:
@@ -148,7 +166,7 @@ class _RemoteLines:
         if len(text) >= REMOTE_PART_BYTES:
             with self._changed:
                 del self._lines[: len(lines)]
-            self._url, self._num_written = next_part(self._url), 0
+            self._url, self._num_written = _next_part(self._url), 0
         return True
 
 
@@ -156,7 +174,7 @@ def read_events(path: str) -> list[dict[str, Any]]:
     """Return the events of one attempt, all parts of its log, without a last line that a kill cut short."""
     lines, part = _whole_lines(path), path
     while True:
-        part = next_part(part)
+        part = _next_part(part)
         try:
             lines += _whole_lines(part)
         except FileNotFoundError:

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import fsspec
 
-from runtime.tracking.events import read_events
-from runtime.tracking.log_names import is_of_first_host
+from runtime.tracking.events import is_of_first_host, read_events
 
 
 class Logged(NamedTuple):

@@ -12,7 +12,7 @@ from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Record, Records
 from marin_dag.store.local import LocalStore
-from pipelines.timeline import legs_in, phases_in
+from pipelines.phases import legs_in, phases_in
 from pipelines.tootsie import RESULTS
 from steps.phase_timeline import RunPhase
 from tests.end_to_end.conftest import Reference

@@ -16,8 +16,7 @@ from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import Step
 from marin_dag.run.attempt import AttemptContext
 from pipelines import recipe
-from pipelines.corpus import Corpus
-from pipelines.roles import weights_by_source
+from pipelines.corpus import Corpus, weights_by_source
 from pipelines.scales import LAPTOP, BatchSize, Boundaries
 from pipelines.source import DEGENERATE, Source, clean_documents
 from pipelines.tootsie import RESULTS, tootsie

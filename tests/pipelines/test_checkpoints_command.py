@@ -98,7 +98,7 @@ def test_a_published_checkpoint_needs_no_command_to_publish_it(tmp_path, capsys,
     record = a_record("phoenix", phoenix.digest, 1100)
     open_store(str(tmp_path)).write(record_path(record.key), checked_json(record))
     outputs = [run(tmp_path, capsys, "checkpoints", name)[1] for name in ("phoenix", "jellyfish")]
-    assert run(tmp_path, capsys, "checkpoints", "phoenix", "jellyfish") == (0, "\n".join(outputs), "")
+    assert run(tmp_path, capsys, "checkpoints", "phoenix", "jellyfish") == (0, "\n".join(outputs[::-1]), "")
     assert "publish" not in commands_in(outputs[0]) and "publish" in commands_in(outputs[1])
 
 

@@ -1,10 +1,7 @@
 """What follows a phase in the recipe: its evaluation, on its machines and in as many copies."""
 
-from types import SimpleNamespace
-
 from marin_dag.graph.resources import Gpu
-from pipelines.evaluation import evaluated
-from pipelines.scales import LAPTOP
+from pipelines import recipe
 from runtime.model.llama.config import LlamaConfig
 from steps.ema_eval import check_machines
 from steps.train_phase import train_phase
@@ -19,7 +16,7 @@ def test_an_evaluation_lies_as_its_phase_does_and_so_runs_where_that_ran(tmp_pat
     cache, machines = cache_of(tmp_path, "web", last_id=8), Gpu("H200", 8, num_hosts=3)
     config = a_phase(cache, model=OF_EIGHT, sequence_length=1024, replica_parallel=3)
     phase = train_phase("kestrel", config, resources=machines)
-    found = evaluated(LAPTOP, SimpleNamespace(caches={}), {"kestrel": phase})["kestrel"]
+    (found,) = recipe.evaluate([phase], caches={})
     assert (found.config.replica_parallel, found.resources) == (3, machines)
     check_machines(found.config, machines)
     with expect_error(ValueError):

@@ -3,8 +3,9 @@
 import pytest
 
 from pipelines import mixtures
+from pipelines.corpus import weights_by_source
 from pipelines.mixtures import scaled
-from pipelines.roles import role_of_file, weights_by_source
+from pipelines.source import role_of_file
 
 
 @pytest.mark.parametrize(

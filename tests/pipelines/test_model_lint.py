@@ -13,9 +13,9 @@ import pytest
 from benchmarks.compile_matrix import MODELS
 from marin_dag.graph.graph import Graph
 from pipelines.corpus import eight_b_corpus, laptop_corpus
-from pipelines.model_lint import lint_models
+from pipelines.lint import lint, lint_model
+from pipelines.phases import legs_in, phases_in
 from pipelines.scales import EIGHT_B, LAPTOP
-from pipelines.timeline import legs_in, lint, phases_in
 from pipelines.tootsie import branches, phases
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.model.initialization import Initialization
@@ -32,6 +32,11 @@ def kestrel():
 @pytest.fixture(scope="module")
 def eight_b():
     return phases(EIGHT_B, eight_b_corpus(EIGHT_B))
+
+
+def models_of(steps):
+    legs = legs_in(phases_in(steps))
+    return {name: found for name, leg in legs.items() if (found := [*lint_model(leg, legs)])}
 
 
 def warnings_of(step):
@@ -56,7 +61,7 @@ def from_scratch(kestrel, name, model, **settings):
 def test_the_recipe_as_written_gets_no_warning(scale, corpus):
     main_line = phases(scale, corpus(scale))
     every = main_line | branches(scale, corpus(scale), main_line)
-    assert lint_models(legs_in(phases_in(every.values()))) == {}
+    assert models_of(every.values()) == {}
 
 
 def llama(vocab, hidden, intermediate, layers, heads, kv_heads, head_dim, **others):
@@ -141,7 +146,7 @@ def test_a_large_model_at_a_high_rate_needs_qk_norm_whichever_phase_of_its_run_h
     higher = low.then(
         "higher", until_step=low.config.until_step + 10, learning_rate=Constant(7e-4), acknowledge=("learning_rate",)
     )
-    found = lint_models(legs_in(phases_in([higher])))
+    found = models_of([higher])
     assert list(found) == ["low"] and len(found["low"]) == 1
     warm = low.fork("warm", learning_rate=Cosine(7e-4, 1e-5, start_step=0, decay_steps=721))
     assert len(warnings_of(warm)) == 1
@@ -155,7 +160,7 @@ def test_the_rotary_embedding_of_another_family_gets_a_warning_unless_the_recipe
     assert json.loads(cure["rope"]) == dataclasses.asdict(LLAMA3_ROPE)
     assert warnings_of(cured(kestrel.fork("mine"))) == []
     longer = eight_b["ocelot"].fork("back", rope=LLAMA2_ROPE)
-    assert list(lint_models(legs_in(phases_in([longer])))) == ["kestrel"], "where it was taken, and no phase after it"
+    assert list(models_of([longer])) == ["kestrel"], "where it was taken, and no phase after it"
 
 
 def test_a_long_memory_of_the_second_moment_gets_one_warning_for_large_updates(kestrel):
@@ -172,7 +177,7 @@ def test_an_imported_model_gets_no_warning_for_its_shape(kestrel):
     assert warnings_of(imported) == []
 
 
-@pytest.mark.parametrize(("pipeline", "phase"), [("web_corpus", "train"), ("online_mixing", "train/static-0")])
+@pytest.mark.parametrize(("pipeline", "phase"), [("web_corpus", "train"), ("online_mixing", "static-0")])
 def test_every_pipeline_that_trains_has_the_warnings_in_its_plan(tmp_path, pipeline, phase):
     for number in range(2):
         with gzip.open(tmp_path / f"web_{number}.jsonl.gz", "wt") as file:

@@ -3,9 +3,10 @@
 import pytest
 
 from pipelines.corpus import eight_b_corpus, laptop_corpus
-from pipelines.rate_lint import lint_rates
+from pipelines.lint import lint_rate
+from pipelines.phases import legs_in, phases_in
 from pipelines.scales import EIGHT_B, LAPTOP
-from pipelines.timeline import legs_in, phases_in, render
+from pipelines.timeline import render, timeline_of
 from pipelines.tootsie import branches, phases
 
 
@@ -14,8 +15,13 @@ def laptop():
     return phases(LAPTOP, laptop_corpus(LAPTOP))
 
 
+def rates_of(steps):
+    legs = legs_in(phases_in(steps))
+    return {name: found for name, leg in legs.items() if (found := [*lint_rate(leg, legs)])}
+
+
 def said_of(step):
-    found = lint_rates(legs_in(phases_in([step]))).get(step.name, ())
+    found = rates_of([step]).get(step.name, ())
     return [(warning.text, dict(warning.cure)) for warning in found]
 
 
@@ -23,7 +29,7 @@ def said_of(step):
 def test_of_the_recipe_as_written_there_is_nothing_to_say(scale, corpus):
     main_line = phases(scale, corpus(scale))
     every = main_line | branches(scale, corpus(scale), main_line)
-    assert lint_rates(legs_in(phases_in(every.values()))) == {}
+    assert rates_of(every.values()) == {}
 
 
 def test_a_phase_that_starts_before_its_decay_hears_how_long_the_rate_stands_still(laptop):
@@ -62,8 +68,8 @@ def test_a_phase_that_starts_within_a_decay_hears_how_far_that_is_unless_it_goes
     assert said_of(late)[0][0] == "its decay starts at step 841 and the phase at 1,150, after all 80 steps"
     half = laptop["starling"].fork("half", until_step=1251)
     rest = half.then("rest", until_step=1301)
-    assert lint_rates(legs_in(phases_in([rest]))) == {}
-    assert "half" in lint_rates(legs_in(phases_in([half]))), "nothing goes on with it"
+    assert rates_of([rest]) == {}
+    assert "half" in rates_of([half]), "nothing goes on with it"
     other = half.then(
         "other",
         until_step=1301,
@@ -75,7 +81,7 @@ def test_a_phase_that_starts_within_a_decay_hears_how_far_that_is_unless_it_goes
 
 def test_the_timeline_says_where_a_decay_begins_and_what_is_odd_about_it(laptop):
     early = laptop["starling"].fork("early", start=laptop["phoenix"].at(step=1100))
-    said = render(phases_in([early]), {}, names=("early",)).splitlines()
+    said = render(timeline_of(phases_in([early]), {}, names=("early",))).splitlines()
     assert "  ~ learning_rate     ->  linear 5.1e-3 → 1.5e-3 over 100 steps from step 1,201" in said
     (note,) = [index for index, line in enumerate(said) if line.startswith("  note           its decay starts at step")]
     assert said[note + 1].split(": ")[1] == "--set early.learning_rate.start_step=1100 --set early.until_step=1200"

@@ -2,9 +2,10 @@
 
 from pydantic import BaseModel
 
+from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import StepContext, step
-from pipelines.reporting import graph_of, parents_of, recipe_of, with_report
-from pipelines.timeline import legs_in, phases_in
+from pipelines.phases import legs_in, parents_of, phases_in
+from pipelines.reporting import nodes_of, recipe_of
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.model.llama.config import LlamaConfig
@@ -54,20 +55,19 @@ def phases():
 
 
 def test_the_graph_names_each_step_once_with_inputs_first():
-    nodes = graph_of(phases().values())
+    nodes = nodes_of(Graph(phases().values()))
     assert [(node.name, node.inputs) for node in nodes] == [
         ("kestrel", ()),
         ("ocelot", ("kestrel",)),
         ("spoonbill", ("ocelot",)),
     ]
     assert {node.kind for node in nodes} == {"train_phase"}
-    assert with_report(nodes, "report", phases().values())[-1].inputs == ("kestrel", "ocelot", "spoonbill")
 
 
 def test_a_phase_with_a_folder_in_its_name_stands_in_one_row_with_its_evaluation():
     fork = phases()["ocelot"].fork("z_loss/one", z_loss=1e-4)
     evaluation = ema_eval("ema_eval/z_loss/one", EmaEvalConfig(phase=fork, caches={}, max_tokens_per_domain=1))
-    groups = {node.name: node.group for node in graph_of([evaluation])}
+    groups = {node.name: node.group for node in nodes_of(Graph([evaluation]))}
     assert groups == {"kestrel": "kestrel", "z_loss/one": "z_loss/one", "ema_eval/z_loss/one": "z_loss/one"}
 
 

@@ -16,7 +16,7 @@ from marin_dag.plan.plan import make_plan
 from marin_dag.store.prefix import open_store
 from pipelines import tootsie
 from pipelines.scales import LAPTOP
-from pipelines.stalls_beside_report import write_stalls
+from pipelines.stalls_command import write_stalls
 from runtime.report.page import render
 from tests.pipelines.test_stalls_command import log
 from tests.runtime.report.example_run import example_report

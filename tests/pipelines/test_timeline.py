@@ -12,9 +12,10 @@ from marin_dag.graph.graph import Graph
 from marin_dag.plan.config_checks import refusals
 from marin_dag.plan.plan import make_plan
 from marin_dag.store.prefix import open_store
+from pipelines import timeline as timelines
 from pipelines.corpus import eight_b_corpus
+from pipelines.phases import legs_in, main_line_of, phases_in, trained_tokens, twins_in
 from pipelines.scales import EIGHT_B
-from pipelines.timeline import document, legs_in, main_line_of, phases_in, render, trained_tokens, twins_in
 from pipelines.timeline_plot import draw
 from pipelines.tootsie import branches, main, phases
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
@@ -22,6 +23,15 @@ from runtime.optim.ema import Ema
 from runtime.report.recipe import shares
 from tests.catalogue import check_message
 from tests.runtime.report.drawn import panels
+
+
+def render(*arguments, **named):
+    return timelines.render(timelines.timeline_of(*arguments, **named))
+
+
+def document(*arguments, **named):
+    return timelines.document(timelines.timeline_of(*arguments, **named))
+
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -89,12 +99,6 @@ def test_a_branch_that_only_goes_on_with_the_main_line_adds_what_is_beyond_it(st
 
 def paragraph(text, name):
     return next(part for part in text.split("\n\n")[1:] if part.split()[0] == name)
-
-
-def test_a_phase_counts_the_cycles_that_end_within_it(steps):
-    kestrel = steps["kestrel"]
-    phases = phases_in([kestrel.then("later", until_step=740_500), kestrel.fork("short", until_step=155_000)])
-    check_message(render(phases, {}, names=("later", "short")))
 
 
 def test_no_line_is_wider_than_a_terminal(text):
@@ -206,9 +210,9 @@ def test_several_averages_are_shown_with_their_names(steps):
 
 
 def test_it_is_drawn_on_a_page(steps):
-    page = draw("Timeline of tootsie", steps, {})
+    page = draw("Timeline of tootsie", timelines.timeline_of(steps, {}))
     assert "tokens, and 10 side branches under 11 names.</p>" in page
-    assert page.startswith("<!doctype html>") and "cycles         from step 0: 20 of 10,000" in page
+    assert page.startswith("<!doctype html>") and "learning rate  0 at its first step" in page
     phases, _, batches, mixture = panels(page)
     assert {"kestrel", "phoenix", "spoonbill_deeper"} <= set(phases.y_range["factors"])
     assert {"starcoderdata", "dclm_baseline"} <= {mark.series for mark in mixture.marks}

@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 
 from pipelines.corpus import eight_b_corpus, laptop_corpus
+from pipelines.lint import lint_validation
+from pipelines.phases import legs_in, phases_in
 from pipelines.scales import EIGHT_B, LAPTOP
-from pipelines.timeline import legs_in, phases_in, render
+from pipelines.timeline import render, timeline_of
 from pipelines.tootsie import branches, phases
-from pipelines.validation_lint import lint_validation
 from tests.catalogue import check_message
 
 
@@ -17,8 +18,13 @@ def laptop():
     return phases(LAPTOP, laptop_corpus(LAPTOP))
 
 
+def linted(steps):
+    legs = legs_in(phases_in(steps))
+    return {name: found for name, leg in legs.items() if (found := [*lint_validation(leg, legs)])}
+
+
 def warnings_of(step):
-    found = lint_validation(legs_in(phases_in([step]))).get(step.name, ())
+    found = linted([step]).get(step.name, ())
     return [(warning.text, dict(warning.cure)) for warning in found]
 
 
@@ -26,7 +32,7 @@ def warnings_of(step):
 def test_the_recipe_as_written_has_no_warning(scale, corpus):
     main_line = phases(scale, corpus(scale))
     every = main_line | branches(scale, corpus(scale), main_line)
-    assert lint_validation(legs_in(phases_in(every.values()))) == {}
+    assert linted(every.values()) == {}
 
 
 def test_a_phase_never_measured_on_its_way_is_a_warning(laptop):
@@ -62,7 +68,7 @@ def test_a_phase_of_one_step_has_no_warning(laptop, every):
 
 def test_a_value_too_large_for_every_phase_warns_in_every_phase():
     main_line = phases(dataclasses.replace(LAPTOP, validate_every_steps=100_000), laptop_corpus(LAPTOP))
-    assert list(lint_validation(legs_in(phases_in(main_line.values())))) == list(main_line)
+    assert list(linted(main_line.values())) == list(main_line)
 
 
 def test_a_value_is_inherited_through_short_phases(laptop):
@@ -72,6 +78,6 @@ def test_a_value_is_inherited_through_short_phases(laptop):
 
 def test_the_timeline_has_the_warning_and_the_command(laptop):
     rare = laptop["starling"].fork("rare", validate_every_steps=5_000)
-    said = render(phases_in([rare]), {}, names=("rare",)).splitlines()
+    said = render(timeline_of(phases_in([rare]), {}, names=("rare",))).splitlines()
     (note,) = [index for index, line in enumerate(said) if "validate_every_steps is 5,000" in line]
     assert said[note + 1].split(": ")[1] == "--set rare.validate_every_steps=10"

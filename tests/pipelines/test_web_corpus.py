@@ -21,8 +21,8 @@ from marin_dag.store.prefix import open_store
 from marin_dag.values.walk import replace_references
 from pipelines import web_corpus
 from pipelines.reporting import stages_of
-from runtime.report.labels import bytes_label
 from runtime.report.markup import escaped
+from runtime.report.recipe import bytes_label
 from steps.report import report
 from tests.catalogue import expect_error
 from tests.steps.report_inputs import phase
@@ -128,7 +128,7 @@ def test_the_report_shows_every_step_of_the_chain_and_what_each_of_two_filters_d
         dropped = sum(found[name]["dropped"].values())
         assert f"web, {stage}: {dropped} documents dropped" in page
     edited, removed = (found["filter/rules"][field] for field in ("num_edited", "num_bytes_removed"))
-    assert f"web, filter: {edited} documents lost {bytes_label(removed)} and stayed." in page
+    assert f">{edited} documents lost {bytes_label(removed)} and stayed<" in page
     for step in stages.values():
         for reason in found[step.name]["dropped"]:
             assert escaped(reason) in page

@@ -10,6 +10,7 @@ from marin_dag.graph.step import Input
 from runtime.data.mixture import MixtureSchedule
 from runtime.evaluation.task_score import TaskScore
 from runtime.optim.ema import Ema
+from runtime.report.recipe import Change, Node
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from steps.decontaminate import DecontaminateResult
 from steps.documents import DocumentsResult
@@ -17,7 +18,7 @@ from steps.ema_eval import AverageResult, EmaEvalResult
 from steps.hf_export import HfExportResult
 from steps.lm_eval import LmEvalResult
 from steps.phase_result import TrainPhaseResult
-from steps.report_config import GraphNode, RecipeChange, ReportConfig
+from steps.report_config import ReportConfig
 from steps.tokenize import TokenizeResult
 
 
@@ -31,23 +32,23 @@ def hash_of(name):
     return sum(ord(letter) * 31**place for place, letter in enumerate(name)) % 2**60
 
 
-def phase(folder, name, first, last, tokens_before=0, batch=8, drawn=None, batches=(), skipped=()):
+def phase(folder, name, first, last, batch=8, drawn=None, batches=(), skipped=()):
     """`drawn`: sequences of each update by source; the `batches` are (until step, drawn) of the phases before it.
 
-    Updates of the steps `skipped` were left out by a skip rule.
+    The first 40 updates of every run have 8 sequences. Updates of the steps `skipped` were left out by a skip rule.
     """
-    steps = np.arange(first, last + 1)
-    tokens = tokens_before + batch * 256 * np.arange(1, len(steps) + 1)
+    steps = np.arange(1, last + 1)
+    sizes = np.where(steps <= 40, 8, batch)
+    tokens = 256 * np.cumsum(sizes)
     columns = {
         "step": steps, "consumed_tokens": tokens,
         "loss": np.where(np.isin(steps, skipped), np.nan, 5 - 0.01 * steps),
         "is_skipped": np.isin(steps, skipped).astype(np.int32), "z_loss": 0.0 * steps,
-        "num_targets": batch * 250 + 0 * steps,
-        "learning_rate": 1e-3 + 0.0 * steps, "global_batch_size": np.full(len(steps), batch),
+        "num_targets": sizes * 250, "learning_rate": 1e-3 + 0.0 * steps, "global_batch_size": sizes,
     }  # fmt: skip
     result = TrainPhaseResult(
-        step=last, consumed_tokens=int(tokens[-1]), checkpoint="checkpoint", metrics="metrics.parquet",
-        final_loss=5 - 0.01 * last, averages=() if name == "kestrel" else (Ema(0.995),),
+        begin_step=first - 1, step=last, consumed_tokens=int(tokens[-1]), checkpoint="checkpoint",
+        metrics="metrics.parquet", final_loss=5 - 0.01 * last, averages=() if name == "kestrel" else (Ema(0.995),),
     )  # fmt: skip
     found = made(folder, name, result)
     pq.write_table(pa.table(columns), f"{found.path}/metrics.parquet")
@@ -105,12 +106,12 @@ def example(folder, **changes):
         "title": "A run", "introduction": "Of little.", "main_line": ("kestrel", "ocelot"),
         "phases": {
             "kestrel": phase(folder, "kestrel", 1, 40),
-            "ocelot": phase(folder, "ocelot", 41, 60, tokens, 24),
-            "spoonbill": phase(folder, "spoonbill", 61, 70, tail, 24),
+            "ocelot": phase(folder, "ocelot", 41, 60, 24),
+            "spoonbill": phase(folder, "spoonbill", 61, 70, 24),
         },
         "parents": {"ocelot": "kestrel", "spoonbill": "ocelot"},
         "mixtures": {name: MixtureSchedule.constant({"web": 3.0, "code": 1.0}) for name in ("kestrel", "ocelot")},
-        "recipe": {"ocelot": (RecipeChange(field="global_batch_size", before="8", after="24"),)},
+        "recipe": {"ocelot": (Change(field="global_batch_size", before="8", after="24"),)},
         "evaluations": {
             "kestrel": evaluation(folder, "kestrel"),
             "ocelot": evaluation(folder, "ocelot", averaged={"code": 1.4, "web": 1.2}),
@@ -120,11 +121,11 @@ def example(folder, **changes):
         "sources": {"web": {"filter": filtered, "decontaminate": made(folder, "decontaminate/web", clean)}},
         "caches": {"web": made(folder, "tokenize/web", cache)},
         "graph": (
-            GraphNode(name="kestrel", kind="train_phase", inputs=(), group="kestrel"),
-            GraphNode(name="ocelot", kind="train_phase", inputs=("kestrel",), group="ocelot"),
-            GraphNode(name="spoonbill", kind="train_phase", inputs=("ocelot",), group="spoonbill"),
-            GraphNode(name="osprey", kind="train_phase", inputs=("ocelot",), group="osprey"),
-            GraphNode(name="report", kind="report", inputs=("spoonbill",), group="report"),
+            Node(name="kestrel", kind="train_phase", inputs=(), group="kestrel"),
+            Node(name="ocelot", kind="train_phase", inputs=("kestrel",), group="ocelot"),
+            Node(name="spoonbill", kind="train_phase", inputs=("ocelot",), group="spoonbill"),
+            Node(name="osprey", kind="train_phase", inputs=("ocelot",), group="osprey"),
+            Node(name="report", kind="report", inputs=("spoonbill",), group="report"),
         ),
     }  # fmt: skip
     return ReportConfig(**{**fields, **changes})

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 from pydantic import ValidationError
 
+from runtime.report.recipe import Node
 from steps.report import report
-from steps.report_config import GraphNode, check_names
+from steps.report_config import check_names
 from tests.catalogue import expect_error
 from tests.steps.report_inputs import example
 
@@ -45,7 +46,7 @@ def test_the_bytes_do_not_depend_on_where_or_under_which_label_the_inputs_are(tm
         ({"main_line": ("kestrel", "ocelott")}, r"main_line names \['ocelott'\], which are no phases"),
         ({"parents": {"ocelot": "kestral"}}, r"parents names \['kestral'\]"),
         ({"scores": "exports"}, r"scores names \['other'\], which are no exports"),
-        ({"graph": (GraphNode(name="a", kind="x", inputs=("b",), group=""),)}, r"'a' reads \['b'\]"),
+        ({"graph": (Node(name="a", kind="x", inputs=("b",), group=""),)}, r"'a' reads \['b'\]"),
     ],
 )
 def test_names_that_nothing_has_are_refused_when_the_plan_is_made(tmp_path, changes, message):

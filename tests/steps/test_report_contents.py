@@ -22,7 +22,8 @@ def test_phases_come_in_the_order_of_the_run_with_their_branches_last(tmp_path):
     assert [phase.is_main for phase in contents.phases] == [True, True, False]
     assert contents.phases[1].start_tokens == contents.phases[0].consumed_tokens
     assert contents.final_loss_steps == FINAL_LOSS_STEPS
-    assert [filling.share for filling in contents.fillings] == [250 / 256] * len(contents.phases)
+    shares = [phase.num_targets / (phase.consumed_tokens - phase.start_tokens) for phase in contents.phases]
+    assert shares == [250 / 256] * len(contents.phases)
 
 
 def test_a_branch_of_a_branch_stands_right_behind_it():
@@ -66,14 +67,12 @@ def test_sources_are_called_what_a_person_calls_them(tmp_path):
 
 def test_each_phase_says_how_often_it_has_read_a_source_on_its_way_by_the_log_of_draws(tmp_path):
     """The mixture says three of four from the web; a policy drew otherwise, and code beyond its limit."""
-    tokens = 40 * 8 * 256
-    tail = tokens + 20 * 24 * 256
     drew = {"kestrel": {"web": 7, "code": 1}, "ocelot": {"web": 4, "code": 20}, "spoonbill": {"web": 24, "code": 0}}
     on_the_way = [(40, drew["kestrel"]), (50, drew["ocelot"])]  # spoonbill leaves ocelot before the end of it
     phases = {
         "kestrel": phase(tmp_path, "kestrel", 1, 40, drawn=drew["kestrel"]),
-        "ocelot": phase(tmp_path, "ocelot", 41, 60, tokens, 24, drawn=drew["ocelot"], batches=on_the_way[:1]),
-        "spoonbill": phase(tmp_path, "spoonbill", 51, 70, tail, 24, drawn=drew["spoonbill"], batches=on_the_way),
+        "ocelot": phase(tmp_path, "ocelot", 41, 60, 24, drawn=drew["ocelot"], batches=on_the_way[:1]),
+        "spoonbill": phase(tmp_path, "spoonbill", 51, 70, 24, drawn=drew["spoonbill"], batches=on_the_way),
     }
     caches = example(tmp_path / "other").caches
     code = caches["web"].result.model_copy(update={"num_train_tokens": 100 * 256})
@@ -98,14 +97,12 @@ def test_each_phase_says_how_often_it_has_read_a_source_on_its_way_by_the_log_of
 
 
 def test_what_a_branch_alone_reads_too_often_is_found_and_of_what_the_main_line_does_its_own_count_stands(tmp_path):
-    tokens = 40 * 8 * 256
-    tail = tokens + 20 * 24 * 256
     first, second, third = {"web": 7, "code": 1}, {"web": 12, "code": 12}, {"web": 4, "code": 20}
     on_the_way = [(40, first), (50, second)]
     phases = {
         "kestrel": phase(tmp_path, "kestrel", 1, 40, drawn=first),
-        "ocelot": phase(tmp_path, "ocelot", 41, 60, tokens, 24, drawn=second, batches=on_the_way[:1]),
-        "spoonbill": phase(tmp_path, "spoonbill", 51, 70, tail, 24, drawn=third, batches=on_the_way),
+        "ocelot": phase(tmp_path, "ocelot", 41, 60, 24, drawn=second, batches=on_the_way[:1]),
+        "spoonbill": phase(tmp_path, "spoonbill", 51, 70, 24, drawn=third, batches=on_the_way),
     }
     cache = example(tmp_path / "other").caches["web"].result.model_copy(update={"num_train_tokens": 100 * 256})
     caches = {name: made(tmp_path, f"tokenize/{name}", cache) for name in ("web", "code")}
@@ -118,11 +115,11 @@ def test_updates_that_were_left_out_change_no_count_of_tokens(tmp_path):
     def told(folder, skipped):
         changed = {"kestrel": phase(folder, "kestrel", 1, 40, skipped=skipped)}
         contents = contents_of(example(folder, phases=example(folder).phases | changed))
-        spans = [(item.name, item.start_tokens, item.consumed_tokens) for item in contents.phases]
-        return spans, contents.consumption, contents.fillings
+        spans = [(item.name, item.start_tokens, item.consumed_tokens, item.num_targets) for item in contents.phases]
+        return spans, contents.consumption
 
     expected = told(tmp_path / "all", ())
-    assert expected[0][0] == ("kestrel", 0, 40 * 8 * 256)
+    assert expected[0][0] == ("kestrel", 0, 40 * 8 * 256, 40 * 8 * 250)
     assert told(tmp_path / "first", (1, 2)) == told(tmp_path / "second", (2,)) == expected
 
 
@@ -131,7 +128,7 @@ def test_a_branch_that_trains_as_its_parent_does_begins_where_its_result_says(tm
     """A fork that only keeps another average has the figures of the phase that it leaves, update by update."""
     tokens = 40 * 8 * 256
     config = example(tmp_path)
-    made_of = phase(tmp_path, "osprey", 41, until, tokens, 24)
+    made_of = phase(tmp_path, "osprey", 41, until, 24)
     told = made_of.result.model_copy(update={"begin_step": begin_step})
     osprey = made(tmp_path, "osprey", told)
     config = config.model_copy(
@@ -146,9 +143,8 @@ def test_a_branch_that_trains_as_its_parent_does_begins_where_its_result_says(tm
 
 
 def test_a_phase_none_of_whose_own_updates_was_taken_is_refused_by_its_name(tmp_path):
-    tokens = 40 * 8 * 256
     config = example(tmp_path)
-    told = phase(tmp_path, "osprey", 41, 52, tokens, 24, skipped=(51, 52)).result.model_copy(update={"begin_step": 50})
+    told = phase(tmp_path, "osprey", 41, 52, 24, skipped=(51, 52)).result.model_copy(update={"begin_step": 50})
     phases = {**config.phases, "osprey": made(tmp_path, "osprey", told)}
     config = config.model_copy(update={"phases": phases, "parents": {**config.parents, "osprey": "ocelot"}})
     with expect_error(ValueError):
@@ -168,7 +164,7 @@ def test_a_source_that_was_never_drawn_is_a_finding_though_the_mixture_names_it(
 
 def test_a_fork_names_the_phase_that_it_repeats(tmp_path):
     contents = contents_of(example(tmp_path, forks={"spoonbill": "ocelot"}))
-    assert [(fork.name, fork.fork_of) for fork in contents.forks] == [("spoonbill", "ocelot")]
+    assert [(fork.name, fork.fork_of) for fork in contents.phases if fork.fork_of] == [("spoonbill", "ocelot")]
 
 
 def test_what_the_report_reads_is_done_and_of_the_rest_it_knows_nothing(tmp_path):

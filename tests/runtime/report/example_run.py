@@ -10,16 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
+from runtime.optim.ema import Ema
 from runtime.report.contents import (
-    Average,
     Cache,
-    Change,
     Curve,
     Evaluation,
     Export,
-    Filling,
     MixtureSpan,
-    Node,
     Phase,
     Report,
     Sample,
@@ -27,6 +24,7 @@ from runtime.report.contents import (
     SourceCurve,
     Stage,
 )
+from runtime.report.recipe import Change, Node
 
 SEQUENCE_LENGTH = 256
 HOSTILE = '</pre></div><script>alert(1)</script><img src=https://evil.example/x onerror=alert(1)>\u202e\x00 & "quoted"'
@@ -97,7 +95,7 @@ def _phases() -> tuple[Phase, ...]:
         if name == "phoenix":
             spans = [MixtureSpan(0, {"web_pages": 0.3, "web_high": 0.25, "web_medium": 0.3, "web_low": 0.15}),
                      MixtureSpan(1600, STEADY)]  # fmt: skip
-        averages = (Average("averaged", 0.995),) if has_average else ()
+        averages = (Ema(0.995),) if has_average else ()
         changes = ()
         if before:
             changes = (
@@ -107,6 +105,7 @@ def _phases() -> tuple[Phase, ...]:
         made[name] = Phase(
             name, parent, number < 6, before.step if before else 0, until, before.consumed_tokens if before else 0,
             int(curve.consumed_tokens[-1]), float(curve.loss[-16:].mean()), averages, curve, tuple(spans), changes,
+            num_targets=int((curve.consumed_tokens[-1] - (before.consumed_tokens if before else 0)) * 0.993),
         )  # fmt: skip
     return tuple(made.values())
 
@@ -209,12 +208,6 @@ def _source_curves(phases: tuple[Phase, ...]) -> tuple[SourceCurve, ...]:
     )
 
 
-def _fillings(phases: tuple[Phase, ...]) -> tuple[Filling, ...]:
-    """Phoenix packs whole documents, and pads."""
-    sizes = [(phase.name, phase.consumed_tokens - phase.start_tokens) for phase in phases]
-    return tuple(Filling(name, size, int(size * (0.87 if name == "phoenix" else 0.993))) for name, size in sizes)
-
-
 def example_report() -> Report:
     """The whole example; every call gives the same."""
     phases = _phases()
@@ -234,7 +227,7 @@ def example_report() -> Report:
         "A Llama of 1.1 million parameters, trained through the phases of Tootsie 8B on ten sources of real text.",
         "python pipelines/tootsie.py",
         phases, _evaluations(phases), exports, _scores(exports), _stages(), caches, _graph(phases, exports),
-        source_curves=_source_curves(phases), fillings=_fillings(phases),
+        source_curves=_source_curves(phases),
     )  # fmt: skip
 
 
@@ -244,7 +237,7 @@ def with_two_averages(report: Report, name: str) -> Report:
     slow = {domain: 2 * value - found.hot[domain] for domain, value in found.averages["averaged"].items()}
     changed = dataclasses.replace(found, averages={**found.averages, "slow": slow})
     evaluations = tuple(changed if item is found else item for item in report.evaluations)
-    two = (Average("averaged", 0.995), Average("slow", 0.9999))
+    two = (Ema(0.995), Ema(0.9999, "slow"))
     return dataclasses.replace(with_phase(report, name, averages=two), evaluations=evaluations)
 
 

@@ -1,6 +1,5 @@
 """Contents: what cannot be shown is refused at construction, with its field and the cure."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -75,17 +74,6 @@ def test_a_phase_that_consumes_nothing_is_refused():
         Phase("kestrel", None, True, 0, 4, 9_000, 8192, 3.0, (), curve())
 
 
-def test_a_parent_that_is_not_there_is_refused(report, example):
-    with expect_error(ValueError):
-        example.with_phase(report, "ocelot", parent="kestral")
-
-
-def test_an_export_of_an_unknown_phase_is_refused(report):
-    stray = dataclasses.replace(report.exports[0], phase="osprey")
-    with expect_error(ValueError):
-        dataclasses.replace(report, exports=(stray,))
-
-
 def test_a_panel_shows_the_accuracy_that_is_corrected_for_length():
     scores = [
         Score("a", "arc", 0, "acc", 0.3, None, 0.25),
@@ -94,3 +82,8 @@ def test_a_panel_shows_the_accuracy_that_is_corrected_for_length():
         Score("a", "lambada", 0, "acc", 0.1, None, 0.0),
     ]
     assert [(score.task, score.metric) for score in leading(scores)] == [("arc", "acc_norm"), ("lambada", "acc")]
+
+
+def test_more_positions_trained_on_than_there_are_are_refused():
+    with expect_error(ValueError):
+        Phase("kestrel", None, True, 0, 4, 0, 8192, 3.0, (), curve(), num_targets=8193)

@@ -8,8 +8,7 @@ import pytest
 from runtime.data.allocation import allocate, drawn
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.data.shares import apportioned
-from runtime.report.draws import drawn_spans, read_draws
-from runtime.report.readings import ReadingError
+from runtime.report.readings import ReadingError, drawn_spans, read_draws
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from tests.catalogue import expect_error
 

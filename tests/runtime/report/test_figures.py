@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.report.figures import figure
-from runtime.report.labels import bytes_label, counted, tokens_label
 from runtime.report.panel import (
     MOST_POINTS,
     MOST_POINTS_TOGETHER,
@@ -20,6 +19,7 @@ from runtime.report.panel import (
     settled,
     stacked_bars,
 )
+from runtime.report.recipe import bytes_label, counted, tokens_label
 from tests.runtime.report.drawn import panels
 
 MAIN = Series("main line", "#005f9e")

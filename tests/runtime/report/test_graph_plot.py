@@ -2,11 +2,8 @@
 
 import dataclasses
 
-import pytest
-
-from runtime.report.contents import Node
-from runtime.report.graph_plot import STATES, depths, graph
-from tests.catalogue import expect_error
+from runtime.report.graph_plot import STATES, graph
+from runtime.report.recipe import Node
 from tests.runtime.report.drawn import panels
 
 MAIN = ["kestrel", "ocelot", "jellyfish", "phoenix", "starling", "deeper_starling"]
@@ -57,26 +54,11 @@ def test_rows_that_feed_the_phases_stand_above_those_that_do_not(report):
 
 
 def test_a_graph_without_phases_is_drawn():
-    (panel,) = panels(graph([Node("download/web", "download", (), "web", "missing")], [], ""))
-    assert panel.tips == ["download/web (download): missing"]
-
-
-@pytest.mark.parametrize(
-    "nodes",
-    [
-        [Node("b", "x", ("a",), "", "done")],
-        [Node("a", "x", ("b",), "", "done"), Node("b", "x", ("a",), "", "done")],
-        [Node("a", "x", (), "", "done"), Node("a", "x", (), "", "done")],
-        [Node("a", "x", (), "", "finished")],
-    ],
-    ids=["no such input", "circle", "twice", "state"],
-)
-def test_a_graph_that_is_none_is_refused(nodes):
-    with expect_error(ValueError):
-        depths(nodes)
+    (panel,) = panels(graph([Node("download/web", "download", (), "web", "unknown")], [], ""))
+    assert panel.tips == ["download/web (download): not needed by this page"]
 
 
 def test_every_state_has_a_look_of_its_own():
-    node = Node("a", "x", (), "", "done")
+    node = Node("a", "x", (), "a")
     looks = {graph([dataclasses.replace(node, state=state)], [], "").replace(state, "") for state in STATES}
     assert len(looks) == len(STATES)

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.report.markup import Markup, element, escaped
-from runtime.report.tables import Cell, Column, table
+from runtime.report.markup import Cell, Markup, element, escaped, table
 from tests.catalogue import expect_error
 
 
@@ -28,8 +27,8 @@ def test_controls_that_reverse_or_break_a_page_are_replaced():
 
 
 def test_attributes_are_escaped_and_named_as_in_html():
-    made = element("input", class_='a"b', aria_label="x", hidden=True, title=None)
-    assert made == '<input class="a&quot;b" aria-label="x" hidden>'
+    made = element("input", class_='a"b', aria_label="x", title=None)
+    assert made == '<input class="a&quot;b" aria-label="x">'
 
 
 def test_an_attribute_name_that_is_no_word_is_refused():
@@ -37,11 +36,13 @@ def test_an_attribute_name_that_is_no_word_is_refused():
         element("p", **{"x onload": "y"})
 
 
-def test_a_row_of_the_wrong_length_is_refused():
-    with expect_error(ValueError):
-        table([Column("a"), Column("b")], [["x"]], "t")
-
-
 def test_cells_are_marked_and_escaped():
-    made = table([Column("a"), Column("b", "number")], [["<x>", Cell("1", is_best=True)]], "t")
+    made = table(["a", "#b"], [["<x>", Cell("1", is_best=True)]], "t")
     assert '<th scope="row">&lt;x&gt;</th><td class="number best">1</td>' in made
+
+
+def test_equal_cells_of_consecutive_rows_are_one_cell_and_only_within_the_cell_before_them():
+    rows = [["a", "x", "1"], ["a", "x", "2"], ["b", "x", "2"]]
+    made = table(["first", "second", "third"], rows, "t", grouped=2)
+    assert '<th scope="rowgroup" rowspan="2">a</th><td rowspan="2">x</td><td>1</td></tr><tr><td>2</td>' in made
+    assert made.endswith('<th scope="row">b</th><td>x</td><td>2</td></tr></tbody></table></div>')

@@ -1,8 +1,6 @@
 """The page of gradients by layer: a norm is held against the median of its own layer, and the furthest are seen."""
 
-import html
 import math
-import re
 
 import numpy as np
 
@@ -59,14 +57,8 @@ def test_the_greatest_norm_is_in_its_row_and_column_however_many_steps_there_are
     assert len(drawn) < 200_000
 
 
-def test_the_page_names_the_layers_that_were_furthest_above_their_median_and_when():
+def test_a_norm_that_is_not_finite_is_seen_and_hostile_names_are_text():
     made = page("Gradients", [NORMS], ["a note"])
-    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", made)]
-    assert [[html.unescape(cell) for cell in row] for row in rows[1:]] == [
-        ["<phoenix>", "layer 0", "8.00", "500", "8", "1"],
-        ["layer 1", "1.00", "100", "10", "10"],
-        ["embed_tokens", "–", "–", "–", "–"],
-    ]
     assert "<phoenix>" not in made and "<p>a note.</p>" in made
     (panel,) = panels(made)
     layer = next(mark.data["ratio"][0][0] for mark in panel.marks if mark.name == "layer 1")

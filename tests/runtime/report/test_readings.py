@@ -7,14 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from runtime.report.readings import (
-    ReadingError,
-    read_columns,
-    read_curve,
-    read_progress,
-    read_samples,
-    read_source_curves,
-)
+from runtime.report.readings import ReadingError, read_columns, read_log, read_samples, read_source_curves
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from tests.catalogue import expect_error
 
@@ -28,6 +21,8 @@ def write_metrics(path, steps, tokens_a_step=2048, **replaced):
         "z_loss": np.zeros(len(steps)),
         "learning_rate": np.full(len(steps), 1e-3),
         "global_batch_size": np.full(len(steps), 8),
+        "num_targets": np.full(len(steps), 2000),
+        "is_skipped": np.zeros(len(steps), np.int64),
     }
     table = {name: value for name, value in {**columns, **replaced}.items() if value is not None}
     pq.write_table(pa.table(table), path)
@@ -35,55 +30,34 @@ def write_metrics(path, steps, tokens_a_step=2048, **replaced):
 
 
 def test_metrics_are_read_as_they_were_written(tmp_path):
-    curve = read_curve(write_metrics(tmp_path / "metrics.parquet", range(1, 11)))
+    log = read_log(write_metrics(tmp_path / "metrics.parquet", range(1, 11)))
+    curve = log.curve_after(0)
     assert len(curve) == 10
     assert curve.consumed_tokens[-1] == 20_480
     assert curve.loss[0] == pytest.approx(3.99)
+    assert log.curve_after(5).step.tolist() == [6, 7, 8, 9, 10] and len(log.curve_after(10)) == 0
+    assert log.num_targets_after(7) == 6000
 
 
 def test_a_missing_column_is_named_with_its_file(tmp_path):
     path = write_metrics(tmp_path / "metrics.parquet", range(1, 3), learning_rate=None)
     with expect_error(ReadingError):
-        read_curve(path)
-
-
-def test_rows_in_common_with_a_parent_are_those_that_it_made(tmp_path):
-    parent = read_curve(write_metrics(tmp_path / "parent.parquet", range(1, 6)))
-    whole = read_curve(write_metrics(tmp_path / "whole.parquet", range(1, 11)))
-    later = read_curve(write_metrics(tmp_path / "later.parquet", range(6, 11)))
-    assert [whole.common_rows(parent), later.common_rows(parent), parent.common_rows(parent)] == [5, 0, 5]
-    assert whole.behind(5).step.tolist() == [6, 7, 8, 9, 10] == later.behind(0).step.tolist()
-    assert len(whole.behind(10)) == 0
+        read_log(path)
 
 
 def test_how_far_a_run_came_tells_of_updates_that_were_left_out_too(tmp_path):
     is_skipped = np.isin(np.arange(1, 11), [1, 2, 6])
     loss = np.where(is_skipped, np.nan, 3.0)
     path = write_metrics(tmp_path / "metrics.parquet", range(1, 11), is_skipped=is_skipped.astype(np.int32), loss=loss)
-    progress = read_progress(path)
-    assert len(read_curve(path)) == 7 and len(progress.step) == 10
-    assert progress.sequence_length == 256
-    assert [progress.tokens_at(step) for step in (0, 1, 6)] == [0, 2048, 6 * 2048]
-
-
-def test_where_rows_begin_later_the_first_two_say_where_that_was(tmp_path):
-    sizes = np.array([4, 8, 8, 8])
-    tokens = 5_000 + 256 * np.cumsum(sizes)
-    columns = {"consumed_tokens": tokens, "global_batch_size": sizes}
-    progress = read_progress(write_metrics(tmp_path / "metrics.parquet", range(4, 8), **columns))
-    assert progress.sequence_length == 256
-    assert progress.tokens_at(3) == 5_000 and progress.tokens_at(4) == tokens[0]
-    one = write_metrics(tmp_path / "one.parquet", range(4, 5))
-    with expect_error(ReadingError):
-        read_progress(one).tokens_at(3)
-    with expect_error(ReadingError):
-        read_progress(write_metrics(tmp_path / "none.parquet", range(0)))
+    log = read_log(path)
+    assert len(log.curve_after(0)) == 7 and len(log.step) == 10
+    assert [log.tokens_at(step) for step in (0, 1, 6)] == [0, 2048, 6 * 2048]
 
 
 def test_each_update_has_a_length_of_its_own(tmp_path):
     columns = {"consumed_tokens": np.cumsum([4 * 256, 4 * 256, 2 * 1024]), "global_batch_size": np.array([4, 4, 2])}
-    progress = read_progress(write_metrics(tmp_path / "metrics.parquet", range(1, 4), **columns))
-    assert [progress.sequence_length_at(step) for step in (1, 2, 3)] == [256, 256, 1024]
+    log = read_log(write_metrics(tmp_path / "metrics.parquet", range(1, 4), **columns))
+    assert [log.sequence_length_at(step) for step in (1, 2, 3)] == [256, 256, 1024]
 
 
 def test_samples_are_the_first_of_each_reason_and_shortened(tmp_path):

@@ -8,17 +8,15 @@ import pytest
 
 from runtime.report.contents import Score
 from runtime.report.page import render, summary
-from runtime.report.result_plots import average_gap, domain_panels, filling_bars, gaps, kept_documents, score_panels
+from runtime.report.result_plots import average_gap, domain_panels, kept_documents, score_panels
 from runtime.report.run_plots import (
-    branch_groups,
-    branch_loss,
     loss,
     loss_range,
     mixture_stretches,
     source_losses,
     timeline,
 )
-from runtime.report.sections import domains_table, phases_table
+from runtime.report.tables import domains_table, phases_table
 from tests.runtime.report.drawn import figures, panels
 
 
@@ -53,7 +51,7 @@ def test_a_rate_of_0_is_not_on_the_log_axis(report):
     still = dataclasses.replace(branch.curve, learning_rate=0 * branch.curve.learning_rate)
     beside = dataclasses.replace(
         report, phases=(*report.main_line, dataclasses.replace(branch, curve=still)),
-        evaluations=(), exports=(), scores=(), fillings=(),
+        evaluations=(), exports=(), scores=(),
     )  # fmt: skip
     _, rates, _, _ = panels(timeline(beside, ""))
     assert [mark.name for mark in rates.marks] == [phase.name for phase in report.main_line]
@@ -71,33 +69,10 @@ def test_the_loss_is_drawn_as_recorded_and_smoothed_over_it(report):
 
 
 def test_the_loss_axis_leaves_the_first_fall_out_and_says_where(report):
-    low, high, cut = loss_range(report)
-    assert low < min(phase.final_loss for phase in report.phases)
-    assert report.main_line[0].curve.loss[0] > high
+    ends, cut = loss_range(report)
+    assert ends.low < min(phase.final_loss for phase in report.phases)
+    assert report.main_line[0].curve.loss[0] > ends.high
     assert 0 < cut < 0.06 * report.main_line[-1].consumed_tokens
-
-
-def test_each_branch_stands_with_the_phase_of_the_main_line_it_came_from(report):
-    groups = {root.name: [branch.name for branch in branches] for root, branches in branch_groups(report)}
-    assert groups["ocelot"] == ["cooldown_v2"]
-    assert len(groups["jellyfish"]) == 9
-    assert "raccoon_softer" in groups["jellyfish"], "through raccoon_soft"
-
-
-def test_each_branch_is_drawn_once_beside_the_main_line_over_the_same_tokens(report, example):
-    report = example.with_phase(report, "spoonbill_norms", same_as="spoonbill_hypnotic")
-    report = example.with_phase(report, "raccoon_soft", final_loss=4.5)
-    root, branches = next(group for group in branch_groups(report) if group[0].name == "jellyfish")
-    (panel,) = panels(branch_loss(report, root, branches, ""))
-    assert {mark.series for mark in panel.marks} == {
-        "main line", *(phase.name for phase in branches if phase.name != "spoonbill_norms"),
-    }  # fmt: skip
-    start, end = panel.x_range["start"], panel.x_range["end"]
-    assert start == root.consumed_tokens and end == max(phase.consumed_tokens for phase in branches)
-    main_line, *_ = panel.of("Line", "main line")
-    assert start < min(main_line.data["x"]) and max(main_line.data["x"]) <= end
-    finals = {mark.series: mark.data["y"][0] for mark in panel.of("Scatter")}
-    assert finals["raccoon_soft"] == 4.5 < panel.y_range["end"], "a loss that the line never had is on the axis"
 
 
 def test_a_source_has_no_line_where_no_phase_drew_from_it(report):
@@ -109,14 +84,19 @@ def test_a_source_has_no_line_where_no_phase_drew_from_it(report):
 
 
 def test_a_gap_is_weights_minus_ema_weights(report):
-    found = {evaluation.phase: evaluation for evaluation in report.evaluations}
-    assert gaps(found["kestrel"]) == {}
-    hot, averages = found["ocelot"].hot, found["ocelot"].averages
-    assert gaps(found["ocelot"])["averaged"]["code"] == hot["code"] - averages["averaged"]["code"]
+    ocelot = next(found for found in report.evaluations if found.phase == "ocelot")
     (panel,) = panels(average_gap(report, ""))
     means = panel.of("Scatter", "main line")
     assert len(means) == 5, "kestrel keeps no average"
     assert all(mark.data["x"][0] > 0 for mark in means)
+    gap = ocelot.hot["code"] - ocelot.averages["averaged"]["code"]
+    assert f"ocelot, code: {gap:+.4f}" in panel.tips
+
+
+def test_the_final_loss_of_each_branch_is_a_mark(report):
+    (panel,) = panels(loss(report, ""))
+    finals = {mark.series: mark.data["y"][0] for mark in panel.of("Scatter")}
+    assert finals == {phase.name: phase.final_loss for phase in report.branches}
 
 
 def test_a_report_without_any_average_is_a_page(report):
@@ -136,7 +116,6 @@ def test_each_of_several_averages_is_drawn_and_stands_in_the_tables_by_its_name(
     weights = [line.split("</td>")[0] for line in table.split("phoenix</th>")[1].split("<td>")[1:4:1]]
     assert weights[0] == "averaged" and "slow" in table
     assert "averaged 0.995, slow 0.9999" in phases_table(several) and "<td>0.995</td>" in phases_table(several)
-    assert "Squares: further averages" in render(several) and "Squares" not in render(report)
     last = example.with_two_averages(report, "deeper_starling")
     shown = [list(json.loads(json.dumps(summary(found)))["bits_per_byte"]["averages"]) for found in (several, last)]
     assert shown == [["averaged"], ["averaged", "slow"]]
@@ -158,15 +137,6 @@ def test_a_score_has_a_bar_that_holds_the_truth_19_times_in_20(report):
     (bar,) = panel.of("HBar")
     assert (bar.data["low"][0], bar.data["high"][0]) == pytest.approx((0.304, 0.696))
     assert panel.tips[-1].endswith("0.5000 ± 0.1000 (standard error); chance 0.5")
-
-
-def test_each_phase_shows_how_full_its_sequences_were(report):
-    (panel,) = panels(filling_bars(report, ""))
-    phoenix = next(filling for filling in report.fillings if filling.phase == "phoenix")
-    shares = dict(zip(panel.marks[0].data["row"], panel.marks[0].data["high"], strict=True))
-    assert shares["phoenix"] == pytest.approx(phoenix.share) and len(shares) == len(report.phases)
-    not_trained = phoenix.num_positions - phoenix.num_targets
-    assert f"phoenix: {phoenix.num_targets:,} positions trained on, {not_trained:,} not (87.00%)" in panel.tips
 
 
 def test_kept_and_dropped_documents_add_up(report):

@@ -18,12 +18,10 @@ from hypothesis import strategies as st
 from runtime.tables.parquet_bytes import from_parquet, to_parquet
 from runtime.tracking import curves as curves_module
 from runtime.tracking.curves import Curves, curves_of, with_norms, with_sources, with_validation
-from runtime.tracking.exporting import ExportError
+from runtime.tracking.exports import SUFFIX, ExportError, TensorBoard, WeightsAndBiases
 from runtime.tracking.metrics import MetricsRow, MetricsTable
 from runtime.tracking.parts import Tensor, norms_fields
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
-from runtime.tracking.tensorboard_export import SUFFIX, write_events
-from runtime.tracking.wandb_export import write_wandb_run
 from tests.catalogue import expect_error
 
 LOSSES = (3.5, math.nan, 2.5, 2.25)
@@ -230,7 +228,6 @@ def test_millions_of_rows_are_read_without_a_string_each(monkeypatch):
 
 IN_ONE_THREAD = """
 import os
-from runtime.tracking.exporting import ExportError
 from runtime.tracking.metrics import MetricsTable
 from runtime.tracking.source_losses import SourceLossesTable
 from tests.runtime.tracking.test_curves import curves_behind, tables
@@ -273,23 +270,22 @@ def test_an_event_file_has_every_update_and_replaces_the_earlier_one(tmp_path):
     another = tmp_path / "phase/events.out.tfevents.1.host"
     another.parent.mkdir()
     another.write_bytes(b"of another tool")
-    old = write_events(Curves(np.array([9]), {"x": np.array([1.0])}), tmp_path / "phase")
-    old = old.rename(old.with_name(f"events.out.tfevents.1.host{SUFFIX}"))
-    written = write_events(curves, tmp_path / "phase")
-    assert set((tmp_path / "phase").iterdir()) == {written, another}
+    old = another.with_name(f"events.out.tfevents.1.host{SUFFIX}")
+    old.write_bytes(b"of an earlier call")
+    assert TensorBoard(str(tmp_path)).write(curves, "phase", "", {}) == ["tensorboard", "--logdir", str(tmp_path)]
+    (written,) = set((tmp_path / "phase").iterdir()) - {another}
     as_float32 = [(step, {k: float(np.float32(v)) for k, v in figures.items()}) for step, figures in curves.rows()]
     assert list(events_in(written)) == as_float32
 
 
 WRITE_TWICE = """
 import sys
-from pathlib import Path
 from tests.runtime.tracking.test_curves import curves_behind
-from runtime.tracking.wandb_export import write_wandb_run
+from runtime.tracking.exports import WeightsAndBiases
 for after_step in (2, 0):
-    curves = curves_behind(after_step)
-    print(write_wandb_run(curves, Path(sys.argv[1]), project="p", run_id="0123456789abcdef", name="phase", config={"seed": 0}))
-"""  # noqa: E501
+    export = WeightsAndBiases(sys.argv[1], "p")
+    print(export.write(curves_behind(after_step), "phase", "0123456789abcdef", {"seed": 0})[-1])
+"""
 
 
 def records_in(file: Path) -> Iterator[bytes]:
@@ -328,20 +324,14 @@ def test_an_offline_run_has_every_update_and_replaces_the_earlier_one(tmp_path):
     assert logged == [{"step": step, **figures} for step, figures in curves_behind(0).rows()]
 
 
-@pytest.mark.parametrize(
-    ("package", "write"),
-    [
-        ("wandb", lambda curves, folder: write_wandb_run(
-            curves, folder, project="p", run_id="1", name="phase", config={})),
-        ("tensorboardX", write_events),
-    ],
-)  # fmt: skip
-def test_a_missing_package_is_an_error(tmp_path, monkeypatch, package, write):
-    for name in [name for name in sys.modules if name.partition(".")[0] == package] or [package]:
+@pytest.mark.parametrize("export", [TensorBoard("folder"), WeightsAndBiases("folder", "p")], ids=["board", "wandb"])
+def test_a_missing_package_is_an_error(tmp_path, monkeypatch, export):
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == export.package] or [export.package]:
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, export.package, None)
     with expect_error(ExportError):
-        write(curves_behind(0), tmp_path)
+        export.check()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -356,13 +346,10 @@ def test_a_run_that_wandb_writes_to_another_folder_is_refused_and_deleted(tmp_pa
     fake = types.SimpleNamespace(init=lambda **_: run, Settings=lambda **_: None)
     monkeypatch.setitem(sys.modules, "wandb", fake)
     with expect_error(ExportError):
-        write_wandb_run(curves_behind(0), tmp_path / "mine", project="p", run_id="1", name="phase", config={})
+        WeightsAndBiases(str(tmp_path / "mine"), "p").write(curves_behind(0), "phase", "1", {})
     assert calls == ["finish"] and not elsewhere.exists()
 
 
 def test_importing_the_exports_imports_neither_package():
-    code = (
-        "import sys, runtime.tracking.wandb_export, runtime.tracking.tensorboard_export; "
-        "assert not {'wandb', 'tensorboardX'} & set(sys.modules)"
-    )
+    code = "import sys, runtime.tracking.exports; assert not {'wandb', 'tensorboardX'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path.cwd(), timeout=480)

@@ -11,8 +11,7 @@ import fsspec
 import pytest
 
 from runtime.tracking import events as events_module
-from runtime.tracking.events import EventLog, read_events
-from runtime.tracking.log_names import is_of_first_host
+from runtime.tracking.events import EventLog, is_of_first_host, read_events
 
 
 def test_events_are_on_the_disk_line_by_line_and_a_torn_last_line_is_ignored(tmp_path):

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from runtime.tracking.events import EventLog
-from runtime.tracking.log_names import log_name
+from runtime.tracking.events import EventLog, log_name
 from runtime.training.digests import Digests, begin_digests, finish_digests
 from runtime.training.replay import compare, logged_digests, main
 from tests.catalogue import check_message

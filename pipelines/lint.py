@@ -1,7 +1,8 @@
-"""Lint rules of models: warnings for shapes and settings that public runs regretted, at the phase that sets them.
+"""Lint rules of phases: skipped data, learning rates and validations that end elsewhere than their phase, odd models.
 
-Each limit passes published models that trained well, and catches the run that did not (docs/mistakes.md). The shape of
-an imported model is given, so it gets no warning.
+Schedules count absolute steps: in a phase that starts elsewhere than planned, the rate then stays constant, or a decay
+is cut short. Each limit of models passes published models that trained well, and catches the run that did not
+(docs/reference/mistakes.md). The shape of an imported model is given, so it gets no warning.
 """
 
 import dataclasses
@@ -10,14 +11,18 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
+from marin_dag.graph.graph import Graph
 from marin_dag.plan.lint import LintWarning
-from marin_dag.quantities import in_short
+from marin_dag.quantities import counted, in_short
+from pipelines.phases import legs_in, phases_in
 from runtime.model.config import LLAMA3_ROPE
 from runtime.model.llama.config import LlamaConfig
-from runtime.optim.schedule import Rewarm, WsdS
+from runtime.optim.schedule import Cosine, Linear, Rewarm, WsdS
 from runtime.report.recipe import rate
 from steps.phase_timeline import RunPhase
 
+MEASUREMENTS = 10
+"""Measurements of a phase with the proposed `validate_every_steps`."""
 SIZE_IN_A_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", re.IGNORECASE)
 """`tr8-104B`, `llama-3.2-1b`, `125m`."""
 SIZE_TOLERANCE = 0.3
@@ -37,19 +42,105 @@ MOST_B2, LARGE_TOKENS_PER_STEP = 0.98, 2**19
 """Updates of few tokens need a long memory; tr8's had 4 million."""
 
 
-def lint_models(legs: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:
-    """Return warnings by phase; phases without any have no entry."""
-    return {name: found for name, leg in legs.items() if (found := [*_of(leg, legs)])}
+def lint(graph: Graph) -> dict[str, list[LintWarning]]:
+    """Return the lint warnings about the phases of a graph, by phase."""
+    return lint_on(legs_in(phases_in(graph.steps)))
 
 
-def _of(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
-    if leg.parent is None and leg.settings.restore == "everything":  # an import restores "weights"
-        model = leg.settings.model
-        if isinstance(model, LlamaConfig):
-            yield from _of_name(leg, model)
-            yield from _of_shape(model)
-            yield from _of_initialization(model)
-            yield from _of_large_model(leg, model, legs)
+def lint_on(legs: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:
+    """Return the lint warnings about phases, by phase; phases without a warning have no entry."""
+    rules = (lint_data, lint_model, lint_rate, lint_validation)
+    return {name: found for name, leg in legs.items() if (found := [w for rule in rules for w in rule(leg, legs)])}
+
+
+def lint_data(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
+    """Warn where a phase skips batches."""
+    if leg.settings.skip_batches:
+        yield LintWarning(
+            f"skip_batches is {leg.settings.skip_batches:,}: the phase skips {in_short(leg.skipped_tokens)} tokens of "
+            "its data at its start; they count as read and make no training step",
+            {"skip_batches": "0"},
+        )
+
+
+def lint_rate(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
+    """Warn where a phase does not start or end with the decay or warm-up of its schedule."""
+    schedule = leg.settings.learning_rate
+    if isinstance(schedule, Linear | Cosine):
+        warmup_steps = schedule.warmup_steps if isinstance(schedule, Cosine) else 0
+        what, num_steps, field = "decay", warmup_steps + schedule.decay_steps, "decay_steps"
+    elif isinstance(schedule, Rewarm):
+        what, num_steps, field = "warm-up", schedule.warmup_steps, "warmup_steps"
+    else:
+        return
+    begin, until = leg.begin_step, leg.settings.until_step
+    start, end = schedule.first_step, schedule.first_step + num_steps
+    starts = f"its {what} starts at step {start:,} and the phase at {begin:,}"
+    ends = f"its {what} ends at step {end:,} and the phase at {until:,}"
+    if begin < start:
+        stays = f"{starts}: the rate stays at {rate(schedule(begin))}"
+        moved = {"learning_rate.start_step": str(begin)}
+        if until <= start:
+            yield LintWarning(f"{stays} to its end", moved)
+            return
+        moved["until_step"] = str(until - (start - begin))
+        yield LintWarning(f"{stays} for its first {counted(start - begin, 'update')}", moved)
+    elif begin > start and not _continues_schedule(leg, legs):
+        where = f"after all {num_steps:,}" if begin >= end else f"{begin - start:,} of {num_steps:,}"
+        yield LintWarning(
+            f"{starts}, {where} steps{'' if begin >= end else ' into it'}",
+            {"learning_rate.start_step": str(begin), "until_step": str(until + begin - start)},
+        )
+    if until < end and not any(
+        other.parent == leg.name and _continues_schedule(other, legs) for other in legs.values()
+    ):
+        last = f"the last rate is {rate(leg.rates[1])}, and not {rate(schedule(end))}"
+        yield LintWarning(f"{ends}: {last}", {"until_step": str(end)})
+    elif end < until and what == "decay" and begin < end:
+        stays = f"the rate stays at {rate(schedule(end))} for its last {counted(until - end, 'update')}"
+        yield LintWarning(f"{ends}: {stays}", {f"learning_rate.{field}": str(until - start)})
+
+
+def _continues_schedule(leg: RunPhase, legs: Mapping[str, RunPhase]) -> bool:
+    """Return whether the phase before has the same schedule: one decay over two phases."""
+    return leg.parent is not None and legs[leg.parent].settings.learning_rate == leg.settings.learning_rate
+
+
+def lint_validation(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
+    """Warn where held-out text is measured at both ends of a phase, and never between.
+
+    One value for all phases is often too large for a short one: a phase that inherits the value of an earlier phase,
+    which is measured on its way, gets no warning.
+    """
+    every, parent = leg.settings.validate_every_steps, leg.parent
+    if leg.steps <= 1 or not _is_never_due(leg):
+        return
+    while parent is not None and legs[parent].settings.validate_every_steps == every:
+        if not _is_never_due(legs[parent]):
+            return
+        parent = legs[parent].parent
+    yield LintWarning(
+        f"validate_every_steps is {every:,}, and the phase goes from step {leg.begin_step:,} to "
+        f"{leg.settings.until_step:,}, so held-out text is measured only at both ends",
+        {"validate_every_steps": str(max(leg.steps // MEASUREMENTS, 1))},
+    )
+
+
+def _is_never_due(leg: RunPhase) -> bool:
+    every = leg.settings.validate_every_steps
+    has_multiple = every > 0 and (leg.settings.until_step - 1) // every > leg.begin_step // every
+    return every > leg.steps and not has_multiple
+
+
+def lint_model(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
+    """Yield the warnings about a phase."""
+    model = leg.settings.model
+    # An import restores "weights".
+    if leg.parent is None and leg.settings.restore == "everything" and isinstance(model, LlamaConfig):
+        yield from _of_name(leg, model)
+        yield from _of_shape(model)
+        yield from _of_initialization(model)
+        yield from _of_large_model(leg, model, legs)
     yield from _of_rope(leg, legs)
     yield from _of_b2(leg, legs)
 

@@ -3,7 +3,8 @@
 import html
 import re
 
-from runtime.report.stalls_page import causes_of, page
+from runtime.report.pages import causes_of
+from runtime.report.pages import stalls_page as page
 from runtime.tracking.stalls import DataStalls, Stall
 from tests.runtime.report.drawn import panels
 

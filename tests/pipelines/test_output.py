@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from marin_dag.errors import UserError
-from pipelines.page_file import check_writable, write_page
+from pipelines.output import check_writable, write_page
 from tests.catalogue import expect_error
 
 

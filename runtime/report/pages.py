@@ -1,0 +1,119 @@
+"""Pages that commands draw: the timeline of a recipe, the tokens of its sources, and the data stalls of a run.
+
+They are made on request and are no part of the report. Times of stalls differ between equal runs.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from runtime.data.consumption import SourceUse
+from runtime.report.contents import Phase, Report
+from runtime.report.document import document
+from runtime.report.figures import figure
+from runtime.report.markup import Markup, element, table
+from runtime.report.panel import series_of, stacked_bars
+from runtime.report.recipe import counted, side_branches, tokens_label
+from runtime.report.run_plots import timeline
+from runtime.tracking.stalls import DataStalls
+
+_TIMELINE_CAPTION = (
+    "The recipe's settings; nothing here was measured. Each branch begins at the tokens at which it leaves the main "
+    "line and is not part of the axis' total."
+)
+_STALLS_CAPTION = (
+    "Seconds that the training loop waited for its next batch, by what the loader was doing meanwhile; the first batch "
+    "of each attempt is in it."
+)
+
+
+def timeline_page(title: str, phases: Sequence[Phase], words: str) -> str:
+    """Return a page that holds the figure, and `words` (the timeline as text) below it."""
+    report = Report(title, "", "", tuple(phases))
+    last = report.main_line[-1]
+    num_trainings = sum(phase.same_as is None for phase in report.branches)
+    lead = (
+        f"{len(report.main_line)} phases, {last.step:,} steps, {tokens_label(last.consumed_tokens)} tokens, "
+        f"and {side_branches(num_trainings, len(report.branches))}."
+    )
+    text = element("div", element("pre", words), class_="scroll words", tabindex="0")
+    return document(title, lead, timeline(report, _TIMELINE_CAPTION), text)
+
+
+def mix_page(title: str, uses: Sequence[SourceUse], labels: Mapping[str, str]) -> str:
+    """Return a row for each source, most tokens first, its bar cut by phase.
+
+    Args:
+        title: heading of the page.
+        uses: by phase in the order of the run; epochs are those by the end of a phase.
+        labels: source to its shown name, where that differs.
+    """
+    total: dict[str, int] = {}
+    for use in uses:
+        total[use.source] = total.get(use.source, 0) + use.num_tokens
+    order = sorted(total, key=lambda source: (-total[source], source))
+    pieces: dict[str, dict[str, tuple[float, str]]] = {labels.get(source, source): {} for source in order}
+    for use in uses:
+        name = labels.get(use.source, use.source)
+        epochs = f", {use.epochs:.2f} epochs by its end" if math.isfinite(use.epochs) else ""
+        tip = f"{name}, {use.phase}: {tokens_label(use.num_tokens)} tokens{epochs}"
+        pieces[name][use.phase] = (float(use.num_tokens), tip)
+    series = series_of(list(dict.fromkeys(use.phase for use in uses)))
+    shown = figure(
+        [stacked_bars("tokens", pieces, series)],
+        "Point at a bar for the epochs by the end of the phase.",
+        legend=series,
+    )
+    return document(title, "Tokens that each phase takes from each source.", shown)
+
+
+def stalls_page(title: str, phases: Sequence[DataStalls], notes: Sequence[str] = ()) -> str:
+    """Return the whole page; `phases` in the order in which they are shown."""
+    waited, seconds = sum(found.waited_seconds for found in phases), sum(found.seconds for found in phases)
+    num_stalls = sum(len(found.stalls) for found in phases)
+    lead = (
+        f"{counted(len(phases), 'phase')} waited {waited:.1f} s for data, {waited / max(seconds, 1e-9):.2%} of "
+        f"{seconds:,.0f} s in the loop; {counted(num_stalls, 'stall')} of more than a second."
+    )
+    causes = causes_of(phases)
+    series = series_of(causes)
+    pieces = {
+        found.phase: {cause: (length, f"{found.phase}: {length:.2f} s for {cause}")
+                      for cause, length in found.by_cause.items()}
+        for found in phases
+    }  # fmt: skip
+    bars = stacked_bars("seconds waited for data", pieces, series, x_format="0.[00]")
+    stalls = _stalls_table(phases) if num_stalls else element("p", "No stall was longer than a second.")
+    return document(
+        title, lead, figure([bars], _STALLS_CAPTION, legend=series), _seconds_table(phases, causes), stalls, notes=notes
+    )
+
+
+def causes_of(phases: Sequence[DataStalls]) -> list[str]:
+    """Return the causes of all phases, the one of most seconds first."""
+    total: dict[str, float] = {}
+    for found in phases:
+        for cause, seconds in (dict.fromkeys(found.stalls_by_cause, 0.0) | dict(found.by_cause)).items():
+            total[cause] = total.get(cause, 0.0) + seconds
+    return sorted(total, key=lambda cause: (-total[cause], cause))
+
+
+def _seconds_table(phases: Sequence[DataStalls], causes: Sequence[str]) -> Markup:
+    headings = ["phase", "#attempts", "#in the loop, s", "#waited, s", "#share", *(f"#{cause}, s" for cause in causes)]
+    rows = []
+    for found in phases:
+        by_cause = [f"{found.by_cause[cause]:.2f}" if cause in found.by_cause else "–" for cause in causes]
+        figures = [f"{found.seconds:,.1f}", f"{found.waited_seconds:.2f}", f"{found.share:.2%}", *by_cause]
+        rows.append([found.phase, str(found.num_attempts), *figures])
+    return table(headings, rows, "Data stalls by phase and cause")
+
+
+def _stalls_table(phases: Sequence[DataStalls]) -> Markup:
+    """Return number, seconds and the longest of the stalls, by phase and cause."""
+    headings = ["phase", "mostly for", "#stalls", "#seconds", "#longest, s", "#before step"]
+    rows = []
+    for found in phases:
+        for cause, (number, seconds) in sorted(found.stalls_by_cause.items()):
+            longest = max((stall for stall in found.stalls if stall.cause == cause), key=lambda stall: stall.seconds)
+            figures = (f"{number:,}", f"{seconds:.1f}", f"{longest.seconds:.1f}", f"{longest.step + 1:,}")
+            rows.append([found.phase, cause, *figures])
+    return table(headings, rows, "Stalls of more than a second, by their main cause", grouped=1)
