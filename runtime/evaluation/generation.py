@@ -84,7 +84,7 @@ class Generator:
 
     def _check(self, number: int, prompt: Prompt) -> None:
         config = self._model.config
-        if not prompt.tokens or prompt.need >= config.max_position_embeddings + 1:
+        if not prompt.tokens or len(prompt.tokens) + prompt.max_new_tokens > config.max_position_embeddings:
             raise ValueError(
                 f"prompts[{number}]: {len(prompt.tokens)} tokens and at most {prompt.max_new_tokens} new ones; use one "
                 f"or more, and no more in all than the model's context of {config.max_position_embeddings}."

@@ -28,7 +28,7 @@ MAX_NEW_TOKENS_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_com
 
 
 STOP_MARGIN = 8
-"""Tokens beside a stop string's own that are decoded to find it, since a decoder treats the first ones of a text apart."""
+"""Tokens beside a stop string's own that are decoded to find it: decoders treat the first ones of a text apart."""
 
 
 class GenerationError(ValueError):

@@ -87,13 +87,13 @@ class PlacedModel:
     def program(
         self,
         function: Callable[..., Any],
-        specs: Sequence[PartitionSpec],
+        specs: Sequence[Any],
         out: Any,
         *,
         donated: tuple[int, ...] = (),
         **static: Any,
     ) -> Callable[..., Any]:
-        """Compile `function(run, params, frequencies, *arguments, **static)` for each device's own part of the arguments.
+        """Compile `function(run, params, frequencies, *arguments, **static)` for each device's part of the arguments.
 
         Args:
             function: of a module, so that equal programs are compiled once.
@@ -124,7 +124,7 @@ def _program(
     run: Run,
     mesh: Mesh,
     is_whole: bool,
-    specs: tuple[PartitionSpec, ...],
+    specs: tuple[Any, ...],
     out: Any,
     donated: tuple[int, ...],
     static: tuple[tuple[str, Any], ...],

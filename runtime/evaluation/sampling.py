@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float32, Int32, UInt32
 
 
@@ -36,12 +37,12 @@ class Sampling:
 class Draws(NamedTuple):
     """Settings of each slot's next draw; a temperature of 0 takes the likeliest token."""
 
-    temperature: Float32[Array, "slots"]
-    top_p: Float32[Array, "slots"]
-    top_k: Int32[Array, "slots"]
-    seed: UInt32[Array, "slots"]
-    request: UInt32[Array, "slots"]
-    place: Int32[Array, "slots"]
+    temperature: Float32[Array | np.ndarray, "slots"]
+    top_p: Float32[Array | np.ndarray, "slots"]
+    top_k: Int32[Array | np.ndarray, "slots"]
+    seed: UInt32[Array | np.ndarray, "slots"]
+    request: UInt32[Array | np.ndarray, "slots"]
+    place: Int32[Array | np.ndarray, "slots"]
     """Number of tokens of the text so far."""
 
 
@@ -64,7 +65,7 @@ def drawn(logits: Logits, draws: Draws) -> Int32[Array, "slots"]:
 
 
 def kept(logits: Logits, top_p: Float32[Array, "slots"], top_k: Int32[Array, "slots"]) -> Bool[Array, "slots vocab"]:
-    """Return which tokens may be drawn: the `top_k` likeliest, and of these the likeliest whose shares reach `top_p`."""
+    """Return which tokens may be drawn: of the `top_k` likeliest, the likeliest whose shares together reach `top_p`."""
     ranked = jnp.sort(logits, axis=-1, descending=True)
     last = jnp.where(top_k == 0, logits.shape[1], jnp.minimum(top_k, logits.shape[1])) - 1
     least = jnp.take_along_axis(ranked, last[:, None], axis=-1)

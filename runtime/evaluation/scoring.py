@@ -74,8 +74,7 @@ class Scorer:
         self._tokens_per_batch = tokens_per_batch
         self._answers = Answers() if answers is None else answers
         self._on_progress = on_progress
-        rows = PackedRows(*(BY_DEVICE,) * len(PackedRows._fields))
-        self._hidden_states = model.program(_hidden_states, (rows,), BY_DEVICE)
+        self._hidden_states = model.program(_hidden_states, (BY_DEVICE,), BY_DEVICE)
         self._log_likelihoods = model.program(_log_likelihoods, (BY_DEVICE, BY_DEVICE), (BY_DEVICE, BY_DEVICE))
 
     def score(self, sequences: Sequence[Scored]) -> list[Score]:
@@ -98,7 +97,8 @@ class Scorer:
             if not all(keys[number] in self._answers for number in members):
                 queries = [query for group, place in places for query in _queries(group, place, wanted, sequences)]
                 for number, score in self._scores(packed, queries).items():
-                    self._answers.keep(keys[number], score)
+                    if keys[number] not in self._answers:  # another layout of batches may have answered some
+                        self._answers.keep(keys[number], score)
             num_done += len(members)
             self._answers.flush(now=num_done == len(numbers))
             if self._on_progress:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int32
@@ -31,13 +32,13 @@ class KeyValueCache(NamedTuple):
 class PackedRows(NamedTuple):
     """Sequences beside each other in rows, some of which continue another one of the row as their prefix."""
 
-    tokens: Int32[Array, "rows length"]
-    positions: Int32[Array, "rows length"]
+    tokens: Int32[Array | np.ndarray, "rows length"]
+    positions: Int32[Array | np.ndarray, "rows length"]
     """Position of each token in its sequence, that of a prefix included."""
-    begin: Int32[Array, "rows length"]
+    begin: Int32[Array | np.ndarray, "rows length"]
     """Place in the row where the token's sequence begins."""
-    prefix_begin: Int32[Array, "rows length"]
-    prefix_end: Int32[Array, "rows length"]
+    prefix_begin: Int32[Array | np.ndarray, "rows length"]
+    prefix_end: Int32[Array | np.ndarray, "rows length"]
     """Places of the prefix; equal for a sequence without one."""
 
 

@@ -93,6 +93,10 @@ def written_out(params: ParamsT, dtype: DTypeLike) -> ParamsT:
     """
     layers: Any = params.layers  # type: ignore[attr-defined]
     num_layers = jax.tree.leaves(layers)[0].shape[0]
-    apart = tuple(jax.tree.map(lambda leaf: leaf[number].astype(dtype), layers) for number in range(num_layers))
+
+    def own(number: int) -> Any:
+        return jax.tree.map(lambda leaf: leaf[number].astype(dtype), layers)
+
+    apart = tuple(map(own, range(num_layers)))
     cast = jax.tree.map(lambda leaf: leaf.astype(dtype), eqx.tree_at(lambda tree: tree.layers, params, None))
     return eqx.tree_at(lambda tree: tree.layers, cast, apart, is_leaf=lambda leaf: leaf is None)

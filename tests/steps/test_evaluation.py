@@ -23,7 +23,7 @@ from pipelines.sources import evaluation_items_step
 from runtime.data.cache import TokenFormat
 from runtime.data.cache_writer import token_cache_writer
 from runtime.data.encoding import Encoder
-from runtime.evaluation import scoring
+from runtime.evaluation import placed_model
 from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec
 from runtime.evaluation.trained_model import TrainedModel
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
@@ -343,11 +343,11 @@ def test_weights_lie_on_the_device_as_they_are_stored(tmp_path, phase, tokenizer
     result, attempt = export(tmp_path / "export", phase, tokenizer, dtype="bfloat16")
     found = []
 
-    def scorer(params: Any, *_: Any, **__: Any) -> None:
+    def placed(params: Any, *_: Any, **__: Any) -> None:
         found.extend({leaf.dtype.name for leaf in jax.tree.leaves(params)})
         raise InterruptedError
 
-    monkeypatch.setattr(scoring, "Scorer", scorer)
+    monkeypatch.setattr(placed_model, "PlacedModel", placed)
     with pytest.raises(InterruptedError):
         score(tmp_path, an_input(attempt.output_path, result), items)
     assert found == ["bfloat16"]

@@ -199,7 +199,9 @@ class Llama:
 
         def attention(query: Query, key: KeyValue, value: KeyValue, past: Any) -> tuple[Query, tuple[Array, Array]]:
             key, value = key[:, 0], value[:, 0]
-            return attend_to_cache(query[:, 0], key, value, *past, lengths)[:, None], (key, value)
+            cached_keys, cached_values = past
+            mixed = attend_to_cache(query[:, 0], key, value, cached_keys, cached_values, lengths)
+            return mixed[:, None], (key, value)
 
         angles = rotation_at(frequencies, lengths[:, None])
         past = cache.keys, cache.values
