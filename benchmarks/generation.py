@@ -1,8 +1,8 @@
 """Claim: on CPU the key-value cache writes 1.5 times the tokens a second of transformers' generate with its cache.
 
-One process, the same threads, weights, prompts and batch size, greedy in float32; texts are equal. Weights are random, in
-the shape of a 135M Llama. Texts have different lengths, as stop strings give them: transformers writes a batch until its
-last text ends, and ours gives the slot to the next request. The ratio for texts of one length is printed beside it.
+One process, the same threads, weights, prompts and batch size, greedy in float32; texts are equal. Weights are random,
+in the shape of a 135M Llama. Texts have different lengths, as stop strings give them: transformers writes a batch until
+its last text ends, and ours gives the slot to the next request. The ratio for texts of one length is printed beside it.
 Contestants take turns, the first of which does not count; medians are compared.
 
     python benchmarks/generation.py
