@@ -5,11 +5,10 @@ place in the text, so that neighbours, batch size and order change nothing.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float32, Int32, UInt32
 
 
@@ -37,12 +36,12 @@ class Sampling:
 class Draws(NamedTuple):
     """Settings of each slot's next draw; a temperature of 0 takes the likeliest token."""
 
-    temperature: Float32[Array | np.ndarray, "slots"]
-    top_p: Float32[Array | np.ndarray, "slots"]
-    top_k: Int32[Array | np.ndarray, "slots"]
-    seed: UInt32[Array | np.ndarray, "slots"]
-    request: UInt32[Array | np.ndarray, "slots"]
-    place: Int32[Array | np.ndarray, "slots"]
+    temperature: Float32[Any, "slots"]
+    top_p: Float32[Any, "slots"]
+    top_k: Int32[Any, "slots"]
+    seed: UInt32[Any, "slots"]
+    request: UInt32[Any, "slots"]
+    place: Int32[Any, "slots"]
     """Number of tokens of the text so far."""
 
 

@@ -5,11 +5,10 @@ and never read, so that filling a slot clears nothing.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int32
@@ -32,13 +31,13 @@ class KeyValueCache(NamedTuple):
 class PackedRows(NamedTuple):
     """Sequences beside each other in rows, some of which continue another one of the row as their prefix."""
 
-    tokens: Int32[Array | np.ndarray, "rows length"]
-    positions: Int32[Array | np.ndarray, "rows length"]
+    tokens: Int32[Any, "rows length"]
+    positions: Int32[Any, "rows length"]
     """Position of each token in its sequence, that of a prefix included."""
-    begin: Int32[Array | np.ndarray, "rows length"]
+    begin: Int32[Any, "rows length"]
     """Place in the row where the token's sequence begins."""
-    prefix_begin: Int32[Array | np.ndarray, "rows length"]
-    prefix_end: Int32[Array | np.ndarray, "rows length"]
+    prefix_begin: Int32[Any, "rows length"]
+    prefix_end: Int32[Any, "rows length"]
     """Places of the prefix; equal for a sequence without one."""
 
 
