@@ -153,6 +153,7 @@ class LlamaHarness(TemplateLM):
         ways = [generation_request(request.args[1]) for request in requests]
         prompts: list[Prompt] = []
         keys: list[str] = []
+        num_equal: collections.Counter[str] = collections.Counter()
         for request, way in zip(requests, ways, strict=True):
             room = self._room(way, request.task_name)
             prompt = self.tok_encode(request.args[0])
@@ -161,7 +162,8 @@ class LlamaHarness(TemplateLM):
             sampling = None if way.sampling is None else dataclasses.asdict(way.sampling)
             key = answer_key("text", tokens, way.stop, way.max_new_tokens, sampling)
             # Draws of the same request differ, and do not depend on other requests.
-            repeat = 0 if sampling is None else keys.count(key)
+            repeat = 0 if sampling is None else num_equal[key]
+            num_equal[key] += 1
             prompts.append(Prompt(tokens, way.max_new_tokens, way.sampling, _request_number(tokens, repeat)))
             keys.append(key if repeat == 0 else answer_key(key, repeat))
         self._write(prompts, ways, keys)

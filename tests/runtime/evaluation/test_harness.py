@@ -187,6 +187,15 @@ def test_greedy_text_equals_that_of_lm_evals_own_adapter(both):
     assert ours.generate_until(several) == found
 
 
+def test_repeats_of_a_sampled_request_differ_whatever_is_asked_beside_them(both):
+    ours, _ = both
+    ways = {"temperature": 1.0, "seed": 3, "max_gen_toks": 6}
+    sampled, other = (request("generate_until", text(seed, 6), ways) for seed in (20, 21))
+    first, beside, again = ours.generate_until([sampled, other, sampled])
+    assert first != again
+    assert ours.generate_until([other]) == [beside]
+
+
 def test_a_truncated_prompt_of_generated_text_is_counted(both):
     ours, _ = both
     asked = [Instance("generate_until", {}, (prompt, {"max_gen_toks": 2}), 0, metadata=("written", 0, 1))

@@ -110,7 +110,8 @@ def test_the_lowered_program_has_the_precision_of_each_product(
 @pytest.mark.parametrize(("compute_dtype", "precision"), [("float32", HIGHEST), ("bfloat16", None)])
 def test_scores_are_computed_by_the_same_rule(compute_dtype: str, precision: Any) -> None:
     params = Llama(MODEL).init(jax.random.key(0))
-    placed = PlacedModel(params, MODEL, LLAMA3_ROPE, compute_dtype=jnp.dtype(compute_dtype))
+    mesh = make_mesh(MeshShape(), jax.devices()[:1])
+    placed = PlacedModel(params, MODEL, LLAMA3_ROPE, compute_dtype=jnp.dtype(compute_dtype), mesh=mesh)
     scorer = Scorer(placed)
     advance: Any = placed.program(_advance, (BY_DEVICE,) * 4, BY_DEVICE, samples=True)
     cache = empty_cache(MODEL, slots=2, capacity=128, dtype=jnp.dtype(compute_dtype), written_out=True)
