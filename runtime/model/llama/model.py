@@ -26,6 +26,7 @@ from runtime.model.llama.config import LlamaConfig
 from runtime.model.model import Frequencies, Head, States, Tensor, Tokens
 from runtime.model.rotary import inverse_frequencies, rotate, rotation, rotation_at
 from runtime.parallel.mesh import COPY_AXES
+from runtime.platform.collective_order import CollectiveOrder
 
 Hidden = Float[Array, "tokens hidden_size"]  # batch and sequence as one axis: matrix products in two dimensions
 HalfAngles = Float32[Array, "*rows sequence half_head_dim"]
@@ -206,6 +207,8 @@ class Llama:
         angles = rotation_at(frequencies, lengths[:, None])
         past = cache.keys, cache.values
         states, new = self._run(params, tokens[:, None], angles, attention, past, computation)
+        # Written before all of it is read, the cache would be copied.
+        new = CollectiveOrder(by_data=True).after(new, states.hidden, tokens[:, None])
         return states, appended(cache, new, lengths)
 
     def head(self, params: LlamaParams, *, computation: Computation) -> Head:

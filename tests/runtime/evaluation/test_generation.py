@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from runtime.evaluation.generation import Generator, Prompt, _Slots, cache_capacity
-from runtime.evaluation.placed_model import PlacedModel
+from runtime.evaluation.generation import Generator, Prompt, _advance, _Slots, cache_capacity
+from runtime.evaluation.placed_model import BY_DEVICE, PlacedModel
 from runtime.evaluation.sampling import Draws, Sampling, drawn, kept
 from runtime.interop.huggingface import SpecialTokens, write_model
 from runtime.model.computation import whole
@@ -176,3 +176,13 @@ def test_a_config_without_grouped_heads_writes_text():
     config = LlamaConfig(**{**CONFIG.__dict__, "num_key_value_heads": 4, "num_hidden_layers": 1})
     ours = PlacedModel(model(config), config, LLAMA3_ROPE, compute_dtype=jnp.float32, mesh=ONE_DEVICE)
     assert len(written(ours, prompts(2), end=-1)[1]) == NEW_TOKENS
+
+
+def test_a_step_writes_into_the_memory_of_the_cache(placed):
+    slots = _Slots(placed, [], 2, 4096)
+    placements = (slots._placement, *(BY_DEVICE,) * 3)
+    program = placed.program(_advance, placements, (BY_DEVICE, slots._placement), donated=(0,), samples=False)
+    arrays = placed.by_device((slots._tokens, slots._lengths, slots._draws))
+    memory = program.func.lower(*program.args, slots._cache, *arrays).compile().memory_analysis()
+    num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(slots._cache))
+    assert memory.alias_size_in_bytes == num_bytes > 8 * memory.temp_size_in_bytes
