@@ -86,7 +86,7 @@ class Scale:
     main_resources: Resources
     branch_resources: Resources
     scoring_resources: Resources
-    """Machine for lm-eval; one device holds the whole model."""
+    """Machine for lm-eval; its devices share the requests, and the model where one cannot hold it."""
     tasks: tuple[TaskSpec, ...]
     """Tasks that lm-eval scores."""
     lm_eval_limit: int | None

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from runtime.interop.huggingface import ImportedModel
     from runtime.training.watchdog import Watchdog
 
-ATTENTION = "reference"
-WHY_ATTENTION = "whole rows of scores, for texts of any length; the head runs at scored positions only"
+ATTENTION = "chunked"
+WHY_ATTENTION = "blocks of queries, for continuations that share a context; new tokens attend to a cache"
 
 
 class LmEvalConfig(BaseModel, frozen=True, extra="forbid"):
@@ -84,7 +84,9 @@ def check_tasks(config: LmEvalConfig) -> None:
 
 @step(policy="tracked", packages=("jax", "lm_eval", "tokenizers"), check=check_tasks, check_on=refuse_several_hosts)
 def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
-    """Read the exported folder as any user would, and score it on one device of one host."""
+    """Read the exported folder as any user would, and score it on all devices of one host."""
+    import jax
+
     from runtime.evaluation.run_tasks import run_tasks
     from runtime.evaluation.tasks import TaskFiles
     from runtime.interop.huggingface import read_model
@@ -92,10 +94,13 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
     from runtime.training.watchdog import Watchdog
 
     settle_jax()
-    # As stored: in float32, an 8B model fills the memory of one device.
-    model = read_model(config.export.join(config.export.result.folder), as_stored=True)
-    context.computed_with(attention=f"{ATTENTION}: whole rows", reason=WHY_ATTENTION)
-    context.log.info("on one device, in %s; attention %s: %s", config.compute_dtype, ATTENTION, WHY_ATTENTION)
+    # As stored, and in the host's memory: one device may not hold the model.
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        model = read_model(config.export.join(config.export.result.folder), as_stored=True)
+    context.computed_with(attention=ATTENTION, reason=WHY_ATTENTION)
+    context.log.info(
+        "on %d devices, in %s; attention %s: %s", jax.device_count(), config.compute_dtype, ATTENTION, WHY_ATTENTION
+    )
     watchdog = Watchdog("batch")
     items = config.items.result
     files = TaskFiles(
@@ -128,20 +133,25 @@ def _harness(
     """Return the model for lm-eval; its module imports lm-eval, which must wait until the network is off."""
     import numpy as np
 
+    from runtime.evaluation.answers import Answers
     from runtime.evaluation.harness import LlamaHarness
-    from runtime.evaluation.scoring import Scorer
+    from runtime.evaluation.placed_model import PlacedModel
 
-    scorer = Scorer(
+    placed = PlacedModel(
         model.params,
         model.config,
         model.rope,
         compute_dtype=np.dtype(config.compute_dtype),
-        attention_kernel=ATTENTION,
-        tokens_per_batch=config.tokens_per_batch,
-        on_progress=lambda done, total: context.progress(done, total, "sequences"),
         watchdog=watchdog,
     )
-    return LlamaHarness(scorer, model.tokenizer, model.special_tokens)
+    return LlamaHarness(
+        placed,
+        model.tokenizer,
+        model.special_tokens,
+        tokens_per_batch=config.tokens_per_batch,
+        answers=Answers(f"{context.work_path}/answers", context.attempt),
+        on_progress=lambda done, total: context.progress(done, total, "requests"),
+    )
 
 
 def _write_files(run: "TaskRun", folder: str) -> None:

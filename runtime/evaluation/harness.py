@@ -5,19 +5,30 @@ and rolling windows follow `lm_eval.models.huggingface.HFLM`, so scores are comp
 """
 
 import collections
+import dataclasses
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tokenizers import Tokenizer
 
-from runtime.evaluation.scoring import Scored, Scorer
+from runtime.evaluation.answers import Answers, answer_key
+from runtime.evaluation.generation import Generator, Prompt
+from runtime.evaluation.placed_model import PlacedModel
+from runtime.evaluation.sampling import Sampling
+from runtime.evaluation.scoring import TOKENS_PER_BATCH, OnProgress, Scored, Scorer
 from runtime.evaluation.suites import DEFAULT_MAX_NEW_TOKENS
 from runtime.interop.huggingface import SpecialTokens
 
 MAX_NEW_TOKENS_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+
+
+STOP_MARGIN = 8
+"""Tokens beside a stop string's own that are decoded to find it: decoders treat the first ones of a text apart."""
 
 
 class GenerationError(ValueError):
@@ -25,18 +36,43 @@ class GenerationError(ValueError):
 
 
 class GenerationRequest(NamedTuple):
-    """Limits of a task's greedy text: stop strings and a number of tokens."""
+    """How a task wants its text: stop strings, a number of tokens, and how tokens are drawn."""
 
     stop: tuple[str, ...]
     max_new_tokens: int
+    sampling: Sampling | None = None
+    """None takes the likeliest token."""
 
 
 class LlamaHarness(TemplateLM):
     """Answers the three kinds of request of lm-eval."""
 
-    def __init__(self, scorer: Scorer, tokenizer: Tokenizer, special_tokens: SpecialTokens) -> None:
+    def __init__(
+        self,
+        model: PlacedModel,
+        tokenizer: Tokenizer,
+        special_tokens: SpecialTokens,
+        *,
+        tokens_per_batch: int = TOKENS_PER_BATCH,
+        answers: Answers | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        """Prepare the programs.
+
+        Args:
+            model: the placed model.
+            tokenizer: the model's.
+            special_tokens: the model's.
+            tokens_per_batch: tokens of a batch on each device.
+            answers: what an earlier attempt found, and where new answers are kept.
+            on_progress: receives how many requests of a kind are done, of how many.
+        """
         super().__init__()
-        self._scorer = scorer
+        self._answers = Answers() if answers is None else answers
+        self._on_progress = on_progress
+        self._max_length = model.config.max_position_embeddings
+        self._scorer = Scorer(model, tokens_per_batch=tokens_per_batch, answers=self._answers, on_progress=on_progress)
+        self._generator = Generator(model)
         self._tokenizer = tokenizer
         self._special_tokens = special_tokens
         prefix = tokenizer.id_to_token(self.prefix_token_id)
@@ -69,7 +105,7 @@ class LlamaHarness(TemplateLM):
         """
         scored: list[Scored] = []
         owners: list[int] = []
-        room = self._scorer.max_length
+        room = self._max_length
         for number, request in enumerate(requests):
             context, tokens = self._split(*request.args)
             # Counts the first part alone; later parts see as much before them as a window holds.
@@ -92,7 +128,7 @@ class LlamaHarness(TemplateLM):
             windows = get_rolling_token_windows(
                 token_list=self.tok_encode(request.args[0]),
                 prefix_token=self.prefix_token_id,
-                max_seq_len=self._scorer.max_length,
+                max_seq_len=self._max_length,
                 context_len=1,
             )
             for window in windows:
@@ -113,26 +149,51 @@ class LlamaHarness(TemplateLM):
         self._room(way, task_name)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Return greedy text after each prompt, cut before the first stop string or the end of the text."""
-        by_way: dict[GenerationRequest, list[int]] = {}
-        for number, request in enumerate(requests):
-            by_way.setdefault(generation_request(request.args[1]), []).append(number)
-        answers = [""] * len(requests)
-        for way, numbers in by_way.items():
-            room = self._room(way, requests[numbers[0]].task_name)
-            prompts = []
-            for number in numbers:
-                prompt = self.tok_encode(requests[number].args[0])
-                self.num_truncated[requests[number].task_name or ""] += len(prompt) > room
-                prompts.append(tuple(prompt[-room:]) or (self.prefix_token_id,))
+        """Return the text after each prompt, cut before the first stop string or the end of the text."""
+        ways = [generation_request(request.args[1]) for request in requests]
+        prompts: list[Prompt] = []
+        keys: list[str] = []
+        num_equal: collections.Counter[str] = collections.Counter()
+        for request, way in zip(requests, ways, strict=True):
+            room = self._room(way, request.task_name)
+            prompt = self.tok_encode(request.args[0])
+            self.num_truncated[request.task_name or ""] += len(prompt) > room
+            tokens = tuple(prompt[-room:]) or (self.prefix_token_id,)
+            sampling = None if way.sampling is None else dataclasses.asdict(way.sampling)
+            key = answer_key("text", tokens, way.stop, way.max_new_tokens, sampling)
+            # Draws of the same request differ, and do not depend on other requests.
+            repeat = 0 if sampling is None else num_equal[key]
+            num_equal[key] += 1
+            prompts.append(Prompt(tokens, way.max_new_tokens, way.sampling, _request_number(tokens, repeat)))
+            keys.append(key if repeat == 0 else answer_key(key, repeat))
+        self._write(prompts, ways, keys)
+        return [self._cut(self._answers[key], way.stop) for key, way in zip(keys, ways, strict=True)]
 
-            def is_finished(tokens: list[int], way: GenerationRequest = way) -> bool:
-                return tokens[-1] == self.eot_token_id or any(stop in self._decode(tokens) for stop in way.stop)
+    def _write(self, prompts: Sequence[Prompt], ways: Sequence[GenerationRequest], keys: Sequence[str]) -> None:
+        """Write the texts that are not among the answers yet; equal requests once."""
+        numbers = {key: number for number, key in enumerate(keys) if key not in self._answers}
+        missing = sorted(numbers.values())
+        total = len({*keys})
 
-            texts = self._scorer.continue_greedily(prompts, way.max_new_tokens, is_finished)
-            for number, tokens in zip(numbers, texts, strict=True):
-                answers[number] = self._cut(tokens, way.stop)
-        return answers
+        def is_finished(number: int, tokens: list[int]) -> bool:
+            return self._is_finished(tokens, ways[missing[number]].stop)
+
+        done = total - len(missing)
+        for index, tokens in self._generator.generate([prompts[number] for number in missing], is_finished):
+            self._answers.keep(keys[missing[index]], tokens)
+            done += 1
+            self._answers.flush(now=done == total)
+            if self._on_progress:
+                self._on_progress(done, total)
+
+    def _is_finished(self, tokens: list[int], stops: Sequence[str]) -> bool:
+        if tokens[-1] == self.eot_token_id:
+            return True
+        if not stops:
+            return False
+        # A stop string that ends with the last token is within as many tokens as it has bytes.
+        end = self._decode(tokens[-max(len(stop.encode()) for stop in stops) - STOP_MARGIN :])
+        return any(stop in end for stop in stops)
 
     def _loglikelihood_tokens(
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **kwargs: Any
@@ -142,11 +203,11 @@ class LlamaHarness(TemplateLM):
 
     def _room(self, way: GenerationRequest, task_name: str | None) -> int:
         """Return how many tokens of a prompt fit beside the generated text."""
-        room = self._scorer.max_length - way.max_new_tokens
+        room = self._max_length - way.max_new_tokens
         if room < 1:
             raise GenerationError(
                 f"{task_name}: max_gen_toks is {way.max_new_tokens}, and the model's whole context is "
-                f"{self._scorer.max_length} tokens; set a smaller max_gen_toks in the task."
+                f"{self._max_length} tokens; set a smaller max_gen_toks in the task."
             )
         return room
 
@@ -163,7 +224,7 @@ class LlamaHarness(TemplateLM):
         if not continuation:
             raise ValueError(f"{task_name}: a continuation has no tokens; the tokenizer merges it into the context.")
         tokens = (*context, *continuation)
-        return Scored(tokens[-(self._scorer.max_length + 1) :][:-1], tuple(continuation))
+        return Scored(tokens[-(self._max_length + 1) :][:-1], tuple(continuation))
 
     def _decode(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
@@ -178,22 +239,28 @@ class LlamaHarness(TemplateLM):
 
 
 def generation_request(arguments: Mapping[str, Any]) -> GenerationRequest:
-    """Parse lm-eval's generation arguments; raise GenerationError for sampling and unknown arguments."""
+    """Parse lm-eval's generation arguments; raise GenerationError for those that are unknown or impossible."""
     remaining = dict(arguments)
     temperature = float(remaining.pop("temperature", 0.0) or 0.0)
     do_sample = remaining.pop("do_sample", None)
+    drawing = {name: remaining.pop(name, None) for name in ("top_p", "top_k", "seed")}
+    sampling = None
     # As lm-eval reads them: a temperature above zero means sampling unless do_sample says otherwise.
     if do_sample or (do_sample is None and temperature > 0):
-        at = f" at temperature {temperature}" if temperature else ""
-        raise GenerationError(
-            f"generation_kwargs: the task samples{at}, and this adapter decodes greedily; set do_sample: false in the "
-            "task."
-        )
-    for name in ("top_p", "top_k"):  # without sampling they have no effect
-        remaining.pop(name, None)
+        given = {name: value for name, value in drawing.items() if value is not None}
+        try:
+            sampling = Sampling(temperature, **given)
+        except ValueError as error:
+            raise GenerationError(f"generation_kwargs: {error}") from error
     until = remaining.pop("until", [])
     stops = [until] if isinstance(until, str) else list(until)
-    given = [remaining.pop(name) for name in MAX_NEW_TOKENS_NAMES if remaining.get(name) is not None]
+    limits = [remaining.pop(name) for name in MAX_NEW_TOKENS_NAMES if remaining.get(name) is not None]
     if remaining:
         raise GenerationError(f"generation_kwargs: {', '.join(sorted(remaining))} not supported; remove them.")
-    return GenerationRequest(tuple(stop for stop in stops if stop), int(given[0]) if given else DEFAULT_MAX_NEW_TOKENS)
+    max_new_tokens = int(limits[0]) if limits else DEFAULT_MAX_NEW_TOKENS
+    return GenerationRequest(tuple(stop for stop in stops if stop), max_new_tokens, sampling)
+
+
+def _request_number(tokens: Sequence[int], repeat: int) -> int:
+    """Return a number below 2**32 for the draws of a request."""
+    return zlib.crc32(np.array([*tokens, repeat], np.int64).tobytes())

@@ -8,7 +8,7 @@ scores, keys before queries, five of the seven products are so, and the others w
 values, which are smaller than the scores. Other backends lose nothing by it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
 from runtime.kernels.linear import as_it_is
-from runtime.kernels.shapes import KeyValue, Query, SegmentIds
+from runtime.kernels.shapes import KeyValue, Query, SegmentIds, Visibility
 
 LEAST_QUERY_BLOCK, MOST_QUERY_BLOCK = 128, 512
 BLOCKS_OF_A_ROW = 16  # where the size lies between those two; each block is compiled by itself
@@ -49,27 +49,42 @@ def chunked(query: Query, key: KeyValue, value: KeyValue, segment_ids: SegmentId
     return _chunked(first_row, query, key, value, segment_ids)
 
 
+def chunked_with_prefix(query: Query, key: KeyValue, value: KeyValue, visibility: Visibility) -> Query:
+    """Return attention of packed sequences that may continue a prefix earlier in their row. It has no gradient."""
+
+    def is_visible(block: _Block) -> Visible:
+        begin, prefix_begin, prefix_end = (bound[:, None, block.begin : block.end] for bound in visibility)
+        keys = jnp.arange(block.num_keys, dtype=jnp.int32)[None, :, None]
+        rows = jnp.arange(block.begin, block.end, dtype=jnp.int32)[None, None]
+        found = ((keys >= begin) & (keys <= rows)) | ((keys >= prefix_begin) & (keys < prefix_end))
+        return found[:, None, :, None, :]
+
+    return _mixed(0, query, key, value, is_visible)[0]
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _chunked(first_row: int, query: Array, key: Array, value: Array, segment_ids: Array) -> Array:
-    return _mixed(first_row, query, key, value, segment_ids)[0]
+    return _mixed(first_row, query, key, value, _within_documents(segment_ids, first_row))[0]
 
 
 def _forward(
     first_row: int, query: Array, key: Array, value: Array, segment_ids: Array
 ) -> tuple[Array, tuple[Array, ...]]:
-    mixed, normalizer = (checkpoint_name(part, KEPT) for part in _mixed(first_row, query, key, value, segment_ids))
+    is_visible = _within_documents(segment_ids, first_row)
+    mixed, normalizer = (checkpoint_name(part, KEPT) for part in _mixed(first_row, query, key, value, is_visible))
     return mixed, (query, key, value, segment_ids, mixed, normalizer)
 
 
-def _mixed(first_row: int, query: Array, key: Array, value: Array, segment_ids: Array) -> tuple[Array, Array]:
+def _mixed(
+    first_row: int, query: Array, key: Array, value: Array, is_visible: Callable[[_Block], Array]
+) -> tuple[Array, Array]:
     """Return the output, and the log of each row's denominator as float32[pairs, 1, group rows of all blocks]."""
     num_kv_heads = key.shape[2]
     keys, values = _by_pair(key), _by_pair(value)
-    begins = document_begins(segment_ids)
     mixed, normalizers = [], []
     for block in _blocks(query.shape[1], first_row):
         rows, seen = _grouped(query[:, block.begin : block.end], num_kv_heads), keys[:, : block.num_keys]
-        scores = _scores(rows, seen, _is_visible(begins, block, first_row))
+        scores = _scores(rows, seen, is_visible(block))
         largest = jnp.max(scores, axis=2, keepdims=True)
         numerators = jnp.exp(scores - largest)
         denominator = jnp.sum(numerators, axis=2, keepdims=True)
@@ -91,14 +106,14 @@ def _backward(first_row: int, kept: tuple[Array, ...], cotangent: Array) -> tupl
     keys, values = _by_pair(key), _by_pair(value)
     expected = _expected(mixed, cotangent, num_kv_heads)
     product = partial(jnp.einsum, preferred_element_type=jnp.float32)
-    begins, query_gradient = document_begins(segment_ids), []
+    is_visible_in, query_gradient = _within_documents(segment_ids, first_row), []
     key_gradient, value_gradient = jnp.zeros(keys.shape, jnp.float32), jnp.zeros(values.shape, jnp.float32)
     groups = query.shape[2] // num_kv_heads
     for block in _blocks(query.shape[1], first_row):
         own_rows = slice(block.begin, block.end)
         seen = keys[:, : block.num_keys]
         rows, rows_cotangent = (_grouped(part[:, own_rows], num_kv_heads) for part in (query, cotangent))
-        is_visible = _is_visible(begins, block, first_row)
+        is_visible = is_visible_in(block)
         own_group = slice(groups * block.begin, groups * block.end)
         shares = jnp.exp(_scores(rows, seen, is_visible) - _by_head(normalizer[:, :, own_group], is_visible))
         shares = _all_heads(shares, keys)
@@ -149,13 +164,18 @@ def document_begins(segment_ids: SegmentIds) -> Int32[Array, "batch sequence"]:
     return lax.cummax(jnp.where(is_first, positions, 0), axis=1)
 
 
-def _is_visible(begins: Int32[Array, "batch sequence"], block: _Block, first_row: int) -> Visible:
-    """Mark the keys from the first of a row's document up to the row."""
-    begin, end, num_keys = block
-    keys = jnp.arange(num_keys, dtype=jnp.int32)[None, :, None]
-    rows = jnp.arange(first_row + begin, first_row + end, dtype=jnp.int32)[None, None]
-    is_visible = (keys >= begins[:, None, first_row + begin : first_row + end]) & (keys <= rows)
-    return is_visible[:, None, :, None, :]
+def _within_documents(segment_ids: SegmentIds, first_row: int) -> Callable[[_Block], Visible]:
+    """Return a function that marks, for a block, the keys from the first of a row's document up to the row."""
+    begins = document_begins(segment_ids)
+
+    def is_visible(block: _Block) -> Visible:
+        begin, end, num_keys = block
+        keys = jnp.arange(num_keys, dtype=jnp.int32)[None, :, None]
+        rows = jnp.arange(first_row + begin, first_row + end, dtype=jnp.int32)[None, None]
+        found = (keys >= begins[:, None, first_row + begin : first_row + end]) & (keys <= rows)
+        return found[:, None, :, None, :]
+
+    return is_visible
 
 
 def _scores(rows: GroupRows, keys: ByPair, is_visible: Visible) -> ByHead:

@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Float32, Int32, Key
 
+from runtime.model.cache import KeyValueCache, Layers, PackedRows
 from runtime.model.computation import Computation
 from runtime.model.config import ModelConfig, Rope
 
@@ -95,6 +96,28 @@ class Model(Protocol):
         Tokens attend to earlier ones with the same segment id beside them. The head comes with the hidden states:
         gathered beside the layers, its collective could meet one of theirs (`CollectiveOrder`).
         """
+        ...
+
+    def prefill(
+        self, params: Params, rows: PackedRows, frequencies: Frequencies, *, computation: Computation
+    ) -> tuple[States, tuple[Layers, Layers]]:
+        """Run packed sequences, without a gradient; return also the keys and values of each layer, for a cache.
+
+        Parameters may be those of `layers.written_out`. Keys and values are [rows, length, kv_heads, head_dim].
+        """
+        ...
+
+    def decode(
+        self,
+        params: Params,
+        tokens: Int32[Array, "slots"],
+        lengths: Int32[Array, "slots"],
+        cache: KeyValueCache,
+        frequencies: Frequencies,
+        *,
+        computation: Computation,
+    ) -> tuple[States, KeyValueCache]:
+        """Run one more token of each slot behind the first `lengths` that the cache holds; return both after it."""
         ...
 
     def head(self, params: Params, *, computation: Computation) -> Head:

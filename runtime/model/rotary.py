@@ -8,7 +8,7 @@ import math
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float32
+from jaxtyping import Array, Float, Float32, Int32
 
 from runtime.model.config import Rope
 
@@ -39,15 +39,26 @@ def rotation(
     return jnp.cos(angles), jnp.sin(angles)
 
 
+def rotation_at(
+    frequencies: Frequencies, positions: Int32[Array, "batch sequence"]
+) -> tuple[Float32[Array, "batch sequence half_head_dim"], Float32[Array, "batch sequence half_head_dim"]]:
+    """Return cosine and sine for tokens whose positions are not their places in the row."""
+    angles = positions.astype(jnp.float32)[..., None] * jnp.asarray(frequencies)[None, None, :]
+    return jnp.cos(angles), jnp.sin(angles)
+
+
 def rotate(
     heads: Float[Array, "batch sequence heads head_dim"],
-    cosine: Float32[Array, "sequence half_head_dim"],
-    sine: Float32[Array, "sequence half_head_dim"],
+    cosine: Float32[Array, "*own sequence half_head_dim"],
+    sine: Float32[Array, "*own sequence half_head_dim"],
     *,
     scale: float = 1.0,
 ) -> Float[Array, "batch sequence heads head_dim"]:
-    """Return each pair turned by its angle, in float32; times `scale`, rounded once to the dtype of `heads`."""
+    """Return each pair turned by its angle, in float32; times `scale`, rounded once to the dtype of `heads`.
+
+    Angles are those of all rows, or of each row.
+    """
     first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
-    cosine, sine = cosine[None, :, None, :], sine[None, :, None, :]
+    cosine, sine = (angle.reshape(-1, heads.shape[1], 1, angle.shape[-1]) for angle in (cosine, sine))
     turned = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
     return (turned * scale).astype(heads.dtype)

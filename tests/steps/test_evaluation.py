@@ -23,7 +23,7 @@ from pipelines.sources import evaluation_items_step
 from runtime.data.cache import TokenFormat
 from runtime.data.cache_writer import token_cache_writer
 from runtime.data.encoding import Encoder
-from runtime.evaluation import scoring
+from runtime.evaluation import placed_model
 from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec
 from runtime.evaluation.trained_model import TrainedModel
 from runtime.model.architectures import DescriptionError
@@ -316,7 +316,7 @@ def test_the_exported_folder_is_scored_on_every_laptop_task(tmp_path, exported, 
     assert {sample["task"] for sample in samples} == {spec.label for spec in LAPTOP_TASKS}
     assert max(sample["doc_id"] for sample in samples) == 4
     assert LmEvalResult.model_validate_json(result.model_dump_json()) == result
-    assert attempt.how["attention"] == "reference: whole rows" and "loss" not in attempt.how
+    assert attempt.how["attention"] == "chunked" and "loss" not in attempt.how
 
 
 def test_scoring_twice_commits_the_same_bytes_and_the_same_result(tmp_path, exported, items):
@@ -343,11 +343,11 @@ def test_weights_lie_on_the_device_as_they_are_stored(tmp_path, phase, tokenizer
     result, attempt = export(tmp_path / "export", phase, tokenizer, dtype="bfloat16")
     found = []
 
-    def scorer(params: Any, *_: Any, **__: Any) -> None:
+    def placed(params: Any, *_: Any, **__: Any) -> None:
         found.extend({leaf.dtype.name for leaf in jax.tree.leaves(params)})
         raise InterruptedError
 
-    monkeypatch.setattr(scoring, "Scorer", scorer)
+    monkeypatch.setattr(placed_model, "PlacedModel", placed)
     with pytest.raises(InterruptedError):
         score(tmp_path, an_input(attempt.output_path, result), items)
     assert found == ["bfloat16"]

@@ -5,25 +5,33 @@ loss are float32 whatever it is. Matrices are stored [in, out], the transpose of
 """
 
 import dataclasses
-from functools import cache, partial
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jax import lax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Float32, Int32, Key
 
 from runtime.kernels.attention import attend
+from runtime.kernels.attention_cached import attend_to_cache
+from runtime.kernels.attention_chunked import chunked_with_prefix
+from runtime.kernels.shapes import KeyValue, Query, Visibility
+from runtime.model.cache import KeyValueCache, Layers, PackedRows, appended
 from runtime.model.computation import Computation
 from runtime.model.config import Rope
-from runtime.model.layers import first_values, rms_norm
+from runtime.model.layers import first_values, over_layers, rms_norm
 from runtime.model.llama.config import LlamaConfig
 from runtime.model.model import Frequencies, Head, States, Tensor, Tokens
-from runtime.model.rotary import inverse_frequencies, rotate, rotation
+from runtime.model.rotary import inverse_frequencies, rotate, rotation, rotation_at
 from runtime.parallel.mesh import COPY_AXES
+from runtime.platform.collective_order import CollectiveOrder
 
 Hidden = Float[Array, "tokens hidden_size"]  # batch and sequence as one axis: matrix products in two dimensions
-HalfAngles = Float32[Array, "sequence half_head_dim"]
+HalfAngles = Float32[Array, "*rows sequence half_head_dim"]
+Attention = Callable[[Query, KeyValue, KeyValue, Any], tuple[Query, Any]]
+"""Attention of one layer, given the layer's part of what is not parameters; returns also what is kept of the layer."""
 
 # Each tensor but the QK-norms has a dimension of hidden_size, which one copy's devices split. The other dimension of a
 # layer's matrices is split by the model axis, for good: a device computes its own heads and columns.
@@ -150,27 +158,91 @@ class Llama:
         computation: Computation,
     ) -> States:
         """Run the model over the tokens that `computation.spread` gives this device."""
-        spread, platform = computation.spread, computation.platform
-        embedding = computation.gather("embed_tokens", params.embed_tokens)
-        hidden = platform.look_up(embedding, spread.own_tokens(tokens.reshape(-1)))
+        spread = computation.spread
         cosine, sine = rotation(frequencies, tokens.shape[1] * spread.context)
         angles = spread.own_positions(cosine), spread.own_positions(sine)
         row_segments = spread.gather_sequence(segment_ids)
 
-        def layer(hidden: Hidden, stored: LlamaLayers) -> tuple[Hidden, None]:
-            weights = computation.gather("layers", stored)
-            return _layer(weights, hidden, tokens.shape, row_segments, angles, self.config, computation), None
+        def attention(query: Query, key: KeyValue, value: KeyValue, _: None) -> tuple[Query, None]:
+            key, value = spread.gather_sequence(key), spread.gather_sequence(value)
+            kernel = computation.attention_kernel
 
-        unroll = computation.unrolled_layers(self.config.num_hidden_layers)
-        hidden, _ = lax.scan(computation.rematerialized(layer), hidden, params.layers, unroll=unroll)
-        late = params.norm, params.output
-        hidden, (norm, output) = computation.order.before_and_after(hidden, late, tokens)
-        normed = rms_norm(hidden, computation.gather("norm", norm), self.config.rms_norm_eps)
-        return States(normed, self._head(output, computation))
+            def of_part(first_row: int) -> Query:
+                return attend(query, key, value, row_segments, kernel=kernel, first_row=first_row)
+
+            return spread.by_part(tokens.shape[1], of_part), None
+
+        return self._run(params, tokens, angles, attention, None, computation)[0]
+
+    def prefill(
+        self, params: LlamaParams, rows: PackedRows, frequencies: Frequencies, *, computation: Computation
+    ) -> tuple[States, tuple[Layers, Layers]]:
+        """Run packed sequences; return also the keys and values of each layer."""
+        visibility = Visibility(rows.begin, rows.prefix_begin, rows.prefix_end)
+
+        def attention(query: Query, key: KeyValue, value: KeyValue, _: None) -> tuple[Query, tuple[KeyValue, KeyValue]]:
+            return chunked_with_prefix(query, key, value, visibility), (key, value)
+
+        angles = rotation_at(frequencies, rows.positions)
+        return self._run(params, rows.tokens, angles, attention, None, computation)
+
+    def decode(
+        self,
+        params: LlamaParams,
+        tokens: Int32[Array, "slots"],
+        lengths: Int32[Array, "slots"],
+        cache: KeyValueCache,
+        frequencies: Frequencies,
+        *,
+        computation: Computation,
+    ) -> tuple[States, KeyValueCache]:
+        """Run one more token of each slot."""
+
+        def attention(query: Query, key: KeyValue, value: KeyValue, past: Any) -> tuple[Query, tuple[Array, Array]]:
+            key, value = key[:, 0], value[:, 0]
+            cached_keys, cached_values = past
+            mixed = attend_to_cache(query[:, 0], key, value, cached_keys, cached_values, lengths)
+            return mixed[:, None], (key, value)
+
+        angles = rotation_at(frequencies, lengths[:, None])
+        past = cache.keys, cache.values
+        states, new = self._run(params, tokens[:, None], angles, attention, past, computation)
+        # Written before all of it is read, the cache would be copied.
+        new = CollectiveOrder(by_data=True).after(new, states.hidden, tokens[:, None])
+        return states, appended(cache, new, lengths)
 
     def head(self, params: LlamaParams, *, computation: Computation) -> Head:
         """Return the output matrix in its computing form; the transposed embedding where tied."""
         return self._head(params.output, computation)
+
+    def _run(
+        self,
+        params: LlamaParams,
+        tokens: Tokens,
+        angles: tuple[HalfAngles, HalfAngles],
+        attention: Attention,
+        by_layer: Any,
+        computation: Computation,
+    ) -> tuple[States, Any]:
+        """Run all layers with `attention`, to which `by_layer` is given layer by layer; return what it keeps too."""
+        embedding = computation.gather("embed_tokens", params.embed_tokens)
+        hidden = computation.platform.look_up(embedding, computation.spread.own_tokens(tokens.reshape(-1)))
+
+        def layer(hidden: Hidden, parts: tuple[LlamaLayers, Any]) -> tuple[Hidden, Any]:
+            weights = computation.gather("layers", parts[0])
+
+            def own_attention(query: Query, key: KeyValue, value: KeyValue) -> tuple[Query, Any]:
+                return attention(query, key, value, parts[1])
+
+            return _layer(weights, hidden, tokens.shape, angles, own_attention, self.config, computation)
+
+        unroll = computation.unrolled_layers(self.config.num_hidden_layers)
+        layer = computation.rematerialized(layer)
+        hidden, kept = over_layers(layer, hidden, params.layers, by_layer, unroll=unroll)
+        late = params.norm, params.output
+        hidden, (norm, output) = computation.order.before_and_after(hidden, late, tokens)
+        normed = rms_norm(hidden, computation.gather("norm", norm), self.config.rms_norm_eps)
+        return States(normed, self._head(output, computation)), kept
 
     def _head(self, output: Float[Array, "..."], computation: Computation) -> Head:
         if self.config.tie_word_embeddings:
@@ -189,11 +261,11 @@ def _layer(
     weights: LlamaLayers,
     hidden: Hidden,
     shape: tuple[int, ...],
-    row_segments: Int32[Array, "batch row"],
     angles: tuple[HalfAngles, HalfAngles],
+    attention: Callable[[Query, KeyValue, KeyValue], tuple[Query, Any]],
     config: LlamaConfig,
     computation: Computation,
-) -> Hidden:
+) -> tuple[Hidden, Any]:
     """Run one layer over this device's tokens; `shape` is that of its batch, whose rows may be parts of longer ones."""
     spread, platform = computation.spread, computation.platform
     normed = spread.gather_tokens(rms_norm(hidden, weights.input_layernorm, config.rms_norm_eps))
@@ -204,11 +276,9 @@ def _layer(
         query = rms_norm(query, weights.q_norm, config.rms_norm_eps)
         key = rms_norm(key, weights.k_norm, config.rms_norm_eps)
     query = rotate(query, *angles, scale=config.head_dim**-0.5)
-    key, value = (spread.gather_sequence(part) for part in (rotate(key, *angles), value))
-    attention = partial(attend, query, key, value, row_segments, kernel=computation.attention_kernel)
-    mixed = spread.by_part(shape[1], lambda first_row: attention(first_row=first_row))
+    mixed, kept = attention(query, rotate(key, *angles), value)
     hidden = hidden + spread.scatter_tokens(platform.linear(mixed.reshape(normed.shape[0], -1), weights.o_proj))
     normed = spread.gather_tokens(rms_norm(hidden, weights.post_attention_layernorm, config.rms_norm_eps))
     gate, up = platform.linear(normed, weights.gate_proj), platform.linear(normed, weights.up_proj)
     down = platform.wide_linear(platform.gated(gate, up), weights.down_proj)
-    return hidden + spread.scatter_tokens(down)
+    return hidden + spread.scatter_tokens(down), kept

@@ -1,7 +1,10 @@
 """The harness adapter gives the numbers that lm-eval's own Hugging Face adapter gives for the exported folder."""
 
+import dataclasses
 import itertools
 import random
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +12,12 @@ import numpy as np
 import pytest
 from lm_eval.api.instance import Instance
 
+from runtime.evaluation import placed_model
+from runtime.evaluation.generation import Generator, Prompt
 from runtime.evaluation.harness import GenerationError, GenerationRequest, LlamaHarness, generation_request
-from runtime.evaluation.scoring import Score, Scored, Scorer, pack
+from runtime.evaluation.placed_model import PlacedModel
+from runtime.evaluation.sampling import Sampling
+from runtime.evaluation.scoring import Score, Scored, Scorer
 from runtime.interop.huggingface import SpecialTokens, read_model, write_model, write_tokenizer
 from runtime.model.computation import whole
 from runtime.model.config import LLAMA3_ROPE
@@ -18,12 +25,15 @@ from runtime.model.llama.config import LlamaConfig
 from runtime.model.llama.model import LlamaParams
 from runtime.model.model import logits
 from runtime.model.rotary import inverse_frequencies
+from runtime.parallel.mesh import make_mesh
+from runtime.parallel.mesh_shape import MeshShape
 from runtime.training.watchdog import Watchdog
 from tests.catalogue import expect_error
 from tests.deferred_import import DeferredModule, torch, transformers
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 
 their_adapter = DeferredModule("lm_eval.models.huggingface")
+ONE_DEVICE = make_mesh(MeshShape(), jax.devices()[:1])
 MAX_LENGTH = CONFIG.max_position_embeddings
 WORDS = [
     "the",
@@ -63,8 +73,8 @@ def both(request, tmp_path_factory):
     source = tokenizer_file(folder.parent / f"tokenizer-{with_bos}.json", with_bos=with_bos)
     write_tokenizer(str(folder), str(source), special, vocab_size=CONFIG.vocab_size, max_length=MAX_LENGTH)
     read = read_model(str(folder))
-    scorer = Scorer(read.params, read.config, read.rope, compute_dtype=jnp.float32, tokens_per_batch=1024)
-    ours = LlamaHarness(scorer, read.tokenizer, read.special_tokens)
+    placed = PlacedModel(read.params, read.config, read.rope, compute_dtype=jnp.float32, mesh=ONE_DEVICE)
+    ours = LlamaHarness(placed, read.tokenizer, read.special_tokens, tokens_per_batch=1024)
     theirs = their_adapter.HFLM(
         pretrained=transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32),
         tokenizer=transformers.AutoTokenizer.from_pretrained(folder),
@@ -72,6 +82,20 @@ def both(request, tmp_path_factory):
         device="cpu",
     )
     return ours, theirs
+
+
+def a_model(**options: Any) -> PlacedModel:
+    return PlacedModel(model(), CONFIG, LLAMA3_ROPE, **{"compute_dtype": jnp.float32, "mesh": ONE_DEVICE} | options)
+
+
+def a_scorer(**options: Any) -> Scorer:
+    return Scorer(a_model(), **{"tokens_per_batch": 512} | options)
+
+
+def greedy(prompts: Sequence[tuple[int, ...]], num_tokens: int, is_finished: Callable = lambda _, text: False) -> list:
+    asked = [Prompt(prompt, num_tokens, None, 0) for prompt in prompts]
+    texts = dict(Generator(a_model()).generate(asked, is_finished))
+    return [texts[number] for number in range(len(prompts))]
 
 
 def greedy_continuation(ours: LlamaHarness, context: str) -> str:
@@ -163,6 +187,15 @@ def test_greedy_text_equals_that_of_lm_evals_own_adapter(both):
     assert ours.generate_until(several) == found
 
 
+def test_repeats_of_a_sampled_request_differ_whatever_is_asked_beside_them(both):
+    ours, _ = both
+    ways = {"temperature": 1.0, "seed": 3, "max_gen_toks": 6}
+    sampled, other = (request("generate_until", text(seed, 6), ways) for seed in (20, 21))
+    first, beside, again = ours.generate_until([sampled, other, sampled])
+    assert first != again
+    assert ours.generate_until([other]) == [beside]
+
+
 def test_a_truncated_prompt_of_generated_text_is_counted(both):
     ours, _ = both
     asked = [Instance("generate_until", {}, (prompt, {"max_gen_toks": 2}), 0, metadata=("written", 0, 1))
@@ -202,20 +235,21 @@ def test_generation_ends_at_the_end_of_text_token_or_a_stop_string(both, monkeyp
     word = ours.tok_encode("fox", add_special_tokens=False)
     found = []
 
-    def continue_greedily(prompts, num_tokens, is_finished):
-        found.extend(is_finished(tokens) for tokens in (word, [*word, ours.eot_token_id], [*word, *word]))
-        return [word for _ in prompts]
+    def generate(prompts, is_finished):
+        found.extend(is_finished(0, tokens) for tokens in (word, [*word, ours.eot_token_id], [*word, *word]))
+        return [(0, word)]
 
-    monkeypatch.setattr(ours._scorer, "continue_greedily", continue_greedily)
-    ours.generate_until([request("generate_until", "the", {"until": ["never", "xf"], "max_gen_toks": 3})])
+    monkeypatch.setattr(ours._generator, "generate", generate)
+    ours.generate_until([request("generate_until", "now the", {"until": ["never", "xf"], "max_gen_toks": 3})])
     assert found == [False, True, True]
 
 
 def test_a_score_is_the_plain_sum_of_log_softmax_at_the_targets(monkeypatch):
     # A batch has more targets than the head takes at once, and the last of them are fewer.
     monkeypatch.setattr("runtime.evaluation.scoring.QUERIES_PER_BATCH", 100)
+    monkeypatch.setattr("runtime.evaluation.scoring.FEW_QUERIES", 20)
     params = model()
-    scorer = Scorer(params, CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32, tokens_per_batch=512)
+    scorer = a_scorer()
     rng = np.random.default_rng(0)
     sequences = []
     for _ in range(30):
@@ -244,24 +278,25 @@ def plain_score(params: LlamaParams, sequence: Scored) -> tuple[float, bool]:
     return float(picked.sum()), bool((log_shares.argmax(-1) == np.array(sequence.targets)).all())
 
 
-def test_every_kind_of_request_together_compiles_three_programs(both):
+def test_every_kind_of_request_together_compiles_few_programs(both):
     ours, _ = both
-    scorer = ours._scorer
-    sizes = [program._cache_size() for program in (scorer._hidden_states, scorer._score, scorer._likeliest)]
-    assert sizes == [1, 1, 1]
-
-
-def test_packing_keeps_every_sequence_once_and_wastes_little():
-    rng = np.random.default_rng(1)
-    sequences = [tuple(range(i, i + int(rng.integers(1, 101)))) for i in range(1000)]
-    rows = pack(sequences, 256)
-    assert sorted(sequence for row in rows for sequence in row) == sorted(sequences)
-    assert all(sum(map(len, row)) <= 256 for row in rows)
-    assert sum(map(len, sequences)) / (len(rows) * 256) > 0.97
+    config = dataclasses.replace(CONFIG, rms_norm_eps=2e-5)  # programs of its own
+    placed = PlacedModel(model(), config, LLAMA3_ROPE, compute_dtype=jnp.float32, mesh=ONE_DEVICE)
+    harness = LlamaHarness(placed, ours._tokenizer, SpecialTokens(0, None), tokens_per_batch=512)
+    built = placed_model._program
+    programs: list[Any] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(placed_model, "_program", lambda *key: programs.append(built(*key)) or programs[-1])
+        for seed in range(3):
+            texts = [text(seed + n, 1 + 4 * n) for n in range(12)]
+            harness.loglikelihood([request("loglikelihood", string, " fox") for string in texts])
+            harness.loglikelihood_rolling([request("loglikelihood_rolling", string) for string in texts])
+            harness.generate_until([request("generate_until", string, {"max_gen_toks": 4}) for string in texts])
+    assert sum(program._cache_size() for program in set(programs)) <= 10
 
 
 def test_the_score_of_a_sequence_does_not_depend_on_others():
-    scorer = Scorer(model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32, tokens_per_batch=512)
+    scorer = a_scorer()
     lonely = Scored((5, 6, 7, 8), (7, 9))
     crowd = [Scored(tuple(range(n, n + 60)), (1,)) for n in range(40)]
     (alone,) = scorer.score([lonely])
@@ -283,28 +318,24 @@ class Asked(Watchdog):
 
 def test_the_watchdog_sees_each_wait_for_scores_and_for_each_new_token():
     asked = Asked()
-    scorer = Scorer(model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32, tokens_per_batch=512, watchdog=asked)
-    scorer.score([Scored((5, 6, 7, 8), (7, 9))])
-    scorer.continue_greedily([(5, 6)], 3, lambda tokens: False)
+    placed = a_model(watchdog=asked)
+    Scorer(placed).score([Scored((5, 6, 7, 8), (7, 9))])
+    list(Generator(placed).generate([Prompt((5, 6), 3, None, 0)], lambda number, tokens: False))
     assert asked.numbers == [1, 2, 3, 4]
 
 
 def test_progress_ends_at_the_number_of_sequences():
     seen: list[tuple[int, int]] = []
-    scorer = Scorer(
-        model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32, tokens_per_batch=512,
-        on_progress=lambda done, total: seen.append((done, total)),
-    )  # fmt: skip
+    scorer = a_scorer(on_progress=lambda done, total: seen.append((done, total)))
     scorer.score([Scored(tuple(range(n % 30, n % 30 + 100)), (n % 4,)) for n in range(60)])
     assert len(seen) > 2 and seen == sorted(seen) and seen[-1] == (60, 60)
 
 
 def test_a_continuation_is_greedy_only_if_each_of_its_tokens_is():
-    scorer = Scorer(model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32, tokens_per_batch=512)
-    prompt = (5, 6, 7)
+    scorer, prompt = a_scorer(), (5, 6, 7)
 
     def likeliest(tokens: tuple[int, ...]) -> int:
-        ((token,),) = scorer.continue_greedily([tokens], 1, lambda tokens: True)
+        ((token,),) = greedy([tokens], 1)
         return token
 
     first = likeliest(prompt)
@@ -319,17 +350,17 @@ def test_a_continuation_is_greedy_only_if_each_of_its_tokens_is():
 
 
 def test_a_short_text_takes_no_tokens_of_its_neighbours():
-    scorer = Scorer(model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32, tokens_per_batch=1024)
     prompts = [(5, 6, 7, 8), (9, 10, 11), (12, 13), (14,)]
-    free = [scorer.continue_greedily([prompt], 4, lambda tokens: False)[0] for prompt in prompts]
+    free = [greedy([prompt], 4)[0] for prompt in prompts]
     lasts = [tuple(text[:length]) for text, length in zip(free, (1, 4, 2, 4), strict=True)]
     assert len(set(lasts)) == len(prompts)
-    found = scorer.continue_greedily(prompts, 4, lambda tokens: tuple(tokens) in lasts)
+    found = greedy(prompts, 4, lambda _, tokens: tuple(tokens) in lasts)
     assert found == [list(last) for last in lasts]
 
 
 def test_no_requests_give_no_scores():
-    assert Scorer(model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32).score([]) == []
+    assert a_scorer().score([]) == []
+    assert greedy([], 3) == []
 
 
 @pytest.mark.parametrize(
@@ -343,7 +374,7 @@ def test_no_requests_give_no_scores():
 )
 def test_a_sequence_that_does_not_fit_the_model_is_an_error(sequence):
     with expect_error(ValueError):
-        Scorer(model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32).score([sequence])
+        a_scorer().score([sequence])
 
 
 def test_generation_arguments_are_read_as_lm_eval_reads_them():
@@ -351,13 +382,16 @@ def test_generation_arguments_are_read_as_lm_eval_reads_them():
     assert read == GenerationRequest(("\nQ:",), 9)
     assert generation_request({"until": ["</s>", ""]}) == GenerationRequest(("</s>",), 256)
     assert generation_request({"temperature": None, "max_gen_toks": 3}) == GenerationRequest((), 3)
+    drawn = generation_request({"temperature": 0.8, "top_p": 0.9, "top_k": 40, "seed": 7})
+    assert drawn == GenerationRequest((), 256, Sampling(0.8, 0.9, 40, 7))
+    assert generation_request({"do_sample": False, "temperature": 0.8, "top_k": 40}).sampling is None
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"do_sample": True, "temperature": 0.8}, {"temperature": 0.8}, {"do_sample": True}, {"num_beams": 4}],
+    [{"do_sample": True}, {"temperature": 0.8, "top_p": 0.0}, {"temperature": 0.8, "top_k": -1}, {"num_beams": 4}],
 )
-def test_generation_arguments_that_change_the_text_are_an_error(arguments):
+def test_impossible_and_unknown_generation_arguments_are_an_error(arguments):
     with expect_error(GenerationError):
         generation_request(arguments)
 
@@ -379,7 +413,7 @@ def test_one_config_field_scores_in_bfloat16_close_to_float32():
     config = LlamaConfig(**{**CONFIG.__dict__, "max_position_embeddings": 64})
     sequences = [Scored(tuple(range(n, n + 20)), (n + 3,)) for n in range(8)]
     exact, rough = (
-        Scorer(model(), config, LLAMA3_ROPE, compute_dtype=dtype).score(sequences)
+        Scorer(PlacedModel(model(), config, LLAMA3_ROPE, compute_dtype=dtype, mesh=ONE_DEVICE)).score(sequences)
         for dtype in (jnp.float32, jnp.bfloat16)
     )
     assert all(isinstance(score, Score) for score in rough)
@@ -402,7 +436,7 @@ def test_a_bfloat16_export_scores_the_same_widened_or_not(tmp_path, compute_dtyp
     ]
     dtype = np.dtype(jnp.dtype(compute_dtype))
     scores = [
-        Scorer(read.params, read.config, read.rope, compute_dtype=dtype, tokens_per_batch=512).score(sequences)
+        Scorer(PlacedModel(read.params, read.config, read.rope, compute_dtype=dtype, mesh=ONE_DEVICE)).score(sequences)
         for read in (stored, widened)
     ]
     for ours, wide in zip(*scores, strict=True):

@@ -16,8 +16,8 @@ from lm_eval.tasks._yaml_loader import load_yaml
 from tokenizers import Tokenizer
 
 from runtime.evaluation.harness import GenerationError, LlamaHarness
+from runtime.evaluation.placed_model import PlacedModel
 from runtime.evaluation.run_tasks import FEWSHOT_SEED, _fewshot_from, _scores, run_tasks
-from runtime.evaluation.scoring import Scorer
 from runtime.evaluation.suites import DEFINITIONS, LAPTOP_TASKS, TaskSpec
 from runtime.evaluation.task_score import suspicion
 from runtime.evaluation.tasks import (
@@ -44,9 +44,9 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def make_harness(tmp_path_factory):
-    scorer = Scorer(model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32)
+    placed = PlacedModel(model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32)
     tokenizer = Tokenizer.from_file(str(tokenizer_file(tmp_path_factory.mktemp("t") / "tokenizer.json")))
-    return lambda: LlamaHarness(scorer, tokenizer, SpecialTokens(0, None))
+    return lambda: LlamaHarness(placed, tokenizer, SpecialTokens(0, None))
 
 
 def test_all_laptop_tasks_run_and_score_every_row(files, make_harness):

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from runtime.model.cache import KeyValueCache, PackedRows
 from runtime.model.computation import Computation
 from runtime.model.config import Rope
 from runtime.model.initialization import Initialization
@@ -95,6 +96,23 @@ class Toy:
         auxiliary = self.config.auxiliary_loss
         loss = None if auxiliary is None else auxiliary * jnp.mean(jnp.square(params["scale"]))
         return States(hidden, parts["lm_head"], loss)
+
+    def prefill(
+        self, params: dict[str, jax.Array], rows: PackedRows, frequencies: Frequencies, *, computation: Computation
+    ) -> tuple[States, Any]:
+        return self.states(params, rows.tokens, rows.tokens, frequencies, computation=computation), ((), ())
+
+    def decode(
+        self,
+        params: dict[str, jax.Array],
+        tokens: jax.Array,
+        lengths: jax.Array,
+        cache: KeyValueCache,
+        frequencies: Frequencies,
+        *,
+        computation: Computation,
+    ) -> tuple[States, KeyValueCache]:
+        return self.states(params, tokens[:, None], tokens[:, None], frequencies, computation=computation), cache
 
     def head(self, params: dict[str, jax.Array], *, computation: Computation) -> Head:
         return computation.gather("lm_head", params["lm_head"])

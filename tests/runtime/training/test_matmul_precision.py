@@ -12,7 +12,11 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from runtime.cost.compile_program import arguments_of
 from runtime.cost.request import Request
+from runtime.evaluation.generation import _advance
+from runtime.evaluation.placed_model import BY_DEVICE, PlacedModel
+from runtime.evaluation.sampling import Draws
 from runtime.evaluation.scoring import Scorer
+from runtime.model.cache import PackedRows, empty_cache
 from runtime.model.config import LLAMA3_ROPE
 from runtime.model.llama.config import LlamaConfig
 from runtime.model.llama.model import Llama
@@ -106,12 +110,18 @@ def test_the_lowered_program_has_the_precision_of_each_product(
 @pytest.mark.parametrize(("compute_dtype", "precision"), [("float32", HIGHEST), ("bfloat16", None)])
 def test_scores_are_computed_by_the_same_rule(compute_dtype: str, precision: Any) -> None:
     params = Llama(MODEL).init(jax.random.key(0))
-    scorer = Scorer(params, MODEL, LLAMA3_ROPE, compute_dtype=jnp.dtype(compute_dtype), tokens_per_batch=256)
-    tokens, hidden, index = jnp.zeros((1, 256), int), jnp.zeros((1, 256, 128), compute_dtype), jnp.zeros(4, int)
+    mesh = make_mesh(MeshShape(), jax.devices()[:1])
+    placed = PlacedModel(params, MODEL, LLAMA3_ROPE, compute_dtype=jnp.dtype(compute_dtype), mesh=mesh)
+    scorer = Scorer(placed)
+    advance: Any = placed.program(_advance, (BY_DEVICE,) * 4, BY_DEVICE, samples=True)
+    cache = empty_cache(MODEL, slots=2, capacity=128, dtype=jnp.dtype(compute_dtype), written_out=True)
+    tokens, hidden, index = jnp.zeros((1, 256), int), jnp.zeros((1, 256, 128), compute_dtype), jnp.zeros(2, int)
+    shares, ids = jnp.ones(2), jnp.zeros(2, jnp.uint32)
     for program, arguments in (
-        (scorer._hidden_states, (tokens, tokens)),
-        (scorer._score, (hidden, index, index, index)),
-        (scorer._likeliest, (hidden, index[:1])),
+        (scorer._hidden_states, (PackedRows(*(tokens,) * 5),)),
+        (scorer._log_likelihoods, (hidden, jnp.zeros((4, 3), int))),
+        (advance, (cache, index, index, Draws(shares, shares, index, ids, ids, index))),
     ):
-        asked = {equation.params["precision"] for equation in products(program.trace(params, *arguments).jaxpr)}
+        traced = program.func.trace(*program.args, *arguments)
+        asked = {equation.params["precision"] for equation in products(traced.jaxpr)}
         assert asked == {precision}

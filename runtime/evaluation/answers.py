@@ -1,0 +1,70 @@
+"""Answers: results of requests that survive a kill, so that no request is computed twice.
+
+Answers lie in JSON lines, a file for each flush, since an object in a bucket cannot grow. A file that a kill left torn
+counts up to its last whole line.
+"""
+
+import hashlib
+import json
+import time
+from typing import Any
+
+import fsspec
+
+FLUSH_SECONDS = 10.0
+"""A kill loses at most the answers of this time."""
+
+
+class Answers:
+    """Known answers by key, in a folder or only in memory.
+
+    Args:
+        folder: a folder or URL; None keeps nothing.
+        writer: name of this attempt, which no other has.
+        flush_seconds: shortest time between two files.
+    """
+
+    def __init__(self, folder: str | None = None, writer: str = "", *, flush_seconds: float = FLUSH_SECONDS) -> None:
+        self._folder, self._writer, self._flush_seconds = folder, writer, flush_seconds
+        self._known: dict[str, Any] = {}
+        self._unwritten: list[str] = []
+        self._num_files, self._flushed_at = 0, time.monotonic()
+        if folder is not None:
+            self._read(folder)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._known
+
+    def __getitem__(self, key: str) -> Any:
+        return self._known[key]
+
+    def keep(self, key: str, answer: Any) -> None:
+        """Note an answer, a JSON value."""
+        self._known[key] = answer
+        if self._folder is not None:
+            self._unwritten.append(json.dumps([key, answer]) + "\n")
+
+    def flush(self, *, now: bool = False) -> None:
+        """Write what is new, if the last file is old enough or `now`."""
+        if not self._unwritten or not (now or time.monotonic() - self._flushed_at >= self._flush_seconds):
+            return
+        path = f"{self._folder}/{self._writer}-{self._num_files:06d}.jsonl"
+        with fsspec.open(path, "wb", auto_mkdir=True) as file:
+            file.write("".join(self._unwritten).encode())
+        self._unwritten.clear()
+        self._num_files, self._flushed_at = self._num_files + 1, time.monotonic()
+
+    def _read(self, folder: str) -> None:
+        filesystem, path = fsspec.core.url_to_fs(folder)
+        for name in sorted(filesystem.find(path)):
+            for line in filesystem.cat_file(name).decode(errors="replace").splitlines():
+                try:
+                    key, answer = json.loads(line)
+                except ValueError:  # torn by a kill
+                    continue
+                self._known[key] = answer
+
+
+def answer_key(*parts: Any) -> str:
+    """Return the key of a request, from JSON values that determine its answer."""
+    return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()[:32]
