@@ -9,7 +9,6 @@ limit, or if a fresh child dies of it, so that no document pays for memory that 
 import contextlib
 import multiprocessing
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -193,15 +192,12 @@ def serve(descriptor: int) -> None:
                     found.append(piece)
             except Exception as error:  # the parent raises it
                 failure = error
-            connection.send((found, failure and _sendable(failure)))
-
-
-def _sendable(error: Exception) -> Exception:
-    """Return the error, or a description of one that cannot be sent or built again in the parent."""
-    made, arguments, *_ = cast(tuple[Any, ...], error.__reduce__())
-    try:
-        made(*arguments)
-        pickle.dumps(error)
-    except Exception:
-        return RuntimeError(f"{type(error).__qualname__}: {error}")
-    return error
+            try:
+                if failure is not None:
+                    made, its_arguments, *_ = cast(tuple[Any, ...], failure.__reduce__())
+                    made(*its_arguments)  # the parent has to build it again
+                connection.send((found, failure))
+            except Exception:
+                if failure is None:
+                    raise
+                connection.send((found, RuntimeError(f"{type(failure).__qualname__}: {failure}")))
