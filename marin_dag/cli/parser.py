@@ -59,6 +59,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "metavar": "SECONDS",
         "help": "time between the scheduler's warning and its kill, for a last save",
     },
+    "--notify": {
+        "metavar": "FILE",
+        "help": "send failures, stops, alarms and the end to the webhook whose URL FILE holds",
+    },
     "--as": {"dest": "as_", "metavar": "NAME", "help": "the name of the new step"},
     "--reason": {"default": "", "metavar": "TEXT", "help": "why, for later readers"},
     "--because": {"default": "", "metavar": "TEXT", "help": "why, for later readers"},

@@ -168,7 +168,7 @@ def commands_to_continue(session: Session, plan: Plan) -> list[tuple[str, str]]:
 def _run_and_copy(session: Session, plan: Plan) -> int:
     from marin_dag.run.live import display_for  # a dry run must not wait for imports that only a run needs
 
-    display = display_for()
+    display = _with_notifications(session, display_for())
     copies = start_copies(session, plan, display)
     code = NOTHING_WOULD_RUN
     try:
@@ -179,6 +179,16 @@ def _run_and_copy(session: Session, plan: Plan) -> int:
             copies.leave()
         raise
     return finish_copies(copies, code)
+
+
+def _with_notifications(session: Session, display: Any) -> Any:
+    if session.parsed.notify is None:
+        return display
+    from marin_dag.run.notifications import Notifier, NotifyingDisplay, read_webhook
+
+    url = read_webhook(session.parsed.notify)
+    notifier = Notifier(url, pipeline=session.pipeline, prefix=session.store.prefix, warn=display.complain)
+    return NotifyingDisplay(display, notifier)
 
 
 def _run(session: Session, plan: Plan, display: Any, on_committed: Callable[[str], None]) -> int:
@@ -273,6 +283,16 @@ RUN = Command(
     "",
     "run what is not done",
     plan_and_run,
-    options=("--dry-run", "--set", "--json", "--every-step", "--detach", "--copy-to", "--notice", *SELECTION),
+    options=(
+        "--dry-run",
+        "--set",
+        "--json",
+        "--every-step",
+        "--detach",
+        "--copy-to",
+        "--notice",
+        "--notify",
+        *SELECTION,
+    ),
 )
 """A call without a command word."""

@@ -16,6 +16,7 @@ from marin_dag.run import notifications
 from marin_dag.run.live import display_for
 from marin_dag.run.notifications import Notifier, NotifyingDisplay, read_webhook
 from tests.catalogue import expect_error
+from tests.marin_dag.workbench import Workbench
 
 SECRET = "T0KEN-of-the-webhook"
 
@@ -133,3 +134,24 @@ def test_the_url_is_read_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("")
     with expect_error(UserError):
         read_webhook(str(tmp_path / "empty"))
+
+
+def test_a_run_notifies_the_webhook_of_the_file_and_stores_no_url(
+    webhook: Webhook, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "webhook").write_text(webhook.url)
+    bench = Workbench(tmp_path, capsys)
+    bench.edit("text.txt", "missing/text.txt")
+    assert bench("--notify", str(tmp_path / "webhook"))[0] == 1
+    sent = [(body["event"], body["step"]) for body in webhook.bodies]
+    assert sorted(sent[:-1]) == [("failed", "text/code"), ("failed", "text/web")]
+    assert sent[-1] == ("finished", "")
+    assert not [path for path in bench.prefix.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+
+
+def test_a_webhook_file_that_is_missing_ends_the_run_before_it_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = Workbench(tmp_path, capsys)
+    assert bench("--notify", str(tmp_path / "none"))[0] == 1
+    assert not bench.prefix.exists()
