@@ -97,7 +97,7 @@ class Forks:
             check_configs([step, *following])
         except RefusedStepsError as error:  # reworded for this command, whose fields are the fork's own
             own = str(error).replace(f"--set '{name}.", "--set '").replace(f"--set {name}.", "--set ")
-            raise ForkError(f"{own}\n{name} is not stored.") from None
+            raise ForkError(own) from None
         for lost in self.lost_by(graph, fork):
             if not lost.is_saved:
                 raise ForkError(f"{where}: {lost}.")
