@@ -66,14 +66,9 @@ def value_types(value: Any) -> set[tuple[type, Aspect]]:
     Values of `Runtime` fields are omitted: they are execution, and a change of them must not change the fingerprint.
     """
     found: set[tuple[type, Aspect]] = set()
-    _add_types(value, found)
-    return found
-
-
-def _add_types(value: Any, found: set[tuple[type, Aspect]]) -> None:
     owner: Any = type(value)
     if owner in PLAIN:
-        return
+        return found
     inner: Iterable[Any] = ()
     match form_of(owner):
         case Form.REFERENCE if value.result_type is not None:
@@ -92,8 +87,7 @@ def _add_types(value: Any, found: set[tuple[type, Aspect]]) -> None:
             inner = value
         case Form.SEQUENCE | Form.SET:
             inner = value
-    for item in inner:
-        _add_types(item, found)
+    return found.union(*map(value_types, inner))
 
 
 @cache

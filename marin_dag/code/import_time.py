@@ -125,12 +125,11 @@ class _Finder:
                 self.passed.update(inner.passed)
                 self.factories.update(inner.factories)
             elif is_made and isinstance(item, ast.Assign | ast.AnnAssign):
-                self._factories(item)
-
-    def _factories(self, item: ast.stmt) -> None:
-        for keyword in [node for node in nodes_of(item) if isinstance(node, ast.keyword)]:
-            if keyword.arg in ("default_factory", "factory", "init") and not isinstance(keyword.value, ast.Constant):
-                self._call(keyword.value)
+                keywords = [each for each in nodes_of(item) if isinstance(each, ast.keyword)]
+                factories = [each.value for each in keywords if each.arg in ("default_factory", "factory", "init")]
+                for factory in factories:
+                    if not isinstance(factory, ast.Constant):
+                        self._call(factory)
 
     def follow(self, statements: list[ast.stmt]) -> None:
         """Follow what executing some statements does, or calling them if they are functions."""
@@ -225,7 +224,7 @@ class _Finder:
 
     def _ask(self, *operands: ast.expr) -> None:
         for operand in operands:
-            if isinstance(operand, ast.Name) and operand.id not in self.local:
+            if isinstance(operand, ast.Name) and operand.id not in self.local | plain_names(self.module):
                 self.asked.update(dict.fromkeys(self.module.targets(operand.id)))
 
     def _arguments(self, call: ast.Call) -> None:

@@ -1,6 +1,9 @@
 """Pure calls: functions of Python and of packages that change nothing but what they return."""
 
 import builtins
+import functools
+import tomllib
+from pathlib import Path
 
 _PURE_BUILTINS = frozenset(
     {
@@ -29,13 +32,14 @@ FILLED = ("enumerate", "filter", "iter", "map", "reversed", "zip", "collections.
 _PURE_PACKAGES = frozenset(
     {
         *("abc", "ast", "base64", "collections", "concurrent", "contextlib", "copy", "dataclasses"),
-        *("datetime", "decimal", "enum", "equinox", "fractions", "functools", "hashlib", "html", "inspect"),
-        *("itertools", "jax", "jaxtyping", "json", "logging", "marin_dag", "math", "numbers", "numpy"),
-        *("operator", "optax", "pandas", "pathlib", "pyarrow", "pydantic", "pydantic_core", "re", "regex"),
-        *("statistics", "string", "struct", "textwrap", "threading", "torch", "types", "typing"),
+        *("datetime", "decimal", "enum", "fractions", "functools", "hashlib", "html", "inspect"),
+        *("itertools", "json", "logging", "marin_dag", "math", "numbers"),
+        *("operator", "pathlib", "pydantic", "pydantic_core", "re", "regex"),
+        *("statistics", "string", "struct", "textwrap", "threading", "types", "typing"),
         *("typing_extensions", "unicodedata", "urllib", "weakref", "zlib"),
     }
 )
+_PROJECT_FILE = Path(__file__).resolve().parents[2] / "pyproject.toml"
 _ACTING = frozenset(
     {
         *("add", "addHandler", "addLevelName", "atexit", "basicConfig", "captureWarnings", "config"),
@@ -75,7 +79,19 @@ def is_pure_builtin(name: str) -> bool:
 def is_pure(dotted: str) -> bool:
     """Return whether calling what a package has under a dotted name changes nothing."""
     package, *rest = dotted.split(".")
-    return package in _PURE_PACKAGES and not any(part in _ACTING or part.startswith(_ACTING_PREFIXES) for part in rest)
+    return (package in _PURE_PACKAGES or package in quiet_packages()) and not any(
+        part in _ACTING or part.startswith(_ACTING_PREFIXES) for part in rest
+    )
+
+
+@functools.cache
+def quiet_packages() -> frozenset[str]:
+    """Return the packages that the project declares to be pure, in `[tool.marin-dag]` of its `pyproject.toml`."""
+    if not _PROJECT_FILE.is_file():
+        return frozenset()
+    return frozenset(
+        tomllib.loads(_PROJECT_FILE.read_text()).get("tool", {}).get("marin-dag", {}).get("quiet-packages", ())
+    )
 
 
 def is_plain(dotted: str) -> bool:

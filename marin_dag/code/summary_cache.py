@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from marin_dag.code import import_time, messages, reads, references, summary, syntax
+from marin_dag.code.pure import quiet_packages
 from marin_dag.code.summary import Summary, summarize
 
 _CLASSES = {
@@ -77,7 +78,7 @@ def _folder() -> Path:
 def _version() -> str:
     """Return what summaries depend on besides the source: the code that makes them, and this Python."""
     code = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
-    return f"{sys.version} {sys.implementation.cache_tag} {hashlib.sha256(code).hexdigest()}"
+    return f"{sys.version} {sys.implementation.cache_tag} {hashlib.sha256(code).hexdigest()} {sorted(quiet_packages())}"
 
 
 def _read(file: Path) -> dict[str, tuple[str, Summary]]:

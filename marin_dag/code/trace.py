@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from marin_dag.code.import_time import LOUD, Called, Effects, written
+from marin_dag.code.import_time import LOUD, QUIET, Called, Effects, written
 from marin_dag.code.pure import is_pure, is_pure_builtin
 from marin_dag.code.references import Aspect, Reference
 from marin_dag.code.sources import Place, Sources
@@ -28,6 +28,8 @@ class Traces:
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         self._traces: dict[str, Trace | None] = {}
+        self._readers: dict[str, bool] = {}
+        self._found: dict[Called, list[Definition]] = {}
 
     def of(self, name: str) -> Trace | None:
         """Return the trace of a module; None where the order of its statements does not matter."""
@@ -43,8 +45,12 @@ class Traces:
 
     def reads_others(self, name: str) -> bool:
         """Return whether importing a module reads what other modules of the project may have changed."""
-        module = self._sources.module(name)
-        return module is not None and any(self._reads_others(module, each) for each in module.executed)
+        if name not in self._readers:
+            module = self._sources.module(name)
+            self._readers[name] = module is not None and any(
+                self._reads_others(module, each) for each in module.executed
+            )
+        return self._readers[name]
 
     def _trace(self, module: Summary) -> Trace | None:
         is_quiet = [self._is_quiet(each) for each in module.executed]
@@ -75,12 +81,11 @@ class Traces:
         return any(not each.is_callable for target in targets for each in self._definitions((target, ())))
 
     def _definitions(self, called: Called) -> list[Definition]:
-        target, chain = called
-        if not self._sources.is_first_party(target.module):
-            return []
-        places = self._sources.resolve(Reference(target, chain, Aspect.FULL), set())
-        found = [self._sources.definition(place) for place in places if place.name != "__all__"]
-        return [each for each in found if each.alias is None]
+        if called not in self._found:
+            places = self._sources.resolve(Reference(*called, Aspect.FULL), set())
+            found = [self._sources.definition(place) for place in places if place.name != "__all__"]
+            self._found[called] = [each for each in found if each.alias is None]
+        return self._found[called]
 
     def _is_quiet(self, executed: Executed) -> bool:
         bases = [found for base in executed.bases for found in self._definitions((base.target, base.chain))]
@@ -89,30 +94,38 @@ class Traces:
 
     def _are_quiet(self, effects: Effects) -> bool:
         """Return whether nothing that is called, or asked, directly or by what is called, has an effect."""
+        if effects == QUIET:  # most of them
+            return True
         pending = [effects]
         seen: set[Called | Target] = set()
+        seen_passed: set[Called] = set()
         while pending:
             each = pending.pop()
             if each.is_loud:
                 return False
-            for called in set(each.called) - seen:
+            for called in each.called:
+                if called in seen:
+                    continue
+                seen.add(called)
                 inner = self._effects_of(called)
                 if inner is None:
                     return False
                 pending += inner
             if any(self._sources.is_first_party(target.module) for target, _ in each.factories):
                 return False
-            passed = [found for called in set(each.passed) - seen for found in self._definitions(called)]
-            pending += [found.effects for found in passed if found.is_callable]
+            for called in each.passed:
+                if called not in seen_passed:
+                    seen_passed.add(called)
+                    pending += [found.effects for found in self._definitions(called) if found.is_callable]
             for asked in each.asked:
                 if asked not in seen:
+                    seen.add(asked)
                     pending += self._answers_of(asked)
-            seen.update(each.called, each.passed, each.asked)
         return True
 
     def _answers_of(self, asked: Target) -> list[Effects]:
         """Return the effects of operators, indices and attributes of what a name stands for."""
-        if self._sources.is_module(written((asked, ()))):
+        if not self._sources.is_first_party(asked.module) or self._sources.is_module(written((asked, ()))):
             return []
         values = [each for each in self._definitions((asked, ())) if not (each.is_callable or each.is_plain)]
         made_by = [made for each in values for called in each.effects.called for made in self._definitions(called)]

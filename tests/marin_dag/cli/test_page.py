@@ -115,7 +115,7 @@ def test_a_request_that_no_step_takes_is_refused_and_not_stored(
     status, error = browser("request", given)
     assert status == 400
     check_message(error)
-    assert Requests(open_store(str(hearing.prefix))).ids() == frozenset()
+    assert Requests(open_store(str(hearing.prefix))).of_all() == []
 
 
 @pytest.mark.parametrize("key", ["", "wrong"])
@@ -126,7 +126,7 @@ def test_without_the_key_nothing_is_shown_or_sent(
         assert browser(path, given, key=key)[0] == 403
     with urllib.request.urlopen(browser.base) as page:
         assert browser.key not in page.read().decode()
-    assert Requests(open_store(str(hearing.prefix))).ids() == frozenset()
+    assert Requests(open_store(str(hearing.prefix))).of_all() == []
 
 
 def test_broken_connections_and_bad_requests_print_nothing_and_silent_ones_are_closed(

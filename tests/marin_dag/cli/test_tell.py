@@ -57,7 +57,7 @@ def test_a_request_that_no_attempt_can_follow_is_refused_and_not_kept(lab: Workb
     code, output = lab("tell", *words)
     assert code == 1
     check_output(output)
-    assert Requests(open_store(str(lab.prefix))).ids() == frozenset()
+    assert Requests(open_store(str(lab.prefix))).of_all() == []
 
 
 def test_a_machine_whose_clock_is_ahead_reaches_a_running_step(lab: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def test_requests_stay_in_any_store_until_their_fork_is_dropped_without_a_reply(
     save = requests.send("a" * 64, "step", "save", reason="now")
     publish = [requests.send("b" * 64, "other", PUBLISH, milestone=at, fork="a fork") for at in (3, 5)]
     assert requests.of("a" * 64) == [save] and requests.of("b" * 64, known={publish[0].id}) == publish[1:]
-    assert requests.ids() == {each.id for each in (save, *publish)}
+    assert {each.id for each in requests.of_all()} == {each.id for each in (save, *publish)}
     requests.reply(publish[0], "an attempt", "it will")
     requests.reply(publish[0], "another", "never")
     reply = requests.reply_to(publish[0])
