@@ -60,17 +60,17 @@ def _factors(request: Request) -> list[int]:
     return [part for part in range(2, sequences + 1) if sequences % part == 0][:2]
 
 
-def options(cure: Cure, users: Collection[str], phases: Mapping[str, Step[Any]], others: Collection[str] = ()) -> str:
-    """Return the `--set` options that give the field to the phases in `users`, and to no other phase.
+def options(cure: Cure, users: Collection[str], kept: Collection[str], phases: Mapping[str, Step[Any]]) -> str:
+    """Return the `--set` options that give the field to the phases in `users` and to phases that inherit it.
 
-    A phase that would inherit it gets its own value back, unless it is one of `others`, which have a cure of their own.
+    A phase in `kept`, which fits as it is, gets its own value back.
     """
     typed = []
     for name, step in phases.items():
         inherits = step.base is not None and step.base.name in users and cure.field not in step.changes
         if name in users and not inherits:
             typed.append(setting(name, cure.field, cure.value))
-        elif inherits and name not in users and name not in others:
+        elif inherits and name in kept:
             typed.append(setting(name, cure.field, getattr(step.config, cure.field)))
     return " ".join(typed)
 

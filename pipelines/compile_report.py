@@ -98,8 +98,8 @@ def report(session: Session, plan: Plan) -> None:
         of_step = {name: of.train if request.step == "train" else of.evaluation for name, of in requests.items()}
         curable = [name for name in users if of_step[name] == request]
         if isinstance(outcome, DoesNotFit) and curable:
-            others = [name for name in names if isinstance(outcomes[of_step[name]], DoesNotFit)]
-            lines.append(_cure(request, curable, others, phases, evaluations))
+            kept = [name for name in names if isinstance(outcomes[of_step[name]], Compiled)]
+            lines.append(_cure(request, curable, kept, phases, evaluations))
     lines += ["", *_phases(phases, requests, outcomes), "", *ASSUMPTIONS]
     if is_whole and len(names) < len(phases):
         lines.append("Side branches are compiled where they are selected, for example with --only.")
@@ -310,7 +310,7 @@ def _kernels(request: Request) -> str:
 def _cure(
     request: Request,
     users: Sequence[str],
-    others: Sequence[str],
+    kept: Sequence[str],
     phases: Mapping[str, Step],
     evaluations: Mapping[str, Step],
 ) -> str:
@@ -320,7 +320,7 @@ def _cure(
         outcome = _with_progress(cure.request, f"with {cure.field}={cure.value}")
         if isinstance(outcome, Compiled):
             if request.step == "train":
-                typed = options(cure, users, phases, others)
+                typed = options(cure, users, kept, phases)
             else:
                 typed = " ".join(setting(evaluations[name].name, cure.field, cure.value) for name in users)
             return f"  fits with       {typed}: {outcome.peak_memory_in_bytes / GIB:.2f} GiB"
