@@ -19,6 +19,7 @@ import tempfile
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from pydantic import BaseModel
@@ -160,7 +161,8 @@ class _Environment(os._Environ):
             ):
                 frame = frame.f_back
             file = frame.f_code.co_filename
-            if file.startswith("/") and not _lies_in(file, _furniture()) and not OF_THE_MACHINE.search(key):
+            is_own = file.startswith("/") and not _lies_in(file, _furniture()) and _names_the_environment(frame)
+            if is_own and not OF_THE_MACHINE.search(key):
                 _active[-1].variables.add(key)
         return super().__getitem__(key)
 
@@ -173,6 +175,15 @@ class _Environment(os._Environ):
         for name in super().__iter__():
             _copying.names.add(name)  # `dict(os.environ)` reads it next, for a process that the step starts
             yield name
+
+
+def _names_the_environment(frame: FrameType) -> bool:
+    """Return whether the code of a frame reads the environment itself; a compiled module that it calls has no frame."""
+    names = frame.f_code.co_names
+    if not {"environ", "getenv"}.isdisjoint(names):
+        return True
+    values = (*(frame.f_globals.get(name) for name in names), *frame.f_locals.values())
+    return any(value is os.environ for value in values)
 
 
 def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
