@@ -10,6 +10,9 @@ random bytes in an archive of 286 compressed records it finds 136 of them on ave
 that claims too great a length it finds 4.
 """
 
+import base64
+import contextlib
+import hashlib
 import io
 import re
 import tempfile
@@ -26,6 +29,7 @@ TOO_DAMAGED = "WARC: too much damage"
 
 _GZIP_MAGIC = b"\x1f\x8b\x08"
 _MAGIC = b"WARC/"
+_DIGESTS = ("md5", "sha1", "sha256", "sha512")
 _CHUNK_BYTES = 64 << 10
 _MOST_UNPACKED_BYTES = 1 << 20
 _IN_MEMORY_BYTES = 64 << 20
@@ -125,7 +129,9 @@ def _compressed(file: IO[bytes], limits: Limits) -> Found:
                     if last is not None:
                         yield last
                     last = found._replace(place=str(start) if found.place == "0" else f"{start}+{found.place}")
-                if damage is not None:  # it lies in the last record, or behind it
+                    if damage is not None and damage.reason == DAMAGED and isinstance(last, Record):
+                        last = _verified(last)
+                if damage is not None:  # it ends the last record, if not an earlier one
                     vain.count(plain.seek(0, io.SEEK_END))
                     place, excerpt = str(start) if last is None else last.place, _excerpt(_at(plain, 0, 200))
                     last = damage._replace(place=place, excerpt=excerpt)
@@ -134,6 +140,16 @@ def _compressed(file: IO[bytes], limits: Limits) -> Found:
             start = _next_member(file, start + 1, vain) if end is None else end
     except _VainBytesError:
         yield Damage(f"after {start}", TOO_DAMAGED, "most of what follows is no record; it is left out")
+
+
+def _verified(record: Record) -> Record | Damage:
+    """Return a record of a damaged gzip member if its digest proves it: gzip reports wrong bytes only at the end."""
+    algorithm, _, claimed = record.headers.get("warc-block-digest", "").partition(":")
+    if algorithm.lower() in _DIGESTS:
+        digest = hashlib.new(algorithm.lower(), record.payload, usedforsecurity=False).digest()
+        if claimed.strip().lower() in (digest.hex(), base64.b32encode(digest).decode().lower()):
+            return record
+    return Damage(record.place, DAMAGED, "in a damaged gzip member, and no digest proves it", _excerpt(record.payload))
 
 
 def _unpack(file: IO[bytes], start: int, plain: IO[bytes], limits: Limits) -> tuple[int | None, Damage | None]:
@@ -145,14 +161,23 @@ def _unpack(file: IO[bytes], start: int, plain: IO[bytes], limits: Limits) -> tu
         data = inflate.unconsumed_tail or file.read(_CHUNK_BYTES)
         if not data:
             return None, Damage("", CUT_SHORT, f"the file ends inside it, after {size:,} bytes")
+        before = inflate.copy() if size else zlib.decompressobj(wbits=31)
         try:
             size += plain.write(inflate.decompress(data, _MOST_UNPACKED_BYTES))
             check_expansion("gzip", file.tell() - start - len(inflate.unconsumed_tail), size, limits)
         except zlib.error as error:
+            _write_up_to_damage(before, data, plain)
             return None, Damage("", DAMAGED, f"gzip: {error}")
         except DamagedFileError as error:
             return None, Damage("", TOO_LARGE, str(error))
     return file.tell() - len(inflate.unused_data), None
+
+
+def _write_up_to_damage(inflate: "zlib._Decompress", data: bytes, plain: IO[bytes]) -> None:
+    """Write what `data` unpacks to before its damage; the call that met the damage has returned none of it."""
+    with contextlib.suppress(zlib.error):
+        for begin in range(0, len(data), _PROBE_BYTES):
+            plain.write(inflate.decompress(data[begin : begin + _PROBE_BYTES], _MOST_UNPACKED_BYTES))
 
 
 def _next_member(file: IO[bytes], start: int, vain: _VainBytes) -> int | None:
