@@ -172,13 +172,15 @@ def test_a_pickle_in_the_place_of_an_array_is_an_error_and_does_nothing(tmp_path
     assert not (tmp_path / "sprung").exists()
 
 
-def test_a_pickle_in_the_place_of_a_checkpoint_is_an_error_and_does_nothing(tmp_path: Path):
+@pytest.mark.parametrize("file", ["manifest.json", "metadata.json"])
+def test_a_pickle_in_the_place_of_a_checkpoint_is_an_error_and_does_nothing(tmp_path: Path, file: str):
+    from runtime.training.checkpoint import read_metadata
     from runtime.training.checkpoint_files import CheckpointFiles
+    from runtime.training.checkpoint_reader import CheckpointError
 
     files = CheckpointFiles(str(tmp_path / "checkpoint"))
-    files.write("a/c.0", pickle.dumps(Trap(tmp_path / "sprung")))
-    files.write("a/zarr.json", pickle.dumps(Trap(tmp_path / "sprung")))
-    array = files.array("a", (4,), (4,), "float32")
-    with pytest.raises(ValueError):
-        array._array.read().result()
+    files.write("manifest.json", b"{}")
+    files.write(file, pickle.dumps(Trap(tmp_path / "sprung")))
+    with pytest.raises(CheckpointError):
+        read_metadata(str(tmp_path / "checkpoint"))
     assert not (tmp_path / "sprung").exists()
