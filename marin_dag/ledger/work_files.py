@@ -50,11 +50,6 @@ def seal_rank(path: str) -> int:
     return SEALS.index(name) if name in SEALS else len(SEALS)
 
 
-def without_lease_epoch(path: str) -> str:
-    """Return the path under lease epoch 0, which no attempt has: for copies at another prefix, with its own leases."""
-    return LEASE_EPOCH.sub(lambda epoch: "0" * len(epoch[0]), path)
-
-
 def num_finished_shards(paths: Iterable[str]) -> int:
     """Return the number of finished shards among the files of a work folder."""
     return len({(path.rpartition("/")[0], key_and_epoch(path)[0]) for path in paths if path.startswith("shards/")})

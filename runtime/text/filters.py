@@ -176,6 +176,8 @@ def findings(rule: Rule, measures: Measures) -> Iterator[Finding]:
             yield at_most("code: mean line", measures.mean_line, rule.max_mean_line_characters)
             yield at_least("code: letters and digits", measures.alphanumeric_share, rule.min_alphanumeric)
             yield at_most("code: generated file", measures.generated_markers(rule.generated_markers), 0)
+        case _:
+            raise TypeError(f"{type(rule).__name__}: no case of `findings` measures this rule; add one.")
 
 
 def at_least(reason: str, values: np.ndarray, limit: float) -> Finding:

@@ -5,8 +5,6 @@ import itertools
 import json
 import logging
 import math
-import re
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ from marin_dag.graph.context import StepStopped
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Cpu, Gpu, Tpu
 from marin_dag.ledger.requests import Request
-from marin_dag.ledger.work_files import without_lease_epoch
 from marin_dag.values.changes import ChangeError
 from marin_dag.values.fields import RuntimeField, markers
 from runtime.data.loader import DataPosition
@@ -170,26 +167,6 @@ def test_a_good_checkpoint_of_a_finished_phase_is_published_without_training(tmp
     )
     asked.run(until(phase, 6))
     assert ended.files(6) == asked.files(6)
-
-
-def test_a_copied_good_checkpoint_resumes_at_another_prefix_with_the_same_bytes(tmp_path, phase, monkeypatch):
-    monkeypatch.setattr(saving, "GOOD_STEPS", 2)
-    phase = phase.model_copy(update={"keep_good_every_steps": 1})
-    first, second = Trajectory(tmp_path / "first", "e" * 64), Trajectory(tmp_path / "second", "e" * 64)
-    with pytest.raises(StepStopped):  # under an epoch that no attempt at the other prefix has reached
-        first.run(phase, stop_after=1)
-    first.run(phase)
-    good = max((tmp_path / "first/work/temporary").glob("*/good.json")).parent
-    at, epoch = (int(number) for number in re.findall(r"\d+", good.name))
-    assert epoch > 1 and 0 < at < 8
-    copy = Path(without_lease_epoch(f"{tmp_path}/second/work/temporary/{good.name}"))
-    shutil.copytree(good, copy)
-    second.run(phase)
-    assert [event["step"] for event in second.events() if event["event"] == "resume"] == [at]
-    assert second.files(8) == first.files(8)
-    second.run(until(phase, at))
-    first.run(until(phase, at))
-    assert second.files(at) == first.files(at) and (copy / "good.json").exists()
 
 
 def test_milestones_are_published_on_the_way(tmp_path, phase):
