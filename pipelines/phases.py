@@ -1,4 +1,4 @@
-"""Phases of a graph: their order and place in the run, which of them share a training, and the logs of its attempts."""
+"""Phases of a graph: their order and place in the run, the phases that share a digest, and the logs of attempts."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ def phase_before(phase: Step) -> OutputRef[Step] | None:
 
 
 def phases_in(steps: Iterable[Step]) -> dict[str, Step]:
-    """Return the training phases among some steps, each after the one it starts from."""
+    """Return the training phases among some steps, each after the phase that it starts from."""
     found: dict[str, Step] = {}
 
     def add(step: Step) -> None:
@@ -38,7 +38,7 @@ def phases_in(steps: Iterable[Step]) -> dict[str, Step]:
 
 
 def parents_of(phases: Mapping[str, Step]) -> dict[str, str]:
-    """Return each phase that starts from another one, and that other phase."""
+    """Return the phase that each phase starts from, without phases that start from none."""
     starts = {name: phase_before(phase) for name, phase in phases.items()}
     return {name: start.step.name for name, start in starts.items() if start is not None}
 
@@ -67,13 +67,13 @@ def main_line_first(legs: Mapping[str, RunPhase], forks: Collection[str] = ()) -
 
 
 def twins_in(phases: Mapping[str, Step]) -> dict[str, str]:
-    """Return each phase whose output an earlier phase also has, and the first name of that output."""
+    """Return each phase with the same output as an earlier phase, and the first phase with that output."""
     first: dict[str, str] = {}
     return {name: found for name, step in phases.items() if (found := first.setdefault(step.key, name)) != name}
 
 
 def own_steps(phases: Mapping[str, Step], names: Iterable[str]) -> dict[str, int]:
-    """Return the steps that each phase trains itself; steps that several phases share count for the first of them."""
+    """Return the number of training steps of each phase; steps that phases share count for the first of these."""
     legs = legs_in(phases)
     reached: dict[str, int] = {}
     found: dict[str, int] = {}
@@ -86,13 +86,13 @@ def own_steps(phases: Mapping[str, Step], names: Iterable[str]) -> dict[str, int
 
 
 def trained_tokens(phases: Mapping[str, Step], names: Iterable[str]) -> int:
-    """Return the tokens that these phases train on, counting shared steps once."""
+    """Return the number of tokens that these phases train on; tokens of shared steps count once."""
     legs = legs_in(phases)
     return sum(steps * legs[name].tokens_per_step for name, steps in own_steps(phases, names).items())
 
 
 def phases_by_digest(steps: Iterable[Step[Any]]) -> dict[str, list[str]]:
-    """Return the phases of each digest, in the order of the plan: one training, to one or several `until_step`."""
+    """Return the phases of each digest, in the order of the plan; these differ only in `until_step`."""
     found: dict[str, list[str]] = {}
     for step in steps:
         if isinstance(step.config, TrainPhaseConfig):
@@ -101,7 +101,7 @@ def phases_by_digest(steps: Iterable[Step[Any]]) -> dict[str, list[str]]:
 
 
 def wanted_phases(session: Session, graph: Graph) -> dict[str, list[str]]:
-    """Return the phases by digest that the user named, or all.
+    """Return the phases that the user named, or all phases, by digest.
 
     Raises:
         UserError: a name is no phase, or the recipe has none.
@@ -122,9 +122,9 @@ def fork_names(session: Session) -> frozenset[str]:
 
 
 def shared_notes(phases: Iterable[Sequence[str]]) -> list[str]:
-    """Return a note for each training of several names that these names share their figures."""
+    """Return a note for each digest with several phases: the phases share their figures."""
     return [
-        f"{first}: its figures are also those of {', '.join(others)}, the same training to this or another until_step"
+        f"{first}: its figures are also those of {', '.join(others)}, which differ from it at most in until_step"
         for first, *others in phases
         if others
     ]
@@ -132,7 +132,7 @@ def shared_notes(phases: Iterable[Sequence[str]]) -> list[str]:
 
 def attempt_events(store: Store, digest: str) -> Iterator[list[dict[str, Any]]]:
     """Yield the events of each attempt at one digest, from the log of its first host."""
-    from runtime.tracking.events import is_of_first_host, read_events  # not above: too heavy for a plan
+    from runtime.tracking.events import is_of_first_host, read_events  # imported here: too heavy for a plan
 
     paths = sorted(entry.path for entry in store.list(f"work/{digest}/events") if is_of_first_host(entry.path))
     return (read_events(store.url(path)) for path in paths)

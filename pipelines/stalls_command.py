@@ -1,7 +1,7 @@
-"""stalls: how long each phase waited for data, and for what; a page of it, also beside the report after each run.
+"""The command stalls, which shows how long each phase waited for data and why, and its page beside each report.
 
-Times differ between equal runs, so they are in no output. The page beside a report is in the folder of all attempts at
-it: links from each of them find it, also under another prefix, and nothing hashes or verifies it.
+Times differ between equal runs, so no output contains them. The page lies in the folder that all attempts at a report
+share. Links from each attempt find the page, also under another prefix, and nothing hashes or verifies it.
 """
 
 import datetime
@@ -42,7 +42,7 @@ def _read_stalls(store: Store, phases: Mapping[str, Sequence[str]]) -> tuple[lis
 
 
 def _rendered(phases: Sequence[DataStalls]) -> list[str]:
-    """Return a table, and below it the stalls by cause."""
+    """Return the lines of a table, and below them the stalls by cause."""
     rows = [["phase", "attempts", "in the loop", "waited", "share", "stalls", "for"]]
     stalled = []
     for each in phases:
@@ -56,7 +56,7 @@ def _rendered(phases: Sequence[DataStalls]) -> list[str]:
 
 
 def write_stalls(session: Session, plan: Plan) -> Iterator[str]:
-    """Write the page of each finished report; yield one line with the share of the training time and the pages.
+    """Write the page of each finished report; yield one line with the share of time spent waiting, and the pages.
 
     An existing page stays, unless this run trained one of its phases.
     """
@@ -74,10 +74,12 @@ def write_stalls(session: Session, plan: Plan) -> Iterator[str]:
             continue
         found, notes = _read_stalls(session.store, phases)
         if found:
-            from runtime.report.pages import stalls_page  # a plan imports this module, and should load nothing heavy
+            from runtime.report.pages import stalls_page  # too heavy for a plan, which imports this module
 
             now = datetime.datetime.now(datetime.UTC)
-            written = f"Written at the end of a run, on {now:%Y-%m-%d at %H:%M} UTC; a later run of them rewrites it"
+            written = (
+                f"Written at the end of a run, on {now:%Y-%m-%d at %H:%M} UTC; a later run of these phases rewrites it"
+            )
             text = stalls_page(f"{config.title}: data stalls", found, [*notes, written])
             session.store.write(path, text.encode())
             pages.append(session.store.url(path))

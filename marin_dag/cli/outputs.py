@@ -1,4 +1,4 @@
-"""why, diff, show, log and ls: what is known about steps and their outputs."""
+"""Commands why, diff, show, log and ls: facts about steps and their outputs."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ from marin_dag.store.store import Store
 
 @command("why STEP", "explain STEP's verdict, down to the changed field or function", "--set", *SELECTION)
 def why(session: Session) -> int:
-    """Print the reasons of the step's verdict, and the commands that publish the milestones it starts from."""
+    """Print the reasons of the step's verdict, and the commands that publish the milestones that the step needs."""
     plan = session.plan(session.step)
     print(explain(plan, session.step, session.store))
     for what, line in session.publish_commands([plan[session.step]]):
@@ -38,7 +38,7 @@ def why(session: Session) -> int:
 
 @command("diff A [B]", "what differs between two steps or digests; without B, STEP now from its last output", "--set")
 def diff(session: Session) -> int:
-    """Print changed config fields, inputs down to the root, and source, from A to B."""
+    """Print the changes from A to B: config fields, inputs down to the root, source."""
     names, graph, records = session.parsed.names, session.graph(), Records(session.store)
     if len(names) == 1:
         step = graph.step(names[0])
@@ -107,7 +107,7 @@ def _lines(record: Record, store: Store) -> Iterator[str]:
 
 
 def dirty_note(made: Provenance) -> str:
-    """Return the text that follows the commit: how the code differed from it, or nothing."""
+    """Return the note behind the commit about uncommitted changes; "" if there were none."""
     if not made.is_dirty:
         return ""
     return f", with changes (sha256 {(made.dirty_diff or 'unknown')[:16]})"
@@ -115,7 +115,7 @@ def dirty_note(made: Provenance) -> str:
 
 @command("log STEP", "print the log of the attempt that made the output, or of the newest attempt", "--set")
 def log(session: Session) -> int:
-    """Print a log."""
+    """Print the log of an attempt."""
     graph, records = session.graph(), Records(session.store)
     found = record_named(records, graph, session.step)
     if found is None:
@@ -124,7 +124,7 @@ def log(session: Session) -> int:
     if found is None:
         path = newest_log(session.store, step.name, step.digest)
     else:
-        # The folder of the output has the digest of the attempt, which may differ from today's.
+        # The folder's name has the digest of the attempt, which may differ from the step's digest now.
         path = f"{found.output_path.partition(found.attempt)[0]}{found.attempt}.log"
     try:
         data = None if path is None else session.store.read(path)

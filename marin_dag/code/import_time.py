@@ -1,7 +1,7 @@
-"""Import time: what a module's top-level statements do when the module is imported.
+"""Import time: effects of a module's top-level statements when the module is imported.
 
-A statement is quiet if it does nothing that other code can see, apart from binding names. What is not proven quiet is
-loud. Where a module is loud, binds a name twice or changes an object of its own, its statements count in order.
+A statement is quiet if other code sees nothing of it but the names that it binds. A statement that is not proven quiet
+is loud. If a module is loud, binds a name twice or changes its own object, its statements count in order.
 """
 
 import ast
@@ -13,7 +13,7 @@ from marin_dag.code.pure import CALLERS, FILLED, MUTATORS, PLAIN_BUILTINS, is_pl
 from marin_dag.code.syntax import Module, Target, annotations_of, bindings, children, dotted, nodes_of, parameters
 
 Called = tuple[Target, tuple[str, ...]]
-"""A dotted name: what its base stands for, and the attributes behind it."""
+"""A dotted name: the target of its first part, and the attributes after that part."""
 _PLAIN_NODES = (
     *(ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.ListComp, ast.SetComp, ast.DictComp),
     *(ast.GeneratorExp, ast.Compare),
@@ -23,16 +23,16 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Effects(NamedTuple):
-    """What some code does, as far as one module tells; the rest depends on what it calls and asks."""
+    """Effects of some code that one module shows; other effects depend on the names in the fields."""
 
     is_loud: bool
     called: tuple[Called, ...] = ()
     asked: tuple[Target, ...] = ()
     """Operands of operators, indices and attributes: an object of the project may answer with an effect."""
     passed: tuple[Called, ...] = ()
-    """Arguments of packages' functions, which may call them."""
+    """Arguments of packages' functions; such a function may call its arguments."""
     factories: tuple[Called, ...] = ()
-    """Functions whose results are called, too, as in `@register("name")`."""
+    """Functions whose result is called too, as in `@register("name")`."""
 
 
 LOUD, QUIET = Effects(is_loud=True), Effects(is_loud=False)
@@ -43,15 +43,15 @@ class Statement(NamedTuple):
 
     binds: tuple[str, ...]
     reads: tuple[str, ...]
-    """Names of the module whose values it reads."""
+    """Names of the module whose values the statement reads."""
     changes: bool
-    """Whether it changes an object of the module, or makes one that its readers change."""
+    """Whether the statement changes an object of the module, or makes an object that its readers change."""
     effects: Effects
     is_import: bool
 
 
 def statement_of(module: Module, statement: ast.stmt) -> Statement:
-    """Return what a top-level statement does."""
+    """Return the names, reads and effects of a top-level statement."""
     if isinstance(statement, ast.Import | ast.ImportFrom):
         names = tuple(alias.asname or alias.name.partition(".")[0] for alias in statement.names)
         return Statement(names, (), False, QUIET, is_import=True)
@@ -69,12 +69,12 @@ def statement_of(module: Module, statement: ast.stmt) -> Statement:
 
 
 def effects_of_use(module: Module, statements: list[ast.stmt], *, of_instance: bool = False) -> Effects:
-    """Return the effects of using a name: of calling a function, of making an instance or a value.
+    """Return the effects of using a name: calling its function, or making its instance or its value.
 
     Args:
         module: the module.
         statements: the statements that bind the name.
-        of_instance: of the operators, indices and attributes of instances of a class, instead of making one.
+        of_instance: for a class, return the effects of operators, indices and attributes of its instances instead.
     """
     found = _Finder(module, is_top=False)
     for statement in statements:
@@ -95,7 +95,7 @@ def effects_of_use(module: Module, statements: list[ast.stmt], *, of_instance: b
 class _Finder:
     module: Module
     is_top: bool
-    """Whether functions are only defined; otherwise they run, and functions inside them are defined."""
+    """Whether the code only defines its functions; otherwise they run, and define the functions inside them."""
     is_constructor: bool = False
     is_loud: bool = False
     changes: bool = False
@@ -106,13 +106,13 @@ class _Finder:
     factories: dict[Called, None] = dataclasses.field(default_factory=dict)
     local: set[str] = dataclasses.field(default_factory=set)
     made: set[str] = dataclasses.field(default_factory=set)
-    """Local names that stand for objects that the code itself has made, and of which it may change everything."""
+    """Local names of objects that the code itself has made, and may therefore change."""
 
     def effects(self) -> Effects:
         return Effects(self.is_loud, tuple(self.called), tuple(self.asked), tuple(self.passed), tuple(self.factories))
 
     def instance(self, node: ast.ClassDef, *, is_made: bool) -> None:
-        """Follow what making an instance of a class runs, or what its operators, indices and attributes do."""
+        """Follow the methods that make an instance of a class, or else its operators, indices and attributes."""
         for base in [*node.bases, *(keyword.value for keyword in node.keywords if keyword.arg == "metaclass")]:
             self._call(base.value if isinstance(base, ast.Subscript) else base)
         for item in node.body:
@@ -132,7 +132,7 @@ class _Finder:
                         self._call(factory)
 
     def follow(self, statements: list[ast.stmt]) -> None:
-        """Follow what executing some statements does, or calling them if they are functions."""
+        """Follow the execution of some statements; call those that are functions."""
         nodes = [node for statement in statements for node in self._executed(statement)]
         self._find_locals(statements, nodes)
         for node in nodes:
@@ -228,12 +228,12 @@ class _Finder:
                 self.asked.update(dict.fromkeys(self.module.targets(operand.id)))
 
     def _arguments(self, call: ast.Call) -> None:
-        """Follow functions that a call may call in turn."""
+        """Follow the functions among the arguments of a call, which the called function may call."""
         name = dotted(call.func)[1][-1:] or dotted(call.func)[:1]
         self.is_loud |= any(keyword.arg == "out" for keyword in call.keywords)
         targets = targets_of(self.module, call.func)
         if not all(is_pure(written(each)) and not keeps(written(each)) for each in targets):
-            return  # a function of the project is loud where it calls what it gets
+            return  # a function of the project is itself loud where it calls an argument
         is_caller = bool(targets) or name[0] in CALLERS
         for argument in [*call.args, *(keyword.value for keyword in call.keywords)]:
             if is_caller and isinstance(argument, ast.Name):
@@ -272,7 +272,7 @@ class _Finder:
         self.is_loud |= not (is_super or (isinstance(function, ast.Attribute) and self._is_plain(root)))
 
     def _is_wrapped(self, name: str) -> bool:
-        """Return whether a name stands for a function of the module under decorators of packages."""
+        """Return whether a name is a function of the module that decorators of packages wrap."""
         statements = self.module.definitions.get(name, ())
         return bool(statements) and all(
             isinstance(each, ast.FunctionDef) and each.decorator_list for each in statements
@@ -287,7 +287,7 @@ def _is_accessor(decorator: ast.expr) -> bool:
 
 
 def _makes(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Return whether a method runs when an instance is made, or called as a decorator."""
+    """Return whether a method runs when an instance is made, or when an instance is called as a decorator."""
     is_validator = any("validator" in ast.unparse(each) for each in method.decorator_list)
     return is_validator or method.name in _CONSTRUCTORS or method.name == "__call__"
 
@@ -310,7 +310,7 @@ def _is_filled(module: Module, node: ast.expr | None) -> bool:
 
 
 def plain_names(module: Module) -> frozenset[str]:
-    """Return the names that stand for objects of Python's own or of packages, whose methods call no project."""
+    """Return the names of objects of Python or of packages, whose methods call no code of the project."""
     if module.plain is None:
         plain: set[str] = set()
         for name, statements in module.definitions.items():
@@ -362,6 +362,6 @@ def written(called: Called) -> str:
 
 
 def targets_of(module: Module, expression: ast.expr) -> list[Called]:
-    """Return what a dotted name of the module may mean; [] for another expression."""
+    """Return the possible targets of a dotted name of the module; [] for another expression."""
     base, chain = dotted(expression)
     return [] if base is None else [(target, chain) for target in module.targets(base)]

@@ -1,6 +1,6 @@
-"""Causes of staleness: the earlier output that a step is compared with, and where their differences were made.
+"""Causes of staleness: the earlier output that a step is compared with, and the steps that made the differences.
 
-A changed input leads up to the step whose field or code changed.
+The cause of a changed input is the step above it whose field or code changed.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from marin_dag.plan.planned import Compared
 from marin_dag.store.redact import without_known_secrets
 
 MAX_COMPARED = 16
-"""Newest identities read for one step. An older one is rarely nearer, and each costs a request."""
+"""Number of newest identities read for one step. Older identities are rarely nearer, and each costs a request."""
 
 
 class Cause(NamedTuple):
@@ -128,7 +128,7 @@ class Causes:
             return followed
         stopping = self._by_key.get(difference.new_key)
         if stopping is not None and stopping.kind.stop_field is not None:
-            # The input is the last milestone of that step, and the stop was moved.
+            # The input is the last milestone of `stopping`, whose end was moved.
             moved = Cause(stopping.name, FieldChanged(stopping.kind.stop_field, old_milestone, new_milestone))
         else:
             moved = Cause(name, FieldChanged(difference.field, f"step {old_milestone}", f"step {new_milestone}"))
@@ -149,7 +149,7 @@ class Causes:
 
 
 class Siblings:
-    """The outputs of one prefix, by the names they were made under."""
+    """The outputs of one prefix, by step name."""
 
     def __init__(self, records: Records, labels: Mapping[str, list[str]], committed: frozenset[str]) -> None:
         self._records = records
@@ -161,11 +161,11 @@ class Siblings:
         return [key for key in reversed(self._labels.get(name, [])) if key in self._committed]
 
     def is_noted(self, name: str, key: str) -> bool:
-        """Return whether `name` lists `key`, which a run notes just before it commits the record."""
+        """Return whether `name` lists `key`; a run lists a key just before it commits the record."""
         return key in self._labels.get(name, [])
 
     def nearest(self, step: Step[Any], causes: Causes) -> tuple[Compared, tuple[Cause, ...]] | None:
-        """Return the sibling of another identity than `step` with the fewest causes of difference, and these."""
+        """Return the sibling that differs from `step` by the fewest causes, and the causes; None without siblings."""
         one_each: dict[str, str] = {}
         for key in self.keys(step.name):
             one_each.setdefault(key.partition("@")[0], key)
@@ -177,7 +177,7 @@ class Siblings:
         compared = [(records[key], causes.of(records[key].identity, step)) for key in keys if key in records]
         if not compared:
             return None
-        # Between two kinds there is a single difference, the kind, so siblings of the same kind come first.
+        # Steps of two kinds have one difference only, the kind, so siblings of the same kind come first.
         kind = step.identity["kind"]
         record, found = min(compared, key=lambda item: (item[0].identity["kind"] != kind, len(item[1])))
         return Compared(record.key, record.name, record.provenance.finished, len(compared)), found

@@ -1,7 +1,7 @@
-"""Milestones: those that a run must publish for others, those that it will not publish, and why.
+"""Milestones that a run must publish for other steps, and milestones that no attempt will publish, with the reason.
 
-Wanted are the milestones of the whole graph, whatever part of it is selected: a run that has passed a step never
-returns to it, and another driver may start from there.
+A run publishes the milestones that the whole graph needs, not only the selected part of the graph. A run that has
+passed a step never returns to the step, and another driver may start from there.
 """
 
 import functools
@@ -24,7 +24,7 @@ WantedMilestones = Mapping[str, frozenset[int]]
 
 
 class MilestoneMissing(Reason):
-    """The run has passed this step without publishing it."""
+    """A needed milestone that the run has passed without publishing it."""
 
     wanted: int
     nearest: int | None
@@ -59,7 +59,7 @@ class MilestoneMissing(Reason):
 
 
 class MilestoneOutsideRun(Reason):
-    """The run never reaches this step: it begins later or ends before."""
+    """A needed milestone that the run never reaches: the run begins later or ends before."""
 
     wanted: int
     begin: int
@@ -80,7 +80,7 @@ class MilestoneOutsideRun(Reason):
 
 
 class MilestoneNotRequested(OfAttempt):
-    """A running attempt will pass, or has passed, a step that it was not asked to publish when it started."""
+    """A needed milestone that a running attempt was not asked to publish when it started."""
 
     wanted: int
     field: str
@@ -95,7 +95,7 @@ class MilestoneNotRequested(OfAttempt):
 
     @property
     def can_request(self) -> bool:
-        """Whether a request now still comes in time."""
+        """Whether a request would still come in time."""
         return self.takes_requests and not self.is_past
 
     @property
@@ -108,12 +108,12 @@ class MilestoneNotRequested(OfAttempt):
         text = f"{_input(self.field)}{self.step}, running on {self.where}, {wanted}"
         if self.can_request:
             ask = f"`tell {self.step} publish --at {self.wanted}`"
-            return f"{text}; the driver that needs the step asks it, or ask it now: {ask}"
+            return f"{text}; the driver that needs the step requests it, or request it now: {ask}"
         if not self.is_past:
             return f"{text} and takes no requests. Stop it before that step: the next attempt publishes the step"
         return (
-            f"{text} and is past it, at {self.done:,}. Unless it saved that step, the step is lost: ask `why` when "
-            "it has ended, or start from a later step"
+            f"{text} and is already at {self.done:,}. The step is lost unless the attempt saved it: run `why` when the "
+            "attempt has ended, or start from a later step"
         )
 
 
@@ -121,7 +121,7 @@ Lost = MilestoneMissing | MilestoneOutsideRun
 
 
 def wanted_milestones(steps: Iterable[Step[Any]]) -> WantedMilestones:
-    """Return where `steps` start from a run and where they end."""
+    """Return the milestones at which `steps` start or end."""
     wanted: dict[str, set[int]] = defaultdict(set)
     for step in steps:
         if step.until is not None:
@@ -162,7 +162,7 @@ def kept_milestones(committed: Iterable[str]) -> Mapping[str, list[int]]:
 def not_requested(
     holder: Holder, step: Step[Any], milestones: Iterable[int], *, field: str = "", progress: Progress | None = None
 ) -> list[MilestoneNotRequested]:
-    """Return which uncommitted `milestones` of the run of `step` its attempt will pass without publishing them.
+    """Return the uncommitted `milestones` of the run of `step` that its attempt passes without publishing them.
 
     `field` is the input that needs them, "" for the step's own end.
     """
@@ -195,7 +195,7 @@ def end_not_requested(
 
 
 class LeftBehind:
-    """Files of interrupted attempts that the next one resumes from; only digests with a lease are listed."""
+    """Files of interrupted attempts, from which the next attempt resumes; only digests with a lease have any."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -228,10 +228,10 @@ class LostMilestones:
         self._requested = functools.cache(Requests(store).wanted_milestones)
         self.kept = kept_milestones(self._committed)
         self.makers: set[str] = set()
-        """Names of the steps that the inputs looked at so far count on for a milestone."""
+        """Names of the steps that will publish milestones for the inputs checked so far."""
 
     def of(self, step: Step[Any], selected: Collection[str] | None = None) -> tuple[Lost, ...]:
-        """Return what is lost of the inputs of `step`, if the steps `selected` may run (None: all)."""
+        """Return the lost milestones among the inputs of `step`, if only the steps `selected` may run (None: all)."""
         asked = [(field, item) for field, item in step.inputs if item.milestone is not None]
         found = [self._lost(field, item, selected) for field, item in asked if item.key not in self._committed]
         return tuple(lost for lost in found if lost is not None)
@@ -243,9 +243,9 @@ class LostMilestones:
     def passed_by(
         self, step: Step[Any], running: Mapping[str, Held]
     ) -> tuple[MilestoneNotRequested | MilestoneMissing, ...]:
-        """Return which milestones of the inputs of `step` running attempts pass without publishing them.
+        """Return the input milestones of `step` that running attempts pass without publishing them.
 
-        A milestone that an attempt has saved anyway only has to be published: MilestoneMissing says how.
+        A milestone that an attempt has saved is a MilestoneMissing, which has the command that publishes it.
         """
         found: list[MilestoneNotRequested | MilestoneMissing] = []
         for field, item in step.inputs:
@@ -261,7 +261,7 @@ class LostMilestones:
 
     def _lost(self, field: str, item: OutputRef[Step[Any]], selected: Collection[str] | None) -> Lost | None:
         wanted = item.milestone
-        if wanted is None or wanted == item.step.until:  # its own end, which it can always make
+        if wanted is None or wanted == item.step.until:  # a step can always publish its own end
             return None
         steps = sorted(self._steps_of_run(item, selected), key=lambda step: step.until or 0)
         last = steps[-1]
@@ -305,7 +305,7 @@ class LostMilestones:
 def lost_in(
     graph: Graph, steps: Iterable[Step[Any]], store: Store, *, alone: bool = False
 ) -> dict[str, tuple[Lost, ...]]:
-    """Return what is lost of the inputs of these steps of `graph`, by name, without steps that lose nothing.
+    """Return the lost input milestones of these steps of `graph`, by step name, without steps that lose none.
 
     With `alone`, each step runs with its ancestors only, and not with the whole graph.
     """

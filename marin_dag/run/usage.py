@@ -1,10 +1,10 @@
-"""Usage: what a step reads and its digest does not cover, seen while it runs: files, programs and variables.
+"""Usage: files, programs and variables that a running step reads and its digest does not cover.
 
-The fingerprint is read from source text, and a file can be found in ways that no reading follows. So an audit hook
-notes each file that Python opens while the step function or a shard runs, and each Python program that they start; the
+The fingerprint comes from source text, which does not name every file that code opens. An audit hook therefore notes
+each file that Python opens, and each Python program that it starts, while the step function or a shard runs. The
 mapping `os.environ` notes the variables that code outside installed packages reads by name. The result leaves out the
 closure, paths that the config names, inputs, and the files of the machine.
-Not seen: files that a native library opens, and modules that the worker had imported before.
+The hook does not see files that a native library opens, or modules that the worker had imported before.
 """
 
 import contextlib
@@ -33,14 +33,14 @@ from marin_dag.values.walk import children
 MAX_NAMED = 4
 MACHINE = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/lib64/", "/opt/", "/run/", "/var/")
 MEMORY = "/dev/shm/"
-"""No device: a file system in memory, where recipes and data may lie."""
+"""A file system in memory, where recipes and data may lie; no device, unlike the rest of /dev/."""
 OF_THE_MACHINE = re.compile(r"CACHE|^AWS_|^GOOGLE_|^OMP_NUM_THREADS$|^(?:HOME|PATH|PYTHONPATH|TMPDIR)$")
-"""Variables that say where things lie and how many threads there are."""
+"""Variables of the machine: folders, cloud accounts, number of threads."""
 UNCOVERED_FIX = "Make it an input or a field of the config, or import it by name."
 
 
 class UncoveredError(UserError):
-    """A step of a kind that refuses it has read what its digest does not cover."""
+    """A read that the digest does not cover, by a step whose kind refuses such reads."""
 
 
 class Used(BaseModel, frozen=True, extra="forbid"):
@@ -55,9 +55,9 @@ class Usage:
     """What one attempt or shard uses.
 
     Args:
-        values: its arguments; files that a text in them names are theirs.
+        values: the arguments of the attempt or shard; the digest covers the files that a text in them names.
         prefix: the prefix of the outputs.
-        began: when the attempt began, in seconds since 1970; files that were made later are its own.
+        began: start of the attempt in seconds since 1970; the attempt itself made all files that are newer.
     """
 
     def __init__(self, values: Iterable[object], prefix: str, began: float) -> None:
@@ -72,9 +72,9 @@ class Usage:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Note what this process uses until the end of the block; a shard inside the block notes its own."""
+        """Note what this process uses until the end of the block; a shard inside the block notes its own use."""
         listen(_on_event)
-        os.environ.__class__ = _Environment  # of the same layout; whoever holds the mapping uses it
+        os.environ.__class__ = _Environment  # the same layout, so references to the mapping stay valid
         self._others = {thread.ident: thread for thread in threading.enumerate()}
         self._others.pop(threading.get_ident(), None)
         _active.append(self)
@@ -88,7 +88,7 @@ class Usage:
     def has_thread(self) -> bool:
         """Return whether the calling thread belongs to the attempt."""
         other = self._others.get(threading.get_ident())
-        return other is None or not other.is_alive()  # identifiers are used again
+        return other is None or not other.is_alive()  # Python reuses the identifiers of threads
 
     def add(self, used: Used) -> None:
         """Add what a shard has used, maybe on another machine."""
@@ -105,15 +105,15 @@ class Usage:
         return Used(files=sorted(files), programs=programs, variables=sorted(self.variables - _set_here))
 
     def uncovered(self, function: Any, values: tuple[object, ...]) -> tuple[str, ...]:
-        """Return what the digest of a step does not cover, for people to read.
+        """Return a readable line for each use that the digest of a step does not cover.
 
         Args:
             function: the step function.
-            values: its arguments.
+            values: the arguments of `function`.
         """
         used = self.used()
         lines = [f"environment variable {name}" for name in used.variables]
-        if used.files or used.programs:  # not for most steps, and the closure takes longer than the rest
+        if used.files or used.programs:  # false for most steps, and the closure is slow
             covered = covered_by(function, *values)
             known = {str(path) for path in covered.files} | {os.path.realpath(path) for path in covered.files}
             files = [path for path in used.files if path not in known and os.path.realpath(path) not in known]
@@ -128,14 +128,14 @@ class Usage:
 
 
 def uncovered_text(lines: Iterable[str]) -> str:
-    """Return one line about what is uncovered, without the name of the step."""
+    """Return one line about the uncovered uses, without the name of the step."""
     return f"read what its digest does not cover, so a change of it goes unseen: {listed(list(lines), MAX_NAMED)}"
 
 
 _active: list[Usage] = []
 """The attempts and shards that this process runs now, the innermost last."""
 _set_here: set[str] = set()
-"""Variables that a step of this process has set; steps read some of them to add to them or to restore them."""
+"""Variables that a step of this process has set; a step may read such a variable to extend or restore it."""
 
 
 class _Copying(threading.local):
@@ -173,12 +173,12 @@ class _Environment(os._Environ):
 
     def __iter__(self) -> Iterator[str]:
         for name in super().__iter__():
-            _copying.names.add(name)  # `dict(os.environ)` reads it next, for a process that the step starts
+            _copying.names.add(name)  # `dict(os.environ)` reads `name` next, for a process that the step starts
             yield name
 
 
 def _names_the_environment(frame: FrameType) -> bool:
-    """Return whether the code of a frame reads the environment itself; a compiled module that it calls has no frame."""
+    """Return whether the code of a frame reads the environment itself; compiled code that it calls has no frame."""
     names = frame.f_code.co_names
     if not {"environ", "getenv"}.isdisjoint(names):
         return True
@@ -205,7 +205,7 @@ def _furniture() -> tuple[str, ...]:
     places = {tempfile.gettempdir(), "/tmp", os.environ.get("RAY_TMPDIR", "/tmp")}
     paths |= {f"{place}/ray{user}" for place in places for user in ("", f"-{os.getuid()}")}
     paths |= {str(Path.home() / ".cache")}
-    # A file may be opened by its path without links, as in an environment that a link leads to.
+    # Python may open a file by its resolved path, as in an environment behind a link.
     paths |= {os.path.realpath(path) for path in paths if path}
     return tuple(path.rstrip("/") for path in paths if path)
 
@@ -217,7 +217,7 @@ def _lies_in(path: str, folders: Iterable[str]) -> bool:
 
 
 def _texts_in(values: Iterable[object]) -> Iterator[str]:
-    """Yield each text in `values` that can be a path, as an absolute one."""
+    """Yield each text in `values` that can be a path, as an absolute path."""
     for value in values:
         if isinstance(value, (str, Path)):
             text = str(value).removeprefix("file://")
@@ -228,7 +228,7 @@ def _texts_in(values: Iterable[object]) -> Iterator[str]:
 
 
 def _source_of(path: str) -> str:
-    """Return the source of a file that Python has compiled; otherwise the path."""
+    """Return the source file of a `.pyc` file; return any other path as it is."""
     if not path.endswith(".pyc"):
         return path
     with contextlib.suppress(ValueError):
@@ -237,7 +237,7 @@ def _source_of(path: str) -> str:
 
 
 def _is_known_module(arguments: tuple[str, ...], covered: Collection[str]) -> bool:
-    """Return whether a program is `python -m MODULE` with a module that the digest covers, or an installed one."""
+    """Return whether a program is `python -m MODULE` for a covered or installed module."""
     if len(arguments) < 3 or arguments[1] != "-m":
         return False
     if arguments[2] in covered:

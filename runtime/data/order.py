@@ -1,8 +1,8 @@
-"""Order of the data: from (source, number of the draw) to the row of a cache, without walking there.
+"""Order of the data: the row of a cache for each (source, number of the draw), found without reading earlier rows.
 
 A source is a sequence of blocks, read one after another; inside a block rows come in a keyed order. Keys are made of
-(seed, identity of the source, epoch, block). So a row depends on nothing but these and the number of the draw: not on
-names, on other sources, on how much of a cache is built, or on earlier calls.
+(seed, identity of the source, epoch, block). A row depends only on its key and the number of the draw. It does not
+depend on names, on other sources, on how much of a cache is built, or on earlier calls.
 """
 
 import functools
@@ -19,7 +19,7 @@ from runtime.data.token_source import LoaderError, TokenSource
 
 
 class RowLocations(NamedTuple):
-    """Rows of caches, which may be of several batches."""
+    """Locations of rows in caches; the rows may belong to several batches."""
 
     source_index: Int32[np.ndarray, "n"]
     """Index into `Loader.sources`."""
@@ -30,7 +30,7 @@ class RowLocations(NamedTuple):
     starts: Int64[np.ndarray, "n"]
     """Position of the row's first token in its source's cache."""
     data_epochs: Int64[np.ndarray, "n"]
-    """How often the source has been read through before."""
+    """Number of complete passes over the source before the row."""
 
 
 class DataOrder:
@@ -43,7 +43,7 @@ class DataOrder:
         self.names = tuple(sorted(caches))
         self._sources = [_Rows(name, caches[name], identities[name], seed, sequence_length) for name in self.names]
         self.index_of: dict[str, int] = {}
-        """Index of each identity; of its first name where a source has two."""
+        """Index of each identity; the index of its first name if a source has two."""
         for index, name in enumerate(self.names):
             self.index_of.setdefault(identities[name], index)
 
@@ -59,7 +59,7 @@ class DataOrder:
     def locate(self, source_index: Int32[np.ndarray, "n"], draws: Int64[np.ndarray, "n"]) -> RowLocations:
         """Return where the `draws`-th sequences of their sources lie, each counted from 0 through all epochs.
 
-        All sources are permuted in one call: a call for each source would take ten times as long.
+        One call permutes all sources: a call for each source would be much slower.
         """
         blocks, indices, sizes, data_epochs, starts = (np.empty(len(draws), np.int64) for _ in range(5))
         keys = np.empty(len(draws), np.uint64)
@@ -86,10 +86,10 @@ class DataOrder:
 
 
 class _Rows:
-    """Rows of one source, block after block: stretches of it, cut without regard to documents; thread-safe.
+    """Rows of one source, block after block, cut without regard to documents; thread-safe.
 
-    A block holds as many rows as its tokens fill. The tokens left over are cut off before the first row and after the
-    last one, at another place in each epoch.
+    A block holds as many rows as its tokens fill. The remaining tokens lie before the first row and after the last
+    row; each epoch divides them differently.
     """
 
     def __init__(self, name: str, source: TokenSource, identity: str, seed: int, sequence_length: int) -> None:
@@ -115,9 +115,9 @@ class _Rows:
         return total
 
     def slots(self, draws: Int64[np.ndarray, "n"]) -> tuple[np.ndarray, ...]:
-        """Return of the `draws`-th rows: block, index in its order, rows of it, epoch, its first row's start, key.
+        """Return for each draw: block, index in the block, its number of rows, epoch, its first row's start, key.
 
-        Waits for unbuilt blocks.
+        Wait for unbuilt blocks.
         """
         last = int(draws.max())
         with self._lock:
@@ -154,7 +154,7 @@ class _Rows:
 
 @functools.lru_cache(maxsize=1024)
 def _block_order(seed: int, identity: str, data_epoch: int, num_blocks: int) -> Int64[np.ndarray, "blocks"]:
-    """Return the blocks of an epoch in reading order: as they were built in the first epoch, keyed in later ones.
+    """Return the blocks of an epoch in reading order: the order of building in the first epoch, a keyed order later.
 
     The first epoch needs no block before its turn, so training can start while a cache is being built.
     """

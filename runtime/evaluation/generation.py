@@ -1,7 +1,7 @@
-"""Generation: text of many requests from one batch of slots, each with the keys and values of its sequence.
+"""Generation of text for many requests in a batch of slots; a slot holds the keys and values of one sequence.
 
-A slot whose text has ended takes the next request at once. The longest requests come first, so that the cache only ever
-narrows, and its capacity has a few values: a bounded number of programs is compiled.
+A slot whose text has ended takes the next request at once. The longest requests come first, so the cache only narrows.
+The cache's capacity takes few values, so few programs are compiled.
 """
 
 import collections
@@ -22,9 +22,9 @@ from runtime.model.model import Params
 from runtime.parallel.mesh import BATCH_AXES
 
 MOST_SLOTS = 32
-"""Texts that a device writes at once, at most."""
+"""Maximum number of texts that a device writes at once."""
 CACHED_TOKENS = 32_768
-"""Tokens of a device's cache, at most, unless one text needs more."""
+"""Maximum number of tokens in a device's cache, unless one text needs more."""
 LEAST_CAPACITY, LEAST_UNEVEN = 128, 1_024
 PROMPTS_PER_ROW = 8
 
@@ -40,16 +40,16 @@ class Prompt(NamedTuple):
     sampling: Sampling | None
     """None takes the likeliest token."""
     request: int
-    """Number below 2**32 that belongs to the request; equal requests with different ones are drawn apart."""
+    """Number of the request, below 2**32; equal requests with different numbers get independent draws."""
 
     @property
     def need(self) -> int:
-        """Tokens that the cache holds before the last new one."""
+        """Number of tokens in the cache before the last new token."""
         return len(self.tokens) + self.max_new_tokens - 1
 
 
 class Generator:
-    """Writes text with a model; `most_slots` and `cached_tokens` are those of a device."""
+    """Generator of text with a model; `most_slots` and `cached_tokens` are limits of one device."""
 
     def __init__(self, model: PlacedModel, *, most_slots: int = MOST_SLOTS, cached_tokens: int = CACHED_TOKENS) -> None:
         self._model, self._most_slots, self._cached_tokens = model, most_slots, cached_tokens
@@ -58,7 +58,7 @@ class Generator:
         """Yield the number of each prompt with its new tokens, as texts end.
 
         Raises:
-            ValueError: a prompt is empty, or exceeds the model's context with its text.
+            ValueError: a prompt is empty, has an unknown token, or exceeds the model's context with its text.
         """
         for number, prompt in enumerate(prompts):
             self._check(number, prompt)
@@ -76,7 +76,7 @@ class Generator:
                     yield number, text
 
     def _shape(self, need: int, num_prompts: int) -> tuple[int, int]:
-        """Return the slots of a device, a power of two, and their capacity."""
+        """Return the number of slots of a device, a power of two, and the capacity of a slot."""
         capacity = cache_capacity(need)
         share = -(-num_prompts // self._model.num_devices)
         most = max(1, min(self._most_slots, self._cached_tokens // capacity))
@@ -86,8 +86,8 @@ class Generator:
         config = self._model.config
         if not prompt.tokens or len(prompt.tokens) + prompt.max_new_tokens > config.max_position_embeddings:
             raise ValueError(
-                f"prompts[{number}]: {len(prompt.tokens)} tokens and at most {prompt.max_new_tokens} new ones; use one "
-                f"or more, and no more in all than the model's context of {config.max_position_embeddings}."
+                f"prompts[{number}]: {len(prompt.tokens)} tokens and up to {prompt.max_new_tokens} new tokens. Use at "
+                f"least one token, and at most the model's context of {config.max_position_embeddings} in all."
             )
         if not all(0 <= token < config.vocab_size for token in prompt.tokens):
             raise ValueError(
@@ -97,7 +97,7 @@ class Generator:
 
 
 def cache_capacity(need: int) -> int:
-    """Return the capacity of a slot for that many tokens: a power of two; where long, also three quarters of one."""
+    """Return the capacity of a slot for that many tokens: a power of two, or three quarters of a large one."""
     power = max(LEAST_CAPACITY, 1 << (need - 1).bit_length())
     return power * 3 // 4 if power > LEAST_UNEVEN and need <= power * 3 // 4 else power
 
@@ -112,7 +112,7 @@ class _Slots:
         self.texts: dict[int, list[int]] = {}
         self._slot_of: dict[int, int] = {}
         num_slots = model.num_devices * slots_per_device
-        # Slots of all devices in turn, so that few texts are spread over all.
+        # Free slots alternate between devices, so that even a few texts use all devices.
         in_turn = np.arange(num_slots).reshape(model.num_devices, slots_per_device).T.reshape(-1)
         self._free = collections.deque(in_turn.tolist())
         self._tokens, self._lengths = np.zeros(num_slots, np.int32), np.zeros(num_slots, np.int32)
@@ -133,7 +133,7 @@ class _Slots:
         return len(self._free)
 
     def start(self, numbers: Sequence[int]) -> None:
-        """Begin the texts of those prompts: all of a prompt but its last token goes into the cache."""
+        """Begin the texts of these prompts: put each prompt without its last token into the cache."""
         to_fill: list[list[int]] = [[] for _ in range(self._model.num_devices)]
         for number in numbers:
             prompt, slot = self._prompts[number], self._free.popleft()
@@ -178,7 +178,7 @@ class _Slots:
         self._tokens[slot] = self._lengths[slot] = self._draws.temperature[slot] = 0
 
     def _row(self, share: list[int], length: int) -> list[int]:
-        """Take from a device's prompts those of its next row."""
+        """Remove the prompts of a device's next row from `share`, and return them."""
         taken: list[int] = []
         while share and len(taken) < PROMPTS_PER_ROW:
             length -= len(self._prompts[share[0]].tokens) - 1
@@ -230,7 +230,7 @@ def _placed(
     slots: Int32[Array, "prompts"],
     used: Bool[Array, "prompts"],
 ) -> KeyValueCache:
-    """Place the keys and values of each prompt of a row in its slot."""
+    """Copy the keys and values of each prompt of a row to its slot."""
 
     def place(index: Array, cache: KeyValueCache) -> KeyValueCache:
         return filled(cache, kept, starts[index], slots[index], used[index])
@@ -250,7 +250,7 @@ def _advance(
     *,
     samples: bool,
 ) -> tuple[Int32[Array, "slots"], KeyValueCache]:
-    """Run the last token of each slot; return the next ones."""
+    """Run the last token of each slot; return the next token of each."""
     states, cache = run.model.decode(params, tokens, lengths, cache, frequencies, computation=run.computation)
     logits = jnp.einsum("sh,hv->sv", states.hidden, states.head, preferred_element_type=jnp.float32)
     return drawn(logits, draws) if samples else jnp.argmax(logits, axis=-1).astype(jnp.int32), cache

@@ -1,7 +1,7 @@
-"""Packing: token sequences beside each other in rows of a few lengths, so that there is little padding.
+"""Packing of token sequences into rows of a few lengths, with little padding.
 
 A group is a context with all its continuations: the context lies in a row once, and each continuation attends to it.
-The first group of a row decides its length, so a short question never runs in a row of the model's context.
+The first group of a row sets the row's length, so a short question never runs in a row as long as the context window.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ import numpy as np
 from runtime.model.cache import PackedRows
 
 LEAST_ROW = 256
-"""Shortest row, in tokens: in a shorter one attention costs next to nothing of the whole."""
+"""Length of the shortest row, in tokens; attention costs too little here for shorter rows to help."""
 
 Tokens = tuple[int, ...]
 
@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a group lies."""
+    """Position of a group: its row, and where its context and its continuations start."""
 
     row: int
     context: int
@@ -49,7 +49,7 @@ def row_length(size: int) -> int:
 
 
 def groups(continuations: Mapping[Tokens, Sequence[Tokens]], most_tokens: int) -> Iterator[Group]:
-    """Yield a group for each context; several, which repeat it, where one would exceed `most_tokens`."""
+    """Yield a group for each context, or several that repeat the context, so that none exceeds `most_tokens`."""
     for context, tails in continuations.items():
         begin, size = 0, len(context)
         for index, tail in enumerate(tails):
@@ -61,7 +61,7 @@ def groups(continuations: Mapping[Tokens, Sequence[Tokens]], most_tokens: int) -
 
 
 def pack(groups: Sequence[Group]) -> list[Row]:
-    """Return rows in order of length: the longest group first, each in the fullest row with room for it."""
+    """Return rows, the longest first; each group is in the fullest row that had room for it."""
     order = sorted(groups, key=lambda group: (-group.size, group))
     rows: list[Row] = []
     by_space: list[list[int]] = [[] for _ in range(row_length(order[0].size) + 1)] if order else []
@@ -78,9 +78,9 @@ def pack(groups: Sequence[Group]) -> list[Row]:
 
 
 def batches(rows: Sequence[Row], *, tokens_per_batch: int, devices: int) -> Iterator[tuple[int, list[Row]]]:
-    """Yield rows of one length with the number of rows of their program, a multiple of `devices`.
+    """Yield batches of rows of one length, each with the number of rows of its program, a multiple of `devices`.
 
-    The last of a length may be few: their program has as few rows as a power of two allows.
+    The last batch of a length may be small: its program then has a smaller power of two of rows per device.
     """
     by_length: dict[int, list[Row]] = {}
     for row in rows:
@@ -97,7 +97,7 @@ def arranged(rows: Sequence[Row], num_rows: int) -> tuple[PackedRows, list[tuple
     """Return the arrays of a batch, with rows of padding at its end, and the place of each group."""
     shape = num_rows, rows[0].length
     zeros = (np.zeros(shape, np.int32) for _ in range(4))
-    own = np.tile(np.arange(shape[1], dtype=np.int32), (num_rows, 1))  # padding sees itself alone
+    own = np.tile(np.arange(shape[1], dtype=np.int32), (num_rows, 1))  # padding attends to itself alone
     packed = PackedRows(next(zeros), next(zeros), own, next(zeros), next(zeros))
     places = []
     for index, row in enumerate(rows):

@@ -1,7 +1,7 @@
 """PlacedModel: an exported model on the devices of a machine, which share the requests.
 
-Each device holds all parameters where they fit. Otherwise devices hold equal parts and gather a layer when they use
-it, in as many whole copies as fit.
+Each device holds all parameters where they fit. Otherwise devices share as many whole copies as fit, in equal parts,
+and gather each layer when they use it.
 """
 
 import functools
@@ -24,7 +24,7 @@ from runtime.training.objective import computation_on
 from runtime.training.watchdog import Watchdog
 
 PARAMETERS_SHARE = 0.6
-"""Share of a device's memory, at most, for parameters; the rest is for activations and the cache."""
+"""Largest share of a device's memory for parameters; the rest is for activations and the cache."""
 BY_DEVICE = PartitionSpec(BATCH_AXES)
 """Placement of arrays whose first axis is split over the devices."""
 WHOLE = PartitionSpec()
@@ -53,10 +53,10 @@ class PlacedModel:
         """Place the parameters.
 
         Args:
-            params: in any memory.
+            params: the parameters, in any memory.
             config: the model's shape.
             rope: its rotary embedding.
-            compute_dtype: of activations, products and cache.
+            compute_dtype: dtype of activations, products and cache.
             mesh: by default all devices of this process, with as many copies of the parameters as fit.
             watchdog: watches the devices.
         """
@@ -96,10 +96,10 @@ class PlacedModel:
         """Compile `function(run, params, frequencies, *arguments, **static)` for each device's part of the arguments.
 
         Args:
-            function: of a module, so that equal programs are compiled once.
+            function: a function at module level, so that equal programs are compiled once.
             specs: placement of each argument.
             out: placement of the result.
-            donated: arguments whose memory the result takes.
+            donated: indices of the arguments whose memory the result takes.
             static: hashable arguments that the program is compiled for.
         """
         of_mesh = _program(
@@ -140,7 +140,7 @@ def _program(
 
 
 def _mesh(num_bytes: int, config: ModelConfig) -> Mesh:
-    """Return a mesh over all devices whose copies of the parameters are as many as fit."""
+    """Return a mesh over all devices, with as many copies of the parameters as fit."""
     devices = jax.devices()
     memory = (devices[0].memory_stats() or {}).get("bytes_limit") if devices[0].platform != "cpu" else None
     sharers = [count for count in range(1, len(devices) + 1) if len(devices) % count == 0]

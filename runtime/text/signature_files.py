@@ -1,9 +1,9 @@
 """Signatures on disk: written shard by shard, read by ranges of keys over many shards and sources.
 
 A shard's folder holds `minhash.npy`, `ids.json` and files of sorted keys: `text.bin` by the SHA-256 of the text, and
-`band-NN.bin` for each band. A file of keys begins with the places of 1,024 buckets, by the key's first ten bits, so
-that equal keys of a thousand shards meet in a task that reads its buckets of every file. Documents of a list of folders
-are numbered one folder after the other, without rows that did not stay.
+`band-NN.bin` for each band. A file of keys begins with the starts of 1,024 buckets; a key's first ten
+bits are its bucket. A task reads the same buckets of every file, so equal keys of all shards meet in one task.
+Documents of a list of folders are numbered one folder after the other, without dropped rows.
 """
 
 import json
@@ -19,10 +19,10 @@ from runtime.text.minhash import MinHash
 
 NO_PAIRS = np.empty((0, 2), np.int64)
 PAIRS_HELD = 1 << 20
-"""More pairs than this are joined to components, which have at most one pair a document."""
+"""Number of pairs above which pairs are joined to components, which have at most one pair per document."""
 TEXT = "text"
 RECORD = np.dtype([("key", "<u8"), ("mark", "<u8"), ("row", "<u4")])
-"""20 bytes. `mark` is more of the key, or another value that identifies the row."""
+"""A record of 20 bytes. `mark` is another part of the key, or another value that identifies the row."""
 NUM_BUCKETS = 1 << 10
 _SHIFT = np.uint64(64 - 10)
 _HEADER_BYTES = 8 * (NUM_BUCKETS + 1)
@@ -39,7 +39,7 @@ ALL_BUCKETS = Buckets(0, NUM_BUCKETS)
 
 
 def ranges(num_keys: int, keys_per_task: int) -> Iterator[Buckets]:
-    """Yield ranges of about `keys_per_task` keys each; a range has one bucket at least."""
+    """Yield ranges of about `keys_per_task` keys each, and at least one bucket."""
     count = min(NUM_BUCKETS, max(1, -(-num_keys // keys_per_task)))
     for number in range(count):
         yield Buckets(number * NUM_BUCKETS // count, (number + 1) * NUM_BUCKETS // count)
@@ -53,7 +53,7 @@ def write_signatures(folder: str, batches: Iterable[tuple[Sequence[str], Sequenc
         all_ids += ids
         parts.append(signatures(texts, parameters))
     exact, minhash = (np.concatenate(part) for part in zip(*parts, strict=True))
-    # The SHA-256 in words: the first sorts copies together, two identify a text.
+    # The SHA-256 in words: the first word sorts copies together, two words identify a text.
     words = np.ascontiguousarray(exact).view("<u8").reshape(len(exact), 4)
     write_array(f"{folder}/minhash.npy", minhash)
     _write_keys(f"{folder}/{TEXT}.bin", words[:, 0], words[:, 1])
@@ -87,7 +87,7 @@ def _read_keys(path: str, buckets: Buckets) -> np.ndarray:
 
 
 Keys = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Keys of one range, marks and documents; uint64, uint64, int64."""
+"""Keys, marks and documents of one range: uint64, uint64, int64."""
 
 
 class SignatureFile:
@@ -102,7 +102,7 @@ class SignatureFile:
         return self._length
 
     def keys(self, name: str, buckets: Buckets) -> Keys:
-        """Return the keys of one file in this range; documents are places in this shard."""
+        """Return the keys of the file `name` in this range; documents are numbered in this shard."""
         found = _read_keys(f"{self._folder}/{name}.bin", buckets)
         places = found["row"].astype(np.int64)
         if self._kept is not None:
@@ -126,21 +126,21 @@ class SignatureFile:
 
 
 def _keys_of(files: Sequence[SignatureFile], name: str, buckets: Buckets) -> Keys:
-    """Return the keys of all files in this range; takes 24 bytes a key."""
+    """Return the keys of all files in this range; the arrays take 24 bytes a key."""
     parts = [file.keys(name, buckets) for file in files]
     keys, marks, places = (np.concatenate(column) for column in zip(*parts, strict=True))
     return keys, marks, places + np.repeat(starts_of(files)[:-1], [len(part[0]) for part in parts])
 
 
 def exact_pairs(files: Sequence[SignatureFile], buckets: Buckets = ALL_BUCKETS) -> np.ndarray:
-    """Return pairs of a copy and the first document of its text; 128 bits of the SHA-256 must agree."""
+    """Return pairs of a copy and the first document with its text; 128 bits of the SHA-256 must agree."""
     return copies(*_keys_of(files, TEXT, buckets)) if files else NO_PAIRS
 
 
 def near_pairs(
     files: Sequence[SignatureFile], bands: Sequence[int], parameters: MinHash, buckets: Buckets = ALL_BUCKETS
 ) -> np.ndarray:
-    """Return pairs that connect all documents that meet in a band and agree enough, at most one pair a document."""
+    """Return at most one pair per document; the pairs connect all similar documents that meet in a band."""
     if not files or not bands:
         return NO_PAIRS
     meeting = [members(*_keys_of(files, _band_name(band), buckets)) for band in bands]
@@ -162,7 +162,7 @@ def near_pairs(
 
 
 def ids_of(files: Sequence[SignatureFile], documents: np.ndarray) -> dict[int, str]:
-    """Return ids by ascending number."""
+    """Return the id of each document, by ascending number."""
     found = [name for file, places in _by_file(files, documents) for name in file.ids(places)]
     return dict(zip(documents.tolist(), found, strict=True))
 
@@ -173,7 +173,7 @@ def starts_of(files: Sequence[SignatureFile]) -> np.ndarray:
 
 
 def _by_file(files: Sequence[SignatureFile], documents: np.ndarray) -> list[tuple[SignatureFile, np.ndarray]]:
-    """Return each file that has some of the ascending numbers, and their places in it."""
+    """Return each file that has some of the ascending numbers, and the places of these in the file."""
     starts = starts_of(files)
     cuts = np.searchsorted(documents, starts)
     spans = zip(files, starts[:-1], cuts[:-1], cuts[1:], strict=True)

@@ -1,4 +1,4 @@
-"""Kernel choice: the default kernels of a platform with the reason, and checks of kernels chosen by name."""
+"""Choice of kernels: the default kernels of a platform with the reason, and checks of kernels chosen by name."""
 
 import logging
 import zlib
@@ -40,10 +40,10 @@ class KernelChoice(NamedTuple):
     loss: str
     reason: str
     blocks: dict[str, str]
-    """Block sizes by "attention" and "loss", and for a training phase "scatter"."""
+    """Block sizes under "attention" and "loss", and in a training phase under "scatter"."""
 
     def described(self) -> dict[str, str]:
-        """Return the facts for the record of a step."""
+        """Return the kernels, their blocks and the reason, for the record of a step."""
         kernels = {"attention": self.attention, "loss": self.loss}
         return {name: f"{kernel}: {self.blocks[name]}" for name, kernel in kernels.items()} | {"reason": self.reason}
 
@@ -102,14 +102,14 @@ def _gpu_loss(shape: KernelShape) -> tuple[str, str]:
 
 
 def _why(error: ValueError) -> str:
-    """Return the reason in an error, without kernel and advice."""
+    """Return the reason in an error message, without the kernel before it and the advice after it."""
     return str(error).partition(": ")[2].partition(";")[0]
 
 
 def chosen_kernels(
     shape: KernelShape, *, attention_kernel: str | None = None, loss_kernel: str | None = None
 ) -> KernelChoice:
-    """Return the kernels of these names, and those of `default_kernels` for None, with their blocks.
+    """Return the named kernels, or the default kernel for None, with their blocks.
 
     Raises:
         ValueError: a kernel is unknown, or cannot run on the platform or at the shape.
@@ -142,7 +142,7 @@ def take_kernels(shape: KernelShape, *, attention_kernel: str | None, loss_kerne
     """Return `chosen_kernels` on the devices of this run, with a warning for an unknown TPU.
 
     Every host of a gang must call it. Defaults depend on installed packages, and hosts that run different programs wait
-    for each other for ever.
+    for each other forever.
 
     Raises:
         ValueError: as `chosen_kernels`, or the first host has other kernels.
@@ -162,7 +162,7 @@ def take_kernels(shape: KernelShape, *, attention_kernel: str | None, loss_kerne
 
 
 def attention_blocks(kernel: str, shape: KernelShape) -> str:
-    """Return the block sizes of an attention kernel, for logs; raise ValueError where it does not take the shape."""
+    """Return the block sizes of an attention kernel, for logs; raise ValueError if the kernel refuses the shape."""
     kind, head_dim = shape.device_kind, shape.head_dim
     blocks: block_sizes.SplashBlocks | block_sizes.TritonBlocks | block_sizes.MosaicBlocks
     match kernel:
@@ -185,7 +185,7 @@ def attention_blocks(kernel: str, shape: KernelShape) -> str:
 
 
 def loss_blocks(kernel: str, shape: KernelShape) -> str:
-    """Return the block sizes of a loss kernel, for logs; raise ValueError where it does not take the shape."""
+    """Return the block sizes of a loss kernel, for logs; raise ValueError if the kernel refuses the shape."""
     cuts = {
         "chunked": cross_entropy_chunked.FOR_CPUS,
         "chunked_wide": cross_entropy_chunked.WIDE,
@@ -206,7 +206,7 @@ def loss_blocks(kernel: str, shape: KernelShape) -> str:
 
 
 def scatter_blocks(kernel: ScatterKernel, mesh: Mesh, model: ModelConfig, shape: KernelShape, reduce_dtype: str) -> str:
-    """Return the block sizes by which gradients of layers are scattered, for each number of columns."""
+    """Return the block sizes of the scatter of layer gradients, for each number of columns."""
     if kernel == "xla":
         return "by the compiler"
     blocks = layer_scatter_blocks(
@@ -224,7 +224,7 @@ def scatter_blocks(kernel: ScatterKernel, mesh: Mesh, model: ModelConfig, shape:
 
 
 def check_kernels(platform: str, *, attention_kernel: str, loss_kernel: str) -> None:
-    """Raise ValueError where a kernel is unknown, not installed, or cannot run on `platform`."""
+    """Raise ValueError if a kernel is unknown, not installed, or cannot run on `platform`."""
     for argument, name, kernels in (
         ("attention_kernel", attention_kernel, attention.KERNELS),
         ("loss_kernel", loss_kernel, cross_entropy.KERNELS),
