@@ -87,7 +87,11 @@ def _measured(store: Store, graph: Graph, phases: Sequence[str]) -> list[Measure
     found: dict[tuple[str, int, str], Measured] = {}
 
     def add(phase: str, path: str) -> None:
-        table = read_predictions(store.url(path))
+        try:
+            table = read_predictions(store.url(path))
+        except ValueError as error:
+            print(f"not drawn: {store.url(path)} is damaged ({error})")
+            return
         step = table["step"][0].as_py()
         for weights in table["weights"].unique().to_pylist():
             of_weights = table.filter([each == weights for each in table["weights"].to_pylist()])
@@ -95,7 +99,8 @@ def _measured(store: Store, graph: Graph, phases: Sequence[str]) -> list[Measure
 
     for digest, names in phases_by_digest(map(graph.step, phases)).items():
         for entry in sorted(store.list(f"work/{digest}/{PREDICTIONS}")):
-            add(names[0], entry.path)
+            if entry.path.endswith(".parquet"):
+                add(names[0], entry.path)
     records = Records(store)
     for step in graph.steps:
         if not isinstance(step.config, EmaEvalConfig) or step.config.phase.name not in phases:

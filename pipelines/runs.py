@@ -4,15 +4,18 @@ They are read from the records alone, so that runs of other recipes and of older
 """
 
 import datetime
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from marin_dag.errors import UserError
 from marin_dag.identity.diff import CodeChanged, FieldChanged, differences, input_keys
 from marin_dag.ledger.lease import Held, Leases
 from marin_dag.ledger.records import Record, Records
 from marin_dag.quantities import counted
 from marin_dag.store.prefix import open_store
 from marin_dag.store.store import Store
+from runtime.optim.ema import HOT
 
 PHASE, EVALUATION, SCORES = "train_phase", "ema_eval", "lm_eval"
 UNLISTED = ("start", "until_step", "acknowledge", "caches")
@@ -52,16 +55,21 @@ def read_runs(prefixes: Iterable[str], *, since: datetime.datetime | None = None
 
     Args:
         since: leave out runs that finished earlier.
+
+    Raises:
+        UserError: a prefix of several holds no outputs.
     """
-    found = [run for prefix in prefixes for run in _runs_in(prefix)]
+    stores = {store.prefix: store for store in map(open_store, prefixes)}
+    found = [run for store in stores.values() for run in _runs_in(store, may_be_empty=len(stores) == 1)]
     kept = [run for run in found if since is None or not run.finished or _time(run.finished) >= since]
     return sorted(kept, key=lambda run: (not run.finished, run.finished, run.name), reverse=True)
 
 
-def _runs_in(prefix: str) -> list[Run]:
-    store = open_store(prefix)
-    records = Records(store)
+def _runs_in(store: Store, *, may_be_empty: bool) -> list[Run]:
+    records, prefix = Records(store), store.prefix
     found = records.find_all(records.committed_keys())
+    if not found and not may_be_empty:
+        raise UserError(f"runs: {prefix} holds no outputs. Correct --prefix or --also, or leave it out.")
     phases = {key: record for key, record in found.items() if record.kind == PHASE}
     earlier = _earlier_versions(records.labels(), phases)
     evaluations, scores = _evaluations(found.values()), _scores(found)
@@ -89,9 +97,9 @@ def _base(record: Record, earlier: str | None, phases: Mapping[str, Record]) -> 
 
 
 def _evaluations(records: Iterable[Record]) -> dict[str, float]:
-    """Return the best mean bits per byte of each phase by its key."""
+    """Return the best mean bits per byte of each phase by its key, of its newest evaluation."""
     found = {}
-    for record in records:
+    for record in sorted(records, key=lambda record: record.provenance.finished):
         if record.kind == EVALUATION:
             means = [record.result["hot_mean"], *(each["mean"] for each in record.result["averages"])]
             found[input_keys(record.identity)["phase"]] = min(means)
@@ -99,7 +107,7 @@ def _evaluations(records: Iterable[Record]) -> dict[str, float]:
 
 
 def _scores(records: Mapping[str, Record]) -> dict[str, dict[str, tuple[float, float | None]]]:
-    """Return the scores of the exports of each phase, by its key."""
+    """Return the scores of the exports of each phase by its key, with the first metric of each task."""
     found: dict[str, dict[str, tuple[float, float | None]]] = {}
     for record in records.values():
         if record.kind != SCORES:
@@ -107,11 +115,18 @@ def _scores(records: Mapping[str, Record]) -> dict[str, dict[str, tuple[float, f
         for export in input_keys(record.identity).values():
             phase = input_keys(records[export].identity).get("phase") if export in records else None
             if phase is not None:
+                weights = record.result["weights"]
                 values = {
-                    score["task"]: (score["value"], score["stderr"]) for score in reversed(record.result["scores"])
+                    _task(score, weights): (score["value"], score["stderr"])
+                    for score in reversed(record.result["scores"])
                 }
-                found[phase] = found.get(phase, {}) | values  # the first metric of a task
+                found[phase] = found.get(phase, {}) | values
     return found
+
+
+def _task(score: Mapping[str, Any], weights: str) -> str:
+    shots = f" {score['num_fewshot']}-shot" if score["num_fewshot"] else ""
+    return f"{score['task']}{shots}{'' if weights == HOT else f', {weights}'}"
 
 
 def _done(
@@ -132,7 +147,7 @@ def _done(
         base="" if base is None else f"{base.name} ({base.digest[:8]})",
         changed=() if base is None else tuple(_changes(base, record)),
         tokens=record.result["consumed_tokens"],
-        loss=record.result["final_loss"],
+        loss=_finite(record.result["final_loss"]),
         bits_per_byte=bits_per_byte,
         scores=scores,
         device=provenance.computed_with.get("device", provenance.resources),
@@ -140,6 +155,10 @@ def _done(
         finished=provenance.finished,
         commit=f"{(provenance.git_commit or '')[:8]}{'+' if provenance.is_dirty else ''}",
     )
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value
 
 
 def _changes(base: Record, record: Record) -> Iterable[str]:
@@ -172,7 +191,7 @@ def _at_work(prefix: str, digest: str, held: Held, names: Mapping[str, str]) -> 
         base="",
         changed=(),
         tokens=None,
-        loss=figures.get("loss"),
+        loss=_finite(figures.get("loss")),
         bits_per_byte=None,
         scores={},
         device=f"{held.holder.host} pid {held.holder.pid}",

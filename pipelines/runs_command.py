@@ -26,10 +26,9 @@ NONE = "-"
 def _runs(session: Session) -> int:
     parsed = session.parsed
     check_writable("--page", parsed.page)
-    since = None if parsed.since is None else datetime.datetime.now(datetime.UTC) - parsed.since
     runs = [
         run
-        for run in read_runs([session.store.prefix, *parsed.also], since=since)
+        for run in read_runs([session.store.prefix, *parsed.also], since=parsed.since)
         if not parsed.names or any(fnmatch.fnmatchcase(run.name, pattern) for pattern in parsed.names)
     ]
     runs = _sorted(runs, parsed.sort)
@@ -116,11 +115,14 @@ def page(title: str, runs: Sequence[Run]) -> str:
     return document(title, lead, table(headings, rows, "Runs"), scripts=())
 
 
-def _since(text: str) -> datetime.timedelta:
+def _since(text: str) -> datetime.datetime:
     found = SINCE.fullmatch(text)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no time; use a number of days, hours or minutes: 30d, 12h, 90m")
-    return datetime.timedelta(**{UNITS[found[2]]: int(found[1])})
+    try:
+        return datetime.datetime.now(datetime.UTC) - datetime.timedelta(**{UNITS[found[2]]: int(found[1])})
+    except OverflowError:
+        raise argparse.ArgumentTypeError(f"{text!r} is before the year 1; use a shorter time") from None
 
 
 def _add_arguments(parser: Any) -> None:

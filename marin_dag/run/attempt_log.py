@@ -19,6 +19,7 @@ from marin_dag.store.store import LIMITS, Store, StoreError
 
 UPLOAD_SECONDS = 15.0
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+STANDARD_OUTPUT = 1
 CHILD_OUTPUT_SECONDS = 0.2
 """Between two looks for output of child processes."""
 
@@ -85,7 +86,7 @@ class AttemptLog(io.TextIOBase):
         with (
             contextlib.redirect_stdout(self),
             contextlib.redirect_stderr(self),
-            child_output(1, 2, write=self._file.write),
+            child_output(self._write_child_output),
         ):
             yield
 
@@ -93,6 +94,10 @@ class AttemptLog(io.TextIOBase):
         """Write what a step prints, each line when it is complete: its pieces may be those of a secret."""
         self._printed.write(text)
         return len(text)
+
+    def _write_child_output(self, text: str) -> None:
+        with self._full_disk_noted():
+            self._file.write(text)
 
     def _upload_repeatedly(self) -> None:
         while not self._ended.wait(UPLOAD_SECONDS):
@@ -121,20 +126,21 @@ class AttemptLog(io.TextIOBase):
 
 
 @contextlib.contextmanager
-def child_output(*numbers: int, write: Callable[[str], object] | None = None) -> Iterator[None]:
-    """Redact what child processes and native libraries write to file descriptors of this process.
+def child_output(write: Callable[[str], object] | None = None) -> Iterator[None]:
+    """Redact what child processes and native libraries write to the standard output of this process.
+
+    Standard error stays as it is: a library that ends the process says why there, and a thread could not pass that on.
 
     Args:
-        numbers: the descriptors.
-        write: takes the lines; by default they go where the first descriptor leads.
+        write: takes the lines; by default they go where standard output leads.
     """
-    kept = {number: os.dup(number) for number in numbers}
+    kept = os.dup(STANDARD_OUTPUT)
     # No pipe: a full one would stop a library that prints while it holds Python's lock.
     captured = tempfile.TemporaryFile()  # noqa: SIM115 -- closed below
     ended = threading.Event()
 
     def pump() -> None:
-        lines = LinesWithoutSecrets(write or (lambda text: os.write(kept[numbers[0]], text.encode(errors="replace"))))
+        lines = LinesWithoutSecrets(write or (lambda text: os.write(kept, text.encode(errors="replace"))))
         decoder, offset, is_last = codecs.getincrementaldecoder("utf-8")("replace"), 0, False
         with contextlib.suppress(OSError):  # nobody reads on
             while not is_last:
@@ -146,27 +152,21 @@ def child_output(*numbers: int, write: Callable[[str], object] | None = None) ->
 
     thread = threading.Thread(target=pump, name="child output", daemon=True)
     thread.start()
-    for number in numbers:
-        os.dup2(captured.fileno(), number)
+    os.dup2(captured.fileno(), STANDARD_OUTPUT)
     try:
         yield
     finally:
-        for number, original in kept.items():
-            os.dup2(original, number)
+        os.dup2(kept, STANDARD_OUTPUT)
         ended.set()
         thread.join()
         captured.close()
-        for original in kept.values():
-            os.close(original)
+        os.close(kept)
 
 
 @contextlib.contextmanager
 def child_output_in_place() -> Iterator[None]:
     """Redact the output of child processes where it goes, unless that is a terminal, where a person may debug."""
-    if os.isatty(1):
-        yield
-        return
-    with child_output(1), child_output(2):
+    with contextlib.nullcontext() if os.isatty(STANDARD_OUTPUT) else child_output():
         yield
 
 

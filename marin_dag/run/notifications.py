@@ -4,6 +4,7 @@ Events are a failed or stopped step, a new alarm of a running one, and the end o
 run never waits for the webhook, and a webhook that does not answer costs a warning.
 """
 
+import http.client
 import json
 import queue
 import threading
@@ -18,6 +19,7 @@ from typing import Any
 from marin_dag.errors import UserError
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.provenance import now
+from marin_dag.ledger.records import first_lines
 from marin_dag.quantities import counted
 from marin_dag.run.live import LineDisplay
 from marin_dag.store.redact import redact
@@ -96,6 +98,8 @@ class Notifier:
         """Wait a while until everything is sent."""
         self._unsent.put(None)
         self._thread.join(CLOSE_SECONDS)
+        if self._thread.is_alive():
+            self._warn(f"{counted(self._unsent.qsize(), 'notification')} not sent: the webhook took too long")
 
     def _send_all(self) -> None:
         while (body := self._unsent.get()) is not None:
@@ -114,7 +118,7 @@ class Notifier:
                 problem = f"the webhook answers {error.code}"
                 if error.code < 500 and error.code != 429:
                     return problem
-            except (OSError, ValueError) as error:  # the text of the error may hold the URL
+            except (OSError, ValueError, http.client.HTTPException) as error:  # the text of the error may hold the URL
                 problem = f"the webhook does not answer ({type(error).__name__})"
             else:
                 return None
@@ -128,6 +132,7 @@ class NotifyingDisplay:
     def __init__(self, display: LineDisplay, notifier: Notifier) -> None:
         self._display, self._notifier = display, notifier
         self._num_alarms: dict[str, int] = {}
+        self._started: set[str] = set()
         self._num_ended = {"done": 0, "failed": 0, "stopped": 0}
 
     def __enter__(self) -> object:
@@ -138,7 +143,10 @@ class NotifyingDisplay:
     ) -> None:
         self._display.__exit__(kind, error, trace)
         ended = ", ".join(f"{number} {what}" for what, number in self._num_ended.items() if number)
-        self._notifier.send("finished", None, ended or "nothing had to run")
+        if error is None:
+            self._notifier.send("finished", None, ended or "nothing had to run")
+        else:
+            self._notifier.send("failed", None, f"the driver ended: {first_lines(error)}")
         self._notifier.close()
 
     def begin(self, names: Sequence[str]) -> None:
@@ -158,7 +166,9 @@ class NotifyingDisplay:
         self._display.event(name, what, detail)
         if what in self._num_ended:
             self._num_ended[what] += 1
-        if what in ("failed", "stopped"):
+        if what == "started":
+            self._started.add(name)
+        elif what == "failed" or (what == "stopped" and name in self._started):  # one stop may end hundreds of others
             self._notifier.send(what, name, detail)
 
     def progress(self, name: str, progress: Progress) -> None:

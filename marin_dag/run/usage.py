@@ -7,6 +7,7 @@ closure, paths that the config names, inputs, and the files of the machine.
 The hook does not see files that a native library opens, or modules that the worker had imported before.
 """
 
+import collections
 import contextlib
 import functools
 import importlib.util
@@ -139,8 +140,22 @@ _set_here: set[str] = set()
 
 
 class _Copying(threading.local):
+    """The reads of a copy of the environment: all names in their order, after an iteration over all names."""
+
     def __init__(self) -> None:
-        self.names: set[str] = set()
+        self._expected: collections.deque[str] = collections.deque()
+
+    def expect(self, names: list[str]) -> None:
+        """Take the names of an iteration, which `dict(os.environ)` reads next."""
+        self._expected = collections.deque(names)
+
+    def is_next(self, name: str) -> bool:
+        """Return whether a read is the next one of a copy; any other read ends the copy."""
+        if self._expected and self._expected[0] == name:
+            self._expected.popleft()
+            return True
+        self._expected.clear()
+        return False
 
 
 _copying = _Copying()
@@ -150,9 +165,8 @@ class _Environment(os._Environ):
     """The class of `os.environ` while a step runs: it notes reads of a variable by its name."""
 
     def __getitem__(self, key: str) -> str:
-        if key in _copying.names:
-            _copying.names.discard(key)
-        elif _active and _active[-1].has_thread():
+        usage = _usage_of_thread()
+        if not _copying.is_next(key) and usage is not None:
             frame = sys._getframe(1)
             while frame.f_back is not None and frame.f_globals.get("__name__") in (
                 "os",
@@ -163,7 +177,7 @@ class _Environment(os._Environ):
             file = frame.f_code.co_filename
             is_own = file.startswith("/") and not _lies_in(file, _furniture()) and _names_the_environment(frame)
             if is_own and not OF_THE_MACHINE.search(key):
-                _active[-1].variables.add(key)
+                usage.variables.add(key)
         return super().__getitem__(key)
 
     def __setitem__(self, key: str, value: str) -> None:
@@ -172,9 +186,9 @@ class _Environment(os._Environ):
         super().__setitem__(key, value)
 
     def __iter__(self) -> Iterator[str]:
-        for name in super().__iter__():
-            _copying.names.add(name)  # `dict(os.environ)` reads `name` next, for a process that the step starts
-            yield name
+        names = list(super().__iter__())
+        _copying.expect(names)  # a copy is for a process that the step starts
+        return iter(names)
 
 
 def _names_the_environment(frame: FrameType) -> bool:
@@ -186,14 +200,23 @@ def _names_the_environment(frame: FrameType) -> bool:
     return any(value is os.environ for value in values)
 
 
+def _usage_of_thread() -> Usage | None:
+    """Return the innermost attempt or shard, if the calling thread belongs to it."""
+    with contextlib.suppress(IndexError):  # it has ended meanwhile: a thread of a step may outlive the step
+        if _active and _active[-1].has_thread():
+            return _active[-1]
+    return None
+
+
 def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
-    if not _active or not _active[-1].has_thread():
+    usage = _usage_of_thread()
+    if usage is None:
         return
     if event == "open" and (path := path_read(arguments)) is not None:
-        _active[-1].read.add(path)
+        usage.read.add(path)
     elif event == "subprocess.Popen":
         words = arguments[1].split() if isinstance(arguments[1], str) else arguments[1]
-        _active[-1].programs.add(tuple(map(str, words)))
+        usage.programs.add(tuple(map(str, words)))
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 """Gates: limits that a token cache must keep before anything trains on it, each with the place to look.
 
-Every gate stands for a cache that was built, trained on and found wrong afterwards: a tokenizer backend that silently
-dropped BOS from all caches of a month, shards cut short, text decoded with the wrong charset.
+Every gate stands for a cache that was built, trained on and found wrong afterwards: shards cut short, text decoded with
+the wrong charset. BOS and EOS need no gate: the cache's writer adds both.
 """
 
 from collections.abc import Iterable, Iterator

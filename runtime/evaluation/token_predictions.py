@@ -9,6 +9,7 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import fsspec
@@ -242,20 +243,28 @@ def file_of_step(folder: str, step: int) -> str:
 
 
 def write_predictions(url: str, table: pa.Table) -> None:
-    """Write a table as Parquet.
+    """Write a table as Parquet, whole or not at all.
 
     Raises:
         OSError: the file cannot be written.
     """
-    with fsspec.open(url, "wb", auto_mkdir=True) as file:
-        file.write(to_parquet(table))
+    data = to_parquet(table)
+    if "://" in url:  # an object is there once it is complete
+        with fsspec.open(url, "wb") as file:
+            file.write(data)
+        return
+    Path(url).parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(f"{url}.partial")
+    partial.write_bytes(data)
+    partial.replace(url)
 
 
 def read_predictions(url: str) -> pa.Table:
     """Return the table of one file.
 
     Raises:
-        OSError: the file cannot be read, or is damaged.
+        OSError: the file cannot be read.
+        ValueError: the file is damaged.
     """
     with fsspec.open(url, "rb") as file:
         return from_parquet(file.read())

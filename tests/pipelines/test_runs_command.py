@@ -22,7 +22,11 @@ BY_KIND: dict[str, dict[str, Any]] = {
     "train_phase": {"consumed_tokens": 1_000, "final_loss": 3.5},
     "ema_eval": {"hot_mean": 2.5, "averages": [{"mean": 2.25}]},
     "lm_eval": {
-        "scores": [{"task": "piqa", "value": 0.5, "stderr": 0.125}, {"task": "bpb", "value": 1.5, "stderr": None}]
+        "weights": "averaged",
+        "scores": [
+            {"task": "piqa", "num_fewshot": 5, "value": 0.5, "stderr": 0.125},
+            {"task": "bpb", "num_fewshot": 0, "value": 1.5, "stderr": None},
+        ],
     },
     "hf_export": {},
 }
@@ -61,7 +65,7 @@ def test_a_run_shows_what_it_reached(tmp_path: Path, graph: Graph, capsys: pytes
     (run,) = listed(tmp_path, capsys)
     assert run["state"] == "done" and run["recipe"] == "tootsie.py" and run["commit"] == "01234567+"
     assert (run["tokens"], run["loss"], run["bits_per_byte"], run["hours"]) == (1_000, 3.5, 2.25, 1.5)
-    assert run["scores"] == {"piqa": [0.5, 0.125], "bpb": [1.5, None]}
+    assert run["scores"] == {"piqa 5-shot, averaged": [0.5, 0.125], "bpb, averaged": [1.5, None]}
     assert run["device"] == "TPU v4"
 
 
@@ -122,5 +126,15 @@ def test_the_table_and_the_page_show_each_run(tmp_path: Path, graph: Graph, caps
 def test_a_prefix_without_runs_and_a_wrong_time_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tootsie.main(["runs", "--prefix", str(tmp_path)]) == 0
     check_message(capsys.readouterr().out)
-    assert tootsie.main(["runs", "--prefix", str(tmp_path), "--since", "3x"]) == 1
-    check_message(capsys.readouterr().err.partition(" `")[0])
+    for since in ("3x", "9999999d"):
+        assert tootsie.main(["runs", "--prefix", str(tmp_path), "--since", since]) == 1
+        check_message(capsys.readouterr().err.partition(" `")[0])
+
+
+def test_a_mistyped_prefix_is_an_error_and_a_repeated_one_counts_once(
+    tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit(tmp_path / "a", graph.step("kestrel"))
+    assert len(listed(tmp_path / "a", capsys, "--also", f"{tmp_path}/a/")) == 1
+    assert tootsie.main(["runs", "--prefix", str(tmp_path / "a"), "--also", str(tmp_path / "b")]) == 1
+    check_message(capsys.readouterr().err)

@@ -80,6 +80,22 @@ def test_each_event_of_a_run_is_sent_in_order(webhook: Webhook) -> None:
     assert warnings == []
 
 
+def test_a_driver_that_dies_is_a_failure(webhook: Webhook) -> None:
+    with pytest.raises(KeyboardInterrupt), NotifyingDisplay(display_for(False), notifier(webhook.url, [])):
+        raise KeyboardInterrupt
+    assert [(body["event"], body["step"]) for body in webhook.bodies] == [("failed", "")]
+
+
+def test_only_started_steps_are_stopped_one_by_one(webhook: Webhook) -> None:
+    display = NotifyingDisplay(display_for(False), notifier(webhook.url, []))
+    with display:
+        display.event("kestrel", "started", "")
+        for name in ("kestrel", "ocelot", "phoenix"):
+            display.event(name, "stopped", "")
+    assert [(body["event"], body["step"]) for body in webhook.bodies] == [("stopped", "kestrel"), ("finished", "")]
+    assert "3 stopped" in webhook.bodies[1]["text"]
+
+
 def test_slack_gets_its_own_format(webhook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifications, "SLACK_HOST", f"127.0.0.1:{webhook.server.server_port}")
     sender = notifier(webhook.url, [])
