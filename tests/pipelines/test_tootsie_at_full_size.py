@@ -82,7 +82,7 @@ def test_a_plan_counts_every_checkpoint_that_stays(configs):
 
 
 def test_a_plan_s_chip_hours_are_those_of_the_compiled_steps_within_three_percent(configs):
-    # docs/tpu.md, days at 70 % of the rooflines.
+    # docs/explanation/tpu.md, days at 70 % of the rooflines.
     compiled = (351_000, 94_000, 93_000, 585_000, 123_000, 31_000)
     resources = (EIGHT_B.kestrel_resources, *5 * (EIGHT_B.main_resources,))
     planned = [train_phase.cost(configs[name], of).chip_hours for name, of in zip(MAIN_LINE, resources, strict=True)]
