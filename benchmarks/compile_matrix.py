@@ -1,9 +1,9 @@
-"""Does every kernel and every size of model compile for every generation of TPU and for GPUs, and does it fit?
+"""Compile matrix: whether every kernel and size of model compiles for every TPU and GPU, and fits.
 
 `python -m benchmarks.compile_matrix [--kernels | --models]` compiles, without an accelerator, each kernel for v4, v5e,
 v5p, v6e and the H200 at the shapes of the 8B model, and the train step of five sizes for suitable slices and hosts. It
-prints the tables of docs/explanation/tpu.md and docs/explanation/gpu.md; what was compiled before is taken from the cache. Exit code 1 if
-anything failed, does not fit, or has a fault.
+prints the tables of docs/explanation/tpu.md and docs/explanation/gpu.md; earlier programs come from the cache. Exit
+code 1 if anything failed, does not fit, or has a fault.
 """
 
 import argparse
