@@ -240,7 +240,7 @@ class LlamaHarness(TemplateLM):
 
 def generation_request(arguments: Mapping[str, Any]) -> GenerationRequest:
     """Parse lm-eval's generation arguments; raise GenerationError for those that are unknown or impossible."""
-    remaining = dict(arguments)
+    remaining = {name: value for name, value in arguments.items() if value is not None}
     temperature = float(remaining.pop("temperature", 0.0) or 0.0)
     do_sample = remaining.pop("do_sample", None)
     drawing = {name: remaining.pop(name, None) for name in ("top_p", "top_k", "seed")}

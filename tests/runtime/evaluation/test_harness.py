@@ -385,6 +385,7 @@ def test_generation_arguments_are_read_as_lm_eval_reads_them():
     drawn = generation_request({"temperature": 0.8, "top_p": 0.9, "top_k": 40, "seed": 7})
     assert drawn == GenerationRequest((), 256, Sampling(0.8, 0.9, 40, 7))
     assert generation_request({"do_sample": False, "temperature": 0.8, "top_k": 40}).sampling is None
+    assert generation_request({"max_gen_toks": None}).max_new_tokens == generation_request({}).max_new_tokens
 
 
 @pytest.mark.parametrize(
