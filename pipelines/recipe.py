@@ -23,7 +23,7 @@ from pipelines import (
     rollback_command,
     runs_command,
     stalls_command,
-    timeline,
+    timeline_command,
 )
 from pipelines.fork_report import fork_report
 from pipelines.headline import headline
@@ -64,7 +64,7 @@ ADAMW: dict[str, Any] = {"weight_decay": 0.1, "b1": 0.9, "b2": 0.95, "eps": 1e-8
 FOLLOW = {train_phase: (ema_eval,)}
 """A fork of a phase that is made on the command line is evaluated as its base is."""
 COMMANDS = (
-    timeline.COMMAND,
+    timeline_command.COMMAND,
     stalls_command.COMMAND,
     checkpoints_command.COMMAND,
     rollback_command.COMMAND,

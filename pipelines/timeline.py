@@ -7,22 +7,16 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
-from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
-from marin_dag.plan.config_checks import refusals
 from marin_dag.quantities import counted
 from pipelines.lint import lint_on
-from pipelines.output import aligned, check_writable, write_page
+from pipelines.output import aligned
 from pipelines.phases import (
-    fork_names,
     legs_in,
     main_line_first,
     main_line_of,
-    phases_in,
     trained_tokens,
     twins_in,
-    wanted_phases,
 )
 from runtime.data.mixture import MixtureSchedule
 from runtime.report.recipe import described, rate, shares, side_branches
@@ -245,31 +239,3 @@ def _filled(begin: str, listed: str) -> list[str]:
         else:
             lines[-1] += f", {word}" if index else word
     return lines
-
-
-def _timeline(session: Session) -> int:
-    parsed = session.parsed
-    graph = session.graph()
-    wanted_phases(session, graph)
-    if parsed.plot is not None and (parsed.names or parsed.json):
-        raise UserError("timeline --plot draws every phase. Remove the names of phases and --json.")
-    check_writable("--plot", parsed.plot)
-    phases = phases_in(graph.steps)
-    refused = refusals(phases[name] for name in parsed.names or phases)
-    found = timeline_of(phases, refused, fork_names(session), parsed.names)
-    print(json.dumps(document(found), indent=1) if parsed.json else render(found))
-    if parsed.plot is not None:
-        from pipelines.timeline_plot import draw  # only the drawing needs NumPy
-
-        write_page("--plot", parsed.plot, draw(f"Timeline of {session.pipeline}", found))
-    return FAILED if refused else NOTHING_WOULD_RUN
-
-
-def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--plot", metavar="FILE.html", help="(timeline) draw it too")
-
-
-COMMAND = Command(
-    "timeline", "[PHASE ...] [--json]", "every phase: steps, tokens, settings, what changes", _timeline, 0, 100,
-    _add_arguments, ("--set", "--json"),
-)  # fmt: skip

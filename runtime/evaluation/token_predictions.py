@@ -218,8 +218,8 @@ class Predictor:
                 "log_prob": pa.array(flat["log_prob"][:, 0], mask=unknown),
                 "rank": pa.array(flat["rank"][:, 0], mask=unknown),
                 "entropy": pa.array(flat["entropy"][:, 0], mask=unknown),
-                "likely": _lists(flat["likely"]),
-                "likely_log_prob": _lists(flat["likely_log_prob"]),
+                "likely": _lists(flat["likely"], np.asarray(unknown)),
+                "likely_log_prob": _lists(flat["likely_log_prob"], np.asarray(unknown)),
             }
         )
 
@@ -233,8 +233,10 @@ def _repeated_each(texts: Iterable[str], times: int) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(np.repeat(np.arange(len(names), dtype=np.int32), times), names)
 
 
-def _lists(values: np.ndarray) -> pa.FixedSizeListArray:
-    return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+def _lists(values: np.ndarray, unknown: np.ndarray) -> pa.FixedSizeListArray:
+    # Zeros, since undefined values may differ between equal runs.
+    known = np.where(unknown[:, None], 0, values).astype(values.dtype)
+    return pa.FixedSizeListArray.from_arrays(pa.array(known.ravel()), values.shape[1])
 
 
 def file_of_step(folder: str, step: int) -> str:

@@ -28,6 +28,8 @@ def commands(page: Path) -> Iterator[list[str]]:
             yield shlex.split(re.split(r" {3,}", found[1])[0] if found[1].startswith(" ") else "", comments=True)
 
 
+NEEDS_A_RUN = {"heat-map"}
+"""Commands that have nothing to draw before a phase has trained."""
 README = list(commands(ROOT / "README.md"))
 
 
@@ -70,7 +72,7 @@ def test_every_command_of_readme_works_in_the_order_in_which_it_is_printed(
         free_port = ["--port", "0"] if "page" in arguments else []
         code = call([*arguments, *free_port], tmp_path / "runs", corpus)
         said = capsys.readouterr()
-        assert code in (0, 2), (arguments, said.err)
+        assert code in ((1,) if NEEDS_A_RUN & {*arguments} else (0, 2)), (arguments, said.err)
         assert said.err == "", arguments
 
 

@@ -32,7 +32,10 @@ PROSE = {
 
 def pieces_of(text):
     batch = TextBatch([text])
-    return [batch.excerpt(start, end) for start, end in zip(batch.words.starts, batch.words.ends, strict=True)]
+    return [
+        batch.data[start:end].tobytes().decode()
+        for start, end in zip(batch.words.starts, batch.words.ends, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(
