@@ -229,8 +229,8 @@ def _repeated(text: str, times: int) -> pa.DictionaryArray:
 
 
 def _repeated_each(texts: Iterable[str], times: int) -> pa.DictionaryArray:
-    names = list(texts)
-    return pa.DictionaryArray.from_arrays(np.repeat(np.arange(len(names), dtype=np.int32), times), names)
+    # By value: a dictionary that holds a text twice is written as its memory happens to lie.
+    return pa.array([text for text in texts for _ in range(times)]).dictionary_encode()
 
 
 def _lists(values: np.ndarray, unknown: np.ndarray) -> pa.FixedSizeListArray:

@@ -118,4 +118,6 @@ def test_a_table_comes_back_as_it_was_written(tmp_path: Path, caches):
     url = str(tmp_path / "folder/step-3.parquet")
     write_predictions(url, table)
     assert read_predictions(url).to_pylist() == table.to_pylist()
+    assert all(len(set(each.to_pylist())) == len(each) for name in ("domain", "window", "weights")
+               for each in [table[name].combine_chunks().dictionary])  # fmt: skip
     assert set(table["weights"].to_pylist()) == {"hot", "slow"}
