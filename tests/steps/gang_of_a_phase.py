@@ -121,7 +121,13 @@ def recorded_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhase
 def evaluation_on(phase: Any, cache: Any, words: Any) -> EmaEvalConfig:
     """Return an evaluation of three domains of seven windows: five batches across domains, and one of one window."""
     caches, tokens = {"books": words, "code": cache, "web": words}, 7 * SEQUENCE_LENGTH
-    return EmaEvalConfig(phase=phase, caches=caches, max_tokens_per_domain=tokens, windows_per_batch=3)
+    return EmaEvalConfig(
+        phase=phase,
+        caches=caches,
+        max_tokens_per_domain=tokens,
+        sampled_windows_per_domain=0,  # each host reads all candidates of a sample
+        windows_per_batch=3,
+    )
 
 
 @step(resources=Cpu(1, num_hosts=NUM_HOSTS))
@@ -160,6 +166,7 @@ def config_on(cache: Any) -> TrainPhaseConfig:
         digest_every_steps=2,
         validate_every_steps=VALIDATE_EVERY_STEPS,
         validation_tokens_per_source=NUM_WINDOWS * SEQUENCE_LENGTH,
+        sampled_windows_per_source=0,  # each host reads all candidates of a sample
     )
 
 
