@@ -51,7 +51,7 @@ class Source(BaseModel, frozen=True, extra="forbid"):
     name: str
     """The label of its steps, also in reports."""
     role: str
-    """One of `PRIORITY`."""
+    """A role of `PRIORITY`."""
     description: str
     licence: str
     fetch: Fetch

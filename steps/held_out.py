@@ -88,20 +88,13 @@ def open_held_out(
     )
     predictor = None
     if sampled_windows_per_domain:
-        predictor = Predictor(
-            sample=sample_windows(
-                paths, sequence_length=program.sequence_length, windows_per_domain=sampled_windows_per_domain
-            ),
-            step=build_prediction_step(
-                program.model,
-                program.rope,
-                mesh,
-                attention_kernel=kernels.attention,
-                compute_dtype=program.compute_dtype,
-            ),
-            windows_per_batch=num_windows,
-            rows=rows,
+        predict = build_prediction_step(
+            program.model, program.rope, mesh, attention_kernel=kernels.attention, compute_dtype=program.compute_dtype
         )
+        sample = sample_windows(
+            paths, sequence_length=program.sequence_length, windows_per_domain=sampled_windows_per_domain
+        )
+        predictor = Predictor(sample=sample, step=predict, windows_per_batch=num_windows, rows=rows)
     context.log.info(
         "held-out text: %s of %s, batches for each set of weights: %d",
         *(counted(texts.num_windows, "window"), counted(len(caches), "domain"), texts.num_batches),

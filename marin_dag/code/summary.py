@@ -55,9 +55,9 @@ class Definition(NamedTuple):
     is_plain: bool
     """Whether it is an object of Python's own."""
     effects: Effects
-    """What calling it does, or making an instance, or the value."""
+    """The effect of calling it, of making an instance, or of its value."""
     answers: Effects
-    """What the operators, indices and attributes of an instance do."""
+    """The effect of the operators, indices and attributes of an instance."""
 
 
 class Executed(NamedTuple):

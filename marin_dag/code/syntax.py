@@ -32,7 +32,7 @@ class Module:
     loads: list[str] = dataclasses.field(default_factory=list)
     """Modules that this one imports, and attributes of modules that may be modules."""
     executed: list[ast.stmt] = dataclasses.field(default_factory=list)
-    """What an import executes, in order."""
+    """The statements that an import executes, in order."""
     documentation: str = ""
     keeps_annotations_as_text: bool = False
     """Whether the module has `from __future__ import annotations`."""

@@ -19,7 +19,7 @@ class OutputWarning(BaseModel, frozen=True, extra="forbid"):
     """A warning about one output; its texts are one line each, without secrets."""
 
     text: str
-    """What was noticed, by which rule, and the limit that it passes."""
+    """The finding, its rule, and the limit that it passes."""
     samples: tuple[str, ...] = ()
     """Examples, at most `MAX_SAMPLES`."""
     file: str = ""

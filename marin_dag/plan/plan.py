@@ -65,7 +65,7 @@ class Plan:
     steps: tuple[PlannedStep, ...]
     """Inputs first."""
     uncovered: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    """What finished steps used and their digests do not cover, by name of the step."""
+    """Uses of finished steps that their digests do not cover, by name of the step."""
 
     @property
     def will_run(self) -> tuple[PlannedStep, ...]:
@@ -108,7 +108,7 @@ class Plan:
 
     @property
     def open_questions(self) -> dict[str, str]:
-        """What the recipe leaves open of steps that would run, by name; runs refuse to start until it is set."""
+        """Return the open settings of steps that would run, by name; runs refuse to start until they are set."""
         return {name: with_fix(name, error) for name, error in self.undecided.items()}
 
     @functools.cached_property

@@ -94,7 +94,7 @@ class InputFiles:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.watched: dict[str, _Watched] = {}
-        """By URL; on a local disk also by the path without links."""
+        """Files by URL; on a local disk also by the path without links."""
 
     @contextlib.contextmanager
     def watching(self) -> Iterator["InputFiles"]:

@@ -58,7 +58,7 @@ class ShardCall:
     inputs: tuple[InputOutput, ...]
     """The outputs that the step reads."""
     attempt_began: float
-    """In seconds since 1970."""
+    """Seconds since 1970."""
 
     def __call__(self) -> None:
         function = _Function(self.function)
@@ -218,7 +218,7 @@ class ShardMap:
 
 
 class _Function:
-    """What a shard calls, without the partials around it."""
+    """The function of a shard, without the partials around it."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         bound: list[Any] = []
@@ -229,7 +229,7 @@ class _Function:
         self.code: Any = function if is_function else type(function).__call__
         """The function whose code is the shard's."""
         self.bound = tuple(bound if is_function else [*bound, function])
-        """What the partials bind, and a callable object."""
+        """The arguments that the partials bind, and a callable object."""
         self.name = f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)}"
         self._inner = function
 

@@ -45,7 +45,7 @@ class UncoveredError(UserError):
 
 
 class Used(BaseModel, frozen=True, extra="forbid"):
-    """What a shard used, without the files of the machine."""
+    """The uses of a shard, without the files of the machine."""
 
     files: tuple[str, ...] = ()
     programs: tuple[tuple[str, ...], ...] = ()
@@ -53,7 +53,7 @@ class Used(BaseModel, frozen=True, extra="forbid"):
 
 
 class Usage:
-    """What one attempt or shard uses.
+    """The uses of one attempt or shard.
 
     Args:
         values: the arguments of the attempt or shard; the digest covers the files that a text in them names.

@@ -99,8 +99,10 @@ class Encoder:
         self.reason = "tokenizers is configured"
         """Why `library` encodes."""
         self._fast: tiktoken.Encoding | None = None
-        if library == "tokenizers":
-            return
+        if library == "auto":
+            self._use_tiktoken_if_equal(document, num_threads)
+
+    def _use_tiktoken_if_equal(self, document: dict, num_threads: int) -> None:
         try:
             ranks = ranks_of(document)
         except NotConvertibleError as error:

@@ -53,7 +53,7 @@ class Predictions(NamedTuple):
     rank: Int32[Array | np.ndarray, "batch sequence"]
     """Number of likelier tokens."""
     entropy: Float32[Array | np.ndarray, "batch sequence"]
-    """In nats."""
+    """Entropy of the prediction, in nats."""
     likely: Int32[Array | np.ndarray, "batch sequence likely"]
     """The likeliest tokens."""
     likely_log_prob: Float32[Array | np.ndarray, "batch sequence likely"]

@@ -71,10 +71,10 @@ TRITON = {
     ("ampere", 64): TritonBlocks(128, 64, 64, 32, 8),
     ("ampere", 128): TritonBlocks(64, 64, 32, 64, 8),
 }
-"""By GPU and head size; bfloat16: the largest tried blocks that CUDA's assembler keeps in a thread's 255 registers
+"""Blocks by GPU and head size; bfloat16: the largest tried ones that CUDA's assembler keeps in a thread's 255 registers
 (docs/explanation/gpu.md)."""
 MOSAIC = {64: MosaicBlocks(64, 128, 2, 64, 64, 128, 2), 128: MosaicBlocks(64, 128, 3, 64, 64, 64, 2)}
-"""By head size; bfloat16: the quickest of some eight on an H200."""
+"""Blocks by head size; bfloat16: the quickest of some eight on an H200."""
 
 
 def generation_of(device_kind: str) -> str | None:

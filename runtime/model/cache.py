@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int32
 from runtime.model.config import ModelConfig
 
 Layers = tuple[Array, ...] | Array
-"""One array a layer, for layers that are written out; or one with a leading axis, for a loop over them."""
+"""An array for each layer, for layers that are written out; or one with a leading axis, for a loop over them."""
 NewToken = Float[Array, "slots kv_heads head_dim"]
 Index = Int32[Array, ""]
 

@@ -259,7 +259,7 @@ class Report:
     command: str
     """Command that calls the recipe, such as "python pipelines/tootsie.py"."""
     phases: tuple[Phase, ...]
-    """At least one of them is of the main line."""
+    """The phases; at least one of them is of the main line."""
     evaluations: tuple[Evaluation, ...] = ()
     exports: tuple[Export, ...] = ()
     scores: tuple[Score, ...] = ()

@@ -25,7 +25,7 @@ EASY_NATS = 0.05
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Moment:
-    """What one set of weights expects of the tokens of a window; NaN and -1 where a token is not predicted."""
+    """The predictions of a window's tokens by one set of weights; NaN and -1 where a token is not predicted."""
 
     log_prob: Float32[np.ndarray, "token"]
     """Natural logarithm."""
@@ -45,7 +45,7 @@ class HeatWindow:
     texts: Sequence[str]
     """Text of each token."""
     moments: Sequence[Moment | None]
-    """One for each moment of the page, None where the window was not predicted."""
+    """Predictions at each moment of the page; None where there are none."""
 
     @property
     def newest(self) -> Moment:

@@ -74,7 +74,7 @@ class Extent:
 
 
 class Panel:
-    """One plot of a figure. Its marks belong to series, which the legend of the figure shows and hides.
+    """A plot of a figure. Its marks belong to series, which the legend of the figure shows and hides.
 
     `num_points` is the number of points of all its lines, which share the room for points on the page.
     """

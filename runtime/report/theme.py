@@ -10,7 +10,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b9649a", "#c98a00", "#3f9fd8", "#7
 DIVERGING = (
     "#005f9e", "#4d8fbb", "#94bbd6", "#cfe0ec", "#f3f5f7", "#f6dccb", "#eab08c", "#d9804b", "#c8500a",
 )  # fmt: skip
-"""From below to above."""
+"""Colours from below to above."""
 DARK_FIGURES = {
     MAIN: "#5db4f0", BRANCH: "#f5914e", PAGE: "#111418", INK: "#eceff2", MUTED: "#8f99a3", GRID: "#2a3037",
     **dict(zip(COLOURS, ("#4aa8e8", "#f08a4b", "#35c49a", "#e29bc4", "#ecb24a", "#8ccbf2", "#c5c55c", "#b3a4dd"),

@@ -17,7 +17,7 @@ from runtime.report.panel import TOKENS, Extent, Panel, around, main_and_branche
 from runtime.report.recipe import counted, tokens_label
 
 _MARKERS = ("circle", "square", "triangle", "diamond", "hex", "star", "inverted_triangle", "plus", "cross")
-"""Of the sets of weights, the weights as last trained first."""
+"""Marks of the sets of weights, the weights as last trained first."""
 _CAPTION = (
     "Mean over the held-out text of the sources of each phase, every source counting the same; the axis does not "
     "begin at 0. Phases with other sources are measured on other text, so a jump between two of them may come of the "

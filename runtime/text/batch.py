@@ -76,7 +76,7 @@ class _Unspaced(NamedTuple):
 
     letters: np.ndarray
     shares: np.ndarray
-    """Of a word, one a letter."""
+    """Share of a word that each letter is."""
     begins: np.ndarray
     """Letters and digits of any script that begin a piece if they are not the first of their run."""
     letters_before: np.ndarray

@@ -220,9 +220,9 @@ Rule = (
 class _Thresholds(NamedTuple):
     duplicate_lines: float
     top_ngrams: tuple[float, ...]
-    """Of 2, 3 and 4 words."""
+    """Shares for 2, 3 and 4 words."""
     duplicate_ngrams: tuple[float, ...]
-    """Of 5 to 10 words."""
+    """Shares for 5 to 10 words."""
     lines_with_terminal_punctuation: float
     newlines_per_word: float
     mean_word_length: tuple[float, float]

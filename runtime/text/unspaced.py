@@ -14,7 +14,7 @@ CHARACTERS_PER_WORD = (
     (2.0, ((0x3041, 0x3100), (0x31F0, 0x3200))),
     (3.0, ((0x0E01, 0x0E5C), (0x0E80, 0x0F00), (0x1000, 0x10A0), (0x1780, 0x1800))),
 )
-"""By script, ranges of code points below the supplementary planes."""
+"""Scripts, with ranges of code points below the supplementary planes."""
 IDEOGRAPH_PLANES = (0x20000, 0x40000)
 RANGES = tuple(found for _, ranges in CHARACTERS_PER_WORD for found in ranges)
 
