@@ -141,7 +141,10 @@ class Gang(threading.Thread):
                 elif outcome.status == "stopped":
                     deadline = min(deadline, time.monotonic() + STOPPED_ALONE_SECONDS)
         if failures:
-            return Outcome(self._task, "failed", failure=cause_of(failures, self._lost_peer_errors))
+            cause = cause_of(failures, self._lost_peer_errors)
+            if cause.error_type in self._lost_peer_errors:  # a peer was lost, and nothing says why: try again
+                cause = cause.model_copy(update={"is_transient": True})
+            return Outcome(self._task, "failed", failure=cause)
         if running:
             gone, here = (", ".join(str(host + 1) for host in sorted(who)) for who in (outcomes, running.values()))
             raise HostsDisagreedError(
