@@ -142,7 +142,7 @@ def child_output(write: Callable[[str], object] | None = None) -> Iterator[None]
     def pump() -> None:
         lines = LinesWithoutSecrets(write or (lambda text: os.write(kept, text.encode(errors="replace"))))
         decoder, offset, is_last = codecs.getincrementaldecoder("utf-8")("replace"), 0, False
-        with contextlib.suppress(OSError):  # nobody reads on
+        with contextlib.suppress(OSError):  # the reader of standard output has gone
             while not is_last:
                 is_last = ended.wait(CHILD_OUTPUT_SECONDS)
                 while data := os.pread(captured.fileno(), 1 << 16, offset):

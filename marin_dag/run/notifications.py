@@ -1,4 +1,4 @@
-"""Notifications: what a run tells a webhook, in Slack's format or as plain JSON.
+"""Notifications: messages of a run to a webhook, in Slack's format or as plain JSON.
 
 Events are a failed or stopped step, a new alarm of a running one, and the end of the run. A thread sends them, so the
 run never waits for the webhook, and a webhook that does not answer costs a warning.
