@@ -4,7 +4,7 @@ PYTHON ?= python3
 TORCH = torch==2.13.0
 # Errors only: what pip warns of is the machine's set-up of it, a line for each package.
 PIP = -m pip install -qq --disable-pip-version-check
-# A line for every 25 packages, and one when pip installs what it has downloaded.
+# A line for every 25 packages and one for their installation; warnings are about the set-up of the machine, as above.
 SHELL = bash
 .SHELLFLAGS = -o pipefail -c
 PROGRESS = | awk '/^Collecting /{if (++n % 25 == 0) {print "  " n " packages fetched"; fflush()}} /^Installing collected/{print "  installing " n " packages"; fflush()}'
@@ -35,8 +35,8 @@ test: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
 .venv/ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; run: make PYTHON=python3.12 tootsie")'
 	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
-	@echo "installing $$(grep -c == requirements.lock) packages into .venv: about 2 minutes"
-	@.venv/bin/python $(PIP_SHOWN) -r requirements.lock $(PROGRESS)
+	@echo "installing the packages of requirements.lock into .venv: about 2 minutes"
+	@.venv/bin/python $(PIP_SHOWN) -r requirements.lock 2> >(grep -v ^WARNING >&2) $(PROGRESS)
 	@# A relative path: a clone that is moved or copied takes its own code along.
 	@.venv/bin/python -c 'import os, pathlib, sysconfig; libraries = sysconfig.get_path("purelib"); pathlib.Path(libraries, "marin_dag.pth").write_text(os.path.relpath(".", libraries) + "\n")'
 	@touch $@
