@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
 from jax import lax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
 from runtime.data.cache import TokenCache
@@ -27,11 +27,10 @@ from runtime.evaluation.held_out import Windows, read_windows, window_starts
 from runtime.model.computation import Computation, matmul_precision
 from runtime.model.config import ModelConfig, Rope
 from runtime.model.model import Params
-from runtime.model.placement import check_placement, parameter_specs
-from runtime.parallel.compiler_options import compiler_options
+from runtime.model.placement import check_placement
 from runtime.parallel.hosts import HostRows, whole
-from runtime.parallel.mesh import TOKEN_AXES
 from runtime.tables.parquet_bytes import from_parquet, to_parquet
+from runtime.training.eval_step import forward_program
 from runtime.training.objective import computation_on, next_tokens
 from runtime.training.watchdog import Watchdog
 
@@ -97,14 +96,7 @@ def _program(config: ModelConfig, mesh: Mesh, computation: Computation) -> Calla
         gathered = (spread.gather_tokens(part) for part in predicted)
         return Predictions(has_target, *(part.reshape(*tokens.shape, *part.shape[1:]) for part in gathered))
 
-    mapped = jax.shard_map(
-        predict,
-        mesh=mesh,
-        in_specs=(parameter_specs(config.build()), TOKEN_AXES, TOKEN_AXES, PartitionSpec()),
-        out_specs=TOKEN_AXES,
-        check_vma=False,
-    )
-    return jax.jit(mapped, compiler_options=compiler_options(mesh))
+    return forward_program(predict, config, mesh)
 
 
 def _prediction(

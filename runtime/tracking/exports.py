@@ -5,6 +5,7 @@ run sent again under its id replaces what was sent before (wandb/wandb#2858), an
 would replace one another (wandb/wandb#3841): so there is one file with every update.
 """
 
+import abc
 import dataclasses
 import importlib
 import shlex
@@ -29,7 +30,7 @@ class ExportError(RuntimeError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Export:
+class Export(abc.ABC):
     """Files of a tool below a folder of this machine."""
 
     folder: str
@@ -54,6 +55,7 @@ class Export:
         Path(self.folder).mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=self.folder).close()
 
+    @abc.abstractmethod
     def write(self, curves: Curves, name: str, digest: str, config: Mapping[str, Any]) -> list[str]:
         """Write the curves of a phase in place of those of an earlier call; return the command that shows them.
 
@@ -61,7 +63,6 @@ class Export:
             ExportError: the tool wrote to another folder.
             OSError: they cannot be written.
         """
-        raise NotImplementedError
 
 
 class TensorBoard(Export):

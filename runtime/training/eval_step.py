@@ -95,8 +95,13 @@ def _eval_program(config: ModelConfig, mesh: Mesh, computation: Computation, los
         loss = spread.gather_tokens(result.loss)
         return TokenLosses(jnp.where(has_target, loss.reshape(tokens.shape), 0.0), has_target)
 
+    return forward_program(losses, config, mesh)
+
+
+def forward_program(forward: Callable, config: ModelConfig, mesh: Mesh) -> Callable:
+    """Compile `forward(params, tokens, segment_ids, frequencies)`, whose results are by token, for a mesh."""
     mapped = jax.shard_map(
-        losses,
+        forward,
         mesh=mesh,
         in_specs=(parameter_specs(config.build()), TOKEN_AXES, TOKEN_AXES, PartitionSpec()),
         out_specs=TOKEN_AXES,
