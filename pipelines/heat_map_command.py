@@ -46,7 +46,7 @@ def _heat_map(session: Session) -> int:
 
     parsed = session.parsed
     if parsed.page is None:
-        raise UserError("heat-map: name the page: --page heat.html.")
+        raise UserError("heat-map: the page has no name. Add --page heat.html.")
     check_writable("--page", parsed.page)
     graph = session.graph()
     phases = _phases(session, graph)
@@ -54,8 +54,8 @@ def _heat_map(session: Session) -> int:
     if not found:
         wanted = " and ".join(parsed.weights or ["the trained weights"])
         print(
-            "nothing is drawn: neither a validation of these phases nor an evaluation that is done kept predictions "
-            f"of {wanted}; run the recipe as far as its `ema_eval` steps"
+            f"nothing is drawn: no validation or evaluation of these phases has kept predictions of {wanted}. Run the "
+            "recipe up to its `ema_eval` steps."
         )
         return FAILED
     shown = _spread(found, MOST_MOMENTS)

@@ -139,7 +139,7 @@ def _compressed(file: IO[bytes], limits: Limits) -> Found:
                     yield last
             start = _next_member(file, start + 1, vain) if end is None else end
     except _VainBytesError:
-        yield Damage(f"after {start}", TOO_DAMAGED, "most of what follows is no record; it is left out")
+        yield Damage(f"after {start}", TOO_DAMAGED, "too little of the rest is records, so the rest is not read")
 
 
 def _verified(record: Record) -> Record | Damage:
