@@ -12,6 +12,8 @@ PAGE = ROOT / "docs/reference/mistakes.md"
 RECIPE = ROOT / "docs/reference/recipe.md"
 TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+NAMED_PATH = re.compile(r"`((?:marin_dag|runtime|steps|pipelines|infra|benchmarks|tests)/[a-z0-9_./-]+)`")
+"""A file or folder of the repository in code quotes; a placeholder in capitals is none."""
 
 
 def rows(page: str) -> list[list[str]]:
@@ -76,6 +78,12 @@ def test_every_relative_link_leads_to_a_file_and_its_heading(page: Path) -> None
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_path_that_a_page_names_exists(page: Path) -> None:
+    named = set(NAMED_PATH.findall(page.read_text(encoding="utf-8")))
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
 def test_the_docs_have_at_most_thirty_thousand_words() -> None:
