@@ -41,8 +41,7 @@ def extract(
     """Yield the documents of a unit in the order of its members; ids are `source/member#anchor`.
 
     `ledger` counts what is no document or cannot be read; documents before the damage of a file stay. Messages name the
-    file by `origin`, if given. `guard` reads each page, record or member that is read as a whole; lines and rows are
-    read without it.
+    file by `origin`, if given. `guard` reads documents that may end their reader; see `runtime.text.extraction.guard`.
 
     Raises:
         UnreadableFileError: two documents of a file have one id where the format forbids that.
@@ -126,11 +125,11 @@ def _read_stream(
         case WebArchive():
             return web_archive.read_web_archive(file, format_, limits, guard)
         case JsonLines():
-            return records.read_json_lines(file, name, format_, limits, shown=shown)
+            return records.read_json_lines(file, name, format_, limits, guard, shown=shown)
         case ParquetTable():
-            return records.read_parquet(file, format_, limits, shown=shown)
+            return records.read_parquet(file, format_, limits, guard, shown=shown)
         case ChatTable():
-            return records.read_chats(file, name, format_, limits, shown=shown)
+            return records.read_chats(file, name, format_, limits, guard, shown=shown)
 
 
 def _read_whole(
