@@ -30,6 +30,7 @@ SECRET_FIELD = re.compile(rf"^(?:\w+_)?(?:{OTHER_SECRETS})$|^{TOKENS}$", re.IGNO
 ENVIRONMENT_NAME = re.compile(rf"TOKEN(?![A-Z])|{OTHER_SECRETS}|signature|_KEY$|_PASS$", re.IGNORECASE)
 # Shorter values ("1", "true", "token") are ordinary words.
 SHORTEST_SECRET = 8
+LONGEST_LINE = 1 << 20
 FINGERPRINT_DIGITS = 12
 QUOTE = r"[bru]{0,2}[\"']"
 # Unquoted values after a quoted name; they stay, so that JSON stays valid.
@@ -212,6 +213,20 @@ class LinesWithoutSecrets:
         text, self._incomplete = "".join(self._incomplete), []
         if text:
             self._write(redact(text))
+
+
+def remembered_secrets() -> frozenset[str]:
+    """Return the secrets that `remember_secrets` found in this process."""
+    return _remembered
+
+
+def pass_on(source: int, target: int) -> None:
+    """Copy lines from one descriptor to another without secrets; the first line is JSON, the secrets to remember."""
+    with open(source, encoding="utf-8", errors="replace", newline="") as lines:
+        for secret in json.loads(lines.readline()):
+            _remember(secret)
+        for line in iter(lambda: lines.readline(LONGEST_LINE), ""):
+            os.write(target, redact(line).encode(errors="replace"))
 
 
 def _secret_error(path: str) -> SecretError:
