@@ -15,7 +15,7 @@ from runtime.data.mixing.mixer import BySource, Feedback
 from runtime.data.mixing.policies import Static
 from runtime.data.mixing.policy import Policy
 from runtime.data.mixture import MixtureSchedule
-from runtime.data.order import DataOrder, RowLocations, segments
+from runtime.data.order import DataOrder, RowLocations
 from runtime.data.prefetch import Prefetch
 from runtime.data.sampler import SourceSampler
 from runtime.data.token_source import LoaderError, TokenSource
@@ -24,8 +24,6 @@ ROWS_READ_TOGETHER = 64
 """Rows that are drawn and read at once when reading ahead: a few rows cost hardly less than many."""
 
 logger = logging.getLogger(__name__)
-
-__all__ = ["DataPosition", "LoadedBatch", "Loader", "LoaderError", "RowLocations", "Rows", "segments"]
 
 
 class Loader:
