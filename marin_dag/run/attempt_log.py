@@ -206,7 +206,8 @@ def redact_standard_error() -> None:
     root = str(Path(__file__).parents[2])
     code = f"import sys; sys.path.insert(0, {root!r}); from {redact.__module__} import pass_on; pass_on(0, 1)"
     # In a session of its own, so that Ctrl-C does not end it before this process.
-    command = [sys.executable, "-P", "-c", code]
+    # Without the packages of the environment, which take most of a second to import.
+    command = [sys.executable, "-I", "-S", "-c", code]
     _filters.append(subprocess.Popen(command, stdin=read, stdout=_original_error, start_new_session=True))
     os.write(write, json.dumps(sorted(_hidden)).encode() + b"\n")
     os.dup2(write, STANDARD_ERROR)

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import IO, Any
 
-from pydantic import BaseModel
-
 from marin_dag.errors import UserError
 
 HIDDEN = "***"
@@ -69,7 +67,7 @@ PARTS_OF_A_SIGNATURE = SIGNATURES | {
     *("se", "st", "sp", "sv", "sr", "ss", "srt", "spr", "sip", "sdd", "skoid", "sktid", "skt", "ske", "sks", "skv"),
 }
 
-CONTAINERS = (dict, list, tuple, set, frozenset, BaseModel)
+CONTAINERS = (dict, list, tuple, set, frozenset)
 
 
 class SecretError(UserError):
@@ -118,7 +116,11 @@ def remember_secrets(config: object) -> None:
     for name, value in fields.items():
         if isinstance(value, str) and isinstance(name, str) and SECRET_FIELD.search(name):
             _remember(value)
-        elif isinstance(value, CONTAINERS) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
+        elif (
+            isinstance(value, CONTAINERS)
+            or dataclasses.is_dataclass(type(value))
+            or hasattr(type(value), "model_fields")
+        ):
             remember_secrets(value)
 
 

@@ -24,6 +24,7 @@ EXCERPT_CHARACTERS = 200
 MEMORY_PER_BYTE = 40
 """The most memory that a byte of JSON takes, in objects within objects. The parser aborts the process for want of it,
 so lines that may take more than the limit are not parsed."""
+_JSON_SUFFIXES = (".jsonl", ".json", ".gz", ".zst")
 _BLOCK_BYTES = 1 << 20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _OWN_ANCHOR = re.compile(r"(line|row) \d+")
@@ -53,64 +54,55 @@ class Anchors:
         return given
 
 
-def read_json_lines(
-    file: IO[bytes], name: str, format_: JsonLines, limits: Limits, guard: Guard, *, shown: str
+def read_records(
+    file: IO[bytes],
+    name: str,
+    format_: JsonLines | ParquetTable | ChatTable,
+    limits: Limits,
+    guard: Guard,
+    *,
+    shown: str,
 ) -> Extracted:
-    """Yield one document a line. `name` says how the file is packed; messages have `shown`.
+    """Yield one document a line or row. `name` says whether and how the file is packed; messages have `shown`.
 
     Raises:
         UnreadableFileError: `unique_ids` is set and two lines have one id.
     """
     anchors = Anchors()
-    for own, row in _json_rows(file, name, limits, guard, shown):
-        yield _document(own, row, format_, anchors, limits, shown)
-
-
-def read_parquet(file: IO[bytes], format_: ParquetTable, limits: Limits, guard: Guard, *, shown: str) -> Extracted:
-    """Yield one document a row; messages have `shown`."""
-    anchors = Anchors()
-    for own, row in read_rows(file, shown, format_.text_field, format_.id_field, limits, guard):
-        yield _document(own, row, format_, anchors, limits, shown)
-
-
-def read_chats(
-    file: IO[bytes], name: str, format_: ChatTable, limits: Limits, guard: Guard, *, shown: str
-) -> Extracted:
-    """Yield conversations as `chat_text` writes them, from JSON lines or a Parquet table, as `name` says."""
-    anchors, field = Anchors(), format_.messages_field
-    if name.endswith((".jsonl", ".json", ".gz", ".zst")):
+    field = format_.messages_field if isinstance(format_, ChatTable) else format_.text_field
+    if isinstance(format_, JsonLines) or (isinstance(format_, ChatTable) and name.endswith(_JSON_SUFFIXES)):
         rows = _json_rows(file, name, limits, guard, shown)
     else:
         rows = read_rows(file, shown, field, format_.id_field, limits, guard)
-    as_text = ParquetTable(text_field=field, id_field=format_.id_field)
     for own, row in rows:
-        if not isinstance(row, Unreadable):
+        if isinstance(format_, ChatTable) and not isinstance(row, Unreadable):
             try:
                 row = {**row, field: chat_text(row.get(field))}
             except (ChatError, UnicodeDecodeError) as error:
                 row = Unreadable(own, NO_TEXT, f"field {field!r} {error}", _excerpt(row))
-        yield _document(own, row, as_text, anchors, limits, shown)
+        yield _document(own, row, format_, field, anchors, limits, shown)
 
 
 def _document(
     own: str,
     row: dict[str, Any] | Unreadable,
-    format_: JsonLines | ParquetTable,
+    format_: JsonLines | ParquetTable | ChatTable,
+    field: str,
     anchors: Anchors,
     limits: Limits,
     name: str,
 ) -> Text | Unreadable:
     if isinstance(row, Unreadable):
         return row._replace(anchor=own)
-    text = row.get(format_.text_field)
+    text = row.get(field)
     if isinstance(text, bytes):
         text = decoded(text)
         if isinstance(text, Unreadable):
             return text._replace(anchor=own)
     if not isinstance(text, str) or not text.strip():  # a blank text is a fault of the export, too
         found = "blank" if isinstance(text, str) else f"a {type(text).__name__}"
-        found = found if format_.text_field in row else "absent"
-        return Unreadable(own, NO_TEXT, f"field {format_.text_field!r} is {found}", _excerpt(row))
+        found = found if field in row else "absent"
+        return Unreadable(own, NO_TEXT, f"field {field!r} is {found}", _excerpt(row))
     if 4 * len(text) > limits.max_document_bytes < len(text.encode(errors="surrogatepass")):
         return _too_large(own, limits)
     given = row.get(format_.id_field) if format_.id_field is not None else None
