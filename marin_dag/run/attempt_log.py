@@ -1,5 +1,6 @@
 """AttemptLog: the log file beside an attempt, without secrets, readable while the step runs."""
 
+import atexit
 import codecs
 import contextlib
 import ctypes
@@ -25,6 +26,7 @@ FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 FREED_BYTES = 1 << 20
 """Captured output is deleted from the disk in pieces of this size when it is passed on."""
+LAST_WORDS_SECONDS = 2.0
 CHILD_OUTPUT_SECONDS = 0.2
 """Between two looks for output of child processes."""
 
@@ -202,6 +204,7 @@ def redact_standard_error() -> None:
     _hidden = remembered_secrets()
     if _original_error is None:
         _original_error = os.dup(STANDARD_ERROR)
+        atexit.register(_wait_for_filters, _original_error)
     read, write = os.pipe()
     root = str(Path(__file__).parents[2])
     code = f"import sys; sys.path.insert(0, {root!r}); from {redact.__module__} import pass_on; pass_on(0, 1)"
@@ -213,6 +216,14 @@ def redact_standard_error() -> None:
     os.dup2(write, STANDARD_ERROR)
     os.close(read)
     os.close(write)
+
+
+def _wait_for_filters(original_error: int) -> None:
+    """Let this process end after its last words arrived; children that outlive it keep the filter for themselves."""
+    os.dup2(original_error, STANDARD_ERROR)
+    for each in _filters:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            each.wait(timeout=LAST_WORDS_SECONDS)
 
 
 @contextlib.contextmanager
