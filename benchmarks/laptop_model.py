@@ -8,6 +8,7 @@ from jax.sharding import Mesh
 from marin_dag.graph.resources import Cpu
 from pipelines.scales import LAPTOP, BatchSize
 from runtime.data.cache import TokenCache, TokenFormat
+from runtime.data.cache_writer import token_cache_writer
 from runtime.data.loader import Loader
 from runtime.data.mixture import MixtureSchedule
 from runtime.kernels.kernel_shape import KernelShape
@@ -17,7 +18,6 @@ from runtime.parallel.mesh import devices_of, mesh_of_cores
 from runtime.training.kernel_choice import default_kernels
 from runtime.training.state import TrainState, initial_state
 from runtime.training.train_step import ProgramOptions, TrainStep, build_train_step
-from tests.runtime.data.small_cache import token_cache_writer
 
 NUM_SOURCES = 6
 DOCUMENT_TOKENS = 700

@@ -151,7 +151,7 @@ def tokens(config: TokensConfig, context: StepContext) -> TokenizeResult:
     import numpy as np
 
     from runtime.data.cache import TokenFormat
-    from tests.runtime.data.small_cache import token_cache_writer
+    from runtime.data.cache_writer import token_cache_writer
 
     form = TokenFormat(vocab_size=config.vocab_size, eos_token_id=0, bos_token_id=None, tokenizer_digest="0" * 64)
     rng, bytes_of_tokens = np.random.default_rng(0), np.ones(config.vocab_size, np.int32)

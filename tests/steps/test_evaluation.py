@@ -21,6 +21,7 @@ from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
 from pipelines.sources import evaluation_items_step
 from runtime.data.cache import TokenFormat
+from runtime.data.cache_writer import token_cache_writer
 from runtime.data.encoding import Encoder
 from runtime.evaluation import placed_model
 from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec
@@ -40,7 +41,6 @@ from steps.tokenizer import TokenizerResult
 from steps.train_phase import train_phase
 from tests.catalogue import check_message, expect_error
 from tests.deferred_import import torch, transformers
-from tests.runtime.data.small_cache import token_cache_writer
 from tests.runtime.evaluation.rows import NUM_ROWS, write_files
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 from tests.steps.phase_runs import a_phase as a_training

@@ -13,13 +13,9 @@ import pyarrow as pa
 
 from runtime.text.any_name import open_file
 from runtime.text.extraction.extracted import DamagedFileError
-from runtime.text.extraction.zstandard import ZstdError
 
-# The errors of the readers of the standard library, of Arrow and of zstd for damaged bytes.
-_BY_READERS = (
-    *(EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError),
-    *(pa.ArrowException, ZstdError),
-)
+# The errors of the standard library's and Arrow's readers for damaged bytes.
+_BY_READERS = (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError, pa.ArrowException)
 _BUFFER_BYTES = 1 << 20
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from runtime.data.batch import DataPosition
 from runtime.data.cache import TokenCache
+from runtime.data.cache_writer import token_cache_writer
 from runtime.data.loader import Loader
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.data.order import segments
@@ -19,7 +20,6 @@ from runtime.data.token_source import LoaderError
 from tests.catalogue import expect_error
 from tests.runtime.data.caches import document_offsets, locate
 from tests.runtime.data.conftest import FORMAT
-from tests.runtime.data.small_cache import token_cache_writer
 
 LENGTH = 32
 IDENTITIES = {"a": "identity-a", "b": "identity-b", "c": "identity-c"}

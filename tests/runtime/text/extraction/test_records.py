@@ -25,7 +25,7 @@ from runtime.text.extraction.formats import ChatTable, Format, JsonLines, Parque
 from runtime.text.extraction.guard import DEADLY, Guard, Guarded, unguarded
 from runtime.text.extraction.limits import Limits
 from runtime.text.extraction.records import MEMORY_PER_BYTE, Anchors
-from runtime.text.extraction.zstandard import zstd
+from runtime.text.extraction.zstandard import codec
 from tests.catalogue import expect_error
 from tests.runtime.text.extraction import deadly_readers
 
@@ -154,6 +154,7 @@ def test_a_packed_file_of_no_lines_is_whole(tmp_path):
 
 def long_window(data: bytes) -> bytes:
     """Return the data packed with a window of 256 MiB, as `zstd --long=28` packs a stream."""
+    zstd = codec()
     packing = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 28})
     return packing.compress(data) + packing.flush()
 
