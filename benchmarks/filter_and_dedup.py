@@ -15,6 +15,9 @@ over the bar below `--every 1`.
 A core is busy while one of our processes runs on it. Time in which our processes wait for a core is measured, and
 counts for nothing, so this bar holds on a quiet machine only.
 
+Filters spend their time in some forty passes of NumPy over a batch, none of which takes 6 % of it; the language model
+takes more than all other rules together. Rules measure the texts that earlier rules left, so dear ones belong last.
+
 The status is 1 where a bar does not hold.
 
     python benchmarks/filter_and_dedup.py --corpora ../shared/data/corpora

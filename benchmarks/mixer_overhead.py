@@ -15,8 +15,9 @@ import numpy as np
 
 from benchmarks.verdict import conclude
 from pipelines.scales import EIGHT_B
+from runtime.data.batch import DataPosition
 from runtime.data.cache import TokenFormat
-from runtime.data.loader import DataPosition, Loader
+from runtime.data.loader import Loader
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm import OdmPaper, OdmReleased
 from runtime.data.mixing.policies import Static

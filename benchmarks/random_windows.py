@@ -24,9 +24,10 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.verdict import conclude
+from runtime.data.batch import DataPosition
 from runtime.data.cache import TokenCache, TokenFormat
 from runtime.data.cache_writer import ShardWriter, finish_cache
-from runtime.data.loader import DataPosition, Loader
+from runtime.data.loader import Loader
 from runtime.data.mixture import MixtureSchedule
 
 ROOT = Path(__file__).parent.parent

@@ -4,7 +4,7 @@ import functools
 import math
 import tempfile
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,6 @@ from steps.fetch import (
 )
 
 if TYPE_CHECKING:
-    from runtime.text.fetch.arrivals import Arrivals
     from runtime.text.fetch.hub import RemoteFile
     from runtime.text.fetch.verified import Written
 
@@ -130,16 +129,15 @@ def _sha256_of(path: Path) -> str:
 
 
 def _copy_own(fetch: Files, context: StepContext, in_flight: int) -> list[DownloadedFile]:
-    copy = functools.partial(_copy_file, fetch.folder)
-    with _arrivals(context, [file.size_in_bytes for file in fetch.files]).polled() as arrivals:
-        copied = context.map(
-            copy,
-            fetch.files,
-            in_flight=in_flight,
-            name="files",
-            on_finished=lambda index, file: arrivals.end(file.size_in_bytes),
-            on_counted=arrivals.count,
-        )
+    report = _progress(context, [file.size_in_bytes for file in fetch.files])
+    copied = context.map(
+        functools.partial(_copy_file, fetch.folder),
+        fetch.files,
+        in_flight=in_flight,
+        name="files",
+        on_finished=lambda index, file: report(file.size_in_bytes),
+        on_counted=lambda done, total: None,
+    )
     return [_placed(index, file) for index, file in enumerate(copied)]
 
 
@@ -167,15 +165,20 @@ def _download_remote(fetch: Remote, context: StepContext, in_flight: int) -> Dow
 
     def on_finished(index: int, fetched: FetchedFile) -> None:
         streak.count(fetched.failure)
-        arrivals.end(0 if fetched.file is None else fetched.file.size_in_bytes)
+        report(0 if fetched.file is None else fetched.file.size_in_bytes)
 
     is_on_hub = isinstance(fetch, HuggingFaceDataset | HuggingFaceModel)
     fetch_one = functools.partial(_fetch_file, context.work_path, is_on_hub)
     items = [(file, tries[file_key(file.url)]) for file in files]
-    with _arrivals(context, [file.size_in_bytes for file in files]).polled() as arrivals:
-        fetched = context.map(
-            fetch_one, items, in_flight=in_flight, name="files", on_finished=on_finished, on_counted=arrivals.count
-        )
+    report = _progress(context, [file.size_in_bytes for file in files])
+    fetched = context.map(
+        fetch_one,
+        items,
+        in_flight=in_flight,
+        name="files",
+        on_finished=on_finished,
+        on_counted=lambda done, total: None,  # `report` has more to say
+    )
     return _complete(context, fetched, max_missing_share)
 
 
@@ -244,19 +247,21 @@ def _placed(index: int, file: DownloadedFile) -> DownloadedFile:
     return file.model_copy(update={"path": f"files/{index:05d}/{file.path}"})
 
 
-def _arrivals(context: StepContext, sizes: Sequence[int | None]) -> "Arrivals":
-    """Return what reports the progress of the files: in MB if all sizes are known, else in files."""
-    from runtime.text.fetch.arrivals import Arrivals
+def _progress(context: StepContext, sizes: Sequence[int | None]) -> Callable[[int], None]:
+    """Return a function to call with the size of each file that ended; it reports MB if all sizes are known."""
+    total, num_files, num_bytes = sum(size or 0 for size in sizes), 0, 0
 
-    total = sum(size or 0 for size in sizes)
-
-    def report(num_files: int, num_bytes: int, bytes_per_second: float) -> None:
-        rate = bytes_per_second / 1e6
+    def report() -> None:
         if total and None not in sizes:
-            done, of_files = math.ceil(min(num_bytes, total) / 1e6), len(sizes)
-            figures = {"files": num_files, "of_files": of_files, "megabytes_per_second": rate}
-            context.progress(done, math.ceil(total / 1e6), "MB", **figures)
+            done = math.ceil(min(num_bytes, total) / 1e6)
+            context.progress(done, math.ceil(total / 1e6), "MB", files=num_files, of_files=len(sizes))
         else:
-            context.progress(num_files, len(sizes), "files", gigabytes=num_bytes / 1e9, megabytes_per_second=rate)
+            context.progress(num_files, len(sizes), "files", gigabytes=num_bytes / 1e9)
 
-    return Arrivals(f"{context.work_path}/parts", report)
+    def end(size_in_bytes: int) -> None:
+        nonlocal num_files, num_bytes
+        num_files, num_bytes = num_files + 1, num_bytes + size_in_bytes
+        report()
+
+    report()
+    return end

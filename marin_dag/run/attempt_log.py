@@ -1,10 +1,14 @@
 """AttemptLog: the log file beside an attempt, without secrets, readable while the step runs."""
 
+import atexit
 import codecs
 import contextlib
+import ctypes
 import io
+import json
 import logging
 import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -14,12 +18,15 @@ from types import TracebackType
 from typing import IO
 
 from marin_dag.store.local import LocalStore
-from marin_dag.store.redact import LinesWithoutSecrets, redact
+from marin_dag.store.redact import LinesWithoutSecrets, redact, remembered_secrets
 from marin_dag.store.store import LIMITS, Store, StoreError
 
 UPLOAD_SECONDS = 15.0
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-STANDARD_OUTPUT = 1
+STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
+FREED_BYTES = 1 << 20
+"""Captured output is deleted from the disk in pieces of this size when it is passed on."""
+LAST_WORDS_SECONDS = 2.0
 CHILD_OUTPUT_SECONDS = 0.2
 """Between two looks for output of child processes."""
 
@@ -82,7 +89,11 @@ class AttemptLog(io.TextIOBase):
 
     @contextlib.contextmanager
     def capturing_prints(self) -> Iterator[None]:
-        """Write what this process and its children print until the end of the block."""
+        """Write what this process and its children print until the end of the block.
+
+        What they write to standard error below Python stays there, and is redacted until this process ends.
+        """
+        redact_standard_error()
         with (
             contextlib.redirect_stdout(self),
             contextlib.redirect_stderr(self),
@@ -129,8 +140,6 @@ class AttemptLog(io.TextIOBase):
 def child_output(write: Callable[[str], object] | None = None) -> Iterator[None]:
     """Redact what child processes and native libraries write to the standard output of this process.
 
-    Standard error stays as it is: a library that ends the process says why there, and a thread could not pass that on.
-
     Args:
         write: takes the lines; by default they go where standard output leads.
     """
@@ -141,13 +150,15 @@ def child_output(write: Callable[[str], object] | None = None) -> Iterator[None]
 
     def pump() -> None:
         lines = LinesWithoutSecrets(write or (lambda text: os.write(kept, text.encode(errors="replace"))))
-        decoder, offset, is_last = codecs.getincrementaldecoder("utf-8")("replace"), 0, False
+        decoder, is_last = codecs.getincrementaldecoder("utf-8")("replace"), False
+        offset = freed = 0
         with contextlib.suppress(OSError):  # the reader of standard output has gone
             while not is_last:
                 is_last = ended.wait(CHILD_OUTPUT_SECONDS)
                 while data := os.pread(captured.fileno(), 1 << 16, offset):
                     offset += len(data)
                     lines.write(decoder.decode(data))
+                    freed = _free(captured.fileno(), freed, offset)
             lines.close()
 
     thread = threading.Thread(target=pump, name="child output", daemon=True)
@@ -161,6 +172,58 @@ def child_output(write: Callable[[str], object] | None = None) -> Iterator[None]
         thread.join()
         captured.close()
         os.close(kept)
+
+
+def _free(descriptor: int, freed: int, end: int) -> int:
+    """Give the disk back the bytes of a file up to `end`, a block at a time; return up to where it has them back.
+
+    Linux can cut a hole into a file that others append to. Where that fails, the file keeps what it has.
+    """
+    if end - freed < FREED_BYTES or sys.platform != "linux":
+        return freed
+    keep_size_and_punch_hole = 3
+    ctypes.CDLL(None).fallocate(descriptor, keep_size_and_punch_hole, ctypes.c_int64(0), ctypes.c_int64(end))
+    return end
+
+
+_original_error: int | None = None
+"""Where standard error led before it was redacted."""
+_filters: list[subprocess.Popen[bytes]] = []
+_hidden: frozenset[str] | None = None
+"""The secrets of configs that the present filter of standard error knows."""
+
+
+def redact_standard_error() -> None:
+    """Redact from now on what this process and its children write to standard error.
+
+    A process of its own passes it on, so that the words of a library that ends this process arrive, too.
+    """
+    global _original_error, _hidden
+    if _hidden == remembered_secrets():
+        return
+    _hidden = remembered_secrets()
+    if _original_error is None:
+        _original_error = os.dup(STANDARD_ERROR)
+        atexit.register(_wait_for_filters, _original_error)
+    read, write = os.pipe()
+    root = str(Path(__file__).parents[2])
+    code = f"import sys; sys.path.insert(0, {root!r}); from {redact.__module__} import pass_on; pass_on(0, 1)"
+    # In a session of its own, so that Ctrl-C does not end it before this process.
+    # Without the packages of the environment, which take most of a second to import.
+    command = [sys.executable, "-I", "-S", "-c", code]
+    _filters.append(subprocess.Popen(command, stdin=read, stdout=_original_error, start_new_session=True))
+    os.write(write, json.dumps(sorted(_hidden)).encode() + b"\n")
+    os.dup2(write, STANDARD_ERROR)
+    os.close(read)
+    os.close(write)
+
+
+def _wait_for_filters(original_error: int) -> None:
+    """Let this process end after its last words arrived; children that outlive it keep the filter for themselves."""
+    os.dup2(original_error, STANDARD_ERROR)
+    for each in _filters:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            each.wait(timeout=LAST_WORDS_SECONDS)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import contextlib
 import datetime
 import functools
 import io
+import json
 import logging
 import os
 import re
@@ -31,6 +32,7 @@ EMULATOR = "STORAGE_EMULATOR_HOST"
 CONNECT_SECONDS, SILENCE_SECONDS = 10.0, 60.0
 SLOWEST_BYTES_PER_SECOND = 100_000
 """A large upload may be silent for as long as it takes at this rate."""
+CREATE_ATTEMPTS = 3
 BLOCK_IN_BYTES = 8 << 20
 """Size of the requests of an open file."""
 NO_BUCKET_REQUESTS = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
@@ -92,20 +94,26 @@ class GcsStore(CloudStore):
         # A request is repeated when its reply was lost, and the second then meets the object of the first.
         creator = uuid.uuid4().hex
         with self._explained(path):
-            blob = self._blob(path)
-            blob.metadata = {CREATOR: creator}
-            try:
-                _upload(blob, data, if_generation_match=0)
-            except google.api_core.exceptions.PreconditionFailed:
+            for _ in range(CREATE_ATTEMPTS):
+                blob = self._blob(path)
+                blob.metadata = {CREATOR: creator}
                 try:
-                    blob.reload(timeout=_timeout(), retry=RETRY)
-                except google.api_core.exceptions.NotFound:  # the object of another call, deleted since
-                    return False
-                if (blob.metadata or {}).get(CREATOR) != creator:
-                    return False
-                if base64.b64decode(blob.crc32c) != google_crc32c.Checksum(data).digest():
-                    blob.delete(if_generation_match=blob.generation, timeout=_timeout(), retry=RETRY)
-                    raise TransferError(f"{blob.name}: the upload arrived damaged") from None
+                    _upload(blob, data, if_generation_match=0)
+                    return True
+                except google.api_core.exceptions.PreconditionFailed:
+                    with contextlib.suppress(google.api_core.exceptions.NotFound):
+                        return self._is_created(blob, creator, data)
+                # There is no such object: its creator has deleted it since, or the server refused damaged bytes by 412.
+            raise TransferError(f"{blob.name}: the store refused it as if it existed, and it does not")
+
+    def _is_created(self, blob: storage.Blob, creator: str, data: bytes) -> bool:
+        """Return whether this call's first request made the object that its second one met."""
+        blob.reload(timeout=_timeout(), retry=RETRY)
+        if (blob.metadata or {}).get(CREATOR) != creator:
+            return False
+        if base64.b64decode(blob.crc32c) != google_crc32c.Checksum(data).digest():
+            blob.delete(if_generation_match=blob.generation, timeout=_timeout(), retry=RETRY)
+            raise TransferError(f"{blob.name}: the upload arrived damaged")
         return True
 
     def write(self, path: str, data: bytes) -> None:
@@ -299,9 +307,11 @@ def _reason(error: BaseException) -> str:
     try:
         found = cast(Any, error).response.json()
         while isinstance(found, dict):  # a proxy may put the answer of another server into the message
-            found = found["error"] if "error" in found else found["message"]
+            found = found["error"] if "error" in found else found.get("message") or found["errors"][0]
+            with contextlib.suppress(ValueError):  # Google's testbench writes it as text
+                found = json.loads(found) if isinstance(found, str) and found.startswith("{") else found
         return redact(str(found))
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, LookupError, TypeError, ValueError):
         return first_line(error)
 
 

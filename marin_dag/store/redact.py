@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import IO, Any
 
-from pydantic import BaseModel
-
 from marin_dag.errors import UserError
 
 HIDDEN = "***"
@@ -30,6 +28,7 @@ SECRET_FIELD = re.compile(rf"^(?:\w+_)?(?:{OTHER_SECRETS})$|^{TOKENS}$", re.IGNO
 ENVIRONMENT_NAME = re.compile(rf"TOKEN(?![A-Z])|{OTHER_SECRETS}|signature|_KEY$|_PASS$", re.IGNORECASE)
 # Shorter values ("1", "true", "token") are ordinary words.
 SHORTEST_SECRET = 8
+LONGEST_LINE = 1 << 20
 FINGERPRINT_DIGITS = 12
 QUOTE = r"[bru]{0,2}[\"']"
 # Unquoted values after a quoted name; they stay, so that JSON stays valid.
@@ -68,7 +67,7 @@ PARTS_OF_A_SIGNATURE = SIGNATURES | {
     *("se", "st", "sp", "sv", "sr", "ss", "srt", "spr", "sip", "sdd", "skoid", "sktid", "skt", "ske", "sks", "skv"),
 }
 
-CONTAINERS = (dict, list, tuple, set, frozenset, BaseModel)
+CONTAINERS = (dict, list, tuple, set, frozenset)
 
 
 class SecretError(UserError):
@@ -117,7 +116,11 @@ def remember_secrets(config: object) -> None:
     for name, value in fields.items():
         if isinstance(value, str) and isinstance(name, str) and SECRET_FIELD.search(name):
             _remember(value)
-        elif isinstance(value, CONTAINERS) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
+        elif (
+            isinstance(value, CONTAINERS)
+            or dataclasses.is_dataclass(type(value))
+            or hasattr(type(value), "model_fields")
+        ):
             remember_secrets(value)
 
 
@@ -212,6 +215,20 @@ class LinesWithoutSecrets:
         text, self._incomplete = "".join(self._incomplete), []
         if text:
             self._write(redact(text))
+
+
+def remembered_secrets() -> frozenset[str]:
+    """Return the secrets that `remember_secrets` found in this process."""
+    return _remembered
+
+
+def pass_on(source: int, target: int) -> None:
+    """Copy lines from one descriptor to another without secrets; the first line is JSON, the secrets to remember."""
+    with open(source, encoding="utf-8", errors="replace", newline="") as lines:
+        for secret in json.loads(lines.readline()):
+            _remember(secret)
+        for line in iter(lambda: lines.readline(LONGEST_LINE), ""):
+            os.write(target, redact(line).encode(errors="replace"))
 
 
 def _secret_error(path: str) -> SecretError:

@@ -1,7 +1,8 @@
 """Loader: the batch of any step, as a pure function of the data position.
 
 A mixing policy that learns also depends on the losses of finished updates, up to a fixed number of steps back
-(runtime/data/mixing), so the loader reads ahead all the same. order.py says which row each draw is.
+(runtime/data/mixing), so the loader reads ahead all the same. A batch goes through two modules: sampler.py draws a
+source for each row, and order.py finds and reads the row of each draw.
 """
 
 import logging
@@ -9,13 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from runtime.data.allocation import shuffled_slots
 from runtime.data.batch import DataPosition, LoadedBatch, Rows
 from runtime.data.mixing.mixer import BySource, Feedback
 from runtime.data.mixing.policies import Static
 from runtime.data.mixing.policy import Policy
 from runtime.data.mixture import MixtureSchedule
-from runtime.data.order import DataOrder, RowLocations, segments
+from runtime.data.order import DataOrder, RowLocations
 from runtime.data.prefetch import Prefetch
 from runtime.data.sampler import SourceSampler
 from runtime.data.token_source import LoaderError, TokenSource
@@ -24,8 +24,6 @@ ROWS_READ_TOGETHER = 64
 """Rows that are drawn and read at once when reading ahead: a few rows cost hardly less than many."""
 
 logger = logging.getLogger(__name__)
-
-__all__ = ["DataPosition", "LoadedBatch", "Loader", "LoaderError", "RowLocations", "Rows", "segments"]
 
 
 class Loader:
@@ -106,19 +104,7 @@ class Loader:
     ) -> tuple[RowLocations, list[DataPosition]]:
         """Return where the rows of the batches of `steps` lie, batch after batch, and the position after each."""
         self._check_position(position)
-        counts, positions, here = [], [], position
-        for step in steps:
-            of_batch, here = self._sampler.draw(here, step, global_batch_size, feedback)
-            counts.append(of_batch)
-            positions.append(here)
-        slots = shuffled_slots(counts, seed=self._order.seed, first_step=steps.start)
-        source_index = np.array([self.index_of[identity] for identity in slots], np.int32)
-        draws = np.empty(len(source_index), np.int64)
-        for identity, index in self.index_of.items():
-            # The k-th row of a source takes the source's k-th next sequence.
-            first, last = (each.consumed.get(identity, 0) for each in (position, here))
-            if last > first:
-                draws[source_index == index] = np.arange(first, last)
+        source_index, draws, positions = self._sampler.rows(position, steps, global_batch_size, feedback)
         return self._order.locate(source_index, draws), positions
 
     def skip_batches(

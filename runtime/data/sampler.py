@@ -1,10 +1,13 @@
-"""Sampler: how many sequences each source gives to a batch, and the data position after it."""
+"""Sampler: the source of each row of a batch, and the data position after it."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
 
+import numpy as np
+from jaxtyping import Int32, Int64
+
 from runtime.data.activity import during
-from runtime.data.allocation import Allocation, allocate, drawn
+from runtime.data.allocation import Allocation, allocate, drawn, shuffled_slots
 from runtime.data.batch import DataPosition
 from runtime.data.mixing.mixer import BySource, MixerState, next_shares, standing_shares
 from runtime.data.mixing.policy import Policy, Sources
@@ -15,7 +18,7 @@ from runtime.data.token_source import LoaderError
 
 
 class SourceSampler:
-    """Counts by source, from the mixture and its policy; no row is located. Sources are named by their identities."""
+    """Draws by source, from the mixture and its policy; no row is located. Sources are named by their identities."""
 
     def __init__(
         self,
@@ -40,7 +43,30 @@ class SourceSampler:
             )
         self._max_epochs = {identities[name]: epochs for name, epochs in max_epochs.items()}
 
-    def draw(
+    def rows(
+        self,
+        position: DataPosition,
+        steps: range,
+        global_batch_size: int,
+        feedback: Callable[[int], BySource] | None,
+    ) -> tuple[Int32[np.ndarray, "rows"], Int64[np.ndarray, "rows"], list[DataPosition]]:
+        """Return the source of each row and the number of its draw, batch after batch, and the position after each."""
+        counts, positions, here = [], [], position
+        for step in steps:
+            of_batch, here = self._draw(here, step, global_batch_size, feedback)
+            counts.append(of_batch)
+            positions.append(here)
+        slots = shuffled_slots(counts, seed=self._order.seed, first_step=steps.start)
+        source_index = np.array([self._order.index_of[identity] for identity in slots], np.int32)
+        draws = np.empty(len(source_index), np.int64)
+        for identity, index in self._order.index_of.items():
+            # The k-th row of a source takes the source's k-th next sequence.
+            first, last = (each.consumed.get(identity, 0) for each in (position, here))
+            if last > first:
+                draws[source_index == index] = np.arange(first, last)
+        return source_index, draws, positions
+
+    def _draw(
         self,
         position: DataPosition,
         step: int,

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Int32, Int64
 
 from runtime.data.cache import TokenCache
-from runtime.data.loader import segments
+from runtime.data.order import segments
 from runtime.evaluation.bits_per_byte import (
     NOTHING_READ,
     PADDING_SEGMENT,

@@ -27,6 +27,8 @@ from runtime.text.filter_rules import (
 from runtime.text.measures import SENTENCE_ENDS, Measures
 from runtime.text.quality import QualityModel
 
+MEASURED_AGAIN = 0.5
+"""A rule measures the texts that are left apart from the rejected ones where they are this share or less."""
 BULLETS = "-*•‣▶●○■□▪"
 TERMINAL_PUNCTUATION = "\"'”’»」』）" + SENTENCE_ENDS
 _OTHER_NEWLINES = "\r\v\f\x85\u2028\u2029"
@@ -107,15 +109,16 @@ def rejections(
 ) -> list[Rejection | None]:
     """Return for each text None, or the rejection by the first rule that it fails; no rule is an edit."""
     verdicts: list[Rejection | None] = [None] * len(texts)
-    if not texts:
-        return verdicts
-    measures = Measures(TextBatch([with_plain_blanks(text) for text in texts]), quality)
+    rows, measures = list(range(len(texts))), Measures(TextBatch([]), quality)
     for rule in rules:
-        for finding in findings(rule, measures):
+        left = [row for row in rows if verdicts[row] is None]
+        if len(left) <= MEASURED_AGAIN * len(rows) or not measures.batch.num_documents:
+            rows, measures = left, Measures(TextBatch([with_plain_blanks(texts[row]) for row in left]), quality)
+        for finding in findings(rule, measures) if left else ():
             for index in np.flatnonzero(finding.fails).tolist():
-                if verdicts[index] is None:
+                if verdicts[rows[index]] is None:
                     detail = f"{finding.values[index]:.6g}, {finding.limit}"
-                    verdicts[index] = Rejection(finding.reason, detail)
+                    verdicts[rows[index]] = Rejection(finding.reason, detail)
     return verdicts
 
 

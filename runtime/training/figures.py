@@ -14,7 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from runtime.data.loader import DataPosition, LoadedBatch, Loader
+from runtime.data.batch import DataPosition, LoadedBatch
+from runtime.data.loader import Loader
 from runtime.data.mixing.mixer import Feedback
 from runtime.optim.skip_rule import SkipRule
 from runtime.tracking.events import EventLog

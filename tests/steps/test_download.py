@@ -24,7 +24,7 @@ from marin_dag.run.driver import Run
 from marin_dag.run.live import LineDisplay
 from marin_dag.run.local.backend import LocalBackend
 from marin_dag.store.prefix import open_store
-from runtime.text.fetch import arrivals, failures, hub
+from runtime.text.fetch import failures, hub
 from runtime.text.fetch import http as fetch_http
 from runtime.text.fetch.errors import Failure, UnreachableError
 from runtime.text.fetch.failures import FailureStreak, IncompleteDownloadError
@@ -44,8 +44,6 @@ class Publisher(http.server.ThreadingHTTPServer):
         self.statuses: dict[str, int] = {}
         self.asked: Counter[str] = Counter()
         self.content: bytes | None = None
-        self.goes_on: threading.Event | None = None
-        """Two of the three megabytes of each file come at once, the rest when this is set."""
 
     @property
     def url(self) -> str:
@@ -64,14 +62,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if self.server.goes_on is None or self.headers.get("Range") is not None:
-            with contextlib.suppress(ConnectionError):  # a probe reads one byte
-                self.wfile.write(body)
-        else:
-            self.wfile.write(body[: 2 << 20])
-            self.wfile.flush()
-            self.server.goes_on.wait(60)
-            self.wfile.write(body[2 << 20 :])
+        with contextlib.suppress(ConnectionError):  # a probe reads one byte
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -357,44 +349,6 @@ def test_progress_counts_files_and_bytes_where_sizes_are_unknown(publisher, cont
     download.function(listed(publisher), context)
     assert [(done, total, unit) for done, total, unit, _ in context.told] == [(n, 4, "files") for n in range(5)]
     assert [figures["gigabytes"] for *_, figures in context.told] == [0, 2e-8, 4e-8, 6e-8, 8e-8]
-
-
-MEGABYTES = 3 << 20
-
-
-def test_progress_counts_the_bytes_of_unfinished_files(publisher, context_of, tmp_path, monkeypatch):
-    monkeypatch.setattr(arrivals, "POLL_SECONDS", 0.01)
-    publisher.content, publisher.goes_on = bytes(MEGABYTES), threading.Event()
-    context = context_of("many", str(tmp_path / "many"))
-    files = [hub.RemoteFile(name, publisher.url + name, MEGABYTES) for name in NAMES]
-    monkeypatch.setattr(hub, "list_files", lambda *given, **also: files)
-    monkeypatch.setattr(hub, "request_headers", dict)
-    config = DownloadConfig(fetch=HuggingFaceDataset(repo="someone/texts", revision="0" * 40, files=("*",)))
-    reported = []
-
-    def report(done, total, unit, **figures):
-        reported.append((done, total, unit, figures))
-        if done > 1:  # one of the three megabytes of the first file, or more
-            publisher.goes_on.set()
-
-    monkeypatch.setattr(context, "progress", report)
-    download.function(config, context)
-    assert publisher.goes_on.is_set()
-    assert {(total, unit) for _, total, unit, _ in reported} == {(13, "MB")}  # of a million bytes, the last one begun
-    done, total, unit, figures = reported[-1]
-    assert (done, total, unit, figures["files"], figures["of_files"]) == (13, 13, "MB", 4, 4)
-
-
-def test_the_first_progress_of_an_attempt_counts_the_files_of_the_attempts_before(publisher, tmp_path, monkeypatch):
-    publisher.statuses = {"data/c.jsonl": 404}
-    assert run(tmp_path, listed(publisher))[0] is None
-    publisher.statuses, reported = {}, []
-    monkeypatch.setattr(LineDisplay, "progress", lambda display, name, progress: reported.append(progress))
-    assert run(tmp_path, listed(publisher))[0] is not None
-    first, last = reported[0], reported[-1]
-    assert (first.done, first.total, first.unit, first.figures["gigabytes"]) == (3, 4, "files", 6e-8)
-    assert first.figures["megabytes_per_second"] == 0
-    assert (last.done, last.total) == (4, 4)
 
 
 def test_progress_of_own_files_counts_bytes(context_of, tmp_path):

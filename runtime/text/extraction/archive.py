@@ -15,21 +15,20 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, NamedTuple, cast
 
-import pyarrow as pa
-
 from runtime.text.extraction.damage import as_damage, open_stored, store_failures_raised
 from runtime.text.extraction.extracted import DamagedFileError
 from runtime.text.extraction.formats import Format, Unit
 from runtime.text.extraction.limits import DEFAULTS, Limits, Unpacked
+from runtime.text.extraction.zstandard import ZstdStream
 
 ZIP_SUFFIXES = (".whl", ".zip")
 # tarfile's own decompression ends silently where a stream is cut short; these raise.
-_COMPRESSED_TARS: dict[str, Callable[[IO[bytes]], Any]] = {
-    ".tar.gz": gzip.open,
-    ".tgz": gzip.open,
-    ".tar.bz2": bz2.open,
-    ".tar.xz": lzma.open,
-    ".tar.zst": lambda file: pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd"),
+_COMPRESSED_TARS: dict[str, Callable[[IO[bytes], str, Limits], Any]] = {
+    ".tar.gz": lambda file, *_: gzip.GzipFile(fileobj=file),
+    ".tgz": lambda file, *_: gzip.GzipFile(fileobj=file),
+    ".tar.bz2": lambda file, *_: bz2.BZ2File(file),
+    ".tar.xz": lambda file, *_: lzma.LZMAFile(file),  # noqa: SIM115 -- the caller closes it
+    ".tar.zst": ZstdStream,
 }
 TAR_SUFFIXES = (".tar", *_COMPRESSED_TARS)
 
@@ -201,7 +200,9 @@ def _tar_members(path: str, limits: Limits) -> Iterator[tuple[tarfile.TarInfo, t
     damage = as_damage(f"{path}: no readable tar archive", _CURE)
     with open_stored(path) as file, damage, contextlib.ExitStack() as stack:
         if decompress is not None:
-            file = cast(IO[bytes], Unpacked(stack.enter_context(decompress(file)), file.tell, path, limits))
+            file = cast(
+                IO[bytes], Unpacked(stack.enter_context(decompress(file, path, limits)), file.tell, path, limits)
+            )
         with tarfile.open(fileobj=file, mode="r:" if decompress is None else "r|", tarinfo=_TarInfo) as archive:
             for info in archive:
                 if info.isfile():

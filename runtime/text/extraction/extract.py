@@ -1,5 +1,6 @@
 """Extraction of documents from one unit of files: members are read as their format, faults are counted."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
@@ -41,8 +42,7 @@ def extract(
     """Yield the documents of a unit in the order of its members; ids are `source/member#anchor`.
 
     `ledger` counts what is no document or cannot be read; documents before the damage of a file stay. Messages name the
-    file by `origin`, if given. `guard` reads each page, record or member that is read as a whole; lines and rows are
-    read without it.
+    file by `origin`, if given. `guard` reads documents that may end their reader; see `runtime.text.extraction.guard`.
 
     Raises:
         UnreadableFileError: two documents of a file have one id where the format forbids that.
@@ -100,11 +100,13 @@ def _read(
     problem, cure = f"{shown}: cannot be read", "it is cut short or damaged. Fetch it again."
     with as_damage(problem, cure), open_member() as file:
         match format_:
-            case WebArchive() | ParquetTable() | ChatTable() if not is_seekable(unit):
-                with spooled(file) as copy:
-                    yield from _read_stream(format_, copy, name, shown, limits, guard)
             case WebArchive() | JsonLines() | ParquetTable() | ChatTable():
-                yield from _read_stream(format_, file, name, shown, limits, guard)
+                needs_any_order = not isinstance(format_, JsonLines) and not is_seekable(unit)
+                with spooled(file) if needs_any_order else contextlib.nullcontext(file) as opened:
+                    if isinstance(format_, WebArchive):
+                        yield from web_archive.read_web_archive(opened, format_, limits, guard)
+                    else:
+                        yield from records.read_records(opened, name, format_, limits, guard, shown=shown)
             case _:
                 limit = limits.max_document_bytes
                 data = read_member(file, unit.file, name, limit + 1)
@@ -112,25 +114,6 @@ def _read(
                     yield Unreadable("", TOO_LARGE, f"more than {limit:,} bytes", "")
                 else:
                     yield from guard(_read_whole, format_, data, limit, anchor="", name=shown, data=data)
-
-
-def _read_stream(
-    format_: WebArchive | JsonLines | ParquetTable | ChatTable,
-    file: IO[bytes],
-    name: str,
-    shown: str,
-    limits: Limits,
-    guard: Guard,
-) -> Extracted:
-    match format_:
-        case WebArchive():
-            return web_archive.read_web_archive(file, format_, limits, guard)
-        case JsonLines():
-            return records.read_json_lines(file, name, format_, limits, shown=shown)
-        case ParquetTable():
-            return records.read_parquet(file, format_, limits, shown=shown)
-        case ChatTable():
-            return records.read_chats(file, name, format_, limits, shown=shown)
 
 
 def _read_whole(

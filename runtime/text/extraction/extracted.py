@@ -38,6 +38,7 @@ class Excluded(NamedTuple):
 Extracted = Iterator[Text | Unreadable | Excluded]
 
 NOT_UTF8 = "not UTF-8"
+NO_TEXT = "no text"
 EXCERPT_BYTES = 200
 
 

@@ -1,5 +1,8 @@
 """Guards: a document that ends the process of its reader, or passes a limit of time or memory, is left out.
 
+Documents are pages, records and members that are read as a whole. After a death, lines of JSON and row groups of
+Parquet files are guarded, too; before it, their size limits what they cost.
+
 Readers are partly native code, so one page can end their process, and nothing but the end of the process stops a call
 that takes too long. Documents are read in the worker, at full speed, until a worker dies over them. The next attempt
 reads each of them in a child process, replaced when it dies. A document is left out if it takes a child longer than the
@@ -19,7 +22,7 @@ from typing import Any, cast
 
 import fsspec
 
-from runtime.text.extraction.extracted import EXCERPT_BYTES, Extracted, Unreadable
+from runtime.text.extraction.extracted import EXCERPT_BYTES, Unreadable
 from runtime.text.extraction.limits import Limits, memory_in_use, memory_limit, time_limit
 
 DEADLY = "ends the process that reads it"
@@ -39,7 +42,7 @@ class _DeathError(Exception):
     """The child has died."""
 
 
-Guard = Callable[..., Extracted]
+Guard = Callable[..., Iterator[Any]]
 """A way to read: `guard(read, *arguments, anchor=..., name=..., data=...)` yields what `read(*arguments)` yields.
 
 All of it must fit into memory; `read` is a module's function. `anchor` and `data` describe the document if it is left
@@ -47,7 +50,9 @@ out; errors call it `name`.
 """
 
 
-def unguarded(read: Callable[..., Extracted], *arguments: object, anchor: str, name: str, data: bytes) -> Extracted:
+def unguarded(
+    read: Callable[..., Iterator[Any]], *arguments: object, anchor: str, name: str, data: bytes
+) -> Iterator[Any]:
     """Read in this process without limits; see Guard."""
     return read(*arguments)
 
@@ -60,8 +65,8 @@ class Limited:
         self._max_memory = memory_in_use() + limits.max_document_memory
 
     def __call__(
-        self, read: Callable[..., Extracted], *arguments: object, anchor: str, name: str, data: bytes
-    ) -> Extracted:
+        self, read: Callable[..., Iterator[Any]], *arguments: object, anchor: str, name: str, data: bytes
+    ) -> Iterator[Any]:
         """See Guard. The time between two pieces counts, too."""
         try:
             with time_limit(self._limits.max_document_seconds), memory_limit(self._max_memory):
@@ -87,8 +92,8 @@ class Guarded:
             self._child.kill()
 
     def __call__(
-        self, read: Callable[..., Extracted], *arguments: object, anchor: str, name: str, data: bytes
-    ) -> Extracted:
+        self, read: Callable[..., Iterator[Any]], *arguments: object, anchor: str, name: str, data: bytes
+    ) -> Iterator[Any]:
         while True:
             if self._child is None:
                 self._child = _Child(self._limits)
@@ -155,7 +160,7 @@ class _Child:
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
             )
 
-    def read(self, read: Callable[..., Extracted], arguments: tuple[object, ...], **document: Any) -> Extracted:
+    def read(self, read: Callable[..., Iterator[Any]], arguments: tuple[object, ...], **document: Any) -> Iterator[Any]:
         """Yield what `read` yields, and raise what it raises, or _DeathError if the process dies."""
         try:
             self._ours.send((self._limits, read, arguments, document))

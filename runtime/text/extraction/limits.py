@@ -25,9 +25,15 @@ class Limits:
     max_expansion: int = 100
     """Unpacked bytes of a file for each packed byte; Apache Tika and POI stop there, too."""
     max_document_seconds: float = 60.0
-    """Processor time for one page, record or member; most take a millisecond."""
+    """Processor time for one page, record, line or member; most take a millisecond."""
     max_document_memory: int = 4 << 30
-    """Bytes of memory for one page, record or member, and for rows of a table that are decoded together."""
+    """Bytes of memory for one page, record, line or member, and for rows of a table that are decoded together."""
+    max_window_bytes: int = 2 << 30
+    """Memory that a file packed by zstd may ask for: 2 GiB is what `zstd --long=31` writes, and the format's most."""
+
+    def __post_init__(self) -> None:
+        if not 1 << 10 <= self.max_window_bytes <= 2 << 30:
+            raise ValueError(f"max_window_bytes is {self.max_window_bytes:,}. Set it between 1 KiB and 2 GiB.")
 
 
 DEFAULTS = Limits()

@@ -8,37 +8,26 @@ import re
 from collections.abc import Iterator
 from typing import IO, Any, cast
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic_core import from_json
 
 from runtime.text.extraction.chats import ChatError, chat_text
 from runtime.text.extraction.damage import as_damage
-from runtime.text.extraction.extracted import NOT_UTF8, DamagedFileError, Extracted, Text, Unreadable, decoded
+from runtime.text.extraction.extracted import NO_TEXT, DamagedFileError, Extracted, Text, Unreadable, decoded
 from runtime.text.extraction.formats import ChatTable, JsonLines, ParquetTable
-from runtime.text.extraction.limits import (
-    TOO_LARGE,
-    Limits,
-    Unpacked,
-    check_expansion,
-    memory_in_use,
-    memory_limit,
-)
+from runtime.text.extraction.guard import Guard, Guarded
+from runtime.text.extraction.limits import TOO_LARGE, Limits, Unpacked
+from runtime.text.extraction.parquet_rows import Row, read_rows
+from runtime.text.extraction.zstandard import ZstdStream
 
 NOT_JSON = "not a JSON object"
-NO_TEXT = "no text"
 EXCERPT_CHARACTERS = 200
-MOST_ROWS, FEWEST_ROWS = 256, 64
-"""Rows of a Parquet table that are decoded together; fewer take longer."""
-ROWS_BYTES = 64 << 20
+MEMORY_PER_BYTE = 40
+"""The most memory that a byte of JSON takes, in objects within objects. The parser aborts the process for want of it,
+so lines that may take more than the limit are not parsed."""
+_JSON_SUFFIXES = (".jsonl", ".json", ".gz", ".zst")
 _BLOCK_BYTES = 1 << 20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_LARGE_WINDOW = "requires too much memory"
-"""Arrow's words for a zstd frame with a window above 128 MiB, the most that its codec can be built for."""
 _OWN_ANCHOR = re.compile(r"(line|row) \d+")
-
-_Row = tuple[str, dict[str, Any] | Unreadable]
-"""Our own anchor of a row, and the row."""
 
 
 class UnreadableFileError(ValueError):
@@ -65,60 +54,55 @@ class Anchors:
         return given
 
 
-def read_json_lines(file: IO[bytes], name: str, format_: JsonLines, limits: Limits, *, shown: str) -> Extracted:
-    """Yield one document a line. `name` says how the file is packed; messages have `shown`.
+def read_records(
+    file: IO[bytes],
+    name: str,
+    format_: JsonLines | ParquetTable | ChatTable,
+    limits: Limits,
+    guard: Guard,
+    *,
+    shown: str,
+) -> Extracted:
+    """Yield one document a line or row. `name` says whether and how the file is packed; messages have `shown`.
 
     Raises:
         UnreadableFileError: `unique_ids` is set and two lines have one id.
     """
     anchors = Anchors()
-    for own, row in _json_rows(file, name, limits, shown):
-        yield _document(own, row, format_, anchors, limits, shown)
-
-
-def read_parquet(file: IO[bytes], format_: ParquetTable, limits: Limits, *, shown: str) -> Extracted:
-    """Yield one document a row; messages have `shown`."""
-    anchors = Anchors()
-    for own, row in _parquet_rows(file, shown, format_.text_field, format_.id_field, limits):
-        yield _document(own, row, format_, anchors, limits, shown)
-
-
-def read_chats(file: IO[bytes], name: str, format_: ChatTable, limits: Limits, *, shown: str) -> Extracted:
-    """Yield conversations as `chat_text` writes them, from JSON lines or a Parquet table, as `name` says."""
-    anchors, field = Anchors(), format_.messages_field
-    if name.endswith((".jsonl", ".json", ".gz", ".zst")):
-        rows = _json_rows(file, name, limits, shown)
+    field = format_.messages_field if isinstance(format_, ChatTable) else format_.text_field
+    if isinstance(format_, JsonLines) or (isinstance(format_, ChatTable) and name.endswith(_JSON_SUFFIXES)):
+        rows = _json_rows(file, name, limits, guard, shown)
     else:
-        rows = _parquet_rows(file, shown, field, format_.id_field, limits)
-    as_text = ParquetTable(text_field=field, id_field=format_.id_field)
+        rows = read_rows(file, shown, field, format_.id_field, limits, guard)
     for own, row in rows:
-        if not isinstance(row, Unreadable):
+        if isinstance(format_, ChatTable) and not isinstance(row, Unreadable):
             try:
                 row = {**row, field: chat_text(row.get(field))}
             except (ChatError, UnicodeDecodeError) as error:
                 row = Unreadable(own, NO_TEXT, f"field {field!r} {error}", _excerpt(row))
-        yield _document(own, row, as_text, anchors, limits, shown)
+        yield _document(own, row, format_, field, anchors, limits, shown)
 
 
 def _document(
     own: str,
     row: dict[str, Any] | Unreadable,
-    format_: JsonLines | ParquetTable,
+    format_: JsonLines | ParquetTable | ChatTable,
+    field: str,
     anchors: Anchors,
     limits: Limits,
     name: str,
 ) -> Text | Unreadable:
     if isinstance(row, Unreadable):
         return row._replace(anchor=own)
-    text = row.get(format_.text_field)
+    text = row.get(field)
     if isinstance(text, bytes):
         text = decoded(text)
         if isinstance(text, Unreadable):
             return text._replace(anchor=own)
     if not isinstance(text, str) or not text.strip():  # a blank text is a fault of the export, too
         found = "blank" if isinstance(text, str) else f"a {type(text).__name__}"
-        found = found if format_.text_field in row else "absent"
-        return Unreadable(own, NO_TEXT, f"field {format_.text_field!r} is {found}", _excerpt(row))
+        found = found if field in row else "absent"
+        return Unreadable(own, NO_TEXT, f"field {field!r} is {found}", _excerpt(row))
     if 4 * len(text) > limits.max_document_bytes < len(text.encode(errors="surrogatepass")):
         return _too_large(own, limits)
     given = row.get(format_.id_field) if format_.id_field is not None else None
@@ -148,13 +132,20 @@ def _excerpt(row: dict[str, Any]) -> str:
 # JSON lines
 
 
-def _json_rows(file: IO[bytes], name: str, limits: Limits, shown: str) -> Iterator[_Row]:
+def _json_rows(file: IO[bytes], name: str, limits: Limits, guard: Guard, shown: str) -> Iterator[Row]:
     for number, line in enumerate(_lines(file, name, limits, shown), start=1):
         own = f"line {number}"
         if line is None:
             yield own, _too_large(own, limits)
+        elif line.strip() and isinstance(guard, Guarded):
+            (row,) = guard(_json_row_in_child, line, anchor=own, name=f"{shown}, {own}", data=line)
+            yield own, row
         elif line.strip():
             yield own, _json_row(line)
+
+
+def _json_row_in_child(line: bytes) -> Iterator[dict[str, Any] | Unreadable]:
+    yield _json_row(line)
 
 
 def _json_row(line: bytes) -> dict[str, Any] | Unreadable:
@@ -196,22 +187,15 @@ class _Counted(io.RawIOBase):
 
 
 def _lines(file: IO[bytes], name: str, limits: Limits, shown: str) -> Iterator[bytes | None]:
-    """Yield each line; None for one above `limits.max_document_bytes`, which is never held whole.
+    """Yield each line; None for one that is too long for the limits of bytes and memory, which is never held whole.
 
     Raises:
         DamagedFileError: the file has no bytes, cannot be unpacked, or unpacks to more than `limits` allow.
     """
     packed = _Counted(file)
     with as_damage(f"{shown}: cannot be unpacked", "it is cut short or not what its name says. Fetch it again."):
-        try:
-            yield from _split(_unpacked(packed, name, limits, shown), limits.max_document_bytes)
-        except OSError as error:
-            if _LARGE_WINDOW not in str(error):
-                raise
-            raise DamagedFileError(
-                f"{shown}: was packed with a window above 128 MiB (`zstd --long`), which this reader cannot unpack. "
-                "Pack it again: zstd -d --long=31 -c FILE | zstd -o NEW_FILE"
-            ) from error
+        longest = min(limits.max_document_bytes, limits.max_document_memory // MEMORY_PER_BYTE)
+        yield from _split(_unpacked(packed, name, limits, shown), longest)
     if not packed.num_bytes:
         raise DamagedFileError(f"{shown}: holds no bytes: its upload was cut short. Fetch it again, or leave it out.")
 
@@ -221,9 +205,7 @@ def _unpacked(packed: _Counted, name: str, limits: Limits, shown: str) -> io.Raw
         file = cast(IO[bytes], io.BufferedReader(packed, _BLOCK_BYTES))
         return Unpacked(gzip.open(file), lambda: packed.num_bytes, shown, limits)
     if name.endswith(".zst"):
-        # Arrow's codec: the standard library has none before Python 3.14.
-        stream = pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "zstd")
-        return Unpacked(stream, lambda: packed.num_bytes, shown, limits)
+        return Unpacked(ZstdStream(packed, shown, limits), lambda: packed.num_bytes, shown, limits)
     return packed
 
 
@@ -243,70 +225,3 @@ def _split(stream: io.RawIOBase, max_bytes: int) -> Iterator[bytes | None]:
             pieces.clear()
     if size:
         yield b"".join(pieces) if size <= max_bytes else None
-
-
-# Parquet
-
-
-def _parquet_rows(file: IO[bytes], name: str, field: str, id_field: str | None, limits: Limits) -> Iterator[_Row]:
-    """Yield anchor and row; checksums of pages are verified where their writer stored them."""
-    size = file.seek(0, io.SEEK_END)
-    with as_damage(f"{name}: no Parquet file", "it is cut short or damaged. Fetch it again."):
-        table = pq.ParquetFile(file, page_checksum_verification=True)
-        names = table.schema_arrow.names
-    if field not in names:
-        raise DamagedFileError(f"{name}: columns are {names}; none is {field!r}. Name the column that holds the text.")
-    columns = [field] if id_field is None or id_field not in names else [field, id_field]
-    if repeated := next((column for column in columns if names.count(column) > 1), None):
-        raise DamagedFileError(f"{name}: {names.count(repeated)} columns are named {repeated!r}. Rename all but one.")
-    number = num_bytes = 0
-    for group in range(table.num_row_groups):
-        packed, unpacked = _sizes(table.metadata.row_group(group), columns)
-        check_expansion(name, packed, unpacked, limits)
-        # A page may hold each of its values once and name it for many rows.
-        is_dense = unpacked > limits.max_expansion * packed
-        num_rows = 1 if is_dense else max(FEWEST_ROWS, min(MOST_ROWS, ROWS_BYTES // max(unpacked, 1)))
-        batches = table.iter_batches(num_rows, row_groups=[group], columns=columns)
-        while (batch := _next_batch(batches, f"{name}: cannot be read after row {number:,}", limits)) is not None:
-            # One value may stand for many rows of a page.
-            num_bytes += batch.nbytes
-            check_expansion(name, size, num_bytes, limits)
-            for row in _rows(batch):
-                number += 1
-                yield f"row {number}", row
-
-
-def _sizes(group: pq.RowGroupMetaData, columns: list[str]) -> tuple[int, int]:
-    """Return the packed and unpacked bytes of the columns of a row group."""
-    chunks = [group.column(index) for index in range(group.num_columns)]
-    chunks = [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] in columns]
-    return sum(chunk.total_compressed_size for chunk in chunks), sum(chunk.total_uncompressed_size for chunk in chunks)
-
-
-def _next_batch(batches: Iterator[pa.RecordBatch], problem: str, limits: Limits) -> pa.RecordBatch | None:
-    """Return the next rows. The memory is limited, because headers of pages may claim any size."""
-    try:
-        with (
-            as_damage(problem, "it is damaged. Fetch it again."),
-            memory_limit(memory_in_use() + limits.max_document_memory),
-        ):
-            return next(batches, None)
-    except MemoryError as error:
-        raise DamagedFileError(
-            f"{problem}: its next rows take more than {limits.max_document_memory:,} bytes, "
-            "`limits.max_document_memory`. Leave the file out, or raise the limit."
-        ) from error
-
-
-def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Unreadable]:
-    try:
-        yield from batch.to_pylist()
-        return
-    except (ValueError, OverflowError):  # Arrow does not check that strings are UTF-8 and dates are dates
-        pass
-    for index in range(batch.num_rows):
-        try:
-            (row,) = batch.slice(index, 1).to_pylist()
-        except (ValueError, OverflowError) as error:
-            row = Unreadable("", NOT_UTF8 if isinstance(error, UnicodeDecodeError) else NO_TEXT, str(error), "")
-        yield row

@@ -10,6 +10,7 @@ import fnmatch
 import gzip
 import hashlib
 import http.client
+import io
 import itertools
 import re
 import urllib.parse
@@ -21,6 +22,7 @@ import fsspec
 import requests
 import urllib3
 
+from runtime.text.extraction.limits import DEFAULTS, Unpacked
 from runtime.text.fetch.errors import ChangedFileError, ChecksumError, FetchError, MissingFileError, UnreachableError
 from runtime.text.fetch.verified import CHUNK_BYTES, Written, check_size, read_chunks, write_verified
 
@@ -122,7 +124,10 @@ def list_index(url: str, path: str, *, base: str, patterns: Sequence[str], sha25
     fetch_url(url, path, parts_path=f"{path}-parts", sha256=sha256)
     with fsspec.open(path, "rb") as file:
         data = file.read()
-    lines = (gzip.decompress(data) if url.endswith(".gz") else data).decode().split()
+    if url.endswith(".gz"):
+        num_packed = len(data)
+        data = Unpacked(gzip.GzipFile(fileobj=io.BytesIO(data)), lambda: num_packed, url, DEFAULTS).readall()
+    lines = data.decode().split()
     found = [line for line in lines if any(fnmatch.fnmatchcase(line, pattern) for pattern in patterns)]
     if not found:
         raise FetchError(

@@ -3,9 +3,12 @@
 import contextlib
 import io
 import logging
+import os
 import signal
 import subprocess
 import sys
+import tempfile
+import textwrap
 import time
 from pathlib import Path
 
@@ -48,17 +51,56 @@ def test_without_a_terminal_the_output_of_a_child_is_hidden_in_place(capfd: pyte
     assert capfd.readouterr().out == "--token=***\nout\n"
 
 
-def test_a_library_that_ends_the_process_says_why(tmp_path: Path):
+def _standard_error(tmp_path: Path, code: str) -> tuple[int, list[str]]:
+    """Return exit status and standard error of a process that runs `code` as a step."""
     script = f"""
-import logging, os
+import logging, os, subprocess, sys
 from marin_dag.run.attempt_log import AttemptLog
 from marin_dag.store.local import LocalStore
+from marin_dag.store.redact import remember_secrets
+remember_secrets({{"password": "planted-in-a-config"}})
 with AttemptLog(LocalStore({str(tmp_path)!r}), "a.log", logging.getLogger()) as log, log.capturing_prints():
-    os.write(2, b"check failed")
-    os.abort()
+{textwrap.indent(code, "    ")}
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
-    assert done.returncode == -signal.SIGABRT and b"check failed" in done.stderr
+    path = tmp_path / "error"
+    with path.open("w") as error:
+        status = subprocess.run([sys.executable, "-c", script], stderr=error, timeout=60).returncode
+    if status < 0:  # the filter outlives a process that crashed
+        deadline = time.monotonic() + 60
+        while not path.read_text() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    return status, path.read_text().splitlines()
+
+
+def test_a_library_that_ends_the_process_says_why_without_secrets(tmp_path: Path):
+    code = """os.write(2, b"check failed, --token=plan")
+os.write(2, b"ted-secret with planted-in-a-config")
+os.abort()"""
+    assert _standard_error(tmp_path, code) == (-signal.SIGABRT, ["check failed, --token=*** with ***"])
+
+
+def test_standard_error_of_several_children_is_whole_and_redacted(tmp_path: Path):
+    code = """loop = "i=0; while [ $i -lt 200 ]; do echo $0 $i --token=planted-secret >&2; i=$((i+1)); done"
+children = [subprocess.Popen(["sh", "-c", loop, name]) for name in "ab"]
+for number in range(200):
+    os.write(2, f"c {number} --token=planted-secret\\n".encode())
+print([child.wait() for child in children], file=sys.stderr)"""
+    status, lines = _standard_error(tmp_path, code)
+    assert status == 0
+    assert sorted(lines) == sorted(f"{name} {number} --token=***" for name in "abc" for number in range(200))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems cut no holes into files")
+def test_output_that_was_passed_on_leaves_the_disk(tmp_path: Path):
+    with tempfile.TemporaryFile(dir=tmp_path) as file:
+        file.write(bytes(4 * attempt_log.FREED_BYTES))
+        file.flush()
+        before = os.fstat(file.fileno()).st_blocks
+        assert attempt_log._free(file.fileno(), 0, 3 * attempt_log.FREED_BYTES) == 3 * attempt_log.FREED_BYTES
+        file.write(b"later")
+        file.flush()
+        assert os.fstat(file.fileno()).st_blocks <= before // 2
+        assert os.pread(file.fileno(), 5, 4 * attempt_log.FREED_BYTES) == b"later"
 
 
 def test_a_failed_upload_is_repeated_whole_and_fails_no_step(

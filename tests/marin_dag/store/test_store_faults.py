@@ -5,6 +5,7 @@ The faults are real ones of local servers: refusals, cut connections, half answe
 
 import dataclasses
 import inspect
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -221,6 +222,7 @@ def test_a_large_upload_resumes_after_faults(gcs: Cloud):
 ODD_ERRORS = (
     '{"error": {"code": 503, "message": {"error": {"message": "backend invalid"}}}}',
     '{"error": {"code": "unavailable", "message": "invalid"}}',
+    json.dumps({"code": 503, "message": json.dumps({"error": {"errors": [{"message": "backend invalid"}]}})}),
     "invalid",
 )
 
@@ -254,6 +256,20 @@ def test_an_upload_that_arrives_damaged_is_sent_again(gcs: Cloud):
     gcs.add_fault(Fault("damaged", where="^POST", count=1))
     gcs.store.write("other", DATA)
     assert gcs.store.read("mine") == gcs.store.read("other") == DATA
+
+
+@pytest.mark.parametrize("count", [1, None])
+def test_bytes_that_are_refused_like_a_failed_condition_are_nobody_elses_object(gcs: Cloud, count: int | None):
+    """Google's testbench answers 412 to an upload with a wrong checksum."""
+    gcs.add_fault(Fault("status", where="^POST", status=412, count=count))
+    if count is None:
+        with pytest.raises(StoreError) as caught:
+            gcs.store.create("mine", DATA)
+        assert is_transient(caught.value)
+    else:
+        assert gcs.store.create("mine", DATA) and gcs.store.read("mine") == DATA
+    gcs.clear_faults()
+    assert gcs.store.exists("mine") == (count == 1)
 
 
 def test_a_damaged_object_of_a_create_is_not_taken_for_that_of_another(gcs: Cloud, monkeypatch: pytest.MonkeyPatch):

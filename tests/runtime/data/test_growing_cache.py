@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from runtime.data import growing_cache
 from runtime.data.activity import Activity, ActivityStoppedError, watch
+from runtime.data.batch import DataPosition
 from runtime.data.cache import CacheError, TokenCache
 from runtime.data.cache_writer import ShardWriter, finish_cache
 from runtime.data.growing_cache import CacheAbandonedError, GrowingCache, Growth
-from runtime.data.loader import DataPosition, Loader, LoaderError
+from runtime.data.loader import Loader
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixture import MixtureSchedule
+from runtime.data.token_source import LoaderError
 from tests.catalogue import expect_error
 from tests.runtime.data.caches import locate
 from tests.runtime.data.conftest import FORMAT, VOCAB_SIZE, random_documents

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.data.loader import DataPosition
+from runtime.data.batch import DataPosition
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.mixer import MixerState
 from runtime.data.mixing.odm import OdmPaper, OdmReleased

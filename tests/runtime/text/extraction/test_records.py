@@ -1,9 +1,12 @@
 """Records as others write them: ids, chats, binary columns, empty and very dense files, each counted or read right."""
 
+import contextlib
 import gzip
+import io
 import json
 import subprocess
 import sys
+import tarfile
 import tracemalloc
 from pathlib import Path
 
@@ -15,24 +18,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.text.drops import DropLedger
-from runtime.text.extraction import limits
+from runtime.text.extraction import limits, parquet_rows, records
 from runtime.text.extraction.archive import list_units
 from runtime.text.extraction.extract import extract
 from runtime.text.extraction.formats import ChatTable, Format, JsonLines, ParquetTable
+from runtime.text.extraction.guard import DEADLY, Guard, Guarded, unguarded
 from runtime.text.extraction.limits import Limits
-from runtime.text.extraction.records import Anchors
+from runtime.text.extraction.records import MEMORY_PER_BYTE, Anchors
+from runtime.text.extraction.zstandard import codec
+from tests.catalogue import expect_error
+from tests.runtime.text.extraction import deadly_readers
 
-LONG_WINDOW = bytes.fromhex("28b52ffd04a8")
-"""The head of a zstd frame that asks for a window of 2 GiB, as `zstd --long=31` writes it for a stream."""
 
-
-def read(path: Path, format_: Format, bounds: Limits = limits.DEFAULTS) -> tuple[list[tuple[str, str]], dict[str, int]]:
+def read(
+    path: Path, format_: Format, bounds: Limits = limits.DEFAULTS, guard: Guard = unguarded
+) -> tuple[list[tuple[str, str]], dict[str, int]]:
     """Return anchors and texts, and the counts of what was left out."""
     ledger = DropLedger(5)
     (unit,), _ = list_units(str(path), path.name, (format_,), unit_bytes=100, limits=bounds)
     found = [
         (document.id.partition("#")[2], document.text)
-        for document in extract(unit, (format_,), "toys", ledger, limits=bounds)
+        for document in extract(unit, (format_,), "toys", ledger, limits=bounds, guard=guard)
     ]
     return found, dict(ledger.counts)
 
@@ -146,14 +152,63 @@ def test_a_packed_file_of_no_lines_is_whole(tmp_path):
     assert read(tmp_path / "a.jsonl.gz", JsonLines()) == ([], {})
 
 
-def test_a_window_larger_than_the_reader_has_is_named_with_its_cure(tmp_path):
-    (tmp_path / "a.jsonl.zst").write_bytes(LONG_WINDOW + bytes(100))
+def long_window(data: bytes) -> bytes:
+    """Return the data packed with a window of 256 MiB, as `zstd --long=28` packs a stream."""
+    zstd = codec()
+    packing = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 28})
+    return packing.compress(data) + packing.flush()
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.zst", "a.tar.zst"])
+@pytest.mark.parametrize("max_window_bytes", [1 << 31, 1 << 28, (1 << 28) - 1])
+def test_a_long_window_is_read_up_to_the_limit_and_refused_by_name_beyond_it(tmp_path, name, max_window_bytes):
+    data = b'{"text": "one"}\n'
+    if name == "a.tar.zst":
+        with tarfile.open(tmp_path / "a.tar", "w") as archive:
+            info = tarfile.TarInfo("a.jsonl")
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+        data = (tmp_path / "a.tar").read_bytes()
+    (tmp_path / name).write_bytes(long_window(data))
+    bounds = Limits(max_window_bytes=max_window_bytes)
+    units, damage = list_units(str(tmp_path / name), name, (JsonLines(),), unit_bytes=100, limits=bounds)
     ledger = DropLedger(5)
-    (unit,), _ = list_units(str(tmp_path / "a.jsonl.zst"), "a.jsonl.zst", (JsonLines(),), unit_bytes=100)
-    assert not list(extract(unit, (JsonLines(),), "toys", ledger))
-    assert dict(ledger.counts) == {"damaged file": 1}
-    (sample,) = ledger.samples
-    assert "--long=31" in str(sample)
+    found = [document.text for unit in units for document in extract(unit, (JsonLines(),), "a", ledger, limits=bounds)]
+    assert found == (["one"] if max_window_bytes >= 1 << 28 else [])
+    faults = [*filter(None, [damage]), *(sample["detail"] for sample in ledger.samples)]
+    assert ["max_window_bytes" in fault for fault in faults] == [True] * (max_window_bytes < 1 << 28)
+
+
+@pytest.mark.parametrize("size", [0, 1 << 32])
+def test_a_window_that_zstandard_does_not_know_is_refused(size):
+    with expect_error(ValueError):
+        Limits(max_window_bytes=size)
+
+
+# Guards
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_after_a_death_each_line_and_each_row_group_is_guarded(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(records, "_json_row_in_child", deadly_readers.json_row)
+    monkeypatch.setattr(parquet_rows, "_batches_of_copy", deadly_readers.batches)
+    texts = ["one", "SIGSEGV", "three"]
+    if name == "a.jsonl":
+        path, format_, row = lines(tmp_path / name, [{"text": text} for text in texts]), JsonLines(), "line"
+    else:
+        path, format_, row = parquet(tmp_path / name, {"text": texts}, row_group_size=1), ParquetTable(), "row"
+    with contextlib.closing(Guarded(limits.DEFAULTS)) as guard:
+        found, counts = read(path, format_, limits.DEFAULTS, guard)
+    assert found == [(f"{row} 1", "one"), (f"{row} 3", "three")]
+    assert counts == {DEADLY: 1}
+
+
+def test_a_line_that_may_take_more_than_the_memory_is_not_parsed(tmp_path):
+    bounds = Limits(max_document_memory=100 * MEMORY_PER_BYTE)
+    path = lines(tmp_path / "a.jsonl", [{"text": "one"}, {"text": "x", "no": [[]] * 30}, {"text": "two"}])
+    found, counts = read(path, JsonLines(), bounds)
+    assert [anchor for anchor, _ in found] == ["line 1", "line 3"]
+    assert counts == {"too large": 1}
 
 
 def test_a_line_above_the_size_is_counted_and_its_neighbours_are_read(tmp_path):

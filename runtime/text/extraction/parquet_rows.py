@@ -1,0 +1,132 @@
+"""Rows of Parquet tables, decoded a few at a time, with limits of time and memory."""
+
+import contextlib
+import io
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from runtime.text.extraction.damage import as_damage
+from runtime.text.extraction.extracted import NO_TEXT, NOT_UTF8, DamagedFileError, Unreadable
+from runtime.text.extraction.guard import Guard, Guarded
+from runtime.text.extraction.limits import Limits, check_expansion, memory_in_use, memory_limit, time_limit
+
+MOST_ROWS, FEWEST_ROWS = 256, 64
+"""Rows that are decoded together; fewer take longer."""
+ROWS_BYTES = 64 << 20
+_BLOCK_BYTES = 1 << 20
+
+Row = tuple[str, dict[str, Any] | Unreadable]
+"""Our own anchor of a row, and the row."""
+
+
+def read_rows(
+    file: IO[bytes], name: str, field: str, id_field: str | None, limits: Limits, guard: Guard
+) -> Iterator[Row]:
+    """Yield anchor and row; checksums of pages are verified where their writer stored them."""
+    size = file.seek(0, io.SEEK_END)
+    with as_damage(f"{name}: no Parquet file", "it is cut short or damaged. Fetch it again."):
+        table = pq.ParquetFile(file, page_checksum_verification=True)
+    columns = _columns(table, name, field, id_field)
+    before = num_bytes = 0
+    with contextlib.ExitStack() as stack:
+        copy = stack.enter_context(_copied(file)) if isinstance(guard, Guarded) else None
+        for group in range(table.num_row_groups):
+            metadata = table.metadata.row_group(group)
+            packed, unpacked = _sizes(metadata, columns)
+            check_expansion(name, packed, unpacked, limits)
+            # A page may hold each of its values once and name it for many rows.
+            is_dense = unpacked > limits.max_expansion * packed
+            num_rows = 1 if is_dense else max(FEWEST_ROWS, min(MOST_ROWS, ROWS_BYTES // max(unpacked, 1)))
+            own, problem = f"row group {group + 1}", f"{name}: cannot be read after row {before:,}"
+            if copy is None:
+                batches = _batches(table, group, columns, num_rows, problem, limits)
+            else:
+                arguments = (copy, group, columns, num_rows, problem, limits)
+                batches = guard(_batches_of_copy, *arguments, anchor=own, name=f"{name}, {own}", data=b"")
+            number = before
+            for batch in batches:
+                if isinstance(batch, Unreadable):
+                    yield own, batch
+                    break
+                # One value may stand for many rows of a page.
+                num_bytes += batch.nbytes
+                check_expansion(name, size, num_bytes, limits)
+                for row in _rows(batch):
+                    number += 1
+                    yield f"row {number}", row
+            before += metadata.num_rows
+
+
+def _columns(table: pq.ParquetFile, name: str, field: str, id_field: str | None) -> list[str]:
+    names = table.schema_arrow.names
+    if field not in names:
+        raise DamagedFileError(f"{name}: columns are {names}; none is {field!r}. Name the column that holds the text.")
+    columns = [field] if id_field is None or id_field not in names else [field, id_field]
+    if repeated := next((column for column in columns if names.count(column) > 1), None):
+        raise DamagedFileError(f"{name}: {names.count(repeated)} columns are named {repeated!r}. Rename all but one.")
+    return columns
+
+
+@contextlib.contextmanager
+def _copied(file: IO[bytes]) -> Iterator[str]:
+    """Yield the path of a copy that another process can open."""
+    file.seek(0)
+    with tempfile.NamedTemporaryFile() as copy:
+        shutil.copyfileobj(file, copy, _BLOCK_BYTES)
+        copy.flush()
+        yield copy.name
+
+
+def _batches_of_copy(path: str, *arguments: Any) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(path, page_checksum_verification=True) as table:
+        yield from _batches(table, *arguments)
+
+
+def _batches(
+    table: pq.ParquetFile, group: int, columns: list[str], num_rows: int, problem: str, limits: Limits
+) -> Iterator[pa.RecordBatch]:
+    batches = table.iter_batches(num_rows, row_groups=[group], columns=columns)
+    while (batch := _next_batch(batches, problem, limits)) is not None:
+        yield batch
+
+
+def _sizes(group: pq.RowGroupMetaData, columns: list[str]) -> tuple[int, int]:
+    """Return the packed and unpacked bytes of the columns of a row group."""
+    chunks = [group.column(index) for index in range(group.num_columns)]
+    chunks = [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] in columns]
+    return sum(chunk.total_compressed_size for chunk in chunks), sum(chunk.total_uncompressed_size for chunk in chunks)
+
+
+def _next_batch(batches: Iterator[pa.RecordBatch], problem: str, limits: Limits) -> pa.RecordBatch | None:
+    """Return the next rows, in limited time and memory, because headers of pages may claim any size."""
+    try:
+        with (
+            as_damage(problem, "it is damaged. Fetch it again."),
+            time_limit(limits.max_document_seconds),
+            memory_limit(memory_in_use() + limits.max_document_memory),
+        ):
+            return next(batches, None)
+    except MemoryError as error:
+        raise DamagedFileError(
+            f"{problem}: its next rows take more than {limits.max_document_memory:,} bytes, "
+            "`limits.max_document_memory`. Leave the file out, or raise the limit."
+        ) from error
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Unreadable]:
+    try:
+        yield from batch.to_pylist()
+        return
+    except (ValueError, OverflowError):  # Arrow does not check that strings are UTF-8 and dates are dates
+        pass
+    for index in range(batch.num_rows):
+        try:
+            (row,) = batch.slice(index, 1).to_pylist()
+        except (ValueError, OverflowError) as error:
+            row = Unreadable("", NOT_UTF8 if isinstance(error, UnicodeDecodeError) else NO_TEXT, str(error), "")
+        yield row
