@@ -47,7 +47,7 @@ def arguments_of(request: Request, mesh: Mesh) -> tuple[Any, ...]:
     tokens = jax.ShapeDtypeStruct(shape, np.int32, sharding=NamedSharding(mesh, TOKEN_AXES))
     frequencies = jax.ShapeDtypeStruct((request.model.head_dim // 2,), np.float32, sharding=everywhere)
     averages = tuple(f"average{index}" for index in range(request.num_averages))
-    state = placed_shapes(request.model, mesh, averages, request.skip_window_steps)
+    state = placed_shapes(request.model, mesh, averages, request.skip_window_steps, request.optimizer)
     if request.step == "eval":
         return state.params, tokens, tokens, frequencies
     numbers = jax.ShapeDtypeStruct((len(NUMBERS) + request.num_averages,), np.float32, sharding=everywhere)

@@ -18,7 +18,7 @@ from runtime.tracking.metrics import MetricsTable
 from runtime.tracking.source_losses import SourceLossesTable
 from runtime.training import checkpoint
 from runtime.training.checkpoint_reader import CheckpointError, Reader
-from runtime.training.restore import RESTORES_POSITION, Restore
+from runtime.training.restore import RESTORES_OPTIMIZER, RESTORES_POSITION, Restore
 from runtime.training.segments import BlockTable, Segments
 from runtime.training.state import TrainState, initial_fields, with_averages
 
@@ -83,7 +83,7 @@ def continued(
     like = state_like(averages, skip_window_steps)
     keeps_position = restore in RESTORES_POSITION
     wanted: dict[str, Any] = {"params": saved.params}
-    if restore in ("everything", "weights_and_optimizer"):
+    if restore in RESTORES_OPTIMIZER:
         wanted |= {"optimizer": saved.optimizer}
     if keeps_position:
         kept = {name: saved.averages[name] for name in averages if name in saved.averages}

@@ -19,6 +19,7 @@ from runtime.cost.request import Compiled, DoesNotFit, Request
 from runtime.cost.roofline import roofline_of
 from runtime.evaluation.window_batch import window_batch
 from runtime.optim.ema import Ema
+from runtime.optim.optimizer import Muon
 from runtime.optim.skip_rule import SkipRule
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
@@ -94,6 +95,7 @@ def unusual(main_line):
         "sequence_length": 2048,
         "global_batch_size": 3072,
         "averages": (Ema(0.99), Ema(0.999, "slow")),
+        "optimizer": Muon(),
         "compute_dtype": "float32",
         "reduce_dtype": "float32",
         "skip": SkipRule(window_steps=77, sigma=6.0, warmup_steps=2, max_consecutive=3),
