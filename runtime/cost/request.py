@@ -76,8 +76,6 @@ class Compiled:
     compile_seconds: float
     host_memory_in_bytes: int
     versions: dict[str, str]
-    slow_operations: tuple[str, ...] = ()
-    """Faults of a GPU's program, in words."""
 
 
 @dataclasses.dataclass(frozen=True)
