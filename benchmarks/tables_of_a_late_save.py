@@ -16,11 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.verdict import conclude
-from runtime.tables.column import BLOCK_ROWS
+from runtime.tables.column import BLOCK_ROWS, BlockedTable
 from runtime.tracking.metrics import INTEGERS, MetricsTable
 from runtime.tracking.source_losses import SourceLossesTable
 from runtime.training.run_state import METRICS, SOURCE_LOSSES
-from runtime.training.segments import BlockTable, Segments
+from runtime.training.segments import Segments
 
 EARLY, LATE = 10_000, 1_400_000
 NUM_SOURCES = 7
@@ -56,7 +56,7 @@ def tables(steps: int) -> tuple[MetricsTable, SourceLossesTable]:
 def saved(metrics: MetricsTable, losses: SourceLossesTable, segments: Segments | None) -> Save:
     """Return what the tables of one save cost."""
     began = time.perf_counter()
-    kept: dict[str, BlockTable] = {METRICS: metrics.copy(), SOURCE_LOSSES: losses.copy()}
+    kept: dict[str, BlockedTable] = {METRICS: metrics.copy(), SOURCE_LOSSES: losses.copy()}
     copied = time.perf_counter()
     if segments is not None:
         segments.write(kept)

@@ -28,7 +28,6 @@ from runtime.cost.request import Compiled, DoesNotFit, Outcome, Request
 from runtime.cost.roofline import REACHED_SHARE, exposed_seconds_of, flops_of, roofline_of, wire_bytes
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.kernels.kernel_shape import KernelShape
-from runtime.optim.optimizer import ADAMW
 from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.machine_checks import devices_on
 
@@ -161,6 +160,7 @@ def request_of(
         compute_dtype=asking.compute_dtype,
         reduce_dtype=config.reduce_dtype,
         scatter_kernel=config.scatter_kernel if step == "train" else "xla",
+        optimizer=config.optimizer if step == "train" else None,
         skip_window_steps=0 if config.skip is None or step != "train" else config.skip.window_steps,
         attention_kernel=kernels.attention,
         loss_kernel=kernels.loss,
@@ -249,8 +249,8 @@ def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[s
 
 def _state(train: Request) -> tuple[float, float]:
     """Return bytes a chip of the parameters, and of the rest of the state."""
-    parameters = 4 * train.model.num_parameters / train.layout.shape.copy_size
-    return parameters, (ADAMW.num_trees + train.num_averages) * parameters
+    copy_size = train.layout.shape.copy_size
+    return 4 * train.model.num_parameters / copy_size, 4 * train.state_size / copy_size
 
 
 def _rest_of_state(train: Request) -> str:

@@ -36,6 +36,7 @@ from runtime.evaluation.suites import TaskSpec
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
 from runtime.model.llama.config import LlamaConfig
 from runtime.optim.ema import Ema
+from runtime.optim.optimizer import Muon
 from runtime.optim.schedule import Constant, Cosine, Cycles, Linear, Rewarm, WsdS
 from runtime.optim.skip_rule import SkipRule
 from runtime.text.extraction.formats import Format, HtmlPages, JsonLines, ParquetTable, WebArchive
@@ -54,8 +55,8 @@ from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
 
 __all__ = [
     "LLAMA2_ROPE", "LLAMA3_ROPE", "Constant", "Cosine", "Cpu", "Cycles", "Ema", "Gpu", "HtmlPages", "JsonLines",
-    "Length", "Linear", "LlamaConfig", "MixtureSchedule", "ParquetTable", "Rewarm", "Rope", "SkipRule", "Step",
-    "Tpu", "WebArchive", "WsdS", "documents", "evaluate", "export", "main", "phase", "report", "score",
+    "Length", "Linear", "LlamaConfig", "MixtureSchedule", "Muon", "ParquetTable", "Rewarm", "Rope", "SkipRule",
+    "Step", "Tpu", "WebArchive", "WsdS", "documents", "evaluate", "export", "main", "phase", "report", "score",
     "token_caches", "tokenizer",
 ]  # fmt: skip
 

@@ -9,8 +9,8 @@ from runtime.cost.chips import GENERATIONS, GPUS, REACHED_SHARE_OF_PEAK
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.kernels.kernel_shape import Devices, KernelShape
 from runtime.model.config import ModelConfig
-from runtime.optim.optimizer import ADAMW
-from runtime.parallel.mesh_shape import Machines, MeshShape
+from runtime.optim.optimizer import chosen
+from runtime.parallel.mesh_shape import Machines, MeshLayout, MeshShape
 from steps.phase_config import TrainPhaseConfig
 
 
@@ -85,15 +85,18 @@ def phase_cost(config: TrainPhaseConfig, resources: Resources) -> Cost:
     """Return the cost of a phase; bytes written exclude temporary checkpoints that training deletes."""
     begin, until, every = config.begin_step, config.until_step, config.publish_every_steps
     tokens = (until - begin) * config.global_batch_size * config.sequence_length
-    trees = 1 + ADAMW.num_trees + len(config.averages)
+    optimizer, num_parameters = chosen(config.optimizer), config.model.num_parameters
+    state_size = (1 + len(config.averages)) * num_parameters + optimizer.state_size(config.model)
     num_published = 1 + (max(until - 1, 0) // every - begin // every if every else 0)
     num_good = max(until - begin - 1, 0) // config.keep_good_every_steps
-    flops = tokens * config.model.flops_per_token(config.sequence_length)
+    update = optimizer.update_flops(config.model, _layout_of(config, resources).copy_axes)
+    updates = (until - begin) * update * machines_of(resources).num_devices
+    flops = tokens * config.model.flops_per_token(config.sequence_length) + updates
     return Cost(
         tokens=tokens,
         flops=flops,
         chip_hours=flops / expected_flops(resources, config.compute_dtype) / 3_600,
-        bytes_written=4 * trees * config.model.num_parameters * (num_published + num_good),
+        bytes_written=4 * state_size * (num_published + num_good),
     )
 
 
@@ -149,9 +152,7 @@ def _check_scatter_kernel(config: TrainPhaseConfig, resources: Resources, shape:
     from runtime.kernels.scatter_blocks import check_scatter_kernel, layer_scatter_blocks
 
     check_scatter_kernel(shape.platform, config.scatter_kernel)
-    layout = machines_of(resources).layout(
-        replica=config.replica_parallel, model=config.model_parallel, context=config.context_parallel
-    )
+    layout = _layout_of(config, resources)
     layer_scatter_blocks(
         shape.device_kind,
         config.model,
@@ -174,6 +175,12 @@ def machines_of(resources: Resources) -> Machines:
             return Machines((hosts * resources.count,), num_hosts=hosts)
         case Cpu():
             return Machines((hosts * resources.num_devices,), num_hosts=hosts, cores_hold_copies=True)
+
+
+def _layout_of(config: TrainPhaseConfig, resources: Resources) -> MeshLayout:
+    return machines_of(resources).layout(
+        replica=config.replica_parallel, model=config.model_parallel, context=config.context_parallel
+    )
 
 
 def _mesh_of(config: TrainPhaseConfig, resources: Resources) -> MeshShape:

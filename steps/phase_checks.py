@@ -13,7 +13,8 @@ from marin_dag.graph.inputs import Input
 from marin_dag.graph.output_ref import OutputRef
 from runtime.data.consumption import no_cache
 from runtime.optim.ema import average_named
-from runtime.training.restore import RESTORES_POSITION
+from runtime.optim.optimizer import chosen
+from runtime.training.restore import RESTORES_OPTIMIZER, RESTORES_POSITION
 from steps.hf_import import HfImportConfig
 from steps.phase_config import COMPARED_FIELDS, TrainPhaseConfig
 from steps.phase_timeline import UnacknowledgedError, check_acknowledged
@@ -66,6 +67,7 @@ def check_config(config: TrainPhaseConfig) -> None:
             {"restore": "weights_and_optimizer", "acknowledge": json.dumps(tuple(acknowledged))},
         )
     if before is not None:
+        _check_optimizer_state(before, config)
         _check_changes(before, config)
     imported = imported_by(config.start)
     if imported is not None:
@@ -171,6 +173,21 @@ def _check_changes(before: TrainPhaseConfig, config: TrainPhaseConfig) -> None:
         check_acknowledged("", before, config)
     except UnacknowledgedError as error:
         raise RefusedConfigError(str(error), {"acknowledge": json.dumps(error.fields)}) from None
+
+
+def _check_optimizer_state(before: TrainPhaseConfig, config: TrainPhaseConfig) -> None:
+    """Check that a phase restores no state of another kind of optimizer."""
+    old, new = chosen(before.optimizer).kind, chosen(config.optimizer).kind
+    if old != new and config.restore in RESTORES_OPTIMIZER:
+        restore = "weights" if config.restore == "weights_and_optimizer" else "everything_but_optimizer"
+        raise RefusedConfigError(
+            f"optimizer changes from {old} to {new}, and restore={config.restore!r} takes the state of {old}, which "
+            f"{new} cannot continue; start the optimizer afresh, or keep it.",
+            {
+                "restore": restore,
+                "acknowledge": json.dumps(tuple(dict.fromkeys((*config.acknowledge, "optimizer", "restore")))),
+            },
+        )
 
 
 def _check_import(imported: HfImportConfig, config: TrainPhaseConfig) -> None:

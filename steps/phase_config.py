@@ -15,6 +15,7 @@ from runtime.kernels.scatter_blocks import ScatterKernel
 from runtime.model.architectures import AnyModelConfig
 from runtime.model.config import Rope
 from runtime.optim.ema import Ema
+from runtime.optim.optimizer import ChosenOptimizer
 from runtime.optim.schedule import Schedule, WsdS, placed
 from runtime.optim.skip_rule import SkipRule
 from runtime.training.restore import Restore
@@ -61,6 +62,10 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """Sequences a step, over all devices."""
     learning_rate: Annotated[Schedule, GRADUAL]
     """Abrupt where two phases do not meet in one rate."""
+    optimizer: Annotated[ChosenOptimizer, Added(without=None), ABRUPT] = Field(
+        default=None, examples=[{"kind": "muon", "consistent_rms": 0.2}]
+    )
+    """None is AdamW. The state of one optimizer is no state of another, so a change needs a `restore` without it."""
     weight_decay: Annotated[float, ABRUPT] = Field(ge=0)
     """Decoupled; not applied to embeddings, norms and biases."""
     b1: Annotated[float, ABRUPT] = Field(ge=0, lt=1)

@@ -115,12 +115,11 @@ def first_state(config: TrainPhaseConfig, mesh: Mesh, events: EventLog) -> Start
     """
     if config.start is None:
         events.write("scratch", step=0, consumed_tokens=0, seed=config.seed)
-        return StartState(
-            run_state.from_scratch(initial_state(config.model, config.seed, mesh, **_extras(config))), None
-        )
-    state_like = functools.partial(placed_shapes, config.model, mesh)
+        state = initial_state(config.model, config.seed, mesh, optimizer=config.optimizer, **_extras(config))
+        return StartState(run_state.from_scratch(state), None)
+    like = _state_like(config, mesh)
     try:
-        run = run_state.continued(config.start.path, config.restore, state_like, seed=config.seed, **_extras(config))
+        run = run_state.continued(config.start.path, config.restore, like, seed=config.seed, **_extras(config))
     except TornCheckpointError as error:
         raise DamagedInputError(str(error), steps_to_force=[config.start.name]) from error
     facts = {"consumed_tokens": run.consumed_tokens, "folder": config.start.path, "restore": config.restore}
@@ -141,11 +140,15 @@ def _temporary_state(config: TrainPhaseConfig, mesh: Mesh, folder: str, purpose:
 
 
 def _resumed(config: TrainPhaseConfig, mesh: Mesh, folder: str) -> RunState:
-    return run_state.resumed(folder, functools.partial(placed_shapes, config.model, mesh), **_extras(config))
+    return run_state.resumed(folder, _state_like(config, mesh), **_extras(config))
+
+
+def _state_like(config: TrainPhaseConfig, mesh: Mesh) -> run_state.StateLike:
+    return functools.partial(placed_shapes, config.model, mesh, optimizer=config.optimizer)
 
 
 def _extras(config: TrainPhaseConfig) -> dict[str, Any]:
-    """Return what a state holds besides parameters and moments."""
+    """Return what a state holds besides parameters and the optimizer's state."""
     return {
         "averages": tuple(average.name for average in config.averages),
         "skip_window_steps": 0 if config.skip is None else config.skip.window_steps,

@@ -20,11 +20,10 @@ from runtime.cost.chips import slice_of
 from runtime.cost.collectives import collectives
 from runtime.cost.compiler import packages_of
 from runtime.cost.described_devices import as_default, described_devices
-from runtime.cost.faults import slow_operations
 from runtime.cost.products import Products
 from runtime.cost.program import Program
 from runtime.cost.request import REQUEST, Compiled, Request, to_json
-from runtime.parallel.mesh import TOKEN_AXES, make_mesh, platform
+from runtime.parallel.mesh import TOKEN_AXES, make_mesh
 from runtime.training.eval_step import eval_program
 from runtime.training.state import placed_shapes
 from runtime.training.train_step import NUMBERS, ProgramOptions, train_program
@@ -47,7 +46,7 @@ def arguments_of(request: Request, mesh: Mesh) -> tuple[Any, ...]:
     tokens = jax.ShapeDtypeStruct(shape, np.int32, sharding=NamedSharding(mesh, TOKEN_AXES))
     frequencies = jax.ShapeDtypeStruct((request.model.head_dim // 2,), np.float32, sharding=everywhere)
     averages = tuple(f"average{index}" for index in range(request.num_averages))
-    state = placed_shapes(request.model, mesh, averages, request.skip_window_steps)
+    state = placed_shapes(request.model, mesh, averages, request.skip_window_steps, request.optimizer)
     if request.step == "eval":
         return state.params, tokens, tokens, frequencies
     numbers = jax.ShapeDtypeStruct((len(NUMBERS) + request.num_averages,), np.float32, sharding=everywhere)
@@ -96,7 +95,6 @@ def compile_(request: Request) -> Compiled:
         flops=Products(read, of_branches=max).flops_within(read.entry),
         compile_seconds=round(seconds, 1),
         host_memory_in_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        slow_operations=slow_operations(text) if platform(mesh) == "gpu" else (),
         versions={name: importlib.metadata.version(name) for name in packages_of(request)},
     )
 

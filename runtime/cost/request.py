@@ -10,6 +10,7 @@ from runtime.cost.chips import slice_of
 from runtime.cost.collectives import Collective
 from runtime.kernels.scatter_blocks import ScatterKernel
 from runtime.model.architectures import AnyModelConfig
+from runtime.optim.optimizer import ChosenOptimizer, chosen
 from runtime.parallel.mesh_shape import Machines, MeshLayout
 
 
@@ -33,6 +34,7 @@ class Request:
     reduce_dtype: str = "float32"
     scatter_kernel: ScatterKernel = "xla"
     skip_window_steps: int = 0
+    optimizer: ChosenOptimizer = None
     replica_parallel: int = 1
     model_parallel: int = 1
     context_parallel: int = 1
@@ -41,6 +43,16 @@ class Request:
     def parallel(self) -> int:
         """Chips that share one part of the batch."""
         return self.model_parallel * self.context_parallel
+
+    @property
+    def state_size(self) -> int:
+        """Numbers of the state besides the parameters: the optimizer's and the averages."""
+        return chosen(self.optimizer).state_size(self.model) + self.num_averages * self.model.num_parameters
+
+    @property
+    def update_flops(self) -> int:
+        """FLOPs of the optimizer's products on one chip."""
+        return chosen(self.optimizer).update_flops(self.model, self.layout.copy_axes)
 
     @property
     def layout(self) -> MeshLayout:
@@ -64,8 +76,6 @@ class Compiled:
     compile_seconds: float
     host_memory_in_bytes: int
     versions: dict[str, str]
-    slow_operations: tuple[str, ...] = ()
-    """Faults of a GPU's program, in words."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
     step = max(products / peak, weights through memory / bandwidth) + optimiser's state through memory + exposed wires
 
-Products are those of the program: with full rematerialisation each layer's forward pass counts twice. Attention counts
+Products are those of the program: with full rematerialisation each layer's forward pass counts twice, and those of the
+optimizer count. Attention counts
 the blocks below the diagonal; with a context axis, those of its last part. Collectives run one after the other, each at
 the bandwidth of its torus axis, and each costs its time beyond that of the work beside it in the schedule, at the peak.
 Model and context axes are neighbours on one axis of the torus; rings of the data axis that they were cut from reach
@@ -18,7 +19,6 @@ from runtime.cost.chips import Slice, slice_of
 from runtime.cost.collectives import Collective
 from runtime.cost.request import Compiled, Request
 from runtime.model.config import ModelConfig
-from runtime.optim.optimizer import ADAMW
 
 REACHED_SHARE = {"tpu": 0.7, "gpu": 0.55}
 """Share of the roofline's speed that days are planned with. Public dense runs of 16B to 52B on v4 and v5e report 56 to
@@ -41,7 +41,7 @@ class Flops:
     full: int
     """The same with the whole square of attention, as most public tables count."""
     executed: int
-    """FLOPs of the program, recomputation included."""
+    """FLOPs of the program, recomputation and the optimizer's products included."""
     attention: int
     """Executed FLOPs between queries and keys, which a context axis does not split evenly."""
 
@@ -88,7 +88,8 @@ def flops_of(request: Request) -> Flops:
     recomputed = again * 2 * model.num_recomputed_parameters
     forward_products, backward_products = ATTENTION_PRODUCTS.get(request.attention_kernel, (2, 5))
     attended = tokens * attention * (forward_products * (1 + again) + backward_products) // 2
-    executed = tokens * (3 * layers + recomputed + head * LOSS_PRODUCTS) + attended
+    updates = request.update_flops * slice_of(request.slice).num_chips * request.num_slices
+    executed = tokens * (3 * layers + recomputed + head * LOSS_PRODUCTS) + attended + updates
     return Flops(causal=causal, full=causal + 3 * tokens * attention, executed=executed, attention=attended)
 
 
@@ -104,8 +105,9 @@ def roofline_of(request: Request, compiled: Compiled) -> Roofline:
     number = 4 if request.compute_dtype == "float32" else 2
     # Weights are written once a gather and read once a pass; float32 gradients are written, and read to be scattered.
     passes = (number * (2 + 3) + 4 * 2) if is_training else number * 2
-    trees = 1 + ADAMW.num_trees + request.num_averages
-    state = 4 * parameters / request.layout.shape.copy_size * (2 * trees + 1) if is_training else 0
+    # All of the state is read and written, and gradients are read.
+    moved = 2 * (parameters + request.state_size) + parameters
+    state = 4 * moved / request.layout.shape.copy_size if is_training else 0
     flops = flops_of(request)
     busiest = flops.executed + flops.attention * (_last_part_share(request) - 1)
     products_seconds = busiest / (num_chips * _peak_flops(request))

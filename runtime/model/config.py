@@ -94,6 +94,11 @@ class ModelConfig(Protocol):
     def num_parameters(self) -> int: ...
 
     @property
+    def layer_matrices(self) -> tuple[tuple[int, int], ...]:
+        """Shapes of the matrices of one layer, [in, out]."""
+        ...
+
+    @property
     def layer_widths(self) -> tuple[int, ...]:
         """Sizes, beside hidden_size, of a layer's matrices; the model axis divides each of them."""
         ...

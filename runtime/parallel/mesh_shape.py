@@ -65,6 +65,11 @@ class MeshLayout(NamedTuple):
     replica_cut: int
     """Axis that the replicas within a slice are cut from: each has a contiguous part of it."""
 
+    @property
+    def copy_axes(self) -> tuple[int, ...]:
+        """Sizes of the axes that split one copy of the parameters."""
+        return *self.data, self.shape.context, self.shape.model
+
 
 @dataclasses.dataclass(frozen=True)
 class Machines:

@@ -7,7 +7,7 @@ import abc
 import array
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -79,8 +79,16 @@ class Column(Sequence[Any]):
 class BlockedTable(abc.ABC):
     """A table of columns whose full blocks of `BLOCK_ROWS` rows can be written once."""
 
-    @abc.abstractmethod
-    def __len__(self) -> int: ...
+    _columns: dict[str, Column]
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values())))
+
+    def copy(self) -> Self:
+        """Return a table that rows added to this one do not reach."""
+        table = type(self)()
+        table._columns = {name: column.copy() for name, column in self._columns.items()}
+        return table
 
     @abc.abstractmethod
     def rows_to_parquet(self, rows: slice) -> bytes:

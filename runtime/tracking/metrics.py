@@ -44,9 +44,6 @@ class MetricsTable(BlockedTable):
     def __init__(self) -> None:
         self._columns = {name: Column("q" if name in INTEGERS else "d") for name in MetricsRow._fields}
 
-    def __len__(self) -> int:
-        return len(self._columns["step"])
-
     def __getitem__(self, index: int) -> MetricsRow:
         return MetricsRow(*(column[index] for column in self._columns.values()))
 
@@ -56,12 +53,6 @@ class MetricsTable(BlockedTable):
             raise TableError(f"metrics: step {row.step} cannot follow step {self._columns['step'][-1]}.")
         for name, value in zip(MetricsRow._fields, row, strict=True):
             self._columns[name].append(value)
-
-    def copy(self) -> "MetricsTable":
-        """Return a table that rows added to this one do not reach."""
-        table = MetricsTable()
-        table._columns = {name: column.copy() for name, column in self._columns.items()}
-        return table
 
     def mean_loss_of_last(self, num_steps: int) -> float | None:
         """Return the mean loss, correctly rounded, of the last `num_steps` updates that were not skipped.

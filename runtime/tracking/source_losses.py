@@ -7,7 +7,7 @@ counts by step and source are all that a batch depends on besides the seed and t
 import bisect
 import math
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -55,9 +55,6 @@ class SourceLossesTable(BlockedTable):
             "log_normalizer_sum": Column("d"),
         }
 
-    def __len__(self) -> int:
-        return len(self._columns["step"])
-
     def __getitem__(self, index: int) -> SourceLosses:
         values = {name: column[index] for name, column in self._columns.items()}
         source, identity = self._sources[values.pop("source")]
@@ -90,18 +87,10 @@ class SourceLossesTable(BlockedTable):
             for row in found
         }
 
-    def num_sequences_by_source(self) -> dict[str, int]:
-        """Return all sequences drawn, by name."""
-        total = {name: 0 for name, _ in self._sources}
-        for index, count in zip(self._columns["source"], self._columns["num_sequences"], strict=True):
-            total[self._sources[index][0]] += count
-        return total
-
-    def copy(self) -> "SourceLossesTable":
-        """Return a table that rows added to this one do not reach."""
-        table = SourceLossesTable()
+    def copy(self) -> Self:
+        """See `BlockedTable`."""
+        table = super().copy()
         table._sources, table._number_of = list(self._sources), dict(self._number_of)
-        table._columns = {name: column.copy() for name, column in self._columns.items()}
         return table
 
     def rows_to_parquet(self, rows: slice) -> bytes:

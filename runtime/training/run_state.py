@@ -14,12 +14,13 @@ from typing import Any, NamedTuple, get_args
 import jax
 
 from runtime.data.batch import DataPosition
+from runtime.tables.column import BlockedTable
 from runtime.tracking.metrics import MetricsTable
 from runtime.tracking.source_losses import SourceLossesTable
 from runtime.training import checkpoint
 from runtime.training.checkpoint_reader import CheckpointError, Reader
-from runtime.training.restore import RESTORES_POSITION, Restore
-from runtime.training.segments import BlockTable, Segments
+from runtime.training.restore import RESTORES_OPTIMIZER, RESTORES_POSITION, Restore
+from runtime.training.segments import Segments
 from runtime.training.state import TrainState, initial_fields, with_averages
 
 CHECKPOINT = "checkpoint"
@@ -83,7 +84,7 @@ def continued(
     like = state_like(averages, skip_window_steps)
     keeps_position = restore in RESTORES_POSITION
     wanted: dict[str, Any] = {"params": saved.params}
-    if restore in ("everything", "weights_and_optimizer"):
+    if restore in RESTORES_OPTIMIZER:
         wanted |= {"optimizer": saved.optimizer}
     if keeps_position:
         kept = {name: saved.averages[name] for name in averages if name in saved.averages}
@@ -133,7 +134,7 @@ def save(
     """
     num_parameters = sum(leaf.size for leaf in jax.tree.leaves(run.state.params))
     metadata = _metadata(run, run.averages, run.state.skip_window_steps, num_parameters, facts)
-    tables: dict[str, BlockTable] = {METRICS: run.metrics, SOURCE_LOSSES: run.source_losses}
+    tables: dict[str, BlockedTable] = {METRICS: run.metrics, SOURCE_LOSSES: run.source_losses}
     beside: dict[str, Callable[[], bytes]] = {
         name: table.to_parquet if segments is None else table.newest_to_parquet for name, table in tables.items()
     }

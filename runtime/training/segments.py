@@ -5,8 +5,9 @@ whole instead.
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
+from runtime.tables.column import BlockedTable
 from runtime.training.checkpoint_files import CheckpointFiles, crc32c
 
 FOLDER = "segments"
@@ -16,17 +17,6 @@ Entries = dict[str, list[dict[str, Any]]]
 """Name of a table's file -> `key`, `size` and `crc32c` of each of its segments, in order."""
 
 
-class BlockTable(Protocol):
-    """A table in blocks of rows, of which full ones never change."""
-
-    @property
-    def num_blocks(self) -> int: ...
-
-    def block_to_parquet(self, index: int) -> bytes: ...
-    def newest_to_parquet(self) -> bytes: ...
-    def to_parquet(self) -> bytes: ...
-
-
 class Segments:
     """The segments that one attempt at a phase writes; the tables given to it only grow."""
 
@@ -34,7 +24,7 @@ class Segments:
         self._folder = folder
         self._written: Entries = {}
 
-    def write(self, tables: Mapping[str, BlockTable]) -> Entries:
+    def write(self, tables: Mapping[str, BlockedTable]) -> Entries:
         """Write the full blocks that are not written yet; return all of them when they are durable.
 
         The name of a segment has its checksum: an attempt elsewhere, whose figures round differently, overwrites none.

@@ -14,9 +14,9 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Key, UInt32
 
 from runtime.model.config import ModelConfig
-from runtime.model.model import Params
-from runtime.model.placement import check_placement, parameter_specs, shardings
-from runtime.optim.optimizer import ADAMW, Optimizer
+from runtime.model.model import Params, leaves_by_name
+from runtime.model.placement import check_placement, is_spec, parameter_specs, shardings
+from runtime.optim.optimizer import Optimizer, chosen
 from runtime.optim.skipping import SkipHistory, empty_history
 
 # Purposes of `jax.random.fold_in(root, purpose)`: each use of randomness has its own number.
@@ -39,19 +39,19 @@ class TrainState(eqx.Module):
 
 
 def state_specs(state: TrainState, config: ModelConfig) -> TrainState:
-    """Return the partition spec of each leaf: averages and the optimizer's trees lie where the parameters do."""
-    model, everywhere = config.build(), PartitionSpec()
-    specs = parameter_specs(model)
+    """Return the partition spec of each leaf.
+
+    Averages lie where the parameters do, and so does a leaf of the optimizer whose path ends in a parameter's name.
+    """
+    everywhere, specs = PartitionSpec(), parameter_specs(config.build())
     copied = jax.tree.map(lambda _: everywhere, state)
-    structure: Any = jax.tree.structure(state.params)
+    by_name = dict(zip(leaves_by_name(state.params), jax.tree.leaves(specs, is_leaf=is_spec), strict=True))
 
-    def is_like_params(node: object) -> bool:
-        return bool(structure == jax.tree.structure(node))
+    def spec_of(path: str) -> PartitionSpec:
+        names = [name for name in by_name if f".{path}".endswith(f".{name}")]
+        return by_name[max(names, key=len)] if names else everywhere
 
-    # Not `optax.tree_map_params`, which makes arrays: a described device has no memory for them.
-    placed = jax.tree.map(
-        lambda node: specs if is_like_params(node) else everywhere, state.optimizer, is_leaf=is_like_params
-    )
+    placed = jax.tree.unflatten(jax.tree.structure(state.optimizer), map(spec_of, leaves_by_name(state.optimizer)))
     averages = dict.fromkeys(state.averages, specs)
     return eqx.tree_at(lambda tree: (tree.params, tree.optimizer, tree.averages), copied, (specs, placed, averages))
 
@@ -63,7 +63,7 @@ def initial_state(
     *,
     averages: Collection[str] = (),
     skip_window_steps: int = 0,
-    optimizer: Optimizer = ADAMW,
+    optimizer: Optimizer | None = None,
 ) -> TrainState:
     """Return the state before the first step, equal on every mesh; `averages` are names."""
     check_placement(config, mesh)
@@ -76,7 +76,7 @@ def abstract_state(
     *,
     averages: Collection[str] = (),
     skip_window_steps: int = 0,
-    optimizer: Optimizer = ADAMW,
+    optimizer: Optimizer | None = None,
 ) -> TrainState:
     """Return the state's tree with shapes and dtypes only; nothing is made."""
     make = functools.partial(_first_state, config, optimizer, averages=averages, skip_window_steps=skip_window_steps)
@@ -88,7 +88,7 @@ def placed_shapes(
     mesh: Mesh,
     averages: Collection[str],
     skip_window_steps: int,
-    optimizer: Optimizer = ADAMW,
+    optimizer: Optimizer | None = None,
 ) -> TrainState:
     """Return the state's tree with shapes and shardings on this mesh, to load a checkpoint."""
     check_placement(config, mesh)
@@ -102,7 +102,7 @@ def placed_shapes(
 
 @functools.cache
 def _initialization(
-    config: ModelConfig, mesh: Mesh, averages: tuple[str, ...], skip_window_steps: int, optimizer: Optimizer
+    config: ModelConfig, mesh: Mesh, averages: tuple[str, ...], skip_window_steps: int, optimizer: Optimizer | None
 ) -> Callable:
     """Return the program that makes the first state; the seed is its argument, so that another one compiles nothing."""
     make = functools.partial(_first_state, config, optimizer, averages=averages, skip_window_steps=skip_window_steps)
@@ -116,7 +116,7 @@ def _root(seed: int) -> Key[Array, ""]:
 
 def _first_state(
     config: ModelConfig,
-    optimizer: Optimizer,
+    optimizer: Optimizer | None,
     key: UInt32[Array, "2"],
     *,
     averages: Collection[str],
@@ -127,7 +127,7 @@ def _first_state(
     params = model.init(jax.random.fold_in(root, INITIALIZATION))
     return TrainState(
         params=params,
-        optimizer=optimizer.build(model).init(params),
+        optimizer=chosen(optimizer).build(model).init(params),
         averages={name: jax.tree.map(jnp.copy, params) for name in averages},
         key=key,
         history=empty_history(skip_window_steps) if skip_window_steps else None,

@@ -24,7 +24,7 @@ from runtime.model.config import ModelConfig, Rope
 from runtime.model.model import Params, materialized
 from runtime.model.placement import check_placement
 from runtime.optim.averaging import all_averaged
-from runtime.optim.optimizer import ADAMW, Optimizer
+from runtime.optim.optimizer import Optimizer, chosen
 from runtime.optim.skipping import judged, remembered, restarted, unless
 from runtime.parallel.compiler_options import compiler_options
 from runtime.parallel.mesh import BATCH_AXES, TOKEN_AXES, platform
@@ -118,12 +118,13 @@ class ProgramOptions:
     reduce_dtype: jax.typing.DTypeLike = np.float32
     """Dtype in which gradients are summed over all devices."""
     scatter_kernel: ScatterKernel = "xla"
-    optimizer: Optimizer = ADAMW
+    optimizer: Optimizer | None = None
+    """None is AdamW."""
 
     @classmethod
     def of(cls, source: Any, **changes: Any) -> "ProgramOptions":
         """Return options from the fields of `source` with the same names, such as a phase's config, and `changes`."""
-        names = [field.name for field in dataclasses.fields(cls) if field.name != "optimizer"]
+        names = [field.name for field in dataclasses.fields(cls)]
         return cls(**{name: getattr(source, name) for name in names} | changes)
 
 
@@ -177,7 +178,7 @@ def train_program(config: ModelConfig, mesh: Mesh, options: ProgramOptions, *, d
         config,
         mesh,
         computation,
-        options.optimizer,
+        chosen(options.optimizer),
         options.loss_kernel,
         options.num_microbatches,
         np.dtype(options.reduce_dtype),
@@ -239,9 +240,12 @@ class _DeviceStep:
         gradients = self._reduced(gradients)
         loss, mean_square, mean_log_normalizer = self._sum_over((*BATCH_AXES, "context", "model"), figures)
         row_loss, row_log_normalizer = self._row_sums(per_token, has_target)
+        row_targets = self._all_rows(self._sum_over(("context",), row_targets))
         squares = functools.partial(squares_of_parts, config=self.config, mesh=self.mesh)
         (gradient_squares,) = squares([gradients])
         grad_norm = jnp.sqrt(jnp.sum(gradient_squares))
+        # The optimizer clips by the norm, so that its collectives come after those of the figures.
+        grad_norm = order.after(grad_norm, (loss, row_loss, row_targets), tokens)
         new_state, step = self._updated(state, gradients, grad_norm, numbers)
         new_state, skip = _skipped_if_bad(state, new_state, loss, grad_norm, num_targets, numbers)
         # After the skip rule: where a step is skipped, the averages take the unchanged weights.
@@ -260,7 +264,7 @@ class _DeviceStep:
             mean_log_normalizer=mean_log_normalizer,
             row_loss=row_loss,
             row_log_normalizer=row_log_normalizer,
-            row_targets=self._all_rows(self._sum_over(("context",), row_targets)),
+            row_targets=row_targets,
             part_norms=jnp.sqrt(jnp.stack([gradient_squares, step_squares, param_squares])),
             skip=skip,
         )
@@ -302,7 +306,7 @@ class _DeviceStep:
         self, state: TrainState, gradients: Params, grad_norm: Array, numbers: Any
     ) -> tuple[TrainState, Params]:
         """Return the state after the optimizer's step, and the step."""
-        step, optimizer_state = self.optimizer.build(self.config.build()).update(
+        step, optimizer_state = self.optimizer.build(self.config.build(), self.mesh.shape).update(
             gradients,
             state.optimizer,
             state.params,

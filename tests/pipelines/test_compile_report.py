@@ -19,6 +19,7 @@ from runtime.cost.request import Compiled, DoesNotFit, Request
 from runtime.cost.roofline import roofline_of
 from runtime.evaluation.window_batch import window_batch
 from runtime.optim.ema import Ema
+from runtime.optim.optimizer import Muon
 from runtime.optim.skip_rule import SkipRule
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
@@ -94,6 +95,7 @@ def unusual(main_line):
         "sequence_length": 2048,
         "global_batch_size": 3072,
         "averages": (Ema(0.99), Ema(0.999, "slow")),
+        "optimizer": Muon(),
         "compute_dtype": "float32",
         "reduce_dtype": "float32",
         "skip": SkipRule(window_steps=77, sigma=6.0, warmup_steps=2, max_consecutive=3),
@@ -174,11 +176,11 @@ def test_a_phase_on_gpus_is_compiled_for_them_with_their_kernels(main_line, monk
     assert (train.slice, train.num_slices, train.attention_kernel) == ("4 x 8 x H200", 1, "tokamax")
     assert train.layout.shape == (1, 32, 1, 1)
     assert (evaluation.slice, evaluation.global_batch_size) == ("4 x 8 x H200", 32)
-    slow = dataclasses.replace(COMPILED, collectives=(), slow_operations=("a sort of 9 numbers",))
-    lines = compile_report._program(train, slow, ["kestrel"])
+    alone = dataclasses.replace(COMPILED, collectives=())
+    lines = compile_report._program(train, alone, ["kestrel"])
     check_message("\n".join(lines))
-    (_, row, _) = compile_report._phases({"kestrel": kestrel}, {"kestrel": programs_of(kestrel)}, {train: slow})
-    seconds = kestrel.config.until_step * roofline_of(train, slow).step_seconds
+    (_, row, _) = compile_report._phases({"kestrel": kestrel}, {"kestrel": programs_of(kestrel)}, {train: alone})
+    seconds = kestrel.config.until_step * roofline_of(train, alone).step_seconds
     assert float(row.split()[-2]) == pytest.approx(seconds / 0.55 / 86_400, abs=0.1)
     tried = [cure.field for cure in cures(train)]
     assert "num_microbatches" in tried

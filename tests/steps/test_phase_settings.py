@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.ema import Ema
+from runtime.optim.optimizer import Muon
 from runtime.optim.schedule import Constant, Cycles, Linear, WsdS
 from runtime.optim.skip_rule import SkipRule
 from runtime.training import loop, train_step
@@ -24,6 +25,7 @@ FIRST = {
     "until_step": 3,
     "rope": LLAMA3_ROPE,
     "learning_rate": Linear(peak_value=3e-2, end_value=1e-3, start_step=0, decay_steps=7),
+    "optimizer": Muon(ns_steps=2),
     "weight_decay": 0.05,
     "b1": 0.8,
     "b2": 0.91,
@@ -53,6 +55,8 @@ SECOND = {
     "until_step": 6,
     "rope": LLAMA2_ROPE,
     "learning_rate": Constant(value=2e-3),
+    "optimizer": None,
+    "restore": "everything_but_optimizer",
     "weight_decay": 0.2,
     "b1": 0.85,
     "b2": 0.97,
@@ -79,6 +83,7 @@ SECOND = {
 }
 PROGRAM = (
     "compute_dtype", "reduce_dtype", "attention_kernel", "loss_kernel", "scatter_kernel", "remat", "num_microbatches",
+    "optimizer",
 )  # fmt: skip
 SAVING = ("checkpoint_every_steps", "checkpoint_every_seconds", "keep_good_every_steps", "publish_every_steps")
 
@@ -93,7 +98,7 @@ class Seen:
         build, train = train_step.build_train_step, loop.train
 
         def recorded_build(model: Any, rope: Any, mesh: Any, options: ProgramOptions) -> Callable:
-            self.built.append({"model": model, "rope": rope, **dataclasses.asdict(options)})
+            self.built.append({"model": model, "rope": rope, **vars(options)})
             update = build(model, rope, mesh, options)
 
             def recorded(state: Any, tokens: Any, segment_ids: Any, numbers: Hyperparameters) -> Any:

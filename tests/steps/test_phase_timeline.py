@@ -13,6 +13,7 @@ from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
 from runtime.model.llama.config import LlamaConfig
 from runtime.optim.ema import Ema
+from runtime.optim.optimizer import Muon
 from runtime.optim.schedule import Constant, Linear, Schedule
 from runtime.optim.skip_rule import SkipRule
 from steps.phase_timeline import changes, check_acknowledged, place_phases
@@ -29,6 +30,7 @@ class Settings:
     sequence_length: int = 32
     global_batch_size: int = 8
     learning_rate: Schedule = dataclasses.field(default_factory=lambda: Constant(1e-3))
+    optimizer: Muon | None = None
     weight_decay: float = 0.05
     b1: float = 0.9
     b2: float = 0.95
@@ -79,6 +81,7 @@ def test_an_unacknowledged_jump_of_the_learning_rate_is_an_error():
         ("restore", "everything_but_optimizer"),
         ("compute_dtype", "float32"),
         ("reduce_dtype", "bfloat16"),
+        ("optimizer", Muon()),
     ],
 )
 def test_each_abrupt_change_is_refused_until_it_is_acknowledged(field, value):

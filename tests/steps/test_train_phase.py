@@ -34,6 +34,7 @@ from runtime.model.llama.config import LlamaConfig
 from runtime.model.model import logits
 from runtime.model.rotary import inverse_frequencies
 from runtime.optim.ema import Ema
+from runtime.optim.optimizer import Muon
 from runtime.optim.skip_rule import SkipRule
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
@@ -143,7 +144,9 @@ def test_moving_until_step_later_trains_only_the_added_steps_and_earlier_none(tm
     assert not (tmp_path / "work" / "events" / "attempt-3.jsonl").exists()
 
 
-def test_a_phase_cut_in_two_and_stopped_in_between_commits_the_same_bytes(tmp_path, phase):
+@pytest.mark.parametrize("optimizer", [None, Muon(ns_steps=2)])
+def test_a_phase_cut_in_two_and_stopped_in_between_commits_the_same_bytes(tmp_path, phase, optimizer):
+    phase = phase.model_copy(update={"optimizer": optimizer})
     whole, cut = Trajectory(tmp_path / "whole", "e" * 64), Trajectory(tmp_path / "cut", "e" * 64)
     whole.run(phase)
     cut.run(until(phase, 4))
@@ -153,6 +156,8 @@ def test_a_phase_cut_in_two_and_stopped_in_between_commits_the_same_bytes(tmp_pa
     cut.run(until(phase, 8, start=cut.at(4)))
     assert set(cut.begins) == {4}  # of the phase, also where an attempt went on at 6
     assert cut.files(8) == whole.files(8)
+    losses = [whole.metrics(8)[row].loss for row in range(8)]
+    assert losses[-1] < losses[0]
 
 
 def test_a_good_checkpoint_of_a_finished_phase_is_published_without_training(tmp_path, phase, monkeypatch):
@@ -326,7 +331,11 @@ def test_the_cost_of_a_phase_counts_its_own_steps_only(phase):
     assert train_phase.cost(until(phase, 10, start=start), Cpu(2)).tokens == 2 * 4 * SEQUENCE_LENGTH
 
 
-def test_a_phase_resumes_on_another_mesh_with_the_same_data_and_losses_within_rounding(tmp_path, phase, use_devices):
+@pytest.mark.parametrize("optimizer", [None, Muon(ns_steps=2, dtype="float32")])
+def test_a_phase_resumes_on_another_mesh_with_the_same_data_and_losses_within_rounding(
+    tmp_path, phase, use_devices, optimizer
+):
+    phase = phase.model_copy(update={"optimizer": optimizer})
     whole, moved = Trajectory(tmp_path / "whole", "e" * 64), Trajectory(tmp_path / "moved", "e" * 64)
     whole.run(phase)
     moved.run(until(phase, 5))
@@ -636,6 +645,26 @@ def test_other_rows_cannot_keep_the_data_position(phase):
         assert refused.value.cure == {"restore": "weights_and_optimizer", "acknowledge": f'["{field}", "restore"]'}
     afresh = {"restore": "weights_and_optimizer", "acknowledge": (field, "restore")}
     train_phase.check(other.model_copy(update=afresh))
+
+
+def test_another_optimizer_cannot_restore_the_state_of_the_first(phase):
+    start = train_phase("first", phase).as_input()
+    changes = {"start": start, "until_step": 10, "optimizer": Muon(), "acknowledge": ("optimizer",)}
+    for restore, instead in (("everything", "everything_but_optimizer"), ("weights_and_optimizer", "weights")):
+        other = phase.model_copy(update=changes | {"restore": restore})
+        with expect_error(RefusedConfigError) as refused:
+            train_phase.check(other)
+        assert refused.value.cure == {"restore": instead, "acknowledge": '["optimizer", "restore"]'}
+        train_phase.check(other.model_copy(update={"restore": instead, "acknowledge": ("optimizer", "restore")}))
+
+
+def test_the_cost_counts_the_state_and_the_products_of_the_optimizer(phase):
+    adamw, muon = (
+        train_phase.cost(phase.model_copy(update={"optimizer": one}), Cpu(2)) for one in (None, Muon(ns_steps=1))
+    )
+    iteration = sum(4 * min(shape) ** 2 * max(shape) + 2 * min(shape) ** 3 for shape in MODEL.layer_matrices)
+    assert muon.flops - adamw.flops == 2 * 8 * iteration, "two cores, each with a copy, and eight updates"
+    assert adamw.bytes_written - muon.bytes_written == 4 * sum(map(math.prod, MODEL.layer_matrices))
 
 
 @pytest.mark.parametrize("field", ["checkpoint_every_steps", "publish_every_steps", "give_up_seconds"])

@@ -72,11 +72,18 @@ class LlamaConfig:
     @property
     def num_parameters(self) -> int:
         """Exact count, as the sum over all tensors (8,030,261,248 for Llama-3.1-8B)."""
-        attention = self.hidden_size * self.head_dim * (2 * self.num_attention_heads + 2 * self.num_key_value_heads)
-        qk_norm = 2 * self.head_dim if self.use_qk_norm else 0
-        block = attention + qk_norm + 3 * self.hidden_size * self.intermediate_size + 2 * self.hidden_size
+        norms = 2 * self.hidden_size + (2 * self.head_dim if self.use_qk_norm else 0)
+        block = norms + sum(rows * columns for rows, columns in self.layer_matrices)
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
         return self.num_hidden_layers * block + embeddings + self.hidden_size
+
+    @property
+    def layer_matrices(self) -> tuple[tuple[int, int], ...]:
+        """Shapes of the matrices of one layer, [in, out]: attention, MLP."""
+        hidden, wide = self.hidden_size, self.intermediate_size
+        queries, keys = (count * self.head_dim for count in (self.num_attention_heads, self.num_key_value_heads))
+        attention = (hidden, queries), (hidden, keys), (hidden, keys), (queries, hidden)
+        return *attention, (hidden, wide), (hidden, wide), (wide, hidden)
 
     @property
     def layer_widths(self) -> tuple[int, ...]:

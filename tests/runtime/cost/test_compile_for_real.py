@@ -205,37 +205,6 @@ def test_layers_that_are_written_out_for_a_gpu_compute_nothing_twice_and_are_upd
     assert faults(request, compiled) == []
 
 
-SLOW_PROGRAM = """
-import jax, jax.numpy as jnp
-from jax.experimental import topologies
-from runtime.cost.faults import slow_operations
-from runtime.cost.described_devices import target_config
-(gpu,) = topologies.get_topology_desc(platform="cuda", target_config=target_config("H200"), topology="1x1x1").devices
-place = jax.sharding.SingleDeviceSharding(gpu)
-shapes = [((4096, 512), "bfloat16"), ((4096,), "int32"), ((512, 512), "bfloat16")]
-arguments = [jax.ShapeDtypeStruct(shape, dtype, sharding=place) for shape, dtype in shapes]
-def loss(table, ids, matrix):
-    return jnp.sum(jnp.take(table, ids, axis=0) @ matrix)
-def slow(**options):
-    exact = {"xla_gpu_deterministic_ops": True} | options
-    return slow_operations(jax.jit(jax.grad(loss), compiler_options=exact).lower(*arguments).compile().as_text())
-print(*slow(xla_gpu_enable_triton_gemm=False), sep="; ")
-if jax.__version__.startswith("0.10."):  # 0.12 does not compile this without its GPU
-    print(*slow(), sep="; ")
-"""
-
-
-def test_what_autodiff_and_xla_make_of_a_look_up_and_a_product_is_told_as_slow():
-    """Faults are found by the names that this compiler writes."""
-    finished = subprocess.run(
-        [sys.executable, "-c", SLOW_PROGRAM], capture_output=True, text=True, cwd=ROOT, env=environment("gpu")
-    )
-    assert finished.returncode == 0, finished.stderr[-2000:]
-    assert "a sort of 2,097,152 numbers: of a scatter whose places may coincide" in finished.stdout
-    if importlib.metadata.version("jax").startswith("0.10."):
-        assert "a product by Triton in untuned tiles" in finished.stdout
-
-
 def test_a_tpu_s_kernel_compiles_alone_and_reports_its_schedule():
     finished = subprocess.run(
         [sys.executable, "-m", "benchmarks.compile_kernel", "v4", "splash", "64"],

@@ -35,6 +35,7 @@ class ToyConfig:
     """Whether the table has a row for the scale."""
     architecture: str = "toy"
     title: str = "toy"
+    layer_matrices: tuple[tuple[int, int], ...] = ()
     layer_widths: tuple[int, ...] = ()
     num_recomputed_parameters: int = 0
 

@@ -12,7 +12,7 @@ from runtime.model.llama.config import LlamaConfig
 from runtime.model.llama.model import Llama, LlamaParams
 from runtime.model.model import UnknownTensorError
 from runtime.optim.adamw import clip_by_norm, decay_mask
-from runtime.optim.optimizer import ADAMW, Optimizer
+from runtime.optim.optimizer import ADAMW, Muon, Optimizer
 from tests.deferred_import import torch
 from tests.runtime.model.toy import Toy, ToyConfig
 
@@ -63,11 +63,11 @@ def assert_close(got: LlamaParams, expected: list) -> None:
         np.testing.assert_allclose(leaf, wanted, rtol=2e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("optimizer", [ADAMW])
+@pytest.mark.parametrize("optimizer", [ADAMW, Muon()])
 def test_an_optimizer_says_how_large_its_state_is_and_starts_at_zero(optimizer: Optimizer) -> None:
     state = optimizer.build(Llama(CONFIG)).init(initial())
     sizes = [leaf.size for leaf in jax.tree.leaves(state)]
-    assert sum(size for size in sizes if size > 1) == optimizer.num_trees * CONFIG.num_parameters
+    assert sum(size for size in sizes if size > 1) == optimizer.state_size(CONFIG)
     assert not any(map(np.any, jax.tree.leaves(state)))
 
 

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 from runtime.cost.compile_program import compiled_program
 from runtime.cost.request import Request
 from runtime.model.llama.config import LlamaConfig
+from runtime.optim.optimizer import Muon
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.platform.collective_order import CollectiveOrder
@@ -25,6 +26,8 @@ MODEL = LlamaConfig(
     num_key_value_heads=2, head_dim=8, max_position_embeddings=32, use_qk_norm=True,
 )  # fmt: skip
 TIED = dataclasses.replace(MODEL, tie_word_embeddings=True)
+ODD = dataclasses.replace(MODEL, num_hidden_layers=3)
+"""Muon gathers the layers of this one inside a loop, since no axis divides them."""
 REQUEST = Request("train", "none", 1, MODEL, 32, 16, 0, "float32", "chunked", "chunked", remat="none")
 BY_DATA, OF_PROGRAM = CollectiveOrder(by_data=True), CollectiveOrder(by_data=False)
 TOKENS = jnp.zeros((2, 4), jnp.int32)
@@ -44,6 +47,7 @@ def pairs(shape: MeshShape, request: Request) -> list[tuple[str, str]]:
         (MeshShape(context=2), {"model": TIED}),
         (MeshShape(data=2, model=2, context=2), {"num_microbatches": 2, "skip_window_steps": 8}),
         (MeshShape(data=2, model=2, context=2), {}),
+        (MeshShape(data=2, model=2, context=2), {"model": ODD, "optimizer": Muon()}),
         (MeshShape(data=2), {"step": "eval"}),
         (MeshShape(model=2, context=2), {"step": "eval", "model": TIED}),
     ],
