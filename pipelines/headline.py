@@ -19,8 +19,9 @@ def headline(run: Finished) -> Iterator[str]:
     phases = phases_in(steps)
     if phases:
         final = main_line_of(legs_in(phases))[-1]
-        evaluations = (step for step in steps if step.kind is ema_eval and step.config.phase.step.name == final)
-        scores = (step for step in steps if step.kind is lm_eval and _scored_phase(step) == final)
+        at_end = [step for step in steps if step.background is None]
+        evaluations = (step for step in at_end if step.kind is ema_eval and step.config.phase.step.name == final)
+        scores = (step for step in at_end if step.kind is lm_eval and _scored_phase(step) == final)
         yield from quality(final, _result(run, evaluations), _result(run, scores))
     for name in run.steps:
         if name.startswith("extract/") and (result := run.result(name)) is not None:

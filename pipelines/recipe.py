@@ -19,6 +19,7 @@ from pipelines import (
     compile_report,
     curves_command,
     heat_map_command,
+    milestone_evaluations,
     mix_command,
     rollback_command,
     runs_command,
@@ -28,6 +29,7 @@ from pipelines import (
 from pipelines.fork_report import fork_report
 from pipelines.headline import headline
 from pipelines.lint import lint
+from pipelines.milestone_evaluations import evaluate_every
 from pipelines.reporting import report_on
 from pipelines.sources import evaluation_items_step
 from pipelines.stalls_command import write_stalls
@@ -55,8 +57,8 @@ from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
 __all__ = [
     "LLAMA2_ROPE", "LLAMA3_ROPE", "Constant", "Cosine", "Cpu", "Cycles", "Ema", "Gpu", "HtmlPages", "JsonLines",
     "Length", "Linear", "LlamaConfig", "MixtureSchedule", "ParquetTable", "Rewarm", "Rope", "SkipRule", "Step",
-    "Tpu", "WebArchive", "WsdS", "documents", "evaluate", "export", "main", "phase", "report", "score",
-    "token_caches", "tokenizer",
+    "Tpu", "WebArchive", "WsdS", "documents", "evaluate", "evaluate_every", "export", "main", "phase", "report",
+    "score", "token_caches", "tokenizer",
 ]  # fmt: skip
 
 ADAMW: dict[str, Any] = {"weight_decay": 0.1, "b1": 0.9, "b2": 0.95, "eps": 1e-8, "max_norm": 1.0}
@@ -255,7 +257,7 @@ def main(
         "on_dry_run": compile_report.report,
     }
     return command_line.main(
-        build,
+        functools.partial(milestone_evaluations.with_milestones, build),
         name=name,
         add_arguments=functools.partial(_add_arguments, add_arguments),
         only_dry_run=("--compile", *only_dry_run),
@@ -265,5 +267,6 @@ def main(
 
 def _add_arguments(own: Callable[[argparse.ArgumentParser], None] | None, parser: argparse.ArgumentParser) -> None:
     compile_report.add_argument(parser)
+    milestone_evaluations.add_argument(parser)
     if own is not None:
         own(parser)
