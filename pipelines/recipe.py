@@ -7,13 +7,15 @@ docs/how-to/own-recipe.md has a whole recipe. Whatever is not here is imported f
 
 import argparse
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from marin_dag.cli import main as command_line
+from marin_dag.cli.session import Session
 from marin_dag.graph.resources import Cpu, Gpu, Tpu
 from marin_dag.graph.step import Step
+from marin_dag.plan.plan import Plan
 from pipelines import (
     checkpoints_command,
     compile_report,
@@ -23,6 +25,7 @@ from pipelines import (
     mix_command,
     rollback_command,
     runs_command,
+    scores_command,
     stalls_command,
     timeline_command,
 )
@@ -72,6 +75,7 @@ COMMANDS = (
     rollback_command.COMMAND,
     runs_command.COMMAND,
     curves_command.COMMAND,
+    scores_command.COMMAND,
     heat_map_command.COMMAND,
 )
 """Commands of every recipe that trains; `main` adds `mix`."""
@@ -252,7 +256,7 @@ def main(
         "summary": headline,
         "follow": FOLLOW,
         "with_forks": fork_report,
-        "after_run": write_stalls,
+        "after_run": _write_pages,
         "lint": lint,
         "on_dry_run": compile_report.report,
     }
@@ -263,6 +267,11 @@ def main(
         only_dry_run=("--compile", *only_dry_run),
         **{**defaults, **options},
     )
+
+
+def _write_pages(session: Session, plan: Plan) -> Iterator[str]:
+    yield from write_stalls(session, plan)
+    yield from scores_command.write_scores(session, plan)
 
 
 def _add_arguments(own: Callable[[argparse.ArgumentParser], None] | None, parser: argparse.ArgumentParser) -> None:
