@@ -157,6 +157,10 @@ def _harness(
 def _write_files(run: "TaskRun", folder: str) -> None:
     import fsspec
 
+    from runtime.evaluation.item_scores import ITEM_SCORES, written
+
+    with fsspec.open(f"{folder}/{ITEM_SCORES}", "wb") as file:
+        file.write(written(run.items))
     with fsspec.open(f"{folder}/samples.jsonl", "wb") as file:
         for sample in run.samples:
             file.write((json.dumps(sample, ensure_ascii=False, sort_keys=True) + "\n").encode())
