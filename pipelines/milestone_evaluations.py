@@ -13,6 +13,7 @@ from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.resources import Cpu, Resources
 from marin_dag.graph.step import Step
 from marin_dag.values.changes import value_change, value_changes
+from pipelines.machines import MACHINES, resources_named
 from pipelines.phases import phases_in
 from runtime.optim.ema import HOT
 from steps.ema_eval import ema_eval
@@ -81,14 +82,17 @@ def with_milestones(build: Build, parsed: argparse.Namespace) -> Sequence[Step[A
     steps = Graph(targets).steps
     results = [step for step in steps if step.kind in (ema_eval, hf_export, lm_eval)]
     known = {step.name for step in steps}
-    added = evaluate_every(results, parsed.evaluate_every, phases=list(phases_in(steps).values()))
+    machines = None if parsed.evaluate_on is None else resources_named(parsed.evaluate_on)
+    phases = list(phases_in(steps).values())
+    added = evaluate_every(results, parsed.evaluate_every, phases=phases, resources=machines)
     return [*targets, *(step for step in added if step.name not in known)]
 
 
 def add_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare the option."""
+    """Declare the options."""
     what = "evaluate, export and score each phase every N training steps too, beside the run, as at its end"
     parser.add_argument(OPTION, metavar="N", type=int, help=what)
+    parser.add_argument("--evaluate-on", metavar="MACHINE", help=f"machine of these evaluations: {MACHINES}")
 
 
 def milestone_of(step: Step[Any]) -> OutputRef[Step[Any]]:
@@ -170,6 +174,6 @@ def _placed(phase: Step[Any], background: Background, machines: Resources | None
     if placed.resources == phase.resources and not isinstance(placed.resources, Cpu):
         raise UserError(
             f"{placed.name}: runs on {placed.resources}, as {phase.name} does, which would wait for it. Give the "
-            "evaluations machines of their own: recipe.evaluate_every(..., resources=...)."
+            "evaluations machines of their own: --evaluate-on MACHINE, or recipe.evaluate_every(..., resources=...)."
         )
     return placed.in_background(background)
