@@ -17,7 +17,7 @@ from marin_dag.store.store import Store
 from pipelines.output import aligned
 from runtime.evaluation.item_scores import ITEM_SCORES, ItemScores, read_item_scores
 from runtime.evaluation.task_score import TaskScore, leading_of_each_task
-from runtime.evaluation.uncertainty import is_noise, minimum_detectable_difference
+from runtime.evaluation.uncertainty import Difference, is_noise, minimum_detectable_difference
 from steps.lm_eval import LmEvalResult, lm_eval
 
 
@@ -44,7 +44,7 @@ class PublishedScores(BaseModel, frozen=True, extra="forbid"):
 
 
 class Scored(NamedTuple):
-    """What one model scored."""
+    """The scores of one model."""
 
     name: str
     result: LmEvalResult
@@ -105,15 +105,17 @@ def differences(first: Scored, second: Scored) -> Iterator[str]:
         found = None if mine is None or other is None else mine.minus(other)
         if found is not None and found.stderr is not None:
             least = f"{minimum_detectable_difference(found.stderr):.4f}"
-            verdict = (
-                "inside the noise" if found.is_noise else f"{(first if found.value > 0 else second).name} is better"
-            )
-            if found.value == found.stderr == 0:
-                verdict = "the same on every item"
-            rows.append([score.task, score.metric, f"{found.value:+.4f}", f"{found.stderr:.4f}", least, verdict])
+            figures = [f"{found.value:+.4f}", f"{found.stderr:.4f}", least]
+            rows.append([score.task, score.metric, *figures, _verdict(found, first.name, second.name)])
     if rows[1:]:
         yield f"{first.name} beside {second.name} on the same items, at 5 % significance (80 % power):"
         yield from aligned(rows, left=(0, 1, 5))
+
+
+def _verdict(difference: Difference, first: str, second: str) -> str:
+    if difference.value == difference.stderr == 0:
+        return "the same on every item"
+    return "inside the noise" if difference.is_noise else f"{first if difference.value > 0 else second} is better"
 
 
 def _scored(step: Step, store: Store) -> Scored | None:

@@ -1,4 +1,4 @@
-"""The command scores: what each phase scored at its milestones and its end, over tokens, and its page beside a report.
+"""The command scores, which shows the scores of each phase at its milestones and its end, and their page.
 
 How often a recipe evaluates is no part of the report, which would be stale whenever that changed.
 """

@@ -1,4 +1,4 @@
-"""Item scores: what a model scored on each item of a task, to compare two models item by item."""
+"""Item scores: the value of a metric for each item of a task, to compare two models item by item."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ ITEM_SCORES = "item_scores.jsonl"
 
 @dataclasses.dataclass(frozen=True)
 class ItemScores:
-    """One metric of one task, a mean over items, in the order of the items."""
+    """The values of a metric that is a mean over the items of a task, in the order of the items."""
 
     task: str
     num_fewshot: int
@@ -27,7 +27,7 @@ class ItemScores:
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """What two models' scores have in common."""
+        """Task, number of worked examples and metric: two models' scores with equal keys are comparable."""
         return self.task, self.num_fewshot, self.metric
 
     @property

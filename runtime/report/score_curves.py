@@ -18,7 +18,7 @@ _CAPTION = (
 
 @dataclasses.dataclass(frozen=True)
 class ScorePoint:
-    """One measure of a phase's weights after a training step."""
+    """A measure of a phase's weights after a training step."""
 
     phase: str
     weights: str

@@ -23,7 +23,7 @@ def remark(scores: Sequence[Score]) -> str:
         difference, stderr = best.value - second.value, _stderr(best, second)
         if difference > 0 and stderr is not None and is_noise(difference, stderr):
             least = minimum_detectable_difference(stderr)
-            inside.append(f"{task} ({difference:.3f} above {second.export}; {least:.3f} could be told apart)")
+            inside.append(f"{task} ({difference:.3f} above {second.export}; {least:.3f} is the least that shows)")
     if not inside:
         return ""
     more = f" and {len(inside) - MOST_NAMED} more" if len(inside) > MOST_NAMED else ""
