@@ -100,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tasks", metavar="TASK[:SHOTS],...", help="tasks of lm-eval, such as piqa,arc_easy:25")
     add("--limit", type=int, metavar="N", help="only the first N items of each task")
     add("--items", metavar="DIR", help="items of your own, one TASK.jsonl a task, in place of the evaluation package")
-    add("--against", metavar="FILE.json", help="published scores to compare with (docs/how-to/score-a-model.md)")
+    add("--against", metavar="FILE.json", help="published scores to compare with (docs/reference/evaluation.md)")
     add("--compute-dtype", choices=("float32", "bfloat16"), default="float32", help="default float32")
     add("--on", metavar="MACHINE", help=f"machine of each score: {MACHINES}")
 
