@@ -26,6 +26,8 @@ from steps.lm_eval import LmEvalResult, lm_eval
 from steps.report import ReportResult
 from tests.catalogue import expect_error
 
+ON = "cpu:3"
+
 
 def laptop(arguments: argparse.Namespace) -> list[Step]:
     return tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))
@@ -33,7 +35,7 @@ def laptop(arguments: argparse.Namespace) -> list[Step]:
 
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    return Graph(with_milestones(laptop, argparse.Namespace(evaluate_every=100)))
+    return Graph(with_milestones(laptop, argparse.Namespace(evaluate_every=100, evaluate_on=ON)))
 
 
 def results(graph: Graph) -> list[Step]:
@@ -48,7 +50,7 @@ def test_every_phase_has_at_each_milestone_what_the_recipe_has_at_its_end(graph:
         assert {(milestone_of(step).typed, step.background.rank) for step in made if step.background} == {
             (f"kestrel@{at}", at) for at in range(100, end + 1, 100)
         }
-        assert {step.resources for step in made} == {LAPTOP.scoring_resources}
+        assert {step.resources for step in made} == {Cpu(3)}
     assert graph.step("hf_export/kestrel-step-100").config.weights == "hot", "kestrel keeps no averages"
     assert graph.step("hf_export/jellyfish-step-900").config.weights == "averaged"
 
