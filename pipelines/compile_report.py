@@ -78,7 +78,8 @@ def report(session: Session, plan: Plan) -> None:
         raise UserError(
             "--compile: the selected steps have no phase to compile; select some, or run without a selection."
         )
-    measured = [planned.step for planned in plan.steps if planned.step.kind is ema_eval]
+    every = [planned.step for planned in plan.steps]
+    measured = [step for step in every if step.kind is ema_eval and step.background is None]
     evaluations = {step.config.phase.step.name: step for step in measured}
     requests = {
         name: programs_of(phases[name], evaluation=evaluations[name].config if name in evaluations else None)

@@ -41,7 +41,8 @@ def fork_report(graph: Graph, every: Sequence[Fork], absent: Sequence[Fork]) -> 
     if not forks:
         return ()
     results = [graph.step(item.step.name) for _, item in written.inputs if item.step.kind in RESULT_KINDS]
-    results += [step for step in graph.steps if step.kind is ema_eval and step.config.phase.step.name in forks]
+    at_end = [step for step in graph.steps if step.kind is ema_eval and step.background is None]
+    results += [step for step in at_end if step.config.phase.step.name in forks]
     listed = ", ".join(fork.name for fork in absent if graph.step(fork.name).kind is train_phase)
     page = report_on(
         results,

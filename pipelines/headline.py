@@ -6,6 +6,7 @@ from typing import Any
 from marin_dag.cli.session import Finished
 from marin_dag.graph.step import Step
 from marin_dag.quantities import counted
+from pipelines.milestone_evaluations import is_of_training, milestone_of
 from pipelines.phases import legs_in, main_line_of, phases_in
 from runtime.evaluation.task_score import implausible
 from steps.documents import DocumentsResult
@@ -19,8 +20,10 @@ def headline(run: Finished) -> Iterator[str]:
     phases = phases_in(steps)
     if phases:
         final = main_line_of(legs_in(phases))[-1]
-        evaluations = (step for step in steps if step.kind is ema_eval and step.config.phase.step.name == final)
-        scores = (step for step in steps if step.kind is lm_eval and _scored_phase(step) == final)
+        at_end = [step for step in steps if is_of_training(step) and step.background is None]
+        of_final = [step for step in at_end if milestone_of(step).step.name == final]
+        evaluations = (step for step in of_final if step.kind is ema_eval)
+        scores = (step for step in of_final if step.kind is lm_eval)
         yield from quality(final, _result(run, evaluations), _result(run, scores))
     for name in run.steps:
         if name.startswith("extract/") and (result := run.result(name)) is not None:
@@ -67,7 +70,3 @@ def _unreadable(name: str, result: DocumentsResult) -> Iterator[str]:
 def _result(run: Finished, steps: Iterator[Step]) -> Any:
     step = next(steps, None)
     return None if step is None else run.result(step.name)
-
-
-def _scored_phase(scores: Step) -> str:
-    return str(scores.config.export.step.config.phase.step.name)

@@ -7,27 +7,32 @@ docs/how-to/own-recipe.md has a whole recipe. Whatever is not here is imported f
 
 import argparse
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from marin_dag.cli import main as command_line
+from marin_dag.cli.session import Session
 from marin_dag.graph.resources import Cpu, Gpu, Tpu
 from marin_dag.graph.step import Step
+from marin_dag.plan.plan import Plan
 from pipelines import (
     checkpoints_command,
     compile_report,
     curves_command,
     heat_map_command,
+    milestone_evaluations,
     mix_command,
     rollback_command,
     runs_command,
+    scores_command,
     stalls_command,
     timeline_command,
 )
 from pipelines.fork_report import fork_report
 from pipelines.headline import headline
 from pipelines.lint import lint
+from pipelines.milestone_evaluations import evaluate_every
 from pipelines.reporting import report_on
 from pipelines.sources import evaluation_items_step
 from pipelines.stalls_command import write_stalls
@@ -56,8 +61,8 @@ from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
 __all__ = [
     "LLAMA2_ROPE", "LLAMA3_ROPE", "Constant", "Cosine", "Cpu", "Cycles", "Ema", "Gpu", "HtmlPages", "JsonLines",
     "Length", "Linear", "LlamaConfig", "MixtureSchedule", "Muon", "ParquetTable", "Rewarm", "Rope", "SkipRule",
-    "Step", "Tpu", "WebArchive", "WsdS", "documents", "evaluate", "export", "main", "phase", "report", "score",
-    "token_caches", "tokenizer",
+    "Step", "Tpu", "WebArchive", "WsdS", "documents", "evaluate", "evaluate_every", "export", "main", "phase",
+    "report", "score", "token_caches", "tokenizer",
 ]  # fmt: skip
 
 ADAMW: dict[str, Any] = {"weight_decay": 0.1, "b1": 0.9, "b2": 0.95, "eps": 1e-8, "max_norm": 1.0}
@@ -71,6 +76,7 @@ COMMANDS = (
     rollback_command.COMMAND,
     runs_command.COMMAND,
     curves_command.COMMAND,
+    scores_command.COMMAND,
     heat_map_command.COMMAND,
 )
 """Commands of every recipe that trains; `main` adds `mix`."""
@@ -251,12 +257,12 @@ def main(
         "summary": headline,
         "follow": FOLLOW,
         "with_forks": fork_report,
-        "after_run": write_stalls,
+        "after_run": _write_pages,
         "lint": lint,
         "on_dry_run": compile_report.report,
     }
     return command_line.main(
-        build,
+        functools.partial(milestone_evaluations.with_milestones, build),
         name=name,
         add_arguments=functools.partial(_add_arguments, add_arguments),
         only_dry_run=("--compile", *only_dry_run),
@@ -264,7 +270,13 @@ def main(
     )
 
 
+def _write_pages(session: Session, plan: Plan) -> Iterator[str]:
+    yield from write_stalls(session, plan)
+    yield from scores_command.write_scores(session, plan)
+
+
 def _add_arguments(own: Callable[[argparse.ArgumentParser], None] | None, parser: argparse.ArgumentParser) -> None:
     compile_report.add_argument(parser)
+    milestone_evaluations.add_argument(parser)
     if own is not None:
         own(parser)

@@ -77,12 +77,17 @@ def report_on(
             labels=dict(labels),
             evaluations={phase: step for phase, step in evaluations.items() if phase in phases},
             exports=exports,
-            scores={export_names[step.config.export.step.name]: step for step in shown if step.kind is lm_eval},
+            scores={export_names[step.config.export.step.name]: step for step in shown if _is_of_export(step)},
             sources={source: stages_of(cache.config.documents.step) for source, cache in caches.items()},
             caches=caches,
             graph=(*nodes_of(graph), own),
         ),
     )
+
+
+def _is_of_export(step: Step) -> bool:
+    """Return whether a step scores an export; the report has no place for scores of models of others."""
+    return step.kind is lm_eval and step.config.export.step.kind is hf_export
 
 
 def stages_of(documents: Step) -> dict[str, Step]:

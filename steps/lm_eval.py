@@ -4,14 +4,15 @@ import dataclasses
 import functools
 import json
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, Field
 
 from marin_dag.graph.step import Input, Runtime, StepContext, step
 from runtime.evaluation.suites import DEFINITIONS, PACKAGED_TASKS, TaskSpec, members
 from runtime.evaluation.task_score import TaskScore
-from runtime.optim.ema import Ema
+from runtime.optim.ema import HOT, Ema
+from steps.download import DownloadResult
 from steps.evaluation_items import EvaluationItemsConfig, EvaluationItemsResult
 from steps.hf_export import HfExportConfig, HfExportResult
 from steps.machine_checks import refuse_several_hosts
@@ -31,7 +32,8 @@ WHY_ATTENTION = "blocks of queries, for continuations that share a context; new 
 class LmEvalConfig(BaseModel, frozen=True, extra="forbid"):
     """The export, and the items to score it on."""
 
-    export: Input[HfExportResult]
+    export: Input[HfExportResult | DownloadResult]
+    """An export, or a model of others as `model_in(folder)` or `HuggingFaceModel` fetches it."""
     items: Input[EvaluationItemsResult]
     tasks: tuple[TaskSpec, ...] = Field(min_length=1)
     limit: int | None = Field(ge=2)
@@ -89,14 +91,13 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
 
     from runtime.evaluation.run_tasks import run_tasks
     from runtime.evaluation.tasks import TaskFiles
-    from runtime.interop.huggingface import read_model
     from runtime.parallel.jax_settings import settle_jax
     from runtime.training.watchdog import Watchdog
 
     settle_jax()
     # As stored, and in the host's memory: one device may not hold the model.
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
-        model = read_model(config.export.join(config.export.result.folder), as_stored=True)
+        model = _read_model(config.export)
     context.computed_with(attention=ATTENTION, reason=WHY_ATTENTION)
     context.log.info(
         "on %d devices, in %s; attention %s: %s", jax.device_count(), config.compute_dtype, ATTENTION, WHY_ATTENTION
@@ -116,15 +117,23 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
         if score.warning:
             context.log.warning("%s, %d shots: %s", score.task, score.num_fewshot, score.warning)
     _write_files(run, context.output_path)
-    export = config.export.result
-    return LmEvalResult(
-        scores=run.scores,
-        samples="samples.jsonl",
-        weights=export.weights,
-        average=export.average,
-        step=export.step,
-        consumed_tokens=export.consumed_tokens,
-    )
+    return LmEvalResult(scores=run.scores, samples="samples.jsonl", **_weights(config.export.result))
+
+
+def _read_model(export: Input[HfExportResult | DownloadResult]) -> "ImportedModel":
+    from runtime.interop.huggingface import read_model, read_model_files
+
+    result = export.result
+    if isinstance(result, HfExportResult):
+        return read_model(export.join(result.folder), as_stored=True)
+    return read_model_files({file.name: export.join(file.path) for file in result.files}, export.name, as_stored=True)
+
+
+def _weights(result: HfExportResult | DownloadResult) -> dict[str, Any]:
+    """Return which weights were scored; of a model of others, its own before any training step."""
+    if isinstance(result, DownloadResult):
+        return {"weights": HOT, "step": 0, "consumed_tokens": 0}
+    return result.model_dump(include={"weights", "average", "step", "consumed_tokens"})
 
 
 def _harness(
@@ -157,6 +166,10 @@ def _harness(
 def _write_files(run: "TaskRun", folder: str) -> None:
     import fsspec
 
+    from runtime.evaluation.item_scores import ITEM_SCORES, written
+
+    with fsspec.open(f"{folder}/{ITEM_SCORES}", "wb") as file:
+        file.write(written(run.items))
     with fsspec.open(f"{folder}/samples.jsonl", "wb") as file:
         for sample in run.samples:
             file.write((json.dumps(sample, ensure_ascii=False, sort_keys=True) + "\n").encode())

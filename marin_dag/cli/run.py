@@ -269,7 +269,8 @@ def _print_results(session: Session, plan: Plan, seconds: float | None = None) -
         for line in options.summary(Finished(plan, session.store, seconds)):
             print(f"  {line}")
     records = Records(session.store)
-    wanted = {*(options.results or plan.graph.last), *session.forks.names_in(plan.graph)}
+    last = [name for name in plan.graph.last if plan.graph.step(name).background is None]
+    wanted = {*(options.results or last), *session.forks.names_in(plan.graph)}
     wanted |= {name for word in session.parsed.until for name in plan.graph.named(word, "--until")}
     for planned in plan.steps:
         is_wanted = planned.is_selected and planned.name in wanted

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from marin_dag.code.fingerprint import source_of
 from marin_dag.errors import UserError
+from marin_dag.graph.background import Background
 from marin_dag.graph.context import StepContext, StepStopped
 from marin_dag.graph.cost import Cost
 from marin_dag.graph.declared import Declared, declared_by_caller
@@ -126,6 +127,8 @@ class Step(Generic[ResultT]):
     """The line that gave it its version; None where that comes from the kind, or is inherited."""
     written_until: int | None = None
     """The stop as the recipe has it, without `--set`."""
+    background: Background | None = None
+    """How the step yields to others; None for a step of the run itself."""
     _identity: Identity | None = dataclasses.field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -305,6 +308,10 @@ class Step(Generic[ResultT]):
     def on(self, resources: Resources) -> "Step[ResultT]":
         """Return the same step on other resources; its output does not change."""
         return dataclasses.replace(self, resources=resources)
+
+    def in_background(self, background: Background) -> "Step[ResultT]":
+        """Return the same step, yielding to the other steps of a run; its output does not change."""
+        return dataclasses.replace(self, background=background)
 
     def with_version(self, version: str) -> "Step[ResultT]":
         """Return the same step under another declared version, which steps derived from it inherit."""

@@ -212,6 +212,9 @@ class _Planner:
             reasons, will_run = (SameAs(maker),), False
         blockers = self._blockers(step) if verdict not in (Verdict.DONE, Verdict.DRIFTED) else ()
         lost = self.lost_milestones.of(step, self.able) if verdict is not Verdict.DONE else ()
+        if (blockers or lost) and step.background is not None:
+            is_selected = will_run = False
+            reasons = (*lost, *reasons)
         if (blockers or lost) and is_selected:
             blocked: tuple[Reason, ...] = (BlockedBy(blockers),) if blockers else ()
             verdict, will_run, reasons = Verdict.BLOCKED, False, (*lost, *blocked)

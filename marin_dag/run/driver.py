@@ -100,7 +100,7 @@ class Run:
         return self._num_interrupts > 0
 
     def run(self) -> int:
-        """Run the steps; return 0 if all are committed in the end, else 1."""
+        """Run the steps; return 0 if all are committed or skipped in the end, else 1."""
         for key in self._records.committed_keys():
             self._frontier.commit(key)
         self._requests.start()
@@ -147,6 +147,9 @@ class Run:
     def on_published(self, key: str) -> None:
         self._frontier.commit(key)
         self._on_committed(key)
+        for node in self._frontier.fallen_behind():
+            self._frontier.move(node, "skipped")
+            self._display.event(node.step.name, "skipped", "newer milestones wait; the next run makes it")
         if key in self._nodes and self._nodes[key].state == "waiting":
             self._done(self._nodes[key], "published by another step of its run")
 
@@ -387,4 +390,4 @@ class Run:
     def _conclude(self) -> int:
         for line in self._retries.report(self._command, self._command_to_force):
             self._display.complain(line)
-        return 0 if all(node.state == "done" for node in self._nodes.values()) else 1
+        return 0 if all(node.state in ("done", "skipped") for node in self._nodes.values()) else 1

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
+from marin_dag.graph.background import Background
 from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.resources import Resources
 from marin_dag.graph.step import Step
@@ -18,8 +19,8 @@ from marin_dag.ledger.requests import Request
 
 Keys = tuple[str, ...]
 """Keys of records, any one of which an input can start from; the best first."""
-State = Literal["waiting", "running", "done", "failed", "blocked", "stopped"]
-ENDED: tuple[State, ...] = ("done", "failed", "blocked", "stopped")
+State = Literal["waiting", "running", "done", "failed", "blocked", "stopped", "skipped"]
+ENDED: tuple[State, ...] = ("done", "failed", "blocked", "stopped", "skipped")
 
 
 @dataclasses.dataclass
@@ -130,15 +131,39 @@ class Frontier:
 
         Their inputs are committed, their pause is over, no earlier leg of the same run is in the way, and fewer than
         `max_alike` nodes run on the same resources. Each is checked when it is yielded, not when iteration begins.
+        Background nodes come last, the highest rank first, and none while another node is queued in its way.
         """
         index = -1
+        behind: list[Node] = []
         while (after := self._complete_after(index)) is not None:
             index = after
             node = self.nodes[index]
             growing = (item for _, item in node.step.inputs if item.is_growing)
             is_due = node.state == "waiting" and node.not_before <= now and not self._is_in_turn_behind(node)
             if is_due and all(self.key_there(item) is not None for item in growing):
+                if node.step.background is None:
+                    yield node
+                else:
+                    behind.append(node)
+        for node in sorted(behind, key=_rank, reverse=True):
+            if node.state == "waiting" and not self._is_queue_before(node):
                 yield node
+
+    def fallen_behind(self) -> list[Node]:
+        """Return the waiting background nodes of ranks below the `max_waiting` highest of their group that wait."""
+        ready: dict[str, set[int]] = defaultdict(set)
+        waiting: list[tuple[Node, Background]] = []
+        for node in self.nodes:
+            if node.step.background is not None and node.state == "waiting":
+                waiting.append((node, node.step.background))
+                if not self._missing[node.step.key]:
+                    ready[node.step.background.group].add(node.step.background.rank)
+        found = []
+        for node, its in waiting:
+            newer = sum(rank > its.rank for rank in ready[its.group])
+            if its.max_waiting is not None and its.rank in ready[its.group] and newer >= its.max_waiting:
+                found.append(node)
+        return found
 
     def take_suspects(self) -> list[Node]:
         """Return the waiting nodes that may have lost the maker of an input since the last call."""
@@ -176,6 +201,11 @@ class Frontier:
                 return True
         return False
 
+    def _is_queue_before(self, node: Node) -> bool:
+        """Return whether a step of the run is queued, or a background step for the same resources."""
+        queued = [other.step for other in self.running.values() if not other.has_started]
+        return any(step.background is None or step.resources == node.step.resources for step in queued)
+
     def _complete_after(self, index: int) -> int | None:
         candidates = []
         for resources, indices in self._complete.items():
@@ -195,6 +225,10 @@ class Frontier:
             indices.insert(place, index)
         elif is_listed and not belongs:
             del indices[place]
+
+
+def _rank(node: Node) -> int:
+    return 0 if node.step.background is None else node.step.background.rank
 
 
 def _unmade(item: OutputRef[Step[Any]]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from runtime.evaluation.item_scores import ItemScores, item_scores
 from runtime.evaluation.suites import DEFINITIONS, TaskSpec, members
 from runtime.evaluation.task_score import TaskScore, suspicion
 from runtime.evaluation.tasks import TaskFiles, offline, task_manager, write_definitions
@@ -27,6 +28,8 @@ class TaskRun(NamedTuple):
 
     scores: tuple[TaskScore, ...]
     samples: tuple[dict[str, Any], ...]
+    items: tuple[ItemScores, ...] = ()
+    """Every item's value of each score that is a mean over items."""
 
 
 def run_tasks(
@@ -68,16 +71,18 @@ def run_tasks(
         for label, task in loaded["tasks"].items()
         for metric, aggregation in task.aggregation().items()
     }
-    scores = []
+    scores: list[TaskScore] = []
+    items: list[ItemScores] = []
     for spec in specs:
         scores += _scores(spec, labels[spec.label], output, means, harness.num_truncated, files)
+        items += _item_scores(spec, labels[spec.label], output, means)
     samples = [
         _sample(label, sample)
         for label in flat
         for sample in sorted(output["samples"][label], key=lambda sample: (sample["doc_id"], sample["filter"]))
         if sample["doc_id"] < SAMPLES_PER_TASK
     ]
-    return TaskRun(tuple(scores), tuple(samples))
+    return TaskRun(tuple(scores), tuple(samples), tuple(items))
 
 
 @contextlib.contextmanager
@@ -102,6 +107,7 @@ def _scores(
 ) -> list[TaskScore]:
     """Return one score for each metric and filter; a group's is over the items of all its tasks."""
     samples = [sample for label in labels for sample in output["samples"][label]]
+    by_item = {each.metric: each for each in _item_scores(spec, labels, output, means)}
     truncated = sum(num_truncated.get(label, 0) for label in labels)
     scores = []
     for key in output["results"][labels[0]]:
@@ -109,9 +115,9 @@ def _scores(
         if not comma or metric.endswith("_stderr"):
             continue
         picked = [sample for sample in samples if sample["filter"] == answer_filter]
-        if means[labels[0], metric]:
-            values = [float(sample[metric]) for sample in picked]
-            value, stderr = math.fsum(values) / len(values), _stderr(values)
+        name = metric if answer_filter == "none" else key
+        if name in by_item:
+            value, stderr = math.fsum(by_item[name].values) / len(picked), by_item[name].stderr
         elif len(labels) == 1:
             value, stderr = float(output["results"][labels[0]][key]), None
         else:
@@ -124,7 +130,7 @@ def _scores(
             TaskScore(
                 task=spec.task,
                 num_fewshot=spec.num_fewshot,
-                metric=metric if answer_filter == "none" else key,
+                metric=name,
                 value=value,
                 stderr=stderr,
                 num_items=len(picked),
@@ -147,12 +153,17 @@ def _scores(
     return scores
 
 
-def _stderr(values: Sequence[float]) -> float | None:
-    if len(values) < 2:
-        return None
-    center = math.fsum(values) / len(values)
-    variance = math.fsum((value - center) ** 2 for value in values) / (len(values) - 1)
-    return math.sqrt(variance / len(values))
+def _item_scores(
+    spec: TaskSpec, labels: Sequence[str], output: Mapping[str, Any], means: Mapping[tuple[str, str], bool]
+) -> Iterator[ItemScores]:
+    """Yield the items' values of each metric and filter that is a mean over items."""
+    for key in output["results"][labels[0]]:
+        metric, comma, answer_filter = key.partition(",")
+        if comma and not metric.endswith("_stderr") and means[labels[0], metric]:
+            every = [(label, sample) for label in labels for sample in output["samples"][label]]
+            picked = [(label, sample) for label, sample in every if sample["filter"] == answer_filter]
+            name = metric if answer_filter == "none" else key
+            yield item_scores(spec.task, spec.num_fewshot, metric, name, picked)
 
 
 def _fewshot_from(spec: TaskSpec, files: TaskFiles) -> Any:

@@ -1,6 +1,7 @@
 """TaskScore: one metric of one task with the facts to judge it; a plain value."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
 SUSPICIOUS_NUM_ITEMS = 500
@@ -30,6 +31,22 @@ class TaskScore:
     """Generated texts without an answer that the task could read."""
     warning: str | None
     """A reason not to trust the value, if there is one."""
+
+
+PREFERRED_METRICS = ("acc_norm", "acc", "exact_match")
+
+
+def leading_of_each_task(scores: Sequence[TaskScore]) -> list[TaskScore]:
+    """Return one score for each task and number of shots, normalised by answer length where the task has that."""
+    found: dict[tuple[str, int], list[TaskScore]] = {}
+    for score in scores:
+        found.setdefault((score.task, score.num_fewshot), []).append(score)
+
+    def rank(score: TaskScore) -> int:
+        preferred = [number for number, name in enumerate(PREFERRED_METRICS) if score.metric.startswith(name)]
+        return preferred[0] if preferred else len(PREFERRED_METRICS)
+
+    return [min(same, key=rank) for same in found.values()]
 
 
 def implausible(*, value: float, chance: float | None, num_items: int) -> str | None:

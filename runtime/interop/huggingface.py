@@ -22,6 +22,7 @@ from runtime.model.model import STACKED, Model, Params, abstract_params, leaves_
 
 Dtype = Literal["float32", "bfloat16"]
 DTYPES: dict[str, np.dtype] = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+TOKENIZER = "tokenizer.json"
 MAX_SHARD_SIZE_IN_BYTES = 5_000_000_000
 
 
@@ -137,15 +138,29 @@ def read_model(folder: str, *, as_stored: bool = False) -> ImportedModel:
     """
     filesystem, path = fsspec.core.url_to_fs(folder)
     names = (entry.rpartition("/")[2] for entry in filesystem.ls(path, detail=False))
-    files = {name: f"{folder}/{name}" for name in names}
-    config_file = f"{folder}/{CONFIG}"
+    return read_model_files({name: f"{folder}/{name}" for name in names}, folder, as_stored=as_stored)
+
+
+def read_model_files(files: Mapping[str, str], source: str, *, as_stored: bool = False) -> ImportedModel:
+    """Read a model as `read_model` does, from files that may lie in different places.
+
+    Args:
+        files: Name in the folder to path.
+        source: Where they come from, for messages.
+        as_stored: As of `read_model`.
+    """
+    if missing := [name for name in (CONFIG, TOKENIZER) if name not in files]:
+        raise InteropError(
+            f"{source}: has no {' and no '.join(missing)}, only {', '.join(sorted(files)) or 'nothing'}."
+        )
+    config_file = files[CONFIG]
     document = read_json(config_file)
     config, rope = config_from_huggingface(document, config_file)
     eos = document.get("eos_token_id")
     eos = eos[0] if isinstance(eos, list) else eos  # chat models list several; the first ends a text
     if eos is None:
         raise InteropError(f"{config_file}: has no eos_token_id, so no text would end; add it.")
-    with fsspec.open(f"{folder}/tokenizer.json", "rb") as file:
+    with fsspec.open(files[TOKENIZER], "rb") as file:
         tokenizer = Tokenizer.from_str(file.read().decode())
     tokenizer.no_padding()
     tokenizer.no_truncation()

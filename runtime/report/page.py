@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from runtime.report import result_plots, run_plots, tables
+from runtime.report import result_plots, run_plots, score_noise, tables
 from runtime.report.contents import Report, leading, mean
 from runtime.report.document import document
 from runtime.report.graph_plot import graph
@@ -227,6 +227,8 @@ def _scores(report: Report) -> Section:
     if leading(report.scores):
         parts.append(result_plots.score_panels(report, caption))
     parts += [tables.scores_table(report)] if report.scores else []
+    if noise := score_noise.remark(report.scores):
+        parts.append(element("p", noise))
     if found := doubts(report):
         parts += [element("p", "Not to be trusted as they stand:"), listed(found)]
     return "Scores", parts

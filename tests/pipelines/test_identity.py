@@ -20,12 +20,15 @@ from marin_dag.plan.plan import make_plan
 from marin_dag.store.prefix import open_store
 from marin_dag.values.fields import RuntimeField, markers
 from marin_dag.values.reference import Reference
-from pipelines import online_mixing, scales, tootsie, web_corpus
+from pipelines import online_mixing, scales, score, tootsie, web_corpus
 
 ROOT = Path(__file__).parents[2]
 SCALED = ("laptop", "8b", "corpus")
-PIPELINES = (*SCALED, "online_mixing", "web_corpus")
-MODULES = {"online_mixing": online_mixing, "web_corpus": web_corpus}
+PIPELINES = (*SCALED, "online_mixing", "web_corpus", "score")
+MODULES = {"online_mixing": online_mixing, "web_corpus": web_corpus, "score": score}
+MODEL = ["--model", "hub:owner/small@0123456789abcdef", "--tasks", "piqa,arc_easy:5"]
+EXECUTION = {"score": {"files_in_flight", "tokens_per_batch"}}
+"""Some of the fields that are execution, by pipeline."""
 PROGRAM = """
 import json, sys
 from tests.pipelines.test_identity import arguments, digests_of
@@ -45,7 +48,7 @@ def arguments(pipeline: str, corpus: str) -> argparse.Namespace:
     module = MODULES.get(pipeline, tootsie)
     parser = argparse.ArgumentParser()
     module.add_arguments(parser)
-    argv = {"laptop": [], "web_corpus": [], "8b": ["--scale", "8b"]}
+    argv = {"laptop": [], "web_corpus": [], "8b": ["--scale", "8b"], "score": MODEL}
     own = vars(parser.parse_args(argv.get(pipeline, ["--corpus", corpus])))
     return argparse.Namespace(build=module.build, compile=False, json=False, **own)
 
@@ -118,8 +121,8 @@ def test_other_worker_counts_and_all_else_that_is_execution_give_the_same_digest
     for step in graph.steps:
         moved = dataclasses.replace(step, config=with_other_execution(step.config, twisted))
         assert moved.digest == step.digest, step.name
-    assert {"shards_in_flight", "files_in_flight", "checkpoint_every_steps"} <= set(twisted)
-    assert pipeline == "web_corpus" or "windows_per_batch" in twisted  # it evaluates nothing
+    assert EXECUTION.get(pipeline, {"shards_in_flight", "files_in_flight", "checkpoint_every_steps"}) <= set(twisted)
+    assert pipeline in ("score", "web_corpus") or "windows_per_batch" in twisted  # they evaluate no phase
 
 
 def with_other_execution(value: Any, twisted: list[str]) -> Any:
@@ -143,6 +146,6 @@ def with_other_execution(value: Any, twisted: list[str]) -> Any:
 
 def test_every_pipeline_that_is_shipped_is_looked_at() -> None:
     recipes = {path.stem for path in (ROOT / "pipelines").glob("*.py") if "__main__" in path.read_text()}
-    assert recipes == {"tootsie", "online_mixing", "web_corpus"}
+    assert recipes == {"tootsie", "online_mixing", "web_corpus", "score"}
     assert set(scales.__dict__) & {"LAPTOP", "EIGHT_B"} == {"LAPTOP", "EIGHT_B"}
     assert set(tootsie.SCALES) <= set(PIPELINES)

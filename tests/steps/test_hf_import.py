@@ -22,6 +22,8 @@ from marin_dag.graph.step import Step
 from marin_dag.plan.config_checks import check_configs
 from marin_dag.values.changes import changed, text_change
 from runtime.data.batch import DataPosition
+from runtime.evaluation.item_scores import ITEM_SCORES
+from runtime.evaluation.suites import TaskSpec
 from runtime.evaluation.trained_model import TrainedModel
 from runtime.interop.huggingface import SpecialTokens, state_dict, write_model
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
@@ -31,16 +33,19 @@ from runtime.training import checkpoint_leaves
 from runtime.training.checkpoint_reader import CheckpointError
 from steps.download import DownloadConfig, download
 from steps.ema_eval import EmaEvalConfig, ema_eval
+from steps.evaluation_items import EvaluationItemsResult
 from steps.fetch import HuggingFaceModel, files_in, model_in
 from steps.hf_export import HfExportConfig, hf_export
 from steps.hf_import import HfImportConfig, hf_import
 from steps.input_tokenizer import HubTokenizer, InputTokenizerConfig, input_tokenizer, local_tokenizer
+from steps.lm_eval import LmEvalConfig, lm_eval
 from steps.phase_data import loader_of
 from steps.phase_result import TrainPhaseResult
 from steps.tokenize import TokenizeConfig, tokenize
 from steps.train_phase import train_phase
 from tests.catalogue import expect_error
 from tests.deferred_import import torch, transformers
+from tests.runtime.evaluation.rows import write_files
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 from tests.steps.phase_runs import SEQUENCE_LENGTH, Attempt, Trajectory, a_phase, cache_of
 from tests.steps.text_steps import WrittenConfig, written
@@ -442,3 +447,34 @@ def test_a_folder_that_is_not_there_is_told_to_whoever_named_it(tmp_path):
     for asked in (model_in, local_tokenizer):
         with expect_error(UserError):
             asked(str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("is_tied", "use_qk_norm", "rope"),
+    [(False, False, LLAMA2_ROPE), (True, False, LLAMA3_ROPE), (False, True, LLAMA2_ROPE)],
+    ids=["untied", "tied and scaled rotary", "norms of queries and keys"],
+)
+def test_a_folder_scores_the_same_before_its_import_and_after_its_export(
+    tmp_path, imported, run_alone, is_tied, use_qk_norm, rope
+):
+    config = dataclasses.replace(CONFIG, tie_word_embeddings=is_tied, use_qk_norm=use_qk_norm)
+    folder = write_folder(tmp_path / "folder", config=config, rope=rope)
+    files = write_files(tmp_path / "items")
+    found = EvaluationItemsResult(
+        files={name: Path(path).name for name, path in files.scored.items()}, fewshot_files={},
+        num_items=dict.fromkeys(files.scored, 4), ngram_index="", num_ngrams=0,
+    )  # fmt: skip
+    items = Input(name="items", digest="a" * 64, path=str(tmp_path / "items"), result=found)
+    phase = imported(folder, model=config, rope=rope)
+    source = local_tokenizer(str(folder))
+    tokenizer = run_alone(input_tokenizer, InputTokenizerConfig(tokenizer=source, bos_token=None), "own tokenizer")
+    writing = HfExportConfig(phase=phase, tokenizer=tokenizer, weights="hot", dtype="float32", model_name="again")
+    fetched = run_alone(download, DownloadConfig(fetch=model_in(str(folder))), "fetched")
+    scored = []
+    for name, model_of in (("fetched", fetched), ("again", run_alone(hf_export, writing, "again"))):
+        tasks = (TaskSpec("arc_easy"), TaskSpec("lambada_openai"))
+        score = LmEvalConfig(export=model_of, items=items, tasks=tasks, limit=4)
+        done = run_alone(lm_eval, score, f"scores of {name}")
+        scored.append((done.result, Path(done.join(ITEM_SCORES)).read_bytes()))
+    assert scored[0] == scored[1]
+    assert len(scored[0][0].scores) == 4 and scored[0][0].weights == "hot"

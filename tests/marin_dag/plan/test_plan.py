@@ -10,12 +10,14 @@ from typing import NamedTuple
 import pytest
 
 from marin_dag.errors import UserError
+from marin_dag.graph.background import Background
 from marin_dag.graph.cost import Cost
 from marin_dag.graph.graph import Graph, Selection
 from marin_dag.ledger import lease as lease_module
 from marin_dag.ledger.lease import COPIES, Leases
 from marin_dag.ledger.records import Records
 from marin_dag.plan.config_checks import RefusedStepsError, check_configs
+from marin_dag.plan.milestones import MilestoneMissing
 from marin_dag.plan.plan import make_plan
 from marin_dag.plan.planned import Verdict
 from marin_dag.plan.reasons import KeptParts, NeverMade, NotSelected, RecordGone, Silent
@@ -24,7 +26,8 @@ from marin_dag.store.prefix import open_store
 from marin_dag.store.store import Entry
 from tests.catalogue import check_message, expect_error
 from tests.marin_dag import toy
-from tests.marin_dag.toy_steps import ShardsConfig, squares
+from tests.marin_dag.run.test_driver import run
+from tests.marin_dag.toy_steps import CountConfig, ShardsConfig, SumConfig, count, squares, summed
 from tests.marin_dag.workbench import Workbench
 
 
@@ -280,3 +283,18 @@ def test_a_name_too_long_for_the_paths_of_the_store_is_refused(tmp_path: Path) -
         plan(124)
     with expect_error(UserError):
         plan(123, 124, 125)
+
+
+def test_a_background_step_whose_milestone_is_lost_is_left_out_of_the_plan(tmp_path: Path):
+    store = open_store(str(tmp_path))
+    phase = count("phase", CountConfig(stride=1, until_step=12))
+    reader = summed("reader", SumConfig(counts=(phase.at(step=7),)))
+    watching = reader.in_background(Background("phase", 7))
+    assert make_plan(Graph([watching]), store)["reader"].will_run, "the phase has yet to reach it"
+    assert run(str(tmp_path), [phase])[0] == 0
+    assert make_plan(Graph([reader]), store)["reader"].verdict is Verdict.BLOCKED
+    after = summed("after", SumConfig(counts=(watching,))).in_background(Background("phase", 7))
+    plan = make_plan(Graph([phase, watching, after]), store)
+    assert not plan.will_run and not plan.blocked
+    assert MilestoneMissing in map(type, plan["reader"].reasons)
+    assert [planned.name for planned in plan.steps if planned.is_selected] == ["phase"]

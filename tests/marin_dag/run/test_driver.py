@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from marin_dag.errors import UserError
+from marin_dag.graph.background import Background
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.resources import Cpu, Gpu, Resources
 from marin_dag.graph.step import Step, StepContext, step
@@ -43,6 +44,7 @@ from tests.marin_dag.toy_steps import (
     OddConfig,
     ShardsConfig,
     Squares,
+    SumConfig,
     Text,
     WriteConfig,
     count,
@@ -53,6 +55,7 @@ from tests.marin_dag.toy_steps import (
     odd,
     read_file,
     squares,
+    summed,
     twice,
     wobble,
     write,
@@ -149,6 +152,46 @@ def test_steps_that_wait_for_chips_do_not_hold_up_steps_on_cpus(prefix: str, tmp
     assert run(prefix, steps, backend)[0] == 0
     assert backend.at_first == ["a", "b", "d"]
     assert executions(tmp_path / "marks") == dict.fromkeys("abcd", 1)
+
+
+def watched(phase: Step[Any], *, max_waiting: int | None = None) -> list[Step[Any]]:
+    """A reader of each fifth step of a phase, in the background, and a reader of each reader."""
+    found: list[Step[Any]] = []
+    for at in range(5, phase.until or 0, 5):
+        background = Background(phase.name, at, max_waiting)
+        read = summed(f"read-{at}", SumConfig(counts=(phase.at(step=at),)), resources=Cpu(1))
+        again = summed(f"again-{at}", SumConfig(counts=(read := read.in_background(background),)), resources=Cpu(1))
+        found += [read, again.in_background(background)]
+    return found
+
+
+def test_every_milestone_is_read_while_the_run_goes_on_and_the_run_never_waits(tmp_path: Path, backend: Backend):
+    is_local = isinstance(backend, LocalBackend)
+    phase = count("phase", CountConfig(stride=1, until_step=32, seconds=0.0 if is_local else 0.2))
+    after = phase.then("after", until_step=34)
+    code, display = run(str(tmp_path), [*watched(phase), phase, after], backend)
+    assert code == 0, display.text
+    done = [name for name, what in display.events if what == "done"]
+    assert sorted(done) == sorted(
+        ["phase", "after", *(f"{kind}-{at}" for kind in ("read", "again") for at in range(5, 32, 5))]
+    )
+    assert done.index("phase") < done.index("after")
+    if isinstance(backend, LocalBackend):
+        assert done[:2] == ["phase", "after"], "readers wait for machines, never the run for them"
+        assert done[2:5] == ["read-30", "again-30", "read-25"], "the newest first"
+    else:
+        assert done.index("read-5") < done.index("phase"), "it starts when its milestone is published"
+
+
+def test_readers_that_fall_behind_are_skipped_and_the_next_run_makes_them(tmp_path: Path):
+    phase = count("phase", CountConfig(stride=1, until_step=32))
+    steps = [phase, *watched(phase, max_waiting=2)]
+    code, display = run(str(tmp_path), steps)
+    assert code == 0, display.text
+    skipped = {name for name, what in display.events if what == "skipped"}
+    assert skipped == {f"{kind}-{at}" for kind in ("read", "again") for at in (5, 10, 15, 20)}
+    code, display = run(str(tmp_path), steps)
+    assert code == 0 and {name for name, what in display.events if what == "done"} == skipped
 
 
 def test_a_second_run_of_committed_steps_writes_nothing(prefix: str, tmp_path: Path):

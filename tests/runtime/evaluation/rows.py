@@ -22,7 +22,7 @@ def mmlu(number: int) -> dict[str, object]:
 ROWS = {
     "arc_easy": arc,
     "arc_challenge": arc,
-    "boolq": lambda n: {"question": f"is {n} a fox", "passage": "Foxes are foxes.", "label": n % 2},
+    "boolq": lambda n: {"question": f"is {n} a fox", "passage": f"Foxes are {n} foxes.", "label": n % 2},
     "commonsense_qa": lambda n: {
         "question": f"Where is dog {n}?", "answerKey": "C",
         "choices": {"label": list("ABCDE"), "text": ["a", "b", "c", "d", "e"]},

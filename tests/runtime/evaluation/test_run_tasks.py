@@ -65,6 +65,9 @@ def test_a_score_is_the_mean_over_its_samples_and_limit_takes_the_first_rows(fil
     assert score.value == pytest.approx(sum(values) / 5)
     assert score.stderr == pytest.approx(mean_stderr(values))
     assert [sample["target"] for sample in run.samples] == [n % 2 for n in range(5)]
+    (items,) = run.items
+    assert (items.values, items.stderr) == (tuple(values), score.stderr)
+    assert items.items[-1] == "boolq_0shot/4" and items.groups == (0, 1, 2, 3, 4)
 
 
 def test_the_first_five_scored_rows_are_samples(files, make_harness):
@@ -145,8 +148,8 @@ def test_the_suites_have_the_number_of_examples_of_each_definition():
 
 def an_answer(number: int, answer_filter: str, value: float, *, found: str = "7") -> dict[str, Any]:
     return {
-        "doc_id": number, "filter": answer_filter, "exact_match": value, "acc": value, "filtered_resps": [found],
-        "arguments": [("a prompt", "one choice"), ("a prompt", "another")],
+        "doc_id": number, "doc": {}, "filter": answer_filter, "exact_match": value, "acc": value,
+        "filtered_resps": [found], "arguments": [("a prompt", "one choice"), ("a prompt", "another")],
     }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import pytest
 from runtime.report.contents import Evaluation, Export, Score
 from runtime.report.page import render
 from runtime.report.score_doubts import doubts
+from runtime.report.score_noise import remark
 from tests.runtime.report.example_run import example_report
 
 
@@ -99,3 +100,13 @@ def test_an_average_that_hardly_follows_the_weights_is_said_and_one_beside_them_
     (said,) = doubts_of([], [], evaluated({"web": 3.1, "code": 2.9}))
     assert said.startswith("jellyfish, average 'averaged': 3.000 bits per byte, where the weights have 0.700")
     assert doubts_of([], [], evaluated({"web": 0.82, "code": 0.61})) == []
+
+
+def test_a_winner_inside_the_noise_is_named_and_a_clear_one_or_a_tie_is_not():
+    first, second = block("starling", (0.32, 0.6)), block("phoenix", (0.30, 0.5))
+    noise = remark([*first, *second])
+    assert "in 1 of 2 tasks: piqa, 0-shot, acc_norm (0.020 above phoenix; 0.040 is" in noise
+    assert noise in render(dataclasses.replace(example_report(), scores=(*first, *second), exports=tuple(EXPORTS)))
+    assert remark(first) == remark([*second, *block("twin", (0.3, 0.6))]) == ""
+    unknown = [dataclasses.replace(score, stderr=None) for score in first]
+    assert remark([*unknown, *second]) == ""

@@ -1,0 +1,126 @@
+"""Score models without training: folders in Hugging Face's format, or models of the hub at a pinned commit.
+
+    python -m pipelines.score FOLDER --tasks piqa,arc_easy:25 --limit 200
+    python -m pipelines.score hub:OWNER/NAME@COMMIT FOLDER --tasks mmlu:5 --against published.json
+
+Several models are also compared item by item. Scores are steps: made once, resumed after a kill, explained by `why`.
+"""
+
+import argparse
+import itertools
+import sys
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from marin_dag.cli import main as command_line
+from marin_dag.errors import UserError
+from marin_dag.graph.step import Step
+from pipelines import recipe
+from pipelines.machines import MACHINES, resources_named
+from pipelines.score_table import print_table, read_published
+from pipelines.sources import evaluation_items_step
+from runtime.evaluation.suites import TaskSpec
+from steps.download import DownloadConfig, download
+from steps.evaluation_items import OwnItemsConfig, own_evaluation_items
+from steps.fetch import Fetch, HuggingFaceModel, files_in, model_in
+
+HUB = "hub:"
+
+
+def build(arguments: argparse.Namespace) -> Sequence[Step[Any]]:
+    """Return the scores of each model."""
+    if not arguments.model or not arguments.tasks:
+        raise UserError("name a model and its tasks: `python -m pipelines.score FOLDER --tasks piqa,arc_easy:25`.")
+    if arguments.against is not None:
+        read_published(arguments.against)  # before anything runs
+    # One step for all models: each call makes another of the same name.
+    items = evaluation_items_step() if arguments.items is None else _own_items(arguments.items)
+    names = _names(arguments.model)
+    return [
+        recipe.score(
+            download(f"download/{name}", DownloadConfig(fetch=_fetch(model))),
+            [task_named(word) for word in arguments.tasks.split(",")],
+            items=items,
+            resources=None if arguments.on is None else resources_named(arguments.on),
+            limit=arguments.limit,
+            compute_dtype=arguments.compute_dtype,
+        )
+        for name, model in names.items()
+    ]
+
+
+def task_named(word: str) -> TaskSpec:
+    """Return the task that `TASK` or `TASK:SHOTS` names."""
+    task, colon, shots = word.strip().partition(":")
+    if colon and not shots.isdecimal():
+        raise UserError(f"--tasks {word}: {shots!r} is no number of worked examples; write TASK or TASK:5.")
+    return TaskSpec(task, int(shots or 0))
+
+
+def _fetch(model: str) -> Fetch:
+    if model.startswith(HUB):
+        repository, at, revision = model.removeprefix(HUB).partition("@")
+        if not at:
+            raise UserError(f"{model}: pin the commit that its page on the hub shows: {model}@COMMIT.")
+        return HuggingFaceModel(repo=repository, revision=revision)
+    found = model_in(model)
+    if "://" not in model:  # a remote folder is read after its download
+        from runtime.interop.huggingface_config import read_json
+        from runtime.model.architectures import config_from_huggingface
+
+        file = f"{found.folder}/config.json"
+        config_from_huggingface(read_json(file), file)  # refuses by name what cannot be represented
+    return found
+
+
+def _own_items(folder: str) -> Step[Any]:
+    return own_evaluation_items(
+        "items", OwnItemsConfig(download=download("download/items", DownloadConfig(fetch=files_in(folder, "*.jsonl"))))
+    )
+
+
+def _names(models: Sequence[str]) -> dict[str, str]:
+    """Return a step's name for each model: its last part, or more of its path where two end alike."""
+    names: dict[str, str] = {}
+    for model in models:
+        parts = PurePosixPath(model.removeprefix(HUB).partition("@")[0].rstrip("/")).parts
+        tails = ("-".join(parts[-count:]).strip("/-.") for count in range(1, len(parts) + 1))
+        name = next((tail for tail in tails if tail and tail not in names), "")
+        if not name or model in names.values():
+            raise UserError(f"--model {model}: it is there twice; name each model once.")
+        names[name] = model
+    return names
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that say what is scored."""
+    add = parser.add_argument
+    add("--model", action="append", default=[], metavar="FOLDER|hub:ID@REV", help="a model; words before options too")
+    add("--tasks", metavar="TASK[:SHOTS],...", help="tasks of lm-eval, such as piqa,arc_easy:25")
+    add("--limit", type=int, metavar="N", help="only the first N items of each task")
+    add("--items", metavar="DIR", help="items of your own, one TASK.jsonl a task, in place of the evaluation package")
+    add("--against", metavar="FILE.json", help="published scores to compare with (docs/reference/evaluation.md)")
+    add("--compute-dtype", choices=("float32", "bfloat16"), default="float32", help="default float32")
+    add("--on", metavar="MACHINE", help=f"machine of each score: {MACHINES}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code. Words before the first option that are no command name models."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(itertools.takewhile(lambda word: not word.startswith("-"), given))
+    if words and words[0] not in command_line.COMMANDS:
+        given = [part for word in words for part in ("--model", word)] + given[len(words) :]
+    if arguments is None:
+        sys.argv[1:] = given  # printed commands repeat them
+    return command_line.main(
+        build,
+        name="score",
+        add_arguments=add_arguments,
+        after_run=print_table,
+        argv=None if arguments is None else given,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

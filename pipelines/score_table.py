@@ -1,0 +1,165 @@
+"""The table of scores of models: beside published values, with what differs, and beside each other item by item."""
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import BaseModel, Field, ValidationError
+
+from marin_dag.cli.session import Session
+from marin_dag.errors import UserError
+from marin_dag.graph.step import Step
+from marin_dag.ledger.records import Records
+from marin_dag.plan.plan import Plan
+from marin_dag.store.store import Store
+from pipelines.output import aligned
+from runtime.evaluation.item_scores import ITEM_SCORES, ItemScores, read_item_scores
+from runtime.evaluation.task_score import TaskScore, leading_of_each_task
+from runtime.evaluation.uncertainty import Difference, is_noise, minimum_detectable_difference
+from steps.lm_eval import LmEvalResult, lm_eval
+
+
+class Published(BaseModel, frozen=True, extra="forbid"):
+    """A score that others published, and how they say that it was measured."""
+
+    task: str
+    value: float = Field(allow_inf_nan=False)
+    metric: str | None = None
+    """lm-eval's name; None compares with the metric that leads the task."""
+    num_fewshot: int | None = None
+    num_items: int | None = None
+    split: str | None = None
+    form: str | None = None
+    """Such as "cloze" or "lm-eval 0.4.3"; it is printed, since nothing can check it."""
+    model: str | None = None
+    """The model's name in this table; None is for every model."""
+
+
+class PublishedScores(BaseModel, frozen=True, extra="forbid"):
+    """The file of `--against`."""
+
+    scores: tuple[Published, ...] = Field(min_length=1)
+
+
+class Scored(NamedTuple):
+    """The scores of one model."""
+
+    name: str
+    result: LmEvalResult
+    items: Mapping[tuple[str, int, str], ItemScores]
+
+
+def read_published(path: str) -> tuple[Published, ...]:
+    """Return the published scores of a file.
+
+    Raises:
+        UserError: the file cannot be read, or holds something else.
+    """
+    try:
+        return PublishedScores.model_validate(json.loads(Path(path).read_text())).scores
+    except (OSError, ValueError, ValidationError) as error:
+        example = '{"scores": [{"task": "piqa", "value": 0.68, "num_fewshot": 0}]}'
+        raise UserError(f"--against {path}: {error}\nWrite the published scores as {example}.") from None
+
+
+def print_table(session: Session, plan: Plan) -> Iterator[str]:
+    """Yield the lines of the table of all models that have scores."""
+    steps = [step for step in plan.graph.steps if step.kind is lm_eval]
+    found = [scored for step in steps if (scored := _scored(step, session.store)) is not None]
+    if not found:
+        return
+    published = () if session.parsed.against is None else read_published(session.parsed.against)
+    yield from scores_table(found, published)
+    for first, second in itertools.combinations(found, 2):
+        yield from differences(first, second)
+
+
+def scores_table(models: Sequence[Scored], published: Sequence[Published] = ()) -> Iterator[str]:
+    """Yield a line for each model and score, with the published value and what differs in how it was measured."""
+    rows = [["model", "task", "shots", "metric", "score", "±", "items", "published", "by", "what differs"]]
+    for model in models:
+        leading = leading_of_each_task(model.result.scores)
+        for score in model.result.scores:
+            error = "" if score.stderr is None else f"{score.stderr:.4f}"
+            theirs = _published_of(score, model.name, published, is_leading=score in leading)
+            figures = [f"{score.num_fewshot}", score.metric, f"{score.value:.4f}", error, f"{score.num_items:,}"]
+            rows.append(
+                [model.name, score.task, *figures, *(["", "", ""] if theirs is None else _beside(score, theirs))]
+            )
+    width = len(rows[0]) if published else len(rows[0]) - 3
+    yield from aligned([row[:width] for row in rows], left=(0, 1, 3, 9))
+    for model in models:
+        for score in model.result.scores:
+            if score.warning is not None:
+                yield f"{model.name}, {score.task}, {score.metric}: {score.warning}"
+
+
+def differences(first: Scored, second: Scored) -> Iterator[str]:
+    """Yield the paired difference of two models in each task's leading metric, and what the items can tell apart."""
+    rows = [["task", "metric", f"{first.name} − {second.name}", "±", "least that shows", "verdict"]]
+    for score in leading_of_each_task(first.result.scores):
+        key = (score.task, score.num_fewshot, score.metric)
+        mine, other = first.items.get(key), second.items.get(key)
+        found = None if mine is None or other is None else mine.minus(other)
+        if found is not None and found.stderr is not None:
+            least = f"{minimum_detectable_difference(found.stderr):.4f}"
+            figures = [f"{found.value:+.4f}", f"{found.stderr:.4f}", least]
+            rows.append([score.task, score.metric, *figures, _verdict(found, first.name, second.name)])
+    if rows[1:]:
+        yield f"{first.name} beside {second.name} on the same items, at 5 % significance (80 % power):"
+        yield from aligned(rows, left=(0, 1, 5))
+
+
+def _verdict(difference: Difference, first: str, second: str) -> str:
+    if difference.value == difference.stderr == 0:
+        return "the same on every item"
+    return "inside the noise" if difference.is_noise else f"{first if difference.value > 0 else second} is better"
+
+
+def _scored(step: Step, store: Store) -> Scored | None:
+    record = Records(store).find(step.key)
+    if record is None:
+        return None
+    path = f"{record.output_path}/{ITEM_SCORES}"
+    items = {each.key: each for each in read_item_scores(store.read(path))} if store.exists(path) else {}
+    return Scored(step.name.partition("/")[2], LmEvalResult.model_validate(record.result), items)
+
+
+def _published_of(
+    score: TaskScore, model: str, published: Sequence[Published], *, is_leading: bool
+) -> Published | None:
+    """Return the published score to compare with: of as many worked examples if there is one."""
+    fitting = [
+        each
+        for each in published
+        if each.task == score.task
+        and each.model in (None, model)
+        and (each.metric == score.metric or (each.metric is None and is_leading))
+    ]
+    return min(fitting, key=lambda each: each.num_fewshot != score.num_fewshot, default=None)
+
+
+def _beside(score: TaskScore, published: Published) -> list[str]:
+    """Return the published value, the distance from it, and what differs."""
+    difference = score.value - published.value
+    is_inside = score.stderr is not None and is_noise(difference, score.stderr)
+    distance = f"{difference:+.4f}{' (noise)' if is_inside else ''}"
+    return [f"{published.value:.4f}", distance, "; ".join(_differing(score, published))]
+
+
+def _differing(score: TaskScore, published: Published) -> Iterator[str]:
+    """Yield how the published score was measured otherwise, and what its authors say that cannot be checked."""
+    if published.num_fewshot is None:
+        yield "their shots are unknown"
+    elif published.num_fewshot != score.num_fewshot:
+        yield f"{published.num_fewshot} shots there"
+    if published.num_items not in (None, score.num_items):
+        yield f"{published.num_items:,} items there"
+    if score.fewshot_from == "the scored rows":
+        yield "worked examples from the scored rows here"
+    if published.split is not None:
+        yield f"split there: {published.split}"
+    if published.form is not None:
+        yield f"form there: {published.form}"

@@ -1,0 +1,105 @@
+"""The command scores, which shows the scores of each phase at its milestones and its end, and their page.
+
+How often a recipe evaluates is no part of the report, which would be stale whenever that changed.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.graph.graph import Graph
+from marin_dag.ledger.records import Records
+from marin_dag.plan.plan import Plan
+from marin_dag.store.store import Store
+from pipelines.milestone_evaluations import OPTION, is_of_training, milestone_of
+from pipelines.output import aligned, check_writable, write_page
+from pipelines.phases import wanted_phases
+from runtime.evaluation.task_score import leading_of_each_task
+from runtime.optim.ema import HOT
+from steps.ema_eval import EmaEvalResult, ema_eval
+from steps.hf_export import hf_export
+from steps.report_config import ReportConfig
+
+if TYPE_CHECKING:
+    from runtime.report.score_curves import ScorePoint
+
+PAGE_FILE = "scores.html"
+BITS_PER_BYTE = "bits per byte"
+
+
+def _scores(session: Session) -> int:
+    path = session.parsed.page
+    check_writable("--page", path)
+    graph = session.graph()
+    wanted = {name for names in wanted_phases(session, graph).values() for name in names}
+    points = [point for point in read_points(graph, session.store) if point.phase in wanted]
+    if not points:
+        print(f"no phase has scores under {session.store.prefix} as the recipe is now; {OPTION} N makes some")
+        return NOTHING_WOULD_RUN
+    rows = [["phase", "weights", "after step", "tokens", "measure", "value", "±"]]
+    for point in points:
+        error = "" if point.stderr is None else f"{point.stderr:.4f}"
+        place = [f"{point.step:,}", f"{point.tokens:,}"]
+        rows.append([point.phase, point.weights, *place, point.measure, f"{point.value:.4f}", error])
+    print("\n".join(aligned(rows, left=(0, 1, 4))))
+    if path is not None:
+        from runtime.report.score_curves import page  # needs Bokeh, which the table does not
+
+        write_page("--page", path, page(f"Scores of {session.pipeline}", points))
+    return NOTHING_WOULD_RUN
+
+
+def read_points(graph: Graph, store: Store) -> "list[ScorePoint]":
+    """Return what the evaluations and scores of a graph have measured so far, by measure and tokens."""
+    steps = [step for step in graph.steps if is_of_training(step) and step.kind is not hf_export]
+    records = Records(store).find_all({step.key for step in steps})
+    found: list[ScorePoint] = []
+    for step in steps:
+        if step.key in records:
+            result = step.kind.result_type.model_validate(records[step.key].result)
+            measured = _bits_per_byte if step.kind is ema_eval else _tasks
+            found += measured(milestone_of(step).step.name, result)
+    return sorted(dict.fromkeys(found), key=lambda point: (point.measure, point.tokens, point.phase, point.weights))
+
+
+def write_scores(session: Session, plan: Plan) -> Iterator[str]:
+    """Write the page beside the recipe's report where milestones were evaluated; yield where it is."""
+    if not any(planned.step.background is not None for planned in plan.steps):
+        return
+    reports = (step for step in plan.graph.steps if isinstance(step.config, ReportConfig))
+    record = next((record for step in reports if (record := Records(session.store).find(step.key))), None)
+    points = read_points(plan.graph, session.store)
+    if record is None or not points:
+        return
+    from runtime.report.score_curves import page
+
+    path = f"{record.output_path.rpartition('/')[0]}/{PAGE_FILE}"
+    session.store.write(path, page(f"Scores of {session.pipeline}", points).encode())
+    yield f"scores over tokens: {session.store.url(path)}"
+
+
+def _bits_per_byte(phase: str, result: EmaEvalResult) -> "Iterator[ScorePoint]":
+    from runtime.report.score_curves import ScorePoint
+
+    means: Mapping[str, float] = {HOT: result.hot_mean} | {each.average.name: each.mean for each in result.averages}
+    for weights, value in means.items():
+        yield ScorePoint(phase, weights, result.step, result.consumed_tokens, BITS_PER_BYTE, value, None, None)
+
+
+def _tasks(phase: str, result: Any) -> "Iterable[ScorePoint]":
+    from runtime.report.score_curves import ScorePoint
+
+    for score in leading_of_each_task(result.scores):
+        measure = f"{score.task}, {score.num_fewshot}-shot, {score.metric}"
+        figures = (measure, score.value, score.stderr, score.chance)
+        yield ScorePoint(phase, result.weights, result.step, result.consumed_tokens, *figures)
+
+
+def _add_arguments(parser: Any) -> None:
+    parser.add_argument("--page", metavar="FILE.html", help="(scores) draw them over tokens, with their errors")
+
+
+COMMAND = Command(
+    "scores", "[PHASE ...]", "scores of each phase over tokens, at the milestones that --evaluate-every measures",
+    _scores, 0, 100, _add_arguments, ("--set",),
+)  # fmt: skip

@@ -1,0 +1,72 @@
+"""Uncertainty of scores: standard errors by groups of items, paired differences, and what a suite can tell apart.
+
+After "Adding Error Bars to Evals" (arXiv:2411.00640): items are a sample of those that could have been asked, and items
+about one passage are not independent.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from statistics import NormalDist
+from typing import NamedTuple
+
+SIGNIFICANCE, POWER = 0.05, 0.8
+
+
+class Difference(NamedTuple):
+    """The mean of the differences of two models on the same items, first minus second."""
+
+    value: float
+    stderr: float | None
+    num_items: int
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether the 95 % confidence interval of the difference holds 0, or is unknown."""
+        return is_noise(self.value, self.stderr)
+
+
+def standard_error(values: Sequence[float], groups: Sequence[Hashable] | None = None) -> float | None:
+    """Return the standard error of the mean; None for fewer than two groups.
+
+    Args:
+        values: one for each item.
+        groups: what each item shares with others, such as its passage; without, each item is a group of its own.
+    """
+    sums: dict[Hashable, float] = defaultdict(float)
+    center = math.fsum(values) / len(values)
+    for group, value in zip(range(len(values)) if groups is None else groups, values, strict=True):
+        sums[group] += value - center
+    if len(sums) < 2:
+        return None
+    spread = math.fsum(total**2 for total in sums.values()) * len(sums) / (len(sums) - 1)
+    return math.sqrt(spread) / len(values)
+
+
+def paired_difference(
+    first: Sequence[float], second: Sequence[float], groups: Sequence[Hashable] | None = None
+) -> Difference:
+    """Return the mean difference of two models on the same items in the same order, with its standard error."""
+    differences = [mine - other for mine, other in zip(first, second, strict=True)]
+    value = math.fsum(differences) / len(differences)
+    return Difference(value, standard_error(differences, groups), len(differences))
+
+
+def is_noise(difference: float, stderr: float | None) -> bool:
+    """Return whether a difference is within its 95 % confidence interval of 0."""
+    return stderr is None or abs(difference) <= NormalDist().inv_cdf(1 - SIGNIFICANCE / 2) * stderr
+
+
+def minimum_detectable_difference(stderr: float) -> float:
+    """Return the difference that a two-sided test at 5 % finds in 80 % of the cases.
+
+    `stderr` is that of the difference: of two models on the same items, that of their paired difference.
+    """
+    normal = NormalDist()
+    return (normal.inv_cdf(1 - SIGNIFICANCE / 2) + normal.inv_cdf(POWER)) * stderr
+
+
+def error_of_mean(errors: Sequence[float | None]) -> float | None:
+    """Return the standard error of the mean of several tasks' scores; None if one is not known."""
+    known = [error for error in errors if error is not None]
+    return math.hypot(*known) / len(errors) if known and len(known) == len(errors) else None

@@ -1,0 +1,127 @@
+"""Evaluations of milestones: what the recipe has at the end of its phases, at each milestone, and nothing stale."""
+
+import argparse
+import types
+from pathlib import Path
+
+import pytest
+
+from marin_dag.errors import UserError
+from marin_dag.graph.graph import Graph
+from marin_dag.graph.resources import Cpu, Tpu
+from marin_dag.graph.step import Step
+from marin_dag.ledger.provenance import Provenance
+from marin_dag.ledger.records import Record, Records, attempt_path
+from marin_dag.plan.plan import make_plan
+from marin_dag.store.prefix import open_store
+from pipelines import tootsie
+from pipelines.milestone_evaluations import evaluate_every, is_of_training, milestone_of, with_milestones
+from pipelines.scales import LAPTOP
+from pipelines.scores_command import BITS_PER_BYTE, read_points, write_scores
+from runtime.evaluation.task_score import TaskScore
+from runtime.optim.ema import Ema
+from steps.ema_eval import AverageResult, EmaEvalResult, ema_eval
+from steps.hf_export import hf_export
+from steps.lm_eval import LmEvalResult, lm_eval
+from steps.report import ReportResult
+from tests.catalogue import expect_error
+
+ON = "cpu:3"
+
+
+def laptop(arguments: argparse.Namespace) -> list[Step]:
+    return tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return Graph(with_milestones(laptop, argparse.Namespace(evaluate_every=100, evaluate_on=ON)))
+
+
+def results(graph: Graph) -> list[Step]:
+    return [step for step in graph.steps if step.background is None and step.kind in (ema_eval, hf_export, lm_eval)]
+
+
+def test_every_phase_has_at_each_milestone_what_the_recipe_has_at_its_end(graph: Graph) -> None:
+    end = LAPTOP.boundaries.kestrel
+    for kind in ("ema_eval", "hf_export", "lm_eval"):
+        made = [step for step in graph.steps if step.name.startswith(f"{kind}/kestrel-step-")]
+        assert {step.name.rpartition("-")[2] for step in made} == {str(at) for at in range(100, end + 1, 100)}
+        assert {(milestone_of(step).typed, step.background.rank) for step in made if step.background} == {
+            (f"kestrel@{at}", at) for at in range(100, end + 1, 100)
+        }
+        assert {step.resources for step in made} == {Cpu(3)}
+    assert graph.step("hf_export/kestrel-step-100").config.weights == "hot", "kestrel keeps no averages"
+    assert graph.step("hf_export/jellyfish-step-900").config.weights == "averaged"
+
+
+def test_turning_it_on_changes_no_digest_and_publishes_the_milestones(graph: Graph, tmp_path: Path) -> None:
+    plain = Graph(laptop(argparse.Namespace()))
+    assert {step.name: step.digest for step in plain.steps}.items() <= {s.name: s.digest for s in graph.steps}.items()
+    wanted = make_plan(graph, open_store(str(tmp_path))).wanted_milestones
+    assert {*range(100, LAPTOP.boundaries.kestrel, 100)} <= wanted[graph.step("kestrel").digest]
+
+
+def test_a_milestone_of_a_later_phase_is_one_that_it_makes_itself(graph: Graph) -> None:
+    for step in graph.steps:
+        if step.background is not None and is_of_training(step):
+            phase = milestone_of(step)
+            assert phase.step.config.begin_step < (phase.at or 0) <= phase.step.config.until_step
+
+
+def test_evaluations_do_not_take_the_machines_of_their_phase(graph: Graph) -> None:
+    slow = graph.step("kestrel").on(Tpu("v6e-8"))
+    evaluation = tootsie.recipe.evaluate([slow], caches={})
+    with expect_error(UserError):
+        evaluate_every(evaluation, 100)
+    moved = evaluate_every(evaluation, 100, resources=Cpu(1))
+    assert {(step.resources, step.config.replica_parallel) for step in moved} == {(Cpu(1), 1)}
+    with expect_error(UserError):
+        evaluate_every(evaluation, 0)
+    with expect_error(UserError):
+        evaluate_every([], 100)
+
+
+def commit(store, step: Step, result) -> None:
+    attempt = "20260101-000000-00000000"
+    provenance = Provenance(git_commit=None, is_dirty=None, argv=(), host="h", environment="e")
+    Records(store).commit(
+        Record(
+            key=step.key, digest=step.digest, name=step.name, kind=step.kind.name, identity=step.identity,
+            result=result.model_dump(mode="json"), output_path=attempt_path(step.name, step.digest, attempt),
+            attempt=attempt, manifest=(), provenance=provenance,
+        )
+    )  # fmt: skip
+
+
+def test_the_scores_so_far_are_read_by_tokens_and_drawn_beside_the_report(graph: Graph, tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    assert read_points(graph, store) == []
+    average = AverageResult(average=Ema(0.9), by_domain={"web": 1.25}, mean=1.25)
+    for at, value in ((200, 1.5), (100, 2.0)):
+        averages = (average,) if at == 200 else ()
+        measured = {"hot": {"web": value}, "hot_mean": value, "averages": averages}
+        counts = {"num_bytes": {"web": 9}, "num_tokens": {"web": 3}}
+        step = graph.step(f"ema_eval/kestrel-step-{at}")
+        commit(store, step, EmaEvalResult(step=at, consumed_tokens=at * 10, **measured, **counts))
+    facts = {"fewshot_from": "none", "num_truncated": 0, "num_unparsed": 0, "warning": None}
+    scores = [
+        TaskScore("piqa", 0, metric, value, 0.05, 100, 0.5, **facts)
+        for metric, value in (("acc", 0.6), ("acc_norm", 0.7))
+    ]
+    scored = LmEvalResult(scores=tuple(scores), samples="", weights="hot", step=100, consumed_tokens=1000)
+    commit(store, graph.step("lm_eval/kestrel-step-100"), scored)
+    points = read_points(graph, store)
+    assert [(p.measure, p.weights, p.step, p.value, p.stderr) for p in points] == [
+        (BITS_PER_BYTE, "hot", 100, 2.0, None),
+        (BITS_PER_BYTE, "averaged", 200, 1.25, None),
+        (BITS_PER_BYTE, "hot", 200, 1.5, None),
+        ("piqa, 0-shot, acc_norm", "hot", 100, 0.7, 0.05),
+    ]
+    session = types.SimpleNamespace(store=store, pipeline="tootsie")
+    plan = make_plan(graph, store)
+    assert list(write_scores(session, plan)) == [], "without a report there is no page"  # type: ignore[arg-type]
+    commit(store, graph.step("report"), ReportResult(page="", summary=""))
+    (line,) = write_scores(session, plan)  # type: ignore[arg-type]
+    page = Path(line.partition(": ")[2]).read_text()
+    assert "0.7000 ± 0.0500" in page and "kestrel after step 200: 1.5000" in page

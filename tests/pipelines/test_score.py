@@ -1,0 +1,145 @@
+"""Scores of models of others: what is asked for, what is refused before anything runs, and the table."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from marin_dag.errors import UserError
+from marin_dag.graph.graph import Graph
+from marin_dag.graph.resources import Cpu, Gpu, Tpu
+from pipelines import score
+from pipelines.machines import resources_named
+from pipelines.score_table import Published, Scored, differences, scores_table
+from runtime.evaluation.item_scores import ItemScores
+from runtime.evaluation.task_score import TaskScore
+from runtime.interop.huggingface import SpecialTokens, write_model
+from runtime.model.config import LLAMA2_ROPE
+from steps.lm_eval import LmEvalResult
+from tests.catalogue import check_message, expect_error
+from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
+
+COMMIT = "0123456789abcdef"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "llama"
+    write_model(str(path), model(), CONFIG, LLAMA2_ROPE, SpecialTokens(0, None), dtype="float32")
+    tokenizer_file(path / "tokenizer.json")
+    return path
+
+
+def planned(capsys: pytest.CaptureFixture[str], tmp_path: Path, *words: str) -> tuple[int, dict[str, str], str]:
+    """The exit code of a plan, its steps with their verdicts, and what is printed to standard error."""
+    code = score.main([*words, "--prefix", str(tmp_path / "runs"), "--dry-run", "--json"])
+    shown = capsys.readouterr()
+    steps = json.loads(shown.out)["steps"] if shown.out else []
+    return code, {step["name"]: step["verdict"] for step in steps}, shown.err
+
+
+def test_each_model_is_fetched_and_scored_and_a_plan_writes_nothing(folder, tmp_path, capsys):
+    hub = f"hub:owner/small@{COMMIT}"
+    code, steps, _ = planned(capsys, tmp_path, str(folder), hub, "--tasks", "piqa,arc_easy:5", "--limit", "9")
+    assert code == 2 and not (tmp_path / "runs").exists()
+    assert {"download/llama", "lm_eval/llama", "download/small", "lm_eval/small", "evaluation_items"} <= {*steps}
+    asked = ["why", "lm_eval/llama", "--model", str(folder), "--tasks", "piqa"]
+    assert score.main([*asked, "--prefix", str(tmp_path / "runs")]) == 0, "a command of the engine is still a command"
+
+
+def test_what_a_model_is_called_and_how_often_does_not_change_its_scores(folder, tmp_path):
+    def step_of(*models: Path) -> str:
+        words = ["--model", *" --model ".join(map(str, models)).split(), "--tasks", "piqa", "--limit", "9"]
+        parser = score.argparse.ArgumentParser()
+        score.add_arguments(parser)
+        graph = Graph(score.build(parser.parse_args(words)))
+        return graph.step(f"lm_eval/{models[-1].name}").digest
+
+    other = tmp_path / "other"
+    other.symlink_to(folder)
+    assert step_of(folder) == step_of(other, folder) == step_of(other)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["MODEL"],
+        ["--tasks", "piqa"],
+        ["MODEL", "MODEL", "--tasks", "piqa"],
+        ["MODEL", "--tasks", "piqa:many"],
+        ["MODEL", "--tasks", "piqua"],
+        ["hub:owner/small", "--tasks", "piqa"],
+        ["hub:owner/small@main", "--tasks", "piqa"],
+        ["nowhere", "--tasks", "piqa"],
+        ["MODEL", "--tasks", "piqa", "--on", "cpu"],
+        ["MODEL", "--tasks", "piqa", "--on", "tpu:v9-8"],
+        ["MODEL", "--tasks", "piqa", "--against", "nothing.json"],
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_what_cannot_be_scored_is_refused_before_anything_runs(folder, tmp_path, capsys, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    code, steps, error = planned(capsys, tmp_path, *(word.replace("MODEL", str(folder)) for word in words))
+    assert (code, steps) == (1, {})
+    check_message(error)
+
+
+def test_a_model_that_cannot_be_represented_is_refused_by_name(folder, tmp_path, capsys):
+    other = tmp_path / "biased"
+    other.mkdir()
+    for file in folder.iterdir():
+        (other / file.name).write_bytes(file.read_bytes())
+    document = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(document | {"attention_bias": True}))
+    code, _, error = planned(capsys, tmp_path, str(other), "--tasks", "piqa")
+    assert code == 1
+    check_message(error)
+
+
+def test_machines_are_named_in_words():
+    assert [resources_named(text) for text in ("cpu:4", "gpu:H100:2", "tpu:v6e-8")] == [
+        Cpu(4), Gpu("H100", 2), Tpu("v6e-8"),
+    ]  # fmt: skip
+    for wrong in ("gpu::1", "gpu:H100", "cpu:-1"):
+        with expect_error(UserError):
+            resources_named(wrong)
+
+
+def scored(name: str, values: list[float], num_fewshot: int = 0) -> Scored:
+    value = sum(values) / len(values)
+    facts = {"fewshot_from": "the scored rows" if num_fewshot else "none", "num_truncated": 0, "num_unparsed": 0}
+    one = TaskScore("piqa", num_fewshot, "acc", value, 0.05, len(values), 0.5, warning=None, **facts)
+    scores = (one, dataclasses.replace(one, metric="acc_norm", value=value / 2))
+    numbers = tuple(range(len(values)))
+    items = [
+        ItemScores("piqa", num_fewshot, s.metric, tuple(map(str, numbers)), numbers, tuple(values)) for s in scores
+    ]
+    result = LmEvalResult(scores=scores, samples="", weights="hot", step=0, consumed_tokens=0)
+    return Scored(name, result, {each.key: each for each in items})
+
+
+def test_the_table_says_how_far_a_published_score_is_and_how_it_was_measured_otherwise():
+    published = [
+        Published(task="piqa", value=0.3, num_fewshot=5, num_items=1838, split="test", form="cloze"),
+        Published(task="piqa", value=0.45, metric="acc", num_fewshot=5),
+        Published(task="piqa", value=0.9, metric="acc", num_fewshot=0),
+        Published(task="boolq", value=0.5),
+        Published(task="piqa", value=0.1, metric="acc", num_fewshot=5, model="another"),
+    ]
+    lines = [*scores_table([scored("llama", [1.0, 0.0] * 50, num_fewshot=5)], published)]
+    check_message("\n".join(lines))
+    heading = next(scores_table([scored("llama", [1.0, 0.0])]))
+    assert heading.split()[-1] == "items", "nothing published, no such column"
+
+
+def test_two_models_are_compared_on_the_same_items_and_not_on_others():
+    worse = [1.0, 0.0] * 100
+    better = [1.0] * 40 + worse[40:]
+    lines = [*differences(scored("good", better), scored("bad", worse))]
+    check_message("\n".join(lines))
+    assert lines[-1].endswith("good is better")
+    assert [*differences(scored("good", worse), scored("same", worse))][-1].endswith("the same on every item")
+    close = [*differences(scored("good", [1.0, *worse[1:]]), scored("bad", [*worse[:-1], 1.0]))]
+    assert close[-1].endswith("inside the noise")
+    assert [*differences(scored("good", better), scored("fewer", worse[:50]))] == []
