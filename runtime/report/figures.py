@@ -23,8 +23,12 @@ def figure(
     legend: Mapping[str, Series] | None = None,
     columns: int = 1,
     has_scale: bool = False,
+    is_live: bool = False,
 ) -> Markup:
-    """Return a figure: buttons, legend, panels and caption. `has_scale` gives it a button for a logarithmic y axis."""
+    """Return a figure: buttons, legend, panels and caption.
+
+    `has_scale` gives it a button for a logarithmic y axis; `is_live` lets the page replace the values of its lines.
+    """
     chips = [_chip(series) for series in (legend or {}).values()]
     places = [element("div", class_="panel", style=f"height:{panel.height}px") for panel in panels]
     return element(
@@ -34,6 +38,7 @@ def figure(
         element("div", *places, class_=f"panels columns{columns}"),
         element("script", _json(panels), type="application/json"),
         element("figcaption", caption),
+        data_live="" if is_live else None,
     )
 
 

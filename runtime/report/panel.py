@@ -127,7 +127,7 @@ class Panel:
         xs, ys = np.asarray(xs, np.float64), np.asarray(ys, np.float64)
         most = min(max(round(len(xs) * self._share), _LEAST_POINTS), MOST_POINTS)
         xs, ys = extremes(*((xs, ys) if smooth else corners(xs, ys)), most)
-        data = self._source({"x": _numbers(xs), "y": _numbers(ys)}, name or series.name)
+        data = self._source({"x": numbers(xs), "y": numbers(ys)}, name or series.name)
         data.tags = ["smooth"] if smooth else []
         shape = {"line_color": series.colour, "line_dash": series.dash, "line_join": "round"}
         drawn = self.plot.line("x", "y", source=data, line_width=1.6, line_alpha=0.3 if smooth else 1.0, **shape)
@@ -296,7 +296,7 @@ def stacked_bars(
     return panel
 
 
-def _numbers(values: Values) -> list[float]:
+def numbers(values: Values) -> list[float]:
     """Return values as JSON writes them: whole ones exact, others with eight digits, more than a float32 has.
 
     Bokeh would compress an array, whose bytes then depend on the version of zlib.

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from marin_dag.cli import page_server
-from marin_dag.cli.page_server import PageServer, Watched
+from marin_dag.cli import page_server, watched
+from marin_dag.cli.page_server import PageServer
+from marin_dag.cli.watched import Watched
 from marin_dag.ledger.lease import Lease, Leases
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.records import attempt_path
@@ -47,7 +48,7 @@ class Browser:
 @pytest.fixture
 def hearing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Workbench:
     """A recipe whose phases take requests, made up to the end of its first phase."""
-    monkeypatch.setattr(page_server, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(watched, "LOOK_SECONDS", 0.0)
     bench.edit('continues="start", cost=train_cost', 'continues="start", cost=train_cost, requests=("save", "publish")')
     bench("--until", "first")
     return bench
@@ -198,7 +199,7 @@ def test_an_error_of_the_store_is_shown_and_the_store_is_read_again(
         raise StoreError("gs://bucket: it cannot be reached", is_transient=True)
 
     with monkeypatch.context() as broken:
-        broken.setattr(page_server, "LOOK_SECONDS", 60.0)
+        broken.setattr(watched, "LOOK_SECONDS", 60.0)
         broken.setattr(Leases, "running_and_silent", unreachable)
         for _ in range(2):
             assert browser("state")[0] == 503
@@ -209,7 +210,7 @@ def test_an_error_of_the_store_is_shown_and_the_store_is_read_again(
 def test_a_request_is_sent_while_a_look_hangs_and_shown_by_the_next_look(
     browser: Browser, at_work: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page_server, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(watched, "LOOK_SECONDS", 60.0)
     look, is_past, goes_on = Watched._look, threading.Event(), threading.Event()
 
     def hanging(self: Watched) -> dict[str, Any]:
@@ -237,7 +238,7 @@ def test_a_request_is_sent_while_a_look_hangs_and_shown_by_the_next_look(
 def test_a_look_reads_only_the_newest_requests_and_drops_deleted_ones(
     hearing: Workbench, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page_server, "SHOWN_REQUESTS", 2)
+    monkeypatch.setattr(watched, "SHOWN_REQUESTS", 2)
     requests = Requests(open_store(str(hearing.prefix)))
     for number in range(5):
         requests.send("ab" * 32, "second", "save", reason=f"reason {number}", fork="x" if number == 3 else "")
