@@ -5,13 +5,16 @@ speed and held-out text. A later attempt that began at an earlier step replaces 
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from marin_dag.cli.session import Session
+from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.store.store import Store
+from pipelines.phases import fork_names, legs_in, main_line_of, phases_in
 from pipelines.saved_curves import SavedState, newest_saved, read_newest
 from runtime.cost.chips import GENERATIONS, GPUS
 from runtime.optim.ema import HOT
@@ -78,7 +81,7 @@ class LoggedPhase:
         found.append(self._line(SPEED, *speed))
         if self._flops_share is not None:
             found.append(self._line(MFU, speed[0], speed[1] * self._flops_share))
-        validations = [event for event in events if event["event"] == VALIDATION]
+        validations = _comparable([event for event in events if event["event"] == VALIDATION])
         for which in (HOT, *(average.name for average in self._config.averages)):
             measured = [(e["consumed_tokens"], e["mean_bits_per_byte"].get(which)) for e in validations]
             name = self.name if which == HOT else f"{self.name}, {which} weights"
@@ -91,6 +94,23 @@ class LoggedPhase:
 
     def _line(self, panel: str, tokens: np.ndarray, values: np.ndarray, name: str | None = None) -> Line:
         return Line(panel, name or self.name, self.name, self.is_main, tokens, values)
+
+
+def logged_phases(session: Session, graph: Graph, digests: Iterable[Sequence[str]]) -> list[LoggedPhase]:
+    """Return the phases of each digest, which is known by the first of its names."""
+    phases = phases_in(graph.steps)
+    legs = legs_in(phases)
+    main_line = main_line_of(legs, fork_names(session)) if legs else []
+    return [
+        LoggedPhase(session.store, phases[names[0]], legs[names[0]], is_main=not set(main_line).isdisjoint(names))
+        for names in digests
+    ]
+
+
+def _comparable(validations: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the measurements on the text of the newest one: a source may not be tokenized before a phase begins."""
+    text = [(event["tokens_per_domain"], event["bits_per_byte"][HOT].keys()) for event in validations]
+    return [event for event, measured in zip(validations, text, strict=True) if measured == text[-1]]
 
 
 def _rows(pairs: Sequence[tuple[float, float | None]]) -> tuple[np.ndarray, np.ndarray]:

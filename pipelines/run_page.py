@@ -12,9 +12,9 @@ from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import Records, UnreadableRecordError
 from marin_dag.store.store import Store
 from pipelines.heat_map_command import heat_map
-from pipelines.phases import fork_names, legs_in, main_line_of, phases_by_digest, phases_in
+from pipelines.phases import phases_by_digest
 from pipelines.rollback_command import SPIKE_MONITORS
-from pipelines.run_curves import LoggedPhase
+from pipelines.run_curves import LoggedPhase, logged_phases
 from pipelines.stalls_command import stalls_of
 from runtime.report.curve_plots import Line, curves, thinned
 from runtime.report.document import figure_scripts
@@ -35,13 +35,7 @@ class RunPage:
 
     def __init__(self, session: Session, graph: Graph) -> None:
         self._session, self._graph = session, graph
-        phases = phases_in(graph.steps)
-        legs = legs_in(phases)
-        main_line = main_line_of(legs, fork_names(session)) if legs else []
-        self._phases = [
-            LoggedPhase(session.store, phases[names[0]], legs[names[0]], is_main=not set(main_line).isdisjoint(names))
-            for names in phases_by_digest(phases.values()).values()
-        ]
+        self._phases = logged_phases(session, graph, phases_by_digest(graph.steps).values())
         lines = [line for phase in self._phases for line in phase.lines()]
         self.markup = f"<h2>Curves</h2>{curves(lines, end=1.0, is_live=True)}" if lines else ""
         self._lock = threading.Lock()

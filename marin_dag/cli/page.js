@@ -159,8 +159,9 @@ function showGraph(state) {
     for (const step of state.steps) {
       const lane = step.name.includes("/") ? step.name.slice(step.name.indexOf("/") + 1) : step.name;
       if (!lanes.has(lane)) {
-        lanes.set(lane, put(place, "div", undefined, "lane"));
-        put(lanes.get(lane), "span", lane);
+        const row = put(place, "div", undefined, "lane");
+        put(row, "span", lane);
+        lanes.set(lane, put(row, "div"));
       }
       const chip = put(lanes.get(lane), "button", step.kind);
       chip.type = "button";

@@ -1,19 +1,25 @@
-"""Curves of a run over its tokens: the same six panels on the live page and on the page that `curves` draws."""
+"""Curves of a run over its tokens: the same panels on the live page and on the page that `curves` draws.
+
+Neither is a part of the report: how often a phase validates or logs its speed may differ between equal runs.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from runtime.report.document import document
 from runtime.report.figures import figure
 from runtime.report.markup import Markup
+from runtime.report.norm_plots import LayerNorms, norm_maps
 from runtime.report.panel import TOKENS, Extent, Panel, around, extremes, main_and_branches, numbers, settled
+from runtime.report.recipe import counted, tokens_label
 
 LOSS, BITS, SPEED, MFU, GRADIENT, RATE = (
     "train loss (nats a token)", "held-out text (bits per byte)", "tokens a second", "MFU (causal attention)",
     "gradient norm", "learning rate",
 )  # fmt: skip
-PANELS = {LOSS: "0.[000]", BITS: "0.[000]", SPEED: "0.[0]a", MFU: "0.[0]%", GRADIENT: "0.[00]", RATE: "0.0e+0"}
+PANELS = {LOSS: "0.[000]", BITS: "0.[000]", SPEED: "0.[0]a", MFU: "0.[0]%", GRADIENT: "0.[00]", RATE: "0.[000000]"}
 """Panel to the format of its y axis."""
 MOST_POINTS, LEAST_POINTS = 8_000, 64
 """Points of all lines of a panel, and of a line with a small share of them."""
@@ -33,6 +39,13 @@ class Line(NamedTuple):
     """Whether it is drawn as a part of the main line; each other phase is a series of its own."""
     tokens: np.ndarray
     values: np.ndarray
+
+
+def page(title: str, lines: Sequence[Line], norms: Sequence[LayerNorms], notes: Sequence[str] = ()) -> str:
+    """Return the whole page of the curves, and of the gradient norms by layer where there are some."""
+    end = max((float(line.tokens[-1]) for line in lines if len(line.tokens)), default=1.0)
+    lead = f"{counted(len({line.phase for line in lines}), 'phase')}, up to {tokens_label(end)} tokens."
+    return document(title, lead, curves(lines, end=1.01 * end), *norm_maps(norms), notes=notes)
 
 
 def curves(lines: Sequence[Line], *, end: float, is_live: bool = False) -> Markup:

@@ -30,7 +30,7 @@ CURVES = (
     "Gradients by layer, and held-out text measured while training, may be recorded at other steps in equal runs, so "
     "they are not on this page. This command draws them, with the run's options:"
 )
-CURVES_COMMAND = "curves --norms norms.html --validation validation.html"
+CURVES_COMMAND = "curves --page curves.html"
 RECIPE = (
     "Each phase and the settings that it changes. It inherits everything else from the phase it starts from, optimizer "
     "state and data position included."

@@ -33,7 +33,7 @@ MOST_POINTS, MOST_POINTS_TOGETHER = 5_000, 16_000
 _LEAST_POINTS = 64
 """Points of a line that has a small share of a panel's."""
 TOKENS = "tokens"
-TOKEN_FORMAT = "0.[00]a"
+TOKEN_FORMAT = "0.[000000]a"
 _GUESSED_SHARE = 0.03
 """Share of a run's tokens in which a model learns little more than which words are frequent."""
 _LONGEST_LABEL = 24

@@ -68,7 +68,7 @@ const values=f.values[plot.title.text]||{},lines=values.lines||{};
 plot.renderers.forEach(mark=>{
 const line=lines[mark.name]||{x:[],y:[]};
 mark.data_source.data=new Map([['x',line.x],['y',line.y],['smooth',line.y]])});
-if(values.low<values.high&&!f.isFitted)plot.y_range.setv({start:values.low,end:values.high});
+if(values.low<values.high)plot.y_range.setv({start:values.low,end:values.high});
 f.home.set(plot.x_range,{start:0,end:f.values.end});
 if(!shared){isLinking=true;plot.x_range.setv(f.home.get(plot.x_range));isLinking=false}});
 smooth(f)}
@@ -89,9 +89,10 @@ function show(f,chip){
 const isShown=chip.getAttribute('aria-pressed')==='true';
 marks(f).forEach(mark=>{if(mark.tags[0]===chip.dataset.series)mark.visible=isShown})}
 function zoom(f,factor){
-new Set(f.plots.map(plot=>plot.x_range).filter(isNumeric)).forEach(range=>{
+const ends=f.plots.map(plot=>plot.x_range).filter(isNumeric).map(range=>{
 const middle=(range.start+range.end)/2,half=(range.end-range.start)/2*factor,home=f.home.get(range);
-range.setv({start:Math.max(middle-half,home.start),end:Math.min(middle+half,home.end)})})}
+return [range,{start:Math.max(middle-half,home.start),end:Math.min(middle+half,home.end)}]});
+ends.forEach(([range,both])=>range.setv(both))}
 function fit(f){
 f.plots.filter(plot=>isNumeric(plot.y_range)).forEach(plot=>{
 let low=Infinity,high=-Infinity;

@@ -191,9 +191,7 @@ def test_the_same_training_under_two_names_is_named_beside_the_branches(report, 
     assert page.count("the same training as spoonbill_hypnotic") == 2, "below the loss, in the recipe"
 
 
-@pytest.mark.parametrize(
-    "command", ["stalls --page stalls.html", "curves --norms norms.html --validation validation.html"]
-)
+@pytest.mark.parametrize("command", ["stalls --page stalls.html", "curves --page curves.html"])
 def test_a_command_that_makes_another_page_is_a_line_of_its_own(page, command):
     assert f"<pre><code>python pipelines/tootsie.py {command}</code></pre>" in page
 
