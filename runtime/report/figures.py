@@ -46,7 +46,7 @@ def _tools(panels: Sequence[Panel], *, has_scale: bool) -> list[Markup]:
     """Return the buttons and the slider that have something to do in one of the panels."""
     zoom = [("in", "+", "Zoom in"), ("out", "−", "Zoom out"), ("reset", "Reset", "Show all")]
     made = [
-        *(zoom if any(panel.has_x_extent for panel in panels) else []),
+        *zoom,
         *([("fit", "Fit y", "Fit the y axis to what is shown")] if any(panel.is_numeric for panel in panels) else []),
         *([("log", "Log y", "Switch between linear and logarithmic y axis")] if has_scale else []),
         ("csv", "CSV", "Download the data of this figure"),

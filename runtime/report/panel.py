@@ -82,7 +82,7 @@ class Panel:
     def __init__(
         self,
         title: str,
-        x: Extent | Sequence[str],
+        x: Extent,
         y: Extent | Sequence[str],
         *,
         height: int | None = None,
@@ -94,7 +94,7 @@ class Panel:
         y_scale: Literal["linear", "log"] = "linear",
     ) -> None:
         self._rows = {} if isinstance(y, Extent) else _short_names(y)
-        self.has_x_extent, self.is_numeric = isinstance(x, Extent), isinstance(y, Extent)
+        self.is_numeric = isinstance(y, Extent)
         self.height = height or (260 if self.is_numeric else len(self._rows) * _ROW + 70)
         self._share = min(MOST_POINTS_TOGETHER / num_points, 1.0) if num_points else 1.0
         self._x_title = x_title
@@ -113,9 +113,8 @@ class Panel:
             min_border_right=12,
         )
         _style(self.plot)
-        if self.has_x_extent:
-            self.plot.xaxis.formatter = NumeralTickFormatter(format=x_format)
-            self.plot.xaxis.ticker = BasicTicker(desired_num_ticks=5 if x_format == TOKEN_FORMAT else 3)
+        self.plot.xaxis.formatter = NumeralTickFormatter(format=x_format)
+        self.plot.xaxis.ticker = BasicTicker(desired_num_ticks=5 if x_format == TOKEN_FORMAT else 3)
         if self.is_numeric and y_format is not None:
             self.plot.yaxis.formatter = NumeralTickFormatter(format=y_format)
         tips = [("", "$name"), (x_title or "at", "@x{0,0.[0000]}"), ("value", f"@y{{{value_format}}}")]
@@ -143,20 +142,19 @@ class Panel:
     def points(
         self,
         series: Series,
-        xs: Sequence[Any],
+        xs: Sequence[float],
         ys: Sequence[Any],
         tips: Sequence[str],
         *,
         marker: str = "circle",
         size: float = 8,
         is_open: bool = False,
-        alpha: float = 1.0,
     ) -> None:
         """Draw marks that show their tip; `ys` are rows where the panel has rows."""
         data = self._source({"x": list(xs), "y": [self._rows.get(y, y) for y in ys], "tip": list(tips)}, series.name)
         fill = PAGE if is_open else series.colour
         drawn = self.plot.scatter(
-            "x", "y", source=data, marker=marker, size=size, line_color=series.colour, fill_color=fill, alpha=alpha
+            "x", "y", source=data, marker=marker, size=size, line_color=series.colour, fill_color=fill
         )
         self._add(drawn, series, self._marks)
 
