@@ -208,16 +208,18 @@ function showContent(found) {
 
 let seen = {};  // the ends of the x axis that the user zoomed to
 addEventListener("view", event => { seen = event.detail; clearTimeout(timer); timer = setTimeout(lookAgain, ZOOM_MILLISECONDS); });
-let timer = 0;
+let timer = 0, known = "";  // the version of the values that are shown
 function lookAgain() {
   lookAtContent().catch(error => notify(error.message, "bad"));
 }
 
 async function lookAtContent() {
-  const ends = "start" in seen ? `?low=${seen.start}&high=${seen.end}` : "";
   const asked = seen;
-  const found = await ask(`/values${ends}`);
-  if (asked === seen) showContent(found);
+  const ends = "start" in asked ? `&low=${asked.start}&high=${asked.end}` : "";
+  const found = await ask(`/values?known=${known}${ends}`);
+  if (asked !== seen || found.version === known) return;
+  known = found.version;
+  showContent(found);
 }
 
 function show(state) {

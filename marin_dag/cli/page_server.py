@@ -153,7 +153,9 @@ class _Handler(BaseHTTPRequestHandler):
             low, high = (float(query[end]) if end in query else None for end in ("low", "high"))
         except ValueError:
             raise UserError("page: low and high are numbers.") from None
-        return dict(self._content.values(low, high))
+        values = self._content.values(low, high)
+        version = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]
+        return {"version": version, **({} if query.get("known") == version else values)}
 
     def _ticket(self, body: bytes) -> dict[str, Any]:
         return {"path": f"/open/{self._tickets.add(body.decode(errors='replace'))}"}

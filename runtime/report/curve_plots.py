@@ -21,7 +21,7 @@ LOSS, BITS, SPEED, MFU, GRADIENT, RATE = (
 )  # fmt: skip
 PANELS = {LOSS: "0.[000]", BITS: "0.[000]", SPEED: "0.[0]a", MFU: "0.[0]%", GRADIENT: "0.[00]", RATE: "0.[000000]"}
 """Panel to the format of its y axis."""
-MOST_POINTS, LEAST_POINTS = 8_000, 64
+MOST_POINTS, LEAST_POINTS = 4_000, 64
 """Points of all lines of a panel, and of a line with a small share of them."""
 CAPTION = (
     "Drag to zoom: the panels follow, and the values are thinned anew for what is shown; each least and greatest "
