@@ -1,4 +1,4 @@
-"""curves: how far each phase has come. Options export its curves, draw pages, and compare its loss with another run."""
+"""curves: how far each phase has come. Options export its curves, draw them, and compare its loss with another run."""
 
 import contextlib
 import shlex
@@ -13,11 +13,7 @@ from marin_dag.quantities import counted
 from pipelines.output import check_writable, write_page
 from pipelines.phases import (
     attempt_events,
-    fork_names,
-    legs_in,
-    main_line_of,
     phases_by_digest,
-    phases_in,
     shared_notes,
     wanted_phases,
 )
@@ -25,15 +21,14 @@ from pipelines.saved_curves import read_newest, read_reference
 from steps.phase_result import FINAL_LOSS_STEPS
 
 if TYPE_CHECKING:
-    from runtime.report.norms_page import LayerNorms
-    from runtime.report.validation_page import ValidationCurve
+    from runtime.report.curve_plots import Line
+    from runtime.report.norm_plots import LayerNorms
     from runtime.tracking.curves import Curves
     from runtime.tracking.exports import Export
 
 
 def _curves(session: Session) -> int:
-    check_writable("--validation", session.parsed.validation)
-    check_writable("--norms", session.parsed.norms)
+    check_writable("--page", session.parsed.page)
     graph = session.graph()
     phases = wanted_phases(session, graph)
     exports = _exports(session)
@@ -45,7 +40,7 @@ def _curves(session: Session) -> int:
 
 
 class _Listing:
-    """The phases of one call, printed one after the other; only what the pages draw is kept of their curves."""
+    """The phases of one call, printed one after the other; only what the page draws is kept of their curves."""
 
     def __init__(
         self,
@@ -63,7 +58,7 @@ class _Listing:
         self._commands: list[str] = []
         """Commands that show what was exported."""
         self._is_damaged = self._is_behind = self._is_compared = False
-        self._validated: list[ValidationCurve] = []
+        self._lines: list[Line] = []
         self._layers: list[LayerNorms] = []
 
     def show(self, digest: str) -> None:
@@ -88,7 +83,7 @@ class _Listing:
         self._shown.append(names)
         lines = self._compared(curves)
         curves = with_validation(curves, attempt_events(store, digest))
-        if self._exports or parsed.norms is not None:
+        if self._exports or parsed.page is not None:
             curves = with_norms(curves, attempt_events(store, digest))
         self._print(names[0], _summary(curves))
         for option, export in self._exports.items():
@@ -97,21 +92,20 @@ class _Listing:
                 self._commands.append(shlex.join(export.write(curves, names[0], digest, config)))
         for line in lines:
             self._print("", line)
-        self._keep_for_pages(names, curves)
+        if parsed.page is not None:
+            self._keep_for_page(names, curves)
 
     def finish(self) -> int:
-        """Print what concerns all phases, draw the pages and return the exit code."""
+        """Print what concerns all phases, draw the page and return the exit code."""
         parsed = self._session.parsed
         if not self._shown and not self._is_damaged:
             where = self._session.store.prefix
             print(f"nothing of these phases is saved under {where} as the recipe is now, so there are no curves")
         notes = shared_notes(self._shown)
         print("".join(f"{line}\n" for line in [*notes, *dict.fromkeys(self._commands)]), end="")
-        is_made = bool(self._shown) or not (self._exports or parsed.validation or parsed.norms)
-        if parsed.validation is not None and (self._shown or self._is_damaged):
-            is_made &= self._draw_validation(parsed.validation, notes)
-        if parsed.norms is not None and self._shown:
-            is_made &= self._draw_norms(parsed.norms)
+        is_made = bool(self._shown) or not (self._exports or parsed.page)
+        if parsed.page is not None and self._shown:
+            self._draw(parsed.page, notes)
         is_compared = self._reference is None or self._is_compared
         is_good = is_made and is_compared and not self._is_behind and not self._is_damaged
         return NOTHING_WOULD_RUN if is_good else FAILED
@@ -140,45 +134,28 @@ class _Listing:
             lines.append(f"BEHIND by more than {margin:g}")
         return lines
 
-    def _keep_for_pages(self, names: Sequence[str], curves: "Curves") -> None:
-        if self._session.parsed.validation is not None:
-            from pipelines.validation_plot import validation_curves
+    def _keep_for_page(self, names: Sequence[str], curves: "Curves") -> None:
+        from pipelines.run_curves import logged_phases
+        from runtime.report.norm_plots import FEWEST_STEPS, layer_norms
 
-            legs = legs_in(phases_in(self._graph.steps))
-            main_line = main_line_of(legs, fork_names(self._session))
-            self._validated += validation_curves([legs[name] for name in names], curves, main_line)
-        if self._session.parsed.norms is not None:
-            from runtime.report.norms_page import FEWEST_STEPS, layer_norms
+        for phase in logged_phases(self._session, self._graph, [names]):
+            phase.refresh()
+            self._lines += phase.lines()
+        layers = layer_norms(names[0], curves)
+        self._layers += [layers] if len(layers.step) >= FEWEST_STEPS else []
 
-            layers = layer_norms(names[0], curves)
-            self._layers += [layers] if len(layers.step) >= FEWEST_STEPS else []
-
-    def _draw_validation(self, path: str, notes: Sequence[str]) -> bool:
-        """Draw the page of held-out text, or print why there is none; return whether it was drawn."""
-        from runtime.report.validation_page import page
-
-        if not any(len(curve.step) for curve in self._validated):
-            print("nothing is drawn: no readable checkpoint has measured held-out text (validate_every_steps)")
-            return False
-        unmeasured = [curve.phase for curve in self._validated if not len(curve.step)]
-        missing = [f"{name}: not drawn, it measured nothing up to its newest checkpoint" for name in unmeasured]
-        print("".join(f"{line}\n" for line in missing), end="")
-        title = f"Held-out text of {self._session.pipeline}"
-        write_page("--validation", path, page(title, self._validated, [*missing, *notes]))
-        return True
-
-    def _draw_norms(self, path: str) -> bool:
-        """Draw the page of gradient norms, if there are any; return whether it was drawn."""
-        from runtime.report.norms_page import FEWEST_STEPS, page
+    def _draw(self, path: str, notes: Sequence[str]) -> None:
+        """Draw the curves of the listed phases and the gradient norms of those that logged some."""
+        from runtime.report.curve_plots import page
+        from runtime.report.norm_plots import FEWEST_STEPS
 
         drawn = {norms.phase for norms in self._layers}
         missing = [names[0] for names in self._shown if names[0] not in drawn]
-        few = f"fewer than {FEWEST_STEPS} updates up to the newest checkpoint have logged norms (norms_every_steps)"
-        notes = [f"no gradients are drawn of {', '.join(missing)}: {few}"] if missing else []
-        print("".join(f"{note}\n" for note in notes), end="")
-        if self._layers:
-            write_page("--norms", path, page(f"Gradients by layer of {self._session.pipeline}", self._layers, notes))
-        return bool(self._layers)
+        few = f"fewer than {FEWEST_STEPS} steps up to the newest checkpoint have logged norms (norms_every_steps)"
+        without = [f"no gradients are drawn of {', '.join(missing)}: {few}"] if missing else []
+        print("".join(f"{note}\n" for note in without), end="")
+        title = f"Curves of {self._session.pipeline}"
+        write_page("--page", path, page(title, self._lines, self._layers, [*without, *notes]))
 
 
 def _exports(session: Session) -> "dict[str, Export]":
@@ -229,15 +206,14 @@ def _summary(curves: "Curves") -> str:
 def _add_arguments(parser: Any) -> None:
     parser.add_argument("--tensorboard", metavar="DIR", help="(curves) write them for TensorBoard")
     parser.add_argument("--wandb", metavar="DIR", help="(curves) write them as offline runs of Weights & Biases")
-    parser.add_argument("--validation", metavar="FILE.html", help="(curves) draw the bits per byte of held-out text")
-    parser.add_argument("--norms", metavar="FILE.html", help="(curves) draw the gradient norms of each layer")
+    parser.add_argument("--page", metavar="FILE.html", help="(curves) draw them, with the gradient norms of each layer")
     parser.add_argument("--against", metavar="REFERENCE", help="(curves) compare losses: a phase, or a metrics.parquet")
     parser.add_argument("--margin", metavar="NATS", type=float, help="(curves) with --against: exit with 1 beyond it")
 
 
 COMMAND = Command(
     "curves", "[PHASE ...]",
-    "how far each phase has come, also against another run; exports for TensorBoard and W&B; pages of held-out text "
-    "and gradients",
+    "how far each phase has come, also against another run; exports for TensorBoard and W&B; a page with "
+    "them",
     _curves, 0, 100, _add_arguments, ("--set",),
 )  # fmt: skip

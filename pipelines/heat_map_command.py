@@ -42,42 +42,62 @@ class Measured(NamedTuple):
 
 
 def _heat_map(session: Session) -> int:
-    from runtime.report.heat_map import page
-
     parsed = session.parsed
     if parsed.page is None:
         raise UserError("heat-map: the page has no name. Add --page heat.html.")
     check_writable("--page", parsed.page)
     graph = session.graph()
-    phases = _phases(session, graph)
+    phases = _phases(session, graph, parsed.names)
     found = [each for each in _measured(session.store, graph, phases) if each.weights in (parsed.weights or [HOT])]
     if not found:
-        wanted = " and ".join(parsed.weights or ["the trained weights"])
-        print(
-            f"nothing is drawn: no validation or evaluation of these phases has kept predictions of {wanted}. Run the "
-            "recipe up to its `ema_eval` steps."
-        )
+        print(_nothing(parsed.weights))
         return FAILED
+    write_page("--page", parsed.page, _page(session, graph, phases, found, parsed.domain))
+    return NOTHING_WOULD_RUN
+
+
+def heat_map(session: Session, graph: Graph) -> str:
+    """Return the page of all phases under their trained weights.
+
+    Raises:
+        UserError: nothing has kept predictions yet.
+    """
+    phases = _phases(session, graph, [])
+    found = [each for each in _measured(session.store, graph, phases) if each.weights == HOT]
+    if not found:
+        raise UserError(_nothing(None))
+    return _page(session, graph, phases, found, [])
+
+
+def _nothing(weights: Sequence[str] | None) -> str:
+    wanted = " and ".join(weights or ["the trained weights"])
+    return (
+        f"nothing is drawn: no validation or evaluation of these phases has kept predictions of {wanted}. Run the "
+        "recipe up to its `ema_eval` steps."
+    )
+
+
+def _page(
+    session: Session, graph: Graph, phases: Sequence[str], found: Sequence[Measured], domains: Sequence[str]
+) -> str:
+    from runtime.report.heat_map import page
+
     shown = _spread(found, MOST_MOMENTS)
     notes = (
         [] if len(shown) == len(found) else [f"{len(shown)} of {len(found)} moments are shown; name a phase for more"]
     )
-    windows = heat_windows(shown, _tokenizer(session.store, graph, phases), parsed.domain)
+    windows = heat_windows(shown, _tokenizer(session.store, graph, phases), domains)
     if not windows:
-        domains = sorted({domain for each in found for domain in each.table["domain"].unique().to_pylist()})
-        raise UserError(f"--domain {' '.join(parsed.domain)}: no such domain.{nearest(parsed.domain[0], domains)}")
-    title = f"Heat map of {session.pipeline}"
-    for note in notes:
-        print(note)
-    write_page("--page", parsed.page, page(title, [each.name for each in shown], windows, notes))
-    return NOTHING_WOULD_RUN
+        known = sorted({domain for each in found for domain in each.table["domain"].unique().to_pylist()})
+        raise UserError(f"--domain {' '.join(domains)}: no such domain.{nearest(domains[0], known)}")
+    return page(f"Heat map of {session.pipeline}", [each.name for each in shown], windows, notes)
 
 
-def _phases(session: Session, graph: Graph) -> list[str]:
+def _phases(session: Session, graph: Graph, named: Sequence[str]) -> list[str]:
     """Return the phases that the user named, or all, in the order of the run."""
     wanted = {name for names in wanted_phases(session, graph).values() for name in names}
     order = main_line_first(legs_in(phases_in(graph.steps)), fork_names(session))
-    return [name for name in order if name in (session.parsed.names or wanted)]
+    return [name for name in order if name in (named or wanted)]
 
 
 def _measured(store: Store, graph: Graph, phases: Sequence[str]) -> list[Measured]:

@@ -12,7 +12,9 @@ from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from marin_dag.cli import main as command_line
+from marin_dag.cli.page_content import PageContent
 from marin_dag.cli.session import Session
+from marin_dag.graph.graph import Graph
 from marin_dag.graph.resources import Cpu, Gpu, Tpu
 from marin_dag.graph.step import Step
 from marin_dag.plan.plan import Plan
@@ -258,6 +260,7 @@ def main(
         "follow": FOLLOW,
         "with_forks": fork_report,
         "after_run": _write_pages,
+        "page_content": _page_content,
         "lint": lint,
         "on_dry_run": compile_report.report,
     }
@@ -273,6 +276,12 @@ def main(
 def _write_pages(session: Session, plan: Plan) -> Iterator[str]:
     yield from write_stalls(session, plan)
     yield from scores_command.write_scores(session, plan)
+
+
+def _page_content(session: Session, graph: Graph) -> PageContent:
+    from pipelines.run_page import RunPage  # needs Bokeh, which a plan does not
+
+    return RunPage(session, graph)
 
 
 def _add_arguments(own: Callable[[argparse.ArgumentParser], None] | None, parser: argparse.ArgumentParser) -> None:

@@ -22,7 +22,7 @@ from steps.report_config import ReportConfig
 def _stalls(session: Session) -> int:
     path = session.parsed.page
     check_writable("--page", path)
-    found, notes = _read_stalls(session.store, wanted_phases(session, session.graph()))
+    found, notes = stalls_of(session.store, wanted_phases(session, session.graph()))
     if not found:
         print(f"no phase has trained under {session.store.prefix} as the recipe is now, so there are no stalls to show")
         return NOTHING_WOULD_RUN if path is None else FAILED
@@ -34,7 +34,7 @@ def _stalls(session: Session) -> int:
     return NOTHING_WOULD_RUN
 
 
-def _read_stalls(store: Store, phases: Mapping[str, Sequence[str]]) -> tuple[list[DataStalls], list[str]]:
+def stalls_of(store: Store, phases: Mapping[str, Sequence[str]]) -> tuple[list[DataStalls], list[str]]:
     """Return the stalls of each digest that has an attempt, and notes about phases that share them."""
     every = {digest: sum_stalls(names[0], attempt_events(store, digest)) for digest, names in phases.items()}
     found = {digest: stalls for digest, stalls in every.items() if stalls.num_attempts}
@@ -72,7 +72,7 @@ def write_stalls(session: Session, plan: Plan) -> Iterator[str]:
         is_new = planned.is_selected and not session.store.exists(path)
         if not is_new and not trained & phases.keys():
             continue
-        found, notes = _read_stalls(session.store, phases)
+        found, notes = stalls_of(session.store, phases)
         if found:
             from runtime.report.pages import stalls_page  # too heavy for a plan, which imports this module
 

@@ -1,23 +1,27 @@
 """page: the command that serves the page of page_server.py."""
 
+from marin_dag.cli.page_content import NoContent
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Session, command
 from marin_dag.errors import UserError
 
 
 @command(
     "page [--port N]",
-    "serve a page for the browser: running steps, and buttons to stop, save, publish or profile",
+    "serve the page of a run: its graph, curves, alarms and logs, and buttons to stop, save, publish or profile",
     "--set",
     "--port",
 )
 def page(session: Session) -> int:
-    """Serve a page that shows what `plan` and `tell` show, with buttons that do what `tell` does."""
-    from marin_dag.cli.page_server import HOST, PageServer, Watched  # slow to import
+    """Serve a page that shows what `plan`, `tell` and the recipe show, with buttons that do what `tell` does."""
+    from marin_dag.cli.page_server import HOST, PageServer  # slow to import
+    from marin_dag.cli.watched import Watched
 
     graph = session.plan().graph  # raises errors of the store or the recipe before there is a page
     watched, port = Watched(session.pipeline, graph, session.store), session.parsed.port
+    make_content = session.options.page_content
+    content = NoContent() if make_content is None else make_content(session, graph)
     try:
-        server = PageServer(watched, port)
+        server = PageServer(watched, port, content)
     except OSError as error:
         raise UserError(f"page: port {port} of {HOST}: {error.strerror}; give another one with --port.") from None
     with server:

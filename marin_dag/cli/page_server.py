@@ -1,18 +1,20 @@
-"""Page server: one page for the browser of this machine, its content as JSON, and the requests of its buttons.
+"""Page server: the page of a run for the browser of this machine, its data as JSON, and the requests of its buttons.
 
 Every request needs the key in the address that the command `page` prints: any program of this machine, and any page
-that a browser has open, can reach a port.
+that a browser has open, can reach a port. A view is a whole page of its own, which a browser opens without the key: its
+address works once, and its scripts run in a sandbox that reaches nothing of the page or the server.
 """
 
-import datetime
+import base64
+import hashlib
 import hmac
 import json
+import math
 import secrets
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,175 +22,78 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from marin_dag.cli.outputs import newest_log
-from marin_dag.cli.tell import Sent, actions_of, send_request
+from marin_dag.cli.page_content import NoContent, PageContent
+from marin_dag.cli.watched import Watched
 from marin_dag.errors import UserError
-from marin_dag.graph.graph import Graph
-from marin_dag.graph.step import Step
-from marin_dag.ledger.lease import Held, Leases
-from marin_dag.ledger.requests import PUBLISH, Request, Requests
-from marin_dag.plan.plan import Plan, make_plan
-from marin_dag.plan.planned import Verdict
-from marin_dag.plan.reasons import render_all
-from marin_dag.run.live import Pace, figures_of
 from marin_dag.store.redact import redact_document
-from marin_dag.store.store import Store, StoreError
+from marin_dag.store.store import StoreError
 
 HOST = "127.0.0.1"
-PAGE = Path(__file__).with_name("page.html")
-SCHEMA = "marin_dag.page/2"
+PAGE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.html", "page.js"))
 KEY_BYTES = 16
 MAX_LENGTH_DIGITS = 5
 """Digits of the length of a request."""
 SILENT_SECONDS = 60.0
 """A connection that is silent for longer is closed, which ends its thread."""
 NO_KEY = "open the whole address that `page` printed; it changes each time that `page` starts"
-PLAN_SECONDS = 30.0
-"""A plan costs more than the list of running steps. It is made again when that list changes, or after this time."""
-LOOK_SECONDS = 4.0
-"""The store is read this often, however many pages are open; drivers report progress every ten seconds."""
-SHOWN_REQUESTS, SHOWN_WAITING = 20, 50
-LOG_BYTES = 64 * 1024
-"""The end of a log that is shown."""
-WAITING = frozenset({Verdict.FAILED, Verdict.BLOCKED, Verdict.DRIFTED})
+TICKET_SECONDS = 60.0
+"""The time in which a browser has to open a view that was asked for."""
+VIEW_POLICY = (
+    "sandbox allow-scripts allow-downloads; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+)
 
 
-class Watched:
-    """The steps of one graph on one store; safe for the threads of a server."""
+class Tickets:
+    """Names of views that were asked for, each to be opened once; safe for the threads of a server."""
 
-    def __init__(self, pipeline: str, graph: Graph, store: Store) -> None:
-        self._pipeline, self._graph, self._store = pipeline, graph, store
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._looked = self._planned = -PLAN_SECONDS
-        self._is_outdated = True
-        """Whether a request was made since the last look began."""
-        self._document: dict[str, Any] = {}
-        self._failure: StoreError | OSError | None = None
-        """The error of the last look."""
-        self._plan: Plan | None = None
-        self._leases: Mapping[str, Held] = {}
-        """The leases of running steps, by digest."""
-        self._paces: dict[tuple[str, int], Pace] = {}
-        """Paces by digest and epoch: each attempt has its own."""
-        self._requests: dict[str, Request] = {}
-        """The requests shown, by id: a request never changes."""
-        self._replies: dict[str, dict[str, Any] | None] = {}
+        self._names: dict[str, tuple[str, float]] = {}
 
-    def document(self) -> dict[str, Any]:
-        """Return what is shown, as JSON data, read from the store at most every `LOOK_SECONDS`.
-
-        Raises:
-            StoreError, OSError: the store does not answer, or did not at the last look.
-        """
+    def add(self, name: str) -> str:
+        """Return a ticket for a view."""
+        ticket, now = secrets.token_hex(KEY_BYTES), time.monotonic()
         with self._lock:
-            if self._is_outdated or time.monotonic() - self._looked >= LOOK_SECONDS:
-                self._is_outdated = False  # first: a request during the look may come too late for it
-                try:
-                    self._document, self._failure = self._look(), None
-                except (StoreError, OSError) as error:
-                    self._failure = error  # for every waiting thread: else each would wait for the store in turn
-                self._looked = time.monotonic()
-            if self._failure is not None:
-                raise self._failure
-            return self._document
+            self._names = {old: found for old, found in self._names.items() if now - found[1] < TICKET_SECONDS}
+            self._names[ticket] = name, now
+        return ticket
 
-    def tell(self, name: str, word: str, *, at: int | None, reason: str) -> Sent:
-        """Send a request, as the command `tell` does; raise its errors."""
-        sent = send_request(self._store, self._graph, self._graph.step(name), word, at=at, reason=reason)
-        self._is_outdated = True  # without the lock: a look that hangs would delay the reply
-        return sent
-
-    def log(self, name: str) -> str:
-        """Return the end of the log of the newest attempt; "" where there is none yet.
-
-        Raises:
-            UserError: the step does not exist.
-        """
-        step = self._graph.step(name)
-        held = self._leases.get(step.digest)  # its log lies under the name by which it runs
-        path = newest_log(self._store, (held and held.holder.name) or step.name, step.digest)
-        return "" if path is None else self._store.read(path)[-LOG_BYTES:].decode(errors="replace")
-
-    def _look(self) -> dict[str, Any]:
-        alive, _ = Leases(self._store).running_and_silent()  # by our clock, as in a plan: a look writes nothing
-        running = {digest: held for digest, held in alive.items() if not held.holder.does}
-        now = time.monotonic()
-        if self._plan is None or running.keys() != self._leases.keys() or now - self._planned >= PLAN_SECONDS:
-            self._plan, self._planned = make_plan(self._graph, self._store), now
-        self._leases = running
-        epochs = [(digest, held.epoch) for digest, held in running.items()]
-        self._paces = {epoch: self._paces.get(epoch) or Pace() for epoch in epochs}
-        store_requests = Requests(self._store)
-        requests = self._newest_requests(store_requests)
-        steps = {step.digest: step for step in self._graph.steps}
-        of_others = [held for digest, held in running.items() if digest not in steps]
-        verdicts = Counter(planned.verdict for planned in self._plan.steps)
-        waiting = [planned for planned in self._plan.steps if planned.verdict in WAITING]
-        return {
-            "schema": SCHEMA,
-            "pipeline": self._pipeline,
-            "prefix": self._store.prefix,
-            "looked": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "verdicts": {str(verdict): verdicts[verdict] for verdict in Verdict if verdicts[verdict]},
-            "running": [self._running(steps[digest], running[digest]) for digest in steps if digest in running],
-            "running_with_other_settings": [
-                {"name": held.holder.name, "holder": held.holder.description} for held in of_others
-            ],
-            "waiting": [
-                {"name": each.name, "verdict": str(each.verdict), "reasons": list(render_all(each.reasons))}
-                for each in waiting[:SHOWN_WAITING]
-            ],
-            "num_waiting": len(waiting),
-            "requests": requests,
-            "damaged": sorted(store_requests.damaged.values()),
-        }
-
-    def _running(self, step: Step[Any], held: Held) -> dict[str, Any]:
-        progress, name = held.progress, held.holder.name
-        pace = self._paces[step.digest, held.epoch]
-        seconds_left = None if progress is None else pace.seconds_left(progress, time.monotonic())
-        is_of_graph = name in self._graph and self._graph.step(name).digest == step.digest
-        return {
-            "name": name if is_of_graph else step.name,  # its buttons send requests to the step of that name
-            "is_queued": held.is_queued,
-            "holder": held.holder.description,
-            "share": None if progress is None else progress.share,
-            "progress": "" if progress is None else figures_of(progress, seconds_left),
-            "words": list(actions_of(step)),
-            "takes_milestone": PUBLISH in step.kind.requests,
-        }
-
-    def _newest_requests(self, store_requests: Requests) -> list[dict[str, Any]]:
-        newest = store_requests.newest(SHOWN_REQUESTS, known=self._requests)
-        self._requests = {request.id: request for request in newest}
-        replies = {request.id: self._replies.get(request.id) or _reply(store_requests, request) for request in newest}
-        self._replies = replies
-        return [
-            {
-                "name": request.name,
-                "requested": request.sent,
-                "text": request.text,
-                "reply": replies[request.id],
-            }
-            for request in newest
-        ]
+    def take(self, ticket: str) -> str | None:
+        """Return the view of a ticket; None for one that was used, is old or unknown."""
+        with self._lock:
+            name, made = self._names.pop(ticket, ("", -math.inf))
+        return name if time.monotonic() - made < TICKET_SECONDS else None
 
 
-def _reply(requests: Requests, request: Request) -> dict[str, Any] | None:
-    reply = requests.reply_to(request)
-    return None if reply is None else {"text": reply.text, "is_refused": reply.is_declined}
+def whole_page(content: PageContent) -> tuple[bytes, str]:
+    """Return the page with the content's parts, and its content security policy."""
+    scripts = [*content.scripts, SCRIPT.read_text(encoding="utf-8")]
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts
+    )
+    page = PAGE.read_text(encoding="utf-8")
+    for place, part in (
+        ("/*STYLE*/", content.style),
+        ("<!--CONTENT-->", content.markup),
+        ("<!--SCRIPTS-->", "".join(f"<script>{script}</script>" for script in scripts)),
+    ):
+        before, _, after = page.partition(place)
+        page = before + part + after
+    policy = f"default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; script-src {hashes}"
+    return page.encode(), f"{policy}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 
 class PageServer(ThreadingHTTPServer):
-    """Server of the page of one `Watched`."""
+    """Server of the page of one `Watched`, with what its recipe adds."""
 
     daemon_threads = True
 
-    def __init__(self, watched: Watched, port: int) -> None:
+    def __init__(self, watched: Watched, port: int, content: PageContent | None = None) -> None:
         """Bind the port; raise OSError where it is taken."""
         # Hexadecimal: nothing in it looks like a secret, so it is printed whole.
         self.key = secrets.token_hex(KEY_BYTES)
-        super().__init__((HOST, port), partial(_Handler, watched, self.key))
+        shown = NoContent() if content is None else content
+        super().__init__((HOST, port), partial(_Handler, watched, self.key, shown, whole_page(shown), Tickets()))
 
     @property
     def address(self) -> str:
@@ -204,21 +109,29 @@ class PageServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     timeout = SILENT_SECONDS
 
-    def __init__(self, watched: Watched, key: str, *given: Any) -> None:
-        self._watched, self._key = watched, key
+    def __init__(
+        self, watched: Watched, key: str, content: PageContent, page: tuple[bytes, str], tickets: Tickets, *given: Any
+    ) -> None:
+        self._watched, self._key, self._content, self._page, self._tickets = watched, key, content, page, tickets
         super().__init__(*given)  # answers the request
 
     def do_GET(self) -> None:
         """Send the page, which holds no data, or its data to a client with the key."""
-        path, _, query = self.path.partition("?")
+        path, _, words = self.path.partition("?")
+        query = {name: values[-1] for name, values in parse_qs(words).items()}
         if path == "/":
-            self._send(HTTPStatus.OK, "text/html; charset=utf-8", PAGE.read_bytes())
+            page, policy = self._page
+            self._send(HTTPStatus.OK, "text/html; charset=utf-8", page, policy)
+        elif path.startswith("/open/"):
+            self._open(path.removeprefix("/open/"))
         elif not self._has_key():
             self._refuse(HTTPStatus.FORBIDDEN, NO_KEY)
         elif path == "/state":
             self._answer(self._watched.document)
         elif path == "/log":
-            self._answer(lambda: {"log": self._watched.log(parse_qs(query).get("name", [""])[-1])})
+            self._answer(lambda: {"log": self._watched.log(query.get("name", ""))})
+        elif path == "/values":
+            self._answer(lambda: self._values(query))
         else:
             self._refuse(HTTPStatus.NOT_FOUND, f"{path} does not exist")
 
@@ -227,13 +140,40 @@ class _Handler(BaseHTTPRequestHandler):
         size = self.headers.get("Content-Length", "")
         if not self._has_key():
             self._refuse(HTTPStatus.FORBIDDEN, NO_KEY)
-        elif self.path != "/request":
+        elif self.path not in ("/request", "/open"):
             self._refuse(HTTPStatus.NOT_FOUND, f"{self.path} does not exist")
         elif not size.isascii() or not size.isdigit() or len(size) > MAX_LENGTH_DIGITS:
             self._refuse(HTTPStatus.BAD_REQUEST, "the request is too long, or has no Content-Length")
         else:
             body = self.rfile.read(int(size))
-            self._answer(lambda: self._request(body))
+            self._answer(lambda: (self._request if self.path == "/request" else self._ticket)(body))
+
+    def _values(self, query: dict[str, str]) -> dict[str, Any]:
+        try:
+            low, high = (float(query[end]) if end in query else None for end in ("low", "high"))
+        except ValueError:
+            raise UserError("page: low and high are numbers.") from None
+        values = self._content.values(low, high)
+        version = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]
+        return {"version": version, **({} if query.get("known") == version else values)}
+
+    def _ticket(self, body: bytes) -> dict[str, Any]:
+        return {"path": f"/open/{self._tickets.add(body.decode(errors='replace'))}"}
+
+    def _open(self, ticket: str) -> None:
+        """Send the view of a ticket, or why there is none."""
+        name = self._tickets.take(ticket)
+        if name is None:
+            self._refuse(HTTPStatus.FORBIDDEN, "this address worked once; open the view from its link on the page")
+            return
+        try:
+            view = self._content.view(name)
+        except (StoreError, OSError) as error:
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+        except UserError as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
+        else:
+            self._send(HTTPStatus.OK, "text/html; charset=utf-8", view.encode(), VIEW_POLICY)
 
     def _request(self, body: bytes) -> dict[str, Any]:
         try:
@@ -260,14 +200,17 @@ class _Handler(BaseHTTPRequestHandler):
         self._send_json(status, {"error": why})
 
     def _send_json(self, status: HTTPStatus, document: dict[str, Any]) -> None:
-        self._send(status, "application/json", json.dumps(redact_document(document)).encode())
+        figures = {"figures": document.pop("figures")} if "figures" in document else {}  # numbers, of which are many
+        self._send(status, "application/json", json.dumps(redact_document(document) | figures).encode())
 
-    def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+    def _send(self, status: HTTPStatus, kind: str, body: bytes, policy: str = "default-src 'none'") -> None:
         self.send_response(status)
         for name, value in (
             ("Content-Type", kind),
             ("Content-Length", str(len(body))),
             ("Cache-Control", "no-store"),
+            ("Content-Security-Policy", policy),
+            ("Referrer-Policy", "no-referrer"),
             ("X-Content-Type-Options", "nosniff"),
             ("X-Frame-Options", "DENY"),  # no other page can lay our buttons below its own
         ):

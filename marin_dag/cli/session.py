@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from marin_dag.cli.page_content import PageContent
 from marin_dag.errors import UserError
 from marin_dag.graph.assignments import build_graph
 from marin_dag.graph.fork import Follow
@@ -38,6 +39,7 @@ ANY_NUMBER = 1_000_000
 
 Build = Callable[[argparse.Namespace], Sequence[Step[Any]]]
 OnDryRun = Callable[["Session", Plan], None]
+MakePageContent = Callable[["Session", Graph], PageContent]
 AfterRun = Callable[["Session", Plan], Iterable[str]]
 
 
@@ -141,6 +143,8 @@ class PipelineOptions:
     after_run: AfterRun | None = None
     """Called with the plan after each run, successful or not, to write files that belong to no output. Its lines are
     printed."""
+    page_content: MakePageContent | None = None
+    """Returns what the command `page` shows besides the graph, such as curves."""
     lint: Lint = no_lint
     """Returns warnings about valid configs; plans and `fork` print them."""
 

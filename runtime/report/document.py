@@ -30,7 +30,7 @@ def document(
         notes: sentences without a full stop, at the end.
         scripts: by default Bokeh, and the script that draws figures with it.
     """
-    scripts = (_library(), SCRIPT) if scripts is None else scripts
+    scripts = figure_scripts() if scripts is None else scripts
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -55,7 +55,6 @@ def content_security_policy(scripts: Sequence[str]) -> str:
 
 
 @functools.cache
-def _library() -> str:
-    """Return the part of BokehJS that plots; widgets, tables and WebGL are others."""
-    script: str = Resources(mode="inline", components=["bokeh"]).js_raw[0]
-    return script
+def figure_scripts() -> tuple[str, str]:
+    """Return the part of BokehJS that plots (widgets, tables and WebGL are others), and what draws figures with it."""
+    return Resources(mode="inline", components=["bokeh"]).js_raw[0], SCRIPT

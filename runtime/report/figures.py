@@ -23,8 +23,12 @@ def figure(
     legend: Mapping[str, Series] | None = None,
     columns: int = 1,
     has_scale: bool = False,
+    is_live: bool = False,
 ) -> Markup:
-    """Return a figure: buttons, legend, panels and caption. `has_scale` gives it a button for a logarithmic y axis."""
+    """Return a figure: buttons, legend, panels and caption.
+
+    `has_scale` gives it a button for a logarithmic y axis; `is_live` lets the page replace the values of its lines.
+    """
     chips = [_chip(series) for series in (legend or {}).values()]
     places = [element("div", class_="panel", style=f"height:{panel.height}px") for panel in panels]
     return element(
@@ -34,6 +38,7 @@ def figure(
         element("div", *places, class_=f"panels columns{columns}"),
         element("script", _json(panels), type="application/json"),
         element("figcaption", caption),
+        data_live="" if is_live else None,
     )
 
 
@@ -41,7 +46,7 @@ def _tools(panels: Sequence[Panel], *, has_scale: bool) -> list[Markup]:
     """Return the buttons and the slider that have something to do in one of the panels."""
     zoom = [("in", "+", "Zoom in"), ("out", "−", "Zoom out"), ("reset", "Reset", "Show all")]
     made = [
-        *(zoom if any(panel.has_x_extent for panel in panels) else []),
+        *zoom,
         *([("fit", "Fit y", "Fit the y axis to what is shown")] if any(panel.is_numeric for panel in panels) else []),
         *([("log", "Log y", "Switch between linear and logarithmic y axis")] if has_scale else []),
         ("csv", "CSV", "Download the data of this figure"),

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from runtime.report import result_plots, run_plots, score_noise, tables
 from runtime.report.contents import Report, leading, mean
 from runtime.report.document import document
-from runtime.report.graph_plot import graph
 from runtime.report.markup import Markup, element, listed
 from runtime.report.recipe import counted, side_branches, tokens_label
 from runtime.report.score_doubts import doubts
@@ -30,7 +29,7 @@ CURVES = (
     "Gradients by layer, and held-out text measured while training, may be recorded at other steps in equal runs, so "
     "they are not on this page. This command draws them, with the run's options:"
 )
-CURVES_COMMAND = "curves --norms norms.html --validation validation.html"
+CURVES_COMMAND = "curves --page curves.html"
 RECIPE = (
     "Each phase and the settings that it changes. It inherits everything else from the phase it starts from, optimizer "
     "state and data position included."
@@ -47,7 +46,6 @@ def render(report: Report) -> str:
         "timeline": _timeline(report),
         "loss": _loss(report),
         "stalls": _stalls(report),
-        "average": _average(report),
         "domains": _domains(report),
         "scores": _scores(report),
         "forks": _forks(report),
@@ -131,15 +129,12 @@ def _model(report: Report) -> Section:
 
 
 def _graph(report: Report) -> Section:
-    if not report.graph:
-        return "The graph", []
-    caption = (
-        f"{len(report.graph)} steps. Left, one row a source and its way to a token cache; right, the phases, each "
-        "branch below the phase it leaves, with what was made of each. Point at a step to see its inputs and its "
-        "readers."
+    text = (
+        f"{counted(len(report.graph), 'step')}, one row a source or phase, in the order in which they run. Point at a "
+        "step to see its inputs and its readers."
     )
-    drawn = graph(report.graph, [phase.name for phase in report.main_line], caption)
-    return "The graph", [drawn, _folded("All steps with their inputs", tables.steps_table(report))]
+    folded = _folded("All steps with their inputs", tables.steps_table(report))
+    return "The graph", [element("p", text), tables.graph_table(report), folded] if report.graph else []
 
 
 def _timeline(report: Report) -> Section:
@@ -181,20 +176,6 @@ def _stalls(report: Report) -> Section:
     # Bytes of an output: the link may name neither the attempt nor the step, so it goes to the folder of all attempts.
     link = element("a", "the data stalls of this run", href=f"../{PAGE_FILE}")
     return "Data stalls", [element("p", STALLS, link, STALLS_ELSEWHERE), _command(report, STALLS_COMMAND)]
-
-
-def _average(report: Report) -> Section:
-    if not any(evaluation.averages for evaluation in report.evaluations):
-        return "Weights and EMA weights", []
-    text = (
-        "How many bits per byte a running average of the weights is better than the weights themselves, at the end "
-        "of each phase. Right of 0 the average is better. At a constant learning rate it should be; after a decay to a "
-        "small rate both are nearly the same."
-    )
-    caption = "Large: mean over domains. Small and grey: each domain."
-    if _has_several_averages(report):
-        caption += " A phase that keeps several has a row for each; exports take the first by default."
-    return "Weights and EMA weights", [element("p", text), result_plots.average_gap(report, caption)]
 
 
 def _has_several_averages(report: Report) -> bool:
@@ -246,7 +227,6 @@ def _filtered(report: Report) -> Section:
     text = "Documents by source, from what extraction found to what was tokenized, and why the others are not there."
     return "What was filtered", [
         element("p", text),
-        result_plots.kept_documents(report.stages, "Share of documents, not of bytes. The table below has both."),
         tables.stages_table(report),
         tables.rules_table(report),
         tables.hits_table(report),

@@ -33,7 +33,7 @@ MOST_POINTS, MOST_POINTS_TOGETHER = 5_000, 16_000
 _LEAST_POINTS = 64
 """Points of a line that has a small share of a panel's."""
 TOKENS = "tokens"
-TOKEN_FORMAT = "0.[00]a"
+TOKEN_FORMAT = "0.[000000]a"
 _GUESSED_SHARE = 0.03
 """Share of a run's tokens in which a model learns little more than which words are frequent."""
 _LONGEST_LABEL = 24
@@ -82,7 +82,7 @@ class Panel:
     def __init__(
         self,
         title: str,
-        x: Extent | Sequence[str],
+        x: Extent,
         y: Extent | Sequence[str],
         *,
         height: int | None = None,
@@ -94,7 +94,7 @@ class Panel:
         y_scale: Literal["linear", "log"] = "linear",
     ) -> None:
         self._rows = {} if isinstance(y, Extent) else _short_names(y)
-        self.has_x_extent, self.is_numeric = isinstance(x, Extent), isinstance(y, Extent)
+        self.is_numeric = isinstance(y, Extent)
         self.height = height or (260 if self.is_numeric else len(self._rows) * _ROW + 70)
         self._share = min(MOST_POINTS_TOGETHER / num_points, 1.0) if num_points else 1.0
         self._x_title = x_title
@@ -113,9 +113,8 @@ class Panel:
             min_border_right=12,
         )
         _style(self.plot)
-        if self.has_x_extent:
-            self.plot.xaxis.formatter = NumeralTickFormatter(format=x_format)
-            self.plot.xaxis.ticker = BasicTicker(desired_num_ticks=5 if x_format == TOKEN_FORMAT else 3)
+        self.plot.xaxis.formatter = NumeralTickFormatter(format=x_format)
+        self.plot.xaxis.ticker = BasicTicker(desired_num_ticks=5 if x_format == TOKEN_FORMAT else 3)
         if self.is_numeric and y_format is not None:
             self.plot.yaxis.formatter = NumeralTickFormatter(format=y_format)
         tips = [("", "$name"), (x_title or "at", "@x{0,0.[0000]}"), ("value", f"@y{{{value_format}}}")]
@@ -127,7 +126,7 @@ class Panel:
         xs, ys = np.asarray(xs, np.float64), np.asarray(ys, np.float64)
         most = min(max(round(len(xs) * self._share), _LEAST_POINTS), MOST_POINTS)
         xs, ys = extremes(*((xs, ys) if smooth else corners(xs, ys)), most)
-        data = self._source({"x": _numbers(xs), "y": _numbers(ys)}, name or series.name)
+        data = self._source({"x": numbers(xs), "y": numbers(ys)}, name or series.name)
         data.tags = ["smooth"] if smooth else []
         shape = {"line_color": series.colour, "line_dash": series.dash, "line_join": "round"}
         drawn = self.plot.line("x", "y", source=data, line_width=1.6, line_alpha=0.3 if smooth else 1.0, **shape)
@@ -143,20 +142,19 @@ class Panel:
     def points(
         self,
         series: Series,
-        xs: Sequence[Any],
+        xs: Sequence[float],
         ys: Sequence[Any],
         tips: Sequence[str],
         *,
         marker: str = "circle",
         size: float = 8,
         is_open: bool = False,
-        alpha: float = 1.0,
     ) -> None:
         """Draw marks that show their tip; `ys` are rows where the panel has rows."""
         data = self._source({"x": list(xs), "y": [self._rows.get(y, y) for y in ys], "tip": list(tips)}, series.name)
         fill = PAGE if is_open else series.colour
         drawn = self.plot.scatter(
-            "x", "y", source=data, marker=marker, size=size, line_color=series.colour, fill_color=fill, alpha=alpha
+            "x", "y", source=data, marker=marker, size=size, line_color=series.colour, fill_color=fill
         )
         self._add(drawn, series, self._marks)
 
@@ -296,7 +294,7 @@ def stacked_bars(
     return panel
 
 
-def _numbers(values: Values) -> list[float]:
+def numbers(values: Values) -> list[float]:
     """Return values as JSON writes them: whole ones exact, others with eight digits, more than a float32 has.
 
     Bokeh would compress an array, whose bytes then depend on the version of zlib.

@@ -20,7 +20,7 @@ class Node:
     group: str
     """The row that it stands in: its source or its phase, its own name if it stands alone."""
     state: str = "done"
-    """`graph_plot.STATES` has all."""
+    """`tables.STATES` has all."""
 
 
 @dataclasses.dataclass(frozen=True)

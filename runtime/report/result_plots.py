@@ -2,41 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 
-from runtime.report.contents import Evaluation, Phase, Report, Score, Stage, leading, mean
+from runtime.report.contents import Evaluation, Phase, Report, Score, leading
 from runtime.report.figures import figure
 from runtime.report.markup import Markup
-from runtime.report.panel import Extent, Panel, Series, around, series_of, stacked_bars
-from runtime.report.recipe import counted, tokens_label
+from runtime.report.panel import Extent, Panel, Series, around
+from runtime.report.recipe import tokens_label
 from runtime.report.run_plots import token_range
 from runtime.report.theme import BRANCH, MAIN, MUTED
 
 _CONFIDENCE = 1.96
 """Standard errors on either side of a score that hold the truth 19 times in 20."""
-_MAIN_LINE, _EMA = Series("main line", MAIN), Series("EMA weights", MAIN)
-_WEIGHTS, _BRANCHES, _DOMAINS = Series("weights", MUTED), Series("branches", BRANCH), Series("single domains", MUTED)
-
-
-def average_gap(report: Report, caption: str) -> Markup:
-    """Return a row for each average of each phase: by how much it is better in each domain, and the mean."""
-    found = {evaluation.phase: evaluation for evaluation in report.evaluations}
-    rows: dict[str, tuple[Phase, dict[str, float]]] = {}
-    for phase in (*report.main_line, *report.branches):
-        if phase.same_as is not None or phase.name not in found:
-            continue
-        evaluation = found[phase.name]
-        for name, values in evaluation.averages.items():
-            label = phase.name if len(evaluation.averages) == 1 else f"{phase.name}, {name}"
-            rows[label] = phase, {domain: hot - values[domain] for domain, hot in sorted(evaluation.hot.items())}
-    differences = [value for _, gap in rows.values() for value in gap.values()]
-    ends = around([0.0, *differences], least=0.001)
-    panel = Panel("gap in bits per byte", ends, list(rows), x_format="0.[0000]")
-    panel.level(0.0)
-    for label, (phase, gap) in rows.items():
-        tips = [f"{label}, {domain}: {value:+.4f}" for domain, value in gap.items()]
-        panel.points(_DOMAINS, list(gap.values()), [label] * len(gap), tips, size=5, alpha=0.5)
-        tip = f"{label}, mean of {counted(len(gap), 'domain')}: {mean(gap):+.4f}"
-        panel.points(_MAIN_LINE if phase.is_main else _BRANCHES, [mean(gap)], [label], [tip], size=10)
-    return figure([panel], caption, legend=_named([_MAIN_LINE, _BRANCHES, _DOMAINS]))
+_EMA = Series("EMA weights", MAIN)
+_WEIGHTS, _BRANCHES = Series("weights", MUTED), Series("branches", BRANCH)
 
 
 def domain_panels(report: Report, caption: str) -> Markup:
@@ -66,25 +43,6 @@ def score_panels(report: Report, caption: str) -> Markup:
     exports = list(dict.fromkeys(score.export for scores in by_task.values() for score in scores))
     panels = [_score_panel(f"{label} ({metric})", scores, exports) for (label, metric), scores in by_task.items()]
     return figure(panels, caption, columns=3)
-
-
-def kept_documents(stages: Sequence[Stage], caption: str) -> Markup:
-    """Return a bar for each source: the share of documents that each stage dropped, and what is left."""
-    order = ["kept", *(f"dropped by {name}" for name in dict.fromkeys(stage.stage for stage in stages))]
-    by_source: dict[str, list[Stage]] = {}
-    for stage in stages:
-        by_source.setdefault(stage.source, []).append(stage)
-    pieces = {}
-    for source, found in by_source.items():
-        counts = {"kept": found[-1].num_documents}
-        counts |= {f"dropped by {stage.stage}": stage.num_dropped for stage in found}
-        total = max(sum(counts.values()), 1)
-        pieces[source] = {
-            name: (count / total, f"{source}: {counted(count, 'document')} {name} ({count / total:.1%})")
-            for name, count in counts.items()
-        }
-    series = series_of(order, first=2)  # green is kept; the first colours are those of the runs
-    return figure([stacked_bars("share of documents", pieces, series, x_format="0%")], caption, legend=series)
 
 
 def _named(series: Sequence[Series]) -> dict[str, Series]:

@@ -1,7 +1,8 @@
 """The script of the pages: it hands figures to Bokeh, and answers their buttons.
 
 A figure is drawn when it comes near the window, and again for another colour scheme or y axis: the script changes the
-figure's JSON and hands it to Bokeh. Text and tables of a page need no script.
+figure's JSON and hands it to Bokeh. A live figure gets its values as an event, and a page hears of each zoom as an
+event. Text and tables of a page need no script.
 """
 
 import json
@@ -53,15 +54,34 @@ f.plots=Bokeh.documents.at(-1).roots();
 const ranges=f.plots.flatMap(plot=>[plot.x_range,plot.y_range]).filter(isNumeric);
 f.home=new Map(ranges.map(range=>[range,{start:range.start,end:range.end}]));
 smooth(f);
+fill(f);
 all(f.element,'[data-series]').forEach(chip=>show(f,chip));
 f.plots.map(plot=>plot.x_range).filter(range=>range.name==='tokens').forEach(range=>{
 if(shared)range.setv(shared);
 range.change.connect(()=>link(range))})}
 const draw=f=>queue=queue.then(()=>build(f));
 
+function fill(f){
+if(!f.values)return;
+f.plots.forEach(plot=>{
+const values=f.values[plot.title.text]||{},lines=values.lines||{};
+plot.renderers.forEach(mark=>{
+const line=lines[mark.name]||{x:[],y:[]};
+mark.data_source.data=new Map([['x',line.x],['y',line.y],['smooth',line.y]])});
+if(values.low<values.high)plot.y_range.setv({start:values.low,end:values.high});
+f.home.set(plot.x_range,{start:0,end:f.values.end});
+if(!shared){isLinking=true;plot.x_range.setv(f.home.get(plot.x_range));isLinking=false}});
+smooth(f)}
+function lookAt(x){
+figures.filter(f=>f.values&&f.plots.length).slice(0,1).forEach(f=>{
+const half=f.values.end/50;
+f.plots[0].x_range.setv({start:Math.max(0,x-half),end:Math.min(f.values.end,x+half)});
+f.element.scrollIntoView()})}
+
 function link(range){
 if(isLinking)return;
 isLinking=true;shared={start:range.start,end:range.end};
+dispatchEvent(new CustomEvent('view',{detail:shared}));
 figures.flatMap(f=>f.plots).map(plot=>plot.x_range).forEach(other=>{
 if(other!==range&&other.name==='tokens')other.setv(shared)});
 isLinking=false}
@@ -69,9 +89,10 @@ function show(f,chip){
 const isShown=chip.getAttribute('aria-pressed')==='true';
 marks(f).forEach(mark=>{if(mark.tags[0]===chip.dataset.series)mark.visible=isShown})}
 function zoom(f,factor){
-new Set(f.plots.map(plot=>plot.x_range).filter(isNumeric)).forEach(range=>{
+const ends=f.plots.map(plot=>plot.x_range).filter(isNumeric).map(range=>{
 const middle=(range.start+range.end)/2,half=(range.end-range.start)/2*factor,home=f.home.get(range);
-range.setv({start:Math.max(middle-half,home.start),end:Math.min(middle+half,home.end)})})}
+return [range,{start:Math.max(middle-half,home.start),end:Math.min(middle+half,home.end)}]});
+ends.forEach(([range,both])=>range.setv(both))}
 function fit(f){
 f.plots.filter(plot=>isNumeric(plot.y_range)).forEach(plot=>{
 let low=Infinity,high=-Infinity;
@@ -116,7 +137,9 @@ const f={element,text,places:all(element,'.panel'),plots:[],isLog:false};
 element.dataset.figure=index;figures.push(f);near.observe(element);
 element.addEventListener('click',({target})=>{
 const button=target.closest('button');if(button&&f.plots.length)act(f,button)});
-element.addEventListener('input',()=>smooth(f))});
+element.addEventListener('input',()=>smooth(f));
+element.addEventListener('values',({detail})=>{f.values=detail;fill(f)})});
+addEventListener('look-at',({detail})=>lookAt(detail));
 dark.addEventListener('change',()=>figures.filter(f=>f.plots.length).forEach(draw));
 addEventListener('beforeprint',()=>{all(document,'details.print').forEach(details=>{details.open=true});
 figures.filter(f=>!f.plots.length).forEach(draw)});

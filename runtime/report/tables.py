@@ -2,11 +2,16 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from runtime.report.contents import Evaluation, Phase, Report, Stage, mean
 from runtime.report.markup import NONE, Cell, Markup, Row, element, joined, listed, table
 from runtime.report.recipe import bytes_label, counted, rate, tokens_label
+
+STATES = {"done": "done", "this": "makes this page (bold)", "unknown": "not needed by this page (pale)"}
+"""State of a step to its words."""
+MOST_NAMES = 8
+"""Inputs and readers that a step names when pointed at; the table of steps has all inputs."""
 
 
 def phase_name(phase: Phase) -> str:
@@ -166,6 +171,28 @@ def scores_table(report: Report) -> Markup:
         rows.append(cells)
     caption = "Scores ± standard error; bold: the best of a row, whether or not the difference means anything"
     return table(["task", "metric", "#chance", *(f"#{name}" for name in exports)], rows, caption)
+
+
+def graph_table(report: Report) -> Markup:
+    """Return a row for each source, phase or single step, with its steps in order; each names its neighbours."""
+    readers: dict[str, list[str]] = {node.name: [] for node in report.graph}
+    rows: dict[str, list[Markup]] = {}
+    for node in report.graph:
+        for name in node.inputs:
+            readers[name].append(node.name)
+    for node in report.graph:
+        tip = f"{node.name}: {STATES[node.state]}"
+        tip += _named("reads", node.inputs) + _named("read by", readers[node.name])
+        rows.setdefault(node.group, []).append(
+            element("span", node.kind, class_=f"step {node.state}", title=tip, tabindex="0")
+        )
+    shown = [[group, joined(steps)] for group, steps in rows.items()]
+    return table(["source or phase", "steps"], shown, f"Frames: {'; '.join(STATES.values())}", class_="wrap graph")
+
+
+def _named(word: str, names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"; {word} {', '.join(names[:MOST_NAMES])}{more}" if names else ""
 
 
 def steps_table(report: Report) -> Markup:

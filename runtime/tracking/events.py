@@ -27,6 +27,7 @@ CLOSE_PAUSES_SECONDS = (1.0, 5.0, 0.0)
 """Pause after each try to write the last lines; then they are lost."""
 
 _PART = re.compile(r"(?:\.part(\d+))?\.jsonl$")
+_OTHER_HOST = re.compile(r"\.host[1-9]\d*\.")
 _OTHER_HOST_OR_PART = re.compile(r"\.(host[1-9]\d*|part\d+)\.jsonl$")
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,11 @@ def log_name(attempt: str, host_index: int) -> str:
 def is_of_first_host(path: str) -> bool:
     """Return whether `path` is the first part of the first host's log; there is one for each attempt."""
     return _OTHER_HOST_OR_PART.search(path) is None
+
+
+def is_part_of_first_host(path: str) -> bool:
+    """Return whether `path` is any part of a log of the first host."""
+    return path.endswith(".jsonl") and _OTHER_HOST.search(path) is None
 
 
 def _next_part(path: str) -> str:

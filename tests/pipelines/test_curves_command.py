@@ -2,7 +2,6 @@
 
 import errno
 import json
-import re
 import shlex
 import shutil
 import subprocess
@@ -20,6 +19,7 @@ from marin_dag.plan.forks import Forks
 from marin_dag.store.prefix import open_store
 from pipelines import tootsie
 from pipelines.scales import LAPTOP
+from runtime.report.curve_plots import BITS, LOSS
 from runtime.report.page import CURVES_COMMAND
 from runtime.tracking.events import EventLog, log_name
 from runtime.tracking.exports import TensorBoard
@@ -30,6 +30,7 @@ from runtime.training.run_state import CHECKPOINT, METRICS, SOURCE_LOSSES
 from runtime.training.temporary import TemporaryCheckpoints
 from tests.catalogue import check_message
 from tests.marin_dag.ledger.test_records import a_record
+from tests.runtime.report.drawn import figures
 from tests.runtime.tracking.test_curves import events_in, records_in
 
 
@@ -84,8 +85,7 @@ def test_each_phase_is_shown_and_exported_with_its_own_updates(tmp_path, capsys,
     assert code == 0
     check_message(out)
     for option, place in (
-        ("--validation", "page.html"),
-        ("--norms", "norms.html"),
+        ("--page", "page.html"),
         ("--tensorboard", "board"),
         ("--wandb", "wandb"),
     ):
@@ -134,23 +134,30 @@ def test_each_phase_is_shown_and_exported_with_its_own_updates(tmp_path, capsys,
     check_message(unsaved)
 
 
-def test_gradients_by_layer_are_drawn_of_phases_that_logged_enough_norms(tmp_path, capsys, phases):
-    file = tmp_path / "norms.html"
+def test_curves_are_drawn_with_the_gradients_of_phases_that_logged_enough_norms(tmp_path, capsys, phases):
+    file, digest = tmp_path / "curves.html", phases.step("kestrel").digest
     for name, step in (("kestrel", 8), ("ocelot", phases.step("kestrel").until + 2)):
         save(tmp_path, phases.step(name).digest, step, loss=4.0)
-    code, out, _ = run(tmp_path, capsys, "curves", "--norms", str(file))
-    assert code == 1
-    check_message(out.splitlines()[-1])
-    assert not file.exists()
-    with EventLog(f"{tmp_path}/work/{phases.step('kestrel').digest}/events/{log_name('a', 0)}") as events:
+    with EventLog(f"{tmp_path}/work/{digest}/events/{log_name('a', 0)}") as events:
         for step in (2, 4, 6, 8, 10):
             gradient = {"layers.w": [1.0, 9.0 if step == 6 else 1.0]}
             events.write("norms", step=step, gradient=gradient, update={}, parameters={})
-    code, out, _ = run(tmp_path, capsys, "curves", "--norms", str(file))
-    assert code == 0 and file.exists()
-    check_message("\n".join(out.splitlines()[-2:]))
-    assert out.splitlines()[-2] in file.read_text()
-    assert run(tmp_path, capsys, "curves", "--norms", "norms.png")[0] == 1
+        bits = {"hot": {"web": 1.5}}
+        events.write(
+            "validation", step=4, consumed_tokens=4000, bits_per_byte=bits, mean_bits_per_byte={"hot": 1.5},
+            tokens_per_domain=64,
+        )  # fmt: skip
+    code, out, _ = run(tmp_path, capsys, "curves", "--page", str(file))
+    assert code == 0
+    check_message("\n".join(out.splitlines()[-2:]).replace(str(file), "FILE"))
+    made = file.read_text()
+    assert out.splitlines()[-2] in made
+    found, norms = figures(made)
+    by_title = {panel.title: panel for panel in found}
+    assert [mark.data["x"] for mark in by_title[BITS].of("Line") if mark.name == "kestrel"] == [[4000]]
+    (loss,) = [mark.data for mark in by_title[LOSS].of("Line") if mark.name == "kestrel" and "y" in mark.data][:1]
+    assert loss["y"] == [4] * 8 and [mark.name for mark in norms[0].marks] == ["layer 1", "layer 0"]
+    assert run(tmp_path, capsys, "curves", "--page", "curves.png")[0] == 1
 
 
 def test_the_newest_state_is_shown_and_at_one_step_the_published_one(tmp_path, capsys, phases):
@@ -357,110 +364,6 @@ def test_unknown_phases_and_unusable_folders_are_refused(tmp_path, capsys):
     assert not (tmp_path / "runs").exists()
 
 
-def measured(prefix, digest, attempt=1, sources=("web", "code"), **means):
-    """Write the event log of one attempt with its measurements by step: `step_10={"hot": 1.5}`."""
-    folder = Path(prefix, "work", digest, "events")
-    folder.mkdir(parents=True, exist_ok=True)
-    events = [
-        {
-            "event": "validation",
-            "step": int(step.removeprefix("step_")),
-            "bits_per_byte": {which: dict.fromkeys(sources, value) for which, value in found.items()},
-            "mean_bits_per_byte": found,
-            "tokens_per_domain": 64,
-        }
-        for step, found in means.items()
-    ]
-    (folder / log_name(f"2026010{attempt}T000000000000-000000000000", 0)).write_text(
-        "".join(f"{json.dumps(event)}\n" for event in events)
-    )
-
-
-def test_measurements_of_held_out_text_are_drawn_over_the_tokens_of_the_run(tmp_path, capsys, phases):
-    prefix, page = tmp_path / "runs", tmp_path / "held out.html"
-    kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
-    save(prefix, kestrel.digest, 4, loss=4.0)
-    code, out, _ = run(prefix, capsys, "curves", "--validation", str(page))
-    assert (code, out.splitlines()[-1].split(":")[0], page.exists()) == (1, "nothing is drawn", False)
-    measured(prefix, kestrel.digest, step_0={"hot": 8.0}, step_4={"hot": 2.0})
-    run(prefix, capsys, "curves", "--validation", str(page))
-    assert "Values above the axis (the last at 0 tokens)" in page.read_text(), "before the first update"
-    first = kestrel.until
-    save(prefix, ocelot.digest, first + 2, loss=3.0)
-    (average,) = ocelot.config.averages
-    measured(prefix, ocelot.digest, **{f"step_{first + 2}": {"hot": 1.5, average.name: 1.25}})
-    code, out, _ = run(prefix, capsys, "curves", "--validation", str(page))
-    assert (code, out.splitlines()[-1]) == (0, f"drawn: {page}")
-    made = page.read_text()
-    tables = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", made)]
-    tokens = f"{(first + 2) * 1000:,}"
-    assert tables[1:] == [
-        ["kestrel", "2", "2", "4", "4,000", "2.0000", "–"],
-        ["ocelot", "1", "2", f"{first + 2:,}", tokens, "1.5000", "1.2500"],
-    ]
-    assert "3 measurements of held-out text while 2 phases trained." in made
-    code, out, _ = run(prefix, capsys, "curves", "ocelot", "--validation", str(page))
-    assert code == 0 and "kestrel" not in page.read_text()
-
-
-def drawn(prefix, capsys, page, *phases):
-    """Return exit code and last line, and phase, measurements, sources and last step from the table of the page."""
-    code, out, err = run(prefix, capsys, "curves", *phases, "--validation", str(page))
-    assert err == ""
-    made = page.read_text() if page.exists() else ""
-    table = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)[:4] for row in re.findall(r"<tr>(.*?)</tr>", made)]
-    return code, out.splitlines()[-1], table[1:]
-
-
-def test_nothing_is_drawn_without_a_measurement_up_to_a_readable_checkpoint(tmp_path, capsys, phases):
-    page = tmp_path / "page.html"
-    kestrel = phases.step("kestrel")
-    folder = save(tmp_path, kestrel.digest, 3, loss=2.0)
-    measured(tmp_path, kestrel.digest, step_5={"hot": 2.0})
-    code, last_line, rows = drawn(tmp_path, capsys, page)
-    assert (code, rows) == (1, [])
-    check_message(last_line)
-    measured(tmp_path, kestrel.digest, step_3={"hot": 2.0})
-    damage(folder, METRICS)
-    assert drawn(tmp_path, capsys, page) == (1, last_line, [])
-
-
-def test_a_phase_without_measurements_is_named_on_the_page(tmp_path, capsys, phases):
-    page = tmp_path / "page.html"
-    kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
-    save(tmp_path, kestrel.digest, 4, loss=4.0)
-    measured(tmp_path, kestrel.digest, step_4={"hot": 2.0})
-    save(tmp_path, ocelot.digest, kestrel.until + 2, loss=2.0)
-    code, out, _ = run(tmp_path, capsys, "curves", "kestrel", "ocelot", "--validation", str(page))
-    assert code == 0 and f"<p>{out.splitlines()[-2]}.</p>" in page.read_text()
-    check_message(out.splitlines()[-2])
-
-
-def test_an_attempt_that_has_saved_nothing_hides_nothing(tmp_path, capsys, phases):
-    digest = phases.step("kestrel").digest
-    save(tmp_path, digest, 4, loss=4.0)
-    measured(tmp_path, digest, 1, step_0={"hot": 8.0}, step_4={"hot": 2.0})
-    measured(tmp_path, digest, 2, sources=("web", "code", "books"), step_8={"hot": 1.0})
-    page = tmp_path / "page.html"
-    assert drawn(tmp_path, capsys, page) == (0, f"drawn: {page}", [["kestrel", "2", "2", "4"]])
-
-
-def test_a_phase_is_drawn_to_its_own_end_and_a_longer_one_from_there(tmp_path, capsys, phases):
-    prefix, page = tmp_path / "runs", tmp_path / "page.html"
-    kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
-    stop = kestrel.until
-    save(prefix, kestrel.digest, stop + 100, loss=4.0)
-    measured(prefix, kestrel.digest, **{f"step_{step}": {"hot": 2.0} for step in (0, stop, stop + 50, stop + 100)})
-    save(prefix, ocelot.digest, stop + 2, loss=3.0)
-    measured(prefix, ocelot.digest, **{f"step_{stop + 2}": {"hot": 1.5}})
-    of_ocelot = ["ocelot", "1", "2", f"{stop + 2:,}"]
-    assert drawn(prefix, capsys, page)[2] == [["kestrel", "2", "2", f"{stop:,}"], of_ocelot]
-    longer = ("fork", "kestrel", "--as", "longer", "--set", f"until_step={stop + 100}", "--reason", "to train longer")
-    assert run(prefix, capsys, *longer)[0] == 0
-    of_longer = ["longer", "2", "2", f"{stop + 100:,}"]
-    assert drawn(prefix, capsys, page)[2] == [["kestrel", "2", "2", f"{stop:,}"], of_longer, of_ocelot]
-
-
 def test_forks_are_read_once_without_a_page(tmp_path, capsys, phases, monkeypatch):
     save(tmp_path, phases.step("kestrel").digest, 3, loss=2.0)
     reads, every = [], Forks.all
@@ -469,7 +372,7 @@ def test_forks_are_read_once_without_a_page(tmp_path, capsys, phases, monkeypatc
 
 
 def test_a_page_of_another_kind_is_refused(tmp_path, capsys):
-    code, out, err = run(tmp_path, capsys, "curves", "--validation", str(tmp_path / "page.png"))
+    code, out, err = run(tmp_path, capsys, "curves", "--page", str(tmp_path / "page.png"))
     assert (code, out) == (1, "")
     check_message(err)
 

@@ -1,7 +1,10 @@
 """page: the data it shows, the requests it sends, access by key, and errors of the store."""
 
+import base64
+import hashlib
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -15,8 +18,10 @@ from typing import Any
 
 import pytest
 
-from marin_dag.cli import page_server
-from marin_dag.cli.page_server import PageServer, Watched
+from marin_dag.cli import page_server, watched
+from marin_dag.cli.page_server import PageServer
+from marin_dag.cli.watched import Watched
+from marin_dag.errors import UserError
 from marin_dag.ledger.lease import Lease, Leases
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.records import attempt_path
@@ -35,7 +40,7 @@ class Browser:
         self.port = server.server_port
 
     def __call__(self, path: str, given: object = None, *, key: str | None = None) -> tuple[int, Any]:
-        data = None if given is None else json.dumps(given).encode()
+        data = None if given is None else (given if isinstance(given, str) else json.dumps(given)).encode()
         headers = {"X-Key": self.key if key is None else key}
         try:
             with urllib.request.urlopen(urllib.request.Request(self.base + path, data, headers)) as response:
@@ -47,7 +52,7 @@ class Browser:
 @pytest.fixture
 def hearing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Workbench:
     """A recipe whose phases take requests, made up to the end of its first phase."""
-    monkeypatch.setattr(page_server, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(watched, "LOOK_SECONDS", 0.0)
     bench.edit('continues="start", cost=train_cost', 'continues="start", cost=train_cost, requests=("save", "publish")')
     bench("--until", "first")
     return bench
@@ -129,6 +134,47 @@ def test_without_the_key_nothing_is_shown_or_sent(
     assert Requests(open_store(str(hearing.prefix))).of_all() == []
 
 
+class Content:
+    """What a recipe adds: one view, and values between two places."""
+
+    style, markup, scripts = "i{}", "<i>here</i>", ("let a = 1",)
+
+    def values(self, low: float | None, high: float | None) -> dict[str, Any]:
+        return {"figures": {"ends": [low, high]}, "alarms": [], "views": []}
+
+    def view(self, name: str) -> str:
+        if name != "map":
+            raise UserError("page: no such view.")
+        return "<h1>map</h1>"
+
+
+def test_a_view_opens_once_in_a_sandbox_and_only_scripts_of_the_page_run(hearing: Workbench) -> None:
+    watched_ = Watched("bench", hearing.plan().graph, open_store(str(hearing.prefix)))
+    with PageServer(watched_, 0, Content()) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        browser = Browser(server)
+        with urllib.request.urlopen(browser.base) as page:
+            policy, text = page.headers["Content-Security-Policy"], page.read().decode()
+        assert "<i>here</i>" in text and "i{}" in text and "unsafe-eval" not in policy
+        for script in re.findall("<script>(.*?)</script>", text, re.S):
+            assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy
+        assert policy.count("sha256-") == 2 and "default-src 'none'" in policy and "frame-ancestors 'none'" in policy
+
+        _, values = browser("values?low=1&high=2.5")
+        assert values["figures"] == {"ends": [1.0, 2.5]}
+        assert browser(f"values?low=1&high=2.5&known={values['version']}")[1] == {"version": values["version"]}
+        assert browser("values?low=x")[0] == 400 and browser("values", key="")[0] == 403
+
+        assert browser("open", "map", key="")[0] == 403
+        (path,) = browser("open", "map")[1].values()
+        with urllib.request.urlopen(browser.base.rstrip("/") + path) as view:
+            assert view.read() == b"<h1>map</h1>" and view.headers["Content-Security-Policy"].startswith("sandbox")
+        (other,) = browser("open", "other")[1].values()
+        codes = [browser(each.lstrip("/"), key="")[0] for each in (path, "/open/", "/open/ab", other)]
+        assert codes == [403, 403, 403, 400]
+        server.shutdown()
+
+
 def test_broken_connections_and_bad_requests_print_nothing_and_silent_ones_are_closed(
     browser: Browser, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,7 +244,7 @@ def test_an_error_of_the_store_is_shown_and_the_store_is_read_again(
         raise StoreError("gs://bucket: it cannot be reached", is_transient=True)
 
     with monkeypatch.context() as broken:
-        broken.setattr(page_server, "LOOK_SECONDS", 60.0)
+        broken.setattr(watched, "LOOK_SECONDS", 60.0)
         broken.setattr(Leases, "running_and_silent", unreachable)
         for _ in range(2):
             assert browser("state")[0] == 503
@@ -209,7 +255,7 @@ def test_an_error_of_the_store_is_shown_and_the_store_is_read_again(
 def test_a_request_is_sent_while_a_look_hangs_and_shown_by_the_next_look(
     browser: Browser, at_work: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page_server, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(watched, "LOOK_SECONDS", 60.0)
     look, is_past, goes_on = Watched._look, threading.Event(), threading.Event()
 
     def hanging(self: Watched) -> dict[str, Any]:
@@ -237,7 +283,7 @@ def test_a_request_is_sent_while_a_look_hangs_and_shown_by_the_next_look(
 def test_a_look_reads_only_the_newest_requests_and_drops_deleted_ones(
     hearing: Workbench, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page_server, "SHOWN_REQUESTS", 2)
+    monkeypatch.setattr(watched, "SHOWN_REQUESTS", 2)
     requests = Requests(open_store(str(hearing.prefix)))
     for number in range(5):
         requests.send("ab" * 32, "second", "save", reason=f"reason {number}", fork="x" if number == 3 else "")

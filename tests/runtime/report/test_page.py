@@ -22,6 +22,7 @@ from runtime.report.tables import (
     domains_table,
     dropped_details,
     forks_table,
+    graph_table,
     phases_table,
     reading_table,
     recipe_table,
@@ -96,12 +97,20 @@ def test_every_link_leads_to_a_section(page):
     tags = read(page).tags
     keys = {attributes["id"] for _, attributes in tags if "id" in attributes}
     links = [href[1:] for tag, attributes in tags if tag == "a" and (href := attributes["href"]).startswith("#")]
-    assert len(links) == 10
+    assert len(links) == 9
     assert set(links) <= keys
 
 
+def test_each_step_of_the_graph_stands_once_and_names_its_inputs_and_readers(report):
+    tips = [attributes["title"] for tag, attributes in read(graph_table(report)).tags if tag == "span"]
+    assert sorted(tip.split(":")[0] for tip in tips) == sorted(node.name for node in report.graph)
+    assert "dedup/code: done; reads filter/code; read by decontaminate/code" in tips
+    (tip,) = (tip for tip in tips if tip.startswith("tokenize/code:"))
+    assert tip.endswith(" and 24 more"), "32 phases and evaluations read it"
+
+
 def test_the_page_prints_the_command_for_data_stalls_and_holds_no_time(page):
-    section = page[page.index('id="stalls"') : page.index('id="average"')]
+    section = page[page.index('id="stalls"') : page.index('id="domains"')]
     assert "python pipelines/tootsie.py stalls" in section and "--page stalls.html" in section
     assert '<a href="../stalls.html">the data stalls of this run</a>' in section
     assert not re.search(r"\d+(\.\d+)? ?(s|ms|seconds)\b", section)
@@ -191,9 +200,7 @@ def test_the_same_training_under_two_names_is_named_beside_the_branches(report, 
     assert page.count("the same training as spoonbill_hypnotic") == 2, "below the loss, in the recipe"
 
 
-@pytest.mark.parametrize(
-    "command", ["stalls --page stalls.html", "curves --norms norms.html --validation validation.html"]
-)
+@pytest.mark.parametrize("command", ["stalls --page stalls.html", "curves --page curves.html"])
 def test_a_command_that_makes_another_page_is_a_line_of_its_own(page, command):
     assert f"<pre><code>python pipelines/tootsie.py {command}</code></pre>" in page
 

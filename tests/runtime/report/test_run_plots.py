@@ -8,7 +8,7 @@ import pytest
 
 from runtime.report.contents import Score
 from runtime.report.page import render, summary
-from runtime.report.result_plots import average_gap, domain_panels, kept_documents, score_panels
+from runtime.report.result_plots import domain_panels, score_panels
 from runtime.report.run_plots import (
     loss,
     loss_range,
@@ -83,16 +83,6 @@ def test_a_source_has_no_line_where_no_phase_drew_from_it(report):
     assert first["web_pages"] < 0.01 * panel.x_range["end"] and first[late] > 0.25 * panel.x_range["end"]
 
 
-def test_a_gap_is_weights_minus_ema_weights(report):
-    ocelot = next(found for found in report.evaluations if found.phase == "ocelot")
-    (panel,) = panels(average_gap(report, ""))
-    means = panel.of("Scatter", "main line")
-    assert len(means) == 5, "kestrel keeps no average"
-    assert all(mark.data["x"][0] > 0 for mark in means)
-    gap = ocelot.hot["code"] - ocelot.averages["averaged"]["code"]
-    assert f"ocelot, code: {gap:+.4f}" in panel.tips
-
-
 def test_the_final_loss_of_each_branch_is_a_mark(report):
     (panel,) = panels(loss(report, ""))
     finals = {mark.series: mark.data["y"][0] for mark in panel.of("Scatter")}
@@ -106,10 +96,6 @@ def test_a_report_without_any_average_is_a_page(report):
 
 def test_each_of_several_averages_is_drawn_and_stands_in_the_tables_by_its_name(report, example):
     several = example.with_two_averages(report, "phoenix")
-    (panel,) = panels(average_gap(several, ""))
-    means = {mark.data["y"][0]: mark.data["x"][0] for mark in panel.of("Scatter", "main line")}
-    assert means["phoenix, slow"] == pytest.approx(2 * means["phoenix, averaged"], abs=2e-4)
-    assert "ocelot" in means, "one average needs no name"
     tips = [tip for panel in panels(domain_panels(several, "")) for tip in panel.tips if " after phoenix " in tip]
     assert len(tips) == 3 * len(report.domains) and all(", slow " in tip and ", weights " in tip for tip in tips)
     table = domains_table(several)
@@ -137,13 +123,6 @@ def test_a_score_has_a_bar_that_holds_the_truth_19_times_in_20(report):
     (bar,) = panel.of("HBar")
     assert (bar.data["low"][0], bar.data["high"][0]) == pytest.approx((0.304, 0.696))
     assert panel.tips[-1].endswith("0.5000 ± 0.1000 (standard error); chance 0.5")
-
-
-def test_kept_and_dropped_documents_add_up(report):
-    (panel,) = panels(kept_documents(report.stages, ""))
-    ends = [mark.data["high"][0] for mark in panel.marks if mark.data["row"][0] == "web_pages"]
-    assert max(ends) == pytest.approx(1.0)
-    assert any("dropped by filter" in tip for tip in panel.tips)
 
 
 def test_every_figure_of_the_page_has_data(page):

@@ -1,8 +1,4 @@
-"""Norms as a page: which layers had gradients far from their usual size, and when; a panel a phase.
-
-This page is made on request and is no part of the report, since how often a phase records norms may differ between
-equal runs.
-"""
+"""Figures of gradient norms: which layers had gradients far from their usual size, and when; a panel a phase."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,7 +6,6 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from runtime.report.document import document
 from runtime.report.figures import figure
 from runtime.report.markup import Markup, element, joined
 from runtime.report.panel import Extent, Panel
@@ -72,12 +67,10 @@ def layer_norms(phase: str, curves: Curves) -> LayerNorms:
     return LayerNorms(phase, names, np.array(recorded, np.int64), np.array(norms).reshape(len(order), len(recorded)))
 
 
-def page(title: str, phases: Sequence[LayerNorms], notes: Sequence[str] = ()) -> str:
-    """Return the whole page; `phases` in the order in which they are shown, each with a row and a training step."""
-    num_recorded = sum(len(norms.step) for norms in phases)
-    lead = f"Gradient norms by layer, recorded at {counted(num_recorded, 'step')} of {counted(len(phases), 'phase')}."
+def norm_maps(phases: Sequence[LayerNorms]) -> list[Markup]:
+    """Return a heat map for each phase, and what it shows; nothing without phases."""
     maps = [joined([element("h3", norms.phase), heat_map(norms)]) for norms in phases]
-    return document(title, lead, element("p", CAPTION), *maps, notes=notes)
+    return [element("h2", "Gradient norms by layer"), element("p", CAPTION), *maps] if maps else []
 
 
 def heat_map(norms: LayerNorms) -> Markup:

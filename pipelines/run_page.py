@@ -1,0 +1,120 @@
+"""Run page: what the command `page` shows of training, live: curves, alarms, and links to whole pages."""
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from marin_dag.cli.session import Session
+from marin_dag.errors import UserError
+from marin_dag.graph.graph import Graph
+from marin_dag.ledger.records import Records, UnreadableRecordError
+from marin_dag.store.store import Store
+from pipelines.heat_map_command import heat_map
+from pipelines.phases import phases_by_digest
+from pipelines.rollback_command import SPIKE_MONITORS
+from pipelines.run_curves import LoggedPhase, logged_phases
+from pipelines.stalls_command import stalls_of
+from runtime.report.curve_plots import Line, curves, thinned
+from runtime.report.document import figure_scripts
+from runtime.report.pages import stalls_page
+from runtime.report.theme import STYLE
+from steps.report_config import ReportConfig
+
+LOOK_SECONDS = 4.0
+"""The store is read this often, however many pages are open."""
+MOST_ALARMS = 20
+
+
+class RunPage:
+    """Curves, alarms and views of one graph; safe for the threads of a server."""
+
+    style = STYLE
+    scripts = figure_scripts()
+
+    def __init__(self, session: Session, graph: Graph) -> None:
+        self._session, self._graph = session, graph
+        self._phases = logged_phases(session, graph, phases_by_digest(graph.steps).values())
+        lines = [line for phase in self._phases for line in phase.lines()]
+        self.markup = f"<h2>Curves</h2>{curves(lines, end=1.0, is_live=True)}" if lines else ""
+        self._lock = threading.Lock()
+        self._looked = -LOOK_SECONDS
+        self._lines: list[Line] = []
+        self._shared: dict[str, Any] = {}
+        self._views: dict[tuple[float | None, float | None], dict[str, Any]] = {}
+        """Values that were drawn since the last look, by the view of the page that asked."""
+
+    def values(self, low: float | None, high: float | None) -> dict[str, Any]:
+        """Return the values of a view; equal views of one look are computed once."""
+        with self._lock:
+            if time.monotonic() - self._looked >= LOOK_SECONDS:
+                self._look()
+                self._looked, self._views = time.monotonic(), {}
+            if (low, high) not in self._views:
+                end = max((float(line.tokens[-1]) for line in self._lines if len(line.tokens)), default=1.0)
+                figures = thinned(self._lines, low, high) | {"end": 1.01 * end}
+                self._views[low, high] = {**self._shared, "figures": figures}
+            return self._views[low, high]
+
+    def view(self, name: str) -> str:
+        """Return a whole page."""
+        pages = self._pages()
+        if name not in pages:
+            raise UserError(f"page: {name!r} is no view of this run, or nothing of it is made yet.")
+        return pages[name][1]()
+
+    def _look(self) -> None:
+        from runtime.training.checkpoint_reader import CheckpointError
+
+        failures = []
+        for phase in self._phases:
+            try:
+                phase.refresh()
+            except (CheckpointError, UnreadableRecordError) as error:  # the others are shown all the same
+                failures.append({"name": phase.name, "text": str(error), "at": 0.0, "fix": ""})
+        self._lines = [line for phase in self._phases for line in phase.lines()]
+        alarms = [alarm for phase in self._phases for alarm in self._alarms(phase)]
+        views = [{"name": name, "title": title} for name, (title, _) in self._pages().items()]
+        self._shared = {"alarms": [*failures, *alarms[-MOST_ALARMS:]], "views": views}
+
+    def _alarms(self, phase: LoggedPhase) -> Iterator[dict[str, Any]]:
+        """Yield the alarms of a phase in words, each where it is on the token axis."""
+        for event in phase.events():
+            step = event.get("step", 0)
+            match event["event"]:
+                case "alarm":
+                    what = event["monitor"].replace("_", " ")
+                    text = f"{what} {event['figure']:.4g}, where the limit is {event['limit']:.4g}"
+                case "skipped":
+                    text = "the step was skipped"
+                case "hang":
+                    text = f"no step ended in {event['waited_seconds']:,.0f} s"
+                case "error":
+                    text = event["message"]
+                case _:
+                    continue
+            fix = self._session.line("rollback", phase.name) if event.get("monitor") in SPIKE_MONITORS else ""
+            yield {"name": phase.name, "text": f"at step {step:,}: {text}", "at": phase.tokens_at(step), "fix": fix}
+
+    def _pages(self) -> dict[str, tuple[str, Callable[[], str]]]:
+        """Return title and maker of each view: the reports that are made, and pages that are made when opened."""
+        session, graph, records = self._session, self._graph, Records(self._session.store)
+        found: dict[str, tuple[str, Callable[[], str]]] = {}
+        for step in graph.steps:
+            record = records.find(step.key) if isinstance(step.config, ReportConfig) else None
+            if record is not None:
+                path = f"{record.output_path}/{record.result['page']}"
+                found[step.name] = step.config.title, functools.partial(_text, session.store, path)
+        if self._phases:
+            found["heat-map"] = "heat map of held-out text", functools.partial(heat_map, session, graph)
+            found["stalls"] = "data stalls", self._stalls
+        return found
+
+    def _stalls(self) -> str:
+        found, notes = stalls_of(self._session.store, phases_by_digest(self._graph.steps))
+        return stalls_page(f"Data stalls of {self._session.pipeline}", found, notes)
+
+
+def _text(store: Store, path: str) -> str:
+    return store.read(path).decode()

@@ -1,0 +1,175 @@
+"""The page of a run: its curves over all attempts, thinned for what is shown, its alarms and its views."""
+
+import json
+import math
+import shutil
+import threading
+
+import numpy as np
+import pytest
+from playwright.sync_api import sync_playwright
+
+from marin_dag.cli.page_server import PageServer
+from marin_dag.cli.watched import Watched
+from marin_dag.errors import UserError
+from marin_dag.graph.graph import Graph
+from pipelines import run_curves, run_page, tootsie
+from pipelines.run_curves import LoggedPhase
+from pipelines.run_page import RunPage
+from pipelines.scales import LAPTOP
+from runtime.report.curve_plots import BITS, GRADIENT, LOSS, MOST_POINTS, SPEED, Line, thinned
+from tests.pipelines.test_curves_command import save
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+TEXT = {"bits_per_byte": {"hot": {"web": 1.0}}, "tokens_per_domain": 64}
+STALLS = {"elapsed_seconds": 10.0, "waited_for_data_seconds": 1.0, "waited_by_cause": {"drawing": 1.0}}
+
+
+def log(prefix, digest, attempt, *events):
+    file = prefix / "work" / digest / "events" / attempt
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(f"{json.dumps(event)}\n" for event in events) + '{"event": "cut sh')
+
+
+def progress(step, loss, speed=1000.0):
+    fields = {"event": "progress", "step": step, "consumed_tokens": step * 1000}
+    return {**fields, "loss": loss, "tokens_per_second": speed, **STALLS}
+
+
+def begin(step):
+    return {"event": "begin", "step": step, "elapsed_seconds": 0.0}
+
+
+def validation(step, bits):
+    return {
+        "event": "validation",
+        "step": step,
+        "consumed_tokens": step * 1000,
+        "mean_bits_per_byte": {"hot": bits},
+        **TEXT,
+    }
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
+
+
+@pytest.fixture
+def session(tmp_path, monkeypatch):
+    """The session of a call of `page`, caught before it serves."""
+    found = []
+    monkeypatch.setattr(run_page, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(
+        "marin_dag.cli.page_server.PageServer.__init__", lambda *_: (_ for _ in ()).throw(UserError("x"))
+    )
+    monkeypatch.setattr("pipelines.run_page.RunPage.__init__", lambda self, session, graph: found.append(session))
+    tootsie.main(["page", "--prefix", str(tmp_path)])
+    monkeypatch.undo()
+    monkeypatch.setattr(run_page, "LOOK_SECONDS", 0.0)
+    return found[0]
+
+
+@pytest.fixture
+def trained(tmp_path, graph):
+    """A run whose second attempt began again at step 20, after an alarm at step 30."""
+    digest = graph.step("kestrel").digest
+    save(tmp_path, digest, 20, loss=3.0)
+    alarm = {"event": "alarm", "monitor": "loss_spike", "figure": 9.5, "limit": 4.25}
+    log(
+        tmp_path, digest, "1.jsonl", begin(0), validation(0, 8.0), progress(10, 3.5, 500.0),
+        {**alarm, "step": 15}, progress(30, 9.0), {**alarm, "step": 30},
+    )  # fmt: skip
+    log(tmp_path, digest, "2.jsonl", begin(20), progress(25, 2.5), validation(25, 2.0))
+    log(tmp_path, digest, "2.host1.jsonl", begin(0), progress(99, 99.0))
+    return digest
+
+
+def test_curves_go_over_all_attempts_and_leave_out_what_was_trained_again(session, graph, trained):
+    figures = RunPage(session, graph).values(None, None)["figures"]
+    loss = figures[LOSS]["lines"]["kestrel"]
+    assert loss["x"] == [step * 1000 for step in [*range(1, 21), 25]] and loss["y"] == [3.0] * 20 + [2.5]
+    assert figures[BITS]["lines"]["kestrel"] == {"x": [0, 25_000], "y": [8, 2]}
+    assert figures[SPEED]["lines"]["kestrel"] == {"x": [10_000, 25_000], "y": [500, 1000]}
+    assert figures["end"] == pytest.approx(25_250) and len(figures[GRADIENT]["lines"]["kestrel"]["x"]) == 20
+    assert list(RunPage(session, graph).values(11_000.0, 12_000.0)["figures"][LOSS]["lines"]["kestrel"]["x"]) == [
+        10_000, 11_000, 12_000, 13_000,
+    ]  # fmt: skip
+
+
+def test_alarms_say_where_they_are_and_which_command_helps(session, graph, trained):
+    (alarm,) = RunPage(session, graph).values(None, None)["alarms"]
+    assert (alarm["name"], alarm["at"]) == ("kestrel", graph.step("kestrel").config.global_batch_size * 15 * 256)
+    assert "rollback kestrel" in alarm["fix"]
+
+
+def test_equal_views_are_read_and_drawn_once_and_unchanged_logs_are_not_read_again(
+    session, graph, trained, monkeypatch
+):
+    looks, page = [], RunPage(session, graph)
+    monkeypatch.setattr(run_page, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(LoggedPhase, "refresh", lambda self: looks.append(self.name))
+    assert page.values(None, None) is page.values(None, None)
+    assert len(looks) == len(set(looks)) > 0
+    monkeypatch.undo()
+    monkeypatch.setattr(run_page, "LOOK_SECONDS", 0.0)
+    page.values(None, None)
+    monkeypatch.setattr(run_curves, "_kept", lambda *_: pytest.fail("no log has grown"))
+    page.values(None, None)
+
+
+def test_a_long_run_is_thinned_to_what_is_shown_and_keeps_its_extremes():
+    tokens = np.arange(1.0, 1_400_001.0)
+    values = np.full(len(tokens), 2.0)
+    values[700_000], values[700_003] = 11.0, math.nan
+    line = Line(LOSS, "long", "long", True, tokens, values)
+    whole = thinned([line], None, None)[LOSS]["lines"]["long"]
+    assert len(whole["x"]) <= MOST_POINTS and max(whole["y"]) == 11
+    near = thinned([line], 699_990.0, 700_010.0)[LOSS]["lines"]["long"]
+    assert near["x"] == [float(x) for x in range(699_989, 700_012) if x != 700_004]
+
+
+def test_a_view_that_is_not_there_is_refused(session, graph, trained):
+    for name in ("report", "../x", "heat-map"):
+        with pytest.raises(UserError):
+            RunPage(session, graph).view(name)
+    assert "kestrel" in RunPage(session, graph).view("stalls")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
+@pytest.mark.parametrize("width", [390, 1100])
+def test_the_page_shows_curves_steps_and_views_in_a_browser(session, graph, trained, width):
+    problems = []
+    with (
+        PageServer(Watched("tootsie", graph, session.store), 0, RunPage(session, graph)) as server,
+        sync_playwright() as running,
+    ):
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        shown = browser.new_page(viewport={"width": width, "height": 900})
+        shown.on("console", lambda message: message.type in ("error", "warning") and problems.append(message.text))
+        shown.on("pageerror", lambda error: problems.append(str(error)))
+        shown.goto(server.address)
+        shown.locator("#graph .step").first.wait_for(timeout=60_000)
+        canvas = shown.locator("figure .bk-Canvas").first
+        canvas.wait_for(timeout=60_000)
+        shown.locator("#alarms .row").wait_for()
+        with shown.expect_response(lambda response: "low=" in response.url):
+            shown.locator("[data-do=in]").click()
+        canvas.hover()
+        shown.locator(".bk-Tooltip", has_text="kestrel").first.wait_for(timeout=30_000)
+        shown.locator("#graph .lane", has_text="kestrel").locator(".step").first.click()
+        assert "train_phase: " in shown.locator("#step").inner_text()
+        with shown.context.expect_page() as opened:
+            shown.locator("#views button", has_text="data stalls").click()
+        opened.value.locator("h1", has_text="Data stalls").wait_for()
+        with shown.context.expect_page() as again:
+            shown.evaluate(f"window.open({json.dumps(opened.value.url)}, '_blank', 'noopener')")
+        assert "worked once" in again.value.locator("body").inner_text()
+        assert shown.evaluate("document.documentElement.scrollWidth") <= width
+        browser.close()
+        server.shutdown()
+    assert problems == []
