@@ -10,7 +10,8 @@ from pipelines.phases import legs_in, main_line_of, phases_in
 from runtime.evaluation.task_score import implausible
 from steps.documents import DocumentsResult
 from steps.ema_eval import EmaEvalResult, ema_eval
-from steps.lm_eval import LmEvalResult, lm_eval
+from steps.joined_scores import SCORING_KINDS
+from steps.lm_eval import LmEvalResult
 
 
 def headline(run: Finished) -> Iterator[str]:
@@ -20,7 +21,7 @@ def headline(run: Finished) -> Iterator[str]:
     if phases:
         final = main_line_of(legs_in(phases))[-1]
         evaluations = (step for step in steps if step.kind is ema_eval and step.config.phase.step.name == final)
-        scores = (step for step in steps if step.kind is lm_eval and _scored_phase(step) == final)
+        scores = (step for step in steps if step.kind in SCORING_KINDS and _scored_phase(step) == final)
         yield from quality(final, _result(run, evaluations), _result(run, scores))
     for name in run.steps:
         if name.startswith("extract/") and (result := run.result(name)) is not None:

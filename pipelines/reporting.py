@@ -11,7 +11,7 @@ from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.report.recipe import Change, Node, described
 from steps.ema_eval import ema_eval
 from steps.hf_export import hf_export
-from steps.lm_eval import lm_eval
+from steps.joined_scores import SCORING_KINDS
 from steps.phase_config import TrainPhaseConfig, chosen_settings
 from steps.phase_timeline import changes
 from steps.report import report
@@ -20,7 +20,7 @@ from steps.report_config import ReportConfig
 STAGE_OF_KIND = {
     "extract": "extract", "filter_documents": "filter", "dedup": "dedup", "decontaminate": "decontaminate",
 }  # fmt: skip
-RESULT_KINDS = (ema_eval, hf_export, lm_eval)
+RESULT_KINDS = (ema_eval, hf_export, *SCORING_KINDS)
 
 
 def report_on(
@@ -38,7 +38,7 @@ def report_on(
     """Return the report on evaluations, exports and scores, and on every phase and source that they come from.
 
     Args:
-        results: `ema_eval`, `hf_export` and `lm_eval` steps.
+        results: `ema_eval`, `hf_export`, `lm_eval` and `joined_scores` steps.
         title: heading of the page.
         introduction: first sentence of the page.
         command: how to call the recipe, for the commands that the page prints.
@@ -77,7 +77,7 @@ def report_on(
             labels=dict(labels),
             evaluations={phase: step for phase, step in evaluations.items() if phase in phases},
             exports=exports,
-            scores={export_names[step.config.export.step.name]: step for step in shown if step.kind is lm_eval},
+            scores={export_names[step.config.export.step.name]: step for step in shown if step.kind in SCORING_KINDS},
             sources={source: stages_of(cache.config.documents.step) for source, cache in caches.items()},
             caches=caches,
             graph=(*nodes_of(graph), own),

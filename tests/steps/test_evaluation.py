@@ -24,7 +24,7 @@ from runtime.data.cache import TokenFormat
 from runtime.data.cache_writer import token_cache_writer
 from runtime.data.encoding import Encoder
 from runtime.evaluation import placed_model
-from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec
+from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec, task_of
 from runtime.evaluation.trained_model import TrainedModel
 from runtime.model.architectures import DescriptionError
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
@@ -147,7 +147,9 @@ def export(folder: Path, phase: Input[Any], tokenizer: Input[Any], **changes: An
 
 def score(folder: Path, exported: Input[Any], items: Input[Any], **changes: Any) -> tuple[LmEvalResult, Attempt]:
     attempt = Attempt(folder)
-    config = LmEvalConfig(export=exported, items=items, **{"tasks": LAPTOP_TASKS, "limit": None} | changes)
+    options = {"tasks": LAPTOP_TASKS, "limit": None} | changes
+    options["tasks"] = tuple(task_of(spec) for spec in options["tasks"])
+    config = LmEvalConfig(export=exported, items=items, **options)
     return lm_eval.function(config, attempt), attempt
 
 
@@ -297,7 +299,7 @@ def exported(phase, tokenizer, tmp_path_factory) -> Input[HfExportResult]:
 @pytest.fixture(scope="module")
 def items(tmp_path_factory: pytest.TempPathFactory) -> Input[EvaluationItemsResult]:
     folder = tmp_path_factory.mktemp("items")
-    scored, fewshot = ({name: Path(path).name for name, path in mapping.items()} for mapping in write_files(folder))
+    scored, fewshot = ({name: Path(path).name for name, path in mapping.items()} for mapping in write_files(folder)[:2])
     num_items = dict.fromkeys(scored, NUM_ROWS)
     return an_input(
         folder,
@@ -313,7 +315,7 @@ def test_the_exported_folder_is_scored_on_every_laptop_task(tmp_path, exported, 
     assert (result.weights, result.step, result.consumed_tokens) == ("averaged", 7, 7_000)
     assert result.average == Ema(0.995)
     samples = [json.loads(line) for line in attempt.files()["samples.jsonl"].splitlines()]
-    assert {sample["task"] for sample in samples} == {spec.label for spec in LAPTOP_TASKS}
+    assert {sample["task"] for sample in samples} == {task_of(spec).label for spec in LAPTOP_TASKS}
     assert max(sample["doc_id"] for sample in samples) == 4
     assert LmEvalResult.model_validate_json(result.model_dump_json()) == result
     assert attempt.how["attention"] == "chunked" and "loss" not in attempt.how
@@ -355,7 +357,7 @@ def test_weights_lie_on_the_device_as_they_are_stored(tmp_path, phase, tokenizer
 
 def test_a_limit_of_one_item_and_an_empty_list_of_tasks_are_refused(exported, items):
     with expect_error(ValidationError):
-        LmEvalConfig(export=exported, items=items, tasks=LAPTOP_TASKS, limit=1)
+        LmEvalConfig(export=exported, items=items, tasks=(task_of(LAPTOP_TASKS[0]),), limit=1)
     with expect_error(ValidationError):
         LmEvalConfig(export=exported, items=items, tasks=(), limit=None)
 
@@ -364,7 +366,7 @@ def test_a_plan_refuses_tasks_of_which_the_package_has_no_items_and_one_asked_fo
     package = evaluation_items_step()
 
     def scoring(*tasks: TaskSpec, of: Any = package) -> None:
-        config = LmEvalConfig(export=exported, items=of, tasks=tasks, limit=None)
+        config = LmEvalConfig(export=exported, items=of, tasks=tuple(map(task_of, tasks)), limit=None)
         lm_eval.check(config)
 
     scoring(*LAPTOP_TASKS, TaskSpec("mmlu", 5), TaskSpec("mmlu"))
@@ -380,7 +382,8 @@ def test_a_plan_refuses_answers_that_leave_no_room_for_a_prompt(items):
         model = dataclasses.replace(WIDE, max_position_embeddings=context)
         phase = train_phase("phase", a_training(tokenized(OURS, "web"), model=model))
         writing = HfExportConfig(phase=phase, tokenizer=OURS, weights="hot", dtype="float32", model_name="a-model")
-        lm_eval.check(LmEvalConfig(export=hf_export("an_export", writing), items=items, tasks=tasks, limit=None))
+        named = tuple(map(task_of, tasks))
+        lm_eval.check(LmEvalConfig(export=hf_export("an_export", writing), items=items, tasks=named, limit=None))
 
     scoring(257, TaskSpec("nq_open"), TaskSpec("gsm8k_cot", 8))
     scoring(256, TaskSpec("piqa"), TaskSpec("mmlu"))
@@ -391,7 +394,7 @@ def test_a_plan_refuses_answers_that_leave_no_room_for_a_prompt(items):
 @pytest.mark.parametrize("kind", [hf_export, lm_eval])
 def test_a_plan_refuses_several_hosts_for_what_one_has_to_do(phase, tokenizer, exported, items, kind):
     writing = HfExportConfig(phase=phase, tokenizer=tokenizer, weights="hot", dtype="float32", model_name="a-model")
-    scoring = LmEvalConfig(export=exported, items=items, tasks=LAPTOP_TASKS, limit=None)
+    scoring = LmEvalConfig(export=exported, items=items, tasks=(task_of(LAPTOP_TASKS[0]),), limit=None)
     config = writing if kind is hf_export else scoring
     for machines, _said in ((Tpu("v4-2048"), "v4-2048, 256 hosts"), (Cpu(2, num_hosts=2), "2 x 2 cpu, 2 hosts")):
         with expect_error(ValueError):
