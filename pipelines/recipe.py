@@ -23,13 +23,14 @@ from pipelines import (
     rollback_command,
     runs_command,
     stalls_command,
+    tasks_command,
     timeline_command,
 )
 from pipelines.fork_report import fork_report
 from pipelines.headline import headline
 from pipelines.lint import lint
 from pipelines.reporting import report_on
-from pipelines.scoring import scoring_parts
+from pipelines.scoring import generated_code, scoring_parts
 from pipelines.stalls_command import write_stalls
 from runtime.data.mixture import MixtureSchedule
 from runtime.evaluation.suites import TaskSpec
@@ -72,6 +73,7 @@ COMMANDS = (
     runs_command.COMMAND,
     curves_command.COMMAND,
     heat_map_command.COMMAND,
+    tasks_command.COMMAND,
 )
 """Commands of every recipe that trains; `main` adds `mix`."""
 
@@ -264,8 +266,14 @@ def main(
         "lint": lint,
         "on_dry_run": compile_report.report,
     }
+
+    @functools.wraps(build)
+    def build_all(arguments: argparse.Namespace) -> Sequence[Step[Any]]:
+        with generated_code(getattr(arguments, "run_generated_code", False)):
+            return build(arguments)
+
     return command_line.main(
-        build,
+        build_all,
         name=name,
         add_arguments=functools.partial(_add_arguments, add_arguments),
         only_dry_run=("--compile", *only_dry_run),
@@ -275,5 +283,10 @@ def main(
 
 def _add_arguments(own: Callable[[argparse.ArgumentParser], None] | None, parser: argparse.ArgumentParser) -> None:
     compile_report.add_argument(parser)
+    parser.add_argument(
+        "--run-generated-code",
+        action="store_true",
+        help="score tasks that run code which the model writes, such as HumanEval",
+    )
     if own is not None:
         own(parser)

@@ -1,6 +1,8 @@
 """Steps that score an export: one for each suite, and one for each task that stands alone or has rows of its own."""
 
-from collections.abc import Sequence
+import contextlib
+import contextvars
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -9,10 +11,21 @@ from marin_dag.graph.step import Step
 from pipelines.sources import evaluation_items_step
 from runtime.evaluation.definitions import files_of
 from runtime.evaluation.suites import TaskSpec, task_of
-from runtime.evaluation.task import Task
 from steps.download import DownloadConfig, DownloadResult, download
 from steps.fetch import Fetch, files_in
 from steps.lm_eval import LmEvalConfig, LmEvalResult, lm_eval
+
+_RUN_GENERATED_CODE = contextvars.ContextVar("run_generated_code", default=False)
+
+
+@contextlib.contextmanager
+def generated_code(is_allowed: bool) -> Iterator[None]:
+    """Let the steps that are made inside run code that a model writes, or not, unless they say so themselves."""
+    token = _RUN_GENERATED_CODE.set(is_allowed)
+    try:
+        yield
+    finally:
+        _RUN_GENERATED_CODE.reset(token)
 
 
 def scoring_parts(
@@ -34,18 +47,20 @@ def scoring_parts(
         resources: the machine of each step.
         fields: other fields of `LmEvalConfig`.
     """
+    fields = {"run_generated_code": _RUN_GENERATED_CODE.get(), **fields}
     configs: dict[str, LmEvalConfig] = {}
+    if items is None and any(spec.items is None for suite in suites for spec in suite):
+        items = evaluation_items_step()
     for suite in suites:
         shared = tuple(task_of(spec) for spec in suite if spec.items is None)
         if shared:
             label = shared[0].label if len(shared) == 1 else f"{shared[0].label}-and-{len(shared) - 1}"
-            found = items or evaluation_items_step()
-            configs[_free(label, configs)] = LmEvalConfig(export=export, items=found, tasks=shared, **fields)
+            configs[_free(label, configs)] = LmEvalConfig(export=export, items=items, tasks=shared, **fields)
         for spec in (spec for spec in suite if spec.items is not None):
             task = task_of(spec)
-            configs[_free(task.label, configs)] = LmEvalConfig(
-                export=export, tasks=(task,), **_own_inputs(spec, task), **fields
-            )
+            part = _free(task.label, configs)
+            rows = _own_inputs(f"{PurePosixPath(name).name}/{part}", spec)
+            configs[part] = LmEvalConfig(export=export, tasks=(task,), **rows, **fields)
     return {
         part: lm_eval(name if len(configs) == 1 else f"{name}/{part}", config, resources=resources)
         for part, config in configs.items()
@@ -60,8 +75,11 @@ def _free(label: str, taken: dict[str, LmEvalConfig]) -> str:
     return found
 
 
-def _own_inputs(spec: TaskSpec, task: Task) -> dict[str, Step[DownloadResult]]:
-    """Return the steps that bring a task's own rows and definitions, by field of the config."""
+def _own_inputs(name: str, spec: TaskSpec) -> dict[str, Step[DownloadResult]]:
+    """Return the steps that bring a task's own rows and definitions, by field of the config.
+
+    Each export has steps of its own, since no two steps of a graph have one name; they share their output.
+    """
     fetches: dict[str, Fetch] = {"own_items": _rows(str(spec.items))}
     if spec.fewshot_items is not None:
         fetches["own_fewshot_items"] = _rows(spec.fewshot_items)
@@ -69,8 +87,7 @@ def _own_inputs(spec: TaskSpec, task: Task) -> dict[str, Step[DownloadResult]]:
         path = Path(spec.task)
         fetches["own_definitions"] = files_in(str(path.parent), *map(str, files_of(path)))
     return {
-        field: download(f"download/{field}/{task.name}", DownloadConfig(fetch=fetch))
-        for field, fetch in fetches.items()
+        field: download(f"download/{name}/{field}", DownloadConfig(fetch=fetch)) for field, fetch in fetches.items()
     }
 
 

@@ -85,7 +85,7 @@ def check_tasks(config: LmEvalConfig) -> None:
     if running := [task.label for task in config.tasks if task.runs_code and not config.run_generated_code]:
         raise RefusedConfigError(
             f"the metric of {', '.join(running)} runs code that the model writes. If you want that, run the same "
-            "command with --run-generated-code, in a recipe that passes run_generated_code on to recipe.score.",
+            "command with --run-generated-code.",
             {"run_generated_code": "true"},
         )
     if config.items is None or config.items.config_of(EvaluationItemsConfig) is None:  # the user's own items

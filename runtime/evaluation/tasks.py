@@ -224,10 +224,10 @@ def check_examples(label: str, task: "ConfigurableTask") -> None:
     # An item is no example of its own, nor are its copies.
     most_copies = max(collections.Counter(rows).values(), default=0) if shares_rows else 0
     if len(rows) - most_copies < wanted:
-        others = f" besides {most_copies} that may be the scored one" if shares_rows else ""
+        besides = " besides the scored one and its copies" if shares_rows else ""
         raise TaskItemsError(
-            f"{label}: {wanted} worked examples need as many rows, and there are {len(rows) - most_copies}{others}; "
-            "lower num_fewshot, or name more rows as fewshot_items."
+            f"{label}: num_fewshot is {wanted}, and there are {len(rows) - most_copies} rows{besides}; lower "
+            "num_fewshot, or name more rows as fewshot_items."
         )
 
 

@@ -16,6 +16,7 @@ import pytest
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 
+from marin_dag.errors import UserError
 from marin_dag.graph.context import ALONE
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
@@ -31,9 +32,11 @@ from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.ema import Ema
 from runtime.training import checkpoint
 from runtime.training.checkpoint_reader import CheckpointError
+from steps.download import DownloadedFile, DownloadResult
 from steps.ema_eval import EmaEvalConfig, EmaEvalResult, ema_eval
 from steps.evaluation_items import EvaluationItemsResult
 from steps.hf_export import HfExportConfig, HfExportResult, hf_export
+from steps.joined_scores import JoinedScoresConfig, joined_scores
 from steps.lm_eval import LmEvalConfig, LmEvalResult, lm_eval
 from steps.phase_result import TrainPhaseResult
 from steps.tokenize import TokenizeResult
@@ -41,6 +44,7 @@ from steps.tokenizer import TokenizerResult
 from steps.train_phase import train_phase
 from tests.catalogue import check_message, expect_error
 from tests.deferred_import import torch, transformers
+from tests.runtime.evaluation.own_tasks import write_own_tasks
 from tests.runtime.evaluation.rows import NUM_ROWS, write_files
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 from tests.steps.phase_runs import a_phase as a_training
@@ -338,6 +342,41 @@ def test_scores_are_computed_in_the_dtype_that_is_asked_for(tmp_path, exported, 
     wide, narrow = responses("float32"), responses("bfloat16")
     np.testing.assert_allclose(narrow, wide, rtol=0.1)
     assert np.abs(narrow - wide).max() > 1e-3
+
+
+def downloaded(folder: Path, *names: str) -> Input[DownloadResult]:
+    files = [DownloadedFile(path=name, name=name, sha256="0" * 64, size_in_bytes=1) for name in names]
+    return an_input(folder, DownloadResult(files=tuple(files)))
+
+
+def test_tasks_of_ones_own_are_scored_and_their_scores_joined_with_the_others(tmp_path, exported, items):
+    own = write_own_tasks(tmp_path / "own")
+    group = LmEvalConfig(
+        export=exported, own_items=downloaded(own / "items", "foxes.jsonl", "dogs.jsonl"),
+        own_definitions=downloaded(own, "animals.yaml", "dogs.yaml", "foxes.yaml", "_template", "rows.py"),
+        tasks=(task_of(TaskSpec(str(own / "animals.yaml"), items="items")),), limit=None,
+    )  # fmt: skip
+    part = Attempt(tmp_path / "own-step")
+    animals = lm_eval.function(group, part)
+    assert {(score.task, score.num_items) for score in animals.scores} == {("animals", 12)}
+    piqa, other = score(tmp_path / "piqa", exported, items, tasks=(TaskSpec("piqa"),))
+    parts = {"own": an_input(part.output_path, animals), "piqa": an_input(other.output_path, piqa)}
+    joining = Attempt(tmp_path / "joined")
+    found = joined_scores.function(JoinedScoresConfig(export=exported, parts=parts, order=("piqa", "own")), joining)
+    assert found == piqa.model_copy(update={"scores": (*piqa.scores, *animals.scores)})
+    samples = other.files()["samples.jsonl"] + part.files()["samples.jsonl"]
+    assert joining.files()["samples.jsonl"] == samples
+    with expect_error(UserError):
+        lm_eval.function(
+            group.model_copy(update={"own_items": downloaded(own / "items", "dogs.jsonl", "a.jsonl")}), part
+        )
+
+
+def test_rows_come_from_a_step_or_from_files_and_not_from_both(exported, items):
+    tasks, files = (task_of(TaskSpec("piqa")),), downloaded(Path(), "piqa.jsonl")
+    for given in ({}, {"items": items, "own_items": files}):
+        with expect_error(ValueError):
+            lm_eval.check(LmEvalConfig(export=exported, tasks=tasks, limit=None, **given))
 
 
 def test_weights_lie_on_the_device_as_they_are_stored(tmp_path, phase, tokenizer, items, monkeypatch):
