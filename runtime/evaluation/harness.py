@@ -220,6 +220,8 @@ class LlamaHarness(TemplateLM):
         """Return input and targets, with the context cut from the left to fit."""
         if not continuation:
             raise ValueError(f"{task_name}: a continuation has no tokens; the tokenizer merges it into the context.")
+        if not context:
+            raise ValueError(f"{task_name}: a context has no tokens but blanks, which belong to the continuation.")
         tokens = (*context, *continuation)
         return Scored(tokens[-(self._max_length + 1) :][:-1], tuple(continuation))
 
