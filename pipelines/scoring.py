@@ -8,9 +8,11 @@ from typing import Any
 
 from marin_dag.graph.resources import Cpu, Gpu, Tpu
 from marin_dag.graph.step import Step
-from pipelines.sources import evaluation_items_step
+from pipelines.sources import WHEELS, evaluation_items_step
 from runtime.evaluation.definitions import files_of
+from runtime.evaluation.instructions import checks_instructions
 from runtime.evaluation.suites import TaskSpec, task_of
+from runtime.evaluation.task import Task
 from steps.download import DownloadConfig, DownloadResult, download
 from steps.fetch import Fetch, files_in
 from steps.lm_eval import LmEvalConfig, LmEvalResult, lm_eval
@@ -55,11 +57,14 @@ def scoring_parts(
         shared = tuple(task_of(spec) for spec in suite if spec.items is None)
         if shared:
             label = shared[0].label if len(shared) == 1 else f"{shared[0].label}-and-{len(shared) - 1}"
-            configs[_free(label, configs)] = LmEvalConfig(export=export, items=items, tasks=shared, **fields)
+            part = _free(label, configs)
+            packages = _sentence_model(f"{PurePosixPath(name).name}/{part}", *shared)
+            configs[part] = LmEvalConfig(export=export, items=items, tasks=shared, **packages, **fields)
         for spec in (spec for spec in suite if spec.items is not None):
             task = task_of(spec)
             part = _free(task.label, configs)
-            rows = _own_inputs(f"{PurePosixPath(name).name}/{part}", spec)
+            place = f"{PurePosixPath(name).name}/{part}"
+            rows = _own_inputs(place, spec) | _sentence_model(place, task)
             configs[part] = LmEvalConfig(export=export, tasks=(task,), **rows, **fields)
     return {
         part: lm_eval(name if len(configs) == 1 else f"{name}/{part}", config, resources=resources)
@@ -73,6 +78,13 @@ def _free(label: str, taken: dict[str, LmEvalConfig]) -> str:
     while found in taken:
         number, found = number + 1, f"{label}-{number + 1}"
     return found
+
+
+def _sentence_model(name: str, *tasks: Task) -> dict[str, Step[DownloadResult]]:
+    if not any(map(checks_instructions, tasks)):
+        return {}
+    config = DownloadConfig(fetch=WHEELS["llama-index-core"])
+    return {"sentence_model": download(f"download/{name}/sentence_model", config)}
 
 
 def _own_inputs(name: str, spec: TaskSpec) -> dict[str, Step[DownloadResult]]:

@@ -45,6 +45,8 @@ class LmEvalConfig(BaseModel, frozen=True, extra="forbid"):
     """Rows for worked examples, in files of the same names."""
     own_definitions: Input[DownloadResult] | None = None
     """The YAML files of own tasks, with the Python modules that they name."""
+    sentence_model: Input[DownloadResult] | None = None
+    """The package that splits text into sentences, for IFEval."""
     tasks: tuple[Task, ...] = Field(min_length=1)
     limit: int | None = Field(ge=2)
     """Number of items of each task, from the first; None scores all."""
@@ -189,20 +191,23 @@ def _files(config: LmEvalConfig) -> "TaskFiles":
     """Return the paths of the rows and of own definitions."""
     from runtime.evaluation.tasks import TaskFiles
 
+    package = config.sentence_model
+    sentence_model = None if package is None else package.join(package.result.files[0].path)
     if config.own_items is None:
         assert config.items is not None  # as `check_tasks` has it
         items = config.items.result
         return TaskFiles(
             scored={name: config.items.join(path) for name, path in items.files.items()},
             fewshot={name: config.items.join(path) for name, path in items.fewshot_files.items()},
+            sentence_model=sentence_model,
         )
     names = [definition.items for task in config.tasks for definition in task.definitions]
+    own = config.own_definitions
     return TaskFiles(
         scored=_own_files("own_items", config.own_items, names),
         fewshot=_own_files("own_fewshot_items", config.own_fewshot_items, names),
-        definitions={file.name: config.own_definitions.join(file.path) for file in config.own_definitions.result.files}
-        if config.own_definitions is not None
-        else {},
+        definitions={} if own is None else {file.name: own.join(file.path) for file in own.result.files},
+        sentence_model=sentence_model,
     )
 
 

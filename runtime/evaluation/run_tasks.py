@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runtime.evaluation.definitions import GENERATED
 from runtime.evaluation.generated_code import local_code_eval
+from runtime.evaluation.instructions import checks_instructions, sentence_model
 from runtime.evaluation.task import Task
 from runtime.evaluation.task_score import TaskScore, suspicion
 from runtime.evaluation.tasks import (
@@ -55,7 +56,14 @@ def run_tasks(
     Raises:
         GeneratedCodeError: a task runs generated code, and `run_generated_code` is false.
     """
-    with tempfile.TemporaryDirectory(prefix="lm-eval-") as folder, offline(f"{folder}/cache"), _quiet():
+    with (
+        tempfile.TemporaryDirectory(prefix="lm-eval-") as folder,
+        offline(f"{folder}/cache"),
+        _quiet(),
+        sentence_model(files.sentence_model, Path(folder, "nltk"))
+        if any(map(checks_instructions, tasks))
+        else contextlib.nullcontext(),
+    ):
         import datasets
         import lm_eval.evaluator
 

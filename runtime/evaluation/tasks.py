@@ -46,6 +46,8 @@ class TaskFiles(NamedTuple):
     """Separate rows for worked examples, for the tasks that have them."""
     definitions: Mapping[str, str] = {}
     """Files of the user's own definitions, by their paths below the folder of definitions."""
+    sentence_model: str | None = None
+    """The package for tasks that check instructions."""
 
 
 class TaskItemsError(ValueError):

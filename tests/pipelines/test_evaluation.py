@@ -76,6 +76,13 @@ def test_a_task_that_runs_generated_code_is_refused_unless_that_is_allowed_which
     assert allowed.digest == refused.digest
 
 
+def test_ifeval_brings_the_package_that_it_splits_text_with(exported, tmp_path):
+    (tmp_path / "ifeval.jsonl").write_text("{}\n")
+    spec = recipe.TaskSpec("ifeval", items=str(tmp_path / "ifeval.jsonl"))
+    scores = recipe.score(exported, (spec,), limit=None)
+    assert scores.config.sentence_model.step.config.fetch.name == "llama-index-core"
+
+
 def test_a_task_of_two_parts_is_an_error(exported):
     twice = recipe.score(exported, ("piqa", LAPTOP_TASKS), limit=4)
     with expect_error(ValueError):
