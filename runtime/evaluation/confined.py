@@ -1,8 +1,9 @@
-"""A confined process: runs the program on its standard input, and writes a token if the program reaches its end.
+"""A confined process: runs a program, and writes a token if the program reaches its end.
 
-Usage: confined.py TOKEN PROCESSOR_SECONDS MEMORY_BYTES. The module stands alone: it imports nothing of the project.
+Usage: -m runtime.evaluation.confined PROGRAM TOKEN PROCESSOR_SECONDS MEMORY_BYTES
 """
 
+import code
 import contextlib
 import ctypes
 import io
@@ -74,15 +75,27 @@ def confine(processor_seconds: int, memory_bytes: int) -> None:
 
 
 def main() -> None:
-    token, processor_seconds, memory_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    source = sys.stdin.buffer.read().decode(errors="replace")
+    program, token, processor_seconds, memory_bytes = sys.argv[1:]
     del sys.argv[1:]
+    with open(program, "rb") as file:
+        source = file.read()
     answer = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    confine(processor_seconds, memory_bytes)
+    confine(int(processor_seconds), int(memory_bytes))
+    interpreter = _Interpreter({"__name__": "__main__"})
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        exec(compile(source, "generated", "exec"), {"__name__": "__main__"})
-    os.write(answer, token.encode())
+        interpreter.runcode(compile(source, "generated", "exec"))
+    if not interpreter.has_failed:
+        os.write(answer, token.encode())
+
+
+class _Interpreter(code.InteractiveInterpreter):
+    """An interpreter that notes whether its program raised."""
+
+    has_failed = False
+
+    def showtraceback(self) -> None:
+        self.has_failed = True
 
 
 if __name__ == "__main__":

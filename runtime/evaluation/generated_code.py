@@ -7,6 +7,7 @@ time, time and memory have limits. The programs of HumanEval and MBPP need none 
 import contextlib
 import functools
 import math
+import os
 import platform
 import secrets
 import subprocess
@@ -22,7 +23,7 @@ SECONDS = 60.0
 MEMORY_BYTES = 1 << 30
 METRIC = "code_eval"
 """Name of the metric, which the library `evaluate` would fetch from a hub."""
-ENVIRONMENT = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 class GeneratedCodeError(RuntimeError):
@@ -41,16 +42,19 @@ def passes(program: str, *, processor_seconds: int = PROCESSOR_SECONDS, seconds:
 
 def _passes(program: str, processor_seconds: int, seconds: float) -> bool:
     token = secrets.token_hex(16)
-    runner = Path(__file__).with_name("confined.py")  # named, so that its text is part of the step's fingerprint
+    environment = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
     with tempfile.TemporaryDirectory(prefix="generated-code-") as folder:
+        file = Path(folder, "program")
+        file.write_bytes(program.encode(errors="replace"))
+        limits = [str(processor_seconds), str(MEMORY_BYTES)]
         try:
             done = subprocess.run(
-                [sys.executable, "-I", str(runner), token, str(processor_seconds), str(MEMORY_BYTES)],
-                input=program.encode(errors="replace"),
+                [sys.executable, "-m", "runtime.evaluation.confined", str(file), token, *limits],
+                stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 cwd=folder,
-                env=ENVIRONMENT,
+                env=environment,
                 timeout=seconds,
                 check=False,
             )

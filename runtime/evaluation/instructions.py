@@ -6,8 +6,6 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import fsspec
-
 from runtime.evaluation.task import Task
 
 MEMBERS = "llama_index/core/_static/nltk_cache/tokenizers/punkt_tab/english/"
@@ -54,6 +52,8 @@ def sentence_model(package: str | None, folder: Path) -> Iterator[None]:
 
 
 def _unpack(package: str, target: Path) -> None:
+    import fsspec  # too heavy for a plan, which imports this module
+
     target.mkdir(parents=True)
     with fsspec.open(package, "rb") as file, zipfile.ZipFile(file) as archive:
         names = [name for name in archive.namelist() if name.startswith(MEMBERS) and not name.endswith("/")]
