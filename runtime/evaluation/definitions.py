@@ -20,7 +20,7 @@ class DefinitionError(ValueError):
 
 
 class Facts(NamedTuple):
-    """What a definition says about its task."""
+    """Facts of a definition."""
 
     output_type: str
     num_choices: int | None

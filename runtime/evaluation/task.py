@@ -9,7 +9,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Definition:
-    """One definition of lm-eval."""
+    """Definition of a task, as lm-eval has it."""
 
     name: str
     """lm-eval's name of the task."""
