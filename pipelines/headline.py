@@ -11,7 +11,8 @@ from pipelines.phases import legs_in, main_line_of, phases_in
 from runtime.evaluation.task_score import implausible
 from steps.documents import DocumentsResult
 from steps.ema_eval import EmaEvalResult, ema_eval
-from steps.lm_eval import LmEvalResult, lm_eval
+from steps.joined_scores import whole_scores
+from steps.lm_eval import LmEvalResult
 
 
 def headline(run: Finished) -> Iterator[str]:
@@ -23,7 +24,7 @@ def headline(run: Finished) -> Iterator[str]:
         at_end = [step for step in steps if is_of_training(step) and step.background is None]
         of_final = [step for step in at_end if milestone_of(step).step.name == final]
         evaluations = (step for step in of_final if step.kind is ema_eval)
-        scores = (step for step in of_final if step.kind is lm_eval)
+        scores = iter(whole_scores(of_final))
         yield from quality(final, _result(run, evaluations), _result(run, scores))
     for name in run.steps:
         if name.startswith("extract/") and (result := run.result(name)) is not None:

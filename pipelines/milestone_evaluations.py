@@ -18,6 +18,7 @@ from pipelines.phases import phases_in
 from runtime.optim.ema import HOT
 from steps.ema_eval import ema_eval
 from steps.hf_export import hf_export
+from steps.joined_scores import SCORING_KINDS
 from steps.lm_eval import lm_eval
 from steps.phase_config import TrainPhaseConfig
 
@@ -50,7 +51,7 @@ def evaluate_every(
     Each starts when its milestone is published, the newest first, and no phase waits for it.
 
     Args:
-        results: `ema_eval`, `hf_export` and `lm_eval` steps at the end of phases.
+        results: `ema_eval`, `hf_export`, `lm_eval` and `joined_scores` steps at the end of phases.
         steps: distance of the milestones in training steps since the start of the run.
         phases: further phases; they get the kinds of results that they lack as the last phase has them.
         resources: machines of the evaluations; if not given, those of the scores, else of each result.
@@ -61,12 +62,13 @@ def evaluate_every(
     """
     if steps < 1:
         raise UserError(f"{OPTION} {steps}: give a number of training steps, 1 or more.")
-    templates = _templates(results)
+    every = [step for step in Graph(results).steps if step.kind in (ema_eval, hf_export, lm_eval)]
+    templates = _templates(every)
     if not templates:
         raise UserError(f"{OPTION}: the recipe evaluates no phase; return steps of `recipe.evaluate` or `score`.")
     machines = resources or next((step.resources for of in templates.values() for step in of.scores), None)
     found: list[Step[Any]] = []
-    for phase in phases_in([*phases, *(_phase_of(step) for step in results if _is_at_end(step))]).values():
+    for phase in phases_in([*phases, *(_phase_of(step) for step in every if _is_at_end(step))]).values():
         own, borrowed = templates.get(phase.name, _Templates()), _last_of_each(templates)
         for at in _milestones(phase.config, steps):
             place = functools.partial(_placed, phase, Background(phase.name, at, max_waiting), machines)
@@ -80,11 +82,10 @@ def with_milestones(build: Build, parsed: argparse.Namespace) -> Sequence[Step[A
     if parsed.evaluate_every is None:
         return targets
     steps = Graph(targets).steps
-    results = [step for step in steps if step.kind in (ema_eval, hf_export, lm_eval)]
     known = {step.name for step in steps}
     machines = None if parsed.evaluate_on is None else resources_named(parsed.evaluate_on)
     phases = list(phases_in(steps).values())
-    added = evaluate_every(results, parsed.evaluate_every, phases=phases, resources=machines)
+    added = evaluate_every(targets, parsed.evaluate_every, phases=phases, resources=machines)
     return [*targets, *(step for step in added if step.name not in known)]
 
 
@@ -97,13 +98,13 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
 
 def milestone_of(step: Step[Any]) -> OutputRef[Step[Any]]:
     """Return the phase, at its end or at a milestone, that an evaluation, an export or a score reads."""
-    reference: OutputRef[Step[Any]] = (step.config.export.step if step.kind is lm_eval else step).config.phase
+    reference: OutputRef[Step[Any]] = (step.config.export.step if step.kind in SCORING_KINDS else step).config.phase
     return reference
 
 
 def is_of_training(step: Step[Any]) -> bool:
     """Return whether a step evaluates, exports or scores a phase that trains, and not imported weights."""
-    if step.kind is lm_eval:
+    if step.kind in SCORING_KINDS:
         return step.config.export.step.kind is hf_export and is_of_training(step.config.export.step)
     return step.kind in (ema_eval, hf_export) and isinstance(step.config.phase.step.config, TrainPhaseConfig)
 

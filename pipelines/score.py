@@ -55,7 +55,7 @@ def task_named(word: str) -> TaskSpec:
     task, colon, shots = word.strip().partition(":")
     if colon and not shots.isdecimal():
         raise UserError(f"--tasks {word}: {shots!r} is no number of worked examples; write TASK or TASK:5.")
-    return TaskSpec(task, int(shots or 0))
+    return TaskSpec(task, int(shots) if colon else None)
 
 
 def _fetch(model: str) -> Fetch:

@@ -18,7 +18,8 @@ from pipelines.output import aligned
 from runtime.evaluation.item_scores import ITEM_SCORES, ItemScores, read_item_scores
 from runtime.evaluation.task_score import TaskScore, leading_of_each_task
 from runtime.evaluation.uncertainty import Difference, is_noise, minimum_detectable_difference
-from steps.lm_eval import LmEvalResult, lm_eval
+from steps.joined_scores import whole_scores
+from steps.lm_eval import LmEvalResult
 
 
 class Published(BaseModel, frozen=True, extra="forbid"):
@@ -66,8 +67,7 @@ def read_published(path: str) -> tuple[Published, ...]:
 
 def print_table(session: Session, plan: Plan) -> Iterator[str]:
     """Yield the lines of the table of all models that have scores."""
-    steps = [step for step in plan.graph.steps if step.kind is lm_eval]
-    found = [scored for step in steps if (scored := _scored(step, session.store)) is not None]
+    found = [scored for step in whole_scores(plan.graph.steps) if (scored := _scored(step, session.store)) is not None]
     if not found:
         return
     published = () if session.parsed.against is None else read_published(session.parsed.against)

@@ -17,7 +17,7 @@ from pipelines.phases import wanted_phases
 from runtime.evaluation.task_score import leading_of_each_task
 from runtime.optim.ema import HOT
 from steps.ema_eval import EmaEvalResult, ema_eval
-from steps.hf_export import hf_export
+from steps.lm_eval import lm_eval
 from steps.report_config import ReportConfig
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _scores(session: Session) -> int:
 
 def read_points(graph: Graph, store: Store) -> "list[ScorePoint]":
     """Return what the evaluations and scores of a graph have measured so far, by measure and tokens."""
-    steps = [step for step in graph.steps if is_of_training(step) and step.kind is not hf_export]
+    steps = [step for step in graph.steps if step.kind in (ema_eval, lm_eval) and is_of_training(step)]
     records = Records(store).find_all({step.key for step in steps})
     found: list[ScorePoint] = []
     for step in steps:

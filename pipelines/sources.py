@@ -44,6 +44,7 @@ WHEELS = {
         ("awscli", "1.45.11", "30cb321c6e83ab446ec279c16bb0e3ad5b9e0497e1f7598957af834729166c7d", None),
         ("botocore", "1.43.11", "0108b5604df5a26918936c845e1e761866ee9ea8d1c1f9358ed3c69afdc37436", None),
         ("Django", "5.2", "91ceed4e3a6db5aedced65e3c8f963118ea9ba753fc620831c77074e620e7d83", None),
+        ("llama-index-core", "0.14.25", "caa7d9c5ac9b13dc33400cf8d5e92e689b6d1e4497eb9bfa50d6f52ca2eb22a1", None),
         ("networkx", "3.4.2", "df5d4365b724cf81b8c6a7312509d0c22386097011ad1abe274afd5e9d3bbc5f", None),
         (
             "scikit-learn",

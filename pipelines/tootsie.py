@@ -78,7 +78,7 @@ def tootsie(scale: Scale, corpus: Corpus) -> list[Step]:
     scores = [
         recipe.score(
             export,
-            scale.tasks,
+            (scale.tasks,),
             items=corpus.evaluation_items,
             limit=scale.lm_eval_limit,
             compute_dtype=scale.compute_dtype,

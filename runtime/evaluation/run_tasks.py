@@ -8,10 +8,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from runtime.evaluation.definitions import GENERATED
+from runtime.evaluation.generated_code import local_code_eval
+from runtime.evaluation.instructions import checks_instructions, sentence_model
 from runtime.evaluation.item_scores import ItemScores, item_scores
-from runtime.evaluation.suites import DEFINITIONS, TaskSpec, members
+from runtime.evaluation.task import Task
 from runtime.evaluation.task_score import TaskScore, suspicion
-from runtime.evaluation.tasks import TaskFiles, offline, task_manager, write_definitions
+from runtime.evaluation.tasks import (
+    TaskFiles,
+    check_examples,
+    check_runs_no_code,
+    copy_definitions,
+    fewshot_from,
+    offline,
+    task_manager,
+    write_definitions,
+)
 
 if TYPE_CHECKING:
     from runtime.evaluation.harness import LlamaHarness
@@ -24,7 +36,7 @@ UNPARSED = "[invalid]"
 
 
 class TaskRun(NamedTuple):
-    """Scores in the order of the specs, and the first items of each task with the model's responses."""
+    """Scores in the order of the tasks, and the first items of each task with the model's responses."""
 
     scores: tuple[TaskScore, ...]
     samples: tuple[dict[str, Any], ...]
@@ -34,55 +46,96 @@ class TaskRun(NamedTuple):
 
 def run_tasks(
     make_harness: "Callable[[], LlamaHarness]",
-    specs: Sequence[TaskSpec],
+    tasks: Sequence[Task],
     files: TaskFiles,
     *,
     limit: int | None,
+    run_generated_code: bool = False,
 ) -> TaskRun:
     """Score the first `limit` items of each task, or all.
 
     `make_harness` is called after the network is shut off, since the adapter's module imports lm-eval.
+
+    Raises:
+        GeneratedCodeError: a task runs generated code, and `run_generated_code` is false.
     """
-    with tempfile.TemporaryDirectory(prefix="lm-eval-") as folder, offline(f"{folder}/cache"), _quiet():
+    with (
+        tempfile.TemporaryDirectory(prefix="lm-eval-") as folder,
+        offline(f"{folder}/cache"),
+        _quiet(),
+        sentence_model(files.sentence_model, Path(folder, "nltk"))
+        if any(map(checks_instructions, tasks))
+        else contextlib.nullcontext(),
+    ):
         import datasets
         import lm_eval.evaluator
-        from lm_eval.api.metrics import mean
 
         datasets.disable_progress_bars()
-        definitions = Path(folder, "definitions")
-        definitions.mkdir()
-        labels = write_definitions(definitions, specs, files, limit=limit)
-        flat = [label for group in labels.values() for label in group]
-        loaded = task_manager(definitions).load(flat)
-        for task in loaded["tasks"].values():
-            task.set_fewshot_seed(seed=FEWSHOT_SEED)
+        loaded = _load(Path(folder), tasks, files, limit=limit, run_generated_code=run_generated_code)
         harness = make_harness()
-        for label, task in loaded["tasks"].items():
-            if task.OUTPUT_TYPE == "generate_until":
+        for label, task in loaded.by_label.items():
+            if task.OUTPUT_TYPE == GENERATED:
                 harness.check_generation(label, task.config.generation_kwargs)
         # Not `simple_evaluate`, which seeds global generators and runs git, pip and torch. No bootstrap, which forks:
         # a process with JAX must not.
         output = lm_eval.evaluator.evaluate(
-            lm=harness, task_dict=loaded, limit=limit, bootstrap_iters=0, log_samples=True
+            lm=harness,
+            task_dict=loaded.manager_output,
+            limit=limit,
+            bootstrap_iters=0,
+            log_samples=True,
+            confirm_run_unsafe_code=run_generated_code,
         )
     assert output is not None  # None is for processes of rank above 0
-    means = {
-        (label, metric): aggregation is mean
-        for label, task in loaded["tasks"].items()
-        for metric, aggregation in task.aggregation().items()
-    }
-    scores: list[TaskScore] = []
-    items: list[ItemScores] = []
-    for spec in specs:
-        scores += _scores(spec, labels[spec.label], output, means, harness.num_truncated, files)
-        items += _item_scores(spec, labels[spec.label], output, means)
+    scores = [score for task in tasks for score in _scores(task, loaded, output, harness.num_truncated)]
+    items = [each for task in tasks for each in _item_scores(task, loaded, output)]
     samples = [
         _sample(label, sample)
-        for label in flat
+        for group in loaded.labels.values()
+        for label in group
         for sample in sorted(output["samples"][label], key=lambda sample: (sample["doc_id"], sample["filter"]))
         if sample["doc_id"] < SAMPLES_PER_TASK
     ]
     return TaskRun(tuple(scores), tuple(samples), tuple(items))
+
+
+class LoadedTasks(NamedTuple):
+    """lm-eval's tasks, ready to score."""
+
+    labels: Mapping[str, Sequence[str]]
+    """Label of a task -> labels of its definitions."""
+    by_label: Mapping[str, Any]
+    """Label of a definition -> lm-eval's task."""
+    fewshot_from: Mapping[str, Any]
+    """Label of a task -> where its worked examples come from."""
+    manager_output: Any = None
+
+    def is_mean(self, label: str, metric: str) -> bool:
+        """Return whether a metric is a mean over items; lm-eval takes that of the unnamed ones."""
+        from lm_eval.api.metrics import mean
+
+        return self.by_label[label].aggregation().get(metric, mean) is mean
+
+    def chooses(self, label: str) -> bool:
+        return bool(self.by_label[label].OUTPUT_TYPE == "multiple_choice")
+
+
+def _load(
+    folder: Path, tasks: Sequence[Task], files: TaskFiles, *, limit: int | None, run_generated_code: bool
+) -> LoadedTasks:
+    definitions, own = folder / "definitions", folder / "own"
+    definitions.mkdir()
+    copy_definitions(files.definitions, own)
+    if not run_generated_code:
+        for task in tasks:
+            check_runs_no_code(task, own)
+    labels = write_definitions(definitions, tasks, files, own, limit=limit)
+    with local_code_eval():
+        loaded = task_manager(definitions).load([label for group in labels.values() for label in group])
+    for label, task in loaded["tasks"].items():
+        check_examples(label, task)
+        task.set_fewshot_seed(seed=FEWSHOT_SEED)
+    return LoadedTasks(labels, loaded["tasks"], {task.label: fewshot_from(task, files, own) for task in tasks}, loaded)
 
 
 @contextlib.contextmanager
@@ -98,16 +151,12 @@ def _quiet() -> Iterator[None]:
 
 
 def _scores(
-    spec: TaskSpec,
-    labels: Sequence[str],
-    output: Mapping[str, Any],
-    means: Mapping[tuple[str, str], bool],
-    num_truncated: Mapping[str, int],
-    files: TaskFiles,
+    task: Task, loaded: LoadedTasks, output: Mapping[str, Any], num_truncated: Mapping[str, int]
 ) -> list[TaskScore]:
     """Return one score for each metric and filter; a group's is over the items of all its tasks."""
+    labels = loaded.labels[task.label]
     samples = [sample for label in labels for sample in output["samples"][label]]
-    by_item = {each.metric: each for each in _item_scores(spec, labels, output, means)}
+    by_item = {each.metric: each for each in _item_scores(task, loaded, output)}
     truncated = sum(num_truncated.get(label, 0) for label in labels)
     scores = []
     for key in output["results"][labels[0]]:
@@ -121,21 +170,21 @@ def _scores(
         elif len(labels) == 1:
             value, stderr = float(output["results"][labels[0]][key]), None
         else:
-            raise ValueError(f"{spec.label}: {metric} is no mean over items, so a group has none; score its tasks.")
+            raise ValueError(f"{task.label}: {metric} is no mean over items, so a group has none; score its tasks.")
         if not math.isfinite(value):
-            raise ValueError(f"{spec.label}: {metric} is {value}; the model has diverged, or an item is empty.")
-        chance = DEFINITIONS[members(spec.task)[0]].chance if metric.startswith("acc") else None
+            raise ValueError(f"{task.label}: {metric} is {value}; the model has diverged, or an item is empty.")
+        chance = _chance(picked) if metric.startswith("acc") and loaded.chooses(labels[0]) else None
         num_unparsed = sum(UNPARSED in map(str, sample["filtered_resps"]) for sample in picked)
         scores.append(
             TaskScore(
-                task=spec.task,
-                num_fewshot=spec.num_fewshot,
+                task=task.name,
+                num_fewshot=task.num_fewshot,
                 metric=name,
                 value=value,
                 stderr=stderr,
                 num_items=len(picked),
                 chance=chance,
-                fewshot_from=_fewshot_from(spec, files),
+                fewshot_from=loaded.fewshot_from[task.label],
                 num_truncated=truncated,
                 num_unparsed=num_unparsed,
                 warning=suspicion(
@@ -146,33 +195,33 @@ def _scores(
                     num_requests=sum(len(sample["arguments"]) for sample in picked),
                     num_unparsed=num_unparsed,
                     num_tasks=len(labels),
-                    num_members=len(members(spec.task)),
+                    num_members=len(task.definitions),
                 ),
             )
         )
     return scores
 
 
-def _item_scores(
-    spec: TaskSpec, labels: Sequence[str], output: Mapping[str, Any], means: Mapping[tuple[str, str], bool]
-) -> Iterator[ItemScores]:
+def _item_scores(task: Task, loaded: LoadedTasks, output: Mapping[str, Any]) -> Iterator[ItemScores]:
     """Yield the items' values of each metric and filter that is a mean over items."""
+    labels = loaded.labels[task.label]
     for key in output["results"][labels[0]]:
         metric, comma, answer_filter = key.partition(",")
-        if comma and not metric.endswith("_stderr") and means[labels[0], metric]:
+        if comma and not metric.endswith("_stderr") and loaded.is_mean(labels[0], metric):
             every = [(label, sample) for label in labels for sample in output["samples"][label]]
             picked = [(label, sample) for label, sample in every if sample["filter"] == answer_filter]
             name = metric if answer_filter == "none" else key
-            yield item_scores(spec.task, spec.num_fewshot, metric, name, picked)
+            yield item_scores(task.name, task.num_fewshot, metric, name, picked)
 
 
-def _fewshot_from(spec: TaskSpec, files: TaskFiles) -> Any:
-    if not spec.num_fewshot:
-        return "none"
-    if DEFINITIONS[members(spec.task)[0]].num_examples is not None:
-        return "the definition"
-    has_own = all(name in files.fewshot for name in members(spec.task) if name in files.scored)
-    return "rows of their own" if has_own else "the scored rows"
+def _chance(samples: Sequence[Mapping[str, Any]]) -> float:
+    """Return the expected accuracy of a guess among the choices of each item."""
+    shares = []
+    for sample in samples:
+        # The requests of acc_mutual_info ask for each choice once more, without the question.
+        doubled = 2 if "acc_mutual_info" in sample["metrics"] else 1
+        shares.append(doubled / len(sample["arguments"]))
+    return math.fsum(shares) / len(shares)
 
 
 def _sample(label: str, sample: Mapping[str, Any]) -> dict[str, Any]:

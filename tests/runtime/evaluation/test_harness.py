@@ -1,9 +1,11 @@
 """The harness adapter gives the numbers that lm-eval's own Hugging Face adapter gives for the exported folder."""
 
+import copy
 import dataclasses
 import itertools
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -66,10 +68,12 @@ def request(kind: str, *arguments: object) -> Instance:
 @pytest.fixture(scope="module", params=[False, True], ids=["no-bos", "bos"])
 def both(request, tmp_path_factory):
     """Our adapter and theirs, over one exported folder."""
-    folder = tmp_path_factory.mktemp("export")
-    with_bos = request.param
+    return adapters(tmp_path_factory.mktemp("export"), with_bos=request.param, params=model())
+
+
+def adapters(folder: Path, *, with_bos: bool, params: LlamaParams) -> tuple[LlamaHarness, Any]:
     special = SpecialTokens(0, 1 if with_bos else None)
-    write_model(str(folder), model(), CONFIG, LLAMA3_ROPE, special, dtype="float32")
+    write_model(str(folder), params, CONFIG, LLAMA3_ROPE, special, dtype="float32")
     source = tokenizer_file(folder.parent / f"tokenizer-{with_bos}.json", with_bos=with_bos)
     write_tokenizer(str(folder), str(source), special, vocab_size=CONFIG.vocab_size, max_length=MAX_LENGTH)
     read = read_model(str(folder))
@@ -116,6 +120,64 @@ def test_log_likelihoods_and_greedy_flags_equal_those_of_lm_evals_own_adapter(bo
     assert [x[1] for x in found] == [x[1] for x in expected]
     assert {x[1] for x in found} == {True, False}
     assert ours.num_truncated["a_task"] >= 1
+
+
+BEGIN, END = "<|begin_of_text|>", "<|end_of_text|>"
+UNUSUAL = {
+    "loglikelihood": [
+        ("t", "he"), ("quic", "k"), ("the quick", ""), ("", ""), (" ", "fox"), ("   ", "   "), ("the", " "),
+        ("", BEGIN), ("", f"{END}fox"), (f"{BEGIN}{BEGIN}the", " fox"), (f"{BEGIN}the {BEGIN}", " fox"),
+        (f"the {BEGIN}{BEGIN}", "fox"), (END * 2, " fox"), (text(5, 300), " the fox"), ("日本", "é"), ("é", "é日本"),
+    ],
+    "loglikelihood_rolling": [
+        (BEGIN,), (f"{BEGIN}the fox",), (f"{BEGIN}{BEGIN}the fox",), (END,), ("日本é",), (text(3, 120),),
+    ],
+    "generate_until": [
+        (prompt, {"until": until, "max_gen_toks": 12})
+        for prompt in ("the", "naïve 日本", f"{BEGIN}{BEGIN}the", text(5, 300))
+        for until in ([], ["é"], ["ï", "日", "own"], ["ow"], ["w"], ["\ufffd"])
+    ],
+}  # fmt: skip
+"""Merges across the border, no tokens at all, several BOS, too long, and stop strings inside a token or a character."""
+
+
+@pytest.mark.parametrize("kind", UNUSUAL)
+def test_unusual_requests_are_answered_or_refused_as_by_lm_evals_own_adapter(both, kind):
+    num_refused = 0
+    for arguments in UNUSUAL[kind]:
+        ours, theirs = (answer_of(adapter, kind, arguments) for adapter in both)
+        assert (ours is None) == (theirs is None), arguments
+        num_refused += ours is None
+        if ours is None or kind == "generate_until":
+            assert ours == theirs, arguments
+        else:
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, err_msg=str(arguments))
+    assert (num_refused > 0) == (kind == "loglikelihood")
+
+
+def answer_of(adapter: Any, kind: str, arguments: tuple[Any, ...]) -> Any:
+    try:
+        (found,) = getattr(adapter, kind)([request(kind, *copy.deepcopy(arguments))], disable_tqdm=True)
+    except (AssertionError, IndexError, ValueError):
+        return None
+    return found
+
+
+def test_of_equally_likely_tokens_the_first_is_taken_as_by_lm_evals_own_adapter(tmp_path):
+    params = model()
+    params = dataclasses.replace(params, lm_head=jnp.repeat(params.lm_head[:, ::2], 2, axis=1))
+    pair = adapters(tmp_path, with_bos=False, params=params)
+    prompts = [(text(seed, 5), {"until": [], "max_gen_toks": 12}) for seed in range(4)]
+    for prompt in prompts:
+        ours, theirs = (answer_of(adapter, "generate_until", prompt) for adapter in pair)
+        assert ours == theirs
+    context = prompts[0][0]
+    scored = [(context, pair[0]._decode([token])) for token in range(40, 120)]
+    ours, theirs = (
+        adapter.loglikelihood([request("loglikelihood", *arguments) for arguments in scored], disable_tqdm=True)
+        for adapter in pair
+    )
+    assert [flag for _, flag in ours] == [flag for _, flag in theirs]
 
 
 @pytest.mark.parametrize(("context", "num_truncated"), [("", 0), ("the quick brown fox", 1)])

@@ -5,25 +5,28 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
-import lm_eval.tasks
 import pytest
 from lm_eval.api.metrics import mean_stderr, pooled_sample_stderr
 from lm_eval.evaluator import simple_evaluate
-from lm_eval.tasks._yaml_loader import load_yaml
 from tokenizers import Tokenizer
 
+from runtime.evaluation.definitions import DefinitionError, files_of
+from runtime.evaluation.generated_code import GeneratedCodeError
 from runtime.evaluation.harness import GenerationError, LlamaHarness
 from runtime.evaluation.placed_model import PlacedModel
-from runtime.evaluation.run_tasks import FEWSHOT_SEED, _fewshot_from, _scores, run_tasks
-from runtime.evaluation.suites import DEFINITIONS, LAPTOP_TASKS, TaskSpec
+from runtime.evaluation.registry import CHOICES
+from runtime.evaluation.run_tasks import FEWSHOT_SEED, LoadedTasks, TaskRun, _scores, run_tasks
+from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec, task_of
 from runtime.evaluation.task_score import suspicion
 from runtime.evaluation.tasks import (
     OFFLINE_ENVIRONMENT,
     TaskFiles,
     TaskItemsError,
+    fewshot_from,
     read_rows,
     task_manager,
     write_definitions,
@@ -31,6 +34,7 @@ from runtime.evaluation.tasks import (
 from runtime.interop.huggingface import SpecialTokens
 from runtime.model.config import LLAMA3_ROPE
 from tests.catalogue import check_message, expect_error
+from tests.runtime.evaluation.own_tasks import FILES, write_own_tasks
 from tests.runtime.evaluation.rows import NUM_ROWS, ROWS, write_files
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 
@@ -49,8 +53,12 @@ def make_harness(tmp_path_factory):
     return lambda: LlamaHarness(placed, tokenizer, SpecialTokens(0, None))
 
 
+def run_specs(make_harness: Any, specs: Any, files: TaskFiles, **options: Any) -> TaskRun:
+    return run_tasks(make_harness, [task_of(spec) for spec in specs], files, **options)
+
+
 def test_all_laptop_tasks_run_and_score_every_row(files, make_harness):
-    run = run_tasks(make_harness, LAPTOP_TASKS, files, limit=None)
+    run = run_specs(make_harness, LAPTOP_TASKS, files, limit=None)
     assert {score.task for score in run.scores} == {spec.task for spec in LAPTOP_TASKS}
     assert all(score.num_items == NUM_ROWS and score.num_fewshot == 0 for score in run.scores)
     assert {(s.task, s.metric) for s in run.scores} >= {("arc_easy", "acc"), ("arc_easy", "acc_norm"), ("boolq", "acc")}
@@ -58,7 +66,7 @@ def test_all_laptop_tasks_run_and_score_every_row(files, make_harness):
 
 
 def test_a_score_is_the_mean_over_its_samples_and_limit_takes_the_first_rows(files, make_harness):
-    run = run_tasks(make_harness, [TaskSpec("boolq")], files, limit=5)
+    run = run_specs(make_harness, [TaskSpec("boolq")], files, limit=5)
     (score,) = run.scores
     values = [sample["metrics"]["acc"] for sample in run.samples]
     assert score.num_items == len(values) == 5
@@ -71,7 +79,7 @@ def test_a_score_is_the_mean_over_its_samples_and_limit_takes_the_first_rows(fil
 
 
 def test_the_first_five_scored_rows_are_samples(files, make_harness):
-    run = run_tasks(make_harness, [TaskSpec("piqa")], files, limit=None)
+    run = run_specs(make_harness, [TaskSpec("piqa")], files, limit=None)
     assert run.scores[0].num_items == NUM_ROWS > 5
     assert [sample["doc_id"] for sample in run.samples] == [0, 1, 2, 3, 4]
 
@@ -85,17 +93,17 @@ def test_a_group_has_worked_examples_of_their_own_only_if_each_of_its_tasks_has(
     assert len(of_mmlu) > 1
     for num_own in range(len(of_mmlu) + 1):
         own = dict(list(of_mmlu.items())[:num_own])
-        found = _fewshot_from(TaskSpec("mmlu", 1), TaskFiles(of_mmlu, own))
+        found = fewshot_from(task_of(TaskSpec("mmlu", 1)), TaskFiles(of_mmlu, own), Path())
         assert found == ("rows of their own" if num_own == len(of_mmlu) else "the scored rows")
 
 
 def test_running_twice_gives_the_same_scores_and_samples(files, make_harness):
     specs = [TaskSpec("arc_easy", 2), TaskSpec("mmlu", 2), TaskSpec("hellaswag"), TaskSpec("hellaswag", 1)]
-    assert run_tasks(make_harness, specs, files, limit=4) == run_tasks(make_harness, specs, files, limit=4)
+    assert run_specs(make_harness, specs, files, limit=4) == run_specs(make_harness, specs, files, limit=4)
 
 
 def test_samples_have_the_prompts_of_lm_evals_definition(files, make_harness):
-    run = run_tasks(make_harness, [TaskSpec("arc_easy"), TaskSpec("mmlu_astronomy", 1)], files, limit=2)
+    run = run_specs(make_harness, [TaskSpec("arc_easy"), TaskSpec("mmlu_astronomy", 1)], files, limit=2)
     arc, mmlu = run.samples[0], run.samples[2]
     assert arc["requests"][1] == ["Question: Which of them jumps 0?\nAnswer:", " a dog 0"]
     assert mmlu["requests"][0] == [
@@ -108,7 +116,7 @@ def test_samples_have_the_prompts_of_lm_evals_definition(files, make_harness):
 
 
 def test_worked_examples_come_from_separate_rows_where_there_are_any(files, make_harness):
-    run = run_tasks(make_harness, [TaskSpec("mmlu", 2), TaskSpec("arc_easy", 2)], files, limit=3)
+    run = run_specs(make_harness, [TaskSpec("mmlu", 2), TaskSpec("arc_easy", 2)], files, limit=3)
     sources = {score.task: score.fewshot_from for score in run.scores}
     assert sources == {"mmlu": "rows of their own", "arc_easy": "the scored rows"}
     for sample in run.samples:
@@ -119,7 +127,7 @@ def test_worked_examples_come_from_separate_rows_where_there_are_any(files, make
 
 
 def test_worked_examples_are_drawn_from_all_scored_rows_under_any_limit(files, make_harness):
-    run = run_tasks(make_harness, [TaskSpec("arc_easy", 4)], files, limit=2)
+    run = run_specs(make_harness, [TaskSpec("arc_easy", 4)], files, limit=2)
     assert {score.num_items for score in run.scores} == {2}
     assert all(prompt.count("Question:") == 5 for sample in run.samples for prompt, _ in sample["requests"])
 
@@ -128,69 +136,66 @@ def test_worked_examples_of_the_definition_are_its_prompt(tmp_path, files):
     """Those of gsm8k_cot reason step by step (arXiv:2201.11903); a row of the set would show a bare number."""
     with_rows = TaskFiles(files.scored, {**files.fewshot, "gsm8k_cot": files.scored["gsm8k_cot"]})
     spec = TaskSpec("gsm8k_cot", 8)
-    write_definitions(tmp_path, [spec], with_rows, limit=2)
-    task = task_manager(tmp_path).load([spec.label])["tasks"][spec.label]
+    named = task_of(spec)
+    write_definitions(tmp_path, [named], with_rows, tmp_path, limit=2)
+    task = task_manager(tmp_path).load([named.label])["tasks"][named.label]
     task.set_fewshot_seed(seed=1234)
     prompt = str(task.fewshot_context(next(iter(task.eval_docs)), 8))
     assert prompt.startswith("Q: There are 15 trees in the grove.") and prompt.count("The answer is") == 8
-    assert _fewshot_from(spec, with_rows) == "the definition"
-    with expect_error(ValueError):
-        TaskSpec("gsm8k_cot", 9)
+    assert fewshot_from(named, with_rows, tmp_path) == "the definition"
+    with expect_error(DefinitionError):
+        task_of(TaskSpec("gsm8k_cot", 9))
 
 
-def test_the_suites_have_the_number_of_examples_of_each_definition():
-    installed = Path(lm_eval.tasks.__file__).parent
-    for name, definition in DEFINITIONS.items():
-        read = load_yaml(installed / definition.yaml, resolve_func=False, recursive=True)
-        samples = (read.get("fewshot_config") or {}).get("samples")
-        assert (None if samples is None else len(samples)) == definition.num_examples, name
+def scores_of(name: str, labels: list[str], output: dict[str, Any], truncated: dict[str, int]) -> list[Any]:
+    task = task_of(TaskSpec(name, 0))
+    choosing = SimpleNamespace(OUTPUT_TYPE="multiple_choice", aggregation=dict)
+    loaded = LoadedTasks({task.label: labels}, dict.fromkeys(labels, choosing), {task.label: "none"})
+    return _scores(task, loaded, output, truncated)
 
 
 def an_answer(number: int, answer_filter: str, value: float, *, found: str = "7") -> dict[str, Any]:
     return {
-        "doc_id": number, "doc": {}, "filter": answer_filter, "exact_match": value, "acc": value,
+        "doc_id": number, "doc": {}, "filter": answer_filter, "exact_match": value, "acc": value, "metrics": ["acc"],
         "filtered_resps": [found], "arguments": [("a prompt", "one choice"), ("a prompt", "another")],
     }  # fmt: skip
 
 
-def test_each_answer_filter_is_scored_over_its_own_answers(files):
+def test_each_answer_filter_is_scored_over_its_own_answers():
     strict = [an_answer(number, "strict-match", 0.0, found="[invalid]") for number in range(4)]
     flexible = [an_answer(number, "flexible-extract", 1.0) for number in range(4)]
     keys = {"exact_match,strict-match": 0.0, "exact_match,flexible-extract": 1.0}
     output = {"samples": {"gsm8k_cot_0shot": [*strict, *flexible]}, "results": {"gsm8k_cot_0shot": keys}}
-    means = {("gsm8k_cot_0shot", "exact_match"): True}
-    found = _scores(TaskSpec("gsm8k_cot"), ["gsm8k_cot_0shot"], output, means, {}, files)
+    found = scores_of("gsm8k_cot", ["gsm8k_cot_0shot"], output, {})
     told = [(score.metric, score.value, score.num_items, score.num_unparsed) for score in found]
     assert told == [("exact_match,strict-match", 0.0, 4, 4), ("exact_match,flexible-extract", 1.0, 4, 0)]
 
 
 @pytest.mark.parametrize(("num_truncated", "is_suspicious"), [(4, False), (5, True)])
-def test_suspicion_counts_requests_of_which_an_item_makes_several(files, num_truncated, is_suspicious):
+def test_suspicion_counts_requests_of_which_an_item_makes_several(num_truncated, is_suspicious):
     output = {
         "samples": {"piqa_0shot": [an_answer(number, "none", 0.5) for number in range(4)]},
         "results": {"piqa_0shot": {"acc,none": 0.5, "acc_stderr,none": 0.1}},
     }  # fmt: skip
-    (score,) = _scores(
-        TaskSpec("piqa"), ["piqa_0shot"], output, {("piqa_0shot", "acc"): True}, {"piqa_0shot": num_truncated}, files
-    )
+    (score,) = scores_of("piqa", ["piqa_0shot"], output, {"piqa_0shot": num_truncated})
     assert (score.warning is not None) == is_suspicious
 
 
-def test_a_group_counts_the_truncated_prompts_of_its_tasks(files):
-    subjects = ("mmlu_astronomy_0shot", "mmlu_world_religions_0shot")
+def test_a_group_counts_the_truncated_prompts_of_its_tasks():
+    subjects = ["mmlu_astronomy_0shot", "mmlu_world_religions_0shot"]
     output = {
         "samples": {subject: [an_answer(number, "none", 0.5) for number in range(4)] for subject in subjects},
         "results": {subjects[0]: {"acc,none": 0.5}},
     }
     lost = {subjects[0]: 1, subjects[1]: 2, "another_0shot": 4}
-    (score,) = _scores(TaskSpec("mmlu"), subjects, output, {(subjects[0], "acc"): True}, lost, files)
+    (score,) = scores_of("mmlu", subjects, output, lost)
     assert (score.num_truncated, score.num_items) == (3, 8)
 
 
 def test_a_group_scores_all_items_of_its_tasks_together(files, make_harness):
     subjects = ("mmlu_astronomy", "mmlu_high_school_biology", "mmlu_world_religions")
-    (group,) = run_tasks(make_harness, [TaskSpec("mmlu")], files, limit=None).scores
-    parts = run_tasks(make_harness, [TaskSpec(subject) for subject in subjects], files, limit=None).scores
+    (group,) = run_specs(make_harness, [TaskSpec("mmlu")], files, limit=None).scores
+    parts = run_specs(make_harness, [TaskSpec(subject) for subject in subjects], files, limit=None).scores
     assert group.num_items == sum(part.num_items for part in parts) == 3 * NUM_ROWS
     assert group.value == pytest.approx(sum(part.value * part.num_items for part in parts) / group.num_items)
     pooled = pooled_sample_stderr([part.stderr for part in parts], [part.num_items for part in parts])
@@ -200,26 +205,122 @@ def test_a_group_scores_all_items_of_its_tasks_together(files, make_harness):
 
 
 def test_a_metric_that_is_no_mean_over_items_has_no_standard_error(files, make_harness):
-    scores = run_tasks(make_harness, [TaskSpec("lambada_openai")], files, limit=2).scores
+    scores = run_specs(make_harness, [TaskSpec("lambada_openai")], files, limit=2).scores
     perplexity = next(score for score in scores if score.metric == "perplexity")
     assert perplexity.value > 1 and perplexity.stderr is None and perplexity.chance is None
 
 
+def test_the_listed_chance_is_that_of_the_scored_items(files, make_harness):
+    names = sorted(CHOICES.keys() & files.scored.keys())
+    found = run_specs(make_harness, [TaskSpec(name, 0) for name in names], files, limit=2).scores
+    assert {score.task: score.chance for score in found} == {name: 1 / CHOICES[name] for name in names}
+
+
 def test_a_task_without_items_is_an_error(files, make_harness):
     with expect_error(TaskItemsError):
-        run_tasks(make_harness, [TaskSpec("wsc273")], files, limit=None)
+        run_specs(make_harness, [TaskSpec("wsc273")], files, limit=None)
 
 
 def test_answers_as_long_as_the_context_are_an_error_before_any_score(files, make_harness):
     harness = make_harness()
     harness.loglikelihood = None
     with expect_error(GenerationError):
-        run_tasks(lambda: harness, [TaskSpec("piqa"), TaskSpec("gsm8k_cot")], files, limit=2)
+        run_specs(lambda: harness, [TaskSpec("piqa"), TaskSpec("gsm8k_cot")], files, limit=2)
 
 
 def test_the_same_task_twice_is_an_error(files, make_harness):
     with expect_error(TaskItemsError):
-        run_tasks(make_harness, [TaskSpec("piqa"), TaskSpec("piqa", 0)], files, limit=None)
+        run_specs(make_harness, [TaskSpec("piqa"), TaskSpec("piqa", 0)], files, limit=None)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    folder = write_own_tasks(tmp_path_factory.mktemp("own"))
+    scored = {path.stem: str(path) for path in sorted((folder / "items").iterdir())}
+    return folder, TaskFiles(scored, {}, {name: str(folder / name) for name in FILES})
+
+
+def test_a_group_of_ones_own_is_scored_by_its_yaml_with_its_code_and_its_own_number_of_examples(own, make_harness):
+    folder, files = own
+    task = task_of(TaskSpec(str(folder / "animals.yaml"), items="items"))
+    assert (task.label, [each.yaml for each in task.definitions]) == ("animals_1shot", ["dogs.yaml", "foxes.yaml"])
+    assert [str(path) for path in files_of(folder / "animals.yaml")] == [
+        "_template", "animals.yaml", "dogs.yaml", "foxes.yaml", "rows.py",
+    ]  # fmt: skip
+    run = run_tasks(make_harness, [task], files, limit=None)
+    accuracy = next(score for score in run.scores if score.metric == "acc")
+    assert (accuracy.num_items, accuracy.fewshot_from, accuracy.chance) == (12, "the scored rows", pytest.approx(1 / 3))
+    prompts = {sample["task"]: sample["requests"][0][0] for sample in run.samples}
+    assert prompts["foxes_1shot"].startswith("Foxes follow.") and prompts["dogs_1shot"].count("Q:") == 2
+
+
+def test_filters_and_metrics_of_a_definition_of_ones_own_score_what_is_written(own):
+    folder, files = own
+    harness = SimpleNamespace(
+        num_truncated={}, rank=0, world_size=1, check_generation=lambda *_: None,
+        generate_until=lambda asked: [f"it is {index % 3}" for index, _ in enumerate(asked)],
+    )  # fmt: skip
+    task = task_of(TaskSpec(str(folder / "written.yaml"), items="items"))
+    (score,) = run_tasks(lambda: harness, [task], files, limit=6).scores
+    assert (score.metric, score.value, score.num_items) == ("exact_match,number", 1.0, 6)
+
+
+def test_more_examples_than_rows_are_an_error_that_counts_copies_of_an_item(tmp_path, files, make_harness):
+    rows = Path(files.scored["arc_easy"]).read_text().splitlines()
+    (tmp_path / "copies.jsonl").write_text("\n".join([*rows[:3], rows[0]]) + "\n")
+    few = TaskFiles({"arc_easy": str(tmp_path / "copies.jsonl")})
+    assert run_specs(make_harness, [TaskSpec("arc_easy", 2)], few, limit=2).scores
+    with expect_error(TaskItemsError):
+        run_specs(make_harness, [TaskSpec("arc_easy", 3)], few, limit=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.yaml", "include: a.yaml\n"),
+        ("b.yaml", "- a\n"),
+        ("c.yaml", "group: c\ntask: [d]\n"),
+        ("e.yaml", "output_type: generate_until\n"),
+        ("f.yaml", "task: f\nclass: !function rows.F\n"),
+        ("g.yaml", "include: ../g.yaml\ntask: g\n"),
+        ("h.yaml", "group: h\ntask: [{task: i, num_fewshot: 2}]\n"),
+    ],
+)
+def test_a_definition_of_ones_own_that_cannot_be_used_is_an_error(tmp_path, name, content):
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / name).write_text(content)
+    (tmp_path / "g.yaml").write_text("output_type: multiple_choice\n")
+    with expect_error(DefinitionError):
+        task_of(TaskSpec(str(folder / name), items="rows.jsonl"))
+        files_of(folder / name)
+
+
+CODE = {
+    "humaneval": {
+        "prompt": "def add(a, b):\n", "test": "def check(f):\n    assert f(1, 2) == 3\n", "entry_point": "add",
+    },
+    "mbpp": {"text": "Add two.", "code": "", "test_list": ["assert add(1, 2) == 3"] * 3},
+}  # fmt: skip
+
+
+def test_code_that_a_model_writes_runs_only_if_that_is_allowed_and_passes_if_its_tests_do(tmp_path):
+    for name, row in CODE.items():
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(row) + "\n")
+    files = TaskFiles({name: str(tmp_path / f"{name}.jsonl") for name in CODE})
+    right, wrong = "def add(a, b):\n    return a + b\n", "def add(a, b):\n    return a - b\n"
+    harness = SimpleNamespace(
+        num_truncated={}, rank=0, world_size=1, check_generation=lambda *_: None,
+        generate_until=lambda asked: [
+            (right if number % 2 else wrong).removeprefix("" if "Add two" in each.args[0] else "def add(a, b):\n")
+            for number, each in enumerate(asked)
+        ],
+    )  # fmt: skip
+    specs = [TaskSpec(name) for name in CODE]
+    with expect_error(GeneratedCodeError):
+        run_specs(lambda: harness, specs, files, limit=None)
+    scores = run_specs(lambda: harness, specs, files, limit=None, run_generated_code=True).scores
+    assert {(score.task, score.value, score.num_items) for score in scores} == {("humaneval", 0.5, 2), ("mbpp", 0.5, 2)}
 
 
 @pytest.mark.parametrize("content", [b'{"a": 1}\n{"a": \n', b"[1]\n", b"", b'{"a": "\xff"}\n'])
@@ -239,8 +340,8 @@ def refuse(*arguments, **options):
 
 socket.getaddrinfo = socket.create_connection = refuse
 socket.socket.connect = refuse
-from runtime.evaluation.run_tasks import FEWSHOT_SEED, _fewshot_from, _scores, run_tasks
-from runtime.evaluation.suites import TaskSpec
+from runtime.evaluation.run_tasks import run_tasks
+from runtime.evaluation.suites import TaskSpec, task_of
 from runtime.evaluation.tasks import TaskFiles
 
 class Constant:
@@ -261,7 +362,7 @@ class Constant:
 
 files = TaskFiles(*json.loads({json.dumps(json.dumps(files))}))
 specs = [TaskSpec(name) for name in {sorted(ROWS)!r}]
-run = run_tasks(Constant().make, specs, files, limit=2)
+run = run_tasks(Constant().make, [task_of(spec) for spec in specs], files, limit=2)
 print(json.dumps([[score.task, score.metric, score.value, score.num_unparsed] for score in run.scores]))
 """
     environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path / "tmp")}
@@ -284,7 +385,7 @@ def test_the_environment_is_restored(files, make_harness, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     before = dict(os.environ)
-    run_tasks(make_harness, [TaskSpec("piqa")], files, limit=2)
+    run_specs(make_harness, [TaskSpec("piqa")], files, limit=2)
     assert dict(os.environ) == before
 
 
@@ -315,5 +416,5 @@ def test_truncated_prompts_are_counted_for_their_task(tmp_path, files, make_harn
     row = ROWS["boolq"](0) | {"passage": "the quick fox " * 200}
     (tmp_path / "boolq.jsonl").write_text(f"{json.dumps(row)}\n{json.dumps(ROWS['boolq'](1))}\n")
     long = TaskFiles({**files.scored, "boolq": str(tmp_path / "boolq.jsonl")}, files.fewshot)
-    scores = run_tasks(make_harness, [TaskSpec("boolq"), TaskSpec("piqa")], long, limit=2).scores
+    scores = run_specs(make_harness, [TaskSpec("boolq"), TaskSpec("piqa")], long, limit=2).scores
     assert {score.task: score.num_truncated for score in scores} == {"boolq": 2, "piqa": 0}

@@ -3,39 +3,53 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
-import lm_eval.tasks
 import pytest
 from lm_eval.tasks._yaml_loader import load_yaml
 
+from runtime.evaluation.definitions import DefinitionError, find_definition, installed, read_definition, read_facts
 from runtime.evaluation.harness import generation_request
-from runtime.evaluation.suites import (
-    CORE_TASKS,
-    DEFINITIONS,
-    FINAL_TASKS,
-    LAPTOP_TASKS,
-    MMLU_SUBJECTS,
-    MMLU_TASKS,
-    TaskSpec,
-    members,
-)
+from runtime.evaluation.registry import CHOICES, DEFINITIONS, GROUPS, MMLU_SUBJECTS, members
+from runtime.evaluation.suites import CORE_TASKS, MMLU_TASKS, SUITES, TaskSpec, task_of
 from tests.catalogue import expect_error
 
-INSTALLED = Path(lm_eval.tasks.__file__).parent
+
+def test_every_listed_definition_is_in_the_installed_package_under_its_name():
+    for name, path in DEFINITIONS.items():
+        assert read_definition(installed() / path)["task"] == name
+    assert {name: find_definition(name) for name in ("piqa", "gsm8k", "bbh_cot_fewshot_snarks")} == {
+        name: DEFINITIONS[name] for name in ("piqa", "gsm8k", "bbh_cot_fewshot_snarks")
+    }
+    bbh = read_definition(installed() / "bbh/cot_fewshot/_bbh_cot_fewshot.yaml")
+    assert GROUPS["bbh_cot_fewshot"] == tuple(bbh["task"])
 
 
-@pytest.mark.parametrize("name", [name for name in DEFINITIONS if not name.startswith("mmlu_")])
-def test_every_definition_exists_in_the_installed_package(name):
-    config = load_yaml(INSTALLED / DEFINITIONS[name].yaml, resolve_func=False)
-    assert config["task"] == name
-    assert (DEFINITIONS[name].chance is None) == (config["output_type"] != "multiple_choice")
-    way = generation_request(config["generation_kwargs"]) if config["output_type"] == "generate_until" else None
-    assert DEFINITIONS[name].max_new_tokens == (way and way.max_new_tokens)
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_suite_has_legal_shots_and_no_task_twice(suite):
+    tasks = [task_of(spec) for spec in SUITES[suite]]
+    assert len({task.label for task in tasks}) == len(tasks)
+    for task in tasks:
+        facts = [read_facts(installed() / each.yaml) for each in task.definitions]
+        assert len({(each.output_type, each.has_examples, each.runs_code) for each in facts}) == 1, task.name
+        assert all(each.num_examples in (None, facts[0].num_examples) for each in facts), task.name
+        is_choice = facts[0].output_type == "multiple_choice"
+        assert is_choice == (task.name in CHOICES or facts[0].num_choices is not None), task.name
+        assert task.runs_code == (suite == "code")
+
+
+def test_facts_are_those_that_lm_eval_reads():
+    for name in ("gsm8k_cot", "ifeval", "boolq", "lambada_openai", "bbh_cot_fewshot_snarks"):
+        config = load_yaml(installed() / DEFINITIONS[name], resolve_func=False)
+        facts = read_facts(installed() / DEFINITIONS[name])
+        assert facts.output_type == config["output_type"]
+        way = generation_request(config["generation_kwargs"]) if facts.output_type == "generate_until" else None
+        assert facts.max_new_tokens == (way.max_new_tokens if way else 0)
+        samples = (config.get("fewshot_config") or {}).get("samples")
+        assert facts.num_examples == (None if samples is None else len(samples))
 
 
 def test_mmlu_has_the_57_subjects_of_the_installed_package():
-    there = {path.stem.removeprefix("mmlu_") for path in (INSTALLED / "mmlu" / "default").glob("mmlu_*.yaml")}
+    there = {path.stem.removeprefix("mmlu_") for path in (installed() / "mmlu" / "default").glob("mmlu_*.yaml")}
     assert set(MMLU_SUBJECTS) == there and len(MMLU_SUBJECTS) == 57
     assert members("mmlu") == tuple(f"mmlu_{subject}" for subject in MMLU_SUBJECTS)
     assert members("piqa") == ("piqa",)
@@ -50,16 +64,14 @@ def test_core_tasks_have_the_shots_of_the_published_recipe():
     assert [(spec.task, spec.num_fewshot) for spec in MMLU_TASKS] == [("mmlu", 0), ("mmlu", 5)]
 
 
-def test_no_suite_has_a_task_twice():
-    for suite in (CORE_TASKS, MMLU_TASKS, FINAL_TASKS, LAPTOP_TASKS):
-        assert len({spec.label for spec in suite}) == len(suite)
-
-
 def test_an_unknown_task_is_an_error():
-    with expect_error(ValueError):
-        TaskSpec("arc_esay")
+    with expect_error(DefinitionError):
+        task_of(TaskSpec("arc_esay"))
     with expect_error(ValueError):
         TaskSpec("piqa", -1)
+    for fields in ({"task": "a.yaml"}, {"task": "piqa", "fewshot_items": "a.jsonl"}):
+        with expect_error(ValueError):
+            TaskSpec(**fields)
 
 
 def test_suites_need_no_heavy_import():

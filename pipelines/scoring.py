@@ -1,0 +1,110 @@
+"""Steps that score an export: one for each suite, and one for each task that stands alone or has rows of its own."""
+
+import contextlib
+import contextvars
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from marin_dag.graph.resources import Cpu, Gpu, Tpu
+from marin_dag.graph.step import Step
+from pipelines.sources import WHEELS, evaluation_items_step
+from runtime.evaluation.definitions import files_of
+from runtime.evaluation.instructions import checks_instructions
+from runtime.evaluation.suites import TaskSpec, task_of
+from runtime.evaluation.task import Task
+from steps.download import DownloadConfig, DownloadResult, download
+from steps.fetch import Fetch, files_in
+from steps.lm_eval import LmEvalConfig, LmEvalResult, lm_eval
+
+_RUN_GENERATED_CODE = contextvars.ContextVar("run_generated_code", default=False)
+
+
+@contextlib.contextmanager
+def generated_code(is_allowed: bool) -> Iterator[None]:
+    """Let the steps that are made inside run code that a model writes, or not, unless they say so themselves."""
+    token = _RUN_GENERATED_CODE.set(is_allowed)
+    try:
+        yield
+    finally:
+        _RUN_GENERATED_CODE.reset(token)
+
+
+def scoring_parts(
+    name: str,
+    export: Step[Any],
+    suites: Sequence[Sequence[TaskSpec]],
+    *,
+    items: Step[Any] | None,
+    resources: Cpu | Gpu | Tpu | None,
+    **fields: Any,
+) -> dict[str, Step[LmEvalResult]]:
+    """Return the steps by their names within the scores; a single one is called `name`.
+
+    Args:
+        name: name of all scores together.
+        export: an `hf_export` step.
+        suites: tasks that share a step; those with rows of their own never do.
+        items: step with the items of the other tasks.
+        resources: the machine of each step.
+        fields: other fields of `LmEvalConfig`.
+    """
+    fields = {"run_generated_code": _RUN_GENERATED_CODE.get(), **fields}
+    configs: dict[str, LmEvalConfig] = {}
+    if items is None and any(spec.items is None for suite in suites for spec in suite):
+        items = evaluation_items_step()
+    for suite in suites:
+        shared = tuple(task_of(spec) for spec in suite if spec.items is None)
+        if shared:
+            label = shared[0].label if len(shared) == 1 else f"{shared[0].label}-and-{len(shared) - 1}"
+            part = _free(label, configs)
+            packages = _sentence_model(f"{PurePosixPath(name).name}/{part}", *shared)
+            configs[part] = LmEvalConfig(export=export, items=items, tasks=shared, **packages, **fields)
+        for spec in (spec for spec in suite if spec.items is not None):
+            task = task_of(spec)
+            part = _free(task.label, configs)
+            place = f"{PurePosixPath(name).name}/{part}"
+            rows = _own_inputs(place, spec) | _sentence_model(place, task)
+            configs[part] = LmEvalConfig(export=export, tasks=(task,), **rows, **fields)
+    return {
+        part: lm_eval(name if len(configs) == 1 else f"{name}/{part}", config, resources=resources)
+        for part, config in configs.items()
+    }
+
+
+def _free(label: str, taken: dict[str, LmEvalConfig]) -> str:
+    """Return a name that no other part has."""
+    number, found = 1, label
+    while found in taken:
+        number, found = number + 1, f"{label}-{number + 1}"
+    return found
+
+
+def _sentence_model(name: str, *tasks: Task) -> dict[str, Step[DownloadResult]]:
+    if not any(map(checks_instructions, tasks)):
+        return {}
+    config = DownloadConfig(fetch=WHEELS["llama-index-core"])
+    return {"sentence_model": download(f"download/{name}/sentence_model", config)}
+
+
+def _own_inputs(name: str, spec: TaskSpec) -> dict[str, Step[DownloadResult]]:
+    """Return the steps that bring a task's own rows and definitions, by field of the config.
+
+    Each export has steps of its own, since no two steps of a graph have one name; they share their output.
+    """
+    fetches: dict[str, Fetch] = {"own_items": _rows(str(spec.items))}
+    if spec.fewshot_items is not None:
+        fetches["own_fewshot_items"] = _rows(spec.fewshot_items)
+    if spec.is_own:
+        path = Path(spec.task)
+        fetches["own_definitions"] = files_in(str(path.parent), *map(str, files_of(path)))
+    return {
+        field: download(f"download/{name}/{field}", DownloadConfig(fetch=fetch)) for field, fetch in fetches.items()
+    }
+
+
+def _rows(address: str) -> Any:
+    if address.startswith("hf://"):
+        return address  # the config reads it
+    path = PurePosixPath(address)
+    return files_in(address.removesuffix(path.name).rstrip("/") or ".", path.name)

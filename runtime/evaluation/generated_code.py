@@ -1,0 +1,106 @@
+"""Generated code: runs programs that a model wrote, each in a process that can do nothing but compute.
+
+The kernel refuses the process sockets, other processes, signals, and every change to a file (`confined`); processor
+time, time and memory have limits. The programs of HumanEval and MBPP need none of these.
+"""
+
+import contextlib
+import functools
+import math
+import os
+import platform
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+PROCESSOR_SECONDS = 10
+SECONDS = 60.0
+"""Limit of the clock, for a program that sleeps."""
+MEMORY_BYTES = 1 << 30
+METRIC = "code_eval"
+"""Name of the metric, which the library `evaluate` would fetch from a hub."""
+ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+class GeneratedCodeError(RuntimeError):
+    """Generated code that may not or cannot run here."""
+
+
+def passes(program: str, *, processor_seconds: int = PROCESSOR_SECONDS, seconds: float = SECONDS) -> bool:
+    """Return whether a program runs to its end.
+
+    Raises:
+        GeneratedCodeError: this machine cannot confine a program.
+    """
+    _check_machine()
+    return _passes(program, processor_seconds, seconds)
+
+
+def _passes(program: str, processor_seconds: int, seconds: float) -> bool:
+    token = secrets.token_hex(16)
+    environment = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
+    with tempfile.TemporaryDirectory(prefix="generated-code-") as folder:
+        file = Path(folder, "program")
+        file.write_bytes(program.encode(errors="replace"))
+        limits = [str(processor_seconds), str(MEMORY_BYTES)]
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "runtime.evaluation.confined", str(file), token, *limits],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd=folder,
+                env=environment,
+                timeout=seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return False
+    return done.stdout == token.encode()
+
+
+@functools.cache
+def _check_machine() -> None:
+    """Raise unless a harmless program runs to its end, and one that opens a socket does not."""
+    if not _passes("", 10, SECONDS) or _passes("import socket; socket.socket()", 10, SECONDS):
+        raise GeneratedCodeError(
+            f"generated code cannot be confined under {platform.system()} on {platform.machine()} here; score these "
+            "tasks under Linux on x86_64 or aarch64, where the kernel allows seccomp filters."
+        )
+
+
+class CodeEval:
+    """The metric `code_eval`: programs with their tests, as lm-eval's tasks call it."""
+
+    def compute(
+        self, *, references: Sequence[str], predictions: Sequence[Sequence[str]], k: Sequence[int]
+    ) -> tuple[dict[str, float], None]:
+        """Return pass@k for each k: the share of draws of k programs with one that passes (arXiv:2107.03374)."""
+        values: dict[str, list[float]] = {f"pass@{each}": [] for each in k}
+        for test, programs in zip(references, predictions, strict=True):
+            num_passed = sum(passes(f"{program}\n{test}") for program in programs)
+            for each in k:
+                failed = math.comb(len(programs) - num_passed, each) / math.comb(len(programs), each)
+                values[f"pass@{each}"].append(1 - failed)
+        return {name: math.fsum(found) / len(found) for name, found in values.items()}, None
+
+
+@contextlib.contextmanager
+def local_code_eval() -> Iterator[None]:
+    """Give definitions that load the metric this one."""
+    import evaluate
+
+    fetch = evaluate.load
+
+    def load(path: str, *arguments: Any, **options: Any) -> Any:
+        return CodeEval() if path == METRIC else fetch(path, *arguments, **options)
+
+    evaluate.load = load
+    try:
+        yield
+    finally:
+        evaluate.load = fetch

@@ -1,0 +1,64 @@
+"""Instructions: what IFEval's checks of written text need besides lm-eval, without the network."""
+
+import contextlib
+import shutil
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from runtime.evaluation.task import Task
+
+MEMBERS = "llama_index/core/_static/nltk_cache/tokenizers/punkt_tab/english/"
+"""The model that splits English into sentences and words, in the pinned package."""
+
+
+class SentenceModelError(ValueError):
+    """No model to split text with, or another package than the pinned one."""
+
+
+def checks_instructions(task: Task) -> bool:
+    """Return whether a task is IFEval, which splits text into sentences and names its language."""
+    return any("ifeval" in definition.yaml.split("/") for definition in task.definitions)
+
+
+@contextlib.contextmanager
+def sentence_model(package: str | None, folder: Path) -> Iterator[None]:
+    """Give the library nltk the model of a package, and langdetect a fixed seed.
+
+    Args:
+        package: the wheel.
+        folder: where to unpack it.
+
+    Raises:
+        SentenceModelError: there is no package, or it has no such model.
+    """
+    if package is None:
+        raise SentenceModelError(
+            "sentence_model: IFEval splits text with a model of a package; set it to that download."
+        )
+    _unpack(package, folder / "tokenizers/punkt_tab/english")
+    import langdetect
+    import nltk
+
+    # Without a seed, the language of a short text is another each time.
+    seed, langdetect.DetectorFactory.seed = langdetect.DetectorFactory.seed, 0
+    nltk.data.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        langdetect.DetectorFactory.seed = seed
+        nltk.data.path.remove(str(folder))
+        nltk.data.clear_cache()
+
+
+def _unpack(package: str, target: Path) -> None:
+    import fsspec  # too heavy for a plan, which imports this module
+
+    target.mkdir(parents=True)
+    with fsspec.open(package, "rb") as file, zipfile.ZipFile(file) as archive:
+        names = [name for name in archive.namelist() if name.startswith(MEMBERS) and not name.endswith("/")]
+        if not names:
+            raise SentenceModelError(f"{package}: has no {MEMBERS}; restore the package that the recipe pins.")
+        for name in names:
+            with archive.open(name) as member, (target / Path(name).name).open("wb") as copy:
+                shutil.copyfileobj(member, copy)

@@ -1,0 +1,36 @@
+"""Programs that a model writes run confined, and count as passed only if they reach their end."""
+
+import pytest
+
+from runtime.evaluation.generated_code import CodeEval, passes
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import socket; socket.socket()",
+        "open('written', 'w')",
+        "import os; os.remove('victim')",
+        "import os; os.kill(os.getppid(), 0)",
+        "import os; os.fork()",
+        "import subprocess; subprocess.run(['true'])",
+        "import os; os._exit(0)",
+        "import sys; sys.exit(0)",
+        "bytearray(1 << 31)",
+        "assert False",
+        "def",
+    ],
+)
+def test_a_program_of_a_model_can_do_nothing_but_compute(program):
+    assert not passes(program)
+
+
+def test_a_program_may_compute_and_read_and_ends_at_its_limit_of_time():
+    assert passes("import heapq, math, re, random\nprint(open('/dev/null').read(), 'x' * 10**6)")
+    assert not passes("while True: pass", processor_seconds=1)
+    assert not passes("import time; time.sleep(30)", seconds=1.0)
+
+
+def test_pass_at_k_is_the_share_of_draws_with_a_program_that_passes():
+    found, _ = CodeEval().compute(references=["assert x"], predictions=[["x = 1", "x = 0", "x = 0"]], k=[1, 2])
+    assert found == pytest.approx({"pass@1": 1 / 3, "pass@2": 2 / 3})
