@@ -89,9 +89,9 @@ class World:
             facts += [sorted(run._committed), sorted(run.failures), run._is_stopping]
             backend = {name: value for name, value in vars(run._backend).items() if name != "_listener"}
             facts += [value for _, value in sorted(backend.items()) if not callable(value)]
-        known = repr(facts)
-        assert " at 0x" not in known, f"an address differs in each replay, so nothing would be forgotten: {known}"
-        self.store.forget(known)  # type: ignore[attr-defined]
+        text = repr(facts)
+        assert " at 0x" not in text, f"an address differs in each replay, so nothing would be forgotten: {text}"
+        self.store.forget(text)  # type: ignore[attr-defined]
 
     def time(self) -> float:
         return 0.0
