@@ -38,7 +38,6 @@ SHARED_MEMORY = Path("/dev/shm")
 SHARED_MEMORY_IN_BYTES = 2**31
 SHARED_BY_WORKERS = "FOLDER_OF_ALL_TESTS"
 LONGEST_FILES = (
-    "tests/marin_dag/ledger/test_protocol.py",
     "tests/runtime/cost/test_compile_for_real.py",
     "tests/end_to_end/test_kill.py",
     "tests/steps/test_train_phase_gang.py",

@@ -44,10 +44,14 @@ def anchors(path: Path) -> frozenset[str]:
     return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
 
 
-@pytest.mark.parametrize(("file", "name"), NAMED, ids=[f"{Path(file).stem}::{name}" for file, name in NAMED])
-def test_every_test_that_is_named_exists(file: str, name: str) -> None:
-    assert (ROOT / file).is_file()
-    assert name.startswith("test_") and name in functions_of(ROOT / file)
+def test_every_test_that_is_named_exists() -> None:
+    assert len(NAMED) > 100 and all(name.startswith("test_") for _, name in NAMED)
+    missing = [
+        f"{file}::{name}"
+        for file, name in NAMED
+        if not (ROOT / file).is_file() or name not in functions_of(ROOT / file)
+    ]
+    assert missing == []
 
 
 def test_each_row_names_a_test_or_says_that_nothing_catches_it() -> None:

@@ -47,21 +47,34 @@ class Suspended(BaseException):
     """Raised where an actor's history ends; a BaseException, so that no handler of errors catches it."""
 
 
+class Mark(NamedTuple):
+    """The last `forget` of an actor: the number of answers before it, and what the actor still knew."""
+
+    num_answers: int
+    known: str
+
+
+NOTHING_FORGOTTEN = Mark(0, "")
+
+
 class ReplayedStore(Store):
     """A store that answers from a history, then suspends the actor."""
 
-    def __init__(self, history: tuple[Answer, ...]) -> None:
+    def __init__(self, history: tuple[Answer, ...], mark: Mark = NOTHING_FORGOTTEN) -> None:
         self.prefix = "memory://runs"
         self.pending: Operation | None = None
-        self.mark: tuple[int, str] = (0, "")
-        """Number of answers at the last `forget`, and what the actor still knew then."""
+        self.mark = mark
         self._history = history
         self._num_answers = 0
 
+    @property
+    def is_on_new_ground(self) -> bool:
+        """Whether the actor has had its last answer. The replay of its shorter history gave every earlier mark."""
+        return self.pending is None and self._num_answers == len(self._history)
+
     def forget(self, known: str) -> None:
         """Declare that the actor's later moves depend on `known` alone, not on earlier answers."""
-        if self.pending is None:
-            self.mark = (self._num_answers, known)
+        self.mark = Mark(self._num_answers, known)
 
     def ask(self, name: str, path: str, data: Any = None) -> Any:
         """Return the answer to an operation."""
@@ -129,6 +142,8 @@ class _Written(io.BytesIO):
 class MemoryStore(ReplayedStore):
     """A store that answers at once, for an undisturbed run."""
 
+    is_on_new_ground = False
+
     def __init__(self, content: Content) -> None:
         super().__init__(())
         self.content = content
@@ -171,6 +186,7 @@ class Place(NamedTuple):
 
     history: tuple[Answer, ...]
     following: Operation | End
+    mark: Mark
 
 
 class State(NamedTuple):
@@ -337,7 +353,8 @@ class Search:
         """Return the numbers of the content and of the actor's place after the answer."""
         place = self._answers.get((before, answer))
         if place is None:
-            place = self._place(index, (*self._places[before].history, answer))
+            at = self._places[before]
+            place = self._place(index, (*at.history, answer), at.mark)
             self._answers[before, answer] = place
         end = self._places[place].following
         if isinstance(end, Operation):
@@ -347,12 +364,12 @@ class Search:
         self._on_return(self.names[index], end.value, content)
         return self._number(content), None
 
-    def _place(self, index: int, history: tuple[Answer, ...]) -> int:
-        following, (num_forgotten, known) = self._replayed(index, history)
-        key = (index, known, history[num_forgotten:])
+    def _place(self, index: int, history: tuple[Answer, ...], mark: Mark = NOTHING_FORGOTTEN) -> int:
+        following, mark = self._replayed(index, history, mark)
+        key = (index, mark.known, history[mark.num_answers :])
         number = self._place_numbers.setdefault(key, len(self._places))
         if number == len(self._places):
-            self._places.append(Place(history, following))
+            self._places.append(Place(history, following, mark))
         assert self._places[number].following == following, "two histories that count as one continue differently"
         return number
 
@@ -364,9 +381,9 @@ class Search:
             self._on_content(content)
         return number
 
-    def _replayed(self, index: int, history: tuple[Answer, ...]) -> tuple[Operation | End, tuple[int, str]]:
+    def _replayed(self, index: int, history: tuple[Answer, ...], mark: Mark) -> tuple[Operation | End, Mark]:
         self.num_replays += 1
-        store = ReplayedStore(history)
+        store = ReplayedStore(history, mark)
         try:
             end = End(self._around(self.names[index], store, self.actors[index]))
         except (Suspended, Exception) as error:

@@ -56,15 +56,16 @@ def test_three_drivers_of_one_step_in_any_order_killed_anywhere_make_one_record(
     assert search({name: driver_of(QUIET) for name in "ABC"}, QUIET).run() > 200_000
 
 
-def test_forgetting_does_not_change_the_reachable_contents(monkeypatch: pytest.MonkeyPatch):
-    def contents() -> set[Content]:
+def test_forgetting_changes_the_number_of_states_and_not_the_reachable_contents(monkeypatch: pytest.MonkeyPatch):
+    def searched() -> tuple[int, set[Content]]:
         found = search({name: driver_of(QUIET) for name in "AB"}, QUIET)
-        found.run()
-        return set(found.contents)
+        return found.run(), set(found.contents)
 
-    with_forgetting = contents()
+    num_states, contents = searched()
     monkeypatch.setattr(protocol.World, "forget", lambda self, *known: None)
-    assert contents() == with_forgetting
+    num_states_without, contents_without = searched()
+    assert contents == contents_without
+    assert num_states < num_states_without / 2
 
 
 def test_two_holders_of_one_lease_with_a_fault_in_any_place_make_one_record():

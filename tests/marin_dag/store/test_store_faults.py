@@ -3,11 +3,13 @@
 The faults are real ones of local servers: refusals, cut connections, half answers.
 """
 
+import asyncio
 import dataclasses
 import inspect
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
@@ -241,7 +243,8 @@ def test_the_status_decides_whatever_the_text_of_an_error_is(gcs: Cloud, documen
 
 
 @pytest.mark.parametrize("document", ODD_ERRORS)
-def test_the_status_decides_for_fsspec_too(gcs: Cloud, document: str):
+def test_the_status_decides_for_fsspec_too(gcs: Cloud, document: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gcsfs.retry.asyncio", SimpleNamespace(sleep=lambda seconds: asyncio.sleep(0)))
     read: list[str] = []
     watch_reads("gs", read.append)
     gcs.add_fault(Fault("status", where="alt=media", status=503, count=1, document=document))

@@ -21,6 +21,8 @@ from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 
+FORKSERVER = multiprocessing.get_context("forkserver")
+FORKSERVER.set_forkserver_preload(["jax", "equinox", "lm_eval.api.instance", "runtime.evaluation.harness"])
 KINDS = ("loglikelihood", "loglikelihood_rolling", "generate_until")
 NUM_REQUESTS = 24
 
@@ -60,9 +62,7 @@ def keys_in(folder: Path) -> list[str]:
 def test_a_killed_evaluation_resumes_by_request(tmp_path, kind):
     tokenizer_file(tmp_path / "tokenizer.json")
     folder = tmp_path / "answers"
-    child = multiprocessing.get_context("spawn").Process(
-        target=answers_of, args=(folder, "first", kind), kwargs={"die_after": 9}
-    )
+    child = FORKSERVER.Process(target=answers_of, args=(folder, "first", kind), kwargs={"die_after": 9})
     child.start()
     child.join()
     assert child.exitcode == -signal.SIGKILL

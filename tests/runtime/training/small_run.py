@@ -257,13 +257,14 @@ class Countdown:
 
     def __init__(self, calls: int, finish: Callable[[], None]) -> None:
         self.calls, self.finish = calls, finish
-        self.seen = 0
+        self.seen: list[str] = []
+        """The names of the functions that were called."""
 
     def watch(self, function: Callable) -> Callable:
         def watched(*arguments: object, **keywords: object) -> object:
-            if self.seen == self.calls:
+            if len(self.seen) == self.calls:
                 self.finish()
-            self.seen += 1
+            self.seen.append(function.__name__)
             return function(*arguments, **keywords)
 
         return watched
@@ -299,9 +300,9 @@ def run_and_die_at_step(folder: Path, step: int, policy: Policy = STATIC, until_
 
 
 def count_writes(folder: Path, good_steps: int = saving.GOOD_STEPS) -> None:
-    """Write the number of changes to the store of an undisturbed run to `folder`/writes."""
+    """Write the names of the changes to the store of an undisturbed run to `folder`/writes."""
     saving.GOOD_STEPS = good_steps
     countdown = Countdown(-1, die)
     watch_writes(countdown)
     run(folder, lease_epoch=1)
-    (folder / "writes").write_text(str(countdown.seen))
+    (folder / "writes").write_text("\n".join(countdown.seen))

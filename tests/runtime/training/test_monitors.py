@@ -342,7 +342,7 @@ def eventful(seed: int, num_updates: int) -> list[MetricsRow]:
     ]
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(seed=st.integers(0, 2**16), cut=st.integers(0, 3_000), data=st.data())
 def test_cut_anywhere_a_resumed_run_alarms_as_the_undisturbed_one(seed, cut, data):
     rows = eventful(seed, 3_000)

@@ -53,14 +53,14 @@ def rows(table: SourceLossesTable) -> list:
     return [table[index] for index in range(len(table))]
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     name=st.sampled_from(sorted(POLICIES)),
     cuts=st.sets(st.integers(1, UNTIL_STEP - 1), min_size=1, max_size=4),
     every=st.integers(5, UNTIL_STEP),
 )
 def test_a_run_cut_anywhere_draws_and_ends_as_the_uncut_one(tmp_path_factory, undisturbed, name, cuts, every):
-    """25 runs in up to five legs each: a hundred cuts at random steps."""
+    """Cut 12 runs at up to four random steps each."""
     folder = tmp_path_factory.mktemp("cut")
     for epoch, until_step in enumerate([*sorted(cuts), UNTIL_STEP], start=1):
         small_run.run(folder, until_step, lease_epoch=epoch, checkpoint_every_steps=every, policy=POLICIES[name])
@@ -71,7 +71,7 @@ def test_a_run_cut_anywhere_draws_and_ends_as_the_uncut_one(tmp_path_factory, un
     assert ends[0] == ends[1]
 
 
-@pytest.mark.parametrize(("name", "step"), list(zip(sorted(POLICIES) * 2, (1, 9, 17, 26, 5, 22, 31, 39), strict=True)))
+@pytest.mark.parametrize(("name", "step"), list(zip(sorted(POLICIES), (1, 17, 26, 39), strict=True)))
 def test_killed_at_a_random_step_the_next_run_commits_the_same_bytes(tmp_path, undisturbed, name, step):
     child = FORKSERVER.Process(target=small_run.run_and_die_at_step, args=(tmp_path, step, POLICIES[name], UNTIL_STEP))
     child.start()

@@ -111,33 +111,33 @@ def test_stop_drains_a_detached_run_and_the_next_one_resumes(terminal: Terminal)
     ]
 
 
-def test_after_two_stops_a_detached_run_ends_at_once_and_the_next_one_resumes(terminal: Terminal):
+def test_a_detached_run_survives_a_left_terminal_ends_at_once_when_asked_twice_or_now_and_resumes(terminal: Terminal):
     assert terminal("--detach", "--gate", "3", "--deaf")[0] == 0
     wait_for(lambda: notes(terminal.marks, "main-gate"))
-    first = terminal.start("stop")
-    read_until(first, "stopping: running steps")
-    code, output, errors = terminal("stop")
-    assert code == 0, errors
-    assert "\ninterrupted: " in output
-    first.communicate()
-    (terminal.marks / "open").touch()
-    assert terminal("--detach", "--gate", "3", "--deaf")[0] == 0
-    code, output, errors = terminal("attach")
-    assert code == 0, output + errors
-    assert [what for what, _, _ in notes(terminal.marks, "main-from-3")] == ["main-from-3"]
-
-
-def test_leaving_an_attached_run_prints_how_to_come_back(terminal: Terminal):
-    assert terminal("--detach", "--gate", "3", "--deaf")[0] == 0
     attached = terminal.start("attach")
     read_until(attached, "main  started")
     attached.send_signal(signal.SIGINT)
     output, _ = attached.communicate()
     assert attached.returncode == 130
     assert re.search(rf"python {SCRIPT} stop --prefix", output)
+
+    first = terminal.start("stop")
+    read_until(first, "stopping: running steps")
+    code, output, errors = terminal("stop")
+    assert code == 0, errors
+    assert "\ninterrupted: " in output
+    first.communicate()
+
+    assert terminal("--detach", "--gate", "3", "--deaf")[0] == 0
+    wait_for(lambda: len(notes(terminal.marks, "main-gate")) == 2)
     code, output, errors = terminal("stop", "--now")
     assert code == 0, errors
     assert "\ninterrupted: " in output
+
+    (terminal.marks / "open").touch()
+    code, output, errors = terminal("--gate", "3", "--deaf")
+    assert code == 0, output + errors
+    assert [what for what, _, _ in notes(terminal.marks, "main-from-3")] == ["main-from-3"] * 2
 
 
 def test_a_missing_cluster_token_or_run_is_one_message(terminal: Terminal):

@@ -97,21 +97,14 @@ def test_a_killed_member_restarts_the_whole_gang(cluster: RayNodes, tmp_path: Pa
     (marks / "open").touch()
     code, output = finish(process)
     assert code == 0, output
-    assert {what for what, _, _ in notes(marks) if "from" in what} == {
-        *("host-0-from-0", "host-1-from-0"),
-        *("host-0-from-3", "host-1-from-3"),
-    }
-    assert committed_bytes(tmp_path / "runs") == expected
-
-
-def test_a_slice_is_reserved_whole_and_its_hosts_have_the_numbers_of_the_tpu(
-    cluster: RayNodes, tmp_path: Path, expected: dict[str, object]
-):
-    code, output = finish(driver(cluster, tmp_path, "slice"))
-    assert code == 0, output
+    # The slice is reserved whole, and its hosts have the numbers of the TPU.
     _, first, zeroth = cluster.ids[-3:]
-    where = {what: node for what, node, _ in notes(tmp_path / "marks")}
-    assert where == {"host-0-from-0": zeroth, "host-1-from-0": first}
+    assert {what: node for what, node, _ in notes(marks) if "from" in what} == {
+        "host-0-from-0": zeroth,
+        "host-1-from-0": first,
+        "host-0-from-3": zeroth,
+        "host-1-from-3": first,
+    }
     assert committed_bytes(tmp_path / "runs") == expected
 
 
