@@ -97,11 +97,13 @@ class Closures:
         is_documented = any(scanned.reads.documentation for scanned in reached.all_scans())
         hears_logs = any(scanned.hears.logs for scanned in reached.all_scans())
         hears_exceptions = any(scanned.hears.exceptions for scanned in reached.all_scans())
+        hears_variables = any(scanned.hears.variables for scanned in reached.all_scans())
         digests = {}
         for name, place in widest.items():
             parts = []
             for scanned in reached.scans[place]:
                 parts += [scanned.digest, *([scanned.documentation] if is_documented else [])]
+                parts += [scanned.variables] if hears_variables else []
                 parts += map(ascii, scanned.messages.logged if hears_logs else ())
                 parts += map(ascii, scanned.messages.raised if hears_exceptions else ())
             digests[name] = parts[0] if len(parts) == 1 else _hash(*parts)

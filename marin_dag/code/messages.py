@@ -26,6 +26,16 @@ _EXCEPTION_READERS = _OUTPUT_READERS | {
     *("unraisablehook", "walk_tb"),
 }
 """Names of what reads exceptions other than by `except ... as`."""
+_FRAME_READERS = frozenset(
+    {
+        *("Bytecode", "StackSummary", "TracebackException", "__closure__", "__code__", "capture_locals", "cr_frame"),
+        *("currentframe", "dis", "eval", "exec", "f_back", "f_locals", "getargvalues", "getclosurevars"),
+        *("getinnerframes", "getouterframes", "getsource", "getsourcelines", "gi_frame", "_getframe", "locals"),
+        *("setprofile", "settrace", "show_locals", "tb_frame", "walk_stack", "walk_tb"),
+        *("dir()", "inspect.stack", "inspect.trace", "query()", "sql()", "vars()"),
+    }
+)
+"""Names of what reads the names of variables, `query` and `sql` of data frames among them."""
 Meaning = Callable[[ast.expr], tuple[Target, ...]]
 
 
@@ -37,10 +47,12 @@ class Messages(NamedTuple):
 
 
 class Hears(NamedTuple):
-    """Whose messages a definition may read."""
+    """What of a definition's closure it may read that is not in digests."""
 
     logs: bool = False
     exceptions: bool = False
+    variables: bool = False
+    """Whether it may read names of local variables."""
 
 
 def without_messages(statement: ast.stmt, meaning: Meaning) -> tuple[ast.stmt, Messages]:
@@ -119,7 +131,7 @@ def hears_of(statements: Iterable[ast.stmt], meaning: Meaning) -> Hears:
         loggers = _local_loggers(statement, meaning) if handlers else set()
         is_read |= any(_is_read(node, loggers, meaning) for node in handlers)
     is_logged = bool(names & _LOG_READERS)  # a log that is read has the texts of the exceptions that are logged
-    return Hears(is_logged, is_logged or is_read or bool(names & _EXCEPTION_READERS))
+    return Hears(is_logged, is_logged or is_read or bool(names & _EXCEPTION_READERS), bool(names & _FRAME_READERS))
 
 
 def _names_in(statement: ast.stmt) -> Iterator[str]:
@@ -127,6 +139,14 @@ def _names_in(statement: ast.stmt) -> Iterator[str]:
     logging_calls = {id(call.func) for call in calls if isinstance(call, ast.Call)}
     for node in nodes_of(statement):
         match node:
+            case ast.Attribute(value=ast.Name(id="inspect"), attr=name):
+                yield from (name, f"inspect.{name}")
+            case ast.ImportFrom(module="inspect"):
+                yield from (f"inspect.{each.name}" for each in node.names)
+            case ast.Call(func=ast.Name(id="vars" | "dir" as name), args=[]):
+                yield f"{name}()"
+            case ast.Call(func=ast.Attribute(attr="query" | "sql" as name)):
+                yield f"{name}()"
             case ast.Attribute(attr=name) if id(node) not in logging_calls:
                 yield name
             case ast.Name(id=name) | ast.FunctionDef(name=name) | ast.keyword(arg=str(name)) | ast.alias(name=name):

@@ -271,8 +271,9 @@ class Scanner:
 
     def _in_scope(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
         bound = bindings([node.body] if isinstance(node, ast.Lambda) else node.body)
-        names = [*parameters(node.args), *bound.names]
-        scope: dict[str, list[Target]] = {name: [] for name in names if name not in bound.outer}
+        names = {*parameters(node.args), *bound.names}.difference(bound.nonlocals)
+        scope: dict[str, list[Target]] = {name: [] for name in names}
+        scope.update((name, self.module.targets(name)) for name in bound.globals)
         for statement in bound.imports:
             self.loads.extend(loaded_by(statement, self.module.package))
             for name, target in imported(statement, self.module.package):

@@ -4,6 +4,7 @@ import ast
 import builtins
 import functools
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,11 +32,13 @@ class Scanned(NamedTuple):
     reads: Reads
     messages: Messages
     """Texts of messages, which are not in the digest."""
+    variables: str
+    """Hash of the names of local variables, which are not in the digest; "" where there are none."""
     hears: Hears
     opaque: tuple[str, ...]
 
 
-UNSEEN = Scanned("", "", (), (), NOTHING, Messages(), Hears(), ())
+UNSEEN = Scanned("", "", (), (), NOTHING, Messages(), "", Hears(), ())
 
 
 class Definition(NamedTuple):
@@ -180,7 +183,7 @@ def _scan(module: Module, name: str, statements: list[ast.stmt], *aspects: Aspec
     prepared = [scanners[0].prepared(statement) for statement in statements]
     meaning = functools.partial(_meaning, module)
     stripped = [without_messages(statement, meaning) for statement in prepared]
-    body = dump(
+    body, variables = dump(
         [statement for statement, _ in stripped],
         module.imports,
         defined=module.definitions,
@@ -198,6 +201,7 @@ def _scan(module: Module, name: str, statements: list[ast.stmt], *aspects: Aspec
             tuple(text for _, messages in stripped for text in messages.logged),
             tuple(text for _, messages in stripped for text in messages.raised),
         ),
+        _hash_of_texts(variables),
         hears_of(prepared, meaning),
         (),
     )
@@ -222,8 +226,8 @@ def _has_annotation(statement: ast.stmt) -> bool:
     )
 
 
-def _hash_of_texts(texts: list[str]) -> str:
-    return hashlib.sha256(ascii(texts).encode()).hexdigest() if texts else ""
+def _hash_of_texts(texts: Sequence[str]) -> str:
+    return hashlib.sha256(ascii(list(texts)).encode()).hexdigest() if texts else ""
 
 
 def _meaning(module: Module, node: ast.expr) -> tuple[Target, ...]:
