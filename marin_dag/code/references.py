@@ -31,9 +31,13 @@ _OPAQUE_CALLS = frozenset(
     {
         "importlib.util.spec_from_file_location",
         "importlib.metadata.entry_points",
+        "cloudpickle.load",
+        "cloudpickle.loads",
         "inspect.getcomments",
         "inspect.getsource",
         "inspect.getsourcelines",
+        "pickle.load",
+        "pickle.loads",
         "pkgutil.iter_modules",
         "pkgutil.resolve_name",
         "pkgutil.walk_packages",
@@ -48,6 +52,7 @@ _OPAQUE_VALUES = {
 }
 _OPAQUE_ATTRIBUTES = {
     "__subclasses__": "classes that may be defined anywhere",
+    **dict.fromkeys(("co_firstlineno", "co_lines", "f_lineno", "lineno", "tb_lineno"), "line numbers of code"),
 }
 
 

@@ -18,6 +18,8 @@ class Trace(NamedTuple):
     """The statements in order; of those that define one name only that name."""
     places: tuple[Place, ...]
     """The statements that define one name."""
+    touched: frozenset[str]
+    """Dotted names that statements with effects read, and may therefore change."""
     is_foreign: bool
     """Whether they may change more than objects of the module: then they count wherever the module is imported."""
 
@@ -43,6 +45,11 @@ class Traces:
         trace = self.of(name)
         return trace is not None and trace.is_foreign
 
+    def touched(self, name: str) -> frozenset[str]:
+        """Return what importing a module may change."""
+        trace = self.of(name)
+        return frozenset() if trace is None else trace.touched
+
     def reads_others(self, name: str) -> bool:
         """Return whether importing a module reads what other modules of the project may have changed."""
         if name not in self._readers:
@@ -67,7 +74,9 @@ class Traces:
         ]
         scans = [each.scanned or UNSEEN._replace(digest=f"define {each.statement.binds[0]}") for each in kept]
         places = [Place(module.name, each.statement.binds[0], Aspect.FULL) for each in kept if each.scanned is None]
-        return Trace(tuple(scans), tuple(places), is_foreign)
+        targets = [target for name in touched for target in module.imports.get(name, [Target(module.name, name)])]
+        dotted_names = frozenset(written((target, ())) for target in targets)
+        return Trace(tuple(scans), tuple(places), dotted_names, is_foreign)
 
     def _is_ordered(self, module: Summary, executed: Executed, touched: set[str]) -> bool:
         """Return whether the place of a quiet statement among the others may matter.
