@@ -7,7 +7,7 @@ TYPE_CHECKING`, and does not depend on the Python version, as `ast.dump` and `re
 import ast
 import copy
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, get_args
 
 from marin_dag.code.scopes import Comprehension, Function, Scopes
 from marin_dag.code.syntax import Target, is_overload, is_type_checking, nodes_of
@@ -20,6 +20,7 @@ _WRITTEN_FIELDS = {
     for kind in vars(ast).values()
     if isinstance(kind, type) and issubclass(kind, ast.AST)
 }
+_WITH_SCOPE = frozenset({*get_args(Function), *get_args(Comprehension), ast.ClassDef})
 _NAMES = {
     ast.ExceptHandler: "name",
     ast.MatchAs: "name",
@@ -123,20 +124,19 @@ class _Writer:
             self.parts.append("JoinedStr(")
             self.body(_merged(node.values))
             self.parts.append(")")
-        elif isinstance(node, Function):
-            self._fields(node, without="body")
-            with self.scopes.function(node):
-                self._write(node.body)
-        elif isinstance(node, ast.ClassDef):
-            self._fields(node, without="body")
-            with self.scopes.class_body(node):
-                self._write(node.body)
-        elif isinstance(node, Comprehension):
-            self._comprehension(node)
         elif isinstance(node, ast.AST):
-            self._fields(node)
+            (self._scoped if kind in _WITH_SCOPE else self._fields)(node)
         else:
             self.parts.append(_literal(node))
+
+    def _scoped(self, node: ast.AST) -> None:
+        if isinstance(node, Comprehension):
+            self._comprehension(node)
+            return
+        assert isinstance(node, Function | ast.ClassDef)
+        self._fields(node, without="body")
+        with self.scopes.class_body(node) if isinstance(node, ast.ClassDef) else self.scopes.function(node):
+            self._write(node.body)
 
     def _comprehension(self, node: Comprehension) -> None:
         self._write(node.generators[0].iter)

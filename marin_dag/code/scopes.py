@@ -7,7 +7,7 @@ import ast
 import contextlib
 from collections.abc import Iterator
 
-from marin_dag.code.syntax import bindings, parameters, stored_names
+from marin_dag.code.syntax import bindings, nodes_of, parameters, stored_names
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
@@ -74,7 +74,7 @@ _NEW = -1
 def _kept_names(outermost: Function | Comprehension) -> frozenset[str]:
     """Return the names that some scope below a node shows to others."""
     kept: set[str] = set()
-    for node in ast.walk(outermost):
+    for node in nodes_of(outermost):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
                 kept.update(parameters(node.args), [] if isinstance(node, ast.Lambda) else [node.name])

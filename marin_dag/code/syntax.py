@@ -237,8 +237,8 @@ def children(node: ast.AST) -> Iterator[ast.AST]:
             yield value
 
 
-def nodes_of(statement: ast.stmt) -> list[ast.AST]:
-    """Return a statement and all nodes below it; kept on the node, since several readings walk it."""
+def nodes_of(statement: ast.AST) -> list[ast.AST]:
+    """Return a node and all nodes below it; kept on the node, since several readings walk it."""
     found: list[ast.AST] | None = statement.__dict__.get("nodes")
     if found is None:
         found = [statement]
