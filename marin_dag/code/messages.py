@@ -65,7 +65,7 @@ class Messages(NamedTuple):
 
 
 class Hears(NamedTuple):
-    """What of a definition's closure it may read that is not in digests."""
+    """Reads of a definition that see what the digests of others leave out."""
 
     logs: bool = False
     exceptions: bool = False
