@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from marin_dag.code.import_time import written
 from marin_dag.code.references import Aspect, Reference, source_text
-from marin_dag.code.sources import Place, Sources
+from marin_dag.code.sources import ENGINE, Place, Sources
 from marin_dag.code.summary import EFFECTS, Scanned
 from marin_dag.code.syntax import Target
 from marin_dag.code.trace import Traces
@@ -59,6 +60,7 @@ class Closures:
     def __init__(self, sources: Sources) -> None:
         self.sources = sources
         self._traces = Traces(sources)
+        self._keepers: dict[Target, bool] = {}
 
     def closure(self, start: Iterable[Place]) -> Closure:
         """Return what `start` reaches, and what importing its modules runs."""
@@ -96,14 +98,24 @@ class Closures:
         widest = _widest(reached.scans)
         is_documented = any(scanned.reads.documentation for scanned in reached.all_scans())
         hears_logs = any(scanned.hears.logs for scanned in reached.all_scans())
-        hears_exceptions = any(scanned.hears.exceptions for scanned in reached.all_scans())
+        touched = {name for module in reached.loaded for name in self._traces.touched(module)}
+        hears_exceptions = any(
+            scanned.hears.exceptions or not self._only_keep(scanned.hears.wrappers, touched)
+            for scanned in reached.all_scans()
+        )
+        hears_variables = any(scanned.hears.variables for scanned in reached.all_scans())
         digests = {}
         for name, place in widest.items():
             parts = []
             for scanned in reached.scans[place]:
                 parts += [scanned.digest, *([scanned.documentation] if is_documented else [])]
+                parts += [scanned.variables] if hears_variables else []
                 parts += map(ascii, scanned.messages.logged if hears_logs else ())
-                parts += map(ascii, scanned.messages.raised if hears_exceptions else ())
+                parts += [
+                    ascii(each.texts)
+                    for each in scanned.messages.raised
+                    if hears_exceptions or not self._only_keep(each.errors, touched)
+                ]
             digests[name] = parts[0] if len(parts) == 1 else _hash(*parts)
         if is_documented:
             for name in reached.loaded:
@@ -117,6 +129,24 @@ class Closures:
             content = self.sources.content(path)
             digests[f"{FILES}.{counted_as}"] = hashlib.sha256(b"" if content is None else content).hexdigest()
         return dict(sorted(digests.items()))
+
+    def _only_keep(self, errors: Iterable[Target], touched: set[str]) -> bool:
+        """Return whether making exceptions of some classes does nothing but to keep their arguments."""
+        return all(
+            self._only_keeps(error) and touched.isdisjoint((error.module, written((error, ())))) for error in errors
+        )
+
+    def _only_keeps(self, error: Target) -> bool:
+        if error not in self._keepers:
+            self._keepers[error] = True  # classes that inherit from each other in a circle do not run
+            if error.module.partition(".")[0] != ENGINE:
+                places = self.sources.resolve(Reference(error, (), Aspect.FULL), set())
+                found = [self.sources.definition(place) for place in places]
+                bases = [base.target for each in found for base in each.bases]
+                self._keepers[error] = (
+                    bool(found) and all(each.is_error for each in found) and all(map(self._only_keeps, bases))
+                )
+        return self._keepers[error]
 
     def _reached(self, start: Iterable[Place]) -> _Reached:
         pending = list(start)
@@ -216,8 +246,10 @@ class Closures:
         named = [beside / text for text in scanned.reads.paths for beside in folders if (beside / text).exists()]
         files = [file for path in named if path not in folders for file in _files_of(path, is_deep=True)]
         is_root = folder in self.sources.roots or depth == 1
-        if not files and scanned.reads.files:
-            files = _files_of(folder, is_deep=not is_root)
+        is_named = bool(files)
+        if scanned.reads.files and (scanned.reads.computes_paths or not is_named):
+            files = [*files, *_files_of(folder, is_deep=not is_root)]
+        if scanned.reads.files and not is_named:
             reached.opaque.add(f"{place.module}.{place.name}: files beside the code, which it does not name")
         if len(files) > MAX_FILES or sum(file.stat().st_size for file in files) > MAX_FILE_BYTES:
             reached.opaque.add(f"{place.module}.{place.name}: more files beside the code than are read")

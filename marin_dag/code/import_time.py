@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from marin_dag.code.pure import CALLERS, FILLED, MUTATORS, PLAIN_BUILTINS, is_plain, is_pure, is_pure_builtin, keeps
+from marin_dag.code.pure import CALLERS, FILLED, PLAIN_BUILTINS, READERS, is_plain, is_pure, is_pure_builtin, keeps
 from marin_dag.code.syntax import Module, Target, annotations_of, bindings, children, dotted, nodes_of, parameters
 
 Called = tuple[Target, tuple[str, ...]]
@@ -18,6 +18,13 @@ _PLAIN_NODES = (
     *(ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.ListComp, ast.SetComp, ast.DictComp),
     *(ast.GeneratorExp, ast.Compare),
 )
+_OPERATIONS = (
+    *(ast.Assert, ast.BinOp, ast.BoolOp, ast.Compare, ast.For, ast.FormattedValue, ast.If, ast.IfExp, ast.Match),
+    *(ast.Starred, ast.Subscript, ast.UnaryOp, ast.While, ast.comprehension, ast.withitem, ast.Call),
+)
+"""Nodes whose operands may answer with a method."""
+INSTANCE = "()"
+"""Ends a dotted name that stands for an instance of the class of that name."""
 _CONSTRUCTORS = ("__init__", "__post_init__", "model_post_init", "__new__", "__set_name__", "__attrs_post_init__")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -27,8 +34,8 @@ class Effects(NamedTuple):
 
     is_loud: bool
     called: tuple[Called, ...] = ()
-    asked: tuple[Target, ...] = ()
-    """Operands of operators, indices and attributes: an object of the project may answer with an effect."""
+    asked: tuple[Called, ...] = ()
+    """Objects that are read: an object of the project may answer an operation with an effect."""
     passed: tuple[Called, ...] = ()
     """Arguments of packages' functions; such a function may call its arguments."""
     factories: tuple[Called, ...] = ()
@@ -46,6 +53,8 @@ class Statement(NamedTuple):
     """Names of the module whose values the statement reads."""
     changes: bool
     """Whether the statement changes an object of the module, or makes an object that its readers change."""
+    computes: bool
+    """Whether its value may depend on the state of packages."""
     effects: Effects
     is_import: bool
 
@@ -54,15 +63,20 @@ def statement_of(module: Module, statement: ast.stmt) -> Statement:
     """Return the names, reads and effects of a top-level statement."""
     if isinstance(statement, ast.Import | ast.ImportFrom):
         names = tuple(alias.asname or alias.name.partition(".")[0] for alias in statement.names)
-        return Statement(names, (), False, QUIET, is_import=True)
+        return Statement(names, (), False, False, QUIET, is_import=True)
     found = _Finder(module, is_top=True)
     found.follow([statement])
     value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        # A discarded result: a function of a package that is called for its effect, such as one on an argument.
+        found.is_loud |= any(is_pure(written(each)) for each in targets_of(module, statement.value.func))
     changes = found.changes or _is_filled(module, value)
+    is_definition = isinstance(statement, (ast.ClassDef, *_FUNCTIONS))
     return Statement(
         tuple(dict.fromkeys(bindings([statement]).names)),
         tuple(sorted(found.reads)),
         changes,
+        bool(found.called if is_definition else found.reads),
         found.effects(),
         is_import=False,
     )
@@ -101,7 +115,7 @@ class _Finder:
     changes: bool = False
     reads: set[str] = dataclasses.field(default_factory=set)
     called: dict[Called, None] = dataclasses.field(default_factory=dict)
-    asked: dict[Target, None] = dataclasses.field(default_factory=dict)
+    asked: dict[Called, None] = dataclasses.field(default_factory=dict)
     passed: dict[Called, None] = dataclasses.field(default_factory=dict)
     factories: dict[Called, None] = dataclasses.field(default_factory=dict)
     local: set[str] = dataclasses.field(default_factory=set)
@@ -190,6 +204,7 @@ class _Finder:
                 self._arguments(node)
             case ast.Name(id=name, ctx=ast.Load()):
                 self.reads.add(name)
+                self._ask(node)
             case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
                 self._change(node)
             case ast.AugAssign(target=target) if isinstance(target, ast.Name):
@@ -200,12 +215,12 @@ class _Finder:
                 self.is_loud = True
             case ast.NamedExpr() if self.is_top:
                 self.is_loud = True
-            case ast.BinOp(left=left, right=right):
-                self._ask(left, right)
-            case ast.UnaryOp(operand=asked) | ast.Subscript(value=asked) | ast.Attribute(value=asked):
-                self._ask(asked)
-            case ast.Compare(left=left, comparators=others):
-                self._ask(left, *others)
+        if isinstance(node, _OPERATIONS):
+            made = [each.func for each in children(node) if isinstance(each, ast.Call)]
+            instances = [
+                (target, (*chain, INSTANCE)) for each in made for target, chain in targets_of(self.module, each)
+            ]
+            self.asked.update(dict.fromkeys(instances))
 
     def _change(self, target: ast.expr) -> None:
         root = target
@@ -222,10 +237,9 @@ class _Finder:
         else:
             self.is_loud = True
 
-    def _ask(self, *operands: ast.expr) -> None:
-        for operand in operands:
-            if isinstance(operand, ast.Name) and operand.id not in self.local | plain_names(self.module):
-                self.asked.update(dict.fromkeys(self.module.targets(operand.id)))
+    def _ask(self, name: ast.Name) -> None:
+        if name.id not in self.local | plain_names(self.module):
+            self.asked.update(dict.fromkeys((target, ()) for target in self.module.targets(name.id)))
 
     def _arguments(self, call: ast.Call) -> None:
         """Follow the functions among the arguments of a call, which the called function may call."""
@@ -253,13 +267,11 @@ class _Finder:
         if name in self.local:
             self.is_loud |= not (is_method and name in self.made)
         elif isinstance(function, ast.Attribute) and name in plain_names(self.module):
-            if function.attr in MUTATORS:
+            if function.attr not in READERS:
                 self.changes = True
                 self.is_loud |= not self.is_top
         elif not is_bound(self.module, name) and not self.module.star_imports:
-            is_type_method = (
-                isinstance(function, ast.Attribute) and name in PLAIN_BUILTINS and function.attr not in MUTATORS
-            )
+            is_type_method = isinstance(function, ast.Attribute) and name in PLAIN_BUILTINS and function.attr in READERS
             self.is_loud |= not (is_type_method or (not is_method and is_pure_builtin(name)))
         else:
             self.called.update(dict.fromkeys(targets_of(self.module, function)))
@@ -269,7 +281,8 @@ class _Finder:
             self._call(function.value)
             return
         is_super = isinstance(root, ast.Call) and isinstance(root.func, ast.Name) and root.func.id == "super"
-        self.is_loud |= not (is_super or (isinstance(function, ast.Attribute) and self._is_plain(root)))
+        is_read = isinstance(function, ast.Attribute) and function.attr in READERS and self._is_plain(root)
+        self.is_loud |= not (is_super or is_read)
 
     def _is_wrapped(self, name: str) -> bool:
         """Return whether a name is a function of the module that decorators of packages wrap."""

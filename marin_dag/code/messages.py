@@ -1,4 +1,4 @@
-"""Messages: texts of logging calls and of raised builtin exceptions, which change no output unless code reads them.
+"""Messages: texts of logging calls and of raised exceptions, which change no output unless code reads them.
 
 A definition is hashed without the texts of its messages. A closure adds the texts of logs if anything in it may read
 logs, and those of exceptions if anything in it uses an exception that it caught.
@@ -26,21 +26,53 @@ _EXCEPTION_READERS = _OUTPUT_READERS | {
     *("unraisablehook", "walk_tb"),
 }
 """Names of what reads exceptions other than by `except ... as`."""
+_FRAME_READERS = frozenset(
+    {
+        *(
+            "Bytecode",
+            "NameError",
+            "StackSummary",
+            "TracebackException",
+            "UnboundLocalError",
+            "__closure__",
+            "__code__",
+            "capture_locals",
+            "cr_frame",
+        ),
+        *("currentframe", "dis", "eval", "exec", "f_back", "f_locals", "getargvalues", "getclosurevars"),
+        *("getinnerframes", "getouterframes", "getsource", "getsourcelines", "gi_frame", "_getframe", "locals"),
+        *("setprofile", "settrace", "show_locals", "tb_frame", "walk_stack", "walk_tb"),
+        *("dir()", "inspect.stack", "inspect.trace", "query()", "sql()", "vars()"),
+    }
+)
+"""Names of what reads the names of variables, `query` and `sql` of data frames among them."""
 Meaning = Callable[[ast.expr], tuple[Target, ...]]
+
+
+class Raised(NamedTuple):
+    """Texts of an exception that a definition raises."""
+
+    errors: tuple[Target, ...]
+    """The possible classes of the exception; () for a builtin one."""
+    texts: tuple[str, ...]
 
 
 class Messages(NamedTuple):
     """The texts of the messages of a definition."""
 
     logged: tuple[str, ...] = ()
-    raised: tuple[str, ...] = ()
+    raised: tuple[Raised, ...] = ()
 
 
 class Hears(NamedTuple):
-    """Whose messages a definition may read."""
+    """Reads of a definition that see what the digests of others leave out."""
 
     logs: bool = False
     exceptions: bool = False
+    wrappers: tuple[Target, ...] = ()
+    """Classes of exceptions that get the texts of those that were caught: read if making one of them does more."""
+    variables: bool = False
+    """Whether it may read names of local variables."""
 
 
 def without_messages(statement: ast.stmt, meaning: Meaning) -> tuple[ast.stmt, Messages]:
@@ -50,16 +82,16 @@ def without_messages(statement: ast.stmt, meaning: Meaning) -> tuple[ast.stmt, M
     copied = copy.deepcopy(statement)
     loggers = _local_loggers(copied, meaning)
     logged: list[str] = []
-    raised: list[str] = []
+    raised: list[Raised] = []
     for node in nodes_of(copied):
+        texts: list[str] = []
         match node:
-            case ast.Raise(exc=ast.Call(func=error) as call) if all(
-                each.module == "builtins" for each in meaning(error)
-            ):
-                if meaning(error):
-                    call.args = [_taken(text, raised) for text in call.args]
+            case ast.Raise(exc=ast.Call(func=error) as call) if errors := meaning(error):
+                call.args = [_taken(text, texts) for text in call.args]
+                raised.append(Raised(tuple(each for each in errors if each.module != "builtins"), tuple(texts)))
             case ast.Assert(msg=ast.expr() as text):
-                node.msg = _taken(text, raised)
+                node.msg = _taken(text, texts)
+                raised.append(Raised((), tuple(texts)))
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=logger)) as call) if _is_log(node):
                 if _is_logger(logger, loggers, meaning):
                     call.args[0] = _taken(call.args[0], logged)
@@ -112,14 +144,19 @@ def _local_loggers(statement: ast.stmt, meaning: Meaning) -> set[str]:
 def hears_of(statements: Iterable[ast.stmt], meaning: Meaning) -> Hears:
     """Return whose messages some statements may read."""
     names: set[str] = set()
+    wrappers: dict[Target, None] = {}
     is_read = False
     for statement in statements:
         names.update(_names_in(statement))
         handlers = [node for node in nodes_of(statement) if isinstance(node, ast.ExceptHandler) and node.name]
         loggers = _local_loggers(statement, meaning) if handlers else set()
-        is_read |= any(_is_read(node, loggers, meaning) for node in handlers)
+        for handler in handlers:
+            found = _Handler(handler, loggers, meaning)
+            is_read |= found.reads
+            wrappers.update(dict.fromkeys(found.wrappers))
     is_logged = bool(names & _LOG_READERS)  # a log that is read has the texts of the exceptions that are logged
-    return Hears(is_logged, is_logged or is_read or bool(names & _EXCEPTION_READERS))
+    reads_errors = is_logged or is_read or bool(names & _EXCEPTION_READERS)
+    return Hears(is_logged, reads_errors, tuple(wrappers), bool(names & _FRAME_READERS))
 
 
 def _names_in(statement: ast.stmt) -> Iterator[str]:
@@ -127,6 +164,14 @@ def _names_in(statement: ast.stmt) -> Iterator[str]:
     logging_calls = {id(call.func) for call in calls if isinstance(call, ast.Call)}
     for node in nodes_of(statement):
         match node:
+            case ast.Attribute(value=ast.Name(id="inspect"), attr=name):
+                yield from (name, f"inspect.{name}")
+            case ast.ImportFrom(module="inspect"):
+                yield from (f"inspect.{each.name}" for each in node.names)
+            case ast.Call(func=ast.Name(id="vars" | "dir" as name), args=[]):
+                yield f"{name}()"
+            case ast.Call(func=ast.Attribute(attr="query" | "sql" as name)):
+                yield f"{name}()"
             case ast.Attribute(attr=name) if id(node) not in logging_calls:
                 yield name
             case ast.Name(id=name) | ast.FunctionDef(name=name) | ast.keyword(arg=str(name)) | ast.alias(name=name):
@@ -135,17 +180,43 @@ def _names_in(statement: ast.stmt) -> Iterator[str]:
                 yield name
 
 
-def _is_read(handler: ast.ExceptHandler, loggers: set[str], meaning: Meaning) -> bool:
-    """Return whether a handler does more with its exception than to raise, to log and to chain it."""
-    allowed: set[int] = set()
-    for node in ast.walk(handler):
-        match node:
-            case ast.Raise(exc=raised, cause=cause):
-                allowed.update(id(each) for each in (raised, cause) if isinstance(each, ast.Name))
-            case ast.Expr(value=ast.Call(func=ast.Attribute(value=logger)) as call) if _is_log(node):
-                if _is_logger(logger, loggers, meaning):
-                    allowed.update(id(each) for each in call.args if isinstance(each, ast.Name))
-            case ast.Call(func=ast.Name(id="isinstance"), args=[ast.Name() as asked, _]):
-                allowed.add(id(asked))
-    names = [node for node in ast.walk(handler) if isinstance(node, ast.Name) and node.id == handler.name]
-    return any(id(node) not in allowed for node in names)
+_OF_TEXTS = frozenset(
+    {"isinstance", "len", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "repr", "rpartition"}
+    | {"rstrip", "split", "splitlines", "str", "strip", "type"}
+)
+"""Functions and methods that make a part of a message of an exception."""
+
+
+class _Handler:
+    """Whether a handler does more with its exception than to raise, to log, to chain and to wrap it."""
+
+    def __init__(self, handler: ast.ExceptHandler, loggers: set[str], meaning: Meaning) -> None:
+        self._name = handler.name
+        self.wrappers: list[Target] = []
+        """Classes of exceptions that get it, or its text."""
+        allowed: set[int] = set()
+        for node in ast.walk(handler):
+            match node:
+                case ast.Raise(exc=raised, cause=cause):
+                    allowed.update(id(each) for each in (raised, cause) if isinstance(each, ast.Name))
+                    if isinstance(raised, ast.Call) and (errors := meaning(raised.func)):
+                        allowed.update(self._shown([*raised.args, *(each.value for each in raised.keywords)]))
+                        self.wrappers += [each for each in errors if each.module != "builtins"]
+                case ast.Expr(value=ast.Call(func=ast.Attribute(value=logger)) as call) if _is_log(node):
+                    if _is_logger(logger, loggers, meaning):
+                        allowed.update(self._shown(call.args))
+                case ast.Call(func=ast.Name(id="isinstance"), args=[ast.Name() as asked, _]):
+                    allowed.add(id(asked))
+        names = [node for node in ast.walk(handler) if isinstance(node, ast.Name) and node.id == self._name]
+        self.reads = any(id(node) not in allowed for node in names)
+
+    def _shown(self, texts: Iterable[ast.expr]) -> set[int]:
+        """Return the uses of the exception in arguments that do no more than to show it."""
+        shown: set[int] = set()
+        for text in texts:
+            nodes = list(ast.walk(text))
+            functions = [node.func for node in nodes if isinstance(node, ast.Call)]
+            calls = {getattr(each, "attr", getattr(each, "id", "")) for each in functions}
+            if calls <= _OF_TEXTS and not any(isinstance(node, ast.NamedExpr) for node in nodes):
+                shown.update(id(node) for node in nodes if isinstance(node, ast.Name) and node.id == self._name)
+        return shown

@@ -1,14 +1,15 @@
 """Normal form: the text of a syntax tree without what a run cannot see.
 
-It leaves out comments, docstrings, layout, names of import aliases, `@overload` and `if TYPE_CHECKING`, and does not
-depend on the Python version, as `ast.dump` and `repr` of a string do.
+It leaves out comments, docstrings, layout, names of import aliases and local variables, `@overload` and `if
+TYPE_CHECKING`, and does not depend on the Python version, as `ast.dump` and `repr` of a string do.
 """
 
 import ast
 import copy
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar, get_args
 
+from marin_dag.code.scopes import Comprehension, Function, Scopes
 from marin_dag.code.syntax import Target, is_overload, is_type_checking, nodes_of
 
 NodeT = TypeVar("NodeT", bound=ast.AST)
@@ -19,6 +20,22 @@ _WRITTEN_FIELDS = {
     for kind in vars(ast).values()
     if isinstance(kind, type) and issubclass(kind, ast.AST)
 }
+_WITH_SCOPE = frozenset({*get_args(Function), *get_args(Comprehension), ast.ClassDef})
+_NAMES = {
+    ast.ExceptHandler: "name",
+    ast.MatchAs: "name",
+    ast.MatchStar: "name",
+    ast.MatchMapping: "rest",
+    ast.Nonlocal: "names",
+}
+"""Fields that hold names of variables as texts."""
+
+
+class Normal(NamedTuple):
+    """A normal form, and the names of local variables that are not in it."""
+
+    text: str
+    variables: tuple[str, ...]
 
 
 def dump(
@@ -27,7 +44,7 @@ def dump(
     *,
     defined: Container[str] = (),
     star_imports: Sequence[str] = (),
-) -> str:
+) -> Normal:
     """Return the normal form of some top-level statements of one module.
 
     Args:
@@ -41,7 +58,7 @@ def dump(
         if not isinstance(statement, ast.Import | ast.ImportFrom):
             writer.local = _bound_in(statement)
             writer.body([statement])
-    return "".join(writer.parts)
+    return Normal("".join(writer.parts), tuple(writer.scopes.names))
 
 
 def readable(statements: Iterable[ast.stmt], imports: Mapping[str, Sequence[Target]]) -> str:
@@ -82,6 +99,7 @@ class _Writer:
     ) -> None:
         self.parts: list[str] = []
         self.local: frozenset[str] = frozenset()
+        self.scopes = Scopes()
         self._imports = imports
         self._defined = defined
         self._stars = [f"{module}:*" for module in star_imports]
@@ -107,17 +125,39 @@ class _Writer:
             self.body(_merged(node.values))
             self.parts.append(")")
         elif isinstance(node, ast.AST):
-            self._fields(node)
+            (self._scoped if kind in _WITH_SCOPE else self._fields)(node)
         else:
             self.parts.append(_literal(node))
 
-    def _fields(self, node: ast.AST) -> None:
+    def _scoped(self, node: ast.AST) -> None:
+        if isinstance(node, Comprehension):
+            self._comprehension(node)
+            return
+        assert isinstance(node, Function | ast.ClassDef)
+        self._fields(node, without="body")
+        with self.scopes.class_body(node) if isinstance(node, ast.ClassDef) else self.scopes.function(node):
+            self._write(node.body)
+
+    def _comprehension(self, node: Comprehension) -> None:
+        self._write(node.generators[0].iter)
+        with self.scopes.comprehension(node):
+            self.parts.append(f"{type(node).__name__}(")
+            for index, generator in enumerate(node.generators):
+                self._fields(generator, without="" if index else "iter")
+            for element in [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]:
+                self._write(element)
+            self.parts.append(")")
+
+    def _fields(self, node: ast.AST, *, without: str = "") -> None:
         self.parts.append(f"{type(node).__name__}(")
+        named = _NAMES.get(type(node))
         for field in _WRITTEN_FIELDS[type(node)]:
             value = getattr(node, field, None)
             # Absent and empty are one: a later Python adds fields.
-            if value is None or (type(value) is list and not value):
+            if value is None or field == without or (type(value) is list and not value):
                 continue
+            if field == named:
+                value = [self.scopes.variable(name) or name for name in (value if type(value) is list else [value])]
             self.parts.append(f"{field}=")
             self._write(value)
             self.parts.append(",")
@@ -125,6 +165,8 @@ class _Writer:
 
     def _name(self, name: str) -> str:
         """Return what a name stands for; a name that is also a local one stays beside it."""
+        if (variable := self.scopes.variable(name)) is not None:
+            return variable
         targets = [str(target) for target in self._imports.get(name, ())]
         if targets and name not in self._defined and name not in self.local:
             return "=" + "|".join(targets)

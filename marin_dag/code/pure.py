@@ -2,6 +2,7 @@
 
 import builtins
 import functools
+import re
 import tomllib
 from pathlib import Path
 
@@ -35,7 +36,7 @@ _PURE_PACKAGES = frozenset(
         *("datetime", "decimal", "enum", "fractions", "functools", "hashlib", "html", "inspect"),
         *("itertools", "json", "logging", "marin_dag", "math", "numbers"),
         *("operator", "pathlib", "pydantic", "pydantic_core", "re", "regex"),
-        *("statistics", "string", "struct", "textwrap", "threading", "types", "typing"),
+        *("statistics", "string", "struct", "textwrap", "threading", "time", "types", "typing"),
         *("typing_extensions", "unicodedata", "urllib", "weakref", "zlib"),
     }
 )
@@ -43,9 +44,11 @@ _PROJECT_FILE = Path(__file__).resolve().parents[2] / "pyproject.toml"
 _ACTING = frozenset(
     {
         *("add", "addHandler", "addLevelName", "atexit", "basicConfig", "captureWarnings", "config"),
-        *("copyto", "disable", "dump", "environ", "exec", "fill_diagonal", "load", "now", "place", "put"),
-        *("putmask", "random", "read", "register", "run", "save", "seed", "set", "setLoggerClass"),
-        *("singledispatch_register", "start", "today", "update", "update_wrapper", "urlopen", "utcnow"),
+        *("copyto", "delitem", "disable", "dump", "environ", "exec", "fill_diagonal", "load", "now", "pack_into"),
+        *("place", "put", "putmask", "random", "read", "register", "run", "save", "seed", "set", "setLoggerClass"),
+        *("iadd", "iand", "iconcat", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior", "ipow", "irshift"),
+        *("isub", "itruediv", "ixor", "setitem"),
+        *("singledispatch_register", "sleep", "start", "today", "update", "update_wrapper", "urlopen", "utcnow"),
         *("write"),
     }
 )
@@ -60,15 +63,25 @@ _KEEPERS = frozenset(
     }
 )
 """Functions of packages that keep the functions they get, and do not call them."""
-MUTATORS = frozenset(
+_CHANGING = frozenset(
     {
-        *("add", "append", "appendleft", "clear", "difference_update", "discard", "extend", "extendleft"),
-        *("insert", "intersection_update", "mkdir", "open", "pop", "popitem", "popleft", "remove"),
-        *("rename", "replace_with", "reverse", "rmdir", "rotate", "setdefault", "sort", "subtract"),
-        *("symmetric_difference_update", "touch", "unlink", "update", "write", "write_bytes", "write_text"),
+        *("add", "append", "clear", "difference_update", "discard", "extend", "insert", "intersection_update"),
+        *("mkdir", "open", "pop", "popitem", "remove", "rename", "reverse", "rmdir", "setdefault", "sort"),
+        *("symmetric_difference_update", "touch", "unlink", "update"),
     }
 )
-"""Methods of Python's own containers and paths that change something."""
+_READING_KINDS = (str, bytes, tuple, frozenset, int, float, complex, range, list, dict, set, re.Pattern, re.Match)
+_READING_ARRAYS = frozenset(
+    {
+        *("all", "any", "argmax", "argmin", "argsort", "astype", "cumsum", "dot", "item", "max", "mean", "min", "prod"),
+        *("ravel", "reshape", "round", "std", "sum", "tobytes", "tolist", "transpose", "view"),
+        *("joinpath", "relative_to", "resolve", "with_name", "with_suffix", "most_common", "elements", "isoformat"),
+    }
+)
+STATEFUL = frozenset({"decimal", "locale", "os", "sys", "warnings"})
+"""Packages whose values and results differ with what was set before."""
+READERS = frozenset(name for kind in _READING_KINDS for name in dir(kind)) - _CHANGING | _READING_ARRAYS
+"""Methods that change no object of Python or of packages; of another method that is not known."""
 
 
 def is_pure_builtin(name: str) -> bool:
@@ -96,7 +109,8 @@ def quiet_packages() -> frozenset[str]:
 
 def is_plain(dotted: str) -> bool:
     """Return whether the result of calling a dotted name is an object of a package, whose methods call no project."""
-    return is_pure(dotted) and not keeps(dotted) and not dotted.startswith(FILLED)
+    is_kept = keeps(dotted) and not dotted.startswith("marin_dag.values.")
+    return is_pure(dotted) and not is_kept and not dotted.startswith(FILLED)
 
 
 def keeps(dotted: str) -> bool:

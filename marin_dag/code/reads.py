@@ -10,14 +10,24 @@ from marin_dag.code.syntax import nodes_of
 _DOCUMENTATION = frozenset(
     {
         *("__doc__", "getdoc", "help", "json_schema", "model_json_schema", "models_json_schema", "schema_json"),
-        *("render_doc", "GenerateJsonSchema", "cleandoc"),
+        *("render_doc", "GenerateJsonSchema", "cleandoc", "doctest", "shortDescription"),
     }
 )
 """Names by which a docstring is read, or becomes part of a schema."""
 _FILES = frozenset(
     {
         *("__file__", "__loader__", "__path__", "__spec__", "co_filename", "find_spec", "get_data", "get_importer"),
-        *("getabsfile", "getfile", "getmodule", "getsourcefile", "run_path", "spec_from_file_location"),
+        *(
+            "extract_stack",
+            "extract_tb",
+            "f_code",
+            "getabsfile",
+            "getfile",
+            "getmodule",
+            "getsourcefile",
+            "run_path",
+            "spec_from_file_location",
+        ),
     }
 )
 """Names by which a file beside the code is found."""
@@ -43,6 +53,8 @@ class Reads(NamedTuple):
     """Whether it may find files by where the code lies."""
     paths: tuple[str, ...] = ()
     """Texts that may be names of files beside the code."""
+    computes_paths: bool = False
+    """Whether it may find such a file by a name that it puts together."""
     modules: tuple[str, ...] = ()
     """Texts that may be names of modules."""
     environment: tuple[str, ...] = ()
@@ -62,6 +74,7 @@ def reads_of(statements: Iterable[ast.stmt], meaning: Callable[[str], Iterable[s
     names: set[str] = set()
     texts: dict[str, None] = {}
     environment: dict[str, None] = {}
+    is_joined = False
     for statement in statements:
         for node in nodes_of(statement):
             match node:
@@ -77,6 +90,13 @@ def reads_of(statements: Iterable[ast.stmt], meaning: Callable[[str], Iterable[s
                     names.update(_imported_names([name]))
                 case ast.ImportFrom(module=str(name)):
                     names.update(_imported_names(f"{name}.{each.name}" for each in node.names))
+                case ast.JoinedStr() | ast.BinOp(op=ast.Add() | ast.Mod(), left=ast.Constant(value=str())):
+                    is_joined = True
+                case (
+                    ast.Attribute(value=ast.Constant(), attr="format" | "join")
+                    | ast.Attribute(attr="glob" | "iterdir" | "rglob")
+                ):
+                    is_joined = True
                 case ast.Constant(value=str(text)) if len(text) <= MAX_TEXT_LENGTH:
                     texts[text] = None
                 case ast.Constant(value=bytes(raw)) if len(raw) <= MAX_TEXT_LENGTH:
@@ -90,6 +110,7 @@ def reads_of(statements: Iterable[ast.stmt], meaning: Callable[[str], Iterable[s
         bool(names & _DOCUMENTATION),
         bool(names & _FILES),
         tuple(text for text in texts if finds_files and _PATH.fullmatch(text)),
+        bool(names & _FILES) and is_joined,
         tuple(modules),
         tuple(environment),
     )

@@ -31,9 +31,13 @@ _OPAQUE_CALLS = frozenset(
     {
         "importlib.util.spec_from_file_location",
         "importlib.metadata.entry_points",
+        "cloudpickle.load",
+        "cloudpickle.loads",
         "inspect.getcomments",
         "inspect.getsource",
         "inspect.getsourcelines",
+        "pickle.load",
+        "pickle.loads",
         "pkgutil.iter_modules",
         "pkgutil.resolve_name",
         "pkgutil.walk_packages",
@@ -48,6 +52,7 @@ _OPAQUE_VALUES = {
 }
 _OPAQUE_ATTRIBUTES = {
     "__subclasses__": "classes that may be defined anywhere",
+    **dict.fromkeys(("co_firstlineno", "co_lines", "f_lineno", "lineno", "tb_lineno"), "line numbers of code"),
 }
 
 
@@ -271,8 +276,9 @@ class Scanner:
 
     def _in_scope(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
         bound = bindings([node.body] if isinstance(node, ast.Lambda) else node.body)
-        names = [*parameters(node.args), *bound.names]
-        scope: dict[str, list[Target]] = {name: [] for name in names if name not in bound.outer}
+        names = {*parameters(node.args), *bound.names}.difference(bound.nonlocals)
+        scope: dict[str, list[Target]] = {name: [] for name in names}
+        scope.update((name, self.module.targets(name)) for name in bound.globals)
         for statement in bound.imports:
             self.loads.extend(loaded_by(statement, self.module.package))
             for name, target in imported(statement, self.module.package):

@@ -4,6 +4,7 @@ import ast
 import builtins
 import functools
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,11 +32,13 @@ class Scanned(NamedTuple):
     reads: Reads
     messages: Messages
     """Texts of messages, which are not in the digest."""
+    variables: str
+    """Hash of the names of local variables, which are not in the digest; "" where there are none."""
     hears: Hears
     opaque: tuple[str, ...]
 
 
-UNSEEN = Scanned("", "", (), (), NOTHING, Messages(), Hears(), ())
+UNSEEN = Scanned("", "", (), (), NOTHING, Messages(), "", Hears(), ())
 
 
 class Definition(NamedTuple):
@@ -52,6 +55,8 @@ class Definition(NamedTuple):
     is_class: bool
     is_callable: bool
     """Whether each of these statements is a class, or a class or function."""
+    is_error: bool
+    """Whether each is a class of which making an instance keeps the arguments and does nothing else."""
     is_plain: bool
     """Whether it is an object of Python's own."""
     effects: Effects
@@ -116,6 +121,7 @@ def _definition(module: Module, name: str, statements: list[ast.stmt]) -> Defini
         any(map(_has_hook, classes)),
         len(classes) == len(statements),
         all(isinstance(statement, kinds) for statement in statements),
+        bool(classes) and len(classes) == len(statements) and all(map(_only_keeps, classes)),
         name in plain_names(module),
         effects_of_use(module, statements),
         effects_of_use(module, statements, of_instance=True) if classes else QUIET,
@@ -143,6 +149,35 @@ def _has_hook(made: ast.ClassDef) -> bool:
     return any(keyword.arg == "metaclass" for keyword in made.keywords) or any(
         getattr(item, "name", "") == "__init_subclass__" for item in made.body
     )
+
+
+def _only_keeps(made: ast.ClassDef) -> bool:
+    """Return whether the methods that make an instance of an exception only keep what they get."""
+    if made.keywords or made.decorator_list:
+        return False
+    for item in made.body:
+        match item:
+            case ast.FunctionDef(name="__init__", decorator_list=[]):
+                if not all(map(_keeps_argument, item.body)):
+                    return False
+            case ast.FunctionDef(name=name, decorator_list=decorators):
+                if name in _MAKERS or any(getattr(each, "attr", "") == "setter" for each in decorators):
+                    return False
+    return True
+
+
+_MAKERS = frozenset({"__new__", "__init_subclass__", "__setattr__", "__getattribute__", "__del__", "__set_name__"})
+
+
+def _keeps_argument(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Expr(value=ast.Constant()):
+            return True
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="super"))), args=args)):
+            return not any(isinstance(node, ast.Call) for each in args for node in ast.walk(each))
+        case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"))], value=value):
+            return not any(isinstance(node, ast.Call) for node in ast.walk(value))
+    return False
 
 
 def _executed(module: Module, statement: ast.stmt) -> Executed:
@@ -180,7 +215,7 @@ def _scan(module: Module, name: str, statements: list[ast.stmt], *aspects: Aspec
     prepared = [scanners[0].prepared(statement) for statement in statements]
     meaning = functools.partial(_meaning, module)
     stripped = [without_messages(statement, meaning) for statement in prepared]
-    body = dump(
+    body, variables = dump(
         [statement for statement, _ in stripped],
         module.imports,
         defined=module.definitions,
@@ -196,8 +231,9 @@ def _scan(module: Module, name: str, statements: list[ast.stmt], *aspects: Aspec
         reads_of(prepared, scanners[0].dotted_meanings),
         Messages(
             tuple(text for _, messages in stripped for text in messages.logged),
-            tuple(text for _, messages in stripped for text in messages.raised),
+            tuple(raised for _, messages in stripped for raised in messages.raised),
         ),
+        _hash_of_texts(variables),
         hears_of(prepared, meaning),
         (),
     )
@@ -222,8 +258,8 @@ def _has_annotation(statement: ast.stmt) -> bool:
     )
 
 
-def _hash_of_texts(texts: list[str]) -> str:
-    return hashlib.sha256(ascii(texts).encode()).hexdigest() if texts else ""
+def _hash_of_texts(texts: Sequence[str]) -> str:
+    return hashlib.sha256(ascii(list(texts)).encode()).hexdigest() if texts else ""
 
 
 def _meaning(module: Module, node: ast.expr) -> tuple[Target, ...]:

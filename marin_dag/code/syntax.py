@@ -164,16 +164,17 @@ class Bindings(NamedTuple):
 
     names: list[str]
     imports: list[ast.Import | ast.ImportFrom]
-    outer: list[str]
-    """Names declared `global` or `nonlocal`."""
+    nonlocals: list[str]
+    globals: list[str]
+    """Names declared `nonlocal` or `global`."""
 
 
-_OWN_SCOPE = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def bindings(statements: Iterable[ast.AST]) -> Bindings:
     """Return the names that statements bind in their own scope, imports included; of inner functions only the names."""
-    found = Bindings([], [], [])
+    found = Bindings([], [], [], [])
     pending = list(statements)
     while pending:
         node = pending.pop()
@@ -193,18 +194,35 @@ def bindings(statements: Iterable[ast.AST]) -> Bindings:
                 names = (alias.asname or alias.name.partition(".")[0] for alias in node.names if alias.name != "*")
                 found.names.extend(names)
                 continue
-            case ast.Global() | ast.Nonlocal():
-                found.outer.extend(node.names)
+            case ast.Global():
+                found.globals.extend(node.names)
+            case ast.Nonlocal():
+                found.nonlocals.extend(node.names)
             case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
                 found.names.append(name)
             case ast.MatchMapping(rest=str(name)):
                 found.names.append(name)
-        if isinstance(node, _OWN_SCOPE):
+        if isinstance(node, ast.Lambda):
+            continue
+        if isinstance(node, _COMPREHENSIONS):
             # Their targets are their own; only a walrus inside reaches this scope.
-            found.names.extend(n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
+            found.names.extend(_walrus_names(node))
             continue
         pending.extend(children(node))
     return found
+
+
+def _walrus_names(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.NamedExpr):
+        yield node.target.id
+    if not isinstance(node, ast.Lambda):
+        for child in children(node):
+            yield from _walrus_names(child)
+
+
+def stored_names(target: ast.expr) -> Iterator[str]:
+    """Yield the names that an assignment to `target` binds."""
+    yield from (n.id for n in ast.walk(target) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
 
 
 def children(node: ast.AST) -> Iterator[ast.AST]:
@@ -219,8 +237,8 @@ def children(node: ast.AST) -> Iterator[ast.AST]:
             yield value
 
 
-def nodes_of(statement: ast.stmt) -> list[ast.AST]:
-    """Return a statement and all nodes below it; kept on the node, since several readings walk it."""
+def nodes_of(statement: ast.AST) -> list[ast.AST]:
+    """Return a node and all nodes below it; kept on the node, since several readings walk it."""
     found: list[ast.AST] | None = statement.__dict__.get("nodes")
     if found is None:
         found = [statement]

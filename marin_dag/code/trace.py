@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from marin_dag.code.import_time import LOUD, QUIET, Called, Effects, written
-from marin_dag.code.pure import is_pure, is_pure_builtin
+from marin_dag.code.import_time import INSTANCE, LOUD, QUIET, Called, Effects, written
+from marin_dag.code.pure import READERS, STATEFUL, is_pure, is_pure_builtin
 from marin_dag.code.references import Aspect, Reference
 from marin_dag.code.sources import Place, Sources
 from marin_dag.code.summary import UNSEEN, Definition, Executed, Scanned, Summary
@@ -18,6 +18,8 @@ class Trace(NamedTuple):
     """The statements in order; of those that define one name only that name."""
     places: tuple[Place, ...]
     """The statements that define one name."""
+    touched: frozenset[str]
+    """Dotted names that statements with effects read, and may therefore change."""
     is_foreign: bool
     """Whether they may change more than objects of the module: then they count wherever the module is imported."""
 
@@ -43,6 +45,11 @@ class Traces:
         trace = self.of(name)
         return trace is not None and trace.is_foreign
 
+    def touched(self, name: str) -> frozenset[str]:
+        """Return what importing a module may change."""
+        trace = self.of(name)
+        return frozenset() if trace is None else trace.touched
+
     def reads_others(self, name: str) -> bool:
         """Return whether importing a module reads what other modules of the project may have changed."""
         if name not in self._readers:
@@ -56,16 +63,31 @@ class Traces:
         is_quiet = [self._is_quiet(each) for each in module.executed]
         if all(is_quiet) and not module.rebound and not any(each.statement.changes for each in module.executed):
             return None
-        every = zip(module.executed, is_quiet, strict=True)
-        kept = [each for each, quiet in every if not quiet or self._is_ordered(module, each)]
+        every = list(zip(module.executed, is_quiet, strict=True))
+        acting = [each.statement for each, quiet in every if not quiet or each.statement.changes]
+        touched = {name for each in acting for name in each.reads}
+        is_foreign = not all(is_quiet)
+        kept = [
+            each
+            for each, quiet in every
+            if not quiet or (is_foreign and each.statement.computes) or self._is_ordered(module, each, touched)
+        ]
         scans = [each.scanned or UNSEEN._replace(digest=f"define {each.statement.binds[0]}") for each in kept]
         places = [Place(module.name, each.statement.binds[0], Aspect.FULL) for each in kept if each.scanned is None]
-        return Trace(tuple(scans), tuple(places), not all(is_quiet))
+        targets = [target for name in touched for target in module.imports.get(name, [Target(module.name, name)])]
+        dotted_names = frozenset(written((target, ())) for target in targets)
+        return Trace(tuple(scans), tuple(places), dotted_names, is_foreign)
 
-    def _is_ordered(self, module: Summary, executed: Executed) -> bool:
-        """Return whether the place of a quiet statement among the others may matter."""
+    def _is_ordered(self, module: Summary, executed: Executed, touched: set[str]) -> bool:
+        """Return whether the place of a quiet statement among the others may matter.
+
+        Args:
+            module: the module.
+            executed: the statement.
+            touched: names that statements with effects read.
+        """
         statement = executed.statement
-        if statement.changes or not module.rebound.isdisjoint((*statement.binds, *statement.reads)):
+        if statement.changes or not module.rebound.union(touched).isdisjoint((*statement.binds, *statement.reads)):
             return True
         if statement.is_import:
             assert executed.scanned is not None
@@ -78,7 +100,12 @@ class Traces:
 
     def _reads_others(self, module: Summary, executed: Executed) -> bool:
         targets = [target for name in executed.statement.reads for target in module.imports.get(name, ())]
+        if any(each.module.partition(".")[0] in STATEFUL or self._is_own_module(each) for each in targets):
+            return True
         return any(not each.is_callable for target in targets for each in self._definitions((target, ())))
+
+    def _is_own_module(self, target: Target) -> bool:
+        return self._sources.is_first_party(target.module) and self._sources.is_module(written((target, ())))
 
     def _definitions(self, called: Called) -> list[Definition]:
         if called not in self._found:
@@ -97,8 +124,9 @@ class Traces:
         if effects == QUIET:  # most of them
             return True
         pending = [effects]
-        seen: set[Called | Target] = set()
+        seen: set[Called] = set()
         seen_passed: set[Called] = set()
+        seen_asked: set[Called] = set()
         while pending:
             each = pending.pop()
             if each.is_loud:
@@ -118,18 +146,25 @@ class Traces:
                     seen_passed.add(called)
                     pending += [found.effects for found in self._definitions(called) if found.is_callable]
             for asked in each.asked:
-                if asked not in seen:
-                    seen.add(asked)
+                if asked not in seen_asked:
+                    seen_asked.add(asked)
                     pending += self._answers_of(asked)
         return True
 
-    def _answers_of(self, asked: Target) -> list[Effects]:
-        """Return the effects of operators, indices and attributes of what a name stands for."""
-        if not self._sources.is_first_party(asked.module) or self._sources.is_module(written((asked, ()))):
+    def _answers_of(self, asked: Called) -> list[Effects]:
+        """Return the effects of operators, indices, attributes and iteration of what a name stands for."""
+        target, chain = asked
+        if not self._sources.is_first_party(target.module) or self._is_own_module(target):
             return []
-        values = [each for each in self._definitions((asked, ())) if not (each.is_callable or each.is_plain)]
-        made_by = [made for each in values for called in each.effects.called for made in self._definitions(called)]
-        return [each.answers if each.is_class else LOUD for each in self._with_bases(made_by)]
+        if chain[-1:] == (INSTANCE,):  # of a class, or of one that a function calls
+            found = self._definitions((target, chain[:-1]))
+            classes = [each for each in (*found, *self._called_by(found)) if each.is_class]
+            return [each.answers for each in self._with_bases(classes)]
+        values = [each for each in self._definitions(asked) if each.has_hook or not (each.is_callable or each.is_plain)]
+        return [each.answers if each.is_class else LOUD for each in self._with_bases(self._called_by(values))]
+
+    def _called_by(self, definitions: Iterable[Definition]) -> list[Definition]:
+        return [made for each in definitions for called in each.effects.called for made in self._definitions(called)]
 
     def _effects_of(self, called: Called) -> list[Effects] | None:
         """Return the effects of a call; None where they are not known."""
@@ -142,6 +177,8 @@ class Traces:
         found = self._definitions(called)
         if not found:
             return [] if not target.is_certain and is_pure_builtin(path[0]) else None
+        if path[-1] in READERS and all(each.is_plain for each in found):
+            return []
         names = {place.name for place in places}
         is_whole = path[-1] in names or len(places) > len(found)
         return [each.effects for each in found] if is_whole and all(each.is_callable for each in found) else None
