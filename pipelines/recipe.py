@@ -15,6 +15,7 @@ from marin_dag.cli import main as command_line
 from marin_dag.graph.resources import Cpu, Gpu, Tpu
 from marin_dag.graph.step import Step
 from pipelines import (
+    batch_command,
     checkpoints_command,
     compile_report,
     curves_command,
@@ -71,6 +72,7 @@ COMMANDS = (
     runs_command.COMMAND,
     curves_command.COMMAND,
     heat_map_command.COMMAND,
+    batch_command.COMMAND,
 )
 """Commands of every recipe that trains; `main` adds `mix`."""
 

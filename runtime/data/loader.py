@@ -5,7 +5,7 @@ A mixing policy that learns also depends on the losses of finished updates, up t
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -111,15 +111,36 @@ class Loader:
             of_batch, here = self._sampler.draw(here, step, global_batch_size, feedback)
             counts.append(of_batch)
             positions.append(here)
-        slots = shuffled_slots(counts, seed=self._order.seed, first_step=steps.start)
+        return self._rows(counts, position.consumed, here.consumed, steps.start), positions
+
+    def recorded_batch(
+        self, counts: Mapping[str, int], consumed: Mapping[str, int], step: int
+    ) -> tuple[RowLocations, LoadedBatch]:
+        """Return the batch of the update that follows `step` finished ones, from its record.
+
+        Unlike `batch` it needs no losses, whatever the policy.
+
+        Args:
+            counts: sequences of each source in the batch, by identity.
+            consumed: sequences drawn from each source before it, by identity.
+            step: finished updates before it.
+        """
+        after = {identity: consumed.get(identity, 0) + count for identity, count in counts.items()}
+        found = self._rows([counts], consumed, after, step)
+        return found, LoadedBatch(*self._order.read(found), found.source_index)
+
+    def _rows(
+        self, counts: Sequence[Mapping[str, int]], before: Mapping[str, int], after: Mapping[str, int], first_step: int
+    ) -> RowLocations:
+        slots = shuffled_slots(counts, seed=self._order.seed, first_step=first_step)
         source_index = np.array([self.index_of[identity] for identity in slots], np.int32)
         draws = np.empty(len(source_index), np.int64)
         for identity, index in self.index_of.items():
             # The k-th row of a source takes the source's k-th next sequence.
-            first, last = (each.consumed.get(identity, 0) for each in (position, here))
+            first, last = (consumed.get(identity, 0) for consumed in (before, after))
             if last > first:
                 draws[source_index == index] = np.arange(first, last)
-        return self._order.locate(source_index, draws), positions
+        return self._order.locate(source_index, draws)
 
     def skip_batches(
         self,
