@@ -1,6 +1,5 @@
 """batch: show the rows of one training step, their documents, and how well the weights before it predict them."""
 
-import argparse
 import collections
 import json
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from marin_dag.graph.step import Step
 from marin_dag.quantities import counted
 from marin_dag.values.changes import nearest
 from pipelines.heat_map_command import Measured, heat_windows
-from pipelines.output import aligned, check_writable, write_page
+from pipelines.output import aligned, check_writable, positive, write_page
 from pipelines.phase_tokenizer import tokenizer_of
 from pipelines.trained_batch import Row, TrainedBatch, find_batch
 from runtime.optim.ema import HOT
@@ -221,14 +220,8 @@ def _add_arguments(parser: Any) -> None:
     parser.add_argument("--page", metavar="FILE.html", help="(batch) draw each token's probability; includes --heat")
     parser.add_argument("--source", metavar="NAME", help="(batch) only rows of this source")
     parser.add_argument(
-        "--rows", metavar="N", type=_positive, default=ROWS, help=f"(batch) rows to show, {ROWS} if left out"
+        "--rows", metavar="N", type=positive, default=ROWS, help=f"(batch) rows to show, {ROWS} if left out"
     )
-
-
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of rows; use 1 or more")
-    return int(text)
 
 
 COMMAND = Command(

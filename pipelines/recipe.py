@@ -23,6 +23,7 @@ from pipelines import (
     mix_command,
     rollback_command,
     runs_command,
+    sample_command,
     stalls_command,
     timeline_command,
 )
@@ -73,6 +74,7 @@ COMMANDS = (
     curves_command.COMMAND,
     heat_map_command.COMMAND,
     batch_command.COMMAND,
+    sample_command.COMMAND,
 )
 """Commands of every recipe that trains; `main` adds `mix`."""
 
