@@ -1,21 +1,19 @@
 """heat-map: draw how well phases predict each token of held-out text, over their training."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
-from marin_dag.graph.output_ref import OutputRef
 from marin_dag.ledger.records import Records
 from marin_dag.store.store import Store
 from marin_dag.values.changes import nearest
 from pipelines.output import check_writable, write_page
+from pipelines.phase_tokenizer import tokenizer_of
 from pipelines.phases import fork_names, legs_in, main_line_first, phases_by_digest, phases_in, wanted_phases
 from runtime.optim.ema import HOT
 from steps.ema_eval import EmaEvalConfig
-from steps.phase_config import TrainPhaseConfig
-from steps.tokenize import TokenizeConfig
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,7 +84,7 @@ def _page(
     notes = (
         [] if len(shown) == len(found) else [f"{len(shown)} of {len(found)} moments are shown; name a phase for more"]
     )
-    windows = heat_windows(shown, _tokenizer(session.store, graph, phases), domains)
+    windows = heat_windows(shown, tokenizer_of(session.store, map(graph.step, phases)).tokenizer, domains)
     if not windows:
         known = sorted({domain for each in found for domain in each.table["domain"].unique().to_pylist()})
         raise UserError(f"--domain {' '.join(domains)}: no such domain.{nearest(domains[0], known)}")
@@ -136,28 +134,6 @@ def _spread(measured: Sequence[Measured], most: int) -> list[Measured]:
     if len(measured) <= most:
         return list(measured)
     return [measured[round(index * (len(measured) - 1) / (most - 1))] for index in range(most)]
-
-
-def _tokenizer(store: Store, graph: Graph, phases: Iterable[str]) -> "Tokenizer":
-    """Return the tokenizer of the phases' sources, from its output.
-
-    Raises:
-        UserError: its output is gone.
-    """
-    from tokenizers import Tokenizer
-
-    for name in phases:
-        config = graph.step(name).config
-        assert isinstance(config, TrainPhaseConfig)
-        for cache in config.caches.values():
-            tokenized = cache.config_of(TokenizeConfig)
-            if tokenized is None or not isinstance(tokenized.tokenizer, OutputRef):
-                continue
-            record = Records(store).find(tokenized.tokenizer.key)
-            if record is not None:
-                data = store.read(f"{record.output_path}/{record.result['tokenizer']}")
-                return Tokenizer.from_str(data.decode())
-    raise UserError("heat-map: the tokenizer's output is gone from this prefix; run the recipe to make it again.")
 
 
 def heat_windows(

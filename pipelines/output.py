@@ -1,5 +1,6 @@
 """Output of commands: tables of text, and pages whose path is checked before the work."""
 
+import argparse
 import tempfile
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -19,6 +20,13 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list
         ).rstrip()
         for row in rows
     ]
+
+
+def positive(text: str) -> int:
+    """Return the number of an option that counts something, for argparse."""
+    if not text.isascii() or not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on; use one such as 16")
+    return int(text)
 
 
 def check_writable(option: str, path: str | None) -> None:

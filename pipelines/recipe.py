@@ -19,6 +19,7 @@ from marin_dag.graph.resources import Cpu, Gpu, Tpu
 from marin_dag.graph.step import Step
 from marin_dag.plan.plan import Plan
 from pipelines import (
+    batch_command,
     checkpoints_command,
     compile_report,
     curves_command,
@@ -27,6 +28,7 @@ from pipelines import (
     mix_command,
     rollback_command,
     runs_command,
+    sample_command,
     scores_command,
     stalls_command,
     tasks_command,
@@ -81,6 +83,8 @@ COMMANDS = (
     curves_command.COMMAND,
     scores_command.COMMAND,
     heat_map_command.COMMAND,
+    batch_command.COMMAND,
+    sample_command.COMMAND,
     tasks_command.COMMAND,
 )
 """Commands of every recipe that trains; `main` adds `mix`."""

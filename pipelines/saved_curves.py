@@ -28,15 +28,20 @@ class SavedState(NamedTuple):
     """Holds `checkpoint/` and the tables beside it."""
 
 
-def newest_saved(store: Store, digest: str) -> SavedState | None:
-    """Return the newest state of a digest: a published milestone, or a newer temporary checkpoint."""
+def saved_states(store: Store, digest: str) -> list[SavedState]:
+    """Return the states of a digest in order of steps: published milestones and temporary checkpoints."""
     from runtime.training.temporary import TemporaryCheckpoints
 
     every = TemporaryCheckpoints(store.url(f"work/{digest}/temporary"), lease_epoch=0).all()
     found = [SavedState(each.step, False, each.folder) for each in every if each.is_complete]
     milestones = Records(store).milestones(digest)
     found += [SavedState(step, True, store.url(record.output_path)) for step, record in milestones.items()]
-    return max(found, default=None)
+    return sorted(found)
+
+
+def newest_saved(store: Store, digest: str) -> SavedState | None:
+    """Return the newest state of a digest."""
+    return next(reversed(saved_states(store, digest)), None)
 
 
 def read_newest(store: Store, digest: str, *, after_step: int, by_source: bool) -> "Curves | None":

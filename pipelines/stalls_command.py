@@ -5,7 +5,7 @@ share. Links from each attempt find the page, also under another prefix, and not
 """
 
 import datetime
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
@@ -35,10 +35,31 @@ def _stalls(session: Session) -> int:
 
 
 def stalls_of(store: Store, phases: Mapping[str, Sequence[str]]) -> tuple[list[DataStalls], list[str]]:
-    """Return the stalls of each digest that has an attempt, and notes about phases that share them."""
-    every = {digest: sum_stalls(names[0], attempt_events(store, digest)) for digest, names in phases.items()}
+    """Return the stalls of each digest that has an attempt, and notes: alarms, and phases that share their figures."""
+    events = {digest: list(attempt_events(store, digest)) for digest in phases}
+    every = {digest: sum_stalls(names[0], events[digest]) for digest, names in phases.items()}
     found = {digest: stalls for digest, stalls in every.items() if stalls.num_attempts}
-    return list(found.values()), shared_notes(phases[digest] for digest in found)
+    alarms = [line for digest in found for line in alarm_lines(phases[digest][0], events[digest])]
+    return list(found.values()), [*alarms, *shared_notes(phases[digest] for digest in found)]
+
+
+def alarm_lines(phase: str, attempts: Iterable[Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    """Yield a line for each step of a phase with alarms: which, the row that stood out, and whether the loss came back.
+
+    An alarm that several attempts raised is one.
+    """
+    events = [event for attempt in attempts for event in attempt]
+    recovered = {event["step"] for event in events if event["event"] == "recovered"}
+    alarms: dict[int, dict[str, Mapping[str, Any]]] = {}
+    for event in events:
+        if event["event"] == "alarm":
+            alarms.setdefault(event["step"], {})[event["monitor"]] = event
+    for step, by_monitor in sorted(alarms.items()):
+        rows = [event for event in by_monitor.values() if "row" in event]
+        row = "".join(f"; row {event['row']} ({event['source']}) stood out" for event in rows[:1])
+        back = "; the loss came back" if step in recovered else ""
+        shown = f"; `batch {phase}@{step}` shows its text" if rows else ""
+        yield f"alarm in {phase} at step {step:,}: {', '.join(by_monitor)}{row}{back}{shown}"
 
 
 def _rendered(phases: Sequence[DataStalls]) -> list[str]:
@@ -63,6 +84,7 @@ def write_stalls(session: Session, plan: Plan) -> Iterator[str]:
     trained = {planned.step.digest for planned in plan.will_run}
     by_phase: dict[str, DataStalls] = {}
     pages = []
+    alarms: dict[str, None] = {}
     for planned in plan.steps:
         config = planned.step.config
         if not isinstance(config, ReportConfig) or (path := _path_beside(session.store, planned.step)) is None:
@@ -84,6 +106,8 @@ def write_stalls(session: Session, plan: Plan) -> Iterator[str]:
             session.store.write(path, text.encode())
             pages.append(session.store.url(path))
             by_phase |= {stalls.phase: stalls for stalls in found}
+            alarms |= dict.fromkeys(note for note in notes if note.startswith("alarm in "))
+    yield from alarms
     if pages:
         waited = sum(each.waited_seconds for each in by_phase.values())
         seconds = sum(each.seconds for each in by_phase.values())

@@ -107,6 +107,21 @@ class Loader:
         source_index, draws, positions = self._sampler.rows(position, steps, global_batch_size, feedback)
         return self._order.locate(source_index, draws), positions
 
+    def recorded_batch(
+        self, counts: Mapping[str, int], consumed: Mapping[str, int], step: int
+    ) -> tuple[RowLocations, LoadedBatch]:
+        """Return the batch of the training step that follows `step` finished ones, from its record.
+
+        Unlike `batch` it needs no losses, whatever the policy.
+
+        Args:
+            counts: sequences of each source in the batch, by identity.
+            consumed: sequences drawn from each source before it, by identity.
+            step: finished training steps before it.
+        """
+        found = self._order.locate(*self._sampler.rows_of([counts], consumed, step))
+        return found, LoadedBatch(*self._order.read(found), found.source_index)
+
     def skip_batches(
         self,
         position: DataPosition,

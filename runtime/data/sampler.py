@@ -1,7 +1,7 @@
 """Sampler: the source of each row of a batch, and the data position after it."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Int32, Int64
@@ -56,15 +56,27 @@ class SourceSampler:
             of_batch, here = self._draw(here, step, global_batch_size, feedback)
             counts.append(of_batch)
             positions.append(here)
-        slots = shuffled_slots(counts, seed=self._order.seed, first_step=steps.start)
+        return *self.rows_of(counts, position.consumed, steps.start), positions
+
+    def rows_of(
+        self, counts: Sequence[Mapping[str, int]], consumed: Mapping[str, int], first_step: int
+    ) -> tuple[Int32[np.ndarray, "rows"], Int64[np.ndarray, "rows"]]:
+        """Return the source of each row and the number of its draw.
+
+        Args:
+            counts: sequences of each source in each batch, by identity.
+            consumed: sequences drawn from each source before the first batch, by identity.
+            first_step: finished training steps before the first batch.
+        """
+        slots = shuffled_slots(counts, seed=self._order.seed, first_step=first_step)
         source_index = np.array([self._order.index_of[identity] for identity in slots], np.int32)
         draws = np.empty(len(source_index), np.int64)
         for identity, index in self._order.index_of.items():
             # The k-th row of a source takes the source's k-th next sequence.
-            first, last = (each.consumed.get(identity, 0) for each in (position, here))
-            if last > first:
-                draws[source_index == index] = np.arange(first, last)
-        return source_index, draws, positions
+            first = consumed.get(identity, 0)
+            is_of_source = source_index == index
+            draws[is_of_source] = np.arange(first, first + np.count_nonzero(is_of_source))
+        return source_index, draws
 
     def _draw(
         self,

@@ -58,13 +58,21 @@ class HeatWindow:
         return float(-np.nanmean(self.newest.log_prob))
 
 
-def page(title: str, moments: Sequence[str], windows: Sequence[HeatWindow], notes: Sequence[str] = ()) -> str:
+def page(
+    title: str,
+    moments: Sequence[str],
+    windows: Sequence[HeatWindow],
+    notes: Sequence[str] = (),
+    *,
+    text: str = "held-out text",
+) -> str:
     """Return the whole page.
 
     Args:
         moments: their names, in the order of training.
         windows: at least one; the page orders them from the hardest to the easiest.
         notes: sentences below the map.
+        text: what the windows are of.
     """
     ordered = sorted(windows, key=lambda window: (-window.mean_loss, window.domain, window.digest))
     num_shown = max(FEWEST_TOKENS, MOST_CELLS // (len(ordered) * len(moments)))
@@ -73,7 +81,7 @@ def page(title: str, moments: Sequence[str], windows: Sequence[HeatWindow], note
     data = {"moments": [*map(printable, moments)], "windows": [_data(window, num_shown) for window in ordered]}
     names = [f"{window.domain} {window.digest}" for window in ordered]
     # "<" would end the element of the data.
-    text = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+    encoded = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     form = element(
         "form",
         element("label", "window ", _select("window", names)),
@@ -88,12 +96,12 @@ def page(title: str, moments: Sequence[str], windows: Sequence[HeatWindow], note
     )
     return document(
         title,
-        f"{counted(len(ordered), 'window')} of held-out text at {counted(len(moments), 'moment')}. The stronger a "
+        f"{counted(len(ordered), 'window')} of {text} at {counted(len(moments), 'moment')}. The stronger a "
         "token's colour, the less the model expected it. Point at a token, or use the Tab key.",
         form,
         element("div", element("pre", id="text", class_="heat"), element("div", id="token", class_="sample")),
         _windows_table(ordered),
-        element("script", Markup(text), id="data", type="application/json"),
+        element("script", Markup(encoded), id="data", type="application/json"),
         notes=notes,
         scripts=(SCRIPT,),
     )

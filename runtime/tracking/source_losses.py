@@ -87,6 +87,16 @@ class SourceLossesTable(BlockedTable):
             for row in found
         }
 
+    def num_sequences(self, steps: range) -> dict[str, int]:
+        """Return the sequences that the updates of consecutive `steps` drew, by identity."""
+        begin, end = (bisect.bisect_left(self._columns["step"], step) for step in (steps.start, steps.stop))
+        sources, numbers = (self._columns[name].to_numpy()[begin:end] for name in ("source", "num_sequences"))
+        sums = np.bincount(sources, weights=numbers, minlength=len(self._sources)).astype(np.int64).tolist()
+        total = {identity: 0 for _, identity in self._sources}
+        for (_, identity), count in zip(self._sources, sums, strict=True):
+            total[identity] += count
+        return total
+
     def copy(self) -> Self:
         """See `BlockedTable`."""
         table = super().copy()

@@ -22,8 +22,9 @@ from runtime.tracking.events import EventLog
 from runtime.tracking.metrics import MetricsRow
 from runtime.tracking.parts import GRADIENT, NORMS, UPDATE, norms_fields
 from runtime.tracking.source_losses import SourceLosses, rows_of_update
+from runtime.training.alarm_events import BATCH_MONITORS, log_alarm, log_spikes, odd_row
 from runtime.training.digests import Copies, begin_comparison, begin_digests, finish_comparison, finish_digests
-from runtime.training.monitors import Alarm, Monitors, log_alarm
+from runtime.training.monitors import Alarm, Monitors
 from runtime.training.norm_places import NOWHERE, UPDATE_MONITORS, Place, RecentNorms
 from runtime.training.observer import Observer
 from runtime.training.part_norms import tensors_of
@@ -137,22 +138,36 @@ class Figures:
             pending = dataclasses.replace(pending, metrics=jax.tree.map(np.asarray, pending.metrics))
         norms, rate = np.asarray(pending.metrics.part_norms), pending.row["learning_rate"]
         placed = functools.partial(self._recent_norms.place, norms, rate)
-        row, source_losses = metrics_row(pending, placed), losses_by_source(pending, self._loader)
+
+        def placed_with_row() -> Place:
+            return placed().joined(self._odd_row(pending))
+
+        row, source_losses = metrics_row(pending, placed_with_row), losses_by_source(pending, self._loader)
         if row.is_skipped and self._settings.skip_rule is not None:
-            log_skip(pending, row, self._settings.skip_rule, self._events, placed())
+            log_skip(pending, row, self._settings.skip_rule, self._events, placed_with_row())
         if self._settings.logs_norms_at(row.step) and jax.process_index() == 0:  # all hosts have the same
             self._events.write(NORMS, step=row.step, **norms_fields(self._tensors, norms))
         self._report_digests(pending, row.step)
         self.metrics.append(row)
         self.source_losses.append(source_losses)
         for alarm in self._monitors.observe(row):
-            self.raise_alarm(alarm, placed(measured=UPDATE if alarm.monitor in UPDATE_MONITORS else GRADIENT))
+            place = placed(measured=UPDATE if alarm.monitor in UPDATE_MONITORS else GRADIENT)
+            if alarm.monitor in BATCH_MONITORS:
+                place = place.joined(self._odd_row(pending, lowest=alarm.monitor == "low_loss"))
+            self.raise_alarm(alarm, place)
+        if self._monitors.single_spikes or self._monitors.recovered_step is not None:
+            log_spikes(self._monitors, self._events, placed_with_row())
         if not row.is_skipped:
             self._recent_norms.add(norms, rate)
         self._saver.note(row, is_in_doubt=self._monitors.is_in_doubt or self._copies.are_apart)
         if self._loader.lag_steps:
             self.feedback.publish(row.step - 1, self.source_losses.seen(row.step))
         self.loss, self.ended_step = row.loss, row.step
+
+    def _odd_row(self, pending: PendingStep, *, lowest: bool = False) -> Place:
+        sources = [self._loader.sources[index] for index in pending.batch.source_index]
+        loss, targets = (np.asarray(each) for each in (pending.metrics.row_loss, pending.metrics.row_targets))
+        return odd_row(pending.row["step"], loss, targets, sources, lowest=lowest)
 
     def _report_digests(self, pending: PendingStep, step: int) -> None:
         if pending.digests is None:

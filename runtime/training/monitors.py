@@ -6,22 +6,16 @@ undisturbed one. Formulas, sources of the limits and what to do: docs/reference/
 """
 
 import collections
-import logging
 import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from runtime.model.config import ModelConfig
 from runtime.optim.skipping import LEAST_DEVIATION
-from runtime.tracking.events import EventLog
 from runtime.tracking.metrics import MetricsRow, MetricsTable
 from runtime.training.level import Level, recovery, slope
-from runtime.training.norm_places import Place
-
-logger = logging.getLogger(__name__)
 
 LEVEL_STEPS = 128
 """Steps of a level."""
@@ -61,15 +55,20 @@ LEAST_RISE = 1e-9
 """Relative rise of a learning rate; less is rounding."""
 
 SPIKES = ("grad_norm", "loss_spike")
-"""Monitors after whose alarms the loss has to recover."""
+"""Monitors of spikes, after which the loss has to recover."""
 ISOLATED = ("loss_spike", "low_loss")
-"""Monitors of single batches, of which only alarms cast doubt: odd batches would prolong an incident for ever."""
+"""Monitors of single batches, whose first findings alone cast doubt: odd batches would prolong an incident for ever."""
 WORSE_FACTOR = 10.0
 """Within an incident, a finding this many times farther past its limit than all before raises another alarm."""
+CONFIRMED_STEPS = 32
+"""A spike of a single step is an event, and an alarm once another follows within these steps: one odd document of a
+small batch moves the loss, and the next step is as before."""
+SINGLE_FACTOR = 10.0
+"""A single step alarms from this many times the median gradient norm, or the distance of the loss's limit, on."""
 
 
 class Alarm(NamedTuple):
-    """A monitor's first finding of an incident."""
+    """A monitor's first finding of an incident, or a spike of a single step."""
 
     monitor: str
     step: int
@@ -86,6 +85,8 @@ class Finding(NamedTuple):
     limit: float
     text: str
     fix: str
+    factor: float = math.inf
+    """Of a spike: see `SINGLE_FACTOR`."""
 
 
 ROLL_BACK = (
@@ -136,6 +137,10 @@ class Monitors:
         """Accepted steps since the last finding of any monitor."""
         self.last_doubted_step = 0
         """The newest step in doubt."""
+        self.single_spikes: list[Alarm] = []
+        """Spikes of the newest step that raised no alarm."""
+        self.recovered_step: int | None = None
+        """The step of a spike that the loss has just been found to have recovered from."""
         self._reset()
 
     @classmethod
@@ -160,12 +165,15 @@ class Monitors:
         self._earlier_loss = Level(LEVEL_STEPS, num_recent=PERSISTENT_STEPS)
         self._grad_norm = Level(LEVEL_STEPS, num_recent=1)  # of the logarithm
         self._update_norm = Level(LEVEL_STEPS, num_recent=UPDATE_NORM_STEPS)  # relative to the learning rate
-        self._recent: dict[str, collections.deque[tuple[int, float]]] = {}
-        """Findings of the incident of each monitor: the number of accepted steps, and the distance past the limit."""
+        self._recent: dict[str, collections.deque[tuple[int, float, bool]]] = {}
+        """Findings of the incident of each monitor: the number of accepted steps, the distance past the limit, and
+        whether the incident has raised an alarm."""
         self._last_rise = -PERSISTENT_STEPS - LEVEL_STEPS
         """Accepted steps before the newest step with a higher learning rate than its predecessor."""
-        self._spikes: collections.deque[int] = collections.deque()
-        """Accepted steps before each alarm after which the loss has to recover."""
+        self._spike_steps: collections.deque[int] = collections.deque(maxlen=2)
+        """Numbers of accepted steps at the newest two steps with spikes."""
+        self._spikes: collections.deque[tuple[int, int]] = collections.deque()
+        """Accepted steps before each spike after which the loss has to recover, and its step."""
 
     @property
     def is_in_doubt(self) -> bool:
@@ -174,6 +182,7 @@ class Monitors:
 
     def observe(self, row: MetricsRow) -> list[Alarm]:
         """Add the next step, and return its alarms."""
+        self.single_spikes, self.recovered_step = [], None
         is_rising = self._rate is not None and row.learning_rate > self._rate * (1 + LEAST_RISE)
         # A straight rise is no finding; its first step bends the curve.
         if self._resets_at(row.step - 1) or (is_rising and not self._was_rising):
@@ -185,28 +194,45 @@ class Monitors:
             return []
         self._add(row)
         self._num_quiet += 1
-        alarms = [alarm for found in self._findings(row) if (alarm := self._alarm(found, row.step)) is not None]
+        alarms: list[Alarm] = []
+        has_begun = False
+        for found in self._findings(row):
+            is_new, is_alarm = self._judge(found)
+            has_begun |= is_new and found.monitor in SPIKES
+            if is_new or is_alarm:
+                message = f"step {row.step}: {found.text}; the limit is {found.limit:.4g}. {found.fix}"
+                alarm = Alarm(found.monitor, row.step, found.figure, found.limit, message)
+                (alarms if is_alarm else self.single_spikes).append(alarm)
         if self.is_in_doubt:
             self.last_doubted_step = row.step
-        if any(alarm.monitor in SPIKES for alarm in alarms):
-            self._spikes.append(self._num_accepted - 1)
+        if has_begun:
+            self._spikes.append((self._num_accepted - 1, row.step))
         return alarms
 
-    def _alarm(self, found: Finding, step: int) -> Alarm | None:
-        """Add a finding to its incident, and return an alarm for the first one and for much worse ones."""
+    def _judge(self, found: Finding) -> tuple[bool, bool]:
+        """Add a finding to its incident; return whether it is the first or a much worse one, and whether it alarms.
+
+        The two differ for a spike of a single step, which alarms when another one follows.
+        """
         quiet_steps = CREEP_STEPS if found.monitor == "creep" else QUIET_STEPS
         recent = self._recent.setdefault(found.monitor, collections.deque())
         while recent and self._num_accepted - recent[0][0] > quiet_steps:
             recent.popleft()
         distance = abs(found.figure - found.limit)
-        is_alarm = all(distance > WORSE_FACTOR * before for _, before in recent)
-        recent.append((self._num_accepted, distance))
-        if is_alarm or found.monitor not in ISOLATED:
+        is_new = all(distance > WORSE_FACTOR * before for _, before, _ in recent)
+        is_alarm = all(distance > WORSE_FACTOR * before for _, before, has_alarmed in recent if has_alarmed)
+        if is_alarm and found.monitor in SPIKES:
+            is_alarm = found.factor >= SINGLE_FACTOR or self._is_confirmed()
+        recent.append((self._num_accepted, distance, is_alarm or any(has_alarmed for *_, has_alarmed in recent)))
+        if found.monitor in SPIKES and self._num_accepted not in self._spike_steps:
+            self._spike_steps.append(self._num_accepted)
+        if is_new or found.monitor not in ISOLATED:
             self._num_quiet = 0
-        if not is_alarm:
-            return None
-        message = f"step {step}: {found.text}; the limit is {found.limit:.4g}. {found.fix}"
-        return Alarm(found.monitor, step, found.figure, found.limit, message)
+        return is_new, is_alarm
+
+    def _is_confirmed(self) -> bool:
+        """Return whether an earlier step shortly before this one was a spike, too."""
+        return any(0 < self._num_accepted - earlier <= CONFIRMED_STEPS for earlier in self._spike_steps)
 
     def _add(self, row: MetricsRow) -> None:
         self._num_accepted += 1
@@ -246,7 +272,8 @@ class Monitors:
                 f"the gradient norm is {row.grad_norm:.4g}, {row.grad_norm / math.exp(level.median):.3g} times its "
                 f"median over the last {len(level)} steps"
             )
-            yield Finding("grad_norm", row.grad_norm, math.exp(limit), text, f"The loss may follow. {ROLL_BACK}")
+            fix, factor = f"The loss may follow. {ROLL_BACK}", row.grad_norm / math.exp(level.median)
+            yield Finding("grad_norm", row.grad_norm, math.exp(limit), text, fix, factor)
 
     def _check_loss(self, row: MetricsRow) -> Iterator[Finding]:
         level = self._loss
@@ -256,7 +283,8 @@ class Monitors:
         of_level = f"its median over the last {len(level)} steps is {median:.4g}"
         if row.loss > median + SIGMA * deviation:
             text = f"the loss is {row.loss:.4g}; {of_level}"
-            yield Finding("loss_spike", row.loss, median + SIGMA * deviation, text, ROLL_BACK)
+            factor = (row.loss - median) / (SIGMA * deviation)
+            yield Finding("loss_spike", row.loss, median + SIGMA * deviation, text, ROLL_BACK, factor)
         # A steep descent is far below its median too, but each of its steps is near the one before.
         limit = min(median - SIGMA * deviation, level.lowest - LOWER_SIGMA * deviation)
         rate_before = self._accepted_rates[-len(level) - 1]
@@ -294,8 +322,9 @@ class Monitors:
     def _check_recovery(self) -> Iterator[Finding]:
         """Check whether the loss is back on its line some time after a spike."""
         num_after = AWAITED_STEPS + RECOVERED_STEPS
-        while self._spikes and self._num_accepted - self._spikes[0] > num_after:
-            if self._spikes.popleft() < FITTED_STEPS:
+        while self._spikes and self._num_accepted - self._spikes[0][0] > num_after:
+            num_before, step = self._spikes.popleft()
+            if num_before < FITTED_STEPS:
                 continue
             losses = np.array(self._losses)[-(FITTED_STEPS + 1 + num_after) :]
             found = recovery(losses, num_before=FITTED_STEPS, num_after=RECOVERED_STEPS, sigma=SIGMA)
@@ -305,6 +334,8 @@ class Monitors:
                     f"{RECOVERED_STEPS} steps is {found.figure:.5g}, and {found.expected:.5g} was expected"
                 )
                 yield Finding("no_recovery", found.figure, found.highest, text, ROLL_BACK)
+            else:
+                self.recovered_step = step
 
     def _check_creep(self, row: MetricsRow) -> Iterator[Finding]:
         if row.step % CREEP_EVERY_STEPS or len(self._losses) < CREEP_STEPS:
@@ -319,15 +350,6 @@ class Monitors:
             )
             fix = f"If the log-normaliser grows with it, set z_loss. {ROLL_BACK}"
             yield Finding("creep", rise, CREEP_ERRORS * error, text, fix)
-
-
-def log_alarm(alarm: Alarm, events: EventLog, place: Place) -> None:
-    """Write the alarm to the log and the event log of the first host; all hosts find the same."""
-    if jax.process_index() > 0:
-        return
-    logger.warning("%s", f"{alarm.message} {place.text}".rstrip())
-    found = {"monitor": alarm.monitor, "figure": alarm.figure, "limit": alarm.limit}
-    events.write("alarm", step=alarm.step, **found, **place.facts)
 
 
 def _is_accepted(row: MetricsRow) -> bool:

@@ -23,11 +23,15 @@ _UPDATE = MEASURED.index(UPDATE)
 
 
 class Place(NamedTuple):
-    """Parts in which a step differs from the steps before."""
+    """Parts of the model, or a row of the batch, in which a step stands out."""
 
     text: str
     facts: Mapping[str, Any]
-    """Fields of an event: `norms_of`, and `parts` with their `factor` and `norm`, or `not_finite`."""
+    """Fields of an event: `norms_of`, and `parts` with their `factor` and `norm`, or `not_finite`; `row`."""
+
+    def joined(self, other: "Place") -> "Place":
+        """Return both places as one."""
+        return Place(f"{self.text} {other.text}".strip(), {**self.facts, **other.facts})
 
 
 NOWHERE = Place("", {})

@@ -6,12 +6,16 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
+import pytest
 
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Record, Records
 from marin_dag.store.local import LocalStore
+from pipelines import trained_batch
+from pipelines.batch_command import _predicted
 from pipelines.phases import legs_in, phases_in
 from pipelines.tootsie import RESULTS
 from steps.phase_timeline import RunPhase
@@ -200,3 +204,26 @@ def test_a_branch_is_planned_run_and_evaluated_alone_and_dropped(finished: Drive
     now = committed(finished.prefix)
     assert len(now) == len(reference.committed) + 3
     assert differing({key: now[key] for key in reference.committed}, reference.committed) == []
+
+
+def test_the_batch_of_a_step_is_found_again_and_has_the_loss_that_was_recorded(
+    reference: Reference, graph: Graph, monkeypatch: pytest.MonkeyPatch
+):
+    check_batch_of_first_step(LocalStore(str(reference.prefix)), graph.step("ocelot"), monkeypatch)
+
+
+def check_batch_of_first_step(store: LocalStore, phase: Step[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the first batch of a phase is that of its records and of its order, by the loss of each source."""
+    step = phase.config.begin_step + 1
+    recorded = trained_batch.find_batch(store, phase, step)
+    monkeypatch.setattr(trained_batch, "saved_states", lambda store, digest: [])
+    drawn = trained_batch.find_batch(store, phase, step)
+    assert recorded.is_recorded and not drawn.is_recorded
+    assert recorded.weights == drawn.weights and recorded.weights is not None
+    np.testing.assert_array_equal(recorded.batch.tokens, drawn.batch.tokens)
+    places = range(len(recorded.sources))
+    assert all(all(row.documents) for row in recorded.rows(store, places))
+    log_probs = _predicted(recorded, places)["log_prob"].to_numpy().reshape(len(places), -1)
+    for source, loss in recorded.losses.items():
+        of_source = log_probs[[name == source for name in recorded.sources]]
+        assert -np.nanmean(of_source) == pytest.approx(loss, abs=1e-3)

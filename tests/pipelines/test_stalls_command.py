@@ -3,6 +3,7 @@
 from marin_dag.graph.graph import Graph
 from pipelines import tootsie
 from pipelines.scales import LAPTOP
+from pipelines.stalls_command import alarm_lines
 from runtime.tracking.events import EventLog
 from tests.catalogue import check_message
 
@@ -38,6 +39,16 @@ def test_attempts_of_each_phase_add_up_and_are_drawn(tmp_path, capsys):
     assert "stalled  kestrel: 1 × store read, 1.5 s" in out
     page = (tmp_path / "stalls.html").read_text()
     assert "kestrel: 3.75 s for store read" in page and "ocelot: 0.50 s for store read" in page
+
+
+def test_alarms_are_lines_that_say_what_came_back_and_which_row_it_was():
+    first = [
+        {"event": "alarm", "step": 551, "monitor": "grad_norm", "row": 2, "source": "math"},
+        {"event": "alarm", "step": 551, "monitor": "loss_spike", "row": 2, "source": "math"},
+        {"event": "spike", "step": 600, "monitor": "grad_norm"},
+    ]
+    second = [*first[:1], {"event": "recovered", "step": 551}, {"event": "alarm", "step": 900, "monitor": "creep"}]
+    check_message("\n".join(alarm_lines("kestrel", [first, second])))
 
 
 def test_phases_of_one_digest_are_shown_once_with_a_note(tmp_path, capsys):

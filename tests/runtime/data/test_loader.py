@@ -366,3 +366,13 @@ def test_a_position_that_counts_rows_of_unknown_length_is_refused(make_cache):
     document = position.to_json() | {"sequence_length": None}
     with expect_error(LoaderError):
         loader.batch(DataPosition.from_json(document), 1, 4)
+
+
+@pytest.mark.parametrize("step", [0, 1, 9])
+def test_a_recorded_batch_is_the_one_that_was_drawn(loader, step):
+    _, before = draw(loader, range(step))
+    batch, after = loader.batch(before, step, 8)
+    counts = {name: after.consumed[name] - before.consumed.get(name, 0) for name in after.consumed}
+    found, recorded = loader.recorded_batch(counts, before.consumed, step)
+    located, _ = loader.locate(before, range(step, step + 1), 8)
+    assert equal([recorded], [batch]) and equal([found], [located])

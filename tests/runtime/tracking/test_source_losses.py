@@ -64,6 +64,8 @@ def test_a_step_is_found_by_identity():
     table = filled([{"d1": 1}, {"d1": 2, "d3": 5}, {"d2": 4}])
     assert table.seen(2) == {"d1": Seen(2, 200, 0.2, 1.0), "d3": Seen(5, 500, 0.5, 2.5)}
     assert table.seen(4) == {}
+    assert table.num_sequences(range(2, 4)) == {"d1": 2, "d2": 4, "d3": 5}
+    assert table.num_sequences(range(4, 9)) == {"d1": 0, "d2": 0, "d3": 0}
 
 
 def test_a_step_out_of_order_and_a_foreign_table_are_refused():

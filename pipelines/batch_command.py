@@ -1,0 +1,231 @@
+"""batch: show the rows of one training step, their documents, and how well the weights before it predict them."""
+
+import collections
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.errors import UserError
+from marin_dag.graph.step import Step
+from marin_dag.quantities import counted
+from marin_dag.values.changes import nearest
+from pipelines.heat_map_command import Measured, heat_windows
+from pipelines.output import aligned, check_writable, positive, write_page
+from pipelines.phase_tokenizer import tokenizer_of
+from pipelines.trained_batch import Row, TrainedBatch, find_batch
+from runtime.optim.ema import HOT
+from runtime.report.markup import printable
+from steps.phase_config import TrainPhaseConfig
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from runtime.report.heat_map import HeatWindow
+
+ROWS = 8
+"""Rows that are shown unless `--rows` gives a number."""
+EXCERPT_CHARACTERS = 90
+
+
+class ShownRow(NamedTuple):
+    """A row with the text of each of its tokens, and their predictions."""
+
+    row: Row
+    texts: Sequence[str]
+    window: "HeatWindow | None"
+    """The predictions, where they are wanted."""
+
+    @property
+    def loss(self) -> float | None:
+        """Mean loss in nats a token; None if unknown."""
+        return None if self.window is None else self.window.mean_loss
+
+    def documents(self) -> Iterator[dict[str, Any]]:
+        """Yield id, number of tokens and text of each document of the row."""
+        segments = self.row.segment_ids.tolist()
+        for segment, identifier in enumerate(self.row.documents):
+            texts = [text for text, of in zip(self.texts, segments, strict=True) if of == segment]
+            yield {"document": identifier, "tokens": len(texts), "text": "".join(texts)}
+
+
+def _batch(session: Session) -> int:
+    from runtime.training.checkpoint_reader import CheckpointError
+
+    parsed = session.parsed
+    check_writable("--page", parsed.page)
+    name, step = _named(session.step)
+    phase = session.graph().step(name)
+    if not isinstance(phase.config, TrainPhaseConfig):
+        raise UserError(f"batch: {name} is no training phase. `timeline` lists the phases.")
+    try:
+        batch = find_batch(session.store, phase, step)
+        shown = _shown(session, phase, batch)
+    except CheckpointError as error:
+        raise UserError(f"batch: {error}") from error
+    if parsed.json:
+        print(json.dumps(_document(name, batch, shown), ensure_ascii=False, indent=1))
+    else:
+        print("\n".join(_lines(session, name, batch, shown)))
+    if parsed.page is not None:
+        _write_page(parsed.page, name, batch, shown)
+    return NOTHING_WOULD_RUN
+
+
+def _shown(session: Session, phase: Step, batch: TrainedBatch) -> list[ShownRow]:
+    """Return the rows that the options choose, those with the highest loss first."""
+    import numpy as np
+
+    from runtime.data.token_text import token_texts
+
+    parsed = session.parsed
+    places = [place for place, source in enumerate(batch.sources) if parsed.source in (None, source)]
+    if not places:
+        raise UserError(f"--source {parsed.source}: no row is of it.{nearest(parsed.source, batch.caches)}")
+    tokenizer = tokenizer_of(session.store, [phase]).tokenizer
+    windows: dict[int, HeatWindow] = {}
+    if parsed.heat or parsed.page is not None:
+        table = _predicted(batch, places)
+        log_probs = table["log_prob"].to_numpy().reshape(len(places), -1)
+        losses = -np.nansum(log_probs, axis=1) / np.maximum(np.isfinite(log_probs).sum(axis=1), 1)
+        for index in np.argsort(-losses, kind="stable")[: parsed.rows].tolist():
+            part = table.slice(index * len(batch.batch.tokens[0]), len(batch.batch.tokens[0]))
+            windows[places[index]] = heat_windows([Measured(phase.name, batch.step, HOT, part)], tokenizer)[0]
+        places = [*windows]
+    return [
+        ShownRow(row, token_texts(tokenizer, row.tokens.tolist()), windows.get(row.place))
+        for row in batch.rows(session.store, places[: parsed.rows])
+    ]
+
+
+def _named(word: str) -> tuple[str, int]:
+    name, _, step = word.partition("@")
+    if not step.isascii() or not step.isdecimal() or not int(step):
+        raise UserError(
+            f"batch: {word!r} names no training step. Write PHASE@STEP with a step from 1 on, such as kestrel@551."
+        )
+    return name, int(step)
+
+
+def _predicted(batch: TrainedBatch, places: Sequence[int]) -> "pa.Table":
+    """Return the predictions of each token of these rows, row after row, by the weights before the step."""
+    from runtime.evaluation.held_out import Windows
+    from runtime.evaluation.token_predictions import Predictor, Sample, build_prediction_step
+    from runtime.evaluation.trained_model import TrainedModel
+    from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
+    from runtime.parallel.jax_settings import settle_jax
+    from runtime.parallel.mesh import num_batch_parts, whole_mesh
+    from runtime.training.run_state import CHECKPOINT
+
+    if batch.weights is None:
+        raise UserError("--heat: the phase has saved no weights yet; repeat the command once it has, or leave it out.")
+    settle_jax()
+    mesh = whole_mesh()
+    model = TrainedModel.open(f"{batch.weights.folder}/{CHECKPOINT}")
+    step = build_prediction_step(
+        model.description.config,
+        batch.phase.rope,
+        mesh,
+        attention_kernel="chunked",
+        compute_dtype=batch.phase.compute_dtype,
+    )
+    windows = Windows(batch.batch.tokens[list(places)], batch.batch.segment_ids[list(places)])
+    sample = Sample(tuple(batch.sources[place] for place in places), tuple(f"row {place}" for place in places), windows)
+    size = window_batch(min(WINDOWS_PER_BATCH, len(places)), num_batch_parts(mesh))
+    predictor = Predictor(sample=sample, step=step, windows_per_batch=size, rows=None)
+    return predictor.table(batch.step, 0, {HOT: predictor.predict(model.params(HOT, mesh))})
+
+
+def _lines(session: Session, name: str, batch: TrainedBatch, shown: Sequence[ShownRow]) -> Iterator[str]:
+    drawn = "as the run drew it" if batch.is_recorded else "as the run will draw it, by the order of its data"
+    yield f"{name}, training step {batch.step:,}: {counted(len(batch.sources), 'row')}, {drawn}"
+    counts = collections.Counter(batch.sources)
+    rows = [[source, f"{count:,}", _nats(batch.losses.get(source))] for source, count in sorted(counts.items())]
+    yield from aligned([["source", "rows", "loss (nats a token)"], *rows])
+    for each in shown:
+        loss = "" if each.loss is None else f", loss {each.loss:.3f}"
+        yield f"row {each.row.place}: {each.row.source}, pass {each.row.data_epoch} over it{loss}"
+        for document in each.documents():
+            text = printable(document["text"][:EXCERPT_CHARACTERS]).replace("\n", "\u23ce")
+            more = "…" if len(document["text"]) > EXCERPT_CHARACTERS else ""
+            yield f"  {_named_document(document['document'])}, {counted(document['tokens'], 'token')}: {text}{more}"
+    if shown[0].window is None:
+        yield f"losses of rows and tokens: {session.line('batch', session.step, '--heat')}"
+    elif batch.weights is not None:
+        yield f"losses of rows: {_weights(batch)}"
+    if len(shown) < len(batch.sources):
+        yield f"{len(shown)} of {len(batch.sources)} rows are shown; `--rows N` shows more, `--source NAME` others"
+
+
+def _weights(batch: TrainedBatch) -> str:
+    assert batch.weights is not None
+    after = "" if batch.weights.step < batch.step else ", which have learned from these rows"
+    return f"weights of step {batch.weights.step:,}{after}"
+
+
+def _named_document(identifier: str | None) -> str:
+    return printable(identifier or "unknown document")
+
+
+def _nats(loss: float | None) -> str:
+    return "not recorded" if loss is None else f"{loss:.3f}"
+
+
+def _document(name: str, batch: TrainedBatch, shown: Sequence[ShownRow]) -> dict[str, Any]:
+    return {
+        "phase": name,
+        "step": batch.step,
+        "is_recorded": batch.is_recorded,
+        "weights_of_step": None if batch.weights is None else batch.weights.step,
+        "num_rows": len(batch.sources),
+        "losses": dict(batch.losses),
+        "rows": [
+            {
+                "row": each.row.place,
+                "source": each.row.source,
+                "pass": each.row.data_epoch,
+                "loss": each.loss,
+                "documents": [*each.documents()],
+                **({} if each.window is None else {"tokens": _tokens(each.window)}),
+            }
+            for each in shown
+        ],
+    }
+
+
+def _tokens(window: "HeatWindow") -> list[dict[str, Any]]:
+    moment = window.newest
+    return [
+        {"text": text} if rank < 0 else {"text": text, "log_prob": round(log_prob, 4), "rank": rank, "likely": likely}
+        for text, log_prob, rank, likely in zip(
+            window.texts, moment.log_prob.tolist(), moment.rank.tolist(), moment.likely, strict=True
+        )
+    ]
+
+
+def _write_page(path: str, name: str, batch: TrainedBatch, shown: Sequence[ShownRow]) -> None:
+    from runtime.report.heat_map import page
+
+    windows = [each.window for each in shown if each.window is not None]
+    notes = [
+        f"row {each.row.place} ({each.row.source}): {', '.join(map(_named_document, each.row.documents))}"
+        for each in shown
+    ]
+    title = f"Training step {batch.step:,} of {name}"
+    write_page("--page", path, page(title, [_weights(batch)], windows, notes, text="the batch"))
+
+
+def _add_arguments(parser: Any) -> None:
+    parser.add_argument("--heat", action="store_true", help="(batch) predict the rows with the weights before the step")
+    parser.add_argument("--page", metavar="FILE.html", help="(batch) draw each token's probability; includes --heat")
+    parser.add_argument("--source", metavar="NAME", help="(batch) only rows of this source")
+    parser.add_argument(
+        "--rows", metavar="N", type=positive, default=ROWS, help=f"(batch) rows to show, {ROWS} if left out"
+    )
+
+
+COMMAND = Command(
+    "batch", "PHASE@STEP [--heat]",
+    "the rows of one training step: sources, documents, text, and how well the weights before it predict them",
+    _batch, 1, 1, _add_arguments, ("--set", "--json"),
+)  # fmt: skip

@@ -1,0 +1,214 @@
+"""Trained batch: the rows of one training step, found again from what a phase has saved, and their documents."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from marin_dag.errors import UserError
+from marin_dag.graph.step import Step
+from marin_dag.ledger.records import Record, Records
+from marin_dag.store.store import Store
+from pipelines.saved_curves import SavedState, saved_states
+from runtime.training.restore import RESTORES_POSITION
+from steps.phase_config import TrainPhaseConfig
+from steps.tokenize import TokenizeConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from runtime.data.batch import DataPosition, LoadedBatch
+    from runtime.data.cache import TokenCache
+    from runtime.data.loader import Loader
+    from runtime.data.order import RowLocations
+
+
+class Row(NamedTuple):
+    """A row of a batch."""
+
+    place: int
+    """Its number in the batch, from 0."""
+    source: str
+    data_epoch: int
+    """1 for the first pass over the source."""
+    tokens: "np.ndarray"
+    segment_ids: "np.ndarray"
+    documents: Sequence[str | None]
+    """Id of the document of each segment; None if unknown."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainedBatch:
+    """The batch of one training step of a phase."""
+
+    step: int
+    is_recorded: bool
+    """The run has recorded what it drew; otherwise the batch is the one that the run comes to next."""
+    losses: Mapping[str, float]
+    """Mean loss of each source in nats a token, as recorded."""
+    weights: SavedState | None
+    """The newest saved state before the step, or else the first one after it; None where nothing is saved."""
+    phase: TrainPhaseConfig
+    sources: Sequence[str]
+    """Source of each row."""
+    locations: "RowLocations"
+    batch: "LoadedBatch"
+    caches: "Mapping[str, TokenCache]"
+
+    def rows(self, store: Store, indices: Sequence[int]) -> list[Row]:
+        """Return these rows with their documents."""
+        import numpy as np
+
+        found = {}
+        for source in sorted({self.sources[index] for index in indices}):
+            own = [index for index in indices if self.sources[index] == source]
+            begins = [np.unique(self.batch.segment_ids[index], return_index=True)[1] for index in own]
+            starts = [int(self.locations.starts[index]) + begin for index, begin in zip(own, begins, strict=True)]
+            ids = iter(self._documents(store, source, np.concatenate(starts)))
+            found.update({index: [next(ids) for _ in begin] for index, begin in zip(own, begins, strict=True)})
+        return [
+            Row(
+                index,
+                self.sources[index],
+                int(self.locations.data_epochs[index]) + 1,
+                self.batch.tokens[index],
+                self.batch.segment_ids[index],
+                found[index],
+            )
+            for index in indices
+        ]
+
+    def _documents(self, store: Store, source: str, positions: "np.ndarray") -> list[str | None]:
+        from runtime.data.row_documents import DocumentsSource, document_ids
+
+        config = self.phase.caches[source].config_of(TokenizeConfig)
+        documents = None if config is None else Records(store).find(config.documents.key)
+        if config is None or documents is None:  # ids that were never text, or an output that `gc` deleted
+            return [None] * len(positions)
+        shards = [store.url(f"{documents.output_path}/{shard}") for shard in documents.result["shards"]]
+        made_of = DocumentsSource(shards, config.validation_share, config.shards_per_block)
+        return document_ids(self.caches[source], positions, made_of)
+
+
+def find_batch(store: Store, phase: Step[TrainPhaseConfig], step: int) -> TrainedBatch:
+    """Return the batch of the training step that made `step` finished ones.
+
+    Raises:
+        UserError: the phase does not train this step, what it reads is gone, or the batch depends on unsaved losses.
+        CheckpointError: a saved state is damaged.
+    """
+    while (start := phase.predecessor) is not None and start.digest == phase.digest and step <= phase.config.begin_step:
+        phase = start.step
+    config = phase.config
+    if not config.begin_step < step <= config.until_step:
+        before = f" `{start.step.name}@{step}` names a step before it." if start and step <= config.begin_step else ""
+        raise UserError(
+            f"batch: {phase.name} trains steps {config.begin_step + 1:,} to {config.until_step:,}, not "
+            f"{step:,}.{before}"
+        )
+    states = saved_states(store, phase.digest)
+    own = [state for state in states if state.step < step]
+    start_state = _start(store, config)
+    caches = _caches(store, config)
+    loader = _loader(config, caches)
+    later = next((state for state in states if state.step >= step), None)
+    if later is not None:
+        losses, found = _recorded(loader, later, step)
+    else:
+        losses, found = {}, _drawn(loader, config, own[-1] if own else None, start_state, step)
+    return TrainedBatch(
+        step=step,
+        is_recorded=later is not None,
+        losses=losses,
+        weights=own[-1] if own else start_state or later,
+        phase=config,
+        sources=[loader.sources[index] for index in found[0].source_index.tolist()],
+        locations=found[0],
+        batch=found[1],
+        caches=caches,
+    )
+
+
+def _start(store: Store, config: TrainPhaseConfig) -> SavedState | None:
+    """Return the state that a phase starts with; None from scratch."""
+    if config.start is None:
+        return None
+    return SavedState(config.begin_step, True, store.url(_record(store, config.start).output_path))
+
+
+def _caches(store: Store, config: TrainPhaseConfig) -> "dict[str, TokenCache]":
+    from runtime.data.cache import TokenCache
+
+    records = {name: _record(store, cache) for name, cache in config.caches.items()}
+    return {
+        name: TokenCache.open(store.url(f"{record.output_path}/{record.result['train']}"))
+        for name, record in records.items()
+    }
+
+
+def _record(store: Store, wanted: Any) -> Record:
+    record = Records(store).find(wanted.key)
+    if record is None:
+        raise UserError(
+            f"batch: {wanted.name}, which the phase reads, is not under this prefix as the recipe is now. "
+            f"`why {wanted.name}` says why."
+        )
+    return record
+
+
+def _loader(config: TrainPhaseConfig, caches: "Mapping[str, TokenCache]") -> "Loader":
+    from runtime.data.loader import Loader
+
+    identities = {name: cache.digest for name, cache in config.caches.items()}
+    return Loader(caches, identities, config.mixture, config.sequence_length, config.seed, policy=config.mixing)
+
+
+def _recorded(
+    loader: "Loader", saved: SavedState, step: int
+) -> "tuple[dict[str, float], tuple[RowLocations, LoadedBatch]]":
+    """Return the losses and the batch by the tables of a later state: its draws less those from `step` on."""
+    from runtime.tracking.source_losses import SourceLossesTable
+    from runtime.training import checkpoint
+    from runtime.training.run_state import CHECKPOINT, SOURCE_LOSSES
+
+    folder = f"{saved.folder}/{CHECKPOINT}"
+    table = SourceLossesTable.from_parquet(checkpoint.read_beside(folder, SOURCE_LOSSES), file=SOURCE_LOSSES)
+    since = table.num_sequences(range(step, saved.step + 1))
+    position = _position(saved)
+    before = {identity: count - since.get(identity, 0) for identity, count in position.consumed.items()}
+    seen = table.seen(step)
+    losses = {loader.names[name]: each.loss_sum / each.num_targets for name, each in seen.items() if each.num_targets}
+    counts = {identity: each.num_sequences for identity, each in seen.items()}
+    return losses, loader.recorded_batch(counts, before, step - 1)
+
+
+def _drawn(
+    loader: "Loader", config: TrainPhaseConfig, own: SavedState | None, start: SavedState | None, step: int
+) -> "tuple[RowLocations, LoadedBatch]":
+    """Return the batch that the run draws at `step` after its newest state."""
+    from runtime.data.batch import DataPosition
+
+    here, size = config.begin_step if own is None else own.step, config.global_batch_size
+    if loader.lag_steps:
+        raise UserError(
+            f"batch: step {step:,} is not saved yet, and mixing={type(config.mixing).__name__} draws it by the losses "
+            f"after step {here:,}. Repeat the command once the phase has saved that step (`tell PHASE save`)."
+        )
+    if own is not None:
+        position = _position(own)
+    else:
+        is_restored = start is not None and config.restore in RESTORES_POSITION
+        position = _position(start) if start is not None and is_restored else DataPosition()
+        if config.skip_batches:
+            position = loader.skip_batches(position, here, size, config.skip_batches)
+    if here < step - 1:
+        position = loader.locate(position, range(here, step - 1), size)[1][-1]
+    found, _ = loader.locate(position, range(step - 1, step), size)
+    return found, loader.batch(position, step - 1, size)[0]
+
+
+def _position(saved: SavedState) -> "DataPosition":
+    from runtime.data.batch import DataPosition
+    from runtime.training import checkpoint
+    from runtime.training.run_state import CHECKPOINT
+
+    return DataPosition.from_json(checkpoint.read_metadata(f"{saved.folder}/{CHECKPOINT}")["data_position"])

@@ -1,0 +1,94 @@
+"""Writing: texts after prompts, each passed on as it grows; equal prompts and settings give equal texts."""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from tokenizers import Tokenizer
+
+from runtime.data.token_text import REPLACEMENT
+from runtime.evaluation.generation import Generator, Prompt
+from runtime.evaluation.placed_model import PlacedModel
+from runtime.evaluation.sampling import Sampling
+from runtime.interop.huggingface import SpecialTokens
+
+OnText = Callable[[int, str], object]
+"""Receives the number of a prompt, in order, and what its text has gained."""
+
+
+class Text(NamedTuple):
+    """The text after a prompt."""
+
+    prompt: str
+    text: str
+    is_whole: bool
+    """The model ended it; otherwise it has as many tokens as allowed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Writer:
+    """A model that writes texts."""
+
+    model: PlacedModel
+    tokenizer: Tokenizer
+    special_tokens: SpecialTokens
+
+    def write(
+        self, prompts: Iterable[str], *, max_new_tokens: int, sampling: Sampling | None, on_text: OnText
+    ) -> list[Text]:
+        """Return the text after each prompt; `sampling` None takes the likeliest token.
+
+        Raises:
+            ValueError: a prompt with its text exceeds the model's context.
+        """
+        prompts = list(prompts)
+        stream = _Stream(len(prompts), self._decode, on_text)
+        requests = [Prompt(self._encode(text), max_new_tokens, sampling, number) for number, text in enumerate(prompts)]
+
+        def is_finished(number: int, tokens: list[int]) -> bool:
+            stream.show(number, tokens, is_last=False)
+            return tokens[-1] == self.special_tokens.eos_token_id
+
+        found: dict[int, list[int]] = {}
+        for number, tokens in Generator(self.model).generate(requests, is_finished):
+            stream.show(number, tokens, is_last=True)
+            found[number] = list(tokens)
+        return [
+            Text(prompt, self._decode(found[number]), found[number][-1] == self.special_tokens.eos_token_id)
+            for number, prompt in enumerate(prompts)
+        ]
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of a prompt behind BOS, or behind EOS where an empty one has none."""
+        eos, bos = self.special_tokens
+        tokens = self.tokenizer.encode(text, add_special_tokens=False).ids
+        if bos is not None and tokens[:1] != [bos]:
+            tokens = [bos, *tokens]
+        return tuple(tokens or [eos])
+
+    def _decode(self, tokens: list[int]) -> str:
+        return self.tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+class _Stream:
+    """Passes texts on in the order of their prompts, while all of them grow at once."""
+
+    def __init__(self, num_texts: int, decode: Callable[[list[int]], str], on_text: OnText) -> None:
+        self._decode, self._on_text = decode, on_text
+        self._texts, self._are_last = [""] * num_texts, [False] * num_texts
+        self._current, self._shown = 0, ""
+
+    def show(self, number: int, tokens: list[int], *, is_last: bool) -> None:
+        """Take the tokens so far of a text."""
+        text = self._decode(tokens)
+        # A character whose other bytes are still to come.
+        self._texts[number] = text if is_last else text.rstrip(REPLACEMENT)
+        self._are_last[number] = is_last
+        while self._current < len(self._texts):
+            text = self._texts[self._current]
+            if len(text) > len(self._shown):
+                self._on_text(self._current, text[len(self._shown) :])
+                self._shown = text
+            if not self._are_last[self._current]:
+                return
+            self._current, self._shown = self._current + 1, ""

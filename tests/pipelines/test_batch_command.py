@@ -1,0 +1,34 @@
+"""`batch` and `sample` say what is wrong and what to do; tests/end_to_end runs them on a real run."""
+
+import pytest
+
+from pipelines import tootsie
+from tests.catalogue import check_message
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["batch", "kestrel"],
+        ["batch", "kestrel@0"],
+        ["batch", "tokenizer@3"],
+        ["batch", "kestrell@3"],
+        ["batch", "ocelot@3"],
+        ["batch", "kestrel@3"],
+        ["batch", "kestrel@3", "--rows", "0"],
+        ["sample", "kestrel"],
+        ["sample", "kestrel", "--prompt", "a", "--top-p", "0.9"],
+        ["sample", "kestrel", "--prompt", "a", "--temperature", "1", "--top-p", "2"],
+        ["sample", "kestrel", "--prompts", "missing.txt"],
+        ["sample", "tokenizer", "--prompt", "a"],
+        ["sample", "kestrel@7", "--prompt", "a"],
+        ["sample", "hf_export/deeper_starling", "--prompt", "a"],
+    ],
+    ids=lambda words: "-".join(words).replace("/", "-"),
+)
+def test_what_cannot_be_shown_says_why(words, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert tootsie.main([*words, "--prefix", str(tmp_path / "runs")]) == 1
+    printed = capsys.readouterr()
+    check_message(printed.out + printed.err)
+    assert not list(tmp_path.iterdir())
