@@ -78,7 +78,7 @@ class Cost(NamedTuple):
 
     wall: float
     processor: float
-    """Of all threads of the process."""
+    """Processor time of all threads of the process."""
 
 
 SETTINGS = TrainSettings(

@@ -18,7 +18,7 @@ AHEAD = 2
 READY, GO = "ready", "go"
 
 Measure = Callable[[], dict[str, Any]]
-"""Of a contestant that has done what needs no GPU: all the rest."""
+"""The next stage of a contestant that has finished its work without a GPU."""
 Whose = tuple[str, str]
 """A side, and what it competes in."""
 
@@ -40,7 +40,7 @@ class InTurn:
             self._begin()
 
     def measured(self, side: str, name: str, *, may_fail: bool = False) -> dict[str, Any]:
-        """What the next contestant measured, which is this one; or that it "failed".
+        """Return what the next contestant measured, or "failed".
 
         Raises:
             SystemExit: it failed, and may not.

@@ -1,4 +1,4 @@
-"""One kernel with its gradients as a program of its own, built as a train step would build it.
+"""A kernel with its gradients as a program of its own, built as a train step would build it.
 
 For compilers of chips that are not here, and to be timed on those that are.
 """

@@ -21,7 +21,7 @@ _SCHEDULED = re.compile(r"non empty scheduled bundles: (\d+)")
 
 
 class Schedule(NamedTuple):
-    """One grid step of a kernel, including what its first and last steps do."""
+    """A grid step of a kernel, including the work of its first and last steps."""
 
     bundles: int
     vmem_in_bytes: int

@@ -1,4 +1,4 @@
-"""What the engine adds to a step: 1,000 trivial steps through Ray, wide (independent) and deep (one chain).
+"""The engine's cost per step: 1,000 trivial steps through Ray, wide (independent) and deep (one chain).
 
 Ours runs each step as a Ray task with its lease, attempt, log, manifest and record on a local prefix; the cluster's
 start is not counted. redun and doit run the same graphs of empty tasks, redun through its local executor, doit through

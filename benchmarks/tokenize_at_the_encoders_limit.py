@@ -55,9 +55,9 @@ VOCAB_SIZE = 32_000
 TRAINING_BYTES = 8 << 20
 REPEATS = 3
 COMPARED_BYTES = 32 << 20
-"""Of the texts, for tokenizers against tiktoken: the slower of the two would take minutes for them all."""
+"""Texts for the comparison of tokenizers and tiktoken: the slower one would take minutes for them all."""
 AT_ONCE_BYTES = 4 << 20
-"""What the step encodes at once; tokenizers keeps a hundred bytes for each token of a call."""
+"""Texts that the step encodes at once; tokenizers keeps a hundred bytes for each token of a call."""
 
 DATATROVE = """
 import importlib.metadata, json, sys, time

@@ -44,10 +44,10 @@ BAR_TORCH, BAR_PLAIN = 1.3, 0.97
 PLAIN, PLAIN_PARALLEL = "plain jax", "plain jax, a device a core"
 LEARNING_RATE = 1e-4
 SDPA: dict[str, Any] = {"attn_implementation": "sdpa"}
-"""Of transformers' config, which takes it and does not declare it."""
+"""A field of transformers' config, which takes it and does not declare it."""
 BATCH = (LAPTOP.batches[-1].global_batch_size, LAPTOP.sequence_length)
 Step = Callable[[], float]
-"""One update; returns its loss, so the update is finished."""
+"""Take one training step; return its loss, so that the step is finished."""
 
 
 def fresh_state() -> TrainState:

@@ -74,10 +74,10 @@ LOSS = LossShape(num_tokens=32_768, hidden_size=2_560, vocab_size=128_256)
 ATTENTION = AttentionShape(num_sequences=4, sequence_length=4096, num_heads=32, num_kv_heads=8, head_dim=128)
 ATTENTION_KERNELS = ("chunked", "pallas_gpu", "tokamax")
 DOCUMENT_TOKENS = 500
-"""Of the packed documents, on average."""
+"""Average length of the packed documents."""
 REMAT: dict[str, "Remat"] = {"ours": "none", "ours, dots": "dots", "ours, full": "full"}
 SDPA: dict[str, Any] = {"attn_implementation": "sdpa"}
-"""Of transformers' config, which takes it and does not declare it."""
+"""A field of transformers' config, which takes it and does not declare it."""
 SMOKE_CASES = {"smoke": Case(LlamaConfig(512, 64, 128, 2, 4, 2, 16, 128), 2, None)}
 SMOKE_LOSS = LossShape(256, 32, 512)
 SMOKE_ATTENTION = AttentionShape(2, 1024, 4, 2, 64)

@@ -11,7 +11,7 @@ def speeds(**to_peer: dict[str, float]) -> dict[str, float]:
     return peers | {f"{act} ours": 1.0 for act in ACTS}
 
 
-def test_it_holds_above_each_bar_and_tells_every_ratio():
+def test_a_claim_holds_above_each_bar_and_prints_every_ratio():
     found = judged(speeds(plain={"save": 1.74, "restore": 0.71}, orbax={"save": 1.4, "restore": 0.75}))
     assert found["holds"] is True
     assert (found["ratio"], found["bar"], found["ratio_to_orbax"], found["bar_to_orbax"]) == (0.71, 0.7, 0.75, 0.7)

@@ -49,7 +49,7 @@ def test_each_has_its_turn_alone_and_the_next_prepare_themselves_meanwhile(tmp_p
     assert [word for word, name in entries if name == "d"] == ["prepared", "begins", "ends"]
 
 
-def test_one_that_fails_is_told_and_the_others_have_their_turns(tmp_path: Path) -> None:
+def test_a_failed_command_is_reported_and_the_others_have_their_turns(tmp_path: Path) -> None:
     with closing(in_turn_of(tmp_path, "bad", "c", "bad", "b")) as in_turn:
         assert in_turn.measured("side", "bad", may_fail=True) == {"failed": "exit code 3; its error is above"}
         assert in_turn.measured("side", "c") == {"name": "c"}
@@ -57,7 +57,7 @@ def test_one_that_fails_is_told_and_the_others_have_their_turns(tmp_path: Path) 
             in_turn.measured("side", "bad")
 
 
-def test_turns_are_taken_in_the_order_that_was_told_and_who_waits_is_ended(
+def test_turns_follow_the_given_order_and_a_waiting_command_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []

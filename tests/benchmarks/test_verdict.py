@@ -22,7 +22,7 @@ def test_a_claim_that_does_not_hold_ends_with_one_and_its_line_all_the_same(caps
 
 
 @pytest.mark.parametrize("holds", [True, None])
-def test_a_claim_that_holds_or_that_nobody_makes_ends_well(holds, capsys):
+def test_a_claim_that_holds_and_a_file_without_a_claim_exit_with_0(holds, capsys):
     conclude({"claim": "slower than light", "holds": holds})
     assert json.loads(capsys.readouterr().out)["holds"] is holds
 

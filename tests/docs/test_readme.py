@@ -17,7 +17,7 @@ from pipelines.tootsie import main
 ROOT = Path(__file__).parents[2]
 PROGRAM = "python pipelines/tootsie.py"
 STARTS_NOTHING = {"--dry-run", *COMMANDS, *(command.name for command in recipe.COMMANDS), "mix"}
-"""What of a line makes it one that starts no step; any other is planned here and not run."""
+"""Words of a line that starts no step; any other line is planned here and not run."""
 
 
 def commands(page: Path) -> Iterator[list[str]]:
@@ -71,9 +71,9 @@ def test_every_command_of_readme_works_in_the_order_in_which_it_is_printed(
     for arguments in README:
         free_port = ["--port", "0"] if "page" in arguments else []
         code = call([*arguments, *free_port], tmp_path / "runs", corpus)
-        said = capsys.readouterr()
-        assert code in ((1,) if NEEDS_A_RUN & {*arguments} else (0, 2)), (arguments, said.err)
-        assert said.err == "", arguments
+        output = capsys.readouterr()
+        assert code in ((1,) if NEEDS_A_RUN & {*arguments} else (0, 2)), (arguments, output.err)
+        assert output.err == "", arguments
 
 
 def test_the_figures_that_readme_gives_of_the_plans_are_those_of_the_plans(
@@ -85,11 +85,11 @@ def test_the_figures_that_readme_gives_of_the_plans_are_those_of_the_plans(
         ([], r"(\d+) steps: \d+ done"),
     ):
         assert call([*arguments, "--dry-run"], tmp_path / "runs", corpus) == 2
-        said = capsys.readouterr().out
+        output = capsys.readouterr().out
         found = re.search(claim, text)
         assert found is not None, claim
-        assert re.search(rf"^{found[1]} steps", said, re.MULTILINE), (found[0], said[-600:])
-        tokens = re.search(r"^Estimated: ([\d.]+) T tokens", said, re.MULTILINE)
+        assert re.search(rf"^{found[1]} steps", output, re.MULTILINE), (found[0], output[-600:])
+        tokens = re.search(r"^Estimated: ([\d.]+) T tokens", output, re.MULTILINE)
         assert tokens is None or f"{float(tokens[1]):.1f}" == found[2]
 
 

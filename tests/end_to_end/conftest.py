@@ -1,4 +1,4 @@
-"""One undisturbed run of the tiny Tootsie, shared by all tests and processes. A test that changes it has a copy."""
+"""An undisturbed run of the tiny Tootsie, shared by all tests and processes. A test that changes it has a copy."""
 
 import argparse
 import contextlib

@@ -17,7 +17,7 @@ def has_checkpoint(prefix: Path, digest: str) -> bool:
 
 
 def events(prefix: Path, digest: str) -> list[dict[str, object]]:
-    """Of all attempts, in the order in which they began."""
+    """The event logs of all attempts, in the order in which they began."""
     logs = sorted((prefix / "work" / digest / "events").iterdir())
     return [json.loads(line) for log in logs for line in log.read_text().splitlines() if line.endswith("}")]
 

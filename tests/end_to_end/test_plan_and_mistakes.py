@@ -1,4 +1,4 @@
-"""What the real pipeline does before anything runs, and what it says when it cannot."""
+"""The real pipeline before anything runs, and its errors."""
 
 import gzip
 import hashlib
@@ -84,25 +84,25 @@ def test_a_mistake_in_the_real_recipe_is_one_message_and_writes_nothing(
 ):
     command = [*arguments, "--prefix", str(tmp_path / "runs")]
     code = tootsie.main(command)
-    said = capsys.readouterr()
-    assert (code, said.out) == (1, "")
-    one_message(said.err, "tootsie: ")
-    check_message(said.err)
+    printed = capsys.readouterr()
+    assert (code, printed.out) == (1, "")
+    one_message(printed.err, "tootsie: ")
+    check_message(printed.err)
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(
     "setting", ["kestrel.model.vocab_size=300", "tokenizer.vocab_size=8192", "kestrel.sequence_length=512"]
 )
-def test_what_would_end_in_nan_is_refused_in_the_plan(setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_settings_that_end_in_nan_are_refused_in_the_plan(
+    setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     command = ["--dry-run", "--set", setting, "--prefix", str(tmp_path / "runs")]
     assert tootsie.main(command) == 1
     check_message(capsys.readouterr().err)
 
 
-def test_a_jump_that_nobody_acknowledged_is_refused_with_the_line_to_write(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_an_unacknowledged_jump_is_refused_with_the_line_to_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     command = ["--set", "starling.weight_decay=0.2", "--dry-run", "--prefix", str(tmp_path / "runs")]
     assert tootsie.main(command) == 1
     check_message(capsys.readouterr().err)
@@ -115,13 +115,13 @@ def test_a_prefix_that_is_a_file_is_one_message_and_the_file_stays(
     (tmp_path / "runs").write_text("a diary")
     prefix = ["--prefix", str(tmp_path / "runs")]
     assert tootsie.main([*command, *prefix]) == 1
-    said = capsys.readouterr().err
-    one_message(said, f"tootsie: {tmp_path}/runs")
-    check_message(said)
+    printed = capsys.readouterr().err
+    one_message(printed, f"tootsie: {tmp_path}/runs")
+    check_message(printed)
     assert (tmp_path / "runs").read_text() == "a diary"
 
 
-GOOD = "A document of more than five words, which nothing is to be said against."
+GOOD = "A document of more than five words, without any fault."
 BAD_FILES = {
     "web_empty": (
         gzip.compress(b""),
@@ -136,7 +136,7 @@ BAD_FILES = {
 }
 
 
-def test_bad_files_of_the_users_fail_their_own_sources_and_mended_they_are_all_that_runs(tmp_path: Path):
+def test_bad_files_fail_their_own_sources_and_only_those_run_after_the_fix(tmp_path: Path):
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     write_corpus(corpus / "code.jsonl.gz", [GOOD])

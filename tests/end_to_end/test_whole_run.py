@@ -70,7 +70,7 @@ def test_the_report_links_to_the_waits_of_the_run_which_are_in_no_output(referen
     assert "kestrel" in waits.read_text() and "raccoon_softer" in waits.read_text()
 
 
-def test_what_each_cleaning_step_was_given_to_drop_is_dropped(reference: Reference, graph: Graph):
+def test_each_cleaning_step_drops_its_planted_documents(reference: Reference, graph: Graph):
     for source in ("code", "math", "questions", "web"):
         dropped = {
             stage: record_of(reference.prefix, graph.step(f"{stage}/{source}")).result["dropped"]

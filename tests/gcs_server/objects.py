@@ -42,7 +42,7 @@ def invalid(message: str) -> ApiError:
 
 @dataclasses.dataclass(frozen=True)
 class StoredObject:
-    """One generation of one object, at one metageneration."""
+    """A generation of an object, at one metageneration."""
 
     bucket: str
     name: str

@@ -148,7 +148,7 @@ class GcsServer:
     def _order(self, request: Request) -> Answer:
         """Carry out a control request of a test."""
         values: dict[str, Any] = json.loads(request.body) if request.body else {}
-        told: Any = None
+        reported: Any = None
         match request.method, request.path.removeprefix(ORDERS):
             case "POST", "faults":
                 self.faults.add(fault_from_json(values))
@@ -161,12 +161,12 @@ class GcsServer:
                     self._api.objects.insert(values["bucket"], name, text.encode(), Preconditions())
             case "GET", "requests":
                 wanted = request.query.get("where", "")
-                told = [dataclasses.asdict(entry) for entry in list(self._log) if re.search(wanted, entry.request)]
+                reported = [dataclasses.asdict(entry) for entry in list(self._log) if re.search(wanted, entry.request)]
             case "DELETE", "requests":
                 self._log.clear()
             case _:
                 return error_answer(ApiError(404, "notFound", f"no such order: {request.method} {request.path}"))
-        return Answer(200, json.dumps(told).encode(), {"Content-Type": "application/json"})
+        return Answer(200, json.dumps(reported).encode(), {"Content-Type": "application/json"})
 
 
 async def _read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request | None:

@@ -251,8 +251,8 @@ def a_read_tells_generation_and_checksums_in_its_headers(gcs: Wire) -> list[Any]
     headers = gcs.read("x").headers
     hashes = f"crc32c={made['crc32c']},md5={made['md5Hash']}"
     is_right = headers["x-goog-generation"] == made["generation"]
-    told = headers["x-goog-metageneration"], headers["x-goog-hash"] == hashes
-    return [is_right, *told, headers["x-goog-stored-content-length"]]
+    reported = headers["x-goog-metageneration"], headers["x-goog-hash"] == hashes
+    return [is_right, *reported, headers["x-goog-stored-content-length"]]
 
 
 @answers(404, 404, 200, 404)

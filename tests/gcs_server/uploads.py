@@ -84,8 +84,8 @@ def upload_of(
         which, _, value = item.strip().partition("=")
         if which in ("crc32c", "md5"):
             expected["md5Hash" if which == "md5" else which] = value
-    said = resource.get("contentType") or content_type or None
-    return Upload(bucket, name, said, resource, Preconditions.of(query), expected)
+    output = resource.get("contentType") or content_type or None
+    return Upload(bucket, name, output, resource, Preconditions.of(query), expected)
 
 
 def json_body(body: bytes) -> dict[str, Any]:

@@ -22,7 +22,7 @@ WRITES = frozenset({"create", "write", "delete"})
 
 
 class Operation(NamedTuple):
-    """One request to the store; `choose` sends none, and both answers are followed."""
+    """A request to the store; `choose` sends none, and both answers are followed."""
 
     name: str
     path: str

@@ -268,9 +268,9 @@ def count(config: CountConfig, context: StepContext) -> Count:
         mark(config.marks, f"count{number}")
         position = Count(step=number + 1, value=position.value + config.stride)
         context.progress(position.step, config.until_step, "steps", counts_per_second=10.0)
-        for told in context.requests():
-            asked.add(told.milestone or position.step)
-            context.reply(told, f"publishes {told.milestone or position.step:,}")
+        for reported in context.requests():
+            asked.add(reported.milestone or position.step)
+            context.reply(reported, f"publishes {reported.milestone or position.step:,}")
         is_due = position.step % config.publish_every == 0 or position.step in asked
         if is_due and position.step not in published:
             write_file(f"{context.output_path}/step-{position.step}/value.txt", str(position.value))

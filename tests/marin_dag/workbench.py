@@ -106,8 +106,8 @@ class Workbench:
         recipe = self._recipe()
         follow, lint = getattr(recipe, "FOLLOW", None), getattr(recipe, "lint", no_lint)
         code = main(recipe.build, name="bench", argv=argv, follow=follow, lint=lint)
-        said = self._capsys.readouterr()
-        return code, said.out + said.err
+        output = self._capsys.readouterr()
+        return code, output.out + output.err
 
     def plan(self, *arguments: str) -> Plan:
         """Return the plan behind a dry run."""

@@ -65,7 +65,7 @@ def test_model_and_context_axes_of_a_phase_are_those_of_its_program(main_line):
         _ = dataclasses.replace(train, model_parallel=12).layout
 
 
-def test_of_several_copies_fewer_are_tried_where_memory_is_short_and_the_report_has_memory_by_chip(main_line):
+def test_fewer_copies_are_tried_where_memory_is_short_and_the_report_has_memory_by_chip(main_line):
     train, evaluation = (
         dataclasses.replace(request_of(main_line["phoenix"], step), replica_parallel=4) for step in ("train", "eval")
     )
@@ -202,7 +202,7 @@ def test_the_phases_add_up_to_days_and_chip_hours(main_line):
     assert len({len(line) for line in lines}) == 1
 
 
-def test_of_a_selection_every_phase_is_compiled_and_shared_updates_count_once(tmp_path, capsys, monkeypatch):
+def test_every_selected_phase_is_compiled_and_shared_steps_count_once(tmp_path, capsys, monkeypatch):
     asked = []
     monkeypatch.setattr(compile_report, "outcome_of", lambda request: (asked.append(request), (COMPILED, False))[1])
     whole = dry_run(capsys, tmp_path, "--compile").out
@@ -264,7 +264,7 @@ def test_the_command_line_compiles_each_program_of_the_main_line_once(tmp_path, 
     assert "--scale 8b" in to_run and "--compile" not in to_run  # which a run refuses
 
 
-def test_what_a_compile_fails_with_is_one_message_without_the_traceback(tmp_path, capsys, monkeypatch):
+def test_a_failed_compile_is_one_message_without_a_traceback(tmp_path, capsys, monkeypatch):
     def outcome_of(asked):
         raise RuntimeError(
             "compiling the train step for 1 x v4-2048 failed:\nTraceback (most recent call last):\n  File ...\n"
@@ -300,7 +300,7 @@ def test_a_run_compiles_nothing_ahead_and_does_not_pass_over_the_wish(tmp_path, 
         (lambda asked: asked.model_parallel == 2, "--set ocelot.model_parallel=2 --set starling.model_parallel=1"),
     ],
 )
-def test_what_makes_a_step_fit_can_be_typed_and_then_it_fits(tmp_path, capsys, monkeypatch, fits, typed):
+def test_the_printed_option_makes_the_step_fit(tmp_path, capsys, monkeypatch, fits, typed):
     def outcome_of(asked):
         is_large = asked.step == "train" and asked.global_batch_size == 3072
         return (DoesNotFit("CompileTimeHbmOom: 40G exceeds 30.75G") if is_large and not fits(asked) else COMPILED), True
@@ -334,7 +334,7 @@ def test_a_report_says_where_no_change_helps(tmp_path, capsys, monkeypatch):
     check_message(report_in(printed))
 
 
-def test_what_the_slice_cannot_run_is_refused_before_anything_is_compiled(tmp_path, capsys, monkeypatch):
+def test_an_impossible_slice_is_refused_before_compiling(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(compile_report, "outcome_of", None)
     for option in ("num_microbatches=2", "attention_kernel=pallas_gpu"):
         argv = ["--scale", "8b", "--dry-run", "--compile", "--prefix", str(tmp_path), "--set", f"ocelot.{option}"]
@@ -391,7 +391,7 @@ def test_phases_that_do_not_fit_each_get_their_own_cure_and_none_undoes_another(
     typed = [
         line.partition("fits with")[2].partition(":")[0].split() for line in printed.splitlines() if "fits with" in line
     ]
-    told = [option for line in typed for option in line if option != "--set"]
-    assert {"ocelot.num_microbatches=3", "starling.num_microbatches=4"} <= set(told)
-    assert len({option.partition("=")[0] for option in told}) == len(told)
+    reported = [option for line in typed for option in line if option != "--set"]
+    assert {"ocelot.num_microbatches=3", "starling.num_microbatches=4"} <= set(reported)
+    assert len({option.partition("=")[0] for option in reported}) == len(reported)
     assert "does not fit" not in dry_run(capsys, tmp_path, "--compile", *(word for line in typed for word in line)).out

@@ -384,12 +384,12 @@ def test_a_phase_is_compared_with_another_phase_or_a_metrics_table(tmp_path, cap
     last = kestrel.until + 3
     beside = save(prefix, ocelot.digest, last, loss=3.0)
     code, out, _ = run(prefix, capsys, "curves", "kestrel", "--against", "ocelot")
-    said = "0.1250 nats above ocelot at 12,000 tokens: 3.1250 and 3.0000 over the last 11,000"
-    assert (code, out.splitlines()[1].strip()) == (0, said)
+    output = "0.1250 nats above ocelot at 12,000 tokens: 3.1250 and 3.0000 over the last 11,000"
+    assert (code, out.splitlines()[1].strip()) == (0, output)
     for margin, is_behind in (("0.1", True), ("0.125", False), ("0", True)):
         code, out, _ = run(prefix, capsys, "curves", "kestrel", "--against", "ocelot", "--margin", margin)
         behind = [f"BEHIND by more than {margin}"] if is_behind else []
-        assert (code, [line.strip() for line in out.splitlines()[1:]]) == (int(is_behind), [said, *behind])
+        assert (code, [line.strip() for line in out.splitlines()[1:]]) == (int(is_behind), [output, *behind])
     shutil.copy(f"{beside}/{METRICS}", tmp_path / METRICS)
     code, out, _ = run(prefix, capsys, "curves", "--against", str(tmp_path / METRICS), "--margin", "0")
     lines = [line.strip() for line in out.splitlines()]

@@ -70,7 +70,7 @@ def test_shown_moments_keep_the_ends_and_their_order(number: int) -> None:
     [[], ["--page", "heat.png"], ["kestrell", "--page", "heat.html"], ["kestrel", "--page", "heat.html"]],
     ids=["no-page", "no-html", "unknown-phase", "nothing-kept"],
 )
-def test_what_cannot_be_drawn_says_why(
+def test_a_figure_without_data_gives_the_reason(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

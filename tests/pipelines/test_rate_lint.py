@@ -1,4 +1,4 @@
-"""What is said of a phase that does not begin or end where its decay does; of the recipe as written, nothing."""
+"""Warnings about phases whose decay begins or ends elsewhere; the recipe as written has none."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def said_of(step):
 
 
 @pytest.mark.parametrize(("scale", "corpus"), [(LAPTOP, laptop_corpus), (EIGHT_B, eight_b_corpus)])
-def test_of_the_recipe_as_written_there_is_nothing_to_say(scale, corpus):
+def test_the_recipe_as_written_raises_no_warning(scale, corpus):
     main_line = phases(scale, corpus(scale))
     every = main_line | branches(scale, corpus(scale), main_line)
     assert rates_of(every.values()) == {}
@@ -46,7 +46,7 @@ def test_a_phase_that_starts_before_its_decay_hears_how_long_the_rate_stands_sti
     assert text.endswith("the rate stays at 5.1e-3 to its end") and cure == {"learning_rate.start_step": "1100"}
 
 
-def test_a_decay_that_is_longer_or_shorter_than_its_phase_is_said_to_be(laptop):
+def test_a_decay_longer_or_shorter_than_its_phase_gets_a_warning(laptop):
     starling = laptop["starling"]
     assert said_of(starling.fork("longer", **{"learning_rate.decay_steps": 200})) == [
         (
@@ -81,7 +81,9 @@ def test_a_phase_that_starts_within_a_decay_hears_how_far_that_is_unless_it_goes
 
 def test_the_timeline_says_where_a_decay_begins_and_what_is_odd_about_it(laptop):
     early = laptop["starling"].fork("early", start=laptop["phoenix"].at(step=1100))
-    said = render(timeline_of(phases_in([early]), {}, names=("early",))).splitlines()
-    assert "  ~ learning_rate     ->  linear 5.1e-3 → 1.5e-3 over 100 steps from step 1,201" in said
-    (note,) = [index for index, line in enumerate(said) if line.startswith("  note           its decay starts at step")]
-    assert said[note + 1].split(": ")[1] == "--set early.learning_rate.start_step=1100 --set early.until_step=1200"
+    output = render(timeline_of(phases_in([early]), {}, names=("early",))).splitlines()
+    assert "  ~ learning_rate     ->  linear 5.1e-3 → 1.5e-3 over 100 steps from step 1,201" in output
+    (note,) = [
+        index for index, line in enumerate(output) if line.startswith("  note           its decay starts at step")
+    ]
+    assert output[note + 1].split(": ")[1] == "--set early.learning_rate.start_step=1100 --set early.until_step=1200"

@@ -1,4 +1,4 @@
-"""What the report says about the graph: read off the steps, never typed twice."""
+"""The report's text about the graph, read off the steps."""
 
 from pydantic import BaseModel
 

@@ -92,7 +92,7 @@ def test_several_prefixes_are_one_table(tmp_path: Path, graph: Graph, capsys: py
     assert [run["name"] for run in listed(tmp_path / "a", capsys, "ocel*", "--also", str(tmp_path / "b"))] == ["ocelot"]
 
 
-def test_runs_of_an_earlier_time_are_left_out(tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_before_since_are_not_listed(tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]) -> None:
     commit(tmp_path, graph.step("kestrel"))
     commit(tmp_path, graph.step("ocelot"), finished="2999-01-01T00:00:00+00:00")
     assert [run["name"] for run in listed(tmp_path, capsys, "--since", "30d")] == ["ocelot"]

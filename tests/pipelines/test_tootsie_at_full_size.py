@@ -20,7 +20,7 @@ from steps.train_phase import train_phase
 MAIN_LINE = ("kestrel", "ocelot", "jellyfish", "phoenix", "starling", "deeper_starling")
 
 
-def test_a_plan_names_the_data_sets_whose_revision_nobody_knew(tmp_path):
+def test_a_plan_names_the_data_sets_without_a_known_revision(tmp_path):
     corpus = eight_b_corpus(EIGHT_B)
     plan = make_plan(Graph(phases(EIGHT_B, corpus).values()), open_store(str(tmp_path / "runs")))
     names = ("arxiv_markdownified", "medu_science_qa", "stackexchange_custom", "wikipedia_markdown")
@@ -130,7 +130,7 @@ def test_the_learning_rate_is_the_published_one(configs, phase, step, rate):
     assert configs[phase].learning_rate(step) == pytest.approx(rate, rel=1e-12)
 
 
-def test_what_changes_besides_changes_in_the_published_phase(configs):
+def test_other_changes_of_a_fork_apply_to_the_published_phase(configs):
     assert {name for name, config in configs.items() if config.weight_decay != 0.1} == {"kestrel"}
     assert configs["kestrel"].weight_decay == 0.05 and configs["kestrel"].averages == ()
     assert all(config.averages == (Ema(0.995),) for name, config in configs.items() if name != "kestrel")

@@ -81,10 +81,10 @@ def test_before_anything_is_trained_a_fork_may_start_anywhere_on_the_way(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert call(tmp_path, *from_phoenix("x", 1099)) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     note = "its decay starts at step 1,201 and the phase at 1,099: the rate stays at 5.1e-3 for its first 102 updates"
     cure = "--set learning_rate.start_step=1099 --set until_step=1199"
-    assert note in said and cure in said
+    assert note in output and cure in output
     assert call(tmp_path, "--dry-run", "--until", "x") == 2
     assert f"x: {note}; instead: --set x.learning_rate" in capsys.readouterr().out
     assert call(tmp_path, "plan", "--json", "--until", "x") == 2
@@ -95,9 +95,7 @@ def test_before_anything_is_trained_a_fork_may_start_anywhere_on_the_way(
     assert "report/forks" in with_forks(tmp_path)
 
 
-def test_a_fork_that_waits_for_a_person_holds_up_neither_the_page_of_forks_nor_what_gc_says_of_certified_states(
-    finished: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_drifted_fork_blocks_neither_the_page_of_forks_nor_gc(finished: Path, capsys: pytest.CaptureFixture[str]):
     assert call(finished, "fork", "phoenix", "--as", "z", "--set", "z_loss=1e-4") == 0
     assert call(finished, *from_phoenix("x", 1100)) == 0
     page = with_forks(finished).step("report/forks").config
@@ -115,7 +113,7 @@ def test_a_fork_that_waits_for_a_person_holds_up_neither_the_page_of_forks_nor_w
 
 def test_a_name_may_have_folders_like_that_of_a_step(tmp_path: Path):
     fork = ("fork", "starling", "--as", "head/strong", "--set", "z_loss=1e-3")
-    for _ in range(2):  # what a dropped fork leaves is in nobody's way
+    for _ in range(2):  # the outputs of a dropped fork block nothing
         assert call(tmp_path, *fork) == 0
         assert {"head/strong", "ema_eval/head/strong"} <= set(with_forks(tmp_path).names)
         assert call(tmp_path, "timeline", "head/strong") == 0
@@ -180,7 +178,7 @@ def test_a_fork_with_less_held_out_text_than_a_window_is_refused_with_the_words_
 
 
 @pytest.mark.parametrize("command", [("fork", "phoenix", "--as", "x", "--set", "z_loss=1e-4"), ("drop", "x")])
-def test_what_only_writes_refuses_a_dry_run(tmp_path: Path, command: tuple[str, ...]):
+def test_a_command_that_only_writes_refuses_a_dry_run(tmp_path: Path, command: tuple[str, ...]):
     assert call(tmp_path, *command, "--dry-run") == 1
     assert not list(tmp_path.iterdir())
 

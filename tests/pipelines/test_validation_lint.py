@@ -78,6 +78,6 @@ def test_a_value_is_inherited_through_short_phases(laptop):
 
 def test_the_timeline_has_the_warning_and_the_command(laptop):
     rare = laptop["starling"].fork("rare", validate_every_steps=5_000)
-    said = render(timeline_of(phases_in([rare]), {}, names=("rare",))).splitlines()
-    (note,) = [index for index, line in enumerate(said) if "validate_every_steps is 5,000" in line]
-    assert said[note + 1].split(": ")[1] == "--set rare.validate_every_steps=10"
+    output = render(timeline_of(phases_in([rare]), {}, names=("rare",))).splitlines()
+    (note,) = [index for index, line in enumerate(output) if "validate_every_steps is 5,000" in line]
+    assert output[note + 1].split(": ")[1] == "--set rare.validate_every_steps=10"

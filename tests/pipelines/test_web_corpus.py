@@ -67,7 +67,7 @@ def test_each_step_drops_something_of_the_crawl(results):
     assert found["decontaminate"]["num_documents"] > 100
 
 
-def test_what_each_step_keeps_drops_and_cuts_adds_up(results):
+def test_kept_dropped_and_cut_documents_add_up(results):
     found = results[0]
     chain = [found[name] for name in ("extract", "filter/rules", "filter/quality", "dedup", "decontaminate")]
     for before, after in itertools.pairwise(chain):

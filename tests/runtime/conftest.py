@@ -37,7 +37,7 @@ def strict_promotion(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def described_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What JAX asks a GPU and its libraries for while it lowers for one; nothing of them is called."""
+    """Stand in for the GPU libraries that JAX asks for while it lowers for a GPU; none is called."""
     if importlib.util.find_spec("jax._src.pallas.triton.gpu_info") is not None:  # since JAX 0.11
         gpu = types.SimpleNamespace(compute_capability=90)
         monkeypatch.setattr("jax._src.pallas.triton.gpu_info.get_gpu_info", lambda: gpu)

@@ -29,8 +29,8 @@ class FolderContext:
     log: logging.Logger = logging.getLogger("test")  # noqa: RUF009 -- shared on purpose
     resources: Resources = Cpu(1)  # noqa: RUF009 -- frozen
     host: Host = ALONE
-    told: list[tuple[int, int, str, dict[str, float]]] = dataclasses.field(default_factory=list)
-    """What the step said of its progress."""
+    reported: list[tuple[int, int, str, dict[str, float]]] = dataclasses.field(default_factory=list)
+    """Progress that the step reported."""
     how: dict[str, str] = dataclasses.field(default_factory=dict)
     """And of how it computed."""
     output_warnings: list[tuple[str, tuple[str, ...], str]] = dataclasses.field(default_factory=list)
@@ -56,7 +56,7 @@ class FolderContext:
 
     def progress(self, done: int, total: int, unit: str, **figures: float) -> None:
         assert 0 <= done <= total > 0
-        self.told.append((done, total, unit, figures))
+        self.reported.append((done, total, unit, figures))
 
     def warn_about_output(self, text: str, *, samples: Iterable[str] = (), file: str = "") -> None:
         self.output_warnings.append((text, tuple(samples), file))
@@ -109,7 +109,7 @@ def _run(folder: Path, kind: StepKind, config: BaseModel, name: str) -> Input:
 
 @pytest.fixture
 def wrong_loss_kernel(monkeypatch: pytest.MonkeyPatch) -> str:
-    """What a step says that takes the loss kernel of Hopper on devices that do not form it right."""
+    """Return the error of a step that takes Hopper's loss kernel on devices that compute it wrongly."""
     from runtime.training import kernel_checks, kernel_choice, train_step
 
     wrong = "3 numbers are not those of its definition"

@@ -47,7 +47,7 @@ VALIDATE_EVERY_STEPS = 4
 REQUESTED_AT_STEP = 5
 """ "save", where there is no reason to but that."""
 NUM_WINDOWS = 16 + 1
-"""Of held-out text: a batch of two hosts, and one of a single window."""
+"""Windows of held-out text: a batch of two hosts, and one of a single window."""
 
 
 class TextConfig(BaseModel, frozen=True, extra="forbid"):
@@ -77,7 +77,7 @@ def build_recorded(
     host = context.host.index
     take, updates, dies_at = build(*arguments, **keywords), itertools.count(), killed_at(orders, host)
 
-    def recorded(state: Any, tokens: Any, segment_ids: Any, told: Any) -> Any:
+    def recorded(state: Any, tokens: Any, segment_ids: Any, numbers: Any) -> Any:
         update = next(updates)
         if host == 0 and update == REQUESTED_AT_STEP - 1 and (orders / "requests").exists():
             Requests(open_store(f"{orders}/runs")).send(context.digest, context.name, "save")
@@ -90,7 +90,7 @@ def build_recorded(
         digest = hashlib.sha256(b"".join(np.asarray(rows).tobytes() for rows in own)).hexdigest()
         with log.open("a") as file:
             file.write(f"{digest}\n")
-        return take(state, tokens, segment_ids, told)
+        return take(state, tokens, segment_ids, numbers)
 
     return recorded
 
@@ -156,7 +156,7 @@ def words_step() -> Step[TokenizeResult]:
 
 
 def config_on(cache: Any) -> TrainPhaseConfig:
-    """With everything that a state can hold, and a rule so tight that it does leave updates out."""
+    """Return a phase whose state holds all it can, and whose skip rule is so tight that it skips steps."""
     return a_phase(
         cache,
         until_step=UNTIL_STEP,

@@ -43,7 +43,7 @@ MODEL = LlamaConfig(
 
 
 class Trajectory:
-    """What the engine keeps of one trajectory: its records and its work folder."""
+    """Records and work folder of one trajectory, as the engine keeps them."""
 
     def __init__(self, folder: Path, digest: str) -> None:
         self.folder, self.digest = folder, digest
@@ -53,20 +53,20 @@ class Trajectory:
         """None is as many cores as there are devices."""
         self.notice_seconds: float | None = None
         self.wanted_milestones: tuple[int, ...] = ()
-        """What other steps start from."""
-        self.told: list[dict[str, float]] = []
+        """Milestones that other steps start from."""
+        self.reported: list[dict[str, float]] = []
         """Figures of the newest attempt's progress."""
         self.requests: list[Request] = []
-        """What people tell it."""
+        """Requests of users."""
         self.answers: dict[str, str] = {}
-        """By the ids of those."""
+        """Replies by the ids of the requests."""
         self.how: dict[str, str] = {}
         """How the newest attempt computed."""
         self.how_by_record: dict[int, dict[str, str]] = {}
         self.remarks: list[str] = []
-        """What the newest attempt said to the terminal."""
+        """Warnings of the newest attempt on the terminal."""
         self.begins: list[float] = []
-        """Where its bar began, each time."""
+        """First step of the progress bar, for each report."""
 
     def at(self, step: int) -> Input[TrainPhaseResult]:
         path, result = self.records[step]
@@ -89,7 +89,7 @@ class Trajectory:
 
     def run(self, config: TrainPhaseConfig, *, stop_after: int | None = None) -> TrainPhaseResult:
         self.attempts += 1
-        for of_the_last in (self.told, self.begins, self.how, self.remarks):
+        for of_the_last in (self.reported, self.begins, self.how, self.remarks):
             of_the_last.clear()
         return train_phase.function(config, Attempt(self, stop_after))
 
@@ -118,7 +118,7 @@ class Attempt:
         assert begin <= done <= total
         self._trajectory.begins.append(begin)
         assert unit == "steps"
-        self._trajectory.told.append(figures)
+        self._trajectory.reported.append(figures)
 
     def computed_with(self, **how: str) -> None:
         self._trajectory.how |= how

@@ -1,4 +1,4 @@
-"""Compile warnings: a long compile is told while it goes on and when it has ended, a short one to the log alone."""
+"""Compile warnings: a long compile is reported while it runs and when it ends, a short one in the log alone."""
 
 import logging
 import time
@@ -10,8 +10,8 @@ from steps.compile_warnings import announced_compile
 from tests.catalogue import expect_error
 
 
-class Told:
-    """What a context is told."""
+class Recorder:
+    """A context that records what it is given."""
 
     def __init__(self) -> None:
         self.log = logging.getLogger("compile warnings")
@@ -22,11 +22,11 @@ class Told:
 
 
 @pytest.fixture
-def context() -> Told:
-    return Told()
+def context() -> Recorder:
+    return Recorder()
 
 
-def test_a_long_compile_is_told_while_it_goes_on_and_when_it_has_ended(context, monkeypatch, caplog) -> None:
+def test_a_long_compile_is_logged_while_it_runs_and_when_it_ends(context, monkeypatch, caplog) -> None:
     monkeypatch.setattr(compile_warnings, "SILENT_SECONDS", 0.05)
     caplog.set_level(logging.INFO)
     returned: list[float] = []

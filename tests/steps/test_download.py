@@ -341,14 +341,14 @@ def test_progress_counts_files_and_bytes_where_sizes_are_unknown(publisher, cont
     content = b"text of data/a.jsonl"
     url = Url(url=f"{publisher.url}data/a.jsonl", sha256=hashlib.sha256(content).hexdigest(), file_name="a.jsonl")
     download.function(DownloadConfig(fetch=url), context)
-    assert [(*progress[:3], progress[3]["gigabytes"]) for progress in context.told] == [
+    assert [(*progress[:3], progress[3]["gigabytes"]) for progress in context.reported] == [
         (0, 1, "files", 0),
         (1, 1, "files", 2e-8),
     ]
     context = context_of("many", str(tmp_path / "many"))
     download.function(listed(publisher), context)
-    assert [(done, total, unit) for done, total, unit, _ in context.told] == [(n, 4, "files") for n in range(5)]
-    assert [figures["gigabytes"] for *_, figures in context.told] == [0, 2e-8, 4e-8, 6e-8, 8e-8]
+    assert [(done, total, unit) for done, total, unit, _ in context.reported] == [(n, 4, "files") for n in range(5)]
+    assert [figures["gigabytes"] for *_, figures in context.reported] == [0, 2e-8, 4e-8, 6e-8, 8e-8]
 
 
 def test_progress_of_own_files_counts_bytes(context_of, tmp_path):
@@ -356,7 +356,7 @@ def test_progress_of_own_files_counts_bytes(context_of, tmp_path):
         (tmp_path / f"{name}.jsonl").write_bytes(bytes(size))
     context = context_of("own", str(tmp_path / "own"))
     download.function(DownloadConfig(fetch=files_in(str(tmp_path), "*.jsonl")), context)
-    assert [(*progress[:3], progress[3]["files"]) for progress in context.told] == [
+    assert [(*progress[:3], progress[3]["files"]) for progress in context.reported] == [
         (0, 4, "MB", 0),
         (2, 4, "MB", 1),
         (4, 4, "MB", 2),

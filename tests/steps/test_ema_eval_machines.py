@@ -17,7 +17,7 @@ WIDE = LlamaConfig(4096, 512, 1024, 2, 4, 2, 128, 4096)
 
 @pytest.fixture(scope="module")
 def phase(tmp_path_factory: pytest.TempPathFactory) -> Step:
-    """At a length that splash does not take, which the phase was told to do without."""
+    """Return a phase of a length that splash refuses, with another kernel."""
     cache = cache_of(tmp_path_factory.mktemp("tokenize"), "web", last_id=8)
     asked = {"model": WIDE, "sequence_length": 1000, "global_batch_size": 8, "attention_kernel": "chunked"}
     return train_phase("odd", a_phase(cache, **asked), resources=Tpu("v6e-4"))

@@ -1,4 +1,4 @@
-"""From a phase's checkpoint to scores: bits per byte, export and lm-eval, as the engine runs them."""
+"""Bits per byte, export and lm-eval of a phase's checkpoint, as the engine runs them."""
 
 import dataclasses
 import functools
@@ -82,7 +82,7 @@ def an_input(path: Path | str, result: Any) -> Input[Any]:
 
 
 def facts(**changes: Any) -> dict[str, Any]:
-    """What a phase writes about itself; it holds more than the model."""
+    """Return the facts that a phase writes about itself; they hold more than the model."""
     described = {"model": dataclasses.asdict(CONFIG), "rope": dataclasses.asdict(LLAMA3_ROPE), "sequence_length": 32}
     return described | {"seed": 1} | changes
 
@@ -194,7 +194,7 @@ def test_a_phase_without_an_average_is_measured_hot_alone(tmp_path, caches):
     assert result.averages == () and set(result.hot) == set(DOCUMENTS)
 
 
-def test_how_many_windows_a_batch_holds_is_execution_and_changes_rounding_at_most(tmp_path, phase, caches):
+def test_the_windows_in_a_batch_are_execution_and_change_rounding_at_most(tmp_path, phase, caches):
     first = evaluate(tmp_path / "first", phase, caches)
     other = evaluate(tmp_path / "other", phase, caches, windows_per_batch=3)
     assert other.hot == pytest.approx(first.hot, rel=1e-6)
@@ -207,8 +207,8 @@ def test_kernels_and_blocks_are_logged_and_recorded_with_their_reasons(tmp_path,
     with caplog.at_level(logging.INFO, __name__):
         figures = ema_eval.function(config, chosen)
     assert chosen.how["attention"] == "chunked: query 32" and chosen.how["loss"].startswith("chunked: ")
-    said, counted, *_ = [record.getMessage() for record in caplog.records if record.name == __name__]
-    check_message(said)
+    output, counted, *_ = [record.getMessage() for record in caplog.records if record.name == __name__]
+    check_message(output)
     check_message(counted)
     # Of one identity: what an attempt is asked to compute with is execution, and may not show in what it returns.
     again = ema_eval.function(config.model_copy(update={"attention_kernel": "chunked"}), asked)
@@ -219,8 +219,8 @@ def test_kernels_and_blocks_are_logged_and_recorded_with_their_reasons(tmp_path,
 def test_a_wrong_loss_kernel_is_logged_and_measures_nothing(tmp_path, phase, caches, caplog, wrong_loss_kernel):
     with caplog.at_level(logging.INFO, __name__), expect_error(RuntimeError):
         evaluate(tmp_path, phase, caches)
-    (said,) = [record.getMessage() for record in caplog.records if record.name == __name__]
-    check_message(said)
+    (output,) = [record.getMessage() for record in caplog.records if record.name == __name__]
+    check_message(output)
 
 
 def test_the_rotary_embedding_in_force_at_the_checkpoint_is_the_one_used(tmp_path, phase, caches):
@@ -258,8 +258,8 @@ def test_an_export_holds_the_weights_it_says_and_the_card_says_which(tmp_path, p
         assert (theirs.config.eos_token_id, theirs.config.bos_token_id) == (EOS, BOS)
         assert set(result.files) == {path.name for path in folder.iterdir()}
         # What the model can take, and not the shorter windows that it was trained in.
-        told = json.loads((folder / "tokenizer_config.json").read_text())
-        assert told["model_max_length"] == CONFIG.max_position_embeddings != facts()["sequence_length"]
+        reported = json.loads((folder / "tokenizer_config.json").read_text())
+        assert reported["model_max_length"] == CONFIG.max_position_embeddings != facts()["sequence_length"]
     assert np.abs(logits["hot"] - logits["averaged"]).max() > 0.01
     assert np.abs(logits["slow"] - logits["averaged"]).max() > 0.01
 
@@ -268,8 +268,8 @@ def test_an_export_is_stored_in_the_dtype_it_says(tmp_path, phase, tokenizer):
     result, attempt = export(tmp_path, phase, tokenizer, dtype="bfloat16")
     folder = Path(attempt.output_path, result.folder)
     stored = transformers.LlamaForCausalLM.from_pretrained(folder, dtype="auto").dtype
-    told = json.loads((folder / "training.json").read_text())["dtype"]
-    assert (str(stored), told, result.dtype) == ("torch.bfloat16", "bfloat16", "bfloat16")
+    reported = json.loads((folder / "training.json").read_text())["dtype"]
+    assert (str(stored), reported, result.dtype) == ("torch.bfloat16", "bfloat16", "bfloat16")
 
 
 def test_exporting_twice_commits_the_same_bytes_and_the_same_result(tmp_path, phase, tokenizer):
@@ -380,7 +380,7 @@ def test_rows_come_from_a_step_or_from_files_and_not_from_both(exported, items):
 
 
 def test_weights_lie_on_the_device_as_they_are_stored(tmp_path, phase, tokenizer, items, monkeypatch):
-    """Of an 8B widened ones would be all the memory that there is."""
+    """Widened weights of an 8B would take all memory."""
     result, attempt = export(tmp_path / "export", phase, tokenizer, dtype="bfloat16")
     found = []
 

@@ -255,7 +255,7 @@ def test_under_two_drivers_a_phase_trains_while_another_driver_still_tokenizes(
     events = Path(prefix, "work", growing.digest, "events")
     began: list[bool] = []
 
-    def open_the_rest() -> None:  # once the phase has begun, which it does on the first block alone
+    def open_the_rest() -> None:  # once the phase has started, on the first block alone
         when(lambda: any(events.glob("*.jsonl")))
         began.append(has(prefix, 2)())
         for shard in (2, 3, 4):

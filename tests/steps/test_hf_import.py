@@ -139,7 +139,7 @@ def test_the_first_loss_of_a_phase_is_that_of_transformers_on_the_same_batch(tmp
     assert (first.step, first.consumed_tokens) == (1, config.global_batch_size * SEQUENCE_LENGTH)
 
 
-def test_what_an_import_has_not_is_refused_by_the_phase_too(tmp_path, imported):
+def test_state_missing_from_an_import_is_refused_by_the_phase_too(tmp_path, imported):
     cache = cache_of(tmp_path / "cache", "web", last_id=32)
     start = imported(write_folder(tmp_path / "folder"))
     with expect_error(CheckpointError):
@@ -228,19 +228,19 @@ def test_a_torn_folder_is_an_error_that_names_the_file(tmp_path, imported, damag
 
 def test_a_model_that_the_recipe_says_otherwise_is_refused_field_by_field_with_what_to_write(tmp_path, imported):
     folder = write_folder(tmp_path / "folder")
-    said = dataclasses.replace(CONFIG, intermediate_size=128, rms_norm_eps=1e-6)
+    output = dataclasses.replace(CONFIG, intermediate_size=128, rms_norm_eps=1e-6)
     with pytest.raises(InteropError) as refused:
-        imported(folder, model=said, rope=LLAMA3_ROPE)
+        imported(folder, model=output, rope=LLAMA3_ROPE)
     first, *lines, cure = str(refused.value).splitlines()
     assert first.endswith("config.json: these weights are of another model than the recipe's:")
     fields = [line.split()[0] for line in lines]
     assert fields == ["model.intermediate_size", "model.rms_norm_eps", "rope.rope_theta", "rope.scaling"]
     options = shlex.split(cure[cure.index("--set") :])
-    phase = with_options(phase_on(model=said, rope=LLAMA3_ROPE), options, "PHASE").config
+    phase = with_options(phase_on(model=output, rope=LLAMA3_ROPE), options, "PHASE").config
     assert (phase.model, phase.rope) == (CONFIG, LLAMA2_ROPE)
 
 
-def test_a_phase_is_told_to_write_no_more_than_what_the_recipe_says_otherwise(tmp_path, imported):
+def test_a_phase_writes_only_what_differs_from_the_import(tmp_path, imported):
     folder = write_folder(tmp_path / "folder")
     with pytest.raises(InteropError) as refused:
         imported(folder, model=dataclasses.replace(CONFIG, rms_norm_eps=1e-6))
@@ -250,9 +250,9 @@ def test_a_phase_is_told_to_write_no_more_than_what_the_recipe_says_otherwise(tm
 def test_a_rope_that_is_right_is_not_refused_beside_a_context_that_is_wrong(tmp_path, imported):
     assert CONFIG.max_position_embeddings < 8192  # so that an export says the scaling in numbers of its own
     folder = write_folder(tmp_path / "folder", rope=LLAMA3_ROPE)
-    said = dataclasses.replace(CONFIG, max_position_embeddings=64)
+    output = dataclasses.replace(CONFIG, max_position_embeddings=64)
     with pytest.raises(InteropError) as refused:
-        imported(folder, model=said, rope=LLAMA3_ROPE)
+        imported(folder, model=output, rope=LLAMA3_ROPE)
     (line,) = [line for line in str(refused.value).splitlines() if line.startswith("  ")]
     assert line.startswith("  model.max_position_embeddings is 64 in the recipe")
 
@@ -380,10 +380,10 @@ def test_all_that_a_phase_says_otherwise_than_its_import_is_refused_at_once_with
     ]
     options = shlex.split(line.removeprefix("On the command line: "))
     assert options[::2] == ["--set"] * 3
-    mended = with_options(base, options)
-    check_configs([mended])
-    assert (mended.config.model, mended.config.rope) == (CONFIG, LLAMA2_ROPE)
-    assert mended.config.acknowledge == base.config.acknowledge, "what is pasted switches no guard off"
+    fixed = with_options(base, options)
+    check_configs([fixed])
+    assert (fixed.config.model, fixed.config.rope) == (CONFIG, LLAMA2_ROPE)
+    assert fixed.config.acknowledge == base.config.acknowledge, "what is pasted switches no guard off"
     assert str(refused.value).count("a phase continues its parameters, so the model cannot change") == 1
 
 
@@ -431,7 +431,7 @@ def test_a_plan_holds_the_recipe_against_the_config_json_of_a_local_folder(tmp_p
     check_configs([wide])
 
 
-def test_where_a_folder_lies_is_no_part_of_what_is_imported(tmp_path):
+def test_a_folders_place_is_not_identity_of_an_import(tmp_path):
     first, second = write_folder(tmp_path / "a"), write_folder(tmp_path / "b")
     digests = {
         hf_import("llama", START.config.model_copy(update={"download": step.as_input()})).digest
@@ -443,7 +443,7 @@ def test_where_a_folder_lies_is_no_part_of_what_is_imported(tmp_path):
     assert files_in(str(second), "*").files != model_in(str(second)).files
 
 
-def test_a_folder_that_is_not_there_is_told_to_whoever_named_it(tmp_path):
+def test_a_missing_folder_is_an_error_that_names_it(tmp_path):
     for asked in (model_in, local_tokenizer):
         with expect_error(UserError):
             asked(str(tmp_path / "nowhere"))

@@ -15,12 +15,12 @@ from tests.steps import phase_runs  # noqa: F401 -- makes eight devices before J
     [(Tpu("v4-8", num_slices=2), 2, 4), (Tpu("v4-16"), 1, 8), (Gpu("H200", 8), 1, 8)],
     ids=str,
 )
-def test_each_slice_has_a_copy_of_the_parameters_and_the_hosts_are_told_of_which_they_are(
+def test_each_slice_has_a_copy_of_the_parameters_and_each_host_knows_its_slice(
     resources: Resources, replicas: int, devices_of_a_copy: int, context_of, use_devices, monkeypatch
 ) -> None:
     use_devices(8)
-    told: dict[str, object] = {}
-    monkeypatch.setattr("runtime.parallel.hosts.join_hosts", lambda **of_host: told.update(of_host))
+    reported: dict[str, object] = {}
+    monkeypatch.setattr("runtime.parallel.hosts.join_hosts", lambda **of_host: reported.update(of_host))
     context = context_of("a phase", "outputs")
     context.resources = resources
     context.host = Host(
@@ -28,7 +28,7 @@ def test_each_slice_has_a_copy_of_the_parameters_and_the_hosts_are_told_of_which
     )
     mesh = joined_mesh(context, model_parallel=2)
     assert (mesh.shape["replica"], copy_size(mesh), mesh.shape["model"]) == (replicas, devices_of_a_copy, 2)
-    assert told == {
+    assert reported == {
         "coordinator": "[fd00::7]:8476",
         "num_hosts": 2,
         "index": 1,

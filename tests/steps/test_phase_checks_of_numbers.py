@@ -64,8 +64,8 @@ def test_a_number_beyond_float32_is_an_error(
     ],
 )
 def test_numbers_keep_their_range_as_float32(changes: dict[str, Any]) -> None:
-    told = hyperparameters(checked(**changes), 0)
-    packed = dict(zip(told._fields, told.packed(), strict=False))
+    reported = hyperparameters(checked(**changes), 0)
+    packed = dict(zip(reported._fields, reported.packed(), strict=False))
     assert all(np.isfinite(packed[name]) for name in changes if name != "skip")
     assert packed["eps"] > 0 and packed["max_norm"] > 0 and packed["b1"] < 1 and packed["b2"] < 1
     if "skip" in changes:

@@ -1,4 +1,4 @@
-"""One tokenizer from the first phase to the export: another one is refused while it is planned."""
+"""A run has one tokenizer from its first phase to the export: a plan refuses another one."""
 
 import dataclasses
 from typing import Any
@@ -75,7 +75,7 @@ def test_another_tokenizer_than_the_phase_s_is_an_error(
 
 
 class ImportedConfig(BaseModel, frozen=True, extra="forbid"):
-    """Of a user's own kinds, which name no tokenizer, no caches and no model."""
+    """Steps of a user's own kinds name no tokenizer, no caches and no model."""
 
     folder: str
 

@@ -1,4 +1,4 @@
-"""What a phase goes on with otherwise than before is said, by both values; where nothing changed nothing is."""
+"""A phase that resumes with another execution warns with both values; an unchanged execution is silent."""
 
 import importlib.metadata
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_a_phase_resumed_on_other_devices_warns_and_commits_the_same_data(tmp_pa
     assert (event["step"], event["saved_by"]) == (5, "attempt attempt-1")
     assert [difference["name"] for difference in event["differences"]] == ["mesh", "attention", "loss"]
 
-    # What is committed in the end tells of all, also where an attempt in between changed nothing more.
+    # The committed record has all changes, also where an attempt in between changed nothing more.
     stopped(trajectory, phase, 1)
     assert trajectory.remarks == [] and "other_execution" not in kinds(trajectory)
     assert trajectory.how["from_step_5"] == "; ".join(line.strip() for line in lines)
@@ -89,8 +89,8 @@ def test_a_phase_that_starts_from_another_with_other_versions_warns(tmp_path, ph
     )
     after = Trajectory(tmp_path / "after", "f" * 64)
     after.run(phase.model_copy(update={"start": before.at(3), "until_step": 4}))
-    (said,) = after.remarks
-    assert f"  jaxlib: recorded: {version('jaxlib')} / now: 0.1" in said.splitlines()
+    (output,) = after.remarks
+    assert f"  jaxlib: recorded: {version('jaxlib')} / now: 0.1" in output.splitlines()
     assert after.how["from_step_3"] == f"jaxlib: recorded: {version('jaxlib')} / now: 0.1"
     # An attempt that resumes from its own milestone has no further change.
     own = Trajectory(tmp_path / "after", "f" * 64)

@@ -89,7 +89,7 @@ SAVING = ("checkpoint_every_steps", "checkpoint_every_seconds", "keep_good_every
 
 
 class Seen:
-    """What a phase passed to the runtime."""
+    """Values that a phase passed to the runtime."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.built: list[dict[str, Any]] = []
@@ -123,7 +123,7 @@ def kept(average: Ema, step: int) -> tuple[str, float]:
 
 
 def expected(config: TrainPhaseConfig, step: int) -> Hyperparameters:
-    """Of the update that follows `step` finished ones, straight from what a recipe writes."""
+    """Return the numbers of the step after `step` finished ones, straight from the recipe."""
     return Hyperparameters(
         learning_rate=config.learning_rate(step),
         weight_decay=config.weight_decay,

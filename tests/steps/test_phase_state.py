@@ -1,4 +1,4 @@
-"""Where an attempt at a phase begins: with what is whole, and every host with the same."""
+"""The state in which an attempt begins: the newest complete one, the same on every host."""
 
 import errno
 import pickle
@@ -44,11 +44,11 @@ def test_only_a_torn_temporary_checkpoint_may_be_deleted(tmp_path, phase):
     temporary = TemporaryCheckpoints(str(tmp_path / "work/temporary"), 9).newest(8)
     assert temporary is not None and temporary.step == 5
     damage_a_chunk(temporary.folder)
-    with expect_error(TornCheckpointError) as told:
+    with expect_error(TornCheckpointError) as reported:
         trajectory.run(phase)
-    Path(re.findall(r"delete (\S+)", str(told.value))[-1]).unlink()
+    Path(re.findall(r"delete (\S+)", str(reported.value))[-1]).unlink()
     trajectory.run(phase)
-    assert {figures["resumed_at"] for figures in trajectory.told} == {4}
+    assert {figures["resumed_at"] for figures in trajectory.reported} == {4}
     damage_a_chunk(trajectory.records[8][0])
     with expect_error(TornCheckpointError):
         trajectory.run(phase.model_copy(update={"until_step": 9}))
@@ -64,9 +64,9 @@ def test_a_temporary_checkpoint_on_a_lost_disk_block_names_the_file_to_delete(tm
             raise ValueError("UNKNOWN: Error reading local file [os_error_code='5']")
 
     monkeypatch.setattr(ChunkedArray, "read_chunk", lambda *_: Unreadable())
-    with expect_error(OSError) as told:
+    with expect_error(OSError) as reported:
         trajectory.run(phase)
-    assert told.value.errno == errno.EIO
+    assert reported.value.errno == errno.EIO
 
 
 @pytest.mark.parametrize("is_of_own_trajectory", [False, True])
@@ -75,9 +75,9 @@ def test_a_torn_checkpoint_of_the_phase_before_names_the_step_to_rerun(tmp_path,
     before.run(phase.model_copy(update={"until_step": 4}))
     damage_a_chunk(before.records[4][0])
     following = before if is_of_own_trajectory else Trajectory(tmp_path / "following", "f" * 64)
-    with expect_error(DamagedInputError) as told:
+    with expect_error(DamagedInputError) as reported:
         following.run(phase.model_copy(update={"start": before.at(4), "until_step": 6}))
-    assert told.value.steps_to_force == ("a phase",)
+    assert reported.value.steps_to_force == ("a phase",)
 
 
 def test_all_hosts_resume_what_host_0_finds(tmp_path, phase, monkeypatch):
@@ -92,7 +92,7 @@ def test_all_hosts_resume_what_host_0_finds(tmp_path, phase, monkeypatch):
 
     monkeypatch.setattr("steps.phase_state.of_first_host", of_first_host)
     trajectory.run(phase)
-    assert found[0] == (5, 1) and {figures["resumed_at"] for figures in trajectory.told} == {4}
+    assert found[0] == (5, 1) and {figures["resumed_at"] for figures in trajectory.reported} == {4}
 
 
 def test_a_wanted_state_is_published_beside_a_newer_one(tmp_path, phase, monkeypatch):
@@ -102,7 +102,7 @@ def test_a_wanted_state_is_published_beside_a_newer_one(tmp_path, phase, monkeyp
     found = []
 
     def newest(temporary: TemporaryCheckpoints, until_step: int) -> Temporary:
-        """That of step 5 is complete, by an attempt that has lost its lease, when it is looked for again."""
+        """The checkpoint of step 5, by an attempt that has lost its lease, is complete at the second look."""
         found.append({each.step: each for each in temporary.all()}[4 if not found else 5])
         return found[-1]
 
@@ -138,8 +138,8 @@ def test_a_skip_history_continues_over_a_cut_and_restarts_in_the_next_phase(tmp_
     good = [row.loss for row in figures if not row.is_skipped]
     ring = [kept.losses[index % 4].item() for index in range(len(good))]
     assert ring[-4:] == good[-4:]
-    for begun in started:
-        assert jax.tree.all(jax.tree.map(np.array_equal, begun.run.state.history, empty_history(4)))
+    for first_step in started:
+        assert jax.tree.all(jax.tree.map(np.array_equal, first_step.run.state.history, empty_history(4)))
 
 
 def test_a_phase_counts_only_its_own_skipped_steps(tmp_path):

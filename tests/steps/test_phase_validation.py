@@ -65,9 +65,9 @@ def test_validation_equals_an_evaluation_of_the_same_state(tmp_path, cache):
 def test_the_kernels_of_its_batch_are_in_the_event_log(tmp_path, cache):
     run = Trajectory(tmp_path / "run", "f" * 64)
     run.run(validated(cache, until_step=1, loss_kernel="reference"))
-    (told,) = [event for event in run.events() if event["event"] == "held_out"]
-    assert (told["num_windows"], told["windows_per_batch"]) == (2, 16)
-    kernels = told["kernels"]
+    (reported,) = [event for event in run.events() if event["event"] == "held_out"]
+    assert (reported["num_windows"], reported["windows_per_batch"]) == (2, 16)
+    kernels = reported["kernels"]
     named = {"attention": "chunked", "loss": "reference"}
     blocks = {"attention": "query 16", "loss": "all tokens"}
     assert kernels == named | {"reason": kernels["reason"], "blocks": blocks}

@@ -1,4 +1,4 @@
-"""What the page shows of each phase, source, fork and step, by the results and the files of the inputs."""
+"""The page's content for each phase, source, fork and step, from results and files of the inputs."""
 
 import functools
 from types import SimpleNamespace
@@ -49,7 +49,7 @@ def test_every_average_that_was_measured_is_in_the_report_by_its_name(tmp_path):
     }  # fmt: skip
 
 
-def test_two_names_of_one_record_are_said_to_be_one_training(tmp_path):
+def test_two_names_of_one_record_are_shown_as_one_run(tmp_path):
     config = example(tmp_path)
     twice = {**config.phases, "spoonbill_again": config.phases["spoonbill"]}
     config = config.model_copy(update={"phases": twice, "parents": {**config.parents, "spoonbill_again": "ocelot"}})
@@ -96,7 +96,7 @@ def test_each_phase_says_how_often_it_has_read_a_source_on_its_way_by_the_log_of
     assert [span.shares for span in ocelot.mixture] == [{"code": 20 / 24, "web": 4 / 24}]
 
 
-def test_what_a_branch_alone_reads_too_often_is_found_and_of_what_the_main_line_does_its_own_count_stands(tmp_path):
+def test_a_source_that_only_a_branch_rereads_is_found_beside_the_main_lines_count(tmp_path):
     first, second, third = {"web": 7, "code": 1}, {"web": 12, "code": 12}, {"web": 4, "code": 20}
     on_the_way = [(40, first), (50, second)]
     phases = {
@@ -107,20 +107,20 @@ def test_what_a_branch_alone_reads_too_often_is_found_and_of_what_the_main_line_
     cache = example(tmp_path / "other").caches["web"].result.model_copy(update={"num_train_tokens": 100 * 256})
     caches = {name: made(tmp_path, f"tokenize/{name}", cache) for name in ("web", "code")}
     contents = contents_of(example(tmp_path / "other", phases=phases, caches=caches))
-    told = {finding.source: (round(finding.epochs, 9), finding.phase) for finding in contents.consumption.findings}
-    assert told == {"web": (5.2, "ocelot"), "code": (5.6, "spoonbill")}
+    reported = {finding.source: (round(finding.epochs, 9), finding.phase) for finding in contents.consumption.findings}
+    assert reported == {"web": (5.2, "ocelot"), "code": (5.6, "spoonbill")}
 
 
-def test_updates_that_were_left_out_change_no_count_of_tokens(tmp_path):
-    def told(folder, skipped):
+def test_skipped_updates_change_no_count_of_tokens(tmp_path):
+    def reported(folder, skipped):
         changed = {"kestrel": phase(folder, "kestrel", 1, 40, skipped=skipped)}
         contents = contents_of(example(folder, phases=example(folder).phases | changed))
         spans = [(item.name, item.start_tokens, item.consumed_tokens, item.num_targets) for item in contents.phases]
         return spans, contents.consumption
 
-    expected = told(tmp_path / "all", ())
+    expected = reported(tmp_path / "all", ())
     assert expected[0][0] == ("kestrel", 0, 40 * 8 * 256, 40 * 8 * 250)
-    assert told(tmp_path / "first", (1, 2)) == told(tmp_path / "second", (2,)) == expected
+    assert reported(tmp_path / "first", (1, 2)) == reported(tmp_path / "second", (2,)) == expected
 
 
 @pytest.mark.parametrize(("begin_step", "until"), [(50, 55), (50, 60), (0, 55)], ids=["branch", "to its end", "stop"])
@@ -129,8 +129,8 @@ def test_a_branch_that_trains_as_its_parent_does_begins_where_its_result_says(tm
     tokens = 40 * 8 * 256
     config = example(tmp_path)
     made_of = phase(tmp_path, "osprey", 41, until, 24)
-    told = made_of.result.model_copy(update={"begin_step": begin_step})
-    osprey = made(tmp_path, "osprey", told)
+    reported = made_of.result.model_copy(update={"begin_step": begin_step})
+    osprey = made(tmp_path, "osprey", reported)
     config = config.model_copy(
         update={"phases": {**config.phases, "osprey": osprey}, "parents": {**config.parents, "osprey": "ocelot"}}
     )
@@ -144,8 +144,8 @@ def test_a_branch_that_trains_as_its_parent_does_begins_where_its_result_says(tm
 
 def test_a_phase_none_of_whose_own_updates_was_taken_is_refused_by_its_name(tmp_path):
     config = example(tmp_path)
-    told = phase(tmp_path, "osprey", 41, 52, 24, skipped=(51, 52)).result.model_copy(update={"begin_step": 50})
-    phases = {**config.phases, "osprey": made(tmp_path, "osprey", told)}
+    reported = phase(tmp_path, "osprey", 41, 52, 24, skipped=(51, 52)).result.model_copy(update={"begin_step": 50})
+    phases = {**config.phases, "osprey": made(tmp_path, "osprey", reported)}
     config = config.model_copy(update={"phases": phases, "parents": {**config.parents, "osprey": "ocelot"}})
     with expect_error(ValueError):
         contents_of(config)
@@ -167,7 +167,7 @@ def test_a_fork_names_the_phase_that_it_repeats(tmp_path):
     assert [(fork.name, fork.fork_of) for fork in contents.phases if fork.fork_of] == [("spoonbill", "ocelot")]
 
 
-def test_what_the_report_reads_is_done_and_of_the_rest_it_knows_nothing(tmp_path):
+def test_the_report_reads_finished_steps_only(tmp_path):
     states = {node.name: node.state for node in contents_of(example(tmp_path)).graph}
     assert states == {
         "kestrel": "done", "ocelot": "done", "spoonbill": "done", "osprey": "unknown", "report": "this"

@@ -152,9 +152,9 @@ def test_killed_in_its_first_steps_it_ends_with_the_same_bytes(tmp_path, phase, 
 
 
 def test_restarted_data_begin_after_the_skipped_batches(tmp_path, phase, before):
-    anew = {"restore": "weights_and_optimizer", "acknowledge": ("restore", "skip_batches")}
+    restarted = {"restore": "weights_and_optimizer", "acknowledge": ("restore", "skip_batches")}
     trajectory = Trajectory(tmp_path / "anew", "f" * 64)
-    trajectory.run(changed(phase, start=before.at(4), until_step=5, **SKIPPED | anew))
+    trajectory.run(changed(phase, start=before.at(4), until_step=5, **SKIPPED | restarted))
     assert sum(position(trajectory, 5)["consumed"].values()) == (5 + 1) * 4
     scratch = Trajectory(tmp_path / "scratch", "a" * 64)
     scratch.run(changed(phase, until_step=1, **SKIPPED))

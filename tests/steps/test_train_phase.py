@@ -98,10 +98,10 @@ def test_norms_by_part_in_the_event_log_make_up_the_global_norms(tmp_path, phase
     trajectory = Trajectory(tmp_path, "e" * 64)
     trajectory.run(phase.model_copy(update={"norms_every_steps": 3, "digest_every_steps": 8}))
     (digest,) = (event for event in trajectory.events() if event["event"] == "digest")
-    told = [event for event in trajectory.events() if event["event"] == "norms"]
-    assert [event["step"] for event in told] == [3, 6, 8]
+    numbers = [event for event in trajectory.events() if event["event"] == "norms"]
+    assert [event["step"] for event in numbers] == [3, 6, 8]
     metrics, num_layers = trajectory.metrics(8), phase.model.num_hidden_layers
-    for event in told:
+    for event in numbers:
         row = metrics[event["step"] - 1]
         for measured, total in zip(MEASURED, (row.grad_norm, row.update_norm, row.param_norm), strict=True):
             assert event[measured].keys() == digest["tensors"].keys()
@@ -135,10 +135,10 @@ def test_a_source_with_more_ids_than_the_model_has_rows_is_an_error(tmp_path, ph
 def test_moving_until_step_later_trains_only_the_added_steps_and_earlier_none(tmp_path, phase):
     trajectory = Trajectory(tmp_path, "e" * 64)
     trajectory.run(until(phase, 5))
-    assert all("resumed_at" not in figures for figures in trajectory.told)
+    assert all("resumed_at" not in figures for figures in trajectory.numbers)
     trajectory.run(phase)
     assert [event["step"] for event in trajectory.events() if event["event"] in ("resume", "begin")] == [5, 5]
-    assert {figures["resumed_at"] for figures in trajectory.told} == {5}
+    assert {figures["resumed_at"] for figures in trajectory.numbers} == {5}
     assert len(trajectory.metrics(8)) == 8
     assert trajectory.run(until(phase, 5)) == trajectory.at(5).result
     assert not (tmp_path / "work" / "events" / "attempt-3.jsonl").exists()
@@ -166,8 +166,8 @@ def test_a_good_checkpoint_of_a_finished_phase_is_published_without_training(tmp
     ended, asked = Trajectory(tmp_path / "ended", "e" * 64), Trajectory(tmp_path / "asked", "e" * 64)
     ended.run(phase)
     ended.run(until(phase, 6))
-    said = [event["event"] for event in ended.events()]
-    assert said == ["phase", "resume", "execution", "begin", "milestone", "progress", "end"], (
+    output = [event["event"] for event in ended.events()]
+    assert output == ["phase", "resume", "execution", "begin", "milestone", "progress", "end"], (
         "nothing is trained or saved again"
     )
     asked.run(until(phase, 6))
@@ -382,9 +382,9 @@ def test_replicas_change_rounding_only(tmp_path, phase, use_devices, monkeypatch
     def build_recorded(*arguments, **keywords):
         take = build(*arguments, **keywords)
 
-        def recorded(state, tokens, segment_ids, told):
+        def recorded(state, tokens, segment_ids, numbers):
             drawn.append(np.asarray(tokens).tobytes().hex())
-            return take(state, tokens, segment_ids, told)
+            return take(state, tokens, segment_ids, numbers)
 
         return recorded
 
@@ -430,8 +430,8 @@ def test_a_wrong_replica_is_an_alarm_at_the_next_digest_and_makes_nothing_good(
         take = build(*arguments, **keywords)
         steps = itertools.count(1)
 
-        def wrong(*told):
-            state, figures = take(*told)
+        def wrong(*numbers):
+            state, figures = take(*numbers)
             if next(steps) == 3:
                 params = dataclasses.replace(state.params, norm=with_a_wrong_bit(state.params.norm))
                 state = dataclasses.replace(state, params=params)
@@ -450,7 +450,7 @@ def test_a_wrong_replica_is_an_alarm_at_the_next_digest_and_makes_nothing_good(
     wrong.run(config)
     (alarm,) = [event for event in wrong.events() if event["event"] == "alarm"]
     assert (alarm["monitor"], alarm["step"], alarm["tensors"]) == ("copies", 4, ["norm"])
-    assert wrong.told[-1]["alarms"] == 1
+    assert wrong.numbers[-1]["alarms"] == 1
 
 
 def test_a_phase_resumes_with_another_number_of_replicas(tmp_path, phase, use_devices):
@@ -549,14 +549,14 @@ def test_a_save_that_may_not_fit_into_the_notice_is_a_warning(tmp_path, phase, m
     trajectory = Trajectory(tmp_path, "e" * 64)
     trajectory.notice_seconds = notice_seconds
     trajectory.run(until(phase, 4))
-    told = [event for event in trajectory.events() if event["event"] == "slow_save"]
+    numbers = [event for event in trajectory.events() if event["event"] == "slow_save"]
     if not is_told:
-        assert told == [] and trajectory.remarks == []
+        assert numbers == [] and trajectory.remarks == []
         return
-    (event,) = told
+    (event,) = numbers
     assert event["step"] == 3 and event["save_seconds"] > 0.2 and event["notice_seconds"] == 0.3
-    (said,) = trajectory.remarks
-    assert "--notice 60" in said, "a command to run"
+    (output,) = trajectory.remarks
+    assert "--notice 60" in output, "a command to run"
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def cluster() -> Iterator[RayNodes]:
 
 
 def drive(cluster: RayNodes, folder: Path, last: str = "phase") -> str:
-    """What the driver of one run says."""
+    """Messages of the driver of one run."""
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "tests/steps/gang_of_a_phase.py", str(folder), last]
     done = subprocess.run(command, cwd=ROOT, env=cluster.environment, capture_output=True, text=True)
@@ -70,7 +70,7 @@ def work_of(folder: Path) -> Path:
 
 
 def given(folder: Path) -> list[list[list[str]]]:
-    """Of each attempt that trained, in order: what each host was given, update by update."""
+    """Return the batches of each host, step by step, for each attempt that trained."""
     seen = work_of(folder) / "seen"
     attempts = sorted({path.name.split(".")[0] for path in seen.iterdir()})
     return [
@@ -116,17 +116,19 @@ def test_one_host_killed_at_a_random_step_the_gang_ends_with_the_leaves_and_batc
 
     (whole,) = given(undisturbed)
     first, *_, last = given(tmp_path)
-    begun = UNTIL_STEP - len(last[0])
-    assert begun % CHECKPOINT_EVERY_STEPS == 0 and begun <= dies_at, "it went on from a checkpoint, not from scratch"
+    first_step = UNTIL_STEP - len(last[0])
+    assert first_step % CHECKPOINT_EVERY_STEPS == 0 and first_step <= dies_at, (
+        "it went on from a checkpoint, not from scratch"
+    )
     for number in range(NUM_HOSTS):
         assert len(set(whole[number])) == UNTIL_STEP
-        assert last[number] == whole[number][begun:]
+        assert last[number] == whole[number][first_step:]
         assert first[number] == whole[number][: len(first[number])]
     assert len(first[host]) == dies_at
     works = [work_of(undisturbed), work_of(tmp_path)]
     logged = [step for work in works for step in digested_steps(work)]
     num_compared = len(logged) - len(set(logged))
-    assert num_compared >= len([step for step in digested_steps(works[0]) if step > begun]) > 0
+    assert num_compared >= len([step for step in digested_steps(works[0]) if step > first_step]) > 0
     assert replay(list(map(str, works))) == 0
     assert capsys.readouterr().out.startswith(f"{num_compared} ")
 
@@ -245,4 +247,4 @@ def test_two_hosts_evaluate_to_the_figures_of_one_each_reading_its_own_windows_a
     words = text_of(undisturbed, words_step())
     alone = ema_eval.function(evaluation_on(phase, text_of(undisturbed), words), context)
     assert alone == result
-    assert context.told == [(done, 18, "batches", {}) for done in range(1, 19)]
+    assert context.reported == [(done, 18, "batches", {}) for done in range(1, 19)]

@@ -1,4 +1,4 @@
-"""SIGKILL in the middle of a real training phase: every leaf and every batch is that of a run that nobody disturbed."""
+"""SIGKILL in the middle of a real training phase: every leaf and batch equals those of an undisturbed run."""
 
 import functools
 import hashlib
@@ -44,7 +44,7 @@ def phase(tmp_path_factory: pytest.TempPathFactory) -> TrainPhaseConfig:
         rope=LLAMA3_ROPE,
         global_batch_size=8,
         averages=(Ema(decay=0.75), Ema(0.9995, "slow")),  # the second is taken at every second update
-        # Where the skip rule begins anew in the middle.
+        # The skip rule restarts in the middle.
         mixture=MixtureSchedule((MixtureSegment(0, {"web": 1.0}), MixtureSegment(UNTIL_STEP // 2, {"web": 2.0}))),
         skip=SkipRule(window_steps=4, sigma=1.0, warmup_steps=3, max_consecutive=9),  # so tight that it does skip
         digest_every_steps=2,
@@ -55,19 +55,19 @@ def build_recorded(log: Path, dies_at: int | None, *arguments: Any, **keywords: 
     """The train step; what it is given is written down, and at one step it dies instead."""
     step, updates = BUILD(*arguments, **keywords), itertools.count()
 
-    def recorded(state: Any, tokens: Any, segment_ids: Any, told: Any) -> Any:
+    def recorded(state: Any, tokens: Any, segment_ids: Any, numbers: Any) -> Any:
         if next(updates) == dies_at:
             os.kill(os.getpid(), signal.SIGKILL)
         batch = hashlib.sha256(np.asarray(tokens).tobytes() + np.asarray(segment_ids).tobytes()).hexdigest()
         with log.open("a") as file:
             file.write(f"{batch}\n")
-        return step(state, tokens, segment_ids, told)
+        return step(state, tokens, segment_ids, numbers)
 
     return recorded
 
 
 def shared_mesh(num_cores: int, *, replica: int, model: int, context: int) -> Mesh:
-    """Of devices that have no memory in common, as accelerators are: each holds a part of every leaf."""
+    """Devices without common memory, like accelerators: each holds a part of every leaf."""
     return make_mesh(MeshShape(data=num_cores), jax.devices())
 
 
@@ -80,7 +80,7 @@ def train(
     attempt: int,
     dies_at: int | None = None,
 ) -> Any:
-    """One attempt on the first devices of this process, which has none yet where it is told flags."""
+    """Run an attempt on the first devices of this process; flags need a process without devices."""
     if xla_flags is not None:
         os.environ["XLA_FLAGS"] = xla_flags  # XLA reads them when JAX asks for the first device
     simulated = jax.devices()[:num_devices]
@@ -154,9 +154,9 @@ def test_killed_at_any_step_the_next_attempt_ends_with_the_leaves_and_batches_of
     seen, again = batches(whole, 1), batches(killed, 2)
     assert seen == drawn.setdefault("by the first", seen)
     assert len(set(seen)) == UNTIL_STEP
-    begun = UNTIL_STEP - len(again)
-    assert 0 < begun <= dies_at and begun % phase.checkpoint_every_steps == 0, "it went on, not from scratch"
-    assert (batches(killed, 1), again) == (seen[:dies_at], seen[begun:]), f"killed at step {dies_at}"
+    first_step = UNTIL_STEP - len(again)
+    assert 0 < first_step <= dies_at and first_step % phase.checkpoint_every_steps == 0, "it went on, not from scratch"
+    assert (batches(killed, 1), again) == (seen[:dies_at], seen[first_step:]), f"killed at step {dies_at}"
 
     assert replay([str(whole / "work"), str(killed / "work")]) == 0
     assert capsys.readouterr().out

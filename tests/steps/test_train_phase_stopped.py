@@ -37,7 +37,7 @@ def checkpoints(prefix: Path) -> list[int]:
 
 
 def log_of_phase(prefix: Path) -> str:
-    """What its attempt said."""
+    """Return the messages of its attempt."""
     (log,) = prefix.glob("outputs/phase-*/*.log")
     return log.read_text()
 

@@ -37,7 +37,7 @@ def test_an_eos_token_missing_from_the_file_is_refused(taken):
         taken(eos_token="<|eot_id|>")
 
 
-def test_bos_is_left_out_only_on_request(taken):
+def test_bos_is_omitted_only_on_request(taken):
     assert taken(bos_token=None).result.bos_token_id is None
 
 

@@ -300,7 +300,7 @@ def test_an_output_that_is_collected_meanwhile_fails_nothing(
     assert len(committed_bytes(there.prefix)) == 7
 
 
-def test_where_all_is_there_a_copy_reads_no_record(made: Toy, there: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_complete_copy_reads_no_record(made: Toy, there: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     assert made("copy", "--to", str(there.prefix))[0] == 0
     read, reads = LocalStore.read, list[str]()
 

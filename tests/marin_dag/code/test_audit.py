@@ -256,7 +256,7 @@ def plain(config: Config, context: StepContext) -> Result:
 def test_a_file_beside_the_code_that_is_edited_during_the_run_is_not_committed(
     tmp_path: Path, importable: Path
 ) -> None:
-    """No reading tells when the step reads it."""
+    """The static closure cannot know when the step reads it."""
     name = f"edited_package_{next(NUMBERS)}"
     folder = importable / name
     folder.mkdir()

@@ -33,7 +33,7 @@ READABLE = """class Cache:
                 return lambda: 'kept'"""
 
 
-def test_docstrings_are_left_out_at_every_depth_and_the_tree_keeps_them() -> None:
+def test_docstrings_are_removed_at_every_depth_and_the_tree_keeps_them() -> None:
     module = ast.parse(SOURCE)
     before = ast.dump(module)
     assert readable(module.body, {}) == READABLE

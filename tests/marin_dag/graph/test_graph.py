@@ -68,7 +68,7 @@ def test_an_override_is_inherited_by_what_is_derived_and_by_nothing_else(graph: 
     assert new.step("kestrel").digest == graph.step("kestrel").digest
 
 
-def test_what_a_derived_step_writes_itself_wins_over_an_override_above_it() -> None:
+def test_a_derived_steps_own_value_wins_over_an_override_above_it() -> None:
     assert field(overridden("kestrel.z_loss=7"), "ocelot", "z_loss") == 1e-4
 
 

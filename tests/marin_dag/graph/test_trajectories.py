@@ -79,7 +79,7 @@ class Unlucky(LineDisplay):
 
 
 class Curious(LineDisplay):
-    """A person who asks, when a step has come so far and has told so with a heartbeat, what it is doing."""
+    """A user who asks what a step is doing once a heartbeat reports a given position."""
 
     def __init__(self, look_at: int, store: Store, look: Callable[[], None]) -> None:
         super().__init__(Console(quiet=True), Console(quiet=True))
@@ -171,13 +171,13 @@ def test_a_stop_that_was_saved_on_the_way_is_published_as_it_is_and_the_plan_say
     assert lab.value(fork) == 24
 
 
-def test_what_another_code_saved_of_a_versioned_phase_is_not_gone_on_with_unnoticed(lab: Lab) -> None:
-    """Between two milestones nothing but the work tells of the code; of a tracked phase it is in the digest."""
+def test_resuming_a_versioned_phase_saved_by_other_code_is_reported(lab: Lab) -> None:
+    """Only the work folder has the code between two milestones; a tracked phase has it in its digest."""
     config = CountConfig(stride=2, until_step=20, publish_every=20, seconds=0.01, marks=str(lab.marks))
     phase = count("phase", config, policy="versioned", version="1")
     assert lab.run(phase, interrupt_at=7) == list(range(7))
     (left,) = lab.store.list("work", f"{phase.digest}/code/")
-    assert lab.plan(phase).steps[0].verdict is Verdict.BEGUN, "the same code goes on"
+    assert lab.plan(phase).steps[0].verdict is Verdict.BEGUN, "the same code resumes"
 
     code = json.loads(lab.store.read(left.path))
     lab.store.delete(left.path)
@@ -250,7 +250,7 @@ def test_forks_of_an_unfinished_trunk_train_the_prefix_once_between_them(lab: La
     assert [trained.count(step) for step in range(20)] == [1] * 10 + [3, 3] + [1] * 8
 
 
-def test_a_step_that_nobody_keeps_is_published_on_the_way_for_who_starts_there(lab: Lab) -> None:
+def test_an_unkept_step_is_published_for_a_phase_that_starts_there(lab: Lab) -> None:
     trunk = lab.phase(until_step=20, publish_every=100)
     fork = trunk.at(step=7).then("fork", until_step=9, stride=5)
     assert lab.run(trunk, fork) == sorted([*range(20), 7, 8])
@@ -275,7 +275,7 @@ def test_a_plan_of_several_stops_of_one_trajectory_counts_what_a_run_trains(lab:
     assert len(lab.run(far, near, rest, branch)) * TOKENS_A_STEP == plan.cost.tokens
 
 
-def test_a_step_that_runs_now_is_said_to_run_and_how_far_it_is(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_step_is_shown_with_its_progress(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.01)
     near = lab.phase("near", until_step=20, publish_every=100)
     far = near.fork("far", until_step=30)
@@ -297,7 +297,7 @@ def test_a_step_that_runs_now_is_said_to_run_and_how_far_it_is(lab: Lab, monkeyp
     assert not any("interrupted" in text for text in seen)
 
 
-def test_what_is_saved_is_done_though_the_heartbeat_has_not_said_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_saved_step_is_done_before_the_heartbeat_reports_it(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.01)
     near = lab.phase("near", until_step=20, publish_every=100)
     seen: list[str] = []
@@ -310,7 +310,7 @@ def test_what_is_saved_is_done_though_the_heartbeat_has_not_said_so(lab: Lab, mo
     assert ", at 18 of 20 steps, saved at step 18" in seen[0]
 
 
-def test_what_an_interrupted_attempt_saved_counts_once_for_all_stops_of_its_trajectory(lab: Lab) -> None:
+def test_an_interrupted_attempts_saved_steps_count_once_for_all_stops(lab: Lab) -> None:
     far = lab.phase("far", until_step=20, publish_every=100)
     near = far.fork("near", until_step=12)
     lab.run(near, interrupt_at=7)
@@ -336,7 +336,7 @@ def test_after_an_interruption_a_plan_counts_only_what_is_left(lab: Lab) -> None
     assert lab.value(phase) == 40
 
 
-def test_what_overcame_a_crash_and_was_stopped_later_has_not_failed(lab: Lab) -> None:
+def test_a_step_that_recovered_and_was_stopped_has_not_failed(lab: Lab) -> None:
     phase = lab.phase(until_step=20)
     display = Unlucky(crash_at=8, error=ConnectionResetError("reset by peer"), interrupt_at=13)
     Run([phase], lab.store, LocalBackend(), display, command="", back_off_seconds=0.01).run()
@@ -351,7 +351,7 @@ def test_what_overcame_a_crash_and_was_stopped_later_has_not_failed(lab: Lab) ->
     assert "reset by peer" not in explain(lab.plan(phase), "phase", lab.store)
 
 
-def test_an_error_is_overcome_when_an_attempt_got_further_and_the_next_error_is_told(lab: Lab) -> None:
+def test_progress_clears_an_error_and_the_next_error_is_reported(lab: Lab) -> None:
     phase = lab.phase(until_step=20)
 
     def verdict() -> Verdict:
@@ -368,14 +368,14 @@ def test_an_error_is_overcome_when_an_attempt_got_further_and_the_next_error_is_
     assert "torn again" in explain(lab.plan(phase), "phase", lab.store)
 
 
-def test_what_was_saved_beyond_a_milestone_counts_and_what_lies_past_the_stop_does_not(lab: Lab) -> None:
+def test_checkpoints_beyond_a_milestone_count_and_those_past_the_stop_do_not(lab: Lab) -> None:
     lab.run(lab.phase(until_step=20), interrupt_at=13)
     assert lab.plan(lab.phase(until_step=20)).steps[0].reasons == (Resumes(13, 20),)
     earlier = lab.plan(lab.phase(until_step=12)).steps[0]
     assert (earlier.reasons, earlier.cost.tokens) == ((Continues(10, 12),), 20)
 
 
-def test_a_changed_setting_begins_anew_from_where_its_phase_begins(lab: Lab) -> None:
+def test_a_changed_setting_restarts_at_the_start_of_its_phase(lab: Lab) -> None:
     first = lab.phase("first", until_step=10)
     lab.run(first.then("second", until_step=15))
     other = first.then("second", until_step=15, stride=9)
@@ -384,7 +384,7 @@ def test_a_changed_setting_begins_anew_from_where_its_phase_begins(lab: Lab) -> 
     assert lab.run(other) == list(range(10, 15))
 
 
-def test_what_follows_a_lost_milestone_is_blocked_by_its_name_all_the_way_down(lab: Lab) -> None:
+def test_steps_after_a_lost_milestone_are_blocked_by_its_name(lab: Lab) -> None:
     trunk = lab.phase(until_step=20)
     lab.run(trunk)
     fork = trunk.at(step=7).then("fork", until_step=14, stride=5)
@@ -396,32 +396,32 @@ def test_what_follows_a_lost_milestone_is_blocked_by_its_name_all_the_way_down(l
     assert exit_code(plan) == 1
 
 
-def test_who_starts_where_nothing_was_kept_hears_of_the_nearest_that_was_saved_too(lab: Lab) -> None:
+def test_a_start_without_a_checkpoint_names_the_nearest_saved_one(lab: Lab) -> None:
     trunk = lab.phase("trunk", until_step=20, publish_every=100)
     lab.run(trunk)
     lab.store.write(f"work/{trunk.digest}/saved-000009.json", b'{"step": 9, "value": 18}')
 
-    def said(start: int) -> str:
+    def output(start: int) -> str:
         return str(lab.plan(trunk.at(step=start).then("fork", until_step=30, stride=5))["fork"].reasons[0])
 
-    check_message("\n".join(said(start) for start in (7, 9, 19)))
+    check_message("\n".join(output(start) for start in (7, 9, 19)))
     lab.run(trunk.fork("trunk", until_step=9))
-    check_message(said(7))
+    check_message(output(7))
     assert lab.run(trunk.fork("trunk", until_step=7)) == list(range(7)), "the options run what the message says"
     assert lab.plan(trunk.at(step=9).then("fork", until_step=30, stride=5))["fork"].will_run
 
 
-def test_who_starts_outside_a_trajectory_hears_where_it_begins_and_stops(lab: Lab) -> None:
+def test_a_start_outside_a_trajectory_names_its_first_and_last_step(lab: Lab) -> None:
     trunk = lab.phase("trunk", until_step=20)
     leg = trunk.then("leg", until_step=30, stride=3)
     later = leg.then("later", until_step=40)
 
-    def said(start: int, *others: Step[Any]) -> str:
+    def output(start: int, *others: Step[Any]) -> str:
         plan = lab.plan(leg.at(step=start).then("fork", until_step=50, stride=5), *others)
         return "; ".join(map(str, plan["fork"].reasons)) if plan["fork"].verdict is Verdict.BLOCKED else ""
 
-    check_message("\n".join([said(35), said(20), said(15, later)]))
-    assert said(35, later) == said(21) == ""
+    check_message("\n".join([output(35), output(20), output(15, later)]))
+    assert output(35, later) == output(21) == ""
 
 
 def test_a_leg_that_a_selection_leaves_out_publishes_nothing_for_it(lab: Lab) -> None:
@@ -455,16 +455,16 @@ def test_a_leg_that_a_selection_leaves_out_does_not_make_a_trajectory_longer(lab
     assert isinstance(reason, MilestoneMissing) and (reason.wanted, reason.nearest) == (33, 35)
 
 
-def test_who_starts_where_an_unfinished_trajectory_has_passed_is_blocked_at_once(lab: Lab) -> None:
+def test_a_start_that_an_unfinished_trajectory_has_passed_is_blocked_at_once(lab: Lab) -> None:
     trunk = lab.phase("trunk", until_step=20, publish_every=100)
     lab.run(trunk, interrupt_at=13)
 
-    def said(start: int) -> str:
+    def output(start: int) -> str:
         plan = lab.plan(trunk.at(step=start).then("fork", until_step=30, stride=5))
         return "; ".join(map(str, plan["fork"].reasons)) if plan["fork"].verdict is Verdict.BLOCKED else ""
 
-    check_message(said(7))
-    assert said(13) == said(15) == "", "a run that comes by publishes it"
+    check_message(output(7))
+    assert output(13) == output(15) == "", "a run that comes by publishes it"
 
 
 def test_a_leg_that_cannot_run_itself_is_not_counted_on_for_what_lies_on_its_way(lab: Lab) -> None:
@@ -518,12 +518,12 @@ def test_a_run_publishes_a_saved_step_that_a_fork_starts_from(lab: Lab, start: i
     assert lab.carry_out(fork) == [start, start + 1]
 
 
-def test_who_starts_from_a_step_that_a_running_attempt_was_not_told_of_hears_it(
+def test_a_start_from_a_step_that_the_attempt_does_not_publish_is_reported(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.01)
     trunk = lab.phase("trunk", until_step=20, publish_every=100)
-    told = trunk.at(step=18).then("told", until_step=30, stride=4)
+    reported = trunk.at(step=18).then("told", until_step=30, stride=4)
     found: dict[int | str, list[MilestoneNotRequested]] = {}
 
     def look() -> None:
@@ -535,16 +535,14 @@ def test_who_starts_from_a_step_that_a_running_attempt_was_not_told_of_hears_it(
         plan = lab.plan(trunk.at(step=19).then("fork", until_step=30, stride=5))
         found["requested"] = [each for each in plan["fork"].reasons if isinstance(each, MilestoneNotRequested)]
 
-    Run([trunk, told], lab.store, LocalBackend(), Curious(17, lab.store, look), command="").run()
+    Run([trunk, reported], lab.store, LocalBackend(), Curious(17, lab.store, look), command="").run()
     assert found[18] == found[20] == found["requested"] == []
     (ahead,), (passed,) = found[19], found[7]
     assert (ahead.wanted, ahead.is_past, ahead.pid) == (19, False, os.getpid())
     assert (passed.wanted, passed.is_past, passed.done) == (7, True, 17)
 
 
-def test_what_an_attempt_was_not_told_of_and_has_saved_is_said_to_be_saved_and_not_lost(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unrequested_milestone_that_is_saved_is_shown_as_saved(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.01)
     trunk = lab.phase("trunk", until_step=20, publish_every=100)
     found: list[tuple[Verdict, list[Any]]] = []

@@ -135,7 +135,7 @@ def test_an_output_older_than_the_field_is_done_and_why_shows_another_value_with
     assert "leave_out: 0 -> 300" in bench("why", "third", "--set", "count.leave_out=300")[1]
 
 
-def test_where_it_acts_once_a_leg_that_writes_another_value_is_another_trajectory_and_the_next_goes_on_in_it():
+def test_a_phase_with_another_one_time_value_starts_another_trajectory_that_the_next_continues():
     first = leg("first", LegConfig())
     assert first.then("second", until=20).digest == first.digest
     again = first.at(step=5).then("again", until=20, leave_out=3)

@@ -300,7 +300,7 @@ def test_a_release_of_a_package_that_a_step_does_not_name_moves_no_digest(monkey
     assert anything("anything", Anything(value=Rates())).digest == before
 
 
-def test_where_and_when_a_config_was_made_or_copied_does_not_count() -> None:
+def test_the_place_and_time_of_making_a_config_do_not_count() -> None:
     config = Anything(value={"rates": [Rates(), Rates(weight_decay=0.2)], "words": ("web", frozenset({1, 2}))})
     copied = Anything(value=copy.deepcopy(config.value))
     pickled = Anything(value=pickle.loads(pickle.dumps(config.value)))

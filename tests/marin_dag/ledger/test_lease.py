@@ -126,7 +126,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_hidden_process_of_another_user_does_not_count_as_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: type[OSError] | None, epoch: int | None
 ):
-    """As where /proc is mounted with `hidepid`."""
+    """Hide the process, as a /proc mounted with `hidepid` does."""
     leases, process, own = Leases(LocalStore(str(tmp_path))), lease_module._process, os.getpid()
     holder = this_process("web").model_copy(update={"pid": own + 1, "process": f"{process(own)}1"})
     monkeypatch.setattr(lease_module, "this_process", lambda name: holder)
@@ -185,7 +185,7 @@ def test_a_clock_that_is_ahead_takes_over_no_living_lease(store: Store, monkeypa
 
 @pytest.mark.usefixtures("abroad")
 def test_a_holder_whose_heartbeat_is_old_by_the_store_s_clock_is_dead(tmp_path: Path):
-    """At once, since a command that asks only once, such as gc, would find it alive for ever."""
+    """A dead holder is seen at once: a command that asks only once, such as gc, would find it alive for ever."""
     store, seconds = LocalStore(str(tmp_path)), [0.0]
     leases = Leases(store)
     assert isinstance(leases.acquire(DIGEST, "web", ignore), Lease)

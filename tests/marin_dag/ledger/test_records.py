@@ -178,7 +178,7 @@ def test_an_unreadable_failure_is_shown_with_its_fix_and_hides_no_other(store: S
     assert store.url(f"failures/{DIGEST}/2026-1.json") in failure.error
 
 
-def test_a_failure_that_is_collected_after_the_listing_is_left_out(store: Store, monkeypatch: pytest.MonkeyPatch):
+def test_a_failure_that_is_deleted_after_the_listing_is_not_reported(store: Store, monkeypatch: pytest.MonkeyPatch):
     store.write(f"failures/{DIGEST}/2026-1.json", b"{}")
     listed = store.list("failures")
     store.delete(listed[0].path)

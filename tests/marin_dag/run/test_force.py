@@ -104,7 +104,7 @@ def test_a_forced_step_with_other_bytes_names_the_file(prefix: str, tmp_path: Pa
     assert output(prefix, step, "a.txt") == "1"
 
 
-def test_how_a_step_computed_is_recorded_and_not_compared(prefix: str) -> None:
+def test_a_steps_execution_is_recorded_and_not_compared(prefix: str) -> None:
     step, other = (add("sum", AddConfig(order=order)) for order in ("forwards", "backwards"))
     assert step.key == other.key
     assert run(prefix, [step])[0] == 0

@@ -11,7 +11,7 @@ import pytest
 from marin_dag.run.interrupts import SIGNALS, DriverHandler, signals_handled
 
 
-def test_a_handler_from_before_python_is_left_out_at_the_end(monkeypatch: pytest.MonkeyPatch):
+def test_a_signal_handler_set_before_python_is_not_restored(monkeypatch: pytest.MonkeyPatch):
     known = signal.signal
     before = [signal.getsignal(number) for number in SIGNALS]
     monkeypatch.setattr(signal, "signal", lambda number, to: (known(number, to), None)[number == signal.SIGTERM])

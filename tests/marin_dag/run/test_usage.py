@@ -35,7 +35,7 @@ def expected(prefix: str, how: str) -> list[str]:
 
 @pytest.mark.parametrize("how", UNCOVERED)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_the_digest_does_not_cover_is_recorded_and_shown_at_once(prefix: str, kind: Any, how: str) -> None:
+def test_uncovered_reads_are_recorded_and_shown_at_once(prefix: str, kind: Any, how: str) -> None:
     item = kind("step", UseConfig(how=how))
     code, display = run(prefix, [item])
     assert code == 0
@@ -59,7 +59,7 @@ def test_a_file_that_the_config_names_is_no_surprise(prefix: str, tmp_path: Path
     assert record(prefix, item).provenance.uncovered == ()
 
 
-def test_the_steps_of_one_process_are_told_apart(prefix: str) -> None:
+def test_the_usage_of_steps_in_one_process_is_separate(prefix: str) -> None:
     steps = [using(f"step/{how}", UseConfig(how=how)) for how in ("descriptor", "nothing", "module", "code")]
     assert run(prefix, steps)[0] == 0
     found = [[Path(line).name for line in record(prefix, item).provenance.uncovered] for item in steps]

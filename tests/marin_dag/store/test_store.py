@@ -18,7 +18,7 @@ from marin_dag.store.store import Store, StoreError, explain_os_error, limit_met
 from tests.catalogue import check_message, expect_error
 
 
-def test_what_is_written_is_read(store: Store):
+def test_written_rows_are_read_back(store: Store):
     store.write("a/b/c.json", b"first")
     store.write("a/b/c.json", b"second")
     assert store.read("a/b/c.json") == b"second"

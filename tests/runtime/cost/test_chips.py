@@ -65,7 +65,7 @@ def test_gpus_are_called_as_a_phase_asks_for_them():
     assert slice_of(str(Gpu("H200", 8))).num_chips == 8
 
 
-def test_what_a_program_gets_of_a_gpu_is_less_than_the_compiler_is_told_it_has():
+def test_a_program_gets_less_gpu_memory_than_the_compiler_assumes():
     assert GPUS.keys() == BOARDS.keys()
     for name, gpu in GPUS.items():
         assert gpu.hbm_in_bytes == pytest.approx(0.75 * BOARDS[name].memory_in_bytes, rel=0.01)

@@ -41,7 +41,7 @@ def test_a_start_and_its_done_are_hidden_only_if_a_product_lies_between(found):
     assert gathers[1].window_flops == 2 * 8 * 8 * 8
 
 
-def test_what_carries_a_gather_on_hides_it_each_time_and_what_only_lies_there_does_not():
+def test_products_that_carry_a_gather_hide_it_and_others_do_not():
     """On a v5e a collective goes on in the fusions that carry it."""
     done = "  %async-collective-done ="
     carrier = next(line for line in TEXT.splitlines() if line.startswith("  %fusion.1 ="))
@@ -70,7 +70,7 @@ def test_an_all_reduce_of_several_arrays_counts_all_of_them_twice_over_all_axes(
         ("ALL_GATHER", "all-gather", "1,2,3,4", 256, 192),
     ],
 )
-def test_what_goes_between_slices_is_what_the_send_says_over_as_many_as_it_names(what, kind, slices, size, sent):
+def test_bytes_between_slices_are_the_sends_over_the_slices_it_names(what, kind, slices, size, sent):
     text = TEXT.replace('"{1,2}x{0:7}"', f'"{{{slices}}}x{{0:7}}"').replace('"ALL_REDUCE"', f'"{what}"')
     (item,) = [item for item in collectives(text, SIZES) if "replica" in item.axes]
     assert (item.kind, item.dtype, item.array_bytes, item.is_hidden) == (kind, "f32", size, False)
@@ -197,7 +197,7 @@ ENTRY %main (p: f32[8,8]) -> f32[4,8] {{
         (PAIR, {"reduce-scatter": ONE, "all-gather": ONE}),
     ],
 )
-def test_what_a_kernel_scatters_is_hidden_by_its_own_product_which_it_shares_with_a_gather_on_its_axis(groups, windows):
+def test_a_kernels_scatter_is_hidden_by_its_product_which_it_shares_with_a_gather(groups, windows):
     start = f"%one = (f32[3,8], f32[6,8]) all-gather-start(%p), replica_groups={groups}" if groups else ""
     done = "%one.1 = f32[6,8] all-gather-done(%one)" if groups else ""
     text = "HloModule step, is_scheduled=true\n" + KERNEL.format(start=start, done=done)
@@ -269,7 +269,7 @@ ENTRY %main (p: f32[8]) -> f32[8] {{
 """
 
 
-def test_of_branches_that_hold_a_kernel_each_the_smaller_hides_and_a_collective_in_one_is_refused():
+def test_two_branches_with_kernels_hide_by_the_smaller_and_a_collective_in_one_is_refused():
     def found(operation: str, word: str = "branch_computations") -> list[Collective]:
         text = "HloModule step, is_scheduled=true\n" + BRANCHES.format(operation=operation)
         return collectives(text.replace("branch_computations", word), {"data_x": 1, "context": 2})
@@ -315,7 +315,7 @@ PRODUCT = "%product = f32[8,8]{1,0} dot(%p, %p), lhs_contracting_dims={1}"
     ("before", "between", "window"),
     [("", PRODUCT, 2 * 8**3), (PRODUCT, "%sum = f32[8]{0} add(%p, %p)", 0), ("", "", 0)],
 )
-def test_what_a_sparse_core_gathers_is_hidden_by_work_after_it_has_its_operand(before, between, window):
+def test_a_sparse_cores_gather_is_hidden_by_work_after_its_operand(before, between, window):
     text = ON_A_SPARSE_CORE.format(before=before, between=between, ended="update")
     (gather,) = collectives("HloModule step, is_scheduled=true\n" + text, {"data_x": 4})
     assert gather == Collective("all-gather", "bf16", (8, 8), 128, ("data_x",), 4, 1, window)
@@ -370,7 +370,7 @@ def test_a_collective_in_a_loop_or_a_branch_on_a_sparse_core_is_refused(holder):
         collectives("HloModule step, is_scheduled=true\n" + text.replace(called, inside[holder]), {"data_x": 4})
 
 
-def test_what_is_handed_to_a_sparse_core_and_never_taken_back_cannot_be_told():
+def test_work_that_a_sparse_core_never_returns_is_refused():
     text = ON_A_SPARSE_CORE.format(before="", between="", ended="other")
     with expect_error(ValueError):
         collectives("HloModule step, is_scheduled=true\n" + text, {"data_x": 4})

@@ -304,7 +304,7 @@ for remat in ("none", "dots", "full"):
 
 @WITH_ITS_JAX
 @pytest.mark.matrix
-def test_of_tokamax_s_kernels_what_keeps_products_computes_none_again_and_no_mask_is_made():
+def test_tokamax_kernels_keep_products_without_recomputing_and_make_no_mask():
     finished = subprocess.run(
         [sys.executable, "-c", KEPT_PROGRAM], capture_output=True, text=True, cwd=ROOT, env=environment("gpu")
     )

@@ -178,7 +178,7 @@ def test_a_compiler_beside_the_environment_is_found_there_by_the_version_and_by_
     assert key_of(REQUEST) != of_seven
 
 
-def test_a_folder_that_tells_of_two_versions_of_a_compiler_is_refused(calls, tmp_path):
+def test_a_folder_with_two_versions_of_a_compiler_is_refused(calls, tmp_path):
     for version in "78":
         metadata = tmp_path / "beside" / f"libtpu-{version}.dist-info" / "METADATA"
         metadata.parent.mkdir(parents=True)

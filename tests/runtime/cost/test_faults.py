@@ -25,7 +25,7 @@ def test_a_whole_gradient_reduced_on_every_device_and_a_float32_gather_are_fault
     assert "an all-reduce of a whole gradient, f32 [4096x129024] over data_x" in reduced + gathered
 
 
-def test_what_an_axis_of_the_torus_left_of_a_gradient_is_not_to_be_reduced_in_full_over_the_next():
+def test_a_gradient_scattered_over_one_axis_is_not_reduced_in_full_over_the_next():
     request = dataclasses.replace(REQUEST, reduce_dtype="bfloat16")
     part = dataclasses.replace(GRADIENT, dtype="bf16", shape=(4096 // 8, 4096), axes=("data_y",))
     (fault,) = faults_in(request, (part,))
@@ -35,7 +35,7 @@ def test_what_an_axis_of_the_torus_left_of_a_gradient_is_not_to_be_reduced_in_fu
     assert faults_in(request, (of_activations, of_four_rows_a_chip)) == []
 
 
-def test_where_heads_are_shared_the_gradient_of_a_chip_s_own_columns_is_whole():
+def test_shared_heads_have_the_whole_gradient_of_a_chips_own_columns():
     own = dataclasses.replace(GRADIENT, shape=(4096, 7168), axes=("context",))
     assert faults_in(REQUEST, (own,)) == []
     (fault,) = faults_in(dataclasses.replace(REQUEST, model_parallel=2), (own,))

@@ -74,7 +74,7 @@ def test_kernels_that_are_known_count_by_their_shapes_and_others_for_nothing(nam
     assert flops(f'{name} = {given} custom-call(), custom_call_target="tpu_custom_call"', *shapes) == 2 * pairs
 
 
-def test_the_products_of_gpus_kernels_are_told_by_their_scopes():
+def test_gpu_kernels_products_are_recognised_by_their_scopes():
     kernel = (
         'pallas_call.1 = (bf16[2,8,4,16]) custom-call(), custom_call_target="__gpu$xla.gpu.triton", metadata={op_name='
     )
@@ -88,7 +88,7 @@ def test_the_products_of_gpus_kernels_are_told_by_their_scopes():
 
 
 @pytest.mark.parametrize(("scope", "size", "products"), [("seldom", 64, 1), (RARELY, 32, 0)])
-def test_of_branches_the_longest_counts_and_of_what_is_computed_rarely_none(scope, size, products):
+def test_the_longest_branch_counts_and_a_rare_branch_does_not(scope, size, products):
     """Sizes differ, since JAX's cache takes programs that differ by a scope alone as one."""
 
     def computed(flag: jax.Array, rows: jax.Array, weight: jax.Array) -> jax.Array:
@@ -103,7 +103,7 @@ def test_of_branches_the_longest_counts_and_of_what_is_computed_rarely_none(scop
 
 
 @pytest.mark.parametrize(("columns", "backward"), [(8, 8 * 8 // 2), (16, 8 * 16)])
-def test_tokamax_s_kernels_are_told_apart_by_what_they_read_and_write(columns, backward):
+def test_tokamax_kernels_are_recognised_by_what_they_read_and_write(columns, backward):
     call = 'custom-call(), custom_call_target="mosaic_gpu_v2", metadata={op_name="jit(f)/tokamax:"}'
     query, key, ends = "bf16[2,8,4,16]", f"bf16[2,{columns},2,16]", "s32[2,1,8]"
     heads = 2 * 2 * 4 * 16  # a product and a sum of each number of a pair's

@@ -53,7 +53,7 @@ def test_sizes_are_those_of_all_arrays_of_whatever_type(main):
     assert main["given"].arrays[1] == ("bf16", (4, 8), 64)
 
 
-def test_what_runs_within_an_instruction_is_named(main):
+def test_computations_inside_an_instruction_are_named(main):
     called = {name: item.called for name, item in main.items() if item.called}
     assert called == {"chosen": ["one", "two"], "total": ["added"], "last": ["fused.2"]}
     assert main["chosen"].branches == ["one", "two"]

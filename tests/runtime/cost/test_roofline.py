@@ -99,7 +99,7 @@ def test_a_collective_is_exposed_for_what_it_takes_longer_than_the_work_beside_i
     assert roofline_of(REQUEST, compiled(long)).exposed_seconds == 0
 
 
-def test_what_the_text_holds_is_compared_with_the_products_of_the_chip_that_has_the_most():
+def test_products_in_the_text_are_compared_with_those_of_the_busiest_chip():
     request = dataclasses.replace(REQUEST, slice="v5litepod-8", context_parallel=4)
     flops = flops_of(request)
     whole = dataclasses.replace(compiled(), flops=(flops.executed + flops.attention * 3 // 4) // 8)

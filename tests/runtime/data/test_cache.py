@@ -133,7 +133,7 @@ def test_a_shard_left_by_a_killed_attempt_is_rewritten(tmp_path):
     assert files_of(tmp_path / "once") == files_of(tmp_path / "twice")
 
 
-def test_shards_without_documents_are_left_out(tmp_path):
+def test_shards_without_documents_are_ignored(tmp_path):
     cache = write_cache(tmp_path, [[[1]], [], [[2]]])
     assert cache.read(0, 4).tolist() == [1, 0, 2, 0] and len(cache.shards) == 2
 

@@ -231,7 +231,7 @@ def test_prefetched_batches_are_the_same_and_in_order(loader):
 
 @pytest.mark.parametrize("rows", [slice(None), slice(1, 3), np.array([3, 0])], ids=["all rows", "a slice", "some rows"])
 def test_small_batches_read_together_are_those_read_alone(loader, rows):
-    """One batch is read alone, then sixteen together, then the rest."""
+    """The reader takes one batch alone, then sixteen together, then the rest."""
     position = DataPosition()
     with loader.prefetched(DataPosition(), range(21), 4, depth=2, rows=rows) as prefetched:
         for step, batch, after in prefetched:

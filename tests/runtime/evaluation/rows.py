@@ -59,7 +59,7 @@ ROWS = {
 
 
 def write_files(folder: Path) -> TaskFiles:
-    """One jsonl file a task, and worked examples for MMLU."""
+    """Write a jsonl file for each task, and worked examples for MMLU."""
     folder.mkdir(parents=True, exist_ok=True)
 
     def write(name: str, make: object, first: int) -> str:

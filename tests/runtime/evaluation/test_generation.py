@@ -121,7 +121,7 @@ def test_another_seed_and_another_request_draw_another_text(placed):
     assert apart != alike
 
 
-def test_what_may_be_drawn_is_what_transformers_keeps():
+def test_the_sampled_set_equals_that_of_transformers():
     values = np.random.default_rng(0).normal(size=(6, 320)).astype(np.float32) * 3
     settings = [(1.0, 0), (0.9, 0), (1.0, 7), (0.5, 20), (0.01, 0), (0.95, 400)]
     top_p, top_k = (np.array(part) for part in zip(*settings, strict=True))

@@ -56,7 +56,7 @@ def documents_of(path, documents):
 
 
 def windows_of(cache, max_tokens=10_000, sequence_length=SEQUENCE):
-    """Of one domain, as the definition has them."""
+    """Return the windows of one domain, as the definition has them."""
     starts = window_starts(cache, sequence_length=sequence_length, max_tokens=max_tokens)
     return read_windows(cache, starts, sequence_length)
 
@@ -184,10 +184,10 @@ def test_domains_that_fit_into_one_batch_are_scored_by_one_call_of_the_program(c
 
 
 def test_progress_is_reported_after_each_batch(caches):
-    told: list[int] = []
+    reported: list[int] = []
     opened = held_out(caches)
-    opened.scores(model(), on_batch=told.append)
-    assert told == list(range(1, opened.num_batches + 1)) and len(told) > 2
+    opened.scores(model(), on_batch=reported.append)
+    assert reported == list(range(1, opened.num_batches + 1)) and len(reported) > 2
 
 
 def test_a_window_is_counted_by_the_bytes_of_its_own_domain(tmp_path, caches):

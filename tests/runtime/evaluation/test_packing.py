@@ -23,7 +23,7 @@ def test_packing_keeps_every_group_once_and_wastes_little():
 
 def test_rows_are_as_long_as_their_longest_group_needs():
     rows = pack([Group((1,) * size, ((),)) for size in (3000, 700, 600, 300, 20, 20)])
-    assert [row.length for row in rows] == [4096, 1024], "a row is filled before another is begun"
+    assert [row.length for row in rows] == [4096, 1024], "a row is filled before the next one"
     assert [row.length for row in pack([Group((1,) * 20, ((),))])] == [256]
     assert {row_length(size) for size in range(1, 8_193)} == {256, 512, 1024, 2048, 4096, 8192}
 

@@ -133,7 +133,7 @@ def test_worked_examples_are_drawn_from_all_scored_rows_under_any_limit(files, m
 
 
 def test_worked_examples_of_the_definition_are_its_prompt(tmp_path, files):
-    """Those of gsm8k_cot reason step by step (arXiv:2201.11903); a row of the set would show a bare number."""
+    """The examples of gsm8k_cot reason step by step (arXiv:2201.11903); a row of the set would show a bare number."""
     with_rows = TaskFiles(files.scored, {**files.fewshot, "gsm8k_cot": files.scored["gsm8k_cot"]})
     spec = TaskSpec("gsm8k_cot", 8)
     named = task_of(spec)
@@ -167,8 +167,8 @@ def test_each_answer_filter_is_scored_over_its_own_answers():
     keys = {"exact_match,strict-match": 0.0, "exact_match,flexible-extract": 1.0}
     output = {"samples": {"gsm8k_cot_0shot": [*strict, *flexible]}, "results": {"gsm8k_cot_0shot": keys}}
     found = scores_of("gsm8k_cot", ["gsm8k_cot_0shot"], output, {})
-    told = [(score.metric, score.value, score.num_items, score.num_unparsed) for score in found]
-    assert told == [("exact_match,strict-match", 0.0, 4, 4), ("exact_match,flexible-extract", 1.0, 4, 0)]
+    reported = [(score.metric, score.value, score.num_items, score.num_unparsed) for score in found]
+    assert reported == [("exact_match,strict-match", 0.0, 4, 4), ("exact_match,flexible-extract", 1.0, 4, 0)]
 
 
 @pytest.mark.parametrize(("num_truncated", "is_suspicious"), [(4, False), (5, True)])

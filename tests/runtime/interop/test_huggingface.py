@@ -163,7 +163,7 @@ def test_a_tensor_that_stands_in_two_files_is_refused_and_of_one_file_beside_an_
 
 
 @pytest.mark.parametrize("use_qk_norm", [False, True], ids=["llama", "qwen3"])
-def test_what_transformers_saves_is_read_back(tmp_path, use_qk_norm):
+def test_a_model_saved_by_transformers_is_read(tmp_path, use_qk_norm):
     config = dataclasses.replace(CONFIG, use_qk_norm=use_qk_norm)
     params = model(config)
     write_model(str(tmp_path / "ours"), params, config, SCALED_ROPE, SPECIAL, dtype="float32")
@@ -248,7 +248,7 @@ def test_a_text_is_encoded_whole_and_alone_whatever_the_file_of_the_tokenizer_wa
     assert Tokenizer.from_file(str(tmp_path / "export/tokenizer.json")).encode("the quick fox").ids == expected
 
 
-def test_what_generates_text_is_told_the_special_tokens_and_pads_with_the_end_of_text(tmp_path):
+def test_the_generation_config_has_the_special_tokens_and_pads_with_eos(tmp_path):
     write_model(str(tmp_path), model(), CONFIG, LLAMA3_ROPE, SpecialTokens(7, 9), dtype="float32")
     expected = {"bos_token_id": 9, "do_sample": False, "eos_token_id": 7, "pad_token_id": 7}
     assert json.loads((tmp_path / "generation_config.json").read_text()) == expected

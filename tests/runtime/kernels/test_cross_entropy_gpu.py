@@ -109,7 +109,7 @@ def with_one_loss_of(loss: float) -> tuple[jax.Array, ...]:
     return hidden.at[7].set(jnp.asarray(scale * away, jnp.bfloat16)), head, labels, weights.at[7].set(1.0)
 
 
-def test_a_huge_loss_is_computed_anew_by_the_kernel_that_holds_logits(in_xla: None) -> None:
+def test_a_huge_loss_is_computed_again_by_the_kernel_that_holds_logits(in_xla: None) -> None:
     ordinary, spike = with_one_loss_of(0.9 * LARGEST_LOSS), with_one_loss_of(1.1 * LARGEST_LOSS)
     assert float(value_and_gradients("reference", *ordinary)[0].max()) < LARGEST_LOSS
     for found, expected in zip(
@@ -123,7 +123,7 @@ def test_a_huge_loss_is_computed_anew_by_the_kernel_that_holds_logits(in_xla: No
         assert far(near, np.asarray(exact, np.float64)) < 2**-8
 
 
-def test_one_device_computes_anew_what_another_need_not(in_xla: None) -> None:
+def test_one_device_computes_again_while_another_need_not(in_xla: None) -> None:
     """Both losses as one program over two devices, as a step has them."""
     shares = with_one_loss_of(0.9 * LARGEST_LOSS), with_one_loss_of(1.1 * LARGEST_LOSS)
     stacked = [jnp.stack(pair) for pair in zip(*shares, strict=True)]
@@ -157,7 +157,7 @@ def test_huge_logits_neither_overflow_nor_give_nan(in_xla: None) -> None:
         assert np.isfinite(np.asarray(found, np.float32)).all()
 
 
-def test_what_is_no_number_is_told_as_such(in_xla: None) -> None:
+def test_a_loss_that_is_not_a_number_stays_nan(in_xla: None) -> None:
     hidden, head, labels, weights = inputs(TOKENS, HIDDEN_SIZE, VOCAB_SIZE)
     loss, _, of_hidden, of_head = value_and_gradients("mosaic_gpu", hidden.at[3, 5].set(jnp.nan), head, labels, weights)
     assert np.flatnonzero(~np.isfinite(np.asarray(loss))).tolist() == [3]
@@ -232,7 +232,7 @@ def test_the_kernel_on_simulated_processors_gives_its_definition_and_nothing_rac
         ("", {"num_tokens": 255}),
     ],
 )
-def test_what_the_kernel_does_not_take_is_refused_with_the_reason(kind: str, changed: dict) -> None:
+def test_unsupported_shapes_of_the_kernel_are_refused_with_the_reason(kind: str, changed: dict) -> None:
     check_shape("NVIDIA H200", **SHAPE)
     check_shape("", **SHAPE)
     with expect_error(ValueError):

@@ -57,7 +57,7 @@ def test_a_frequent_token_loses_nothing_in_bfloat16(gradient: LookUp) -> None:
 
 
 @pytest.mark.parametrize("gradient", LOOK_UPS)
-def test_what_is_no_number_stays_in_its_own_row_and_an_id_past_the_end_in_none(gradient: LookUp) -> None:
+def test_nan_stays_in_its_own_row_and_an_id_past_the_end_changes_none(gradient: LookUp) -> None:
     ids = np.array([2, 9, 0, 2, 1], np.int32)
     rows = np.array([[1.0], [5.0], [np.nan], [3.0], [7.0]])
     found = gradient_of(ids, rows, 4, gradient, "float32")[:, 0]

@@ -101,7 +101,7 @@ def test_each_matrix_of_a_layer_is_looked_at_as_the_model_axis_leaves_it(eight_b
         layer_scatter_blocks("TPU v5e", eight_b, model_parallel=8, **sizes)
 
 
-def test_a_run_tells_in_what_parts_the_gradients_of_a_layer_go(eight_b: LlamaConfig) -> None:
+def test_a_run_logs_the_parts_in_which_a_layers_gradients_are_sent(eight_b: LlamaConfig) -> None:
     shape = KernelShape.of(
         Devices(platform="tpu", kind="TPU v5 lite", num_devices=256),
         eight_b,
@@ -118,7 +118,7 @@ def test_a_run_tells_in_what_parts_the_gradients_of_a_layer_go(eight_b: LlamaCon
     )
 
 
-def test_where_no_gradient_is_scattered_the_kernel_is_refused(eight_b: LlamaConfig) -> None:
+def test_the_kernel_is_refused_where_no_gradient_is_scattered(eight_b: LlamaConfig) -> None:
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
     with expect_error(ValueError):
         computation_on(

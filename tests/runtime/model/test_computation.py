@@ -70,7 +70,7 @@ def test_only_a_model_of_few_layers_is_written_out(most_unrolled_layers: int, nu
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_what_is_computed_again_spares_memory_in_the_forms_of_a_platform(platform: str) -> None:
+def test_rematerialisation_saves_memory_on_each_platform(platform: str) -> None:
     memory = [
         gradient(PLATFORMS[platform], "reference", remat).compile().memory_analysis().temp_size_in_bytes
         for remat in ("full", "dots", "none")

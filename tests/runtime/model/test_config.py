@@ -23,7 +23,7 @@ def test_training_flops_of_an_8b_token_are_about_six_a_parameter_and_causal_atte
 
 
 @pytest.mark.parametrize(("field", "value"), [("hidden_size", "64"), ("num_hidden_layers", None)])
-def test_what_is_no_number_is_refused_with_its_field(field, value):
+def test_a_value_that_is_not_a_number_is_refused_with_its_field(field, value):
     config = dataclasses.replace(LLAMA_32_1B)
     object.__setattr__(config, field, value)  # which the suite's own check of types would else refuse first
     with expect_error(ValueError):

@@ -81,7 +81,7 @@ def test_a_jump_by_a_hundredth_of_a_weight_is_followed_at_every_decay_that_is_ta
 
 
 @given(st.floats(0.5, 0.99999), st.integers(0, 10**12))
-def test_what_updates_keep_of_an_average_is_its_decay_and_depends_on_the_step_alone(decay: float, begin: int) -> None:
+def test_an_averages_decay_depends_on_the_step_alone(decay: float, begin: int) -> None:
     ema = Ema(decay)
     kept = [ema.kept_by(step) for step in range(begin, begin + ema.every_steps)]
     assert math.prod(kept) == pytest.approx(decay**ema.every_steps)

@@ -23,7 +23,7 @@ KESTREL = WsdS(1e-3, 1e-4, 1_000, (Cycles(0, 10_000, 1_000), Cycles(200_000, 20_
         (Linear(3e-3, 0.0, start_step=0, decay_steps=10), "decay_steps", "10"),
     ],
 )
-def test_what_is_no_number_is_refused_with_its_field(schedule, field, value):
+def test_a_value_that_is_not_a_number_is_refused_with_its_field(schedule, field, value):
     object.__setattr__(schedule, field, value)  # which the suite's own check of types would else refuse first
     with expect_error(ValueError):
         schedule.__post_init__()

@@ -62,7 +62,7 @@ anything = st.one_of(finite, finite, finite, st.sampled_from([*NOT_FINITE, 1e4])
 
 
 @given(st.lists(st.tuples(anything, anything), max_size=24))
-def test_what_is_left_out_is_what_the_definition_says(values):
+def test_skipped_updates_match_the_definition(values):
     bad = expected(values)
     assume(bad is not None)
     history, got = run(values)
@@ -91,7 +91,7 @@ def test_a_lasting_jump_is_never_taken_for_the_new_level():
 
 
 @given(st.lists(st.tuples(anything, anything), max_size=12), st.lists(st.tuples(anything, anything), max_size=20))
-def test_where_it_begins_anew_it_judges_as_if_nothing_had_been_before(before, values):
+def test_after_a_restart_the_rule_judges_without_history(before, values):
     history, _ = run(before)
     after, bad = run(values, history=restarted(history, jnp.float32(1)))
     fresh, bad_of_fresh = run(values)
@@ -99,7 +99,7 @@ def test_where_it_begins_anew_it_judges_as_if_nothing_had_been_before(before, va
     assert int(after.num_good) == int(fresh.num_good)
 
 
-def test_a_level_that_is_meant_is_trained_on_and_a_spike_behind_it_is_left_out():
+def test_an_intended_level_is_trained_and_a_spike_after_it_is_skipped():
     calm = [(2.5 + 0.01 * (step % 3), 0.2 + 0.01 * (step % 4)) for step in range(40)]
     higher = [(loss + 0.25, norm) for loss, norm in calm]
     history, bad = run(calm)
@@ -120,7 +120,7 @@ def test_after_figures_that_never_varied_neither_the_same_nor_a_little_more_is_b
     assert bad == [False] * 20 + [True] + [False] * 20
 
 
-def test_a_batch_without_any_target_is_left_out_and_its_zeros_are_not_remembered():
+def test_a_batch_without_targets_is_skipped_and_its_zeros_are_not_remembered():
     calm = [(2.0 + 0.01 * (step % 3), 1.0) for step in range(20)]
     for at in (0, 10, 20):
         history, bad = run([*calm[:at], (0.0, 0.0), (0.0, 0.0), *calm[at:]], without_targets=(at, at + 1))
@@ -130,7 +130,7 @@ def test_a_batch_without_any_target_is_left_out_and_its_zeros_are_not_remembered
             np.testing.assert_array_equal(getattr(history, name), getattr(expected, name))
 
 
-def test_a_falling_loss_is_never_left_out():
+def test_a_falling_loss_is_never_skipped():
     _, bad = run([(10.0 / (1 + step), 5.0 / (1 + step)) for step in range(40)])
     assert not any(bad)
 

@@ -34,7 +34,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], dict[s
     return found
 
 
-def test_a_host_alone_joins_nobody(joined):
+def test_a_single_host_joins_no_gang(joined):
     join_hosts(coordinator="", num_hosts=1, index=0)
     assert not joined and not set(NAMES) & set(os.environ)
 
@@ -78,7 +78,7 @@ def test_a_process_gets_the_devices_that_a_step_asks_for_whatever_it_did_before(
     assert done.stdout.split() == [str(number), str(number), "3.0"]
 
 
-def test_devices_that_a_process_was_told_to_simulate_stay():
+def test_simulated_devices_that_a_process_set_stay():
     code = COUNTS.format(before="jax.config.update('jax_num_cpu_devices', 64)", number=1)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split()[0] == "64"

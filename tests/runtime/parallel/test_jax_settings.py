@@ -87,7 +87,7 @@ def test_every_pinned_setting_is_tried():
     assert PINNED.keys() <= {name for name, _ in CHANGES}
 
 
-def test_what_may_change_a_program_is_recorded_and_nothing_else(monkeypatch):
+def test_settings_that_change_a_program_are_recorded_and_no_others(monkeypatch):
     for name in [name for name in os.environ if name.startswith(jax_settings.RECORDED)]:
         monkeypatch.delenv(name)
     assert changed_by_environment() == "nothing"

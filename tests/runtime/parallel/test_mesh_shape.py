@@ -27,7 +27,7 @@ V4_4096 = Machines((8, 16, 16))
         (Machines((8,), num_hosts=2, cores_hold_copies=True), {"model": 8}, MeshLayout(MeshShape(1, 1, 8), (1,), 0, 0)),
     ],
 )
-def test_what_is_asked_for_is_cut_off_and_the_rest_is_data(
+def test_requested_fields_are_split_off_and_the_rest_is_data(
     machines: Machines, axes: dict, expected: MeshLayout
 ) -> None:
     assert machines.layout(**axes) == expected
@@ -56,7 +56,7 @@ def test_what_is_asked_for_is_cut_off_and_the_rest_is_data(
         ),
     ],
 )
-def test_what_cannot_be_shared_is_refused_with_the_cure(machines: Machines, axes: dict) -> None:
+def test_a_batch_that_devices_cannot_share_is_refused_with_the_fix(machines: Machines, axes: dict) -> None:
     with expect_error(ValueError):
         machines.layout(**axes)
 

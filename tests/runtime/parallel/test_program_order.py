@@ -76,7 +76,7 @@ def test_a_collective_beside_a_loop_is_found(after: str, found: list[tuple[str, 
 
 
 @pytest.mark.parametrize(("element", "found"), [("%summed", []), ("%kept", [("while.1", "psum.1")])])
-def test_what_a_loop_inside_a_loop_hands_through_is_no_order(element: str, found: list[tuple[str, str]]) -> None:
+def test_values_passed_through_an_inner_loop_are_no_dependency(element: str, found: list[tuple[str, str]]) -> None:
     outer = OUTER.replace(
         "ROOT %next = (s32[], f32[4], f32[4]) tuple(%count, %summed, %summed)",
         "%kept = f32[4] get-tuple-element(%while.inside), index=2\n"

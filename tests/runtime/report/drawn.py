@@ -1,4 +1,4 @@
-"""What a page's figures show, read from their JSON: panels, and the marks of each with their data."""
+"""The figures of a page, read from their JSON: panels, and the marks of each with their data."""
 
 import base64
 import dataclasses

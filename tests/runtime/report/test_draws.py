@@ -1,4 +1,4 @@
-"""What was drawn, by the log: the mixture's own shares where an allotment followed them, and counts where none did."""
+"""Draws by the log: the mixture's own shares where an allotment followed them, else counts."""
 
 import numpy as np
 import pyarrow as pa
@@ -65,7 +65,7 @@ def test_an_allotment_is_shown_as_the_mixture_is_written(allotted):
     assert (later.start_step, later.shares) == (60, MIXTURE.shares_at(60))
 
 
-def test_what_a_policy_chose_is_shown_as_it_was_counted(tmp_path):
+def test_a_policys_choice_is_shown_as_counted(tmp_path):
     draws, _ = log_of(tmp_path / "even.parquet", lambda step, weights: {"web": 8, "code": 8})
     first, second = drawn_spans(draws, MIXTURE, 0, 100)
     assert first.shares == {"web": 0.5, "code": 0.5}

@@ -133,7 +133,7 @@ def test_a_range_around_equal_values_has_an_extent():
 def test_the_upper_end_of_an_axis_is_of_the_values_behind_the_first_fall():
     tokens, values = np.array([1, 50, 100]), np.array([9.0, 3.0, 2.0])
     assert settled(tokens, values, 100).tolist() == [3, 2]
-    assert settled(tokens[:1], values[:1], 100).tolist() == [9], "a run that has just begun"
+    assert settled(tokens[:1], values[:1], 100).tolist() == [9], "a run at its first steps"
 
 
 @pytest.mark.parametrize(

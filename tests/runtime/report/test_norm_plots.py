@@ -20,8 +20,8 @@ NORMS = LayerNorms(
 def test_the_norm_of_a_layer_is_of_all_its_tensors_together_at_the_steps_that_stand():
     names = ["layers.0.q", "layers.0.k", "layers.1.q", "layers.1.k", "embed_tokens"]
     of_all = [f"grad_norm_by_part/{name}" for name in names] + [f"update_norm_by_part/{name}" for name in names]
-    told = {step: np.array([3.0 * step, 4.0 * step, 5.0, 12.0, 2.0, *[99.0] * 5]) for step in (1, 3, 4, 9)}
-    curves = Curves(np.arange(1, 5), {}, SparseCurves(of_all, told))
+    reported = {step: np.array([3.0 * step, 4.0 * step, 5.0, 12.0, 2.0, *[99.0] * 5]) for step in (1, 3, 4, 9)}
+    curves = Curves(np.arange(1, 5), {}, SparseCurves(of_all, reported))
     found = layer_norms("phoenix", curves)
     assert found.rows == ("layer 0", "layer 1", "embed_tokens")
     assert found.step.tolist() == [1, 3, 4], "no checkpoint has come to step 9"

@@ -248,7 +248,7 @@ def test_a_name_that_goes_on_in_the_rows_below_is_one_cell_over_all_of_them(repo
     assert "<th" in page and not re.search(r"<th[^>]*></th>", page), "a row whose name is empty"
 
 
-def test_a_first_phase_that_starts_from_an_import_is_not_said_to_start_from_scratch(report):
+def test_a_first_phase_that_starts_from_an_import_does_not_start_from_scratch(report):
     first = report.phases[0]
     assert first.parent is None and "scratch</" in phases_table(report) and "scratch</" in recipe_table(report)
     begin = Change("start", "", "llama (weights)")
@@ -274,7 +274,7 @@ def test_forks_of_any_number_stand_beside_what_they_repeat(report, example):
     assert f">{found['dessert_v3'] - found['dessert_bad']:+.4f}<" in page
 
 
-def test_how_often_a_source_is_read_and_what_is_wrong_with_it_is_on_the_page(report):
+def test_the_epochs_of_a_source_and_its_findings_are_on_the_page(report):
     uses = (
         SourceUse("kestrel", "code", 2_870, 0.003583),
         SourceUse("ocelot", "code", 2_870, math.inf),
@@ -306,7 +306,7 @@ def test_the_summary_holds_the_headline_figures(report):
     assert set(found["scores"]) == {"jellyfish", "starling", "deeper_starling"}
 
 
-def test_what_each_rule_dropped_is_added_up_over_the_sources_with_its_share_of_documents_and_text(report):
+def test_drops_by_rule_are_summed_over_sources_with_their_shares(report):
     first, second = (
         dataclasses.replace(
             report.stages[0], source=source, stage="filter", num_documents=kept, num_bytes=1_000 * kept,
@@ -319,7 +319,7 @@ def test_what_each_rule_dropped_is_added_up_over_the_sources_with_its_share_of_d
     assert "Dropped by rule, over all sources" in page
     after = " ".join(page.partition("Dropped by rule, over all sources")[2].split())
     # 60 of 400 documents, 12,000 of 342,000 bytes
-    for said in ("too short", "60", "15 %", "12.0 kB", "3.5 %", "web 30, books 30", "odd", "10", "2.5 %", "books 10"):
-        place = after.find(said)
-        assert place >= 0, said
-        after = after[place + len(said) :]
+    for output in ("too short", "60", "15 %", "12.0 kB", "3.5 %", "web 30, books 30", "odd", "10", "2.5 %", "books 10"):
+        place = after.find(output)
+        assert place >= 0, output
+        after = after[place + len(output) :]

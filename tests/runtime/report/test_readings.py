@@ -45,7 +45,7 @@ def test_a_missing_column_is_named_with_its_file(tmp_path):
         read_log(path)
 
 
-def test_how_far_a_run_came_tells_of_updates_that_were_left_out_too(tmp_path):
+def test_a_runs_progress_counts_skipped_updates(tmp_path):
     is_skipped = np.isin(np.arange(1, 11), [1, 2, 6])
     loss = np.where(is_skipped, np.nan, 3.0)
     path = write_metrics(tmp_path / "metrics.parquet", range(1, 11), is_skipped=is_skipped.astype(np.int32), loss=loss)
@@ -112,7 +112,7 @@ def test_a_source_has_one_curve_though_its_name_lies_in_several_row_groups(tmp_p
     assert list(found) == ["code", "web"]
 
 
-def test_of_millions_of_rows_no_text_is_made(tmp_path):
+def test_millions_of_rows_are_not_rendered_as_text(tmp_path):
     path = tmp_path / "source_losses.parquet"
     table = SourceLossesTable()
     table.append([SourceLosses(1, "web", "a", 1.0, 4, 8, 16.0, 24.0)])

@@ -8,7 +8,7 @@ from runtime.report.recipe import rate, shares
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "output"),
     [
         (0.0, "0"),
         (1.7e-3, "1.7e-3"),
@@ -19,8 +19,8 @@ from runtime.report.recipe import rate, shares
         (math.nan, "nan"),
     ],
 )
-def test_any_number_is_written_as_people_write_it(value: float, said: str) -> None:
-    assert rate(value) == said
+def test_any_number_is_written_as_people_write_it(value: float, output: str) -> None:
+    assert rate(value) == output
 
 
 def test_shares_that_changed_are_shown_beside_what_they_were_and_those_that_did_not_once() -> None:

@@ -1,4 +1,4 @@
-"""Score doubts: what is hardly true of the weights is said, and what is a chance, one model or no surprise is not."""
+"""Score doubts name scores that can hardly be true, and stay silent on chance, equal models and expected results."""
 
 import dataclasses
 
@@ -36,10 +36,10 @@ EXPORTS = [
 ]
 
 
-def test_one_block_of_scores_under_the_names_of_two_models_is_said():
+def test_one_block_of_scores_under_two_models_is_a_doubt():
     """The public table that has one block of results under both cooldowns."""
-    (said,) = doubts_of([*block("starling"), *block("phoenix")], EXPORTS)
-    assert said.startswith("starling and phoenix are different weights and have every score in common, on 600 items")
+    (output,) = doubts_of([*block("starling"), *block("phoenix")], EXPORTS)
+    assert output.startswith("starling and phoenix are different weights and have every score in common, on 600 items")
 
 
 def test_two_names_of_one_model_few_items_or_one_score_that_differs_are_no_doubt():
@@ -73,11 +73,11 @@ RISEN = {task: value + 0.02 for task, value in BEFORE.items()}
 
 
 @pytest.mark.parametrize(("value", "stderr"), [(0.0035, 0.002), (0.0, 0.0)])
-def test_one_task_that_falls_while_the_others_rise_is_said(value, stderr):
+def test_one_task_that_falls_while_the_others_rise_is_a_doubt(value, stderr):
     """The public table whose BBH is 0.570, and 0.0035 a phase later."""
     fallen = [*table("starling", {**RISEN, "bbh": value})[1:], *table("starling", {"bbh": value}, stderr)]
-    (said,) = doubts_of([*table("phoenix", BEFORE), *fallen], EXPORTS[:2])
-    assert said.startswith(f"starling, bbh, 0-shot, acc: {value:.3f}, where phoenix has 0.570, and 4 of the 4 other")
+    (output,) = doubts_of([*table("phoenix", BEFORE), *fallen], EXPORTS[:2])
+    assert output.startswith(f"starling, bbh, 0-shot, acc: {value:.3f}, where phoenix has 0.570, and 4 of the 4 other")
 
 
 def test_a_model_that_is_worse_and_a_fall_that_may_be_chance_are_no_doubt():
@@ -91,14 +91,14 @@ def test_a_model_that_is_worse_and_a_fall_that_may_be_chance_are_no_doubt():
     assert doubts_of([*table("starling", BEFORE), *table("phoenix", {**RISEN, "bbh": 0.0})], EXPORTS[:2]) == []
 
 
-def test_an_average_that_hardly_follows_the_weights_is_said_and_one_beside_them_is_not():
+def test_an_average_far_from_the_weights_is_a_doubt_and_one_near_them_is_not():
     """The public run whose average went the wrong way round for three weeks."""
 
     def evaluated(averaged):
         return (Evaluation("jellyfish", 9, {"web": 0.80, "code": 0.60}, {"averaged": averaged}),)
 
-    (said,) = doubts_of([], [], evaluated({"web": 3.1, "code": 2.9}))
-    assert said.startswith("jellyfish, average 'averaged': 3.000 bits per byte, where the weights have 0.700")
+    (output,) = doubts_of([], [], evaluated({"web": 3.1, "code": 2.9}))
+    assert output.startswith("jellyfish, average 'averaged': 3.000 bits per byte, where the weights have 0.700")
     assert doubts_of([], [], evaluated({"web": 0.82, "code": 0.61})) == []
 
 

@@ -49,7 +49,7 @@ def test_it_is_its_numbers(parts):
 
 
 @given(PARTS, PARTS, PARTS)
-def test_what_a_copy_gets_the_column_does_not_and_the_other_way_round(parts, ours, theirs):
+def test_a_copy_and_its_column_are_separate(parts, ours, theirs):
     column = filled(parts)
     copy = column.copy()
     for target, added in ((column, ours), (copy, theirs)):

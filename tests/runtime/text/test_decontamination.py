@@ -133,7 +133,7 @@ def test_impossible_field_lengths_are_refused(tmp_path):
 
 
 def test_runs_of_a_script_without_spaces_may_have_127_characters(tmp_path):
-    """In such scripts each character is a word, and thirteen words are no sign of a copy."""
+    """Each character of such scripts is a word, and thirteen words are no sign of a copy."""
     question = "".join(chr(0x4E00 + number) for number in range(MOST_NGRAM_WORDS + 2))
     fields = [ItemField("toy", 0, "question", question)]
     longest = {"ngram_words": MOST_NGRAM_WORDS, "min_field_words": MOST_NGRAM_WORDS}

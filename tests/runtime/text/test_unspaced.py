@@ -84,7 +84,7 @@ def test_prose_passes_the_rules_of_its_language(language):
 
 
 @pytest.mark.parametrize("language", PROSE)
-def test_what_is_too_short_or_repeats_is_dropped_in_every_script(language):
+def test_short_or_repetitive_text_is_dropped_in_every_script(language):
     text = PROSE[language]
     (short,) = rejections([text[:20]], [Length(min_words=20)])
     assert short is not None

@@ -1,4 +1,4 @@
-"""The train step of the plain kernels, in float32 unless told otherwise, which tests hold others against."""
+"""The train step of the plain kernels, by default in float32, with which tests compare others."""
 
 from typing import Any
 

@@ -79,7 +79,7 @@ def state_like(averages: Collection[str], skip_window_steps: int = 0) -> SmallSt
 
 
 def train_step(
-    state: SmallState, tokens: np.ndarray, segment_ids: np.ndarray, told: Hyperparameters
+    state: SmallState, tokens: np.ndarray, segment_ids: np.ndarray, reported: Hyperparameters
 ) -> tuple[SmallState, StepMetrics]:
     """Move each token's row towards the sine of the step by heavy-ball descent, in NumPy."""
     w, mu, nu = (np.asarray(tree["w"]) for tree in (state.params, state.optimizer.mu, state.optimizer.nu))
@@ -87,9 +87,9 @@ def train_step(
     gradient = np.zeros_like(w)
     np.add.at(gradient, tokens, error / np.float32(tokens.size))
     mu = np.float32(0.9) * mu + gradient
-    w = w - np.float32(told.learning_rate) * mu
+    w = w - np.float32(reported.learning_rate) * mu
     averages = {}
-    for name, decay in zip(sorted(state.averages), told.average_decays, strict=True):
+    for name, decay in zip(sorted(state.averages), reported.average_decays, strict=True):
         kept = np.float32(decay)
         averages[name] = {"w": placed(kept * np.asarray(state.averages[name]["w"]) + (1 - kept) * w)}
     new = SmallState(

@@ -297,11 +297,11 @@ def test_a_checkpoint_in_pieces_has_the_bytes_of_a_whole_one(tmp_path, monkeypat
     whole = {"params": {name: jnp.asarray(array) for name, array in arrays.items()}}
     checkpoint.save(f"{tmp_path}/whole/c", whole, {"step": 0}, beside={"table": lambda: b"rows"}).wait()
     leaves = {f"params.{name}": HeldLeaf(array) for name, array in arrays.items()}
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     checkpoint.save_pieces(
-        f"{tmp_path}/pieces/c", leaves, {"step": 0}, beside={"table": b"rows"}, on_leaf=lambda *of: told.append(of)
+        f"{tmp_path}/pieces/c", leaves, {"step": 0}, beside={"table": b"rows"}, on_leaf=lambda *of: reported.append(of)
     )
-    assert told == [(1, 2), (2, 2)]
+    assert reported == [(1, 2), (2, 2)]
     files = [
         {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
         for root in (tmp_path / "whole", tmp_path / "pieces")
@@ -346,7 +346,7 @@ def test_each_process_writes_only_what_it_holds_and_the_first_one_seals(tmp_path
     assert_equal_states(checkpoint.load(path, {"embed": state_on(4).params["embed"]})[0], state)
 
 
-def test_of_several_processes_the_first_seals_nothing_before_the_last_has_written_its_part(tmp_path, monkeypatch):
+def test_the_first_process_seals_nothing_before_the_last_has_written_its_part(tmp_path, monkeypatch):
     state, path = {"norm": state_on(1).params["norm"]}, str(tmp_path / "checkpoint")
     is_asked = threading.Event()
     read = checkpoint.CheckpointFiles.read
@@ -471,8 +471,8 @@ UNREAD = {
 
 
 @pytest.mark.parametrize("trouble", UNREAD)
-def test_a_checkpoint_that_the_store_does_not_give_is_not_told_as_torn(bucket, gcs_server, trouble):
-    """Who is told so deletes it, or forces weeks of training."""
+def test_a_checkpoint_that_the_store_cannot_read_is_not_reported_as_torn(bucket, gcs_server, trouble):
+    """A wrong report of a torn checkpoint makes a user delete it, or force weeks of training."""
     fault, _told, passes = UNREAD[trouble]
     path = f"{bucket}/checkpoint"
     checkpoint.save(path, state_on(2), {"step": 5}).wait()
@@ -485,7 +485,7 @@ def test_a_checkpoint_that_the_store_does_not_give_is_not_told_as_torn(bucket, g
     assert_equal_states(checkpoint.load(path, state_on(2))[0], state_on(1))
 
 
-def test_an_error_of_unknown_kind_is_not_told_as_torn_and_bytes_that_are_too_few_are(bucket, gcs_server, monkeypatch):
+def test_an_unknown_error_is_not_reported_as_torn_and_missing_bytes_are(bucket, gcs_server, monkeypatch):
     path = f"{bucket}/checkpoint"
     checkpoint.save(path, state_on(2), {"step": 5}).wait()
     gcs_server.add_fault(Fault("short", where="mu.embed/c.*media", count=1))
@@ -515,7 +515,7 @@ def test_a_save_that_a_bucket_did_not_take_is_tried_again_if_that_may_pass(bucke
 
 
 class Late(concurrent.futures.Future):
-    """Of a chunk that is written last of all, or not at all."""
+    """Return the path of a chunk that is written last of all, or not at all."""
 
     def __init__(self, wait: Callable[[], None]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A digest tells every bit and its place apart and does not know the mesh; a replay that differs is named by tensor."""
+"""A digest depends on every bit and its place and not on the mesh; a differing replay is named by tensor."""
 
 from pathlib import Path
 
@@ -56,7 +56,7 @@ def log(work: Path, attempt: str, digests_by_step: dict[int, dict[str, str]]) ->
     return str(work)
 
 
-def test_a_replay_that_differs_is_told_by_step_and_tensor(tmp_path, capsys):
+def test_a_replay_that_differs_names_step_and_tensor(tmp_path, capsys):
     first = log(tmp_path / "first", "a", {10: {"w": "1", "v": "2"}, 20: {"w": "3", "v": "4"}})
     log(tmp_path / "first", "b", {20: {"w": "3", "v": "4"}, 30: {"w": "5", "v": "6"}})
     assert main([first]) == 0

@@ -1,4 +1,4 @@
-"""SIGKILL in a child, then the same run again: the committed bytes are those of a run that nobody disturbed."""
+"""SIGKILL in a child, then the same run again: the committed bytes are those of an undisturbed run."""
 
 import itertools
 import multiprocessing
@@ -56,7 +56,7 @@ def test_killed_before_any_write_the_next_run_commits_the_same_bytes(tmp_path, u
 
 
 def test_a_good_checkpoint_survives_kills_around_the_end_of_a_phase(tmp_path):
-    """From its mark on: its predecessor goes, the milestone comes, the other temporary ones go."""
+    """After the mark the predecessor goes, the milestone comes, and the other temporary checkpoints go."""
     assert in_child(small_run.count_writes, tmp_path / "counted", 3) == 0
     num_writes = len((tmp_path / "counted" / "writes").read_text().split())
     assert newest_certified(tmp_path / "counted") == 8

@@ -357,7 +357,7 @@ def test_a_step_that_is_not_finite_stops_the_run_unsaved(tmp_path, figure, bad_s
     newest = TemporaryCheckpoints(str(tmp_path / "work"), 2).newest(12)
     assert newest is not None
     assert newest.step == bad_step - 3
-    # The checkpoint before it is written in the background, and may be said to be complete only after the error.
+    # The checkpoint before it is written in the background, and may be reported complete only after the error.
     logged = [event for event in read_events(str(tmp_path / "events" / "1.jsonl")) if event["event"] == "error"]
     assert [event["step"] for event in logged] == [bad_step]
     assert sum(logged[0]["data_position"]["consumed"].values()) == 4 * (bad_step - 1)
@@ -547,7 +547,7 @@ def test_an_attempt_that_lost_its_lease_finds_the_newer_one_and_stops(tmp_path):
     assert [found.lease_epoch for found in TemporaryCheckpoints(str(tmp_path / "work"), 2).all()] == [2]
 
 
-def begun(folder: Path, *, average_decays: dict[str, float], until_step: int = 6) -> str:
+def first_step(folder: Path, *, average_decays: dict[str, float], until_step: int = 6) -> str:
     small_run.run(folder, until_step, lease_epoch=1, average_decays=average_decays)
     return str(small_run.records(folder)[until_step])
 
@@ -557,14 +557,14 @@ def words(tree: object) -> list[bytes]:
 
 
 def test_an_average_enters_as_a_copy_of_the_weights(tmp_path):
-    folder = begun(tmp_path, average_decays={})
+    folder = first_step(tmp_path, average_decays={})
     run = run_state.continued(folder, "everything", small_run.state_like, seed=0, averages=("averaged",))
     assert words(run.state.averages) == words(run.state.params)
     assert (run.step, run.averages) == (6, ("averaged",))
 
 
 def test_an_average_continues_or_leaves(tmp_path):
-    folder = begun(tmp_path, average_decays=small_run.AVERAGED)
+    folder = first_step(tmp_path, average_decays=small_run.AVERAGED)
     on = run_state.continued(folder, "everything", small_run.state_like, seed=0, averages=("averaged",))
     assert words(on.state.averages) != words(on.state.params)
     left = run_state.continued(folder, "everything", small_run.state_like, seed=0)
@@ -573,22 +573,22 @@ def test_an_average_continues_or_leaves(tmp_path):
 
 
 def test_without_an_average_before_and_after_nothing_changes(tmp_path):
-    folder = begun(tmp_path, average_decays={})
+    folder = first_step(tmp_path, average_decays={})
     run = run_state.continued(folder, "everything", small_run.state_like, seed=0)
     assert run.averages == ()
     assert words(run.state) == words(run_state.resumed(folder, small_run.state_like).state)
 
 
 def test_each_of_several_averages_continues_starts_or_leaves_by_its_name(tmp_path):
-    folder = begun(tmp_path, average_decays={"averaged": 0.75, "slow": 0.9})
+    folder = first_step(tmp_path, average_decays={"averaged": 0.75, "slow": 0.9})
     before = run_state.resumed(folder, small_run.state_like, averages=("averaged", "slow")).state
     assert words(before.averages["slow"]) != words(before.averages["averaged"])
     run = run_state.continued(folder, "everything", small_run.state_like, seed=0, averages=("slow", "new"))
     assert run.averages == ("new", "slow")
     assert words(run.state.averages["slow"]) == words(before.averages["slow"])
     assert words(run.state.averages["new"]) == words(before.params)
-    anew = run_state.continued(folder, "weights", small_run.state_like, seed=0, averages=("slow",))
-    assert words(anew.state.averages["slow"]) == words(before.params)
+    restarted = run_state.continued(folder, "weights", small_run.state_like, seed=0, averages=("slow",))
+    assert words(restarted.state.averages["slow"]) == words(before.params)
 
 
 def test_two_averages_stopped_and_resumed_end_with_the_bytes_of_a_run_that_was_not(tmp_path):
@@ -602,7 +602,7 @@ def test_two_averages_stopped_and_resumed_end_with_the_bytes_of_a_run_that_was_n
 
 
 def test_weights_and_optimizer_are_restored_and_the_data_restart(tmp_path):
-    folder = begun(tmp_path, average_decays=small_run.AVERAGED)
+    folder = first_step(tmp_path, average_decays=small_run.AVERAGED)
     whole = run_state.continued(folder, "everything", small_run.state_like, seed=0, averages=("averaged",))
     run = run_state.continued(folder, "weights_and_optimizer", small_run.state_like, seed=0, averages=("averaged",))
     assert words(
@@ -617,7 +617,7 @@ def test_weights_and_optimizer_are_restored_and_the_data_restart(tmp_path):
 
 
 def test_the_optimizer_alone_restarts(tmp_path):
-    folder = begun(tmp_path, average_decays=small_run.AVERAGED)
+    folder = first_step(tmp_path, average_decays=small_run.AVERAGED)
     whole = run_state.continued(folder, "everything", small_run.state_like, seed=0, averages=("averaged",))
     run = run_state.continued(folder, "everything_but_optimizer", small_run.state_like, seed=0, averages=("averaged",))
     assert (
@@ -638,7 +638,7 @@ def test_the_optimizer_alone_restarts(tmp_path):
 
 
 def test_weights_alone_are_restored_and_the_optimizer_restarts(tmp_path):
-    folder = begun(tmp_path, average_decays=small_run.AVERAGED)
+    folder = first_step(tmp_path, average_decays=small_run.AVERAGED)
     run = run_state.continued(folder, "weights", small_run.state_like, seed=0)
     whole = run_state.continued(folder, "everything", small_run.state_like, seed=0, averages=("averaged",))
     assert words(run.state.params) == words(whole.state.params)
@@ -656,7 +656,7 @@ def test_weights_alone_are_restored_and_the_optimizer_restarts(tmp_path):
     ],
 )
 def test_a_phase_begins_without_reading_what_it_makes_or_making_what_it_reads(tmp_path, monkeypatch, restore, read):
-    folder, found = begun(tmp_path, average_decays=small_run.AVERAGED), []
+    folder, found = first_step(tmp_path, average_decays=small_run.AVERAGED), []
     load = checkpoint.load
 
     def noted(path, like, **options):
@@ -672,7 +672,7 @@ def test_a_phase_begins_without_reading_what_it_makes_or_making_what_it_reads(tm
 
 
 def test_a_resumed_state_must_have_the_average_that_it_was_saved_with(tmp_path):
-    folder = begun(tmp_path, average_decays={})
+    folder = first_step(tmp_path, average_decays={})
     with expect_error(CheckpointError):
         run_state.resumed(folder, small_run.state_like, averages=("averaged",))
 

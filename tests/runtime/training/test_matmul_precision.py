@@ -1,4 +1,4 @@
-"""What computes in float32 multiplies in float32: every product of a step, forward, backward and in its kernels."""
+"""Float32 computation multiplies in float32: every product of a step, forward, backward and in its kernels."""
 
 import re
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ def products(program: Any) -> Iterator[JaxprEqn]:
     if isinstance(program, tuple | list):
         for part in program:
             yield from products(part)
-    elif isinstance(program, Jaxpr | ClosedJaxpr):  # which JAX 0.12 no longer tells apart
+    elif isinstance(program, Jaxpr | ClosedJaxpr):  # which are one class in JAX 0.12
         for equation in program.eqns:
             if equation.primitive.name == "dot_general":
                 yield equation
@@ -90,9 +90,9 @@ def test_a_bfloat16_step_requests_no_precision_under_any_setting_of_jax(
     step: str, kernels: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with jax.default_matmul_precision("highest"):
-        told = precisions(step, "bfloat16", kernels, monkeypatch)
-    assert set(told) == {None}
-    assert told == precisions(step, "bfloat16", kernels, monkeypatch)
+        reported = precisions(step, "bfloat16", kernels, monkeypatch)
+    assert set(reported) == {None}
+    assert reported == precisions(step, "bfloat16", kernels, monkeypatch)
 
 
 @pytest.mark.parametrize("step", ["train", "eval"])

@@ -60,7 +60,7 @@ class Figures:
 
 
 def figures(num_updates: int, seed: int = 0, *, loss: float = 2.2, deviation: float = 0.01, t: int | None = None):
-    """With Student's t in place of normal noise where `t` is its degrees of freedom."""
+    """Return a metrics table with normal noise, or with Student's t of `t` degrees of freedom."""
     rng = np.random.default_rng(seed)
     draw = rng.normal if t is None else lambda size: rng.standard_t(t, size)
     return Figures(
@@ -96,7 +96,7 @@ def test_blooms_spike_is_seen_four_updates_before_the_loss_went_up_and_had_come_
         "a second step confirms the first, and 2.4 is ten times"
     )
     assert {name for name, _ in seen} == {"grad_norm", "loss_spike", "persistent_loss"}
-    assert len(seen) <= 8, "what becomes worse is told again, and not at every update"
+    assert len(seen) <= 8, "a worse finding alarms again, and not at every step"
 
 
 def marin(seed: int, settles: float) -> Figures:
@@ -108,7 +108,7 @@ def marin(seed: int, settles: float) -> Figures:
     return figured
 
 
-def test_a_loss_that_settles_higher_than_it_was_on_its_way_to_is_told_from_one_that_came_back():
+def test_a_loss_that_settles_too_high_is_an_alarm_and_one_that_recovers_is_not():
     """Marin's 32B: 1.96, a spike to 2.02, and 0.015 too high from there on."""
     settled = [dict(names(marin(seed, 0.015).rows())) for seed in range(30)]
     came_back = [dict(names(marin(seed, 0.0).rows())) for seed in range(30)]
@@ -136,7 +136,7 @@ def test_a_loss_that_rises_while_the_rate_does_not_is_seen():
     assert names(creeping.rows()) == [], "it may rise with the rate"
 
 
-def test_what_is_far_worse_than_the_incident_that_was_told_is_told_too():
+def test_a_far_worse_finding_in_an_incident_is_another_alarm():
     run = figures(1_300)
     run.loss[1_000:1_002] += 0.08
     run.loss[1_090:1_120] += 3.0
@@ -236,7 +236,7 @@ def test_an_alarm_has_figure_limit_and_a_way_back():
     ids=["normal", "t5"],
 )
 def test_false_alarms_in_forty_thousand_updates_of_noise(t, most):
-    """Of t noise with five degrees of freedom one value in 1,500 is past six deviations: that is what it is."""
+    """One value in 1,500 of t noise with five degrees of freedom is past six deviations, and is an alarm."""
     noise = figures(40_000, seed=3, t=t)
     noise.learning_rate = np.linspace(1e-3, 1e-4, 40_000)
     found = collections.Counter(alarm.monitor for alarm in alarms_of(noise.rows()))
@@ -377,13 +377,13 @@ def eventful(seed: int, num_updates: int) -> list[MetricsRow]:
 @given(seed=st.integers(0, 2**16), cut=st.integers(0, 3_000), data=st.data())
 def test_cut_anywhere_a_resumed_run_alarms_as_the_undisturbed_one(seed, cut, data):
     rows = eventful(seed, 3_000)
-    anew = data.draw(st.sets(st.integers(0, 3_000), max_size=3))
-    undisturbed = Monitors(anew.__contains__, first_loss=UNLIKE)
+    restarted = data.draw(st.sets(st.integers(0, 3_000), max_size=3))
+    undisturbed = Monitors(restarted.__contains__, first_loss=UNLIKE)
     table = MetricsTable()
     for row in rows[:cut]:
         table.append(row)
         undisturbed.observe(row)
-    resumed = Monitors.resumed(table, anew.__contains__, first_loss=UNLIKE)
+    resumed = Monitors.resumed(table, restarted.__contains__, first_loss=UNLIKE)
     for row in rows[cut:]:
         assert resumed.observe(row) == undisturbed.observe(row)
         assert resumed.is_in_doubt == undisturbed.is_in_doubt

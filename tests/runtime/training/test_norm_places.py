@@ -74,7 +74,7 @@ def test_norms_of_updates_are_compared_relative_to_the_learning_rate():
     assert part == {"part": "layers.1.down_proj", "factor": 3.0, "norm": 1.5}
 
 
-def test_a_part_with_median_0_is_left_out_and_one_that_falls_to_0_is_named():
+def test_a_part_with_median_0_is_ignored_and_one_that_falls_to_0_is_named():
     history, update = noise(20), noise(1)[0]
     history[:, 0, 0] = 0.0
     update[0, [0, 3]] = 7.0, 0.0

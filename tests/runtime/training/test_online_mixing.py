@@ -126,7 +126,7 @@ def test_hosts_that_read_their_rows_of_a_learned_batch_read_it_together(undistur
 
 
 def test_batches_are_read_ahead_of_the_losses_that_they_need(tmp_path):
-    """With the default lag the thread that reads never waits for the loop: its batches depend on older losses."""
+    """The reading thread never waits for the loop at the default lag: its batches depend on older losses."""
     policy = OdmPaper(alpha=0.9)
     small_run.run(tmp_path, 2, lease_epoch=1, policy=policy)
     table = table_of(tmp_path, 2)
@@ -145,7 +145,7 @@ def test_batches_are_read_ahead_of_the_losses_that_they_need(tmp_path):
 
 
 def test_a_stop_ends_the_thread_that_waits_for_losses(tmp_path):
-    """With a lag of one the reader waits for each update; it must not keep a run from ending."""
+    """The reader waits for each step at a lag of one; it must not keep a run from ending."""
     for epoch, asked in enumerate((0, 1, 5), start=1):
         calls = itertools.count()
         control = Control(small_run.stop_when(lambda calls=calls, asked=asked: next(calls) == asked))

@@ -16,7 +16,7 @@ from tests.runtime.interop.small_llama import CONFIG
 from tests.runtime.training.plain_step import plain_step
 
 # eps is large: with 1e-8 an entry whose gradient is all rounding gets an update of any size, another on each machine.
-TOLD = Hyperparameters(learning_rate=1e-2, weight_decay=0.1, b1=0.9, b2=0.95, eps=1e-5, max_norm=0.5, z_loss=1e-2)
+NUMBERS = Hyperparameters(learning_rate=1e-2, weight_decay=0.1, b1=0.9, b2=0.95, eps=1e-5, max_norm=0.5, z_loss=1e-2)
 LENGTH, NUM_UPDATES = 24, 2
 
 
@@ -38,10 +38,10 @@ def test_two_steps_of_a_packed_batch_equal_those_of_transformers_and_torch(tmp_p
     optimizer = torch_adamw(model)
     step = plain_step(CONFIG, mesh)
     for _ in range(NUM_UPDATES):
-        state, metrics = step(state, tokens, segment_ids, TOLD)
+        state, metrics = step(state, tokens, segment_ids, NUMBERS)
         loss, grad_norm = torch_update(model, optimizer, tokens, segment_ids)
         np.testing.assert_allclose([metrics.loss, metrics.grad_norm], [loss, grad_norm], rtol=1e-5)
-        assert grad_norm > TOLD.max_norm  # or clipping would not be compared
+        assert grad_norm > NUMBERS.max_norm  # or clipping would not be compared
     theirs = model.state_dict()
     for name, ours in state_dict(CONFIG.build(), state.params):
         np.testing.assert_allclose(ours, theirs[name].numpy(), atol=1e-5, err_msg=name)
@@ -55,9 +55,9 @@ def torch_adamw(model: "transformers.LlamaForCausalLM") -> "torch.optim.AdamW":
             "params": [leaf for name, leaf in model.named_parameters() if (name in decayed) == wanted],
             "weight_decay": decay,
         }
-        for wanted, decay in ((True, TOLD.weight_decay), (False, 0.0))
+        for wanted, decay in ((True, NUMBERS.weight_decay), (False, 0.0))
     ]
-    return torch.optim.AdamW(groups, lr=TOLD.learning_rate, betas=(TOLD.b1, TOLD.b2), eps=TOLD.eps)
+    return torch.optim.AdamW(groups, lr=NUMBERS.learning_rate, betas=(NUMBERS.b1, NUMBERS.b2), eps=NUMBERS.eps)
 
 
 def torch_update(
@@ -72,7 +72,7 @@ def torch_update(
     normalizer = logits.logsumexp(dim=-1)[has_target]
     loss = (normalizer - logits.gather(2, ids[:, 1:, None])[..., 0][has_target]).mean()
     optimizer.zero_grad()
-    (loss + TOLD.z_loss * normalizer.square().mean()).backward()
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), TOLD.max_norm)
+    (loss + NUMBERS.z_loss * normalizer.square().mean()).backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), NUMBERS.max_norm)
     optimizer.step()
     return loss.item(), norm.item()

@@ -45,8 +45,8 @@ def test_a_step_with_the_embedding_gradient_summed_as_on_a_gpu_is_the_same(
 
     def updated() -> np.ndarray:
         step = plain_step(SMALL, mesh, rope=LLAMA2_ROPE, remat="none")
-        told = Hyperparameters(1e-2, 0.0, 0.9, 0.95, 1e-8, 1.0, 0.0)
-        state, _ = step(initial_state(SMALL, 0, mesh), tokens, np.zeros_like(tokens), told)
+        numbers = Hyperparameters(1e-2, 0.0, 0.9, 0.95, 1e-8, 1.0, 0.0)
+        state, _ = step(initial_state(SMALL, 0, mesh), tokens, np.zeros_like(tokens), numbers)
         return np.asarray(state.optimizer.mu.embed_tokens)
 
     scattered = updated()

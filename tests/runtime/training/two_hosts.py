@@ -1,4 +1,4 @@
-"""One of two JAX processes that agree before each update: python two_hosts.py COORDINATOR INDEX.
+"""A JAX process of two that agree before each step: python two_hosts.py COORDINATOR INDEX.
 
 Host 0 has its batch and waits in the agreement; host 1 waits for a batch that never comes.
 """

@@ -32,7 +32,7 @@ SOURCES = {"web": 5.0, "code": 2.0, "math": 2.0, "papers": 1.0}
 SEQUENCE_LENGTH, GLOBAL_BATCH_SIZE, VOCAB_SIZE = 8, 8, 64
 SAVE_EVERY_STEPS = 5
 PLACES = ("drawn", "learned from", "half saved", "saved")
-"""Where in its step a run can be killed."""
+"""Places in a step at which a run can be killed."""
 
 
 @dataclasses.dataclass(frozen=True)

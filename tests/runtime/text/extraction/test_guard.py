@@ -30,7 +30,7 @@ def found(guard, *texts):
     ]
 
 
-def test_a_deadly_document_is_left_out_and_those_around_it_are_read():
+def test_a_document_that_kills_its_parser_is_dropped_and_its_neighbours_are_read():
     with contextlib.closing(Guarded(DEFAULTS)) as guard:
         read = found(guard, "SIGSEGV", "a", "SIGABRT", "SIGBUS", "b")
     signals = ("SIGSEGV", "SIGABRT", "SIGBUS")
@@ -42,7 +42,7 @@ def test_a_deadly_document_is_left_out_and_those_around_it_are_read():
 
 
 @pytest.mark.parametrize(("text", "reason"), [("endless", TOO_SLOW), ("boundless", TOO_MUCH_MEMORY)])
-def test_a_document_above_a_limit_is_left_out_and_those_around_it_are_read(text, reason):
+def test_a_document_above_a_limit_is_dropped_and_its_neighbours_are_read(text, reason):
     limits = Limits(max_document_seconds=0.1, max_document_memory=64 << 20)
     with contextlib.closing(Guarded(limits)) as guard:
         first, (above,), last = found(guard, "a", text, "b")
@@ -51,7 +51,7 @@ def test_a_document_above_a_limit_is_left_out_and_those_around_it_are_read(text,
     assert (above.anchor, above.reason) == ("1", reason)
 
 
-def test_a_document_without_bounds_is_left_out_before_any_process_dies():
+def test_a_document_without_bounds_is_dropped_before_any_process_dies():
     first, (above,), last = found(Limited(Limits(max_document_memory=64 << 20)), "a", "boundless", "b")
     assert (first, last) == ([Text("", "a")], [Text("", "b")])
     assert above.reason == TOO_MUCH_MEMORY

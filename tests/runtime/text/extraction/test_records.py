@@ -56,7 +56,7 @@ def parquet(path: Path, columns: dict[str, object], **options: object) -> Path:
 # Ids
 
 
-def test_an_id_that_two_rows_have_or_that_is_of_our_own_form_is_told_apart(tmp_path):
+def test_duplicate_ids_and_ids_in_our_own_form_become_distinct(tmp_path):
     given = ["line 2", None, "a", "a", "a (line 4)", "a"]
     rows = [{"text": str(number)} | ({} if name is None else {"id": name}) for number, name in enumerate(given)]
     found, counts = read(lines(tmp_path / "a.jsonl", rows), JsonLines())
@@ -140,7 +140,7 @@ def test_a_file_without_bytes_is_damaged(tmp_path, name):
     assert read(tmp_path / name, format_) == ([], {"damaged file": 1})
 
 
-def test_how_a_file_is_packed_is_in_its_own_name_and_not_in_that_of_messages(tmp_path):
+def test_a_files_compression_is_in_its_own_name_and_not_in_that_of_messages(tmp_path):
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "one"}'))
     (unit,), _ = list_units(str(tmp_path / "a.jsonl.gz"), "a.jsonl.gz", (JsonLines(),), unit_bytes=100)
     (document,) = extract(unit, (JsonLines(),), "toys", DropLedger(5), origin="my notes")
