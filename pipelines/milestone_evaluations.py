@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from marin_dag.errors import UserError
@@ -159,14 +160,18 @@ def _repeated(
         fields = {"phase": phase.at(step=at), "weights": weights, "model_name": model_name}
         export = place(template.forked(_name(template, phase, at), list(value_changes(fields))))
         yield export
-        for score in own.scores if own.exports else borrowed.scores:
-            if score.config.export.step is template:
-                yield place(score.forked(_name(score, phase, at), [value_change("export", export)]))
+        scores = [score for score in (own if own.exports else borrowed).scores if score.config.export.step is template]
+        for score in scores:
+            name = _name(score, phase, at, is_alone=len(scores) == 1)
+            yield place(score.forked(name, [value_change("export", export)]))
 
 
-def _name(template: Step[Any], phase: Step[Any], at: int) -> str:
-    is_own = _phase_of(template) is phase
-    return f"{template.name if is_own else f'{template.kind.name}/{phase.name}'}-step-{at}"
+def _name(template: Step[Any], phase: Step[Any], at: int, *, is_alone: bool = True) -> str:
+    """Return the name of a template's repetition; a borrowed one that is not alone keeps the last part of its name."""
+    if _phase_of(template) is phase:
+        return f"{template.name}-step-{at}"
+    part = "" if is_alone else f"/{PurePosixPath(template.name).name}"
+    return f"{template.kind.name}/{phase.name}{part}-step-{at}"
 
 
 def _placed(phase: Step[Any], background: Background, machines: Resources | None, step: Step[Any]) -> Step[Any]:

@@ -30,6 +30,7 @@ from pipelines import (
     runs_command,
     sample_command,
     scores_command,
+    scoring,
     stalls_command,
     tasks_command,
     timeline_command,
@@ -39,7 +40,6 @@ from pipelines.headline import headline
 from pipelines.lint import lint
 from pipelines.milestone_evaluations import evaluate_every
 from pipelines.reporting import report_on
-from pipelines.scoring import generated_code, scoring_parts
 from pipelines.stalls_command import write_stalls
 from runtime.data.mixture import MixtureSchedule
 from runtime.evaluation.suites import TaskSpec
@@ -230,7 +230,7 @@ def score(
         for entry in tasks
     ]
     name = f"lm_eval/{PurePosixPath(export.name).name}"
-    parts = scoring_parts(name, export, suites, items=items, resources=resources, **fields)
+    parts = scoring.scoring_parts(name, export, suites, items=items, resources=resources, **fields)
     if len(parts) == 1:
         return next(iter(parts.values()))
     config = JoinedScoresConfig(export=export, parts=parts, order=tuple(parts))
@@ -282,7 +282,7 @@ def main(
 
     @functools.wraps(build)
     def build_all(arguments: argparse.Namespace) -> Sequence[Step[Any]]:
-        with generated_code(getattr(arguments, "run_generated_code", False)):
+        with scoring.generated_code(getattr(arguments, "run_generated_code", False)):
             return build(arguments)
 
     return command_line.main(
@@ -308,10 +308,6 @@ def _page_content(session: Session, graph: Graph) -> PageContent:
 def _add_arguments(own: Callable[[argparse.ArgumentParser], None] | None, parser: argparse.ArgumentParser) -> None:
     compile_report.add_argument(parser)
     milestone_evaluations.add_argument(parser)
-    parser.add_argument(
-        "--run-generated-code",
-        action="store_true",
-        help="score tasks that run code which the model writes, such as HumanEval",
-    )
+    scoring.add_argument(parser)
     if own is not None:
         own(parser)

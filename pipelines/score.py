@@ -19,7 +19,7 @@ from marin_dag.graph.step import Step
 from pipelines import recipe
 from pipelines.machines import MACHINES, resources_named
 from pipelines.score_table import print_table, read_published
-from pipelines.sources import evaluation_items_step
+from pipelines.scoring import add_argument, generated_code
 from runtime.evaluation.suites import TaskSpec
 from steps.download import DownloadConfig, download
 from steps.evaluation_items import OwnItemsConfig, own_evaluation_items
@@ -34,20 +34,20 @@ def build(arguments: argparse.Namespace) -> Sequence[Step[Any]]:
         raise UserError("name a model and its tasks: `python -m pipelines.score FOLDER --tasks piqa,arc_easy:25`.")
     if arguments.against is not None:
         read_published(arguments.against)  # before anything runs
-    # One step for all models: each call makes another of the same name.
-    items = evaluation_items_step() if arguments.items is None else _own_items(arguments.items)
+    items = None if arguments.items is None else _own_items(arguments.items)
     names = _names(arguments.model)
-    return [
-        recipe.score(
-            download(f"download/{name}", DownloadConfig(fetch=_fetch(model))),
-            [task_named(word) for word in arguments.tasks.split(",")],
-            items=items,
-            resources=None if arguments.on is None else resources_named(arguments.on),
-            limit=arguments.limit,
-            compute_dtype=arguments.compute_dtype,
-        )
-        for name, model in names.items()
-    ]
+    with generated_code(arguments.run_generated_code):
+        return [
+            recipe.score(
+                download(f"download/{name}", DownloadConfig(fetch=_fetch(model))),
+                [task_named(word) for word in arguments.tasks.split(",")],
+                items=items,
+                resources=None if arguments.on is None else resources_named(arguments.on),
+                limit=arguments.limit,
+                compute_dtype=arguments.compute_dtype,
+            )
+            for name, model in names.items()
+        ]
 
 
 def task_named(word: str) -> TaskSpec:
@@ -103,6 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--against", metavar="FILE.json", help="published scores to compare with (docs/reference/evaluation.md)")
     add("--compute-dtype", choices=("float32", "bfloat16"), default="float32", help="default float32")
     add("--on", metavar="MACHINE", help=f"machine of each score: {MACHINES}")
+    add_argument(parser)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

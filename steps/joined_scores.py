@@ -22,13 +22,14 @@ class JoinedScoresConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 def check_parts(config: JoinedScoresConfig) -> None:
-    """Raise ValueError for a task that two parts score."""
-    labels = [
-        task.label
-        for name in config.order
-        if (part := config.parts[name].config_of(LmEvalConfig)) is not None
-        for task in part.tasks
-    ]
+    """Raise ValueError for a task that two parts score, or a part that scores another export."""
+    parts = {name: part for name in config.order if (part := config.parts[name].config_of(LmEvalConfig)) is not None}
+    if others := [name for name, part in parts.items() if part.export.digest != config.export.digest]:
+        raise ValueError(
+            f"parts: {', '.join(others)} score another export than {config.export.name!r}; make the scores of each "
+            "export with recipe.score(export, tasks)."
+        )
+    labels = [task.label for part in parts.values() for task in part.tasks]
     if twice := sorted({label for label in labels if labels.count(label) > 1}):
         raise ValueError(f"tasks: {', '.join(twice)} there twice; remove one.")
 

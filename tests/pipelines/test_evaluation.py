@@ -3,6 +3,7 @@
 import pytest
 
 from marin_dag.errors import RefusedConfigError
+from marin_dag.graph.assignments import build_graph
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.resources import Gpu
 from pipelines import recipe
@@ -83,10 +84,35 @@ def test_ifeval_brings_the_package_that_it_splits_text_with(exported, tmp_path):
     assert scores.config.sentence_model.step.config.fetch.name == "llama-index-core"
 
 
-def test_a_task_of_two_parts_is_an_error(exported):
+def test_a_task_of_two_parts_and_a_part_of_another_export_are_errors(exported):
     twice = recipe.score(exported, ("piqa", LAPTOP_TASKS), limit=4)
     with expect_error(ValueError):
         joined_scores.check(twice.config)
+    moved = recipe.score(exported, ("piqa", "sciq"), limit=4).fork("moved", export=exported.fork("b", dtype="float32"))
+    with expect_error(ValueError):
+        joined_scores.check(moved.config)
+
+
+def test_scores_of_two_exports_share_the_items_which_an_assignment_changes_for_both(exported):
+    other = exported.fork("hf_export/other", dtype="float32")
+
+    def build() -> Graph:
+        return Graph([recipe.score(exported, ("piqa",), limit=4), recipe.score(other, ("piqa", "sciq"), limit=4)])
+
+    assert build().step("evaluation_items").config.ngram_words == 13
+    changed = build_graph(build, ["evaluation_items.ngram_words=12"])
+    assert changed.step("evaluation_items").config.ngram_words == 12
+
+
+def test_milestones_of_a_phase_without_scores_have_each_task_of_another(exported, tmp_path):
+    scores = recipe.score(exported, ("piqa", "sciq"), limit=4)
+    other = train_phase("jelly", a_phase(cache_of(tmp_path / "other", "web", last_id=8)))
+    graph = Graph(recipe.evaluate_every([scores], 4, phases=[other]))
+    names = {step.name for step in graph.steps if step.kind is lm_eval and step.background is not None}
+    assert names == {
+        "lm_eval/kestrel/piqa_0shot-step-4", "lm_eval/kestrel/sciq_0shot-step-4",
+        *(f"lm_eval/jelly/{task}_0shot-step-{at}" for task in ("piqa", "sciq") for at in (4, 8)),
+    }  # fmt: skip
 
 
 def test_the_tasks_command_lists_form_chance_items_and_what_is_missing(exported, tmp_path, capsys):

@@ -10,8 +10,6 @@ from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.resources import Cpu, Tpu
 from marin_dag.graph.step import Step
-from marin_dag.ledger.provenance import Provenance
-from marin_dag.ledger.records import Record, Records, attempt_path
 from marin_dag.plan.plan import make_plan
 from marin_dag.store.prefix import open_store
 from pipelines import tootsie
@@ -25,6 +23,7 @@ from steps.hf_export import hf_export
 from steps.lm_eval import LmEvalResult, lm_eval
 from steps.report import ReportResult
 from tests.catalogue import expect_error
+from tests.pipelines.committed import commit
 
 ON = "cpu:3"
 
@@ -80,18 +79,6 @@ def test_evaluations_do_not_take_the_machines_of_their_phase(graph: Graph) -> No
         evaluate_every(evaluation, 0)
     with expect_error(UserError):
         evaluate_every([], 100)
-
-
-def commit(store, step: Step, result) -> None:
-    attempt = "20260101-000000-00000000"
-    provenance = Provenance(git_commit=None, is_dirty=None, argv=(), host="h", environment="e")
-    Records(store).commit(
-        Record(
-            key=step.key, digest=step.digest, name=step.name, kind=step.kind.name, identity=step.identity,
-            result=result.model_dump(mode="json"), output_path=attempt_path(step.name, step.digest, attempt),
-            attempt=attempt, manifest=(), provenance=provenance,
-        )
-    )  # fmt: skip
 
 
 def test_the_scores_so_far_are_read_by_tokens_and_drawn_beside_the_report(graph: Graph, tmp_path: Path) -> None:

@@ -9,15 +9,17 @@ import pytest
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.resources import Cpu, Gpu, Tpu
+from marin_dag.store.prefix import open_store
 from pipelines import score
 from pipelines.machines import resources_named
-from pipelines.score_table import Published, Scored, differences, scores_table
-from runtime.evaluation.item_scores import ItemScores
+from pipelines.score_table import Published, Scored, differences, read_scores, scores_table
+from runtime.evaluation.item_scores import ITEM_SCORES, ItemScores, written
 from runtime.evaluation.task_score import TaskScore
 from runtime.interop.huggingface import SpecialTokens, write_model
 from runtime.model.config import LLAMA2_ROPE
 from steps.lm_eval import LmEvalResult
 from tests.catalogue import check_message, expect_error
+from tests.pipelines.committed import commit
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 
 COMMIT = "0123456789abcdef"
@@ -83,6 +85,25 @@ def test_what_cannot_be_scored_is_refused_before_anything_runs(folder, tmp_path,
     code, steps, error = planned(capsys, tmp_path, *(word.replace("MODEL", str(folder)) for word in words))
     assert (code, steps) == (1, {})
     check_message(error)
+
+
+def test_code_of_a_model_runs_only_when_asked_for(folder, tmp_path, capsys):
+    (tmp_path / "items").mkdir()
+    (tmp_path / "items/humaneval.jsonl").write_text("{}\n")
+    words = [str(folder), "--tasks", "humaneval", "--items", str(tmp_path / "items")]
+    assert planned(capsys, tmp_path, *words)[0] == 1
+    assert planned(capsys, tmp_path, *words, "--run-generated-code")[0] == 2
+
+
+def test_scores_are_shown_although_another_task_has_none(folder, tmp_path):
+    parser = score.argparse.ArgumentParser()
+    score.add_arguments(parser)
+    graph = Graph(score.build(parser.parse_args(["--model", str(folder), "--tasks", "piqa,sciq"])))
+    store, of_piqa = open_store(str(tmp_path)), scored("llama", [1.0, 0.0])
+    assert read_scores(graph, store) == []
+    record = commit(store, graph.step("lm_eval/llama/piqa_0shot"), of_piqa.result)
+    store.write(f"{record.output_path}/{ITEM_SCORES}", written(of_piqa.items.values()))
+    assert read_scores(graph, store) == [of_piqa]
 
 
 def test_a_model_that_cannot_be_represented_is_refused_by_name(folder, tmp_path, capsys):

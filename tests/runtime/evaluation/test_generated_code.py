@@ -14,6 +14,10 @@ from runtime.evaluation.generated_code import CodeEval, passes
         "import os; os.kill(os.getppid(), 0)",
         "import os; os.fork()",
         "import subprocess; subprocess.run(['true'])",
+        "import os; os.memfd_create('x')",
+        "import os; os.setpriority(0, os.getppid(), 5)",
+        "import resource; resource.setrlimit(resource.RLIMIT_CPU, (99, 99))",
+        "import fcntl; fcntl.fcntl(0, fcntl.F_SETOWN, 1)",
         "import os; os._exit(0)",
         "import sys; sys.exit(0)",
         "bytearray(1 << 31)",
@@ -21,12 +25,13 @@ from runtime.evaluation.generated_code import CodeEval, passes
         "def",
     ],
 )
-def test_a_program_of_a_model_can_do_nothing_but_compute(program):
+def test_a_program_of_a_model_can_do_nothing_but_compute_and_read(program):
     assert not passes(program)
 
 
 def test_a_program_may_compute_and_read_and_ends_at_its_limit_of_time():
-    assert passes("import heapq, math, re, random\nprint(open('/dev/null').read(), 'x' * 10**6)")
+    assert passes("import datetime, heapq, math, re, random\nprint(open('/dev/null').read(), 'x' * 10**6)")
+    assert passes("import numpy, time\ntime.sleep(0.01)\nassert numpy.linalg.inv(numpy.eye(3)).sum() == 3")
     assert not passes("while True: pass", processor_seconds=1)
     assert not passes("import time; time.sleep(30)", seconds=1.0)
 
