@@ -20,7 +20,7 @@ from marin_dag.ledger.requests import Requests
 from marin_dag.ledger.source_archive import SourceArchive
 from marin_dag.plan.milestones import WantedMilestones, earlier_milestones, still_wanted, wanted_milestones
 from marin_dag.run.failure import failure_of
-from marin_dag.run.frontier import Frontier, Node
+from marin_dag.run.frontier import Frontier, Node, State
 from marin_dag.run.interrupts import signals_handled
 from marin_dag.run.live import LineDisplay
 from marin_dag.run.request_polling import DriverRequests
@@ -320,7 +320,10 @@ class Run:
         self._display.event(node.step.name, "done", detail)
 
     def _block(self) -> None:
-        """Mark the steps that can no longer run as blocked, so that the driver ends when the others have."""
+        """Mark the steps that can no longer run as blocked, so that the driver ends when the others have.
+
+        A background step is skipped: another run may already have passed the milestone that it reads.
+        """
         has_looked = False
         while suspects := self._frontier.take_suspects():
             for node in suspects:
@@ -331,8 +334,9 @@ class Run:
                     reason = self._frontier.obstacle(node.step, is_stopping=self._is_stopping)
                 if reason is not None:
                     node.obstacle = reason
-                    self._frontier.move(node, "blocked")
-                    self._display.event(node.step.name, "blocked", reason)
+                    state: State = "blocked" if node.step.background is None else "skipped"
+                    self._frontier.move(node, state)
+                    self._display.event(node.step.name, state, reason)
 
     def _find_new_commits(self) -> None:
         """Note records of other drivers, and of killed attempts whose commit the next lease holder carried out."""

@@ -194,6 +194,13 @@ def test_readers_that_fall_behind_are_skipped_and_the_next_run_makes_them(tmp_pa
     assert code == 0 and {name for name, what in display.events if what == "done"} == skipped
 
 
+def test_readers_of_milestones_that_were_never_published_are_skipped(tmp_path: Path):
+    phase = count("phase", CountConfig(stride=1, until_step=12))
+    assert run(str(tmp_path), [phase])[0] == 0
+    code, display = run(str(tmp_path), [phase, *watched(phase)])
+    assert code == 0 and {what for _, what in display.events} == {"skipped"}
+
+
 def test_a_second_run_of_committed_steps_writes_nothing(prefix: str, tmp_path: Path):
     steps = a_graph(tmp_path / "marks")
     assert run(prefix, steps)[0] == 0
