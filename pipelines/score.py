@@ -8,8 +8,10 @@ Several models are also compared item by item. Scores are steps: made once, resu
 
 import argparse
 import itertools
+import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -81,16 +83,26 @@ def _own_items(folder: str) -> Step[Any]:
 
 
 def _names(models: Sequence[str]) -> dict[str, str]:
-    """Return a step's name for each model: its last part, or more of its path where two end alike."""
+    """Return a step's name for each model: its last part, or more where two end alike."""
     names: dict[str, str] = {}
     for model in models:
-        parts = PurePosixPath(model.removeprefix(HUB).partition("@")[0].rstrip("/")).parts
-        tails = ("-".join(parts[-count:]).strip("/-.") for count in range(1, len(parts) + 1))
-        name = next((tail for tail in tails if tail and tail not in names), "")
+        name = next((label for label in _labels(model) if label not in names), "")
         if not name or model in names.values():
             raise UserError(f"--model {model}: it is there twice; name each model once.")
         names[name] = model
     return names
+
+
+def _labels(model: str) -> Iterator[str]:
+    """Yield what a model may be called, the shortest first."""
+    place, revision = model if "://" in model else os.path.abspath(model), ""
+    if model.startswith(HUB):
+        place, _, revision = model.removeprefix(HUB).partition("@")
+    parts = PurePosixPath(place).parts
+    for count in range(1, len(parts) + 1):
+        label = re.sub(r"[^A-Za-z0-9_.-]+", "-", "-".join(parts[-count:])).strip("-._")
+        if label:
+            yield from (label, f"{label}-{revision[:8]}") if revision else (label,)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -36,17 +36,18 @@ class TaskScore:
 PREFERRED_METRICS = ("acc_norm", "acc", "exact_match")
 
 
+def preference(metric: str) -> int:
+    """Return the rank of a metric among those of a task; 0 leads."""
+    ranks = (number for number, name in enumerate(PREFERRED_METRICS) if metric.startswith(name))
+    return next(ranks, len(PREFERRED_METRICS))
+
+
 def leading_of_each_task(scores: Sequence[TaskScore]) -> list[TaskScore]:
     """Return one score for each task and number of shots, normalised by answer length where the task has that."""
     found: dict[tuple[str, int], list[TaskScore]] = {}
     for score in scores:
         found.setdefault((score.task, score.num_fewshot), []).append(score)
-
-    def rank(score: TaskScore) -> int:
-        preferred = [number for number, name in enumerate(PREFERRED_METRICS) if score.metric.startswith(name)]
-        return preferred[0] if preferred else len(PREFERRED_METRICS)
-
-    return [min(same, key=rank) for same in found.values()]
+    return [min(same, key=lambda score: preference(score.metric)) for same in found.values()]
 
 
 def implausible(*, value: float, chance: float | None, num_items: int) -> str | None:

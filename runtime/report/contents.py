@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from runtime.data.consumption import Consumption
+from runtime.evaluation.task_score import preference
 from runtime.optim.ema import Ema
 from runtime.report.recipe import Change, Node
 
@@ -176,16 +177,11 @@ def leading(scores: Sequence[Score]) -> list[Score]:
 
     Metrics without a chance level, such as a perplexity, are left to the table.
     """
-    preference = ("acc_norm", "acc", "exact_match")
     found: dict[tuple[str, str], list[Score]] = {}
     for score in scores:
         if score.chance is not None:
             found.setdefault((score.export, score.label), []).append(score)
-
-    def rank(score: Score) -> int:
-        return preference.index(score.metric) if score.metric in preference else len(preference)
-
-    return [min(same, key=rank) for same in found.values()]
+    return [min(same, key=lambda score: preference(score.metric)) for same in found.values()]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,6 +46,8 @@ def test_each_model_is_fetched_and_scored_and_a_plan_writes_nothing(folder, tmp_
     code, steps, _ = planned(capsys, tmp_path, str(folder), hub, "--tasks", "piqa,arc_easy:5", "--limit", "9")
     assert code == 2 and not (tmp_path / "runs").exists()
     assert {"download/llama", "lm_eval/llama", "download/small", "lm_eval/small", "evaluation_items"} <= {*steps}
+    code, steps, _ = planned(capsys, tmp_path, hub, f"{hub}00", f"{folder}/.", "--tasks", "piqa")
+    assert {"lm_eval/small", f"lm_eval/small-{COMMIT[:8]}", "lm_eval/llama"} <= {*steps}
     asked = ["why", "lm_eval/llama", "--model", str(folder), "--tasks", "piqa"]
     assert score.main([*asked, "--prefix", str(tmp_path / "runs")]) == 0, "a command of the engine is still a command"
 
