@@ -8,11 +8,10 @@ Several models are also compared item by item. Scores are steps: made once, resu
 
 import argparse
 import itertools
-import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from marin_dag.cli import main as command_line
@@ -95,7 +94,7 @@ def _names(models: Sequence[str]) -> dict[str, str]:
 
 def _labels(model: str) -> Iterator[str]:
     """Yield what a model may be called, the shortest first."""
-    place, revision = model if "://" in model else os.path.abspath(model), ""
+    place, revision = model if "://" in model else str(Path(model).absolute()), ""
     if model.startswith(HUB):
         place, _, revision = model.removeprefix(HUB).partition("@")
     parts = PurePosixPath(place).parts
