@@ -78,7 +78,6 @@ def check_tasks(config: LmEvalConfig) -> None:
 
     Raises:
         ValueError: a task is there twice, may generate more than the model's context, or has no items.
-        RefusedConfigError: a task runs generated code, and the config does not allow it.
     """
     labels = [task.label for task in config.tasks]
     if twice := sorted({label for label in labels if labels.count(label) > 1}):
@@ -86,18 +85,22 @@ def check_tasks(config: LmEvalConfig) -> None:
     if (config.items is None) == (config.own_items is None):
         raise ValueError("items: set items or own_items, one of the two.")
     _check_context(config)
-    if running := [task.label for task in config.tasks if task.runs_code and not config.run_generated_code]:
-        raise RefusedConfigError(
-            f"the metric of {', '.join(running)} runs code that the model writes. If you want that, run the same "
-            "command with --run-generated-code.",
-            {"run_generated_code": "true"},
-        )
     if config.items is None or config.items.config_of(EvaluationItemsConfig) is None:  # the user's own items
         return
     if lacking := sorted(task.name for task in config.tasks if not any(map(is_packaged, _names(task)))):
         raise ValueError(
             f"tasks: the evaluation package of {config.items.name!r} has no items of {', '.join(lacking)}; remove "
             "them, name their rows with TaskSpec(..., items=FILE), or use a step that makes them as `items`."
+        )
+
+
+def check_generated_code(config: LmEvalConfig) -> None:
+    """Raise RefusedConfigError if a task runs generated code, and the config does not allow it."""
+    if running := [task.label for task in config.tasks if task.runs_code and not config.run_generated_code]:
+        raise RefusedConfigError(
+            f"the metric of {', '.join(running)} runs code that the model writes. If you want that, run the same "
+            "command with --run-generated-code.",
+            {"run_generated_code": "true"},
         )
 
 
@@ -119,7 +122,13 @@ def _check_context(config: LmEvalConfig) -> None:
         )
 
 
-@step(policy="tracked", packages=("jax", "lm_eval", "tokenizers"), check=check_tasks, check_on=refuse_several_hosts)
+@step(
+    policy="tracked",
+    packages=("jax", "lm_eval", "tokenizers"),
+    check=check_tasks,
+    check_on=refuse_several_hosts,
+    check_decided=check_generated_code,  # scores that are done need no permission
+)
 def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
     """Read the exported folder as any user would, and score it on all devices of one host."""
     import jax

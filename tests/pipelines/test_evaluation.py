@@ -13,7 +13,7 @@ from runtime.evaluation.suites import LAPTOP_TASKS, SUITES
 from runtime.model.llama.config import LlamaConfig
 from steps.ema_eval import check_machines
 from steps.joined_scores import joined_scores
-from steps.lm_eval import lm_eval
+from steps.lm_eval import check_generated_code, lm_eval
 from steps.train_phase import train_phase
 from tests.catalogue import expect_error
 from tests.runtime.evaluation.own_tasks import write_own_tasks
@@ -70,10 +70,10 @@ def test_a_task_that_runs_generated_code_is_refused_unless_that_is_allowed_which
     spec = recipe.TaskSpec(f"{own}/written.yaml", items=f"{own}/items/written.jsonl")
     refused = recipe.score(exported, (spec,), limit=None)
     with expect_error(RefusedConfigError):
-        lm_eval.check(refused.config)
+        check_generated_code(refused.config)
     with generated_code(True):
         allowed = recipe.score(exported, (spec,), limit=None)
-    lm_eval.check(allowed.config)
+    check_generated_code(allowed.config)
     assert allowed.digest == refused.digest
 
 

@@ -93,8 +93,9 @@ def test_code_of_a_model_runs_only_when_asked_for(folder, tmp_path, capsys):
     (tmp_path / "items").mkdir()
     (tmp_path / "items/humaneval.jsonl").write_text("{}\n")
     words = [str(folder), "--tasks", "humaneval", "--items", str(tmp_path / "items")]
-    assert planned(capsys, tmp_path, *words)[0] == 1
-    assert planned(capsys, tmp_path, *words, "--run-generated-code")[0] == 2
+    for option, questions in ([], 1), (["--run-generated-code"], 0):
+        assert score.main([*words, *option, "--prefix", str(tmp_path / "runs"), "--dry-run", "--json"]) == 2
+        assert len(json.loads(capsys.readouterr().out)["open_questions"]) == questions
 
 
 def test_scores_are_shown_although_another_task_has_none(folder, tmp_path):
