@@ -10,6 +10,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.resources import Cpu, Tpu
 from marin_dag.graph.step import Step
+from marin_dag.keep.collect import Collector, Roots
 from marin_dag.plan.plan import make_plan
 from marin_dag.store.prefix import open_store
 from pipelines import tootsie
@@ -79,6 +80,15 @@ def test_evaluations_do_not_take_the_machines_of_their_phase(graph: Graph) -> No
         evaluate_every(evaluation, 0)
     with expect_error(UserError):
         evaluate_every([], 100)
+
+
+def test_gc_of_the_recipe_without_the_option_keeps_the_evaluations_of_milestones(graph: Graph, tmp_path: Path) -> None:
+    store, plain = open_store(str(tmp_path)), Graph(laptop(argparse.Namespace()))
+    commit(store, graph.step("ema_eval/kestrel-step-100"), ReportResult(page="", summary=""))
+    kept = Roots(frozenset(step.key for step in plain.steps), frozenset(plain.names))
+    assert Collector(store, kept, older_than_seconds=0).find() == []
+    of_others = Roots(frozenset(), frozenset(graph.names))
+    assert [found.kind for found in Collector(store, of_others, older_than_seconds=0).find()] == ["output"]
 
 
 def test_the_scores_so_far_are_read_by_tokens_and_drawn_beside_the_report(graph: Graph, tmp_path: Path) -> None:
