@@ -64,9 +64,3 @@ def minimum_detectable_difference(stderr: float) -> float:
     """
     normal = NormalDist()
     return (normal.inv_cdf(1 - SIGNIFICANCE / 2) + normal.inv_cdf(POWER)) * stderr
-
-
-def error_of_mean(errors: Sequence[float | None]) -> float | None:
-    """Return the standard error of the mean of several tasks' scores; None if one is not known."""
-    known = [error for error in errors if error is not None]
-    return math.hypot(*known) / len(errors) if known and len(known) == len(errors) else None

@@ -8,7 +8,6 @@ from lm_eval.api.metrics import mean_stderr
 
 from runtime.evaluation.item_scores import item_scores, read_item_scores, written
 from runtime.evaluation.uncertainty import (
-    error_of_mean,
     is_noise,
     minimum_detectable_difference,
     paired_difference,
@@ -66,11 +65,6 @@ def test_a_difference_of_the_minimum_is_found_in_four_of_five_samples() -> None:
     assert np.mean([not is_noise(value, error) for value in measured * 0 + 0.0]) == 0.0
     at_zero = np.random.default_rng(1).normal(0.0, error, 20_000)
     assert np.mean([not is_noise(value, error) for value in at_zero]) == pytest.approx(0.05, abs=0.005)
-
-
-def test_the_mean_of_tasks_has_the_error_of_independent_ones() -> None:
-    assert error_of_mean([0.03, 0.04]) == pytest.approx(0.025)
-    assert error_of_mean([0.03, None]) is None and error_of_mean([]) is None
 
 
 def test_items_of_a_passage_are_a_group_and_two_models_are_compared_only_on_the_same_items() -> None:
