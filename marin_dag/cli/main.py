@@ -87,7 +87,7 @@ def _run_command(options: PipelineOptions, arguments: Sequence[str], *, is_proce
     takes = {word: parser.takes_value for word, parser in parsers.items()}
     is_run = not call.command.name
     if is_process and is_run and call.parsed.backend == "local" and not (call.parsed.dry_run or os.isatty(2)):
-        from marin_dag.run.attempt_log import redact_standard_error
+        from marin_dag.run.error_filter import redact_standard_error
 
         redact_standard_error()  # of the steps' children; another backend has processes of its own
     with collection_of_a_command(is_run=is_run) if is_process else contextlib.nullcontext():

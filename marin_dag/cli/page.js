@@ -47,10 +47,11 @@ async function request(name, word, form) {
 }
 
 async function fill(log, name) {
+  const follows = log.hidden || log.scrollTop + log.clientHeight >= log.scrollHeight - 1;
   try {
     log.textContent = (await ask(`/log?name=${encodeURIComponent(name)}`)).log || "the log is empty";
     log.hidden = false;
-    log.scrollTop = log.scrollHeight;
+    if (follows) log.scrollTop = log.scrollHeight;
   } catch (error) {
     notify(error.message, "bad");
   }
@@ -200,10 +201,8 @@ function showContent(found) {
     if (alarm.fix) put(put(row, "div"), "code", alarm.fix);
   }
   const views = document.getElementById("views");
-  if (views.childElementCount !== found.views.length) {
-    views.replaceChildren();
-    for (const view of found.views) link(views, view.title, () => openView(view.name));
-  }
+  views.replaceChildren();
+  for (const view of found.views) link(views, view.title, () => openView(view.name));
 }
 
 let seen = {};  // the ends of the x axis that the user zoomed to

@@ -38,6 +38,7 @@ SILENT_SECONDS = 60.0
 NO_KEY = "open the whole address that `page` printed; it changes each time that `page` starts"
 TICKET_SECONDS = 60.0
 """The time in which a browser has to open a view that was asked for."""
+MAX_TICKETS = 100
 VIEW_POLICY = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 )
@@ -54,8 +55,9 @@ class Tickets:
         """Return a ticket for a view."""
         ticket, now = secrets.token_hex(KEY_BYTES), time.monotonic()
         with self._lock:
-            self._names = {old: found for old, found in self._names.items() if now - found[1] < TICKET_SECONDS}
             self._names[ticket] = name, now
+            while len(self._names) > MAX_TICKETS:
+                del self._names[next(iter(self._names))]
         return ticket
 
     def take(self, ticket: str) -> str | None:
@@ -152,7 +154,9 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             low, high = (float(query[end]) if end in query else None for end in ("low", "high"))
         except ValueError:
-            raise UserError("page: low and high are numbers.") from None
+            low = high = math.nan
+        if not all(end is None or math.isfinite(end) for end in (low, high)):
+            raise UserError("page: low and high are finite numbers.")
         values = self._content.values(low, high)
         version = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]
         return {"version": version, **({} if query.get("known") == version else values)}

@@ -18,9 +18,11 @@ _PLAIN_NODES = (
     *(ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.ListComp, ast.SetComp, ast.DictComp),
     *(ast.GeneratorExp, ast.Compare),
 )
-_OPERATIONS = (
-    *(ast.Assert, ast.BinOp, ast.BoolOp, ast.Compare, ast.For, ast.FormattedValue, ast.If, ast.IfExp, ast.Match),
-    *(ast.Starred, ast.Subscript, ast.UnaryOp, ast.While, ast.comprehension, ast.withitem, ast.Call),
+_OPERATIONS = frozenset(
+    {
+        *(ast.Assert, ast.BinOp, ast.BoolOp, ast.Compare, ast.For, ast.FormattedValue, ast.If, ast.IfExp, ast.Match),
+        *(ast.Starred, ast.Subscript, ast.UnaryOp, ast.While, ast.comprehension, ast.withitem, ast.Call),
+    }
 )
 """Nodes whose operands may answer with a method."""
 INSTANCE = "()"
@@ -189,7 +191,12 @@ class _Finder:
             self.made.update(name for name in once if all(values[name]))
 
     def _visit(self, node: ast.AST) -> None:
+        if type(node) is ast.Constant:  # a third of them
+            return
         match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                self.reads.add(name)
+                self._ask(node)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 for decorator in node.decorator_list:
                     called = decorator.func if isinstance(decorator, ast.Call) else decorator
@@ -202,9 +209,6 @@ class _Finder:
             case ast.Call(func=function):
                 self._call(function)
                 self._arguments(node)
-            case ast.Name(id=name, ctx=ast.Load()):
-                self.reads.add(name)
-                self._ask(node)
             case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
                 self._change(node)
             case ast.AugAssign(target=target) if isinstance(target, ast.Name):
@@ -215,7 +219,7 @@ class _Finder:
                 self.is_loud = True
             case ast.NamedExpr() if self.is_top:
                 self.is_loud = True
-        if isinstance(node, _OPERATIONS):
+        if type(node) in _OPERATIONS:
             made = [each.func for each in children(node) if isinstance(each, ast.Call)]
             instances = [
                 (target, (*chain, INSTANCE)) for each in made for target, chain in targets_of(self.module, each)

@@ -5,7 +5,6 @@ logs, and those of exceptions if anything in it uses an exception that it caught
 """
 
 import ast
-import copy
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -75,40 +74,38 @@ class Hears(NamedTuple):
     """Whether it may read names of local variables."""
 
 
-def without_messages(statement: ast.stmt, meaning: Meaning) -> tuple[ast.stmt, Messages]:
-    """Return a definition without the texts of its messages, and these."""
+def messages_of(statement: ast.stmt, meaning: Meaning) -> tuple[Messages, set[int]]:
+    """Return the texts of the messages of a definition, and the ids of the nodes that hold them."""
     if not any(isinstance(node, ast.Raise | ast.Assert) or _is_log(node) for node in nodes_of(statement)):
-        return statement, Messages()
-    copied = copy.deepcopy(statement)
-    loggers = _local_loggers(copied, meaning)
+        return Messages(), set()
+    loggers = _local_loggers(statement, meaning)
     logged: list[str] = []
     raised: list[Raised] = []
-    for node in nodes_of(copied):
-        texts: list[str] = []
+    nodes: set[int] = set()
+    for node in nodes_of(statement):
         match node:
             case ast.Raise(exc=ast.Call(func=error) as call) if errors := meaning(error):
-                call.args = [_taken(text, texts) for text in call.args]
-                raised.append(Raised(tuple(each for each in errors if each.module != "builtins"), tuple(texts)))
+                own = tuple(each for each in errors if each.module != "builtins")
+                raised.append(Raised(own, tuple(_texts(call.args, nodes))))
             case ast.Assert(msg=ast.expr() as text):
-                node.msg = _taken(text, texts)
-                raised.append(Raised((), tuple(texts)))
+                raised.append(Raised((), tuple(_texts([text], nodes))))
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=logger)) as call) if _is_log(node):
                 if _is_logger(logger, loggers, meaning):
-                    call.args[0] = _taken(call.args[0], logged)
-    return copied, Messages(tuple(logged), tuple(raised))
+                    logged += _texts(call.args[:1], nodes)
+    return Messages(tuple(logged), tuple(raised)), nodes
 
 
-def _taken(text: ast.expr, found: list[str]) -> ast.expr:
-    """Return what a message evaluates, without its text."""
-    match text:
-        case ast.Constant(value=str(words)):
-            found.append(words)
-            return ast.copy_location(ast.Constant("message"), text)
-        case ast.JoinedStr(values=values):
-            found.append(ast.unparse(text))
-            kept = [value for value in values if isinstance(value, ast.FormattedValue)]
-            return ast.copy_location(ast.JoinedStr([ast.Constant("message"), *kept]), text)
-    return text
+def _texts(arguments: Iterable[ast.expr], nodes: set[int]) -> Iterator[str]:
+    """Yield the texts among the arguments of a message, and add their nodes to `nodes`."""
+    for argument in arguments:
+        match argument:
+            case ast.Constant(value=str(text)):
+                yield text
+            case ast.JoinedStr():
+                yield ast.unparse(argument)
+            case _:
+                continue
+        nodes.add(id(argument))
 
 
 def _is_log(node: ast.AST) -> bool:

@@ -44,6 +44,7 @@ def dump(
     *,
     defined: Container[str] = (),
     star_imports: Sequence[str] = (),
+    messages: Container[int] = (),
 ) -> Normal:
     """Return the normal form of some top-level statements of one module.
 
@@ -52,8 +53,9 @@ def dump(
         imports: what the module's imports bind each name to; a name is written as what it stands for.
         defined: names that the module defines itself.
         star_imports: modules that an unknown name may come from.
+        messages: ids of nodes of which only the values inside the text are written.
     """
-    writer = _Writer(imports, defined, star_imports)
+    writer = _Writer(imports, defined, star_imports, messages)
     for statement in statements:
         if not isinstance(statement, ast.Import | ast.ImportFrom):
             writer.local = _bound_in(statement)
@@ -95,7 +97,11 @@ def _is_text(node: object) -> bool:
 
 class _Writer:
     def __init__(
-        self, imports: Mapping[str, Sequence[Target]], defined: Container[str], star_imports: Sequence[str]
+        self,
+        imports: Mapping[str, Sequence[Target]],
+        defined: Container[str],
+        star_imports: Sequence[str],
+        messages: Container[int],
     ) -> None:
         self.parts: list[str] = []
         self.local: frozenset[str] = frozenset()
@@ -103,6 +109,7 @@ class _Writer:
         self._imports = imports
         self._defined = defined
         self._stars = [f"{module}:*" for module in star_imports]
+        self._messages = messages
 
     def body(self, items: Iterable[object]) -> None:
         """Write a list of nodes or texts."""
@@ -117,12 +124,14 @@ class _Writer:
         if kind is ast.Name:
             self.parts.append(f"Name({self._name(node.id)})")  # type: ignore[attr-defined]
         elif kind is ast.Constant:
-            self.parts.append(f"Constant({_literal(node.value)})")  # type: ignore[attr-defined]
+            value = "message" if id(node) in self._messages else node.value  # type: ignore[attr-defined]
+            self.parts.append(f"Constant({_literal(value)})")
         elif kind is list:
             self.body(node)  # type: ignore[arg-type]
         elif isinstance(node, ast.JoinedStr):
             self.parts.append("JoinedStr(")
-            self.body(_merged(node.values))
+            is_message = id(node) in self._messages
+            self.body(_without_text(node.values) if is_message else _merged(node.values))
             self.parts.append(")")
         elif isinstance(node, ast.AST):
             (self._scoped if kind in _WITH_SCOPE else self._fields)(node)
@@ -216,6 +225,11 @@ def _merged(values: Sequence[ast.expr]) -> Iterator[ast.expr]:
         yield value
     if text:
         yield ast.Constant(text)
+
+
+def _without_text(values: Iterable[ast.expr]) -> Iterator[ast.expr]:
+    yield ast.Constant("message")
+    yield from (value for value in values if not isinstance(value, ast.Constant))
 
 
 def _literal(value: object) -> str:

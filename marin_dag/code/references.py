@@ -11,7 +11,7 @@ from marin_dag.code.syntax import (
     Module,
     Target,
     absolute,
-    bindings,
+    bindings_of,
     children,
     dotted,
     imported,
@@ -275,7 +275,7 @@ class Scanner:
             self._visit(statement, Aspect.TYPE if is_known else Aspect.FULL)
 
     def _in_scope(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
-        bound = bindings([node.body] if isinstance(node, ast.Lambda) else node.body)
+        bound = bindings_of(node)
         names = {*parameters(node.args), *bound.names}.difference(bound.nonlocals)
         scope: dict[str, list[Target]] = {name: [] for name in names}
         scope.update((name, self.module.targets(name)) for name in bound.globals)

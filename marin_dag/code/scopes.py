@@ -7,7 +7,7 @@ import ast
 import contextlib
 from collections.abc import Iterator
 
-from marin_dag.code.syntax import bindings, nodes_of, parameters, stored_names
+from marin_dag.code.syntax import bindings, bindings_of, nodes_of, parameters, stored_names
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
@@ -38,7 +38,7 @@ class Scopes:
     @contextlib.contextmanager
     def function(self, node: Function) -> Iterator[None]:
         """Enter the body of a function."""
-        bound = bindings([node.body] if isinstance(node, ast.Lambda) else node.body)
+        bound = bindings_of(node)
         with self._scope(node, {*bound.names, *bound.globals, *parameters(node.args)}.difference(bound.nonlocals)):
             yield
 
@@ -52,7 +52,7 @@ class Scopes:
     def class_body(self, node: ast.ClassDef) -> Iterator[None]:
         """Enter the body of a class, whose names are attributes."""
         self._are_classes.append(True)
-        self._inner.append(dict.fromkeys(bindings(node.body).names))
+        self._inner.append(dict.fromkeys(bindings_of(node).names))
         yield
         self._inner.pop()
         self._are_classes.pop()
@@ -79,7 +79,7 @@ def _kept_names(outermost: Function | Comprehension) -> frozenset[str]:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
                 kept.update(parameters(node.args), [] if isinstance(node, ast.Lambda) else [node.name])
             case ast.ClassDef(name=name):
-                kept.update([name], bindings(node.body).names)
+                kept.update([name], bindings_of(node).names)
             case ast.Import() | ast.ImportFrom():
                 kept.update(bindings([node]).names)
             case ast.Global(names=names):

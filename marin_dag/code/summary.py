@@ -9,11 +9,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 from marin_dag.code.import_time import QUIET, Effects, Statement, effects_of_use, plain_names, statement_of
-from marin_dag.code.messages import Hears, Messages, hears_of, without_messages
+from marin_dag.code.messages import Hears, Messages, hears_of, messages_of
 from marin_dag.code.normal_form import documentation_of, dump
 from marin_dag.code.reads import NOTHING, Reads, reads_of
 from marin_dag.code.references import Alias, Aspect, Reference, Scanner, alias_of, named
-from marin_dag.code.syntax import Module, Target, dotted, imported, is_overload, loaded_by, nodes_of, parse_module
+from marin_dag.code.syntax import (
+    Module,
+    Target,
+    bindings,
+    dotted,
+    imported,
+    is_overload,
+    loaded_by,
+    nodes_of,
+    parse_module,
+)
 
 EFFECTS = "<module>"
 LOGGER = Target("<logger>", None)
@@ -160,13 +170,16 @@ def _only_keeps(made: ast.ClassDef) -> bool:
             case ast.FunctionDef(name="__init__", decorator_list=[]):
                 if not all(map(_keeps_argument, item.body)):
                     return False
-            case ast.FunctionDef(name=name, decorator_list=decorators):
-                if name in _MAKERS or any(getattr(each, "attr", "") == "setter" for each in decorators):
+            case _:
+                is_setter = any(getattr(each, "attr", "") == "setter" for each in getattr(item, "decorator_list", ()))
+                if is_setter or not _MAKERS.isdisjoint(bindings([item]).names):
                     return False
     return True
 
 
-_MAKERS = frozenset({"__new__", "__init_subclass__", "__setattr__", "__getattribute__", "__del__", "__set_name__"})
+_MAKERS = frozenset(
+    {"__init__", "__new__", "__init_subclass__", "__setattr__", "__getattribute__", "__del__", "__set_name__"}
+)
 
 
 def _keeps_argument(statement: ast.stmt) -> bool:
@@ -182,7 +195,7 @@ def _keeps_argument(statement: ast.stmt) -> bool:
 
 def _executed(module: Module, statement: ast.stmt) -> Executed:
     found = statement_of(module, statement)
-    classes = [each for each in ast.walk(statement) if isinstance(each, ast.ClassDef)]
+    classes = [each for each in nodes_of(statement) if isinstance(each, ast.ClassDef)]
     return Executed(found, _scanned(module, statement, found), _bases(module, classes))
 
 
@@ -214,12 +227,13 @@ def _scan(module: Module, name: str, statements: list[ast.stmt], *aspects: Aspec
     scanners = [Scanner(module, aspect) for aspect in aspects]
     prepared = [scanners[0].prepared(statement) for statement in statements]
     meaning = functools.partial(_meaning, module)
-    stripped = [without_messages(statement, meaning) for statement in prepared]
+    messages = [messages_of(statement, meaning) for statement in prepared]
     body, variables = dump(
-        [statement for statement, _ in stripped],
+        prepared,
         module.imports,
         defined=module.definitions,
         star_imports=module.star_imports,
+        messages=set().union(*(nodes for _, nodes in messages)),
     )
     if module.keeps_annotations_as_text and any(map(_has_annotation, prepared)):
         body += "annotations as text"
@@ -230,8 +244,8 @@ def _scan(module: Module, name: str, statements: list[ast.stmt], *aspects: Aspec
         (),
         reads_of(prepared, scanners[0].dotted_meanings),
         Messages(
-            tuple(text for _, messages in stripped for text in messages.logged),
-            tuple(raised for _, messages in stripped for raised in messages.raised),
+            tuple(text for found, _ in messages for text in found.logged),
+            tuple(raised for found, _ in messages for raised in found.raised),
         ),
         _hash_of_texts(variables),
         hears_of(prepared, meaning),

@@ -169,6 +169,7 @@ class Bindings(NamedTuple):
     """Names declared `nonlocal` or `global`."""
 
 
+Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -212,6 +213,14 @@ def bindings(statements: Iterable[ast.AST]) -> Bindings:
     return found
 
 
+def bindings_of(scope: Scope) -> Bindings:
+    """Return the names that the body of a function or class binds; kept on the node, as `nodes_of` does."""
+    found: Bindings | None = scope.__dict__.get("bindings")
+    if found is None:
+        found = scope.__dict__["bindings"] = bindings([scope.body] if isinstance(scope, ast.Lambda) else scope.body)
+    return found
+
+
 def _walrus_names(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.NamedExpr):
         yield node.target.id
@@ -242,14 +251,21 @@ def nodes_of(statement: ast.AST) -> list[ast.AST]:
     found: list[ast.AST] | None = statement.__dict__.get("nodes")
     if found is None:
         found = [statement]
-        for node in found:
-            found.extend(children(node))
+        for node in found:  # without `children`, whose generator takes half of the time
+            for field in _FIELDS_WITH_CHILDREN[type(node)]:
+                value = getattr(node, field, None)
+                if type(value) is list:
+                    found += [item for item in value if isinstance(item, ast.AST)]
+                elif isinstance(value, ast.AST):
+                    found.append(value)
         statement.__dict__["nodes"] = found
     return found
 
 
+_NO_CHILDREN = frozenset({"arg", "asname", "attr", "ctx", "id", "kind", "level", "module", "op", "ops", "type_comment"})
+"""Fields that hold operators, texts and numbers; others may hold them, too."""
 _FIELDS_WITH_CHILDREN = {
-    kind: tuple(field for field in kind._fields if field not in ("ctx", "op", "ops"))
+    kind: () if kind is ast.Constant else tuple(field for field in kind._fields if field not in _NO_CHILDREN)
     for kind in vars(ast).values()
     if isinstance(kind, type) and issubclass(kind, ast.AST)
 }

@@ -144,12 +144,14 @@ def make_plan(graph: Graph, store: Store, selection: Selection | None = None) ->
         steps = [graph.step(name) for name in graph.names if name in selected]
         check_name_lengths(steps, store)
         check_configs(steps)
-        return _Planner(graph, store, selected, selection.forced(graph)).plan()
+        return _Planner(graph, store, selection, selected).plan()
 
 
 class _Planner:
-    def __init__(self, graph: Graph, store: Store, selected: frozenset[str], forced: frozenset[str]) -> None:
-        self.graph, self.selected, self.forced = graph, selected, forced
+    def __init__(self, graph: Graph, store: Store, selection: Selection, selected: frozenset[str]) -> None:
+        self.graph, self.selected, self.forced = graph, selected, selection.forced(graph)
+        self.asked_for = frozenset((*selection.only, *selection.until, *selection.force))
+        """Steps that the user named, besides patterns."""
         self.records = Records(store)
         self.store = store
         self.committed = self.records.committed_keys()
@@ -206,13 +208,15 @@ class _Planner:
             reasons, will_run = (Forced(),), is_selected
         maker = self.makers.get(step.key)
         runs_alone = will_run and maker is not None and not self.planned[maker].will_run
+        if maker is not None and will_run and step.background is None:
+            runs_alone |= self._yield_to(step, self.planned[maker])
         if maker is None or runs_alone or (is_selected and not self.planned[maker].is_selected):
             maker = self.makers[step.key] = step.name
         if maker != step.name:
             reasons, will_run = (SameAs(maker),), False
         blockers = self._blockers(step) if verdict not in (Verdict.DONE, Verdict.DRIFTED) else ()
         lost = self.lost_milestones.of(step, self.able) if verdict is not Verdict.DONE else ()
-        if (blockers or lost) and step.background is not None:
+        if (blockers or lost) and step.background is not None and step.name not in self.asked_for:
             is_selected = will_run = False
             reasons = (*lost, *reasons)
         if (blockers or lost) and is_selected:
@@ -227,6 +231,13 @@ class _Planner:
             reasons = (*reasons, *self.stops.of(step), *self._silent(step))
         compared = self.compared.get(step.name)
         return PlannedStep(step, verdict, reasons, will_run, is_selected, compared=compared)
+
+    def _yield_to(self, step: Step[Any], maker: PlannedStep) -> bool:
+        """Let a step make the output instead of a background step, which a driver may skip; return whether it does."""
+        if maker.step.background is None or not maker.will_run:
+            return False
+        self.planned[maker.name] = dataclasses.replace(maker, reasons=(SameAs(step.name),), will_run=False)
+        return True
 
     def _is_unable(self, planned: PlannedStep) -> bool:
         maker = self.planned[self.makers[planned.step.key]]

@@ -1,14 +1,11 @@
 """AttemptLog: the log file beside an attempt, without secrets, readable while the step runs."""
 
-import atexit
 import codecs
 import contextlib
 import ctypes
 import io
-import json
 import logging
 import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -17,16 +14,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from marin_dag.run.error_filter import redact_standard_error, redact_standard_error_again
 from marin_dag.store.local import LocalStore
-from marin_dag.store.redact import LinesWithoutSecrets, redact, remembered_secrets
+from marin_dag.store.redact import LinesWithoutSecrets, redact
 from marin_dag.store.store import LIMITS, Store, StoreError
 
 UPLOAD_SECONDS = 15.0
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
+STANDARD_OUTPUT = 1
 FREED_BYTES = 1 << 20
 """Captured output is deleted from the disk in pieces of this size when it is passed on."""
-LAST_WORDS_SECONDS = 2.0
 CHILD_OUTPUT_SECONDS = 0.2
 """Between two looks for output of child processes."""
 
@@ -186,49 +183,10 @@ def _free(descriptor: int, freed: int, end: int) -> int:
     return end
 
 
-_original_error: int | None = None
-"""Where standard error led before it was redacted."""
-_filters: list[subprocess.Popen[bytes]] = []
-_hidden: frozenset[str] | None = None
-"""The secrets of configs that the present filter of standard error knows."""
-
-
-def redact_standard_error() -> None:
-    """Redact from now on what this process and its children write to standard error.
-
-    A process of its own passes it on, so that the words of a library that ends this process arrive, too.
-    """
-    global _original_error, _hidden
-    if _hidden == remembered_secrets():
-        return
-    _hidden = remembered_secrets()
-    if _original_error is None:
-        _original_error = os.dup(STANDARD_ERROR)
-        atexit.register(_wait_for_filters, _original_error)
-    read, write = os.pipe()
-    root = str(Path(__file__).parents[2])
-    code = f"import sys; sys.path.insert(0, {root!r}); from {redact.__module__} import pass_on; pass_on(0, 1)"
-    # In a session of its own, so that Ctrl-C does not end it before this process.
-    # Without the packages of the environment, which take most of a second to import.
-    command = [sys.executable, "-I", "-S", "-c", code]
-    _filters.append(subprocess.Popen(command, stdin=read, stdout=_original_error, start_new_session=True))
-    os.write(write, json.dumps(sorted(_hidden)).encode() + b"\n")
-    os.dup2(write, STANDARD_ERROR)
-    os.close(read)
-    os.close(write)
-
-
-def _wait_for_filters(original_error: int) -> None:
-    """Let this process end after its last words arrived; children that outlive it keep the filter for themselves."""
-    os.dup2(original_error, STANDARD_ERROR)
-    for each in _filters:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            each.wait(timeout=LAST_WORDS_SECONDS)
-
-
 @contextlib.contextmanager
 def child_output_in_place() -> Iterator[None]:
     """Redact the output of child processes where it goes, unless that is a terminal, where a person may debug."""
+    redact_standard_error_again()
     with contextlib.nullcontext() if os.isatty(STANDARD_OUTPUT) else child_output():
         yield
 

@@ -133,7 +133,7 @@ class NotifyingDisplay:
         self._display, self._notifier = display, notifier
         self._num_alarms: dict[str, int] = {}
         self._started: set[str] = set()
-        self._num_ended = {"done": 0, "failed": 0, "stopped": 0}
+        self._num_ended = {"done": 0, "failed": 0, "stopped": 0, "skipped": 0}
 
     def __enter__(self) -> object:
         return self._display.__enter__()

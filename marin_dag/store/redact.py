@@ -76,7 +76,7 @@ class SecretError(UserError):
 
 def redact(text: str) -> str:
     """Return `text` without values of secret environment variables and without what looks like a secret."""
-    for secret in _known_secrets():
+    for secret in known_secrets():
         text = text.replace(secret, HIDDEN)
     for pattern in (*URL_PATTERNS, *PATTERNS):
         text = pattern.sub(rf"\g<1>{HIDDEN}", text)
@@ -131,7 +131,7 @@ def redact_document(document: Any) -> Any:
 
 def without_known_secrets(document: Any) -> Any:
     """Return a JSON document without the secrets of this process's environment and configs."""
-    secrets = _known_secrets()
+    secrets = known_secrets()
     if not secrets:
         return document
     text = json.dumps(document)
@@ -158,6 +158,11 @@ def refuse_secrets(data: Any, path: str) -> None:
             refuse_secrets(item, f"{path}[{index}]")
     elif isinstance(data, str) and redact(data) != data:
         raise _secret_error(path)
+
+
+def known_secrets() -> tuple[str, ...]:
+    """Return the secrets of this process's environment and configs, the longest first."""
+    return _secrets_of(frozenset(os.environ.items()), _remembered)
 
 
 class RedactingStream:
@@ -217,18 +222,15 @@ class LinesWithoutSecrets:
             self._write(redact(text))
 
 
-def remembered_secrets() -> frozenset[str]:
-    """Return the secrets that `remember_secrets` found in this process."""
-    return _remembered
-
-
-def pass_on(source: int, target: int) -> None:
-    """Copy lines from one descriptor to another without secrets; the first line is JSON, the secrets to remember."""
+def pass_on(source: int, target: int, secrets: Iterable[str]) -> None:
+    """Copy lines from one descriptor to another without secrets, those given among them; close the first one."""
+    for secret in secrets:
+        _remember(secret)
     with open(source, encoding="utf-8", errors="replace", newline="") as lines:
-        for secret in json.loads(lines.readline()):
-            _remember(secret)
         for line in iter(lambda: lines.readline(LONGEST_LINE), ""):
-            os.write(target, redact(line).encode(errors="replace"))
+            data = redact(line).encode(errors="replace")
+            while data:
+                data = data[os.write(target, data) :]
 
 
 def _secret_error(path: str) -> SecretError:
@@ -288,10 +290,6 @@ def _remember(secret: str) -> None:
     global _remembered
     if len(secret) >= SHORTEST_SECRET and secret not in _remembered:
         _remembered |= {secret}
-
-
-def _known_secrets() -> tuple[str, ...]:
-    return _secrets_of(frozenset(os.environ.items()), _remembered)
 
 
 @functools.lru_cache(maxsize=1)

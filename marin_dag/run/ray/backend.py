@@ -15,7 +15,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph.resources import Cpu, Gpu, Resources, is_gang
 from marin_dag.ledger.records import Failure
 from marin_dag.run.attempt import run_attempt
-from marin_dag.run.attempt_log import redact_standard_error
+from marin_dag.run.error_filter import redact_standard_error
 from marin_dag.run.failure import failure_of
 from marin_dag.run.ray.cluster import capture_ray_messages, is_connected, join_cluster, start_cluster
 from marin_dag.run.ray.control_actor import UPDATE_SECONDS, ControlChannel, control_actor, start_control_actor

@@ -298,3 +298,12 @@ def test_a_background_step_whose_milestone_is_lost_is_left_out_of_the_plan(tmp_p
     assert not plan.will_run and not plan.blocked
     assert MilestoneMissing in map(type, plan["reader"].reasons)
     assert [planned.name for planned in plan.steps if planned.is_selected] == ["phase"]
+    assert make_plan(Graph([watching]), store, Selection(until=("reader",))).blocked, "the user asked for it"
+
+
+def test_a_step_of_the_run_makes_the_output_that_it_shares_with_a_background_step(tmp_path: Path):
+    config = SumConfig(counts=(count("phase", CountConfig(stride=1, until_step=12)).at(step=7),))
+    watching = summed("watching", config).in_background(Background("phase", 7))
+    after = summed("after", SumConfig(counts=(watching,)))
+    plan = make_plan(Graph([watching, after, summed("reader", config)]), open_store(str(tmp_path)))
+    assert [planned.name for planned in plan.will_run] == ["phase", "after", "reader"], "a driver may skip the other"

@@ -90,6 +90,15 @@ print([child.wait() for child in children], file=sys.stderr)"""
     assert sorted(lines) == sorted(f"{name} {number} --token=***" for name in "abc" for number in range(200))
 
 
+def test_children_go_on_writing_when_the_filter_of_standard_error_is_killed(tmp_path: Path):
+    code = """from marin_dag.run import error_filter
+(killed,) = error_filter.filters
+killed.terminate()  # ignored
+os.kill(killed.pid, 9)
+subprocess.run(["sh", "-c", "sleep 0.1; echo --token=planted-secret >&2; echo planted-in-a-config >&2"], check=True)"""
+    assert _standard_error(tmp_path, code) == (0, ["--token=***", "***"])
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems cut no holes into files")
 def test_output_that_was_passed_on_leaves_the_disk(tmp_path: Path):
     with tempfile.TemporaryFile(dir=tmp_path) as file:
