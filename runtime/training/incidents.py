@@ -23,7 +23,7 @@ SINGLE_FACTOR = 10.0
 
 
 class Verdict(NamedTuple):
-    """What a finding is to its incident; the two differ for a spike of a single step, until another one follows."""
+    """A finding's part in its incident; the two differ for a spike of a single step, until another one follows."""
 
     is_new: bool
     """It is the first of its incident, or much worse than all before."""
