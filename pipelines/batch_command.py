@@ -13,6 +13,7 @@ from marin_dag.values.changes import nearest
 from pipelines.heat_map_command import Measured, heat_windows
 from pipelines.output import aligned, check_writable, positive, write_page
 from pipelines.phase_tokenizer import tokenizer_of
+from pipelines.runs import finite
 from pipelines.trained_batch import Row, TrainedBatch, find_batch
 from runtime.optim.ema import HOT
 from runtime.report.markup import printable
@@ -38,8 +39,8 @@ class ShownRow(NamedTuple):
 
     @property
     def loss(self) -> float | None:
-        """Mean loss in nats a token; None if unknown."""
-        return None if self.window is None else self.window.mean_loss
+        """Mean loss in nats a token; None if unknown, or if the row has no targets."""
+        return None if self.window is None else finite(self.window.mean_loss)
 
     def documents(self) -> Iterator[dict[str, Any]]:
         """Yield id, number of tokens and text of each document of the row."""
@@ -178,7 +179,7 @@ def _document(name: str, batch: TrainedBatch, shown: Sequence[ShownRow]) -> dict
         "is_recorded": batch.is_recorded,
         "weights_of_step": None if batch.weights is None else batch.weights.step,
         "num_rows": len(batch.sources),
-        "losses": dict(batch.losses),
+        "losses": {source: finite(loss) for source, loss in batch.losses.items()},
         "rows": [
             {
                 "row": each.row.place,

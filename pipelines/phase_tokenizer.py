@@ -1,4 +1,4 @@
-"""Phase tokenizer: the tokenizer that phases read their tokens with, from its output."""
+"""Phase tokenizer: the tokenizer that phases or imported weights read tokens with, from its output."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
@@ -8,7 +8,6 @@ from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from marin_dag.store.store import Store
-from steps.phase_config import TrainPhaseConfig
 from steps.tokenize import TokenizeConfig
 from steps.tokenizer import TokenizerResult
 
@@ -29,18 +28,23 @@ def tokenizer_of(store: Store, phases: Iterable[Step]) -> PhaseTokenizer:
     Raises:
         UserError: its output is gone.
     """
+    caches = (cache for phase in phases for cache in phase.config.caches.values())
+    tokenized = (cache.config_of(TokenizeConfig) for cache in caches)
+    return read_tokenizer(store, (config.tokenizer for config in tokenized if config is not None))
+
+
+def read_tokenizer(store: Store, outputs: Iterable[object]) -> PhaseTokenizer:
+    """Return the tokenizer of the first of these outputs that is there.
+
+    Raises:
+        UserError: none is.
+    """
     from tokenizers import Tokenizer
 
-    for phase in phases:
-        config = phase.config
-        assert isinstance(config, TrainPhaseConfig)
-        for cache in config.caches.values():
-            tokenized = cache.config_of(TokenizeConfig)
-            if tokenized is None or not isinstance(tokenized.tokenizer, OutputRef):
-                continue
-            record = Records(store).find(tokenized.tokenizer.key)
-            if record is not None:
-                result = TokenizerResult.model_validate(record.result)
-                data = store.read(f"{record.output_path}/{result.tokenizer}")
-                return PhaseTokenizer(Tokenizer.from_str(data.decode()), result)
+    for output in outputs:
+        record = Records(store).find(output.key) if isinstance(output, OutputRef) else None
+        if record is not None:
+            result = TokenizerResult.model_validate(record.result)
+            data = store.read(f"{record.output_path}/{result.tokenizer}")
+            return PhaseTokenizer(Tokenizer.from_str(data.decode()), result)
     raise UserError("the tokenizer's output is gone from this prefix; run the recipe to make it again.")

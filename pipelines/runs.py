@@ -147,7 +147,7 @@ def _done(
         base="" if base is None else f"{base.name} ({base.digest[:8]})",
         changed=() if base is None else tuple(_changes(base, record)),
         tokens=record.result["consumed_tokens"],
-        loss=_finite(record.result["final_loss"]),
+        loss=finite(record.result["final_loss"]),
         bits_per_byte=bits_per_byte,
         scores=scores,
         device=provenance.computed_with.get("device", provenance.resources),
@@ -157,7 +157,8 @@ def _done(
     )
 
 
-def _finite(value: float | None) -> float | None:
+def finite(value: float | None) -> float | None:
+    """Return a figure as JSON can write it: None for one that is not finite."""
     return None if value is None or not math.isfinite(value) else value
 
 
@@ -191,7 +192,7 @@ def _at_work(prefix: str, digest: str, held: Held, names: Mapping[str, str]) -> 
         base="",
         changed=(),
         tokens=None,
-        loss=_finite(figures.get("loss")),
+        loss=finite(figures.get("loss")),
         bits_per_byte=None,
         scores={},
         device=f"{held.holder.host} pid {held.holder.pid}",

@@ -1,4 +1,4 @@
-"""sample: text that a phase, a milestone or an export writes after prompts."""
+"""sample: text that a phase, a milestone, an export or imported weights write after prompts."""
 
 import argparse
 import json
@@ -9,21 +9,23 @@ from typing import TYPE_CHECKING, Any
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
-from marin_dag.ledger.records import Records
+from marin_dag.ledger.records import Record, Records
 from marin_dag.store.store import Store
 from marin_dag.values.changes import nearest
 from pipelines.output import positive
-from pipelines.phase_tokenizer import tokenizer_of
+from pipelines.phase_tokenizer import PhaseTokenizer, read_tokenizer, tokenizer_of
 from pipelines.saved_curves import SavedState, saved_states
 from runtime.optim.ema import HOT
 from runtime.report.markup import printable
 from steps.hf_export import HfExportConfig
+from steps.hf_import import HfImportConfig
 from steps.phase_config import TrainPhaseConfig
 
 if TYPE_CHECKING:
     from runtime.evaluation.writing import Writer
 
 MAX_NEW_TOKENS = 128
+KINDS = (TrainPhaseConfig, HfExportConfig, HfImportConfig)
 
 
 def _sample(session: Session) -> int:
@@ -35,9 +37,9 @@ def _sample(session: Session) -> int:
 
     def show(number: int, text: str) -> None:
         nonlocal shown
-        if number > shown:
-            print(f"{'' if shown < 0 else chr(10) * 2}{printable(prompts[number])}", end="")
-            shown = number
+        while shown < number:  # the model may have ended the texts between at once
+            shown += 1
+            print(f"{chr(10) * 2 if shown else ''}{printable(prompts[shown])}", end="")
         print(printable(text), end="", flush=True)
 
     if not parsed.json:
@@ -51,8 +53,11 @@ def _sample(session: Session) -> int:
         )
     except ValueError as error:
         raise UserError(f"sample: {error}") from error
-    found = [each._asdict() for each in texts]
-    print(json.dumps({"model": name, "texts": found}, ensure_ascii=False, indent=1) if parsed.json else "")
+    if parsed.json:
+        found = [each._asdict() for each in texts]
+        print(json.dumps({"model": name, "texts": found}, ensure_ascii=False, indent=1))
+    else:
+        show(len(prompts) - 1, "\n")
     return NOTHING_WOULD_RUN
 
 
@@ -87,19 +92,27 @@ def _sampling(parsed: argparse.Namespace) -> Any:
 def _writer(session: Session) -> "tuple[str, Writer]":
     """Return what the user named, in words, and the model that writes."""
     from runtime.parallel.jax_settings import settle_jax
+    from runtime.training.run_state import CHECKPOINT
 
     graph, (name, at, number) = session.graph(), session.step.partition("@")
     step = graph.step(name)
-    if not isinstance(step.config, TrainPhaseConfig | HfExportConfig) or (at and not number.isdecimal()):
+    is_phase = isinstance(step.config, TrainPhaseConfig)
+    if not isinstance(step.config, KINDS) or (at and not (is_phase and number.isdecimal())):
         raise UserError(
-            f"sample: {session.step} is no phase, PHASE@STEP or export. `timeline` lists the phases, `ls` all outputs."
+            f"sample: {session.step} is no phase, PHASE@STEP, export or import of weights. `timeline` lists the "
+            "phases, `ls` all outputs."
         )
     settle_jax()
+    weights = session.parsed.weights
     if isinstance(step.config, HfExportConfig):
-        return name, _exported(session.store, step, session.parsed.weights)
+        return name, _exported(session.store, step, weights)
+    if isinstance(step.config, HfImportConfig):
+        record = _record(session.store, step)
+        checkpoint = session.store.url(f"{record.output_path}/{record.result['checkpoint']}")
+        return name, _trained(checkpoint, read_tokenizer(session.store, [step.config.tokenizer]), weights or HOT)
     state = _state(session, step, int(number) if at else None)
-    weights = session.parsed.weights or HOT
-    return f"{name} at step {state.step:,}, {weights} weights", _trained(session.store, step, state, weights)
+    writer = _trained(f"{state.folder}/{CHECKPOINT}", tokenizer_of(session.store, [step]), weights or HOT)
+    return f"{name} at step {state.step:,}, {weights or HOT} weights", writer
 
 
 def _state(session: Session, phase: Step[TrainPhaseConfig], at: int | None) -> SavedState:
@@ -115,27 +128,32 @@ def _state(session: Session, phase: Step[TrainPhaseConfig], at: int | None) -> S
     return found[-1]
 
 
-def _trained(store: Store, phase: Step[TrainPhaseConfig], state: SavedState, weights: str) -> "Writer":
+def _record(store: Store, step: Step) -> Record:
+    record = Records(store).find(step.key)
+    if record is None:
+        raise UserError(f"sample: {step.name} is not done. `why {step.name}` says why.")
+    return record
+
+
+def _trained(checkpoint: str, tokenizer: PhaseTokenizer, weights: str) -> "Writer":
     from runtime.evaluation.placed_model import PlacedModel
     from runtime.evaluation.trained_model import TrainedModel
     from runtime.evaluation.writing import Writer
     from runtime.interop.huggingface import SpecialTokens
     from runtime.training.checkpoint import read_metadata
     from runtime.training.checkpoint_reader import CheckpointError
-    from runtime.training.run_state import CHECKPOINT
 
-    folder = f"{state.folder}/{CHECKPOINT}"
-    tokenizer, result = tokenizer_of(store, [phase])
     try:
-        known = [HOT, *read_metadata(folder)["averages"]]
+        known = [HOT, *read_metadata(checkpoint).get("averages", ())]
         if weights not in known:
-            raise UserError(f"--weights {weights}: the phase keeps {', '.join(known)}.{nearest(weights, known)}")
-        model = TrainedModel.open(folder)
+            raise UserError(f"--weights {weights}: the checkpoint has {', '.join(known)}.{nearest(weights, known)}")
+        model = TrainedModel.open(checkpoint)
         params = model.params(weights, None)
     except CheckpointError as error:
         raise UserError(f"sample: {error}") from error
     placed = PlacedModel(params, model.description.config, model.description.rope, compute_dtype="float32")
-    return Writer(placed, tokenizer, SpecialTokens(result.eos_token_id, result.bos_token_id))
+    result = tokenizer.result
+    return Writer(placed, tokenizer.tokenizer, SpecialTokens(result.eos_token_id, result.bos_token_id))
 
 
 def _exported(store: Store, export: Step[HfExportConfig], weights: str | None) -> "Writer":
@@ -145,9 +163,7 @@ def _exported(store: Store, export: Step[HfExportConfig], weights: str | None) -
     from runtime.evaluation.writing import Writer
     from runtime.interop.huggingface import read_model
 
-    record = Records(store).find(export.key)
-    if record is None:
-        raise UserError(f"sample: {export.name} is not done. `why {export.name}` says why.")
+    record = _record(store, export)
     if weights not in (None, record.result["weights"]):
         raise UserError(f"--weights {weights}: the export has the {record.result['weights']} weights; name the phase.")
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
@@ -168,6 +184,6 @@ def _add_arguments(parser: Any) -> None:
 
 COMMAND = Command(
     "sample", "STEP|PHASE@STEP --prompt TEXT",
-    "text that a phase, a milestone or an export writes after prompts",
+    "text that a phase, a milestone, an export or imported weights write after prompts",
     _sample, 1, 1, _add_arguments, ("--set", "--json"),
 )  # fmt: skip

@@ -48,6 +48,8 @@ def alarm_lines(phase: str, attempts: Iterable[Sequence[Mapping[str, Any]]]) -> 
 
     An alarm that several attempts raised is one.
     """
+    from runtime.training.incidents import CONFIRMED_STEPS  # needs NumPy
+
     events = [event for attempt in attempts for event in attempt]
     recovered = {event["step"] for event in events if event["event"] == "recovered"}
     alarms: dict[int, dict[str, Mapping[str, Any]]] = {}
@@ -57,7 +59,8 @@ def alarm_lines(phase: str, attempts: Iterable[Sequence[Mapping[str, Any]]]) -> 
     for step, by_monitor in sorted(alarms.items()):
         rows = [event for event in by_monitor.values() if "row" in event]
         row = "".join(f"; row {event['row']} ({event['source']}) stood out" for event in rows[:1])
-        back = "; the loss came back" if step in recovered else ""
+        # A spike that raised no alarm itself may have come shortly before one that did.
+        back = "; the loss came back" if any(0 <= step - each <= CONFIRMED_STEPS for each in recovered) else ""
         shown = f"; `batch {phase}@{step}` shows its text" if rows else ""
         yield f"alarm in {phase} at step {step:,}: {', '.join(by_monitor)}{row}{back}{shown}"
 

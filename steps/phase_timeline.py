@@ -7,6 +7,7 @@ only the changes. All arithmetic is exact integers or float64 on plain values, s
 import dataclasses
 from collections.abc import Mapping
 
+from runtime.optim.optimizer import chosen
 from runtime.training.restore import RESTORES_POSITION
 from steps.phase_config import ABRUPT_FIELDS, COMPARED_FIELDS, TrainPhaseConfig
 
@@ -47,6 +48,8 @@ def changes(before: TrainPhaseConfig, after: TrainPhaseConfig) -> tuple[Change, 
             case "caches":
                 old, new = _replaced_caches(before, after)
                 is_abrupt = after.restore in RESTORES_POSITION  # otherwise `restore` restarts every source
+            case "optimizer":
+                old, new = chosen(old), chosen(new)
             case "learning_rate":
                 is_abrupt = learning_rate_jump(before, after) is not None
         if old != new:

@@ -56,7 +56,7 @@ class Optimizer(Protocol):
 class AdamW:
     """AdamW (arXiv:1711.05101) with clipping by global norm."""
 
-    kind: Literal["adamw"] = "adamw"
+    kind: Literal["adamw"] = dataclasses.field(default="adamw", repr=False)
     hyperparameters: ClassVar[tuple[str, ...]] = NUMBERS
 
     def state_size(self, model: "ModelConfig") -> int:
@@ -90,7 +90,7 @@ class Muon:
     """Newton-Schulz iterations."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Dtype in which matrices are gathered and orthogonalised."""
-    kind: Literal["muon"] = "muon"
+    kind: Literal["muon"] = dataclasses.field(default="muon", repr=False)
     hyperparameters: ClassVar[tuple[str, ...]] = NUMBERS
 
     def __post_init__(self) -> None:

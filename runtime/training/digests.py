@@ -20,7 +20,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, UInt32
 
 from runtime.model.model import leaves_by_name
-from runtime.training.monitors import Alarm
+from runtime.training.alarm import Alarm
 
 _LANES = (0x9E3779B9, 0x85EBCA6B)
 _STRIDES = (0x27D4EB2F, 0x165667B1, 0x9E3779B1, 0xC2B2AE3D)  # odd and one an axis, so that axes do not fold
@@ -79,15 +79,7 @@ class Copies:
         if not apart or self.are_apart:
             return []
         self.are_apart = True
-        tensors = f"{len(apart)} tensor{'s' if len(apart) > 1 else ''}"
-        named = ", ".join([*apart[:3], *(["..."] if len(apart) > 3 else [])])
-        message = (
-            f"step {step}: copies of the same parameters differ between devices, in {tensors} ({named}). A device has "
-            f"computed or remembered wrongly after step {self._same_step}, where the copies were equal. Training "
-            "continues, and the right copy is unknown: stop the phase, have the machines checked, and start again "
-            f"from a checkpoint of step {self._same_step} or earlier (`checkpoints PHASE --good` lists them)."
-        )
-        return [Alarm("copies", step, float(len(apart)), 0.0, message)]
+        return [Alarm("copies", step, float(len(apart)), 0.0, {"tensors": apart, "same_step": self._same_step})]
 
 
 def begin_comparison(params: object) -> dict[str, Bool[Array, ""]]:

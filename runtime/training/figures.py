@@ -22,10 +22,11 @@ from runtime.tracking.events import EventLog
 from runtime.tracking.metrics import MetricsRow
 from runtime.tracking.parts import GRADIENT, NORMS, UPDATE, norms_fields
 from runtime.tracking.source_losses import SourceLosses, rows_of_update
+from runtime.training.alarm import Alarm
 from runtime.training.alarm_events import BATCH_MONITORS, log_alarm, log_spikes, odd_row
 from runtime.training.digests import Copies, begin_comparison, begin_digests, finish_comparison, finish_digests
-from runtime.training.monitors import Alarm, Monitors
-from runtime.training.norm_places import NOWHERE, UPDATE_MONITORS, Place, RecentNorms
+from runtime.training.monitors import Monitors
+from runtime.training.norm_places import UPDATE_MONITORS, Place, RecentNorms, standing_out
 from runtime.training.observer import Observer
 from runtime.training.part_norms import tensors_of
 from runtime.training.run_state import RunState
@@ -128,9 +129,9 @@ class Figures:
         while len(self._pending) > all_but:
             self._report(self._pending.popleft())
 
-    def raise_alarm(self, alarm: Alarm, place: Place = NOWHERE) -> None:
+    def raise_alarm(self, alarm: Alarm, place: Place | None = None) -> None:
         """Log an alarm with its place in the model, and report it."""
-        log_alarm(alarm, self._events, place)
+        log_alarm(alarm, self._events, place or {})
         self._observer.on_alarm(alarm)
 
     def _report(self, pending: PendingStep) -> None:
@@ -140,7 +141,7 @@ class Figures:
         placed = functools.partial(self._recent_norms.place, norms, rate)
 
         def placed_with_row() -> Place:
-            return placed().joined(self._odd_row(pending))
+            return placed() | self._odd_row(pending)
 
         row, source_losses = metrics_row(pending, placed_with_row), losses_by_source(pending, self._loader)
         if row.is_skipped and self._settings.skip_rule is not None:
@@ -153,7 +154,7 @@ class Figures:
         for alarm in self._monitors.observe(row):
             place = placed(measured=UPDATE if alarm.monitor in UPDATE_MONITORS else GRADIENT)
             if alarm.monitor in BATCH_MONITORS:
-                place = place.joined(self._odd_row(pending, lowest=alarm.monitor == "low_loss"))
+                place |= self._odd_row(pending, lowest=alarm.monitor == "low_loss")
             self.raise_alarm(alarm, place)
         if self._monitors.single_spikes or self._monitors.recovered_step is not None:
             log_spikes(self._monitors, self._events, placed_with_row())
@@ -167,7 +168,7 @@ class Figures:
     def _odd_row(self, pending: PendingStep, *, lowest: bool = False) -> Place:
         sources = [self._loader.sources[index] for index in pending.batch.source_index]
         loss, targets = (np.asarray(each) for each in (pending.metrics.row_loss, pending.metrics.row_targets))
-        return odd_row(pending.row["step"], loss, targets, sources, lowest=lowest)
+        return odd_row(loss, targets, sources, lowest=lowest)
 
     def _report_digests(self, pending: PendingStep, step: int) -> None:
         if pending.digests is None:
@@ -176,7 +177,7 @@ class Figures:
             digests, apart = finish_digests(pending.digests), finish_comparison(pending.copies)
         self._events.write("digest", step=step, digest=digests.whole, tensors=digests.tensors)
         for alarm in self._copies.observe(step, apart):
-            self.raise_alarm(alarm, Place("", {"tensors": apart}))
+            self.raise_alarm(alarm, {"tensors": apart})
 
 
 def metrics_row(pending: PendingStep, placed: Callable[[], Place]) -> MetricsRow:
@@ -206,11 +207,12 @@ def metrics_row(pending: PendingStep, placed: Callable[[], Place]) -> MetricsRow
         raise NonFiniteError(
             f"step {row['step']}: {', '.join(f'{name} is {figures[name]}' for name in wrong)} at learning rate "
             f"{row['learning_rate']:.6g}, in a batch of {row['global_batch_size']} sequences (the event log has their "
-            f"data position). {place.text} The step is not saved, and a resumed run meets it again: "
+            f"data position). These stand out: {standing_out(place)}. The step is not saved, and a resumed run meets "
+            "it again: "
             f"{'set' if is_first else 'fork an earlier milestone with'} a lower learning_rate or max_norm, or another "
             f"mixture.{'' if is_first else f' {ROLL_BACK}'}",
             **facts,
-            **place.facts,
+            **place,
         )
     return MetricsRow(**row, **figures)
 
@@ -237,13 +239,14 @@ def log_skip(pending: PendingStep, row: MetricsRow, skip_rule: SkipRule, events:
         num_targets=row.num_targets,
         **{name: value if math.isfinite(value) else str(value) for name, value in figures.items()},
         data_position=pending.before.to_json(),
-        **place.facts,
+        **place,
     )
     if consecutive >= skip_rule.max_consecutive:
         raise SkippedTooOftenError(
             f"step {row.step}: the skip rule skipped {consecutive} steps in a row, the last with loss {row.loss:.6g} "
             f"(limit {skip.loss_limit:.6g}) and gradient norm {row.grad_norm:.6g} (limit {skip.grad_norm_limit:.6g}) "
-            f"over {row.num_targets} targets. {place.text} Single batches do not explain so many: fork an earlier "
+            f"over {row.num_targets} targets. These stand out: {standing_out(place)}. Single batches do not explain "
+            "so many: fork an earlier "
             "milestone with a lower learning_rate or another mixture, or with a larger skip.sigma if these values are "
             f"the new normal. {ROLL_BACK}"
         )

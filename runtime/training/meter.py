@@ -13,7 +13,7 @@ from typing import Any
 
 from runtime.data.prefetch import Prefetch
 from runtime.tracking.events import EventLog
-from runtime.training.monitors import Alarm
+from runtime.training.alarm import Alarm
 from runtime.training.observer import Observer
 
 PROGRESS_SECONDS = 0.5
@@ -144,12 +144,8 @@ class Pace:
         self._num_slow = self._num_slow + 1 if median > SLOWER_FACTOR * self._best else 0
         if self._num_slow != SLOW_WINDOWS:  # one alarm until the pace recovers
             return []
-        message = (
-            f"step {step}: a training step takes {median:.4g} s, {median / self._best - 1:.0%} more than the best "
-            f"{self._best:.4g} s, for {SLOW_WINDOWS * WINDOW_STEPS} steps now: a host, a chip or the network is slow. "
-            "Training continues; request a profile of a few steps with `tell PHASE profile`."
-        )
-        return [Alarm("pace", step, median, SLOWER_FACTOR * self._best, message)]
+        facts = {"best": self._best, "num_steps": SLOW_WINDOWS * WINDOW_STEPS}
+        return [Alarm("pace", step, median, SLOWER_FACTOR * self._best, facts)]
 
 
 def _rounded(causes: Mapping[str, float]) -> dict[str, float]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from runtime.training.monitors import Alarm
+    from runtime.training.alarm import Alarm
     from runtime.training.run_state import RunState
 
 

@@ -2,7 +2,7 @@
 
 A saved folder has `checkpoint/` (arrays and metadata), `metrics.parquet` (a row for each step since the start of the
 run) and `source_losses.parquet` (a row for each step and source). Temporary checkpoints and committed milestones have
-the same layout, but that those which nobody keeps share the older rows of their tables (`segments`).
+the same layout, but temporary ones share the older rows of their tables (`segments`).
 """
 
 import dataclasses

@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Callable
 
 from runtime.optim.skip_rule import SkipRule
-from runtime.training.monitors import FirstLoss, never
+from runtime.training.figure_checks import FirstLoss
+from runtime.training.monitors import never
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from tests.catalogue import check_message
         ["sample", "tokenizer", "--prompt", "a"],
         ["sample", "kestrel@7", "--prompt", "a"],
         ["sample", "hf_export/deeper_starling", "--prompt", "a"],
+        ["sample", "hf_export/deeper_starling@3", "--prompt", "a"],
     ],
     ids=lambda words: "-".join(words).replace("/", "-"),
 )

@@ -14,6 +14,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from marin_dag.code.closure import Closures
+from marin_dag.code.fingerprint import FIRST_PARTY
+from marin_dag.code.references import Aspect
+from marin_dag.code.sources import Place, Sources, searched_folders
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
 from marin_dag.plan.plan import make_plan
@@ -149,3 +153,23 @@ def test_every_pipeline_that_is_shipped_is_looked_at() -> None:
     assert recipes == {"tootsie", "online_mixing", "web_corpus", "score"}
     assert set(scales.__dict__) & {"LAPTOP", "EIGHT_B"} == {"LAPTOP", "EIGHT_B"}
     assert set(tootsie.SCALES) <= set(PIPELINES)
+
+
+def fingerprint_of_a_phase(alarm_events: Path) -> str:
+    """Return the fingerprint of `train_phase` with this file as the module that words the alarms."""
+    sources = Sources((ROOT, *searched_folders()), FIRST_PARTY)
+    sources.add_file("runtime.training.alarm_events", alarm_events)
+    return Closures(sources).closure([Place("steps.train_phase", "train_phase", Aspect.VALUE)]).fingerprint
+
+
+def test_a_changed_word_of_an_alarm_makes_no_phase_stale(tmp_path):
+    path, changed = ROOT / "runtime/training/alarm_events.py", tmp_path / "alarm_events.py"
+    before, text = fingerprint_of_a_phase(path), path.read_text()
+    reworded = text
+    for words in ("Training continues", "training continues", "the gradient norm is", "largest change in"):
+        assert words in text
+        reworded = reworded.replace(words, f"other words for {len(words)}")
+    changed.write_text(reworded)
+    assert fingerprint_of_a_phase(changed) == before
+    changed.write_text(text.replace('"pace"', '"tempo"'))
+    assert fingerprint_of_a_phase(changed) != before, "the name of a monitor is no text of a log"

@@ -48,6 +48,8 @@ def test_alarms_are_lines_that_say_what_came_back_and_which_row_it_was():
         {"event": "spike", "step": 600, "monitor": "grad_norm"},
     ]
     second = [*first[:1], {"event": "recovered", "step": 551}, {"event": "alarm", "step": 900, "monitor": "creep"}]
+    second += [{"event": "alarm", "step": step, "monitor": "loss_spike"} for step in (599, 632, 633)]
+    second.append({"event": "recovered", "step": 600})
     check_message("\n".join(alarm_lines("kestrel", [first, second])))
 
 

@@ -1,11 +1,13 @@
 """An import: the very weights of a folder in Hugging Face's format, for a phase to start from, or an error."""
 
+import argparse
 import dataclasses
 import functools
 import json
 import shlex
 import shutil
 import tracemalloc
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,9 @@ from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Tpu
 from marin_dag.graph.step import Step
 from marin_dag.plan.config_checks import check_configs
+from marin_dag.store.prefix import open_store
 from marin_dag.values.changes import changed, text_change
+from pipelines.sample_command import COMMAND
 from runtime.data.batch import DataPosition
 from runtime.evaluation.item_scores import ITEM_SCORES
 from runtime.evaluation.suites import TaskSpec
@@ -45,6 +49,7 @@ from steps.tokenize import TokenizeConfig, tokenize
 from steps.train_phase import train_phase
 from tests.catalogue import expect_error
 from tests.deferred_import import torch, transformers
+from tests.pipelines.test_milestone_evaluations import commit
 from tests.runtime.evaluation.rows import write_files
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 from tests.steps.phase_runs import SEQUENCE_LENGTH, Attempt, Trajectory, a_phase, cache_of
@@ -478,3 +483,31 @@ def test_a_folder_scores_the_same_before_its_import_and_after_its_export(
         scored.append((done.result, Path(done.join(ITEM_SCORES)).read_bytes()))
     assert scored[0] == scored[1]
     assert len(scored[0][0].scores) == 4 and scored[0][0].weights == "hot"
+
+
+def test_imported_weights_write_the_text_of_their_folder(tmp_path, run_alone, capsys):
+    folder = str(write_folder(tmp_path / "folder"))
+    fetched = DownloadConfig(fetch=model_in(folder))
+    vocabulary = InputTokenizerConfig(tokenizer=local_tokenizer(folder), bos_token=None)
+    made = {
+        "download": run_alone(download, fetched, "download"),
+        "tokenizer": run_alone(input_tokenizer, vocabulary, "tokenizer"),
+    }
+    fields = {"model": CONFIG, "rope": LLAMA2_ROPE, **SHORT}
+    made["import"] = run_alone(hf_import, HfImportConfig(**made, **fields), "import")
+    inputs = {"download": download("download", fetched), "tokenizer": input_tokenizer("tokenizer", vocabulary)}
+    graph, store = Graph([hf_import("import", HfImportConfig(**inputs, **fields))]), open_store(str(tmp_path))
+    for name in ("tokenizer", "import"):
+        commit(store, graph.step(name), made[name].result, output_path=f"outputs/{name}")
+    parsed = argparse.Namespace(
+        prompt=["the"], prompts=None, tokens=12, temperature=0.0, top_p=None, seed=None, weights=None, json=True
+    )
+    session = types.SimpleNamespace(parsed=parsed, step="import", store=store, graph=lambda: graph)
+    assert COMMAND.run(session) == 0
+    (text,) = json.loads(capsys.readouterr().out)["texts"]
+    vocabulary_file = Tokenizer.from_file(f"{folder}/tokenizer.json")
+    prompt = torch.tensor([vocabulary_file.encode("the").ids])
+    written = transformers.AutoModelForCausalLM.from_pretrained(folder).generate(
+        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=12, do_sample=False
+    )
+    assert text["text"] == vocabulary_file.decode(written[0, prompt.shape[1] :].tolist())

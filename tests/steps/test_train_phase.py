@@ -135,10 +135,10 @@ def test_a_source_with_more_ids_than_the_model_has_rows_is_an_error(tmp_path, ph
 def test_moving_until_step_later_trains_only_the_added_steps_and_earlier_none(tmp_path, phase):
     trajectory = Trajectory(tmp_path, "e" * 64)
     trajectory.run(until(phase, 5))
-    assert all("resumed_at" not in figures for figures in trajectory.numbers)
+    assert all("resumed_at" not in figures for figures in trajectory.reported)
     trajectory.run(phase)
     assert [event["step"] for event in trajectory.events() if event["event"] in ("resume", "begin")] == [5, 5]
-    assert {figures["resumed_at"] for figures in trajectory.numbers} == {5}
+    assert {figures["resumed_at"] for figures in trajectory.reported} == {5}
     assert len(trajectory.metrics(8)) == 8
     assert trajectory.run(until(phase, 5)) == trajectory.at(5).result
     assert not (tmp_path / "work" / "events" / "attempt-3.jsonl").exists()
@@ -450,7 +450,7 @@ def test_a_wrong_replica_is_an_alarm_at_the_next_digest_and_makes_nothing_good(
     wrong.run(config)
     (alarm,) = [event for event in wrong.events() if event["event"] == "alarm"]
     assert (alarm["monitor"], alarm["step"], alarm["tensors"]) == ("copies", 4, ["norm"])
-    assert wrong.numbers[-1]["alarms"] == 1
+    assert wrong.reported[-1]["alarms"] == 1
 
 
 def test_a_phase_resumes_with_another_number_of_replicas(tmp_path, phase, use_devices):

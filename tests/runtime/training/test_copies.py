@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from runtime.tracking.events import EventLog
+from runtime.training.alarm_events import log_alarm
 from runtime.training.digests import Copies, begin_comparison, finish_comparison
 from tests.catalogue import check_message
 
@@ -37,10 +39,12 @@ def test_equal_copies_are_no_finding_and_single_copies_are_not_compared():
     assert begin_comparison({"split": split, "alone": jax.numpy.ones(3)}) == {}
 
 
-def test_one_alarm_names_the_last_step_with_equal_copies():
+def test_one_alarm_names_the_last_step_with_equal_copies(tmp_path, caplog):
     copies = Copies(40)
     assert copies.observe(100, []) == [] and not copies.are_apart
     (alarm,) = copies.observe(200, ["layers.q_norm", "norm"])
-    assert (alarm.monitor, alarm.step) == ("copies", 200)
-    check_message(alarm.message)
+    assert (alarm.monitor, alarm.step, alarm.facts["same_step"]) == ("copies", 200, 100)
+    with EventLog(f"{tmp_path}/1.jsonl") as events:
+        log_alarm(alarm, events, {})
+    check_message("\n".join(caplog.messages))
     assert copies.observe(300, ["layers.q_norm"]) == [] and copies.are_apart
