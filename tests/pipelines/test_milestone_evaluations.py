@@ -82,20 +82,6 @@ def test_evaluations_do_not_take_the_machines_of_their_phase(graph: Graph) -> No
         evaluate_every([], 100)
 
 
-def commit(store, step: Step, result, output_path: str | None = None) -> None:
-    """Write the record of a step that has made `result`."""
-    attempt = "20260101-000000-00000000"
-    output_path = output_path or attempt_path(step.name, step.digest, attempt)
-    provenance = Provenance(git_commit=None, is_dirty=None, argv=(), host="h", environment="e")
-    Records(store).commit(
-        Record(
-            key=step.key, digest=step.digest, name=step.name, kind=step.kind.name, identity=step.identity,
-            result=result.model_dump(mode="json"), output_path=output_path,
-            attempt=attempt, manifest=(), provenance=provenance,
-        )
-    )  # fmt: skip
-
-
 def test_gc_of_the_recipe_without_the_option_keeps_the_evaluations_of_milestones(graph: Graph, tmp_path: Path) -> None:
     store, plain = open_store(str(tmp_path)), Graph(laptop(argparse.Namespace()))
     commit(store, graph.step("ema_eval/kestrel-step-100"), ReportResult(page="", summary=""))
