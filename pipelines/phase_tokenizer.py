@@ -1,4 +1,4 @@
-"""Phase tokenizer: the tokenizer that phases read their tokens with, from its output."""
+"""Phase tokenizer: the tokenizer of the tokens that phases read."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,7 +27,7 @@ def tokenizer_of(store: Store, phases: Iterable[Step]) -> PhaseTokenizer:
     """Return the tokenizer of the phases' sources.
 
     Raises:
-        UserError: its output is gone.
+        UserError: the tokenizer's output is gone.
     """
     from tokenizers import Tokenizer
 
