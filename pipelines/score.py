@@ -96,13 +96,7 @@ def _names(models: Sequence[str]) -> dict[str, str]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options for models, tasks and machines."""
     add = parser.add_argument
-    add(
-        "--model",
-        action="append",
-        default=[],
-        metavar="FOLDER|hub:ID@REV",
-        help="a model; also as words before options",
-    )
+    add("--model", action="append", default=[], metavar="FOLDER|hub:ID@REV", help="a model; also as leading words")
     add("--tasks", metavar="TASK[:SHOTS],...", help="tasks of lm-eval, such as piqa,arc_easy:25")
     add("--limit", type=int, metavar="N", help="only the first N items of each task")
     add("--items", metavar="DIR", help="items of your own, one TASK.jsonl a task, in place of the evaluation package")

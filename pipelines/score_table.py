@@ -77,10 +77,8 @@ def print_table(session: Session, plan: Plan) -> Iterator[str]:
 
 
 def scores_table(models: Sequence[Scored], published: Sequence[Published] = ()) -> Iterator[str]:
-    """Yield a line for each model and score, with the published value and what differs in how it was measured."""
-    rows = [
-        ["model", "task", "shots", "metric", "score", "±", "items", "published", "difference", "measured otherwise"]
-    ]
+    """Yield a line for each model and score, with the published value and how it was measured otherwise."""
+    rows = [["model", "task", "shots", "metric", "score", "±", "items", "published", "difference", "what differs"]]
     for model in models:
         leading = leading_of_each_task(model.result.scores)
         for score in model.result.scores:

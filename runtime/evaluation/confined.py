@@ -1,4 +1,4 @@
-"""A confined process: runs a program, and writes a token if the program reaches its end.
+"""Confined process: runs a program, and writes a token if the program reaches its end.
 
 Usage: -m runtime.evaluation.confined PROGRAM TOKEN PROCESSOR_SECONDS MEMORY_BYTES
 """
@@ -14,7 +14,7 @@ import struct
 import sys
 
 ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050001, 0x80000000
-"""Answers of a filter; REFUSE is the error EPERM."""
+"""Answers of a filter; REFUSE makes the call fail with EPERM."""
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 # Calls by number, in the order of ARCHITECTURES; None where there is no such call.
 REFUSED = {
@@ -40,7 +40,7 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def _filter(machine: str) -> bytes:
-    """Return a program of the kernel's packet filter."""
+    """Return the seccomp filter for a machine, as a program of the kernel's packet filter."""
     load, equal, at_least, any_bit, answer = 0x20, 0x15, 0x35, 0x45, 0x06
     column = list(ARCHITECTURES).index(machine)
     refused = [number for numbers in REFUSED.values() if (number := numbers[column]) is not None]
@@ -62,7 +62,7 @@ class _Program(ctypes.Structure):
 
 
 def confine(processor_seconds: int, memory_bytes: int) -> None:
-    """Give up, for ever, everything but to compute; raise OSError if the kernel does not do it."""
+    """Restrict this process to computing and reading, for ever; raise OSError if the kernel refuses."""
     resource.setrlimit(resource.RLIMIT_CPU, (processor_seconds, processor_seconds))
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -75,6 +75,7 @@ def confine(processor_seconds: int, memory_bytes: int) -> None:
 
 
 def main() -> None:
+    """Run the program of the command line under its limits."""
     program, token, processor_seconds, memory_bytes = sys.argv[1:]
     del sys.argv[1:]
     with open(program, "rb") as file:
