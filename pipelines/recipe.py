@@ -311,7 +311,7 @@ def _add_arguments(own: Callable[[argparse.ArgumentParser], None] | None, parser
     parser.add_argument(
         "--run-generated-code",
         action="store_true",
-        help="score tasks that run code which the model writes, such as HumanEval",
+        help="run code that models write, for tasks such as HumanEval",
     )
     if own is not None:
         own(parser)

@@ -164,9 +164,7 @@ def _add_arguments(parser: Any) -> None:
     parser.add_argument("--prompts", metavar="FILE", help="(sample) a file with one prompt a line")
     parser.add_argument("--tokens", metavar="N", type=positive, default=MAX_NEW_TOKENS, help=longest)
     parser.add_argument("--temperature", metavar="T", type=float, default=0.0, help="(sample) 0: the likeliest tokens")
-    parser.add_argument(
-        "--top-p", metavar="P", type=float, help="(sample) keep the likeliest tokens that together reach P"
-    )
+    parser.add_argument("--top-p", metavar="P", type=float, help="(sample) draw from the likeliest tokens that reach P")
     parser.add_argument("--seed", metavar="N", type=int, help="(sample) seed of the draws (default 0)")
     parser.add_argument("--weights", metavar="NAME", help="(sample) name of EMA weights, or hot: the trained weights")
 

@@ -37,14 +37,14 @@ SILENT_SECONDS = 60.0
 """A connection that is silent for longer is closed, which ends its thread."""
 NO_KEY = "open the whole address that `page` printed; it changes each time that `page` starts"
 TICKET_SECONDS = 60.0
-"""The time in which a browser has to open a view that was asked for."""
+"""Lifetime of a ticket."""
 VIEW_POLICY = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 )
 
 
 class Tickets:
-    """Names of views that were asked for, each to be opened once; safe for the threads of a server."""
+    """Tickets for views, each of which opens a view once; safe for the threads of a server."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -59,7 +59,7 @@ class Tickets:
         return ticket
 
     def take(self, ticket: str) -> str | None:
-        """Return the view of a ticket; None for one that was used, is old or unknown."""
+        """Return the view of a ticket; None if the ticket was used, is old or unknown."""
         with self._lock:
             name, made = self._names.pop(ticket, ("", -math.inf))
         return name if time.monotonic() - made < TICKET_SECONDS else None
@@ -152,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             low, high = (float(query[end]) if end in query else None for end in ("low", "high"))
         except ValueError:
-            raise UserError("page: low and high are numbers.") from None
+            raise UserError("page: low or high is no number; send numbers of tokens.") from None
         values = self._content.values(low, high)
         version = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]
         return {"version": version, **({} if query.get("known") == version else values)}
@@ -161,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
         return {"path": f"/open/{self._tickets.add(body.decode(errors='replace'))}"}
 
     def _open(self, ticket: str) -> None:
-        """Send the view of a ticket, or why there is none."""
+        """Send the view of a ticket, or the reason why the ticket opens none."""
         name = self._tickets.take(ticket)
         if name is None:
             self._refuse(HTTPStatus.FORBIDDEN, "this address worked once; open the view from its link on the page")
@@ -200,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send_json(status, {"error": why})
 
     def _send_json(self, status: HTTPStatus, document: dict[str, Any]) -> None:
-        figures = {"figures": document.pop("figures")} if "figures" in document else {}  # numbers, of which are many
+        figures = {"figures": document.pop("figures")} if "figures" in document else {}  # many numbers and no texts
         self._send(status, "application/json", json.dumps(redact_document(document) | figures).encode())
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes, policy: str = "default-src 'none'") -> None:

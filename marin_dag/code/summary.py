@@ -33,7 +33,7 @@ class Scanned(NamedTuple):
     messages: Messages
     """Texts of messages, which are not in the digest."""
     variables: str
-    """Hash of the names of local variables, which are not in the digest; "" where there are none."""
+    """Hash of the names of local variables, which are not in the digest; "" if there are none."""
     hears: Hears
     opaque: tuple[str, ...]
 
@@ -56,7 +56,7 @@ class Definition(NamedTuple):
     is_callable: bool
     """Whether each of these statements is a class, or a class or function."""
     is_error: bool
-    """Whether each is a class of which making an instance keeps the arguments and does nothing else."""
+    """Whether each is a class whose new instances only keep their arguments."""
     is_plain: bool
     """Whether it is an object of Python's own."""
     effects: Effects
@@ -152,7 +152,7 @@ def _has_hook(made: ast.ClassDef) -> bool:
 
 
 def _only_keeps(made: ast.ClassDef) -> bool:
-    """Return whether the methods that make an instance of an exception only keep what they get."""
+    """Return whether the methods that make an instance of an exception only keep their arguments."""
     if made.keywords or made.decorator_list:
         return False
     for item in made.body:

@@ -89,7 +89,7 @@ class AttemptLog(io.TextIOBase):
 
     @contextlib.contextmanager
     def capturing_prints(self) -> Iterator[None]:
-        """Write what this process and its children print until the end of the block.
+        """Write the output of this process and its children until the end of the block.
 
         What they write to standard error below Python stays there, and is redacted until this process ends.
         """
@@ -102,7 +102,7 @@ class AttemptLog(io.TextIOBase):
             yield
 
     def write(self, text: str) -> int:
-        """Write what a step prints, each line when it is complete: its pieces may be those of a secret."""
+        """Write what a step prints, line by line: a piece of a line may be a piece of a secret."""
         self._printed.write(text)
         return len(text)
 
@@ -175,9 +175,9 @@ def child_output(write: Callable[[str], object] | None = None) -> Iterator[None]
 
 
 def _free(descriptor: int, freed: int, end: int) -> int:
-    """Give the disk back the bytes of a file up to `end`, a block at a time; return up to where it has them back.
+    """Free the disk blocks of a file up to `end`, a block at a time; return the end of the freed bytes.
 
-    Linux can cut a hole into a file that others append to. Where that fails, the file keeps what it has.
+    Linux can punch a hole into a file that other processes append to. If that fails, the file keeps its bytes.
     """
     if end - freed < FREED_BYTES or sys.platform != "linux":
         return freed
@@ -187,16 +187,16 @@ def _free(descriptor: int, freed: int, end: int) -> int:
 
 
 _original_error: int | None = None
-"""Where standard error led before it was redacted."""
+"""Duplicate of standard error from before the redaction."""
 _filters: list[subprocess.Popen[bytes]] = []
 _hidden: frozenset[str] | None = None
-"""The secrets of configs that the present filter of standard error knows."""
+"""The secrets of configs that the running filter of standard error knows."""
 
 
 def redact_standard_error() -> None:
-    """Redact from now on what this process and its children write to standard error.
+    """Redact from now on the standard error of this process and its children.
 
-    A process of its own passes it on, so that the words of a library that ends this process arrive, too.
+    A filter process passes the text on, so that the last message of a library that aborts this process arrives, too.
     """
     global _original_error, _hidden
     if _hidden == remembered_secrets():
@@ -208,8 +208,8 @@ def redact_standard_error() -> None:
     read, write = os.pipe()
     root = str(Path(__file__).parents[2])
     code = f"import sys; sys.path.insert(0, {root!r}); from {redact.__module__} import pass_on; pass_on(0, 1)"
-    # In a session of its own, so that Ctrl-C does not end it before this process.
-    # Without the packages of the environment, which take most of a second to import.
+    # A session of its own, so that Ctrl-C does not end the filter before this process.
+    # Without site packages, which take most of a second to import.
     command = [sys.executable, "-I", "-S", "-c", code]
     _filters.append(subprocess.Popen(command, stdin=read, stdout=_original_error, start_new_session=True))
     os.write(write, json.dumps(sorted(_hidden)).encode() + b"\n")
@@ -219,7 +219,7 @@ def redact_standard_error() -> None:
 
 
 def _wait_for_filters(original_error: int) -> None:
-    """Let this process end after its last words arrived; children that outlive it keep the filter for themselves."""
+    """Wait until the last output of this process has arrived; children that outlive this process keep the filter."""
     os.dup2(original_error, STANDARD_ERROR)
     for each in _filters:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -228,7 +228,7 @@ def _wait_for_filters(original_error: int) -> None:
 
 @contextlib.contextmanager
 def child_output_in_place() -> Iterator[None]:
-    """Redact the output of child processes where it goes, unless that is a terminal, where a person may debug."""
+    """Redact the output of child processes, unless it goes to a terminal, where a user may debug."""
     with contextlib.nullcontext() if os.isatty(STANDARD_OUTPUT) else child_output():
         yield
 

@@ -223,7 +223,7 @@ def remembered_secrets() -> frozenset[str]:
 
 
 def pass_on(source: int, target: int) -> None:
-    """Copy lines from one descriptor to another without secrets; the first line is JSON, the secrets to remember."""
+    """Copy lines between descriptors without secrets; the first line is JSON with the secrets to remember."""
     with open(source, encoding="utf-8", errors="replace", newline="") as lines:
         for secret in json.loads(lines.readline()):
             _remember(secret)

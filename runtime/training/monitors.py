@@ -55,16 +55,16 @@ LEAST_RISE = 1e-9
 """Relative rise of a learning rate; less is rounding."""
 
 SPIKES = ("grad_norm", "loss_spike")
-"""Monitors of spikes, after which the loss has to recover."""
+"""Monitors of spikes. After a spike, `no_recovery` watches the loss."""
 ISOLATED = ("loss_spike", "low_loss")
-"""Monitors of single batches, whose first findings alone cast doubt: odd batches would prolong an incident for ever."""
+"""Monitors of single batches; only first findings cast doubt, since odd batches would prolong an incident for ever."""
 WORSE_FACTOR = 10.0
 """Within an incident, a finding this many times farther past its limit than all before raises another alarm."""
 CONFIRMED_STEPS = 32
-"""A spike of a single step is an event, and an alarm once another follows within these steps: one odd document of a
-small batch moves the loss, and the next step is as before."""
+"""A spike of a single step is an event, and an alarm if another follows within these steps: one odd document of a
+small batch moves the loss of one step only."""
 SINGLE_FACTOR = 10.0
-"""A single step alarms from this many times the median gradient norm, or the distance of the loss's limit, on."""
+"""A single step is an alarm from this many times the median gradient norm, or the loss limit's distance, on."""
 
 
 class Alarm(NamedTuple):
@@ -86,7 +86,7 @@ class Finding(NamedTuple):
     text: str
     fix: str
     factor: float = math.inf
-    """Of a spike: see `SINGLE_FACTOR`."""
+    """Size of a spike in the unit of `SINGLE_FACTOR`."""
 
 
 ROLL_BACK = (
@@ -140,7 +140,7 @@ class Monitors:
         self.single_spikes: list[Alarm] = []
         """Spikes of the newest step that raised no alarm."""
         self.recovered_step: int | None = None
-        """The step of a spike that the loss has just been found to have recovered from."""
+        """The step of the spike from which the loss has just recovered."""
         self._reset()
 
     @classmethod
@@ -173,7 +173,7 @@ class Monitors:
         self._spike_steps: collections.deque[int] = collections.deque(maxlen=2)
         """Numbers of accepted steps at the newest two steps with spikes."""
         self._spikes: collections.deque[tuple[int, int]] = collections.deque()
-        """Accepted steps before each spike after which the loss has to recover, and its step."""
+        """The number of accepted steps before each spike that `no_recovery` watches, and the step of the spike."""
 
     @property
     def is_in_doubt(self) -> bool:
@@ -231,7 +231,7 @@ class Monitors:
         return is_new, is_alarm
 
     def _is_confirmed(self) -> bool:
-        """Return whether an earlier step shortly before this one was a spike, too."""
+        """Return whether one of the last steps before this step was a spike, too."""
         return any(0 < self._num_accepted - earlier <= CONFIRMED_STEPS for earlier in self._spike_steps)
 
     def _add(self, row: MetricsRow) -> None:

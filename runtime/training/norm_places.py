@@ -23,14 +23,14 @@ _UPDATE = MEASURED.index(UPDATE)
 
 
 class Place(NamedTuple):
-    """Parts of the model, or a row of the batch, in which a step stands out."""
+    """Parts of the model, or a row of the batch, that stand out in a training step."""
 
     text: str
     facts: Mapping[str, Any]
     """Fields of an event: `norms_of`, and `parts` with their `factor` and `norm`, or `not_finite`; `row`."""
 
     def joined(self, other: "Place") -> "Place":
-        """Return both places as one."""
+        """Return the union of both places."""
         return Place(f"{self.text} {other.text}".strip(), {**self.facts, **other.facts})
 
 
