@@ -147,7 +147,7 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     @field_validator("learning_rate")
     @classmethod
     def _place(cls, schedule: Schedule, info: ValidationInfo) -> Schedule:
-        """A schedule without a beginning begins where the phase does."""
+        """Start a schedule without a first step where the phase starts."""
         start = info.data.get("start")
         return placed(schedule, 0 if start is None else start.milestone or 0)
 

@@ -140,7 +140,7 @@ def _load(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence lm-eval's warnings of what is intended here: own rows, default aggregations."""
+    """Silence lm-eval's warnings of intended settings: own rows, default aggregations."""
     logger = logging.getLogger("lm_eval")
     before = logger.level
     logger.setLevel(logging.ERROR)

@@ -128,7 +128,7 @@ class Monitors:
     """
 
     def __init__(self, resets_at: Callable[[int], bool] = never, *, first_loss: FirstLoss | None = None) -> None:
-        """`first_loss` is for a run from scratch; None for trained weights."""
+        """Take the expected `first_loss` of a run from scratch; None for trained weights."""
         self._resets_at = resets_at
         self._first_loss = first_loss
         self._rate: float | None = None

@@ -59,7 +59,7 @@ def graph():
 
 @pytest.fixture
 def session(tmp_path, monkeypatch):
-    """The session of a call of `page`, caught before it serves."""
+    """Return the session of a call of `page`, caught before it serves."""
     found = []
     monkeypatch.setattr(run_page, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(
@@ -74,7 +74,7 @@ def session(tmp_path, monkeypatch):
 
 @pytest.fixture
 def trained(tmp_path, graph):
-    """A run whose second attempt began again at step 20, after an alarm at step 30."""
+    """Log a run whose second attempt restarts at step 20 after an alarm at step 30; return its digest."""
     digest = graph.step("kestrel").digest
     save(tmp_path, digest, 20, loss=3.0)
     alarm = {"event": "alarm", "monitor": "loss_spike", "figure": 9.5, "limit": 4.25}

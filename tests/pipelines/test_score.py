@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def planned(capsys: pytest.CaptureFixture[str], tmp_path: Path, *words: str) -> tuple[int, dict[str, str], str]:
-    """The exit code of a plan, its steps with their verdicts, and what is printed to standard error."""
+    """Return the exit code of a plan, its steps with their verdicts, and the text on standard error."""
     code = score.main([*words, "--prefix", str(tmp_path / "runs"), "--dry-run", "--json"])
     shown = capsys.readouterr()
     steps = json.loads(shown.out)["steps"] if shown.out else []

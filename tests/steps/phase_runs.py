@@ -155,7 +155,7 @@ class Attempt:
 
 
 def write_cache(folder: Path, last_id: int) -> TokenizeResult:
-    """A hundred documents of 21 random ids below `last_id`: the fewer ids, the easier."""
+    """Write a cache of a hundred documents of 21 random ids below `last_id`: the fewer ids, the easier."""
     ids = TokenFormat(vocab_size=MODEL.vocab_size, eos_token_id=0, bos_token_id=None, tokenizer_digest="0" * 64)
     rng = np.random.default_rng(0)
     with token_cache_writer(str(folder / "train"), ids, np.ones(MODEL.vocab_size, np.int32)) as writer:
@@ -177,12 +177,12 @@ def write_cache(folder: Path, last_id: int) -> TokenizeResult:
 
 
 def cache_of(folder: Path, name: str, last_id: int) -> Input[TokenizeResult]:
-    """The same as another step would see it."""
+    """Return the cache as another step sees it."""
     return Input(name=f"tokenize/{name}", digest=name[0] * 64, path=str(folder), result=write_cache(folder, last_id))
 
 
 def a_phase(cache: Any, **changes: Any) -> TrainPhaseConfig:
-    """Eight updates from scratch, a temporary checkpoint every three; `changes` are fields of the config."""
+    """Return a phase of eight updates, with a temporary checkpoint every three; `changes` are fields of the config."""
     fields = {
         "start": None,
         "until_step": 8,

@@ -17,14 +17,14 @@ from runtime.evaluation.uncertainty import (
 
 
 def correlated(seed: int, num_groups: int = 80, size: int = 5) -> tuple[np.ndarray, np.ndarray]:
-    """Answers about passages, some of which are hard: right or wrong, and the passage of each."""
+    """Return right and wrong answers about passages, some of them hard, and the passage of each answer."""
     chance = np.random.default_rng(seed)
     groups = np.repeat(np.arange(num_groups), size)
     return (chance.random(len(groups)) < chance.beta(0.5, 0.5, num_groups)[groups]).astype(float), groups
 
 
 def resampled(values: np.ndarray, groups: np.ndarray, number: int = 4_000) -> float:
-    """The bootstrap's standard error: whole groups are drawn."""
+    """Return the standard error by a bootstrap that draws whole groups."""
     parts = [values[groups == group] for group in np.unique(groups)]
     sums, counts = np.array([part.sum() for part in parts]), np.array([len(part) for part in parts])
     drawn = np.random.default_rng(0).integers(0, len(parts), (number, len(parts)))
