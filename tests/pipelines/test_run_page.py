@@ -87,7 +87,7 @@ def trained(tmp_path, graph):
     return digest
 
 
-def test_curves_go_over_all_attempts_and_leave_out_what_was_trained_again(session, graph, trained):
+def test_curves_span_all_attempts_without_repeated_training_steps(session, graph, trained):
     figures = RunPage(session, graph).values(None, None)["figures"]
     loss = figures[LOSS]["lines"]["kestrel"]
     assert loss["x"] == [step * 1000 for step in [*range(1, 21), 25]] and loss["y"] == [3.0] * 20 + [2.5]

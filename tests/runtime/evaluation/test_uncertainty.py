@@ -41,7 +41,7 @@ def test_items_of_one_passage_widen_the_error_as_resampling_whole_passages_does(
     assert clustered is not None and alone is not None and clustered > 1.5 * alone
 
 
-def test_without_two_groups_there_is_no_error() -> None:
+def test_fewer_than_two_groups_have_no_standard_error() -> None:
     assert standard_error([1.0]) is None and standard_error([1.0, 0.0], ["a", "a"]) is None
     assert standard_error([1.0, 1.0]) == 0.0
     assert is_noise(0.5, None) and not is_noise(0.5, 0.0)
