@@ -82,14 +82,14 @@ def check_tasks(config: LmEvalConfig) -> None:
     """
     labels = [task.label for task in config.tasks]
     if twice := sorted({label for label in labels if labels.count(label) > 1}):
-        raise ValueError(f"tasks: {', '.join(twice)} there twice; remove one.")
+        raise ValueError(f"tasks: {', '.join(twice)} listed twice; remove one.")
     if (config.items is None) == (config.own_items is None):
         raise ValueError("items: set either items or own_items.")
     _check_context(config)
     if running := [task.label for task in config.tasks if task.runs_code and not config.run_generated_code]:
         raise RefusedConfigError(
-            f"the metric of {', '.join(running)} runs code that the model writes. If you want that, run the same "
-            "command with --run-generated-code.",
+            f"the metric of {', '.join(running)} runs code that the model writes. To allow this, add "
+            "--run-generated-code to the command.",
             {"run_generated_code": "true"},
         )
     if config.items is None or config.items.config_of(EvaluationItemsConfig) is None:  # the user's own items
@@ -242,10 +242,10 @@ def write_files(
     """Write the scores, the first items with answers, and the values of all items."""
     import fsspec
 
-    from runtime.evaluation.item_scores import ITEM_SCORES, written
+    from runtime.evaluation.item_scores import ITEM_SCORES, to_json_lines
 
     with fsspec.open(f"{folder}/{ITEM_SCORES}", "wb") as file:
-        file.write(written(items))
+        file.write(to_json_lines(items))
     with fsspec.open(f"{folder}/{SAMPLES_FILE}", "wb") as file:
         for sample in samples:
             file.write((json.dumps(sample, ensure_ascii=False, sort_keys=True) + "\n").encode())

@@ -56,13 +56,13 @@ def item_scores(
     return ItemScores(task, num_fewshot, name, items, tuple(groups), values)
 
 
-def written(scores: Iterable[ItemScores]) -> bytes:
+def to_json_lines(scores: Iterable[ItemScores]) -> bytes:
     """Return the scores as JSON lines, one for each metric."""
     return "".join(json.dumps(dataclasses.asdict(each), sort_keys=True) + "\n" for each in scores).encode()
 
 
 def read_item_scores(data: bytes) -> list[ItemScores]:
-    """Return the scores in the JSON lines of `written`."""
+    """Return the scores in the JSON lines of `to_json_lines`."""
     documents = [json.loads(line) for line in data.splitlines()]
     fields = ("items", "groups", "values")
     return [ItemScores(**document | {name: tuple(document[name]) for name in fields}) for document in documents]

@@ -199,8 +199,8 @@ def check_runs_no_code(task: Task, own: Path) -> None:
     """Raise GeneratedCodeError if a metric of the task runs generated code."""
     if any(read_facts(_root(task, own) / each.yaml).runs_code for each in task.definitions):
         raise GeneratedCodeError(
-            f"{task.name}: its metric runs code that the model writes. If you want that, run the same command with "
-            "--run-generated-code."
+            f"{task.name}: its metric runs code that the model writes. To allow this, add --run-generated-code to "
+            "the command."
         )
 
 

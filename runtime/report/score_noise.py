@@ -9,7 +9,7 @@ from runtime.report.contents import Score, leading
 MOST_NAMED = 5
 
 
-def remark(scores: Sequence[Score]) -> str:
+def noise_note(scores: Sequence[Score]) -> str:
     """Return a sentence on the tasks whose best score is within the noise; "" if there are none.
 
     The errors of both models are added as if their items differed, which overstates the error on shared items.

@@ -63,7 +63,7 @@ class Trajectory:
         self.how: dict[str, str] = {}
         """How the newest attempt computed."""
         self.how_by_record: dict[int, dict[str, str]] = {}
-        self.remarks: list[str] = []
+        self.warnings: list[str] = []
         """Warnings of the newest attempt on the terminal."""
         self.begins: list[float] = []
         """First step of the progress bar, for each report."""
@@ -89,7 +89,7 @@ class Trajectory:
 
     def run(self, config: TrainPhaseConfig, *, stop_after: int | None = None) -> TrainPhaseResult:
         self.attempts += 1
-        for of_the_last in (self.reported, self.begins, self.how, self.remarks):
+        for of_the_last in (self.reported, self.begins, self.how, self.warnings):
             of_the_last.clear()
         return train_phase.function(config, Attempt(self, stop_after))
 
@@ -124,7 +124,7 @@ class Attempt:
         self._trajectory.how |= how
 
     def warn(self, text: str) -> None:
-        self._trajectory.remarks.append(text)
+        self._trajectory.warnings.append(text)
 
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
         assert isinstance(result, TrainPhaseResult)

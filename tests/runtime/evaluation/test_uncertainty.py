@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from lm_eval.api.metrics import mean_stderr
 
-from runtime.evaluation.item_scores import item_scores, read_item_scores, written
+from runtime.evaluation.item_scores import item_scores, read_item_scores, to_json_lines
 from runtime.evaluation.uncertainty import (
     error_of_mean,
     is_noise,
@@ -85,7 +85,7 @@ def test_items_of_a_passage_are_a_group_and_two_models_are_compared_only_on_the_
     found = item_scores("boolq", 0, "acc", "acc", samples)
     assert found.groups == (0, 1, 0, 2, 3) and found.values == (0.0, 1.0, 0.0, 1.0, 0.0)
     other = item_scores("boolq", 0, "acc", "acc", samples[:4])
-    assert read_item_scores(written([found, other])) == [found, other]
+    assert read_item_scores(to_json_lines([found, other])) == [found, other]
     assert found.minus(other) is None
     difference = found.minus(found)
     assert difference is not None and difference.value == 0.0
