@@ -96,7 +96,7 @@ class _Listing:
             self._keep_for_page(names, curves)
 
     def finish(self) -> int:
-        """Print what concerns all phases, draw the page and return the exit code."""
+        """Print the notes on all phases, draw the page and return the exit code."""
         parsed = self._session.parsed
         if not self._shown and not self._is_damaged:
             where = self._session.store.prefix

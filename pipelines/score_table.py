@@ -33,7 +33,7 @@ class Published(BaseModel, frozen=True, extra="forbid"):
     num_items: int | None = None
     split: str | None = None
     form: str | None = None
-    """Such as "cloze" or "lm-eval 0.4.3"; printed, not compared."""
+    """The form of the task, such as "cloze" or "lm-eval 0.4.3"; printed, not compared."""
     model: str | None = None
     """The model's name in this table; None is for every model."""
 

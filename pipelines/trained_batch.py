@@ -26,7 +26,7 @@ class Row(NamedTuple):
     """A row of a batch."""
 
     place: int
-    """Its number in the batch, from 0."""
+    """Number of the row in the batch, from 0."""
     source: str
     data_epoch: int
     """1 for the first pass over the source."""

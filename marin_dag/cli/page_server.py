@@ -84,7 +84,7 @@ def whole_page(content: PageContent) -> tuple[bytes, str]:
 
 
 class PageServer(ThreadingHTTPServer):
-    """Server of the page of one `Watched`, with what its recipe adds."""
+    """Server of the page of one `Watched`, with the additions of its recipe."""
 
     daemon_threads = True
 

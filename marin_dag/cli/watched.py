@@ -52,7 +52,7 @@ class Watched:
         self._replies: dict[str, dict[str, Any] | None] = {}
 
     def document(self) -> dict[str, Any]:
-        """Return what is shown, as JSON data, read from the store at most every `LOOK_SECONDS`.
+        """Return the data of the page, as JSON, read from the store at most every `LOOK_SECONDS`.
 
         Raises:
             StoreError, OSError: the store does not answer, or did not at the last look.

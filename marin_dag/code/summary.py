@@ -70,7 +70,7 @@ class Executed(NamedTuple):
 
     statement: Statement
     scanned: Scanned | None
-    """Its code and all it reaches; None where that is the definition of the one name that it binds."""
+    """The code of the statement and all it reaches; None if the statement is the definition of one name."""
     bases: tuple[Reference, ...]
     """Bases of the classes that it makes."""
 

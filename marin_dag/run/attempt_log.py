@@ -28,7 +28,7 @@ FREED_BYTES = 1 << 20
 """Captured output is deleted from the disk in pieces of this size when it is passed on."""
 LAST_WORDS_SECONDS = 2.0
 CHILD_OUTPUT_SECONDS = 0.2
-"""Between two looks for output of child processes."""
+"""The interval at which output of child processes is read."""
 
 
 def step_logger(name: str) -> logging.Logger:

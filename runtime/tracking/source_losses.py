@@ -24,7 +24,7 @@ class SourceLosses(NamedTuple):
     step: int
     """Finished updates, including this one."""
     source: str
-    """Its name in the mixture."""
+    """Name of the source in the mixture."""
     identity: str
     """Digest of the step that made its token cache."""
     share: float
