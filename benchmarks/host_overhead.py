@@ -78,7 +78,7 @@ class Cost(NamedTuple):
 
     wall: float
     processor: float
-    """Processor time of all threads of the process."""
+    """Return the processor time of all threads of the process."""
 
 
 SETTINGS = TrainSettings(

@@ -18,7 +18,7 @@ AHEAD = 2
 READY, GO = "ready", "go"
 
 Measure = Callable[[], dict[str, Any]]
-"""The next stage of a contestant that has finished its work without a GPU."""
+"""Stages of contestants that have finished their work without a GPU."""
 Whose = tuple[str, str]
 """A side, and what it competes in."""
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from runtime.report.heat_map import HeatWindow
 
 ROWS = 8
-"""Rows that are shown unless `--rows` gives a number."""
+"""Rows that are shown without `--rows`."""
 EXCERPT_CHARACTERS = 90
 
 
@@ -35,7 +35,7 @@ class ShownRow(NamedTuple):
     row: Row
     texts: Sequence[str]
     window: "HeatWindow | None"
-    """The predictions, where they are wanted."""
+    """The predictions of the row; None without `--heat` and `--page`."""
 
     @property
     def loss(self) -> float | None:
@@ -55,7 +55,7 @@ def _batch(session: Session) -> int:
 
     parsed = session.parsed
     check_writable("--page", parsed.page)
-    name, step = _named(session.step)
+    name, step = _phase_and_step(session.step)
     phase = session.graph().step(name)
     if not isinstance(phase.config, TrainPhaseConfig):
         raise UserError(f"batch: {name} is no training phase. `timeline` lists the phases.")
@@ -82,7 +82,9 @@ def _shown(session: Session, phase: Step, batch: TrainedBatch) -> list[ShownRow]
     parsed = session.parsed
     places = [place for place, source in enumerate(batch.sources) if parsed.source in (None, source)]
     if not places:
-        raise UserError(f"--source {parsed.source}: no row is of it.{nearest(parsed.source, batch.caches)}")
+        raise UserError(
+            f"--source {parsed.source}: the batch has no row of this source.{nearest(parsed.source, batch.caches)}"
+        )
     tokenizer = tokenizer_of(session.store, [phase]).tokenizer
     windows: dict[int, HeatWindow] = {}
     if parsed.heat or parsed.page is not None:
@@ -99,7 +101,7 @@ def _shown(session: Session, phase: Step, batch: TrainedBatch) -> list[ShownRow]
     ]
 
 
-def _named(word: str) -> tuple[str, int]:
+def _phase_and_step(word: str) -> tuple[str, int]:
     name, _, step = word.partition("@")
     if not step.isascii() or not step.isdecimal() or not int(step):
         raise UserError(
@@ -119,7 +121,10 @@ def _predicted(batch: TrainedBatch, places: Sequence[int]) -> "pa.Table":
     from runtime.training.run_state import CHECKPOINT
 
     if batch.weights is None:
-        raise UserError("--heat: the phase has saved no weights yet; repeat the command once it has, or leave it out.")
+        raise UserError(
+            "--heat: the phase has saved no weights yet. Repeat the command after its first checkpoint, or leave out "
+            "--heat."
+        )
     settle_jax()
     mesh = whole_mesh()
     model = TrainedModel.open(f"{batch.weights.folder}/{CHECKPOINT}")
@@ -138,29 +143,29 @@ def _predicted(batch: TrainedBatch, places: Sequence[int]) -> "pa.Table":
 
 
 def _lines(session: Session, name: str, batch: TrainedBatch, shown: Sequence[ShownRow]) -> Iterator[str]:
-    drawn = "as the run drew it" if batch.is_recorded else "as the run will draw it, by the order of its data"
+    drawn = "as recorded" if batch.is_recorded else "not recorded yet: as the run will draw them"
     yield f"{name}, training step {batch.step:,}: {counted(len(batch.sources), 'row')}, {drawn}"
     counts = collections.Counter(batch.sources)
     rows = [[source, f"{count:,}", _nats(batch.losses.get(source))] for source, count in sorted(counts.items())]
     yield from aligned([["source", "rows", "loss (nats a token)"], *rows])
     for each in shown:
         loss = "" if each.loss is None else f", loss {each.loss:.3f}"
-        yield f"row {each.row.place}: {each.row.source}, pass {each.row.data_epoch} over it{loss}"
+        yield f"row {each.row.place}: {each.row.source}, epoch {each.row.data_epoch}{loss}"
         for document in each.documents():
             text = printable(document["text"][:EXCERPT_CHARACTERS]).replace("\n", "\u23ce")
             more = "…" if len(document["text"]) > EXCERPT_CHARACTERS else ""
             yield f"  {_named_document(document['document'])}, {counted(document['tokens'], 'token')}: {text}{more}"
     if shown[0].window is None:
-        yield f"losses of rows and tokens: {session.line('batch', session.step, '--heat')}"
+        yield f"for losses of rows: {session.line('batch', session.step, '--heat')}"
     elif batch.weights is not None:
-        yield f"losses of rows: {_weights(batch)}"
+        yield f"losses of rows: by the {_weights(batch)}"
     if len(shown) < len(batch.sources):
-        yield f"{len(shown)} of {len(batch.sources)} rows are shown; `--rows N` shows more, `--source NAME` others"
+        yield f"{len(shown)} of {len(batch.sources)} rows are shown; `--rows N` shows more, `--source NAME` one source"
 
 
 def _weights(batch: TrainedBatch) -> str:
     assert batch.weights is not None
-    after = "" if batch.weights.step < batch.step else ", which have learned from these rows"
+    after = "" if batch.weights.step < batch.step else ", which were trained on these rows"
     return f"weights of step {batch.weights.step:,}{after}"
 
 
@@ -217,16 +222,16 @@ def _write_page(path: str, name: str, batch: TrainedBatch, shown: Sequence[Shown
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--heat", action="store_true", help="(batch) predict the rows with the weights before the step")
-    parser.add_argument("--page", metavar="FILE.html", help="(batch) draw each token's probability; includes --heat")
+    parser.add_argument("--heat", action="store_true", help="(batch) show losses by the weights before the step")
+    parser.add_argument("--page", metavar="FILE.html", help="(batch) draw a heat map of the rows; includes --heat")
     parser.add_argument("--source", metavar="NAME", help="(batch) only rows of this source")
     parser.add_argument(
-        "--rows", metavar="N", type=positive, default=ROWS, help=f"(batch) rows to show, {ROWS} if left out"
+        "--rows", metavar="N", type=positive, default=ROWS, help=f"(batch) rows to show (default {ROWS})"
     )
 
 
 COMMAND = Command(
     "batch", "PHASE@STEP [--heat]",
-    "the rows of one training step: sources, documents, text, and how well the weights before it predict them",
+    "show the rows of one training step: sources, documents, text, and losses by the weights before the step",
     _batch, 1, 1, _add_arguments, ("--set", "--json"),
 )  # fmt: skip

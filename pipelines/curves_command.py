@@ -40,7 +40,7 @@ def _curves(session: Session) -> int:
 
 
 class _Listing:
-    """The phases of one call, printed one after the other; only what the page draws is kept of their curves."""
+    """The phases of one call, printed one after the other; only the curves of the page stay in memory."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class _Listing:
             self._keep_for_page(names, curves)
 
     def finish(self) -> int:
-        """Print what concerns all phases, draw the page and return the exit code."""
+        """Print the notes on all phases, draw the page and return the exit code."""
         parsed = self._session.parsed
         if not self._shown and not self._is_damaged:
             where = self._session.store.prefix
@@ -145,7 +145,7 @@ class _Listing:
         self._layers += [layers] if len(layers.step) >= FEWEST_STEPS else []
 
     def _draw(self, path: str, notes: Sequence[str]) -> None:
-        """Draw the curves of the listed phases and the gradient norms of those that logged some."""
+        """Draw the curves of the listed phases, and the gradient norms of phases that logged them."""
         from runtime.report.curve_plots import page
         from runtime.report.norm_plots import FEWEST_STEPS
 
@@ -206,7 +206,7 @@ def _summary(curves: "Curves") -> str:
 def _add_arguments(parser: Any) -> None:
     parser.add_argument("--tensorboard", metavar="DIR", help="(curves) write them for TensorBoard")
     parser.add_argument("--wandb", metavar="DIR", help="(curves) write them as offline runs of Weights & Biases")
-    parser.add_argument("--page", metavar="FILE.html", help="(curves) draw them, with the gradient norms of each layer")
+    parser.add_argument("--page", metavar="FILE.html", help="(curves) draw the curves, with gradient norms by layer")
     parser.add_argument("--against", metavar="REFERENCE", help="(curves) compare losses: a phase, or a metrics.parquet")
     parser.add_argument("--margin", metavar="NATS", type=float, help="(curves) with --against: exit with 1 beyond it")
 

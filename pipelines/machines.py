@@ -10,7 +10,7 @@ def resources_named(text: str) -> Resources:
     """Return the machines that `text` names.
 
     Raises:
-        UserError: it names none.
+        UserError: `text` names no machines.
     """
     try:
         match text.split(":"):

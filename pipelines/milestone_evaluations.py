@@ -1,4 +1,4 @@
-"""Evaluations of milestones: what a recipe measures at the end of its phases, repeated while the phases train."""
+"""Evaluations of milestones: the evaluations at the end of each phase, repeated while the phases train."""
 
 import argparse
 import dataclasses
@@ -54,7 +54,7 @@ def evaluate_every(
     Args:
         results: `ema_eval`, `hf_export`, `lm_eval` and `joined_scores` steps at the end of phases.
         steps: distance of the milestones in training steps since the start of the run.
-        phases: further phases; they get the kinds of results that they lack as the last phase has them.
+        phases: further phases; a kind of result that a phase lacks is copied from the last phase that has this kind.
         resources: machines of the evaluations; if not given, those of the scores, else of each result.
         max_waiting: milestones of a phase that may wait for machines; evaluations of older ones are skipped.
 
@@ -66,7 +66,9 @@ def evaluate_every(
     every = [step for step in Graph(results).steps if step.kind in (ema_eval, hf_export, lm_eval)]
     templates = _templates(every)
     if not templates:
-        raise UserError(f"{OPTION}: the recipe evaluates no phase; return steps of `recipe.evaluate` or `score`.")
+        raise UserError(
+            f"{OPTION}: the recipe evaluates no phase. Return steps of `recipe.evaluate` or `recipe.score` from it."
+        )
     machines = resources or next((step.resources for of in templates.values() for step in of.scores), None)
     found: list[Step[Any]] = []
     for phase in phases_in([*phases, *(_phase_of(step) for step in every if _is_at_end(step))]).values():
@@ -92,7 +94,7 @@ def with_milestones(build: Build, parsed: argparse.Namespace) -> Sequence[Step[A
 
 def add_argument(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    what = "evaluate, export and score each phase every N training steps too, beside the run, as at its end"
+    what = "also evaluate, export and score each phase at every Nth training step, while the phases train"
     parser.add_argument(OPTION, metavar="N", type=int, help=what)
     parser.add_argument("--evaluate-on", metavar="MACHINE", help=f"machine of these evaluations: {MACHINES}")
 
@@ -144,7 +146,7 @@ def _milestones(phase: TrainPhaseConfig, steps: int) -> range:
 def _repeated(
     phase: Step[Any], at: int, own: _Templates, borrowed: _Templates, place: Callable[[Step[Any]], Step[Any]]
 ) -> Iterator[Step[Any]]:
-    """Yield the results of a phase at one milestone; its own templates have measured the end already."""
+    """Yield the results of a phase at one milestone, without those that the recipe itself has at the phase's end."""
     is_end = at == phase.config.until_step
     for template in own.evaluations or borrowed.evaluations:
         if not (is_end and own.evaluations):
@@ -175,11 +177,11 @@ def _name(template: Step[Any], phase: Step[Any], at: int, *, is_alone: bool = Tr
 
 
 def _placed(phase: Step[Any], background: Background, machines: Resources | None, step: Step[Any]) -> Step[Any]:
-    """Return the step in the background, on its machines; raise UserError where its phase would wait for them."""
+    """Return the step in the background, on its machines; raise UserError if its phase would wait for the machines."""
     placed = step if machines is None else step.on(machines)
     if placed.resources == phase.resources and not isinstance(placed.resources, Cpu):
         raise UserError(
-            f"{placed.name}: runs on {placed.resources}, as {phase.name} does, which would wait for it. Give the "
-            "evaluations machines of their own: --evaluate-on MACHINE, or recipe.evaluate_every(..., resources=...)."
+            f"{placed.name}: runs on {placed.resources} like {phase.name}, which would wait for this step. Give "
+            "evaluations their own machines: --evaluate-on MACHINE, or recipe.evaluate_every(..., resources=...)."
         )
     return placed.in_background(background)

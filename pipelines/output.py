@@ -23,9 +23,9 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list
 
 
 def positive(text: str) -> int:
-    """Return the number of an option that counts something, for argparse."""
+    """Return a number of at least 1, for argparse."""
     if not text.isascii() or not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on; use one such as 16")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1; use one such as 16")
     return int(text)
 
 

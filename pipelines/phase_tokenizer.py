@@ -26,7 +26,7 @@ def tokenizer_of(store: Store, phases: Iterable[Step]) -> PhaseTokenizer:
     """Return the tokenizer of the phases' sources.
 
     Raises:
-        UserError: its output is gone.
+        UserError: the tokenizer's output is gone.
     """
     caches = (cache for phase in phases for cache in phase.config.caches.values())
     tokenized = (cache.config_of(TokenizeConfig) for cache in caches)

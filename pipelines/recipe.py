@@ -213,17 +213,17 @@ def score(
     resources: Cpu | Gpu | Tpu | None = None,
     **fields: Any,
 ) -> Step[Any]:
-    """Return an export's scores on tasks of lm-eval; the items come with a package of 86 MB.
+    """Return the step with an export's scores on tasks of lm-eval; the items come with a package of 86 MB.
 
-    Each entry of `tasks` is scored by a step of its own, so that another entry reruns none.
+    Each entry of `tasks` is scored by its own step, so that another entry reruns none.
 
     Args:
         export: an `hf_export` step.
         tasks: names of lm-eval's tasks, such as "piqa"; specs; or suites, such as `LAPTOP_TASKS`.
         num_fewshot: worked examples in each prompt of a task that is given by its name.
-        items: step with the items of the tasks that name no rows of their own.
-        resources: the machine; one device holds the whole model.
-        fields: other fields of `LmEvalConfig`, such as `limit`, the first so many items of each task.
+        items: step with the items of tasks without their own rows.
+        resources: the machine of each scoring step.
+        fields: other fields of `LmEvalConfig`, such as `limit`, the number of first items of each task.
     """
     suites = [
         [TaskSpec(entry, num_fewshot)] if isinstance(entry, str) else [entry] if isinstance(entry, TaskSpec) else entry

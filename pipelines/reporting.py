@@ -86,7 +86,7 @@ def report_on(
 
 
 def _is_of_export(step: Step) -> bool:
-    """Return whether a step scores an export; the report has no place for scores of models of others."""
+    """Return whether a step scores an export; the report does not show scores of downloaded models."""
     return step.kind in SCORING_KINDS and step.config.export.step.kind is hf_export
 
 

@@ -1,4 +1,4 @@
-"""Run curves: what the phases of a graph have logged so far, from their newest checkpoints and event logs.
+"""Run curves: figures that the phases of a graph have logged so far, from their newest checkpoints and event logs.
 
 The tables beside a checkpoint have every step once. Event logs have the steps since then, and what only they record:
 speed and held-out text. A later attempt that began at an earlier step replaces what an attempt logged after that step.
@@ -60,7 +60,7 @@ class LoggedPhase:
         self._parts = found
 
     def events(self) -> list[dict[str, Any]]:
-        """Return the kept events of all attempts, without those that a later attempt trained again."""
+        """Return the kept events of all attempts, without events of training steps that a later attempt repeated."""
         found: list[dict[str, Any]] = []
         for event in (event for _, events in self._parts.values() for event in events):
             if event["event"] == "begin":
@@ -69,7 +69,7 @@ class LoggedPhase:
         return found
 
     def lines(self) -> list[Line]:
-        """Return a line for each panel, empty where nothing is logged yet; the panel of MFU only where it is known."""
+        """Return a line for each panel, empty while nothing is logged; a line of MFU only if the peak is known."""
         events = self.events()
         progress = [event for event in events if event["event"] == "progress"]
         tokens = self._table["consumed_tokens"]
@@ -108,13 +108,13 @@ def logged_phases(session: Session, graph: Graph, digests: Iterable[Sequence[str
 
 
 def _comparable(validations: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the measurements on the text of the newest one: a source may not be tokenized before a phase begins."""
+    """Return the measurements on the same text as the newest: a source may be tokenized while the phase trains."""
     text = [(event["tokens_per_domain"], event["bits_per_byte"][HOT].keys()) for event in validations]
     return [event for event, measured in zip(validations, text, strict=True) if measured == text[-1]]
 
 
 def _rows(pairs: Sequence[tuple[float, float | None]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return two columns of the pairs with a value, in order of the first; of equal ones the last."""
+    """Return two columns of the pairs with a y value, in order of x; of pairs with equal x, the last."""
     found = dict(sorted({x: y for x, y in pairs if y is not None}.items()))
     return np.array([*found.keys()], np.float64), np.array([*found.values()], np.float64)
 

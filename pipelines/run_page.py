@@ -1,4 +1,4 @@
-"""Run page: what the command `page` shows of training, live: curves, alarms, and links to whole pages."""
+"""Run page: live curves and alarms for the command `page`, and links to whole pages."""
 
 import functools
 import threading
@@ -28,7 +28,7 @@ MOST_ALARMS = 20
 
 
 class RunPage:
-    """Curves, alarms and views of one graph; safe for the threads of a server."""
+    """Curves, alarms and views of one graph; several threads may call the methods."""
 
     style = STYLE
     scripts = figure_scripts()
@@ -43,10 +43,10 @@ class RunPage:
         self._lines: list[Line] = []
         self._shared: dict[str, Any] = {}
         self._views: dict[tuple[float | None, float | None], dict[str, Any]] = {}
-        """Values that were drawn since the last look, by the view of the page that asked."""
+        """Values computed since the last look, by the range of the x axis."""
 
     def values(self, low: float | None, high: float | None) -> dict[str, Any]:
-        """Return the values of a view; equal views of one look are computed once."""
+        """Return the values of a range of the x axis; those of one range are computed once a look."""
         with self._lock:
             if time.monotonic() - self._looked >= LOOK_SECONDS:
                 self._look()
@@ -61,7 +61,7 @@ class RunPage:
         """Return a whole page."""
         pages = self._pages()
         if name not in pages:
-            raise UserError(f"page: {name!r} is no view of this run, or nothing of it is made yet.")
+            raise UserError(f"page: {name!r} is no view of this run, or its step is not done.")
         return pages[name][1]()
 
     def _look(self) -> None:
@@ -71,7 +71,7 @@ class RunPage:
         for phase in self._phases:
             try:
                 phase.refresh()
-            except (CheckpointError, UnreadableRecordError) as error:  # the others are shown all the same
+            except (CheckpointError, UnreadableRecordError) as error:  # the page still shows the other phases
                 failures.append({"name": phase.name, "text": str(error), "at": 0.0, "fix": ""})
         self._lines = [line for phase in self._phases for line in phase.lines()]
         alarms = [alarm for phase in self._phases for alarm in self._alarms(phase)]
@@ -79,17 +79,17 @@ class RunPage:
         self._shared = {"alarms": [*failures, *alarms[-MOST_ALARMS:]], "views": views}
 
     def _alarms(self, phase: LoggedPhase) -> Iterator[dict[str, Any]]:
-        """Yield the alarms of a phase in words, each where it is on the token axis."""
+        """Yield the alarms of a phase with text and place on the token axis."""
         for event in phase.events():
             step = event.get("step", 0)
             match event["event"]:
                 case "alarm":
                     what = event["monitor"].replace("_", " ")
-                    text = f"{what} {event['figure']:.4g}, where the limit is {event['limit']:.4g}"
+                    text = f"{what} {event['figure']:.4g}; the limit is {event['limit']:.4g}"
                 case "skipped":
                     text = "the step was skipped"
                 case "hang":
-                    text = f"no step ended in {event['waited_seconds']:,.0f} s"
+                    text = f"no training step ended in {event['waited_seconds']:,.0f} s"
                 case "error":
                     text = event["message"]
                 case _:
@@ -98,7 +98,7 @@ class RunPage:
             yield {"name": phase.name, "text": f"at step {step:,}: {text}", "at": phase.tokens_at(step), "fix": fix}
 
     def _pages(self) -> dict[str, tuple[str, Callable[[], str]]]:
-        """Return title and maker of each view: the reports that are made, and pages that are made when opened."""
+        """Return title and page function of each view: finished reports, and pages that are drawn when opened."""
         session, graph, records = self._session, self._graph, Records(self._session.store)
         found: dict[str, tuple[str, Callable[[], str]]] = {}
         for step in graph.steps:

@@ -80,7 +80,7 @@ def _sampling(parsed: argparse.Namespace) -> Any:
     if not parsed.temperature:
         if given := [option for option in ("top_p", "seed") if getattr(parsed, option) is not None]:
             option = given[0].replace("_", "-")
-            raise UserError(f"--{option}: nothing is drawn without a temperature; add --temperature 0.8.")
+            raise UserError(f"--{option}: has no effect without a temperature; add --temperature 0.8.")
         return None
     try:
         top_p = 1.0 if parsed.top_p is None else parsed.top_p
@@ -90,7 +90,7 @@ def _sampling(parsed: argparse.Namespace) -> Any:
 
 
 def _writer(session: Session) -> "tuple[str, Writer]":
-    """Return what the user named, in words, and the model that writes."""
+    """Return a description of the model that the user named, and its writer."""
     from runtime.parallel.jax_settings import settle_jax
     from runtime.training.run_state import CHECKPOINT
 
@@ -122,8 +122,8 @@ def _state(session: Session, phase: Step[TrainPhaseConfig], at: int | None) -> S
     if not found:
         steps = ", ".join(f"{each.step:,}" for each in states) or "none"
         raise UserError(
-            f"sample: {session.step} is not saved under {session.store.prefix} as the recipe is now; saved steps: "
-            f"{steps}."
+            f"sample: {session.step} is not saved under {session.store.prefix} as the recipe is now; saved training "
+            f"steps: {steps}."
         )
     return found[-1]
 
@@ -165,7 +165,9 @@ def _exported(store: Store, export: Step[HfExportConfig], weights: str | None) -
 
     record = _record(store, export)
     if weights not in (None, record.result["weights"]):
-        raise UserError(f"--weights {weights}: the export has the {record.result['weights']} weights; name the phase.")
+        raise UserError(
+            f"--weights {weights}: the export has the {record.result['weights']} weights; for others, name the phase."
+        )
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         model = read_model(store.url(f"{record.output_path}/{record.result['folder']}"), as_stored=True)
     placed = PlacedModel(model.params, model.config, model.rope, compute_dtype="float32")
@@ -174,12 +176,13 @@ def _exported(store: Store, export: Step[HfExportConfig], weights: str | None) -
 
 def _add_arguments(parser: Any) -> None:
     parser.add_argument("--prompt", metavar="TEXT", action="append", default=[], help="(sample) a prompt; repeatable")
-    parser.add_argument("--prompts", metavar="FILE", help="(sample) a file with a prompt a line")
-    parser.add_argument("--tokens", metavar="N", type=positive, default=MAX_NEW_TOKENS, help="(sample) most tokens")
-    parser.add_argument("--temperature", metavar="T", type=float, default=0.0, help="(sample) 0, the likeliest tokens")
-    parser.add_argument("--top-p", metavar="P", type=float, help="(sample) only the likeliest tokens of this share")
-    parser.add_argument("--seed", metavar="N", type=int, help="(sample) another seed draws another text")
-    parser.add_argument("--weights", metavar="NAME", help="(sample) EMA weights by name; hot: the trained weights")
+    longest = f"(sample) longest text in tokens (default {MAX_NEW_TOKENS})"
+    parser.add_argument("--prompts", metavar="FILE", help="(sample) a file with one prompt a line")
+    parser.add_argument("--tokens", metavar="N", type=positive, default=MAX_NEW_TOKENS, help=longest)
+    parser.add_argument("--temperature", metavar="T", type=float, default=0.0, help="(sample) 0: the likeliest tokens")
+    parser.add_argument("--top-p", metavar="P", type=float, help="(sample) draw from the likeliest tokens that reach P")
+    parser.add_argument("--seed", metavar="N", type=int, help="(sample) seed of the draws (default 0)")
+    parser.add_argument("--weights", metavar="NAME", help="(sample) name of EMA weights, or hot: the trained weights")
 
 
 COMMAND = Command(

@@ -30,7 +30,7 @@ HUB = "hub:"
 
 
 def build(arguments: argparse.Namespace) -> Sequence[Step[Any]]:
-    """Return the scores of each model."""
+    """Return the steps that score each model."""
     if not arguments.model or not arguments.tasks:
         raise UserError("name a model and its tasks: `python -m pipelines.score FOLDER --tasks piqa,arc_easy:25`.")
     if arguments.against is not None:
@@ -71,7 +71,7 @@ def _fetch(model: str) -> Fetch:
         from runtime.model.architectures import config_from_huggingface
 
         file = f"{found.folder}/config.json"
-        config_from_huggingface(read_json(file), file)  # refuses by name what cannot be represented
+        config_from_huggingface(read_json(file), file)  # refuses a model that the project cannot represent
     return found
 
 
@@ -87,7 +87,7 @@ def _names(models: Sequence[str]) -> dict[str, str]:
     for model in models:
         name = next((label for label in _labels(model) if label not in names), "")
         if not name or model in names.values():
-            raise UserError(f"--model {model}: it is there twice; name each model once.")
+            raise UserError(f"--model {model}: given twice; name each model once.")
         names[name] = model
     return names
 
@@ -105,20 +105,20 @@ def _labels(model: str) -> Iterator[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options that say what is scored."""
+    """Declare the options for models, tasks and machines."""
     add = parser.add_argument
-    add("--model", action="append", default=[], metavar="FOLDER|hub:ID@REV", help="a model; words before options too")
+    add("--model", action="append", default=[], metavar="FOLDER|hub:ID@REV", help="a model; also as leading words")
     add("--tasks", metavar="TASK[:SHOTS],...", help="tasks of lm-eval, such as piqa,arc_easy:25")
     add("--limit", type=int, metavar="N", help="only the first N items of each task")
     add("--items", metavar="DIR", help="items of your own, one TASK.jsonl a task, in place of the evaluation package")
     add("--against", metavar="FILE.json", help="published scores to compare with (docs/reference/evaluation.md)")
-    add("--compute-dtype", choices=("float32", "bfloat16"), default="float32", help="default float32")
+    add("--compute-dtype", choices=("float32", "bfloat16"), default="float32", help="of the model (default float32)")
     add("--on", metavar="MACHINE", help=f"machine of each score: {MACHINES}")
     add_argument(parser)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit code. Words before the first option that are no command name models."""
+    """Run one command; return its exit code. If the first word is no command, words before the options are models."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), given))
     if words and words[0] not in command_line.COMMANDS:

@@ -1,4 +1,4 @@
-"""The table of scores of models: beside published values, with what differs, and beside each other item by item."""
+"""Tables of scores: models beside published values, and two models compared item by item."""
 
 import itertools
 import json
@@ -32,7 +32,7 @@ class Published(BaseModel, frozen=True, extra="forbid"):
     num_items: int | None = None
     split: str | None = None
     form: str | None = None
-    """Such as "cloze" or "lm-eval 0.4.3"; it is printed, since nothing can check it."""
+    """The form of the task, such as "cloze" or "lm-eval 0.4.3"; printed, not compared."""
     model: str | None = None
     """The model's name in this table; None is for every model."""
 
@@ -55,7 +55,7 @@ def read_published(path: str) -> tuple[Published, ...]:
     """Return the published scores of a file.
 
     Raises:
-        UserError: the file cannot be read, or holds something else.
+        UserError: the file cannot be read, or holds no published scores.
     """
     try:
         return PublishedScores.model_validate(json.loads(Path(path).read_text())).scores
@@ -76,8 +76,8 @@ def print_table(session: Session, plan: Plan) -> Iterator[str]:
 
 
 def scores_table(models: Sequence[Scored], published: Sequence[Published] = ()) -> Iterator[str]:
-    """Yield a line for each model and score, with the published value and what differs in how it was measured."""
-    rows = [["model", "task", "shots", "metric", "score", "±", "items", "published", "by", "what differs"]]
+    """Yield a line for each model and score, with the published value and how it was measured otherwise."""
+    rows = [["model", "task", "shots", "metric", "score", "±", "items", "published", "difference", "what differs"]]
     for model in models:
         leading = leading_of_each_task(model.result.scores)
         for score in model.result.scores:
@@ -96,8 +96,8 @@ def scores_table(models: Sequence[Scored], published: Sequence[Published] = ()) 
 
 
 def differences(first: Scored, second: Scored) -> Iterator[str]:
-    """Yield the paired difference of two models in each task's leading metric, and what the items can tell apart."""
-    rows = [["task", "metric", f"{first.name} − {second.name}", "±", "least that shows", "verdict"]]
+    """Yield each task's paired difference of two models in its leading metric, and the least detectable difference."""
+    rows = [["task", "metric", f"{first.name} − {second.name}", "±", "least detectable", "verdict"]]
     for score in leading_of_each_task(first.result.scores):
         key = (score.task, score.num_fewshot, score.metric)
         mine, other = first.items.get(key), second.items.get(key)
@@ -139,7 +139,7 @@ def _scored(name: str, records: Sequence[Record], store: Store) -> Scored:
 def _published_of(
     score: TaskScore, model: str, published: Sequence[Published], *, is_leading: bool
 ) -> Published | None:
-    """Return the published score to compare with: of as many worked examples if there is one."""
+    """Return the published score to compare with, of the same number of worked examples if possible."""
     fitting = [
         each
         for each in published
@@ -151,7 +151,7 @@ def _published_of(
 
 
 def _beside(score: TaskScore, published: Published) -> list[str]:
-    """Return the published value, the distance from it, and what differs."""
+    """Return the published value, the difference from it, and how the published score was measured otherwise."""
     difference = score.value - published.value
     is_inside = score.stderr is not None and is_noise(difference, score.stderr)
     distance = f"{difference:+.4f}{' (noise)' if is_inside else ''}"
@@ -159,9 +159,9 @@ def _beside(score: TaskScore, published: Published) -> list[str]:
 
 
 def _differing(score: TaskScore, published: Published) -> Iterator[str]:
-    """Yield how the published score was measured otherwise, and what its authors say that cannot be checked."""
+    """Yield how the published score was measured otherwise, with `split` and `form` as its authors state them."""
     if published.num_fewshot is None:
-        yield "their shots are unknown"
+        yield "unknown shots there"
     elif published.num_fewshot != score.num_fewshot:
         yield f"{published.num_fewshot} shots there"
     if published.num_items not in (None, score.num_items):

@@ -1,6 +1,6 @@
-"""The command scores, which shows the scores of each phase at its milestones and its end, and their page.
+"""scores: show the scores of each phase at its milestones and its end, as a table and as a page.
 
-How often a recipe evaluates is no part of the report, which would be stale whenever that changed.
+Milestone scores are not in the report: another interval of evaluation would make the report stale.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -50,7 +50,7 @@ def _scores(session: Session) -> int:
 
 
 def read_points(graph: Graph, store: Store) -> "list[ScorePoint]":
-    """Return what the evaluations and scores of a graph have measured so far, by measure and tokens."""
+    """Return the finished evaluations and scores of a graph, sorted by measure and tokens."""
     steps = [step for step in graph.steps if step.kind in (ema_eval, lm_eval) and is_of_training(step)]
     records = Records(store).find_all({step.key for step in steps})
     found: list[ScorePoint] = []
@@ -63,7 +63,7 @@ def read_points(graph: Graph, store: Store) -> "list[ScorePoint]":
 
 
 def write_scores(session: Session, plan: Plan) -> Iterator[str]:
-    """Write the page beside the recipe's report where milestones were evaluated; yield where it is."""
+    """Write the page of scores beside the recipe's report if milestones were evaluated; yield its address."""
     if not any(planned.step.background is not None for planned in plan.steps):
         return
     reports = (step for step in plan.graph.steps if isinstance(step.config, ReportConfig))
@@ -96,10 +96,10 @@ def _tasks(phase: str, result: Any) -> "Iterable[ScorePoint]":
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--page", metavar="FILE.html", help="(scores) draw them over tokens, with their errors")
+    parser.add_argument("--page", metavar="FILE.html", help="(scores) draw scores over tokens, with standard errors")
 
 
 COMMAND = Command(
-    "scores", "[PHASE ...]", "scores of each phase over tokens, at the milestones that --evaluate-every measures",
+    "scores", "[PHASE ...]", "show the scores of each phase over tokens, also at milestones (--evaluate-every)",
     _scores, 0, 100, _add_arguments, ("--set",),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Steps that score an export: one for each suite, and one for each task that stands alone or has rows of its own."""
+"""Steps that score an export: one for each suite, and one for each task outside a suite or with its own rows."""
 
 import argparse
 import contextlib
@@ -29,7 +29,7 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
 
 @contextlib.contextmanager
 def generated_code(is_allowed: bool) -> Iterator[None]:
-    """Let the steps that are made inside run code that a model writes, or not, unless they say so themselves."""
+    """Set whether steps that are built inside may run code that a model writes, unless their fields set it."""
     token = _RUN_GENERATED_CODE.set(is_allowed)
     try:
         yield
@@ -46,13 +46,13 @@ def scoring_parts(
     resources: Cpu | Gpu | Tpu | None,
     **fields: Any,
 ) -> dict[str, Step[LmEvalResult]]:
-    """Return the steps by their names within the scores; a single one is called `name`.
+    """Return the scoring steps by part; the name of a single step is `name`.
 
     Args:
         name: name of all scores together.
         export: an `hf_export` step.
-        suites: tasks that share a step; those with rows of their own never do.
-        items: step with the items of the other tasks.
+        suites: tasks that share a step, except tasks with their own rows.
+        items: step with the items of tasks without their own rows.
         resources: the machine of each step.
         fields: other fields of `LmEvalConfig`.
     """
@@ -96,7 +96,7 @@ def _sentence_model(name: str, *tasks: Task) -> dict[str, Step[DownloadResult]]:
 def _own_inputs(name: str, spec: TaskSpec) -> dict[str, Step[DownloadResult]]:
     """Return the steps that bring a task's own rows and definitions, by field of the config.
 
-    Each export has steps of its own, since no two steps of a graph have one name; they share their output.
+    Each export has its own such steps, since two steps of a graph cannot share a name. Equal steps share an output.
     """
     fetches: dict[str, Fetch] = {"own_items": _rows(str(spec.items))}
     if spec.fewshot_items is not None:
@@ -111,6 +111,6 @@ def _own_inputs(name: str, spec: TaskSpec) -> dict[str, Step[DownloadResult]]:
 
 def _rows(address: str) -> Any:
     if address.startswith("hf://"):
-        return address  # the config reads it
+        return address  # the config turns it into a fetch
     path = PurePosixPath(address)
     return files_in(address.removesuffix(path.name).rstrip("/") or ".", path.name)

@@ -44,7 +44,7 @@ def stalls_of(store: Store, phases: Mapping[str, Sequence[str]]) -> tuple[list[D
 
 
 def alarm_lines(phase: str, attempts: Iterable[Sequence[Mapping[str, Any]]]) -> Iterator[str]:
-    """Yield a line for each step of a phase with alarms: which, the row that stood out, and whether the loss came back.
+    """Yield a line for each training step of a phase with alarms: monitors, the odd row, whether the loss came back.
 
     An alarm that several attempts raised is one.
     """
@@ -125,7 +125,7 @@ def _path_beside(store: Store, report: Step) -> str | None:
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--page", metavar="FILE.html", help="(stalls) draw it too")
+    parser.add_argument("--page", metavar="FILE.html", help="(stalls) draw the stalls too")
 
 
 COMMAND = Command(

@@ -1,4 +1,4 @@
-"""The command tasks, which lists the tasks that a recipe can name: form, chance, items, and what is missing."""
+"""tasks: list the tasks that a recipe can name, with form, chance, items and missing settings."""
 
 from collections.abc import Iterable, Mapping
 
@@ -18,13 +18,13 @@ def _tasks(session: Session) -> int:
     num_items = _num_items(session, configs)
     names = sorted({*GROUPS, *DEFINITIONS} - {member for group in GROUPS.values() for member in group})
     own = {task.name: task for config in configs for task in config.tasks if config.own_items is not None}
-    rows = [["task", "form", "shots", "guessing", "items", "missing", "suites"]]
+    rows = [["task", "form", "shots", "chance", "items", "missing", "suites"]]
     rows += [_row(name, num_items) for name in names if name not in own]
     rows += [[name, "own", str(task.num_fewshot), "", "", "", ""] for name, task in own.items()]
     print("\n".join(aligned(rows, left=(0, 1, 5, 6))))
     scored = dict.fromkeys(task.label for config in configs for task in config.tasks)
     print(f"\nthe recipe scores {', '.join(scored) or 'none'}")
-    print("any other task of lm-eval: TaskSpec(NAME, items=FILE); one of your own: TaskSpec(FILE.yaml, items=FILE)")
+    print("any other task of lm-eval: TaskSpec(NAME, items=FILE); your own task: TaskSpec(FILE.yaml, items=FILE)")
     return NOTHING_WOULD_RUN
 
 
@@ -41,17 +41,17 @@ def _row(name: str, num_items: Mapping[str, int]) -> list[str]:
         f"{facts.num_fewshot}",
         f"{1 / choices:.2f}" if choices else "",
         f"{sum(num_items[each] for each in there):,}" if there else "",
-        ", ".join(cure for cure, is_missing in missing.items() if is_missing),
+        ", ".join(setting for setting, is_missing in missing.items() if is_missing),
         ", ".join(suite for suite, specs in SUITES.items() if any(spec.task == name for spec in specs)),
     ]
 
 
 def _num_items(session: Session, configs: Iterable[LmEvalConfig]) -> Mapping[str, int]:
-    """Return the number of items by name, of the steps that are done."""
+    """Return the number of items by name, from finished steps."""
     records = Records(session.store)
     steps = {item.step for config in configs if (item := getattr(config, "items", None)) is not None}
     done = [record for step in steps if (record := records.find(step.digest)) is not None]
     return {name: number for record in done for name, number in record.result["num_items"].items()}
 
 
-COMMAND = Command("tasks", "", "the tasks that a recipe can score, with chance, items and what is missing", _tasks)
+COMMAND = Command("tasks", "", "list the tasks that a recipe can score: form, shots, chance, items, suites", _tasks)

@@ -1,4 +1,4 @@
-"""Trained batch: the rows of one training step, found again from what a phase has saved, and their documents."""
+"""Trained batch: the rows of one training step and their documents, from the saved states of a phase."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ class Row(NamedTuple):
     """A row of a batch."""
 
     place: int
-    """Its number in the batch, from 0."""
+    """Number of the row in the batch, from 0."""
     source: str
     data_epoch: int
     """1 for the first pass over the source."""
@@ -42,11 +42,11 @@ class TrainedBatch:
 
     step: int
     is_recorded: bool
-    """The run has recorded what it drew; otherwise the batch is the one that the run comes to next."""
+    """Whether a saved state records the draws of this step; otherwise the batch is what the run will draw."""
     losses: Mapping[str, float]
     """Mean loss of each source in nats a token, as recorded."""
     weights: SavedState | None
-    """The newest saved state before the step, or else the first one after it; None where nothing is saved."""
+    """The newest saved state before the step, or else the first after it; None if nothing is saved."""
     phase: TrainPhaseConfig
     sources: Sequence[str]
     """Source of each row."""
@@ -90,10 +90,10 @@ class TrainedBatch:
 
 
 def find_batch(store: Store, phase: Step[TrainPhaseConfig], step: int) -> TrainedBatch:
-    """Return the batch of the training step that made `step` finished ones.
+    """Return the batch of training step `step`, counted from 1.
 
     Raises:
-        UserError: the phase does not train this step, what it reads is gone, or the batch depends on unsaved losses.
+        UserError: the phase does not train this step, an input is gone, or the batch depends on unsaved losses.
         CheckpointError: a saved state is damaged.
     """
     while (start := phase.predecessor) is not None and start.digest == phase.digest and step <= phase.config.begin_step:
@@ -129,7 +129,7 @@ def find_batch(store: Store, phase: Step[TrainPhaseConfig], step: int) -> Traine
 
 
 def _start(store: Store, config: TrainPhaseConfig) -> SavedState | None:
-    """Return the state that a phase starts with; None from scratch."""
+    """Return the state that a phase starts from; None for a phase from scratch."""
     if config.start is None:
         return None
     return SavedState(config.begin_step, True, store.url(_record(store, config.start).output_path))
@@ -165,7 +165,7 @@ def _loader(config: TrainPhaseConfig, caches: "Mapping[str, TokenCache]") -> "Lo
 def _recorded(
     loader: "Loader", saved: SavedState, step: int
 ) -> "tuple[dict[str, float], tuple[RowLocations, LoadedBatch]]":
-    """Return the losses and the batch by the tables of a later state: its draws less those from `step` on."""
+    """Return losses and batch from a later state: its data position, minus the draws from `step` on."""
     from runtime.tracking.source_losses import SourceLossesTable
     from runtime.training import checkpoint
     from runtime.training.run_state import CHECKPOINT, SOURCE_LOSSES
@@ -191,7 +191,7 @@ def _drawn(
     if loader.lag_steps:
         raise UserError(
             f"batch: step {step:,} is not saved yet, and mixing={type(config.mixing).__name__} draws it by the losses "
-            f"after step {here:,}. Repeat the command once the phase has saved that step (`tell PHASE save`)."
+            f"after step {here:,}. Repeat the command when the phase has saved step {step:,} (`tell PHASE save`)."
         )
     if own is not None:
         position = _position(own)

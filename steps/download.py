@@ -177,7 +177,7 @@ def _download_remote(fetch: Remote, context: StepContext, in_flight: int) -> Dow
         in_flight=in_flight,
         name="files",
         on_finished=on_finished,
-        on_counted=lambda done, total: None,  # `report` has more to say
+        on_counted=lambda done, total: None,  # `report` shows more
     )
     return _complete(context, fetched, max_missing_share)
 
@@ -248,7 +248,7 @@ def _placed(index: int, file: DownloadedFile) -> DownloadedFile:
 
 
 def _progress(context: StepContext, sizes: Sequence[int | None]) -> Callable[[int], None]:
-    """Return a function to call with the size of each file that ended; it reports MB if all sizes are known."""
+    """Return a function that takes the size of each finished file and reports MB if all sizes are known."""
     total, num_files, num_bytes = sum(size or 0 for size in sizes), 0, 0
 
     def report() -> None:

@@ -1,4 +1,4 @@
-"""Joined scores: the scores of one export, by steps that score its tasks apart."""
+"""Joined scores: all scores of one export, from the steps that score its tasks."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -13,12 +13,12 @@ from steps.lm_eval import SAMPLES_FILE, LmEvalConfig, LmEvalResult, lm_eval, wri
 
 
 class JoinedScoresConfig(BaseModel, frozen=True, extra="forbid"):
-    """The parts, which score tasks of one export."""
+    """The parts, each of which scores tasks of the same export."""
 
     export: Input[HfExportResult | DownloadResult]
     parts: dict[str, Input[LmEvalResult]]
     order: tuple[str, ...]
-    """The parts, in the recipe's order."""
+    """Names of the parts, in the recipe's order."""
 
 
 def check_parts(config: JoinedScoresConfig) -> None:
@@ -31,7 +31,7 @@ def check_parts(config: JoinedScoresConfig) -> None:
         )
     labels = [task.label for part in parts.values() for task in part.tasks]
     if twice := sorted({label for label in labels if labels.count(label) > 1}):
-        raise ValueError(f"tasks: {', '.join(twice)} there twice; remove one.")
+        raise ValueError(f"tasks: two parts score {', '.join(twice)}; remove one.")
 
 
 @step(policy="tracked", check=check_parts)
@@ -55,11 +55,11 @@ def joined_scores(config: JoinedScoresConfig, context: StepContext) -> LmEvalRes
 
 
 SCORING_KINDS = (lm_eval, joined_scores)
-"""Kinds of steps with the scores of an export."""
+"""Kinds of steps that score an export."""
 
 
 def whole_scores(steps: Iterable[Step[Any]]) -> list[Step[Any]]:
-    """Return the steps with scores of an export that are no part of joined ones."""
+    """Return the steps with all scores of an export: joined scores, and scores that no other step joins."""
     scores = [step for step in steps if step.kind in SCORING_KINDS]
     parts = {item.step.name for step in scores if step.kind is joined_scores for _, item in step.inputs}
     return [step for step in scores if step.name not in parts]

@@ -36,15 +36,15 @@ WHY_ATTENTION = "blocks of queries, for continuations that share a context; new 
 
 
 class LmEvalConfig(BaseModel, frozen=True, extra="forbid"):
-    """The export, the tasks, and their items: from a step, or files of the user's own."""
+    """The export, the tasks, and their items: from a step, or from the user's own files."""
 
     export: Input[HfExportResult | DownloadResult]
-    """An export, or a model of others as `model_in(folder)` or `HuggingFaceModel` fetches it."""
+    """An export, or a model that `model_in(folder)` or `HuggingFaceModel` fetches."""
     items: Input[EvaluationItemsResult] | None = None
     own_items: Input[DownloadResult] | None = None
-    """A .jsonl or .parquet file for each definition, named as its task; the name of a single file is free."""
+    """A .jsonl or .parquet file for each definition, with the name of its task; a single file may have any name."""
     own_fewshot_items: Input[DownloadResult] | None = None
-    """Rows for worked examples, in files of the same names."""
+    """Rows for worked examples, in files with the same names."""
     own_definitions: Input[DownloadResult] | None = None
     """The YAML files of own tasks, with the Python modules that they name."""
     sentence_model: Input[DownloadResult] | None = None
@@ -81,9 +81,9 @@ def check_tasks(config: LmEvalConfig) -> None:
     """
     labels = [task.label for task in config.tasks]
     if twice := sorted({label for label in labels if labels.count(label) > 1}):
-        raise ValueError(f"tasks: {', '.join(twice)} there twice; remove one.")
+        raise ValueError(f"tasks: {', '.join(twice)} listed twice; remove one.")
     if (config.items is None) == (config.own_items is None):
-        raise ValueError("items: set items or own_items, one of the two.")
+        raise ValueError("items: set either items or own_items.")
     _check_context(config)
     if config.items is None or config.items.config_of(EvaluationItemsConfig) is None:  # the user's own items
         return
@@ -172,7 +172,7 @@ def _read_model(export: Input[HfExportResult | DownloadResult]) -> "ImportedMode
 
 
 def _weights(result: HfExportResult | DownloadResult) -> dict[str, Any]:
-    """Return which weights were scored; of a model of others, its own before any training step."""
+    """Return the scored weights; a downloaded model counts as weights before any training step."""
     if isinstance(result, DownloadResult):
         return {"weights": HOT, "step": 0, "consumed_tokens": 0}
     return result.model_dump(include={"weights", "average", "step", "consumed_tokens"})
@@ -230,7 +230,7 @@ def _files(config: LmEvalConfig) -> "TaskFiles":
 
 
 def _own_files(field: str, items: Input[DownloadResult] | None, names: list[str]) -> dict[str, str]:
-    """Return the file of each task; raise UserError if one has none."""
+    """Return the file of each task; raise UserError if a task has none."""
     if items is None:
         return {}
     files = items.result.files
@@ -248,13 +248,13 @@ def _own_files(field: str, items: Input[DownloadResult] | None, names: list[str]
 def write_files(
     scores: Iterable[TaskScore], samples: Iterable[Mapping[str, Any]], items: "Iterable[ItemScores]", folder: str
 ) -> None:
-    """Write the scores, the sampled items, and the values of all items."""
+    """Write the scores, the first items with answers, and the values of all items."""
     import fsspec
 
-    from runtime.evaluation.item_scores import ITEM_SCORES, written
+    from runtime.evaluation.item_scores import ITEM_SCORES, to_json_lines
 
     with fsspec.open(f"{folder}/{ITEM_SCORES}", "wb") as file:
-        file.write(written(items))
+        file.write(to_json_lines(items))
     with fsspec.open(f"{folder}/{SAMPLES_FILE}", "wb") as file:
         for sample in samples:
             file.write((json.dumps(sample, ensure_ascii=False, sort_keys=True) + "\n").encode())

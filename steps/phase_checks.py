@@ -182,7 +182,7 @@ def _check_optimizer_state(before: TrainPhaseConfig, config: TrainPhaseConfig) -
         restore = "weights" if config.restore == "weights_and_optimizer" else "everything_but_optimizer"
         raise RefusedConfigError(
             f"optimizer changes from {old} to {new}, and restore={config.restore!r} takes the state of {old}, which "
-            f"{new} cannot continue; start the optimizer afresh, or keep it.",
+            f"{new} cannot use. Restore without the optimizer, or keep the optimizer.",
             {
                 "restore": restore,
                 "acknowledge": json.dumps(tuple(dict.fromkeys((*config.acknowledge, "optimizer", "restore")))),

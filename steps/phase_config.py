@@ -65,7 +65,7 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     optimizer: Annotated[ChosenOptimizer, Added(without=None), ABRUPT] = Field(
         default=None, examples=[{"kind": "muon", "consistent_rms": 0.2}]
     )
-    """None is AdamW. The state of one optimizer is no state of another, so a change needs a `restore` without it."""
+    """None is AdamW. No optimizer can use the state of another, so a change needs a `restore` without that state."""
     weight_decay: Annotated[float, ABRUPT] = Field(ge=0)
     """Decoupled; not applied to embeddings, norms and biases."""
     b1: Annotated[float, ABRUPT] = Field(ge=0, lt=1)
@@ -147,7 +147,7 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     @field_validator("learning_rate")
     @classmethod
     def _place(cls, schedule: Schedule, info: ValidationInfo) -> Schedule:
-        """A schedule without a beginning begins where the phase does."""
+        """Start a schedule without a first step where the phase starts."""
         start = info.data.get("start")
         return placed(schedule, 0 if start is None else start.milestone or 0)
 

@@ -148,7 +148,7 @@ def _state_like(config: TrainPhaseConfig, mesh: Mesh) -> run_state.StateLike:
 
 
 def _extras(config: TrainPhaseConfig) -> dict[str, Any]:
-    """Return what a state holds besides parameters and the optimizer's state."""
+    """Return the part of a state besides parameters and optimizer state."""
     return {
         "averages": tuple(average.name for average in config.averages),
         "skip_window_steps": 0 if config.skip is None else config.skip.window_steps,

@@ -116,7 +116,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(scope="session")
 def gcs_server() -> Iterator[GcsServerProcess]:
-    """This project's fake Cloud Storage, in a process of its own, so that Ray's workers reach it too."""
+    """Yield this project's fake Cloud Storage, in its own process, so that Ray's workers reach it too."""
     with GcsServerProcess(buckets=[BUCKET]) as server, pytest.MonkeyPatch.context() as environment:
         for name, value in server.environment().items():
             environment.setenv(name, value)
@@ -131,7 +131,7 @@ def gcs_bucket(gcs_server: GcsServerProcess) -> str:
 
 @pytest.fixture(scope="session")
 def importable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Folder for modules that tests write. This process and the cluster's workers import from it."""
+    """Return a folder for modules that tests write; this process and the cluster's workers import from it."""
     folder = tmp_path_factory.mktemp("importable")
     sys.path.insert(0, str(folder))
     yield folder
@@ -140,7 +140,7 @@ def importable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def ray_cluster(gcs_bucket: str, importable: Path) -> Iterator[None]:
-    """A small Ray cluster without a dashboard, whose workers reach the fake Cloud Storage."""
+    """Yield a small Ray cluster without a dashboard, whose workers reach the fake Cloud Storage."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("RAY_AUTH_TOKEN", "only-for-this-test-session-0123456789")
         ensure_token()
@@ -161,7 +161,7 @@ def ray_cluster(gcs_bucket: str, importable: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
-    """A fake S3 in this process; the environment holds its address and credentials."""
+    """Yield a fake S3 in this process; the environment holds its address and credentials."""
     with S3Server() as server, pytest.MonkeyPatch.context() as environment:
         for name, value in server.environment().items():
             environment.setenv(name, value)

@@ -62,8 +62,8 @@ def gc(session: Session) -> int:
     return FAILED if left else NOTHING_WOULD_RUN
 
 
-def _print_line(what: str, garbage: Garbage, remark: str) -> None:
-    print(f"{what:<12} {garbage.name:<48} {in_bytes(garbage.size_in_bytes):>10}  {remark}".rstrip())
+def _print_line(what: str, garbage: Garbage, note: str) -> None:
+    print(f"{what:<12} {garbage.name:<48} {in_bytes(garbage.size_in_bytes):>10}  {note}".rstrip())
 
 
 def _named(session: Session, roots: Roots) -> dict[str, str]:

@@ -89,7 +89,7 @@ def _run_command(options: PipelineOptions, arguments: Sequence[str], *, is_proce
     if is_process and is_run and call.parsed.backend == "local" and not (call.parsed.dry_run or os.isatty(2)):
         from marin_dag.run.error_filter import redact_standard_error
 
-        redact_standard_error()  # of the steps' children; another backend has processes of its own
+        redact_standard_error()  # of the steps' children; with Ray, the steps run in other processes
     with collection_of_a_command(is_run=is_run) if is_process else contextlib.nullcontext():
         return call.command.run(Session(options, call.parsed, call.given, takes))
 

@@ -12,7 +12,7 @@ from marin_dag.errors import UserError
     "--port",
 )
 def page(session: Session) -> int:
-    """Serve a page that shows what `plan`, `tell` and the recipe show, with buttons that do what `tell` does."""
+    """Serve the page of a run: plan, requests and the recipe's content, with buttons that send requests."""
     from marin_dag.cli.page_server import HOST, PageServer  # slow to import
     from marin_dag.cli.watched import Watched
 

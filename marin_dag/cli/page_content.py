@@ -1,6 +1,6 @@
-"""Page content: what a recipe adds to the page of page_server.py, such as curves and reports.
+"""Page content: a recipe's additions to the page of page_server.py, such as curves and reports.
 
-The engine knows only that there is markup with scripts, values that change, and views: whole pages behind a link.
+The engine knows only markup with scripts, values that change, and views: whole pages behind a link.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from marin_dag.errors import UserError
 
 
 class PageContent(Protocol):
-    """Methods are called by several threads, and read nothing but the store."""
+    """The additions of a recipe; several threads call the methods, which only read the store."""
 
     @property
     def style(self) -> str:
@@ -18,7 +18,7 @@ class PageContent(Protocol):
 
     @property
     def markup(self) -> str:
-        """HTML that is sent to a client without a key, so it holds nothing of a run but names of the recipe."""
+        """HTML that the server sends to clients without a key: it contains names of the recipe and no data of a run."""
 
     @property
     def scripts(self) -> Sequence[str]:
@@ -32,7 +32,7 @@ class PageContent(Protocol):
         """
 
     def view(self, name: str) -> str:
-        """Return a whole HTML page; raise UserError where no view has the name or nothing is there to show."""
+        """Return a whole HTML page; raise UserError if no view has the name, or the view has no data yet."""
 
 
 class NoContent:
@@ -47,4 +47,4 @@ class NoContent:
 
     def view(self, name: str) -> str:
         """Raise UserError."""
-        raise UserError(f"page: {name!r} is no view.")
+        raise UserError(f"page: {name!r} is no view; this recipe has none.")

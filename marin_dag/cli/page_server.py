@@ -45,7 +45,7 @@ VIEW_POLICY = (
 
 
 class Tickets:
-    """Names of views that were asked for, each to be opened once; safe for the threads of a server."""
+    """Tickets for views, each of which opens a view once; safe for the threads of a server."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -61,7 +61,7 @@ class Tickets:
         return ticket
 
     def take(self, ticket: str) -> str | None:
-        """Return the view of a ticket; None for one that was used, is old or unknown."""
+        """Return the view of a ticket; None if the ticket was used, is old or unknown."""
         with self._lock:
             name, made = self._names.pop(ticket, ("", -math.inf))
         return name if time.monotonic() - made < TICKET_SECONDS else None
@@ -86,7 +86,7 @@ def whole_page(content: PageContent) -> tuple[bytes, str]:
 
 
 class PageServer(ThreadingHTTPServer):
-    """Server of the page of one `Watched`, with what its recipe adds."""
+    """Server of the page of one `Watched`, with the additions of its recipe."""
 
     daemon_threads = True
 
@@ -165,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
         return {"path": f"/open/{self._tickets.add(body.decode(errors='replace'))}"}
 
     def _open(self, ticket: str) -> None:
-        """Send the view of a ticket, or why there is none."""
+        """Send the view of a ticket, or the reason why the ticket opens none."""
         name = self._tickets.take(ticket)
         if name is None:
             self._refuse(HTTPStatus.FORBIDDEN, "this address worked once; open the view from its link on the page")
@@ -204,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send_json(status, {"error": why})
 
     def _send_json(self, status: HTTPStatus, document: dict[str, Any]) -> None:
-        figures = {"figures": document.pop("figures")} if "figures" in document else {}  # numbers, of which are many
+        figures = {"figures": document.pop("figures")} if "figures" in document else {}  # many numbers and no texts
         self._send(status, "application/json", json.dumps(redact_document(document) | figures).encode())
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes, policy: str = "default-src 'none'") -> None:

@@ -144,7 +144,7 @@ class PipelineOptions:
     """Called with the plan after each run, successful or not, to write files that belong to no output. Its lines are
     printed."""
     page_content: MakePageContent | None = None
-    """Returns what the command `page` shows besides the graph, such as curves."""
+    """Returns the content of the command `page` besides the graph, such as curves."""
     lint: Lint = no_lint
     """Returns warnings about valid configs; plans and `fork` print them."""
 

@@ -53,18 +53,18 @@ class Watched:
         self._replies: dict[str, dict[str, Any] | None] = {}
 
     def document(self) -> dict[str, Any]:
-        """Return what is shown, as JSON data, read from the store at most every `LOOK_SECONDS`.
+        """Return the data of the page, as JSON, read from the store at most every `LOOK_SECONDS`.
 
         Raises:
             StoreError, OSError: the store does not answer, or did not at the last look.
         """
         with self._lock:
             if self._is_outdated or time.monotonic() - self._looked >= LOOK_SECONDS:
-                self._is_outdated = False  # first: a request during the look may come too late for it
+                self._is_outdated = False  # before the look, which may miss a request that comes meanwhile
                 try:
                     self._document, self._failure = self._look(), None
                 except (StoreError, OSError) as error:
-                    self._failure = error  # for every waiting thread: else each would wait for the store in turn
+                    self._failure = error  # for all waiting threads; otherwise each would wait for the store in turn
                 self._looked = time.monotonic()
             if self._failure is not None:
                 raise self._failure

@@ -131,7 +131,7 @@ class Closures:
         return dict(sorted(digests.items()))
 
     def _only_keep(self, errors: Iterable[Target], touched: set[str]) -> bool:
-        """Return whether making exceptions of some classes does nothing but to keep their arguments."""
+        """Return whether instances of these exception classes only keep their arguments when they are made."""
         return all(
             self._only_keeps(error) and touched.isdisjoint((error.module, written((error, ())))) for error in errors
         )

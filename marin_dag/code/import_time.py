@@ -24,9 +24,9 @@ _OPERATIONS = frozenset(
         *(ast.Starred, ast.Subscript, ast.UnaryOp, ast.While, ast.comprehension, ast.withitem, ast.Call),
     }
 )
-"""Nodes whose operands may answer with a method."""
+"""Nodes whose operands may run a method."""
 INSTANCE = "()"
-"""Ends a dotted name that stands for an instance of the class of that name."""
+"""End of a dotted name that means an instance of the class of that name."""
 _CONSTRUCTORS = ("__init__", "__post_init__", "model_post_init", "__new__", "__set_name__", "__attrs_post_init__")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -37,7 +37,7 @@ class Effects(NamedTuple):
     is_loud: bool
     called: tuple[Called, ...] = ()
     asked: tuple[Called, ...] = ()
-    """Objects that are read: an object of the project may answer an operation with an effect."""
+    """Objects that are read: an operation on an object of the project may have an effect."""
     passed: tuple[Called, ...] = ()
     """Arguments of packages' functions; such a function may call its arguments."""
     factories: tuple[Called, ...] = ()
@@ -56,7 +56,7 @@ class Statement(NamedTuple):
     changes: bool
     """Whether the statement changes an object of the module, or makes an object that its readers change."""
     computes: bool
-    """Whether its value may depend on the state of packages."""
+    """Whether the value may depend on the state of packages."""
     effects: Effects
     is_import: bool
 
@@ -70,7 +70,7 @@ def statement_of(module: Module, statement: ast.stmt) -> Statement:
     found.follow([statement])
     value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        # A discarded result: a function of a package that is called for its effect, such as one on an argument.
+        # A discarded result: the function of a package is called for its effect, such as a change of an argument.
         found.is_loud |= any(is_pure(written(each)) for each in targets_of(module, statement.value.func))
     changes = found.changes or _is_filled(module, value)
     is_definition = isinstance(statement, (ast.ClassDef, *_FUNCTIONS))

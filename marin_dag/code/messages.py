@@ -44,7 +44,7 @@ _FRAME_READERS = frozenset(
         *("dir()", "inspect.stack", "inspect.trace", "query()", "sql()", "vars()"),
     }
 )
-"""Names of what reads the names of variables, `query` and `sql` of data frames among them."""
+"""Names of functions that read the names of variables, such as `query` and `sql` of data frames."""
 Meaning = Callable[[ast.expr], tuple[Target, ...]]
 
 
@@ -64,14 +64,14 @@ class Messages(NamedTuple):
 
 
 class Hears(NamedTuple):
-    """Reads of a definition that see what the digests of others leave out."""
+    """Reads by a definition of texts and names that the digests of other definitions leave out."""
 
     logs: bool = False
     exceptions: bool = False
     wrappers: tuple[Target, ...] = ()
-    """Classes of exceptions that get the texts of those that were caught: read if making one of them does more."""
+    """Classes of exceptions that get the texts of caught exceptions: these texts are read if the class does more."""
     variables: bool = False
-    """Whether it may read names of local variables."""
+    """Whether the definition may read names of local variables."""
 
 
 def messages_of(statement: ast.stmt, meaning: Meaning) -> tuple[Messages, set[int]]:
@@ -185,12 +185,12 @@ _OF_TEXTS = frozenset(
 
 
 class _Handler:
-    """Whether a handler does more with its exception than to raise, to log, to chain and to wrap it."""
+    """Whether a handler does more with its exception than raise, log, chain or wrap it."""
 
     def __init__(self, handler: ast.ExceptHandler, loggers: set[str], meaning: Meaning) -> None:
         self._name = handler.name
         self.wrappers: list[Target] = []
-        """Classes of exceptions that get it, or its text."""
+        """Classes of exceptions that get the exception, or its text."""
         allowed: set[int] = set()
         for node in ast.walk(handler):
             match node:
@@ -208,7 +208,7 @@ class _Handler:
         self.reads = any(id(node) not in allowed for node in names)
 
     def _shown(self, texts: Iterable[ast.expr]) -> set[int]:
-        """Return the uses of the exception in arguments that do no more than to show it."""
+        """Return the uses of the exception in arguments that only show it."""
         shown: set[int] = set()
         for text in texts:
             nodes = list(ast.walk(text))

@@ -28,11 +28,11 @@ _NAMES = {
     ast.MatchMapping: "rest",
     ast.Nonlocal: "names",
 }
-"""Fields that hold names of variables as texts."""
+"""Fields of nodes that hold names of variables as strings."""
 
 
 class Normal(NamedTuple):
-    """A normal form, and the names of local variables that are not in it."""
+    """A normal form, and the names of local variables that it leaves out."""
 
     text: str
     variables: tuple[str, ...]

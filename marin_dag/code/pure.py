@@ -79,9 +79,9 @@ _READING_ARRAYS = frozenset(
     }
 )
 STATEFUL = frozenset({"decimal", "locale", "os", "sys", "warnings"})
-"""Packages whose values and results differ with what was set before."""
+"""Packages whose values and results depend on earlier settings."""
 READERS = frozenset(name for kind in _READING_KINDS for name in dir(kind)) - _CHANGING | _READING_ARRAYS
-"""Methods that change no object of Python or of packages; of another method that is not known."""
+"""Methods that change no object of Python or of packages; any other method may change its object."""
 
 
 def is_pure_builtin(name: str) -> bool:

@@ -54,7 +54,7 @@ class Reads(NamedTuple):
     paths: tuple[str, ...] = ()
     """Texts that may be names of files beside the code."""
     computes_paths: bool = False
-    """Whether it may find such a file by a name that it puts together."""
+    """Whether the definition may find such a file by a computed name."""
     modules: tuple[str, ...] = ()
     """Texts that may be names of modules."""
     environment: tuple[str, ...] = ()

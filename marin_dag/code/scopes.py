@@ -1,4 +1,4 @@
-"""Scopes: local variables, which no code outside their function can name, so that their names are no identity.
+"""Scopes of local variables. Code outside a function cannot name them, so their names are not identity.
 
 Parameters, inner functions and classes, imports and `global` names keep their names: callers and `repr` show them.
 """
@@ -25,7 +25,7 @@ class Scopes:
         self._kept: frozenset[str] = frozenset()
 
     def variable(self, name: str) -> str | None:
-        """Return what stands for a variable that loses its name; None for another name."""
+        """Return the placeholder of a local variable; None for a name that is kept."""
         for depth, scope in enumerate(reversed(self._inner)):
             if name in scope and not (depth and self._are_classes[-1 - depth]):
                 number = scope[name]
@@ -44,7 +44,7 @@ class Scopes:
 
     @contextlib.contextmanager
     def comprehension(self, node: Comprehension) -> Iterator[None]:
-        """Enter a comprehension, but for its first iterable, which is evaluated outside."""
+        """Enter a comprehension, except its first iterable, which is evaluated outside."""
         with self._scope(node, {name for generator in node.generators for name in stored_names(generator.target)}):
             yield
 
@@ -72,7 +72,7 @@ _NEW = -1
 
 
 def _kept_names(outermost: Function | Comprehension) -> frozenset[str]:
-    """Return the names that some scope below a node shows to others."""
+    """Return the names that some scope below a node shows to code outside it."""
     kept: set[str] = set()
     for node in nodes_of(outermost):
         match node:

@@ -43,7 +43,7 @@ class Scanned(NamedTuple):
     messages: Messages
     """Texts of messages, which are not in the digest."""
     variables: str
-    """Hash of the names of local variables, which are not in the digest; "" where there are none."""
+    """Hash of the names of local variables, which are not in the digest; "" if there are none."""
     hears: Hears
     opaque: tuple[str, ...]
 
@@ -66,7 +66,7 @@ class Definition(NamedTuple):
     is_callable: bool
     """Whether each of these statements is a class, or a class or function."""
     is_error: bool
-    """Whether each is a class of which making an instance keeps the arguments and does nothing else."""
+    """Whether each is a class whose new instances only keep their arguments."""
     is_plain: bool
     """Whether it is an object of Python's own."""
     effects: Effects
@@ -80,7 +80,7 @@ class Executed(NamedTuple):
 
     statement: Statement
     scanned: Scanned | None
-    """Its code and all it reaches; None where that is the definition of the one name that it binds."""
+    """The code of the statement and all it reaches; None if the statement is the definition of one name."""
     bases: tuple[Reference, ...]
     """Bases of the classes that it makes."""
 
@@ -162,7 +162,7 @@ def _has_hook(made: ast.ClassDef) -> bool:
 
 
 def _only_keeps(made: ast.ClassDef) -> bool:
-    """Return whether the methods that make an instance of an exception only keep what they get."""
+    """Return whether the methods that make an instance of an exception only keep their arguments."""
     if made.keywords or made.decorator_list:
         return False
     for item in made.body:

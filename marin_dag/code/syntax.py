@@ -247,7 +247,7 @@ def children(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def nodes_of(statement: ast.AST) -> list[ast.AST]:
-    """Return a node and all nodes below it; kept on the node, since several readings walk it."""
+    """Return a node and all nodes below it; the list is kept on the node, since several analyses walk it."""
     found: list[ast.AST] | None = statement.__dict__.get("nodes")
     if found is None:
         found = [statement]

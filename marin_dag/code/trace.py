@@ -19,7 +19,7 @@ class Trace(NamedTuple):
     places: tuple[Place, ...]
     """The statements that define one name."""
     touched: frozenset[str]
-    """Dotted names that statements with effects read, and may therefore change."""
+    """Dotted names that statements with effects read and may therefore change."""
     is_foreign: bool
     """Whether they may change more than objects of the module: then they count wherever the module is imported."""
 
@@ -46,7 +46,7 @@ class Traces:
         return trace is not None and trace.is_foreign
 
     def touched(self, name: str) -> frozenset[str]:
-        """Return what importing a module may change."""
+        """Return the names that importing a module may change."""
         trace = self.of(name)
         return frozenset() if trace is None else trace.touched
 
@@ -79,7 +79,7 @@ class Traces:
         return Trace(tuple(scans), tuple(places), dotted_names, is_foreign)
 
     def _is_ordered(self, module: Summary, executed: Executed, touched: set[str]) -> bool:
-        """Return whether the place of a quiet statement among the others may matter.
+        """Return whether the order of a quiet statement among the others may matter.
 
         Args:
             module: the module.
@@ -152,7 +152,7 @@ class Traces:
         return True
 
     def _answers_of(self, asked: Called) -> list[Effects]:
-        """Return the effects of operators, indices, attributes and iteration of what a name stands for."""
+        """Return the effects of operators, indices, attributes and iteration on the object of a name."""
         target, chain = asked
         if not self._sources.is_first_party(target.module) or self._is_own_module(target):
             return []

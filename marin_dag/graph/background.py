@@ -5,15 +5,15 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Background:
-    """The place of a step among its like; never identity.
+    """The order in which a background step starts; never identity.
 
-    A background step starts when no other step is queued, and one at a time is queued for the same resources. If it
-    cannot run, the plan leaves it out.
+    A background step starts when no other step is queued. At most one is queued for the same resources. The plan
+    leaves out a background step that cannot run.
     """
 
     group: str
-    """Steps of a group share a backlog: the evaluations of one phase."""
+    """Group of steps with a common backlog, such as the evaluations of one phase."""
     rank: int
-    """The highest rank that is ready starts first: the training step, so that the newest is first."""
+    """The training step: the highest rank that is ready, which is the newest milestone, starts first."""
     max_waiting: int | None = None
-    """Ranks of the group that may wait. When a milestone is published, a driver skips the lower ones."""
+    """Number of ranks of the group that may wait. When a milestone is published, the driver skips lower ranks."""

@@ -128,7 +128,7 @@ class Step(Generic[ResultT]):
     written_until: int | None = None
     """The stop as the recipe has it, without `--set`."""
     background: Background | None = None
-    """How the step yields to others; None for a step of the run itself."""
+    """How the step yields to other steps; None for a step of the run itself."""
     _identity: Identity | None = dataclasses.field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -310,7 +310,7 @@ class Step(Generic[ResultT]):
         return dataclasses.replace(self, resources=resources)
 
     def in_background(self, background: Background) -> "Step[ResultT]":
-        """Return the same step, yielding to the other steps of a run; its output does not change."""
+        """Return the same step in the background of a run; its digest and output do not change."""
         return dataclasses.replace(self, background=background)
 
     def with_version(self, version: str) -> "Step[ResultT]":

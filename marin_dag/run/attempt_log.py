@@ -25,7 +25,7 @@ STANDARD_OUTPUT = 1
 FREED_BYTES = 1 << 20
 """Captured output is deleted from the disk in pieces of this size when it is passed on."""
 CHILD_OUTPUT_SECONDS = 0.2
-"""Between two looks for output of child processes."""
+"""The interval at which output of child processes is read."""
 
 
 def step_logger(name: str) -> logging.Logger:
@@ -86,7 +86,7 @@ class AttemptLog(io.TextIOBase):
 
     @contextlib.contextmanager
     def capturing_prints(self) -> Iterator[None]:
-        """Write what this process and its children print until the end of the block.
+        """Write the output of this process and its children until the end of the block.
 
         What they write to standard error below Python stays there, and is redacted until this process ends.
         """
@@ -99,7 +99,7 @@ class AttemptLog(io.TextIOBase):
             yield
 
     def write(self, text: str) -> int:
-        """Write what a step prints, each line when it is complete: its pieces may be those of a secret."""
+        """Write what a step prints, line by line: a piece of a line may be a piece of a secret."""
         self._printed.write(text)
         return len(text)
 
@@ -172,9 +172,9 @@ def child_output(write: Callable[[str], object] | None = None) -> Iterator[None]
 
 
 def _free(descriptor: int, freed: int, end: int) -> int:
-    """Give the disk back the bytes of a file up to `end`, a block at a time; return up to where it has them back.
+    """Free the disk blocks of a file up to `end`, a block at a time; return the end of the freed bytes.
 
-    Linux can cut a hole into a file that others append to. Where that fails, the file keeps what it has.
+    Linux can punch a hole into a file that other processes append to. If that fails, the file keeps its bytes.
     """
     if end - freed < FREED_BYTES or sys.platform != "linux":
         return freed

@@ -103,11 +103,11 @@ class GcsStore(CloudStore):
                 except google.api_core.exceptions.PreconditionFailed:
                     with contextlib.suppress(google.api_core.exceptions.NotFound):
                         return self._is_created(blob, creator, data)
-                # There is no such object: its creator has deleted it since, or the server refused damaged bytes by 412.
-            raise TransferError(f"{blob.name}: the store refused it as if it existed, and it does not")
+                # No such object: its creator has deleted it since, or the server answered damaged bytes with 412.
+            raise TransferError(f"{blob.name}: the store refused the object as existing, but no such object exists")
 
     def _is_created(self, blob: storage.Blob, creator: str, data: bytes) -> bool:
-        """Return whether this call's first request made the object that its second one met."""
+        """Return whether the first request of this call made the object that its second request found."""
         blob.reload(timeout=_timeout(), retry=RETRY)
         if (blob.metadata or {}).get(CREATOR) != creator:
             return False
@@ -308,7 +308,7 @@ def _reason(error: BaseException) -> str:
         found = cast(Any, error).response.json()
         while isinstance(found, dict):  # a proxy may put the answer of another server into the message
             found = found["error"] if "error" in found else found.get("message") or found["errors"][0]
-            with contextlib.suppress(ValueError):  # Google's testbench writes it as text
+            with contextlib.suppress(ValueError):  # Google's testbench writes the error as text
                 found = json.loads(found) if isinstance(found, str) and found.startswith("{") else found
         return redact(str(found))
     except (AttributeError, LookupError, TypeError, ValueError):

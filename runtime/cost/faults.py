@@ -1,4 +1,4 @@
-"""Faults of a compiled step: collectives that move more than they need to.
+"""Faults of a compiled step: collectives that move more bytes than necessary.
 
 A compiler is free to replace a reduce-scatter by an all-reduce and a slice, to gather a parameter before it is
 cast, and to cast a gradient after it is summed; each is seen only in the compiled program.

@@ -110,7 +110,7 @@ class Loader:
     def recorded_batch(
         self, counts: Mapping[str, int], consumed: Mapping[str, int], step: int
     ) -> tuple[RowLocations, LoadedBatch]:
-        """Return the batch of the training step that follows `step` finished ones, from its record.
+        """Return the batch that follows `step` finished training steps, from the recorded counts.
 
         Unlike `batch` it needs no losses, whatever the policy.
 

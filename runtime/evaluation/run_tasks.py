@@ -111,7 +111,7 @@ class LoadedTasks(NamedTuple):
     manager_output: Any = None
 
     def is_mean(self, label: str, metric: str) -> bool:
-        """Return whether a metric is a mean over items; lm-eval takes that of the unnamed ones."""
+        """Return whether a metric is a mean over items, as lm-eval computes metrics without a named aggregation."""
         from lm_eval.api.metrics import mean
 
         return self.by_label[label].aggregation().get(metric, mean) is mean
@@ -140,7 +140,7 @@ def _load(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence lm-eval's warnings of what is intended here: own rows, default aggregations."""
+    """Silence lm-eval's warnings of intended settings: own rows, default aggregations."""
     logger = logging.getLogger("lm_eval")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -203,7 +203,7 @@ def _scores(
 
 
 def _item_scores(task: Task, loaded: LoadedTasks, output: Mapping[str, Any]) -> Iterator[ItemScores]:
-    """Yield the items' values of each metric and filter that is a mean over items."""
+    """Yield the values of all items for each metric and filter that is a mean over items."""
     labels = loaded.labels[task.label]
     for key in output["results"][labels[0]]:
         metric, comma, answer_filter = key.partition(",")
@@ -215,7 +215,7 @@ def _item_scores(task: Task, loaded: LoadedTasks, output: Mapping[str, Any]) -> 
 
 
 def _chance(samples: Sequence[Mapping[str, Any]]) -> float:
-    """Return the expected accuracy of a guess among the choices of each item."""
+    """Return the expected accuracy of guessing among the choices of each item."""
     shares = []
     for sample in samples:
         # The requests of acc_mutual_info ask for each choice once more, without the question.

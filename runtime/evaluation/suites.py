@@ -1,4 +1,4 @@
-"""Suites: tasks with their numbers of shots, as a recipe names them; plain values that a plan can read."""
+"""Suites: tasks with their numbers of shots, as plain values that a plan can read."""
 
 import dataclasses
 from pathlib import Path
@@ -21,14 +21,14 @@ class TaskSpec:
     """A task or group as a recipe names it."""
 
     task: str
-    """lm-eval's name, or the path of a definition of one's own, a .yaml file."""
+    """lm-eval's name, or the path of the user's own definition, a .yaml file."""
     num_fewshot: int | None = None
-    """Worked examples in the prompt; None takes the number of the definition."""
+    """Worked examples in the prompt; None means the definition's number."""
     items: str | None = None
-    """Rows of one's own: a .jsonl or .parquet file, a pattern for the files of a group's tasks, or an `hf://` address;
-    None takes those of the step that a recipe names."""
+    """The user's rows: a .jsonl or .parquet file, a pattern for the files of a group's tasks, or an `hf://` address;
+    None means the rows of the step that a recipe names."""
     fewshot_items: str | None = None
-    """Rows for worked examples; None draws them from the scored rows, except the scored one."""
+    """Rows for worked examples; None means the scored rows except the item itself."""
 
     def __post_init__(self) -> None:
         if self.num_fewshot is not None and self.num_fewshot < 0:
@@ -70,7 +70,7 @@ def _definitions(spec: TaskSpec, root: Path) -> tuple[str, tuple[Definition, ...
     group = read.get("group")
     if group is None:
         if not isinstance(read.get("task"), str):
-            raise DefinitionError(f"{root / yaml}: has no `task`; write the name of the task.")
+            raise DefinitionError(f"{root / yaml}: has no `task`; add `task: NAME`.")
         return read["task"], (Definition(read["task"], yaml, read["task"]),)
     leaves = find_leaves(root, yaml)
     return group, tuple(Definition(name, path, name) for name, path in leaves.items())
@@ -80,7 +80,7 @@ def _check_examples(name: str, num_fewshot: int, facts: Facts) -> None:
     if facts.num_examples is not None and num_fewshot > facts.num_examples:
         raise DefinitionError(
             f"TaskSpec.num_fewshot of {name!r} is {num_fewshot}, and its definition has {facts.num_examples} worked "
-            "examples; use at most that."
+            "examples; use at most as many."
         )
 
 

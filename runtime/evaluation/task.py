@@ -1,7 +1,7 @@
 """Task: one task or group of lm-eval with its number of worked examples; a plain value that enters a step's identity.
 
-It names definitions and holds none of their content: the installed lm-eval and the files of an own task are identity
-of their own. A new entry in `suites` therefore changes no task that others score.
+A task names definitions and holds none of their content: the version of lm-eval and the files of an own task are in the
+identity separately. A new entry in `suites` therefore changes no other task.
 """
 
 import dataclasses
@@ -9,14 +9,14 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Definition:
-    """Definition of a task, as lm-eval has it."""
+    """The definition of a task in lm-eval's format."""
 
     name: str
     """lm-eval's name of the task."""
     yaml: str
     """Path below the installed `lm_eval/tasks`; for an own task, below its folder of definitions."""
     items: str
-    """Name of the items; two forms of a question have the same."""
+    """Name of the items; two forms of a question share it."""
 
 
 @dataclasses.dataclass(frozen=True)

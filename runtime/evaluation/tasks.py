@@ -131,7 +131,7 @@ def write_definitions(
     labels: dict[str, tuple[str, ...]] = {}
     for task in tasks:
         if task.label in labels:
-            raise TaskItemsError(f"tasks: {task.label} is there twice; remove one.")
+            raise TaskItemsError(f"tasks: {task.label} is listed twice; remove one.")
         found = [each for each in task.definitions if each.items in files.scored]
         if not found:
             raise TaskItemsError(
@@ -199,8 +199,8 @@ def check_runs_no_code(task: Task, own: Path) -> None:
     """Raise GeneratedCodeError if a metric of the task runs generated code."""
     if any(read_facts(_root(task, own) / each.yaml).runs_code for each in task.definitions):
         raise GeneratedCodeError(
-            f"{task.name}: its metric runs code that the model writes. If you want that, run the same command with "
-            "--run-generated-code."
+            f"{task.name}: its metric runs code that the model writes. To allow this, add --run-generated-code to "
+            "the command."
         )
 
 
@@ -223,7 +223,7 @@ def check_examples(label: str, task: "ConfigurableTask") -> None:
         return
     rows = [json.dumps(row, sort_keys=True, default=str) for row in task.fewshot_docs()]
     shares_rows = task.fewshot_cfg.split == SCORED_SPLIT
-    # An item is no example of its own, nor are its copies.
+    # Neither an item nor its copies are worked examples of the item.
     most_copies = max(collections.Counter(rows).values(), default=0) if shares_rows else 0
     if len(rows) - most_copies < wanted:
         besides = " besides the scored one and its copies" if shares_rows else ""

@@ -1,7 +1,7 @@
-"""Uncertainty of scores: standard errors by groups of items, paired differences, and what a suite can tell apart.
+"""Uncertainty of scores: standard errors by groups of items, paired differences, and least detectable differences.
 
-After "Adding Error Bars to Evals" (arXiv:2411.00640): items are a sample of those that could have been asked, and items
-about one passage are not independent.
+After "Adding Error Bars to Evals" (arXiv:2411.00640): items are a sample of all possible items, and items about one
+passage are not independent.
 """
 
 import math
@@ -14,7 +14,7 @@ SIGNIFICANCE, POWER = 0.05, 0.8
 
 
 class Difference(NamedTuple):
-    """The mean of the differences of two models on the same items, first minus second."""
+    """The mean difference of two models on the same items, first minus second."""
 
     value: float
     stderr: float | None
@@ -31,7 +31,7 @@ def standard_error(values: Sequence[float], groups: Sequence[Hashable] | None = 
 
     Args:
         values: one for each item.
-        groups: what each item shares with others, such as its passage; without, each item is a group of its own.
+        groups: group of each item, such as its passage; by default each item is its own group.
     """
     sums: dict[Hashable, float] = defaultdict(float)
     center = math.fsum(values) / len(values)
@@ -53,14 +53,14 @@ def paired_difference(
 
 
 def is_noise(difference: float, stderr: float | None) -> bool:
-    """Return whether a difference is within its 95 % confidence interval of 0."""
+    """Return whether the 95 % confidence interval of a difference contains 0, or is unknown."""
     return stderr is None or abs(difference) <= NormalDist().inv_cdf(1 - SIGNIFICANCE / 2) * stderr
 
 
 def minimum_detectable_difference(stderr: float) -> float:
-    """Return the difference that a two-sided test at 5 % finds in 80 % of the cases.
+    """Return the difference that a two-sided test at 5 % significance finds in 80 % of samples.
 
-    `stderr` is that of the difference: of two models on the same items, that of their paired difference.
+    `stderr` is the standard error of the difference; for two models on the same items, of their paired difference.
     """
     normal = NormalDist()
     return (normal.inv_cdf(1 - SIGNIFICANCE / 2) + normal.inv_cdf(POWER)) * stderr

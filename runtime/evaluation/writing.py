@@ -1,4 +1,4 @@
-"""Writing: texts after prompts, each passed on as it grows; equal prompts and settings give equal texts."""
+"""Writer: generates texts after prompts and passes each on as it grows; equal prompts and settings give equal texts."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ from runtime.evaluation.sampling import Sampling
 from runtime.interop.huggingface import SpecialTokens
 
 OnText = Callable[[int, str], object]
-"""Receives the number of a prompt, in order, and what its text has gained."""
+"""Receives the number of a prompt and the new part of its text; prompts come in order."""
 
 
 class Text(NamedTuple):
@@ -22,12 +22,12 @@ class Text(NamedTuple):
     prompt: str
     text: str
     is_whole: bool
-    """The model ended it; otherwise it has as many tokens as allowed."""
+    """Whether the model ended the text; otherwise the limit of tokens did."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Writer:
-    """A model that writes texts."""
+    """A model with its tokenizer, which writes texts."""
 
     model: PlacedModel
     tokenizer: Tokenizer
@@ -36,7 +36,7 @@ class Writer:
     def write(
         self, prompts: Iterable[str], *, max_new_tokens: int, sampling: Sampling | None, on_text: OnText
     ) -> list[Text]:
-        """Return the text after each prompt; `sampling` None takes the likeliest token.
+        """Return the text after each prompt; without `sampling`, each token is the likeliest.
 
         Raises:
             ValueError: a prompt with its text exceeds the model's context.
@@ -59,7 +59,7 @@ class Writer:
         ]
 
     def _encode(self, text: str) -> tuple[int, ...]:
-        """Return the tokens of a prompt behind BOS, or behind EOS where an empty one has none."""
+        """Return the tokens of a prompt after BOS; for an empty prompt of a tokenizer without BOS, EOS."""
         eos, bos = self.special_tokens
         tokens = self.tokenizer.encode(text, add_special_tokens=False).ids
         if bos is not None and tokens[:1] != [bos]:
@@ -71,7 +71,7 @@ class Writer:
 
 
 class _Stream:
-    """Passes texts on in the order of their prompts, while all of them grow at once."""
+    """A stream that passes texts on in the order of their prompts, while all of them grow at once."""
 
     def __init__(self, num_texts: int, decode: Callable[[list[int]], str], on_text: OnText) -> None:
         self._decode, self._on_text = decode, on_text
@@ -79,9 +79,9 @@ class _Stream:
         self._current, self._shown = 0, ""
 
     def show(self, number: int, tokens: list[int], *, is_last: bool) -> None:
-        """Take the tokens so far of a text."""
+        """Take the tokens of a text so far, and pass on the new text that comes next in order."""
         text = self._decode(tokens)
-        # A character whose other bytes are still to come.
+        # A text may end in a character whose other bytes are still to come.
         self._texts[number] = text if is_last else text.rstrip(REPLACEMENT)
         self._are_last[number] = is_last
         while self._current < len(self._texts):

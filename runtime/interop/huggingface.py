@@ -142,7 +142,7 @@ def read_model(folder: str, *, as_stored: bool = False) -> ImportedModel:
 
 
 def read_model_files(files: Mapping[str, str], source: str, *, as_stored: bool = False) -> ImportedModel:
-    """Read a model as `read_model` does, from files that may lie in different places.
+    """Read a model as `read_model` does, from files that may lie in different folders.
 
     Args:
         files: Name in the folder to path.

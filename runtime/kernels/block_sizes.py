@@ -88,7 +88,7 @@ def family_of(device_kind: str) -> str | None:
 
 
 def taken_as(device_kind: str) -> str:
-    """Return a remark on an unknown TPU, which gets the blocks of another; "" for other devices."""
+    """Return a note on an unknown TPU, which gets the blocks of another; "" for other devices."""
     if not device_kind.startswith("TPU") or device_kind in _GENERATIONS:
         return ""
     return f"unknown generation {device_kind!r}, taken as {UNKNOWN}: "

@@ -33,7 +33,7 @@ def clip_by_norm(gradients: TreeT, norm: Scalar, max_norm: Scalar) -> TreeT:
 
 
 def decayed_step(model: Model, direction: Params, params: Params, numbers: Mapping[str, Any]) -> Params:
-    """Return what an update adds to the parameters: the direction with weight decay, times the learning rate."""
+    """Return the change of the parameters: the direction with weight decay, times the learning rate."""
     stateless = optax.chain(
         optax.add_decayed_weights(numbers["weight_decay"], decay_mask(model, params)),
         optax.scale_by_learning_rate(numbers["learning_rate"]),

@@ -1,8 +1,7 @@
 """Muon on shards: the momentum of each matrix of the layers, made orthogonal by optax's Newton-Schulz iterations.
 
-A device needs whole matrices. Axes that divide the layers share them out by an all-to-all, so that each device works on
-layers of its own. Over the other axes, matrices are gathered one layer at a time, and every device of the axis makes
-the same ones.
+A device needs whole matrices. Along axes that divide the number of layers, an all-to-all gives each device its own
+layers. Along the other axes, matrices are gathered one layer at a time, and every device repeats the same work.
 """
 
 import math
@@ -27,12 +26,12 @@ from runtime.parallel.collectives import splits
 from runtime.parallel.mesh import COPY_AXES
 
 Flat = Float[Array, "layers ..."]
-"""Matrices of each layer as one row of numbers, or as a row for each device that has a block of them."""
+"""Matrices of each layer as one row of numbers, or as one row for each device that has a block of them."""
 Share = Float[Array, "share devices ..."]
 
 
 class MuonState(NamedTuple):
-    """State of Muon; each part has the parameters' tree, without the other part's tensors."""
+    """The state of Muon; each field has the tree of the parameters without the tensors of the other field."""
 
     momentum: Params
     adam: optax.ScaleByAdamState
@@ -89,8 +88,8 @@ class _Matrix(NamedTuple):
         split, names = splits(spec, dict.fromkeys(COPY_AXES, 1) | dict(axes)), list(axes)
         if len(split) != len(axes):
             raise ValueError(
-                f"{name}: its placement {spec} does not split it over all of {names}, and Muon needs that; split it, "
-                "or use AdamW: optimizer=None."
+                f"{name}: the placement {spec} does not split this matrix over all of {names}, as Muon requires; split "
+                "the matrix over them, or use AdamW: optimizer=None."
             )
         rows, columns = ([names.index(axis) for dimension, axis in split if dimension == which] for which in (0, 1))
         order = (*rows, len(names), *columns, len(names) + 1)
@@ -99,6 +98,7 @@ class _Matrix(NamedTuple):
         return cls(blocks, order, (num_rows, math.prod(blocks) // num_rows))
 
     def whole(self, flat: Array) -> Array:
+        """Return the whole matrix of flat blocks."""
         return flat.reshape(self.blocks).transpose(self.order).reshape(self.shape)
 
     def flat(self, whole: Array) -> Array:
@@ -155,7 +155,7 @@ def _give_back(share: Share, axis: str) -> Flat:
 
 
 def _newton_schulz(matrix: Float[Array, "rows columns"], settings: Muon) -> Float[Array, "rows columns"]:
-    """Return the orthogonal factor of a matrix, nearly: optax's Muon without momentum."""
+    """Return an approximate orthogonal factor of a matrix, by optax's Muon without momentum."""
     iterations = optax.contrib.scale_by_muon(ns_steps=settings.ns_steps, beta=0.0, nesterov=False)
     with jax.numpy_dtype_promotion("standard"), matmul_precision(settings.dtype):
         found: Array = iterations.update(matrix, iterations.init(matrix))[0]

@@ -29,15 +29,15 @@ class Optimizer(Protocol):
 
     @property
     def kind(self) -> str:
-        """Name of the algorithm. The state of one kind is no state of another."""
+        """Name of the algorithm. No algorithm can use the state of another."""
         ...
 
     def state_size(self, model: "ModelConfig") -> int:
-        """Return how many numbers of its state are split over devices as parameters are."""
+        """Return how many numbers of the optimizer's state are split over devices as parameters are."""
         ...
 
     def update_flops(self, model: "ModelConfig", copy_axes: Sequence[int]) -> int:
-        """Return the FLOPs of products in an update on one device; axes of these sizes split a copy of the model."""
+        """Return the FLOPs of an update's products on a device; `copy_axes`: sizes of axes that split a model copy."""
         ...
 
     def build(
@@ -78,13 +78,13 @@ class AdamW:
 class Muon:
     """Muon (arXiv:2502.16982) for the matrices of the layers, AdamW for all other tensors; names follow optax's.
 
-    Learning rate, weight decay and clipping of the phase hold for both, `b1`, `b2` and `eps` for AdamW.
+    Learning rate, weight decay and clipping of the phase apply to both, `b1`, `b2` and `eps` to AdamW alone.
     """
 
     beta: float = 0.95
     """Decay of the momentum, which is Nesterov's."""
     consistent_rms: float | None = 0.2
-    """Root mean square of an update, near AdamW's, so that AdamW's learning rates hold. None scales by
+    """Root mean square of an update, near AdamW's, so that AdamW's learning rates work too. None scales by
     sqrt(max(1, out / in)) instead."""
     ns_steps: int = 5
     """Newton-Schulz iterations."""
@@ -122,16 +122,16 @@ class Muon:
 
 ADAMW = AdamW()
 ChosenOptimizer = Muon | None
-"""The optimizers that a phase may have; None is AdamW."""
+"""Optimizers of a phase; None is AdamW."""
 
 
 def chosen(optimizer: Optimizer | None) -> Optimizer:
-    """Return the optimizer that a phase's field means."""
+    """Return the optimizer that a phase's field names."""
     return ADAMW if optimizer is None else optimizer
 
 
 def dealt_axes(num_layers: int, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return the indices of axes whose devices can share out the layers evenly, the largest axis first."""
+    """Return the indices of axes whose devices can share the layers evenly, the largest axis first."""
     found: list[int] = []
     for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
         if num_layers % sizes[index] == 0:

@@ -1,6 +1,6 @@
 """Curves of a run over its tokens: the same panels on the live page and on the page that `curves` draws.
 
-Neither is a part of the report: how often a phase validates or logs its speed may differ between equal runs.
+The curves are not in the report: equal runs may validate or log their speed at different steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,8 +24,8 @@ PANELS = {LOSS: "0.[000]", BITS: "0.[000]", SPEED: "0.[0]a", MFU: "0.[0]%", GRAD
 MOST_POINTS, LEAST_POINTS = 4_000, 64
 """Points of all lines of a panel, and of a line with a small share of them."""
 CAPTION = (
-    "Drag to zoom: the panels follow, and the values are thinned anew for what is shown; each least and greatest "
-    "value stays. Pale: recorded; strong: smoothed by the slider."
+    "Drag to zoom all panels; the values shown are thinned again, and every minimum and maximum stays. Pale lines are "
+    "recorded values, strong lines are smoothed by the slider."
 )
 
 
@@ -36,13 +36,13 @@ class Line(NamedTuple):
     name: str
     phase: str
     is_main: bool
-    """Whether it is drawn as a part of the main line; each other phase is a series of its own."""
+    """Whether the phase is drawn as a part of the main line; each other phase is its own series."""
     tokens: np.ndarray
     values: np.ndarray
 
 
 def page(title: str, lines: Sequence[Line], norms: Sequence[LayerNorms], notes: Sequence[str] = ()) -> str:
-    """Return the whole page of the curves, and of the gradient norms by layer where there are some."""
+    """Return the whole page of the curves, with gradient norms by layer if there are any."""
     end = max((float(line.tokens[-1]) for line in lines if len(line.tokens)), default=1.0)
     lead = f"{counted(len({line.phase for line in lines}), 'phase')}, up to {tokens_label(end)} tokens."
     return document(title, lead, curves(lines, end=1.01 * end), *norm_maps(norms), notes=notes)
@@ -71,7 +71,7 @@ def curves(lines: Sequence[Line], *, end: float, is_live: bool = False) -> Marku
 def thinned(lines: Sequence[Line], low: float | None, high: float | None) -> dict[str, Any]:
     """Return for each panel the points of its lines between two numbers of tokens, and the range of its y axis.
 
-    At most `MOST_POINTS` of a panel are returned, the extremes of what they stand for among them.
+    A panel has about `MOST_POINTS` points at most, the minimum and maximum of the values that they replace among them.
     """
     return {
         title: found
@@ -98,7 +98,7 @@ def _panel(lines: Sequence[Line], low: float | None, high: float | None) -> dict
 
 
 def _between(line: Line, low: float | None, high: float | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of a view, with a row on either side, to which its line leads."""
+    """Return the rows between `low` and `high`, with one more row on either side."""
     first = 0 if low is None else max(int(np.searchsorted(line.tokens, low)) - 1, 0)
     last = None if high is None else int(np.searchsorted(line.tokens, high, side="right")) + 1
     return line.tokens[first:last], line.values[first:last]

@@ -56,5 +56,5 @@ def content_security_policy(scripts: Sequence[str]) -> str:
 
 @functools.cache
 def figure_scripts() -> tuple[str, str]:
-    """Return the part of BokehJS that plots (widgets, tables and WebGL are others), and what draws figures with it."""
+    """Return the plotting part of BokehJS (no widgets, tables and WebGL), and the script that draws figures with it."""
     return Resources(mode="inline", components=["bokeh"]).js_raw[0], SCRIPT

@@ -15,7 +15,7 @@ from runtime.tracking.curves import NORM_BY_PART, Curves
 from runtime.tracking.parts import GRADIENT, layer_of
 
 MOST_COLUMNS = 200
-"""Columns of a heat map, of which each has the ratio that is furthest from 1 among its training steps."""
+"""Columns of a heat map; each has the ratio furthest from 1 among its training steps."""
 _MOST_TIMES = 4.0
 """Times its median, or one of that many parts of it, at which the colours end."""
 FEWEST_STEPS = 4
@@ -31,7 +31,7 @@ CAPTION = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerNorms:
-    """Gradient norms of one phase by layer, and by tensor of those that belong to no layer."""
+    """Gradient norms of one phase by layer, and by tensor for tensors outside the layers."""
 
     phase: str
     rows: tuple[str, ...]
@@ -68,7 +68,7 @@ def layer_norms(phase: str, curves: Curves) -> LayerNorms:
 
 
 def norm_maps(phases: Sequence[LayerNorms]) -> list[Markup]:
-    """Return a heat map for each phase, and what it shows; nothing without phases."""
+    """Return a heat map for each phase, with an explanation; nothing without phases."""
     maps = [joined([element("h3", norms.phase), heat_map(norms)]) for norms in phases]
     return [element("h2", "Gradient norms by layer"), element("p", CAPTION), *maps] if maps else []
 

@@ -208,7 +208,7 @@ def _scores(report: Report) -> Section:
     if leading(report.scores):
         parts.append(result_plots.score_panels(report, caption))
     parts += [tables.scores_table(report)] if report.scores else []
-    if noise := score_noise.remark(report.scores):
+    if noise := score_noise.noise_note(report.scores):
         parts.append(element("p", noise))
     if found := doubts(report):
         parts += [element("p", "Not to be trusted as they stand:"), listed(found)]

@@ -20,7 +20,7 @@ class Node:
     group: str
     """The row that it stands in: its source or its phase, its own name if it stands alone."""
     state: str = "done"
-    """`tables.STATES` has all."""
+    """One of `tables.STATES`."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Score curves as a page: each measure over the tokens of a run, with bars of one standard error."""
+"""Score curves: a page with each measure over the tokens of a run, with bars of one standard error."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class ScorePoint:
 
 
 def page(title: str, points: Sequence[ScorePoint]) -> str:
-    """Return the whole page; `points` by measure and tokens, at least one."""
+    """Return the whole page; `points` has at least one point, and is sorted by measure and tokens."""
     series = series_of(list(dict.fromkeys(point.curve for point in points)))
     measures = list(dict.fromkeys(point.measure for point in points))
     end = max(point.tokens for point in points)

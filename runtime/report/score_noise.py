@@ -1,4 +1,4 @@
-"""Score noise: the tasks whose best model is not better than the next by more than chance."""
+"""Score noise: tasks whose best model is better than the next by no more than noise."""
 
 import math
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from runtime.report.contents import Score, leading
 MOST_NAMED = 5
 
 
-def remark(scores: Sequence[Score]) -> str:
-    """Return a sentence on the winners inside the noise; "" where there are none.
+def noise_note(scores: Sequence[Score]) -> str:
+    """Return a sentence on the tasks whose best score is within the noise; "" if there are none.
 
-    The errors of both models are added as if their items differed. On the same items the difference is less uncertain.
+    The errors of both models are added as if their items differed, which overstates the error on shared items.
     """
     by_task: dict[str, list[Score]] = {}
     for score in leading(scores):

@@ -9,9 +9,9 @@ from runtime.report.markup import NONE, Cell, Markup, Row, element, joined, list
 from runtime.report.recipe import bytes_label, counted, rate, tokens_label
 
 STATES = {"done": "done", "this": "makes this page (bold)", "unknown": "not needed by this page (pale)"}
-"""State of a step to its words."""
+"""State of a step -> its text."""
 MOST_NAMES = 8
-"""Inputs and readers that a step names when pointed at; the table of steps has all inputs."""
+"""Most inputs and readers in the tooltip of a step; the table of steps has all inputs."""
 
 
 def phase_name(phase: Phase) -> str:

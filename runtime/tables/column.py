@@ -85,7 +85,7 @@ class BlockedTable(abc.ABC):
         return len(next(iter(self._columns.values())))
 
     def copy(self) -> Self:
-        """Return a table that rows added to this one do not reach."""
+        """Return a table to which later rows of this one are not added."""
         table = type(self)()
         table._columns = {name: column.copy() for name, column in self._columns.items()}
         return table

@@ -28,7 +28,7 @@ from runtime.text.measures import SENTENCE_ENDS, Measures
 from runtime.text.quality import QualityModel
 
 MEASURED_AGAIN = 0.5
-"""A rule measures the texts that are left apart from the rejected ones where they are this share or less."""
+"""If at most this share of texts is left, a rule measures them apart from the rejected texts."""
 BULLETS = "-*•‣▶●○■□▪"
 TERMINAL_PUNCTUATION = "\"'”’»」』）" + SENTENCE_ENDS
 _OTHER_NEWLINES = "\r\v\f\x85\u2028\u2029"

@@ -44,7 +44,7 @@ def is_of_first_host(path: str) -> bool:
 
 
 def is_part_of_first_host(path: str) -> bool:
-    """Return whether `path` is any part of a log of the first host."""
+    """Return whether `path` is a part of the first host's log."""
     return path.endswith(".jsonl") and _OTHER_HOST.search(path) is None
 
 

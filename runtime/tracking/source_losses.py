@@ -24,7 +24,7 @@ class SourceLosses(NamedTuple):
     step: int
     """Finished updates, including this one."""
     source: str
-    """Its name in the mixture."""
+    """Name of the source in the mixture."""
     identity: str
     """Digest of the step that made its token cache."""
     share: float
@@ -88,7 +88,7 @@ class SourceLossesTable(BlockedTable):
         }
 
     def num_sequences(self, steps: range) -> dict[str, int]:
-        """Return the sequences that the updates of consecutive `steps` drew, by identity."""
+        """Return the number of sequences that consecutive training steps drew, by identity."""
         begin, end = (bisect.bisect_left(self._columns["step"], step) for step in (steps.start, steps.stop))
         sources, numbers = (self._columns[name].to_numpy()[begin:end] for name in ("source", "num_sequences"))
         sums = np.bincount(sources, weights=numbers, minlength=len(self._sources)).astype(np.int64).tolist()

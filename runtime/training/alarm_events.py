@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def log_alarm(alarm: Alarm, events: EventLog, place: Place) -> None:
-    """Write the alarm to the log and the event log of the first host; all hosts find the same."""
+    """Write the alarm to the log and the event log of the first host; all hosts find the same alarms."""
     if jax.process_index() > 0:
         return
     if alarm.monitor in ("copies", "pace"):
@@ -143,7 +143,7 @@ def _warn_of_parts(place: Place) -> None:
 
 
 def log_spikes(monitors: Monitors, events: EventLog, place: Place) -> None:
-    """Write the spikes of the newest step that raised no alarm, and which step's spike the loss has recovered from."""
+    """Write the newest step's spikes that raised no alarm, and the spike from which the loss has recovered."""
     if jax.process_index() > 0:
         return
     for spike in monitors.single_spikes:
@@ -164,7 +164,7 @@ def odd_row(
     *,
     lowest: bool = False,
 ) -> Place:
-    """Return the row of a batch with the highest loss a token, or with the lowest, beside the median of the others."""
+    """Return the row of a batch with the highest (or lowest) loss a token, and the median of the other rows."""
     counted = np.flatnonzero(row_targets)
     if len(counted) < 2:
         return {}

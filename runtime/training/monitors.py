@@ -32,7 +32,7 @@ class Monitors:
     """
 
     def __init__(self, resets_at: Callable[[int], bool] = never, *, first_loss: FirstLoss | None = None) -> None:
-        """`first_loss` is for a run from scratch; None for trained weights."""
+        """Take the expected `first_loss` of a run from scratch; None for trained weights."""
         self._resets_at = resets_at
         self._first_loss = first_loss
         self._rate: float | None = None
@@ -44,7 +44,7 @@ class Monitors:
         self.single_spikes: list[Alarm] = []
         """Spikes of the newest step that raised no alarm."""
         self.recovered_step: int | None = None
-        """The step of a spike that the loss has just been found to have recovered from."""
+        """The step of the spike from which the loss has just recovered."""
         self._reset()
 
     @classmethod

@@ -244,7 +244,7 @@ class _DeviceStep:
         squares = functools.partial(squares_of_parts, config=self.config, mesh=self.mesh)
         (gradient_squares,) = squares([gradients])
         grad_norm = jnp.sqrt(jnp.sum(gradient_squares))
-        # The optimizer clips by the norm, so that its collectives come after those of the figures.
+        # The optimizer clips by the norm, so that its collectives come after the collectives of the figures.
         grad_norm = order.after(grad_norm, (loss, row_loss, row_targets), tokens)
         new_state, step = self._updated(state, gradients, grad_norm, numbers)
         new_state, skip = _skipped_if_bad(state, new_state, loss, grad_norm, num_targets, numbers)

@@ -6,7 +6,7 @@ from benchmarks.checkpoint_bandwidth import ACTS, judged
 
 
 def speeds(**to_peer: dict[str, float]) -> dict[str, float]:
-    """GB/s where ours is 1, and such a share of each peer's."""
+    """Return speeds of 1 GB/s for ours and a given share of it for each peer."""
     peers = {f"{act} {name}": 1 / ratios[act] for name, ratios in to_peer.items() for act in ACTS}
     return peers | {f"{act} ours": 1.0 for act in ACTS}
 

@@ -51,13 +51,13 @@ def ground() -> Path:
 
 @pytest.fixture(scope="session")
 def graph(ground: Path) -> Graph:
-    """The graph as this process plans it."""
+    """Return the graph as this process plans it."""
     return Graph(build(argparse.Namespace(texts=str(ground / "texts"))))
 
 
 @pytest.fixture(scope="session")
 def reference(ground: Path) -> Reference:
-    """The whole run, in one process, from an empty prefix."""
+    """Return the whole run, in one process, from an empty prefix."""
     prefix, saved = ground / "undisturbed", ground / "undisturbed.json"
     with one_at_a_time(ground):
         if not saved.exists():
@@ -69,14 +69,14 @@ def reference(ground: Path) -> Reference:
 
 @pytest.fixture
 def empty(ground: Path, tmp_path: Path) -> Iterator[Driver]:
-    """Drivers on a new prefix."""
+    """Return drivers on a new prefix."""
     with tempfile.TemporaryDirectory(dir=ground) as folder:
         yield Driver(ground, Path(folder, "runs"))
 
 
 @pytest.fixture
 def finished(ground: Path, reference: Reference) -> Iterator[Driver]:
-    """Drivers on a copy of the finished run."""
+    """Return drivers on a copy of the finished run."""
     with tempfile.TemporaryDirectory(dir=ground) as folder:
         shutil.copytree(reference.prefix, Path(folder, "runs"))
         yield Driver(ground, Path(folder, "runs"))

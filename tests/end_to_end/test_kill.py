@@ -12,12 +12,12 @@ from tests.end_to_end.driver import Driver, committed, differing, ended, process
 
 
 def has_checkpoint(prefix: Path, digest: str) -> bool:
-    """Whether a phase could be resumed in the middle."""
+    """Return whether a phase can resume in the middle."""
     return any((prefix / "work" / digest).glob("temporary/*/checkpoint/manifest.json"))
 
 
 def events(prefix: Path, digest: str) -> list[dict[str, object]]:
-    """The event logs of all attempts, in the order in which they began."""
+    """Return the event logs of all attempts, in the order of their starts."""
     logs = sorted((prefix / "work" / digest / "events").iterdir())
     return [json.loads(line) for log in logs for line in log.read_text().splitlines() if line.endswith("}")]
 

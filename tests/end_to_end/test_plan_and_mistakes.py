@@ -173,7 +173,7 @@ def test_a_wrong_checksum_shows_both_and_keeps_no_file(tmp_path: Path):
 
 
 def own_corpus(folder: Path, sources: Iterable[str], *arguments: str) -> Ended:
-    """The real pipeline over DIR, as far as documents are read, with nothing to download."""
+    """Return the real pipeline over DIR up to its documents, with nothing to download."""
     command = [sys.executable, "pipelines/tootsie.py", "--corpus", str(folder / "corpus"), "--backend", "local"]
     command += ["--prefix", str(folder / "runs"), *(f"--until=extract/{source}" for source in sources), *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)

@@ -88,7 +88,7 @@ def _arrow(rows: list[dict[str, object]]) -> bytes:
 
 
 def _adapted(task: str, row: dict[str, object]) -> dict[str, object]:
-    """The columns of the package, where lm-eval's are others; one set holds the item that a corpus repeats."""
+    """Return a row with the columns of the package; one set holds the item that a corpus repeats."""
     if task == "boolq":
         return {"question": row["question"], "passage": row["passage"], "answer": bool(row["label"])}
     if task in ("nq_open", "triviaqa"):

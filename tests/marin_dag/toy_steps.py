@@ -291,7 +291,7 @@ def summed(config: SumConfig, context: StepContext) -> Count:
 
 @step(continues="start")
 def wobble(config: CountConfig, context: StepContext) -> Count:
-    """A run that is not deterministic: from the second execution on, the last milestone differs."""
+    """Train without determinism: from the second execution on, the last milestone differs."""
     mark(config.marks, "wobble")
     position = Count(step=0, value=0)
     for number in range(0, config.until_step, config.publish_every):

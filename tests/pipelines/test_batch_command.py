@@ -1,4 +1,4 @@
-"""`batch` and `sample` say what is wrong and what to do; tests/end_to_end runs them on a real run."""
+"""`batch` and `sample` refuse impossible requests with a fix; tests/end_to_end runs both on a real run."""
 
 import pytest
 
@@ -27,7 +27,7 @@ from tests.catalogue import check_message
     ],
     ids=lambda words: "-".join(words).replace("/", "-"),
 )
-def test_what_cannot_be_shown_says_why(words, tmp_path, capsys, monkeypatch):
+def test_an_impossible_request_is_refused_with_the_reason(words, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert tootsie.main([*words, "--prefix", str(tmp_path / "runs")]) == 1
     printed = capsys.readouterr()

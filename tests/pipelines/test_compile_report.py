@@ -88,7 +88,7 @@ def test_a_cure_that_the_torus_cannot_hold_is_not_tried(main_line):
 
 @pytest.fixture
 def unusual(main_line):
-    """A phase none of whose fields that decide its program has the value that it has in kestrel."""
+    """Return a phase that differs from kestrel in every field that decides its program."""
     kestrel = main_line["kestrel"]
     changes = {
         "model": dataclasses.replace(kestrel.config.model, num_hidden_layers=3, use_qk_norm=True),

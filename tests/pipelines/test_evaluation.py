@@ -77,7 +77,7 @@ def test_a_task_that_runs_generated_code_is_refused_unless_that_is_allowed_which
     assert allowed.digest == refused.digest
 
 
-def test_ifeval_brings_the_package_that_it_splits_text_with(exported, tmp_path):
+def test_ifeval_downloads_the_package_of_its_sentence_model(exported, tmp_path):
     (tmp_path / "ifeval.jsonl").write_text("{}\n")
     spec = recipe.TaskSpec("ifeval", items=str(tmp_path / "ifeval.jsonl"))
     scores = recipe.score(exported, (spec,), limit=None)
@@ -115,7 +115,7 @@ def test_milestones_of_a_phase_without_scores_have_each_task_of_another(exported
     }  # fmt: skip
 
 
-def test_the_tasks_command_lists_form_chance_items_and_what_is_missing(exported, tmp_path, capsys):
+def test_the_tasks_command_lists_form_chance_items_and_missing_settings(exported, tmp_path, capsys):
     def build(_: object) -> list[recipe.Step]:
         return [recipe.score(exported, ("piqa",), limit=4)]
 

@@ -130,7 +130,7 @@ def test_other_worker_counts_and_all_else_that_is_execution_give_the_same_digest
 
 
 def with_other_execution(value: Any, twisted: list[str]) -> Any:
-    """`value` with every field that is execution set to something else, however deep it lies."""
+    """Return `value` with every execution field, however deep, set to another value."""
     if isinstance(value, dict):
         return {key: with_other_execution(item, twisted) for key, item in value.items()}
     if type(value) in (list, tuple):

@@ -1,4 +1,4 @@
-"""Evaluations of milestones: what the recipe has at the end of its phases, at each milestone, and nothing stale."""
+"""Evaluations of milestones have the results that the recipe has at the end of its phases, and make nothing stale."""
 
 import argparse
 import types
@@ -42,7 +42,7 @@ def results(graph: Graph) -> list[Step]:
     return [step for step in graph.steps if step.background is None and step.kind in (ema_eval, hf_export, lm_eval)]
 
 
-def test_every_phase_has_at_each_milestone_what_the_recipe_has_at_its_end(graph: Graph) -> None:
+def test_every_milestone_has_the_results_of_the_end_of_a_phase(graph: Graph) -> None:
     end = LAPTOP.boundaries.kestrel
     for kind in ("ema_eval", "hf_export", "lm_eval"):
         made = [step for step in graph.steps if step.name.startswith(f"{kind}/kestrel-step-")]
@@ -55,14 +55,14 @@ def test_every_phase_has_at_each_milestone_what_the_recipe_has_at_its_end(graph:
     assert graph.step("hf_export/jellyfish-step-900").config.weights == "averaged"
 
 
-def test_turning_it_on_changes_no_digest_and_publishes_the_milestones(graph: Graph, tmp_path: Path) -> None:
+def test_evaluate_every_changes_no_digest_and_publishes_the_milestones(graph: Graph, tmp_path: Path) -> None:
     plain = Graph(laptop(argparse.Namespace()))
     assert {step.name: step.digest for step in plain.steps}.items() <= {s.name: s.digest for s in graph.steps}.items()
     wanted = make_plan(graph, open_store(str(tmp_path))).wanted_milestones
     assert {*range(100, LAPTOP.boundaries.kestrel, 100)} <= wanted[graph.step("kestrel").digest]
 
 
-def test_a_milestone_of_a_later_phase_is_one_that_it_makes_itself(graph: Graph) -> None:
+def test_a_later_phase_publishes_its_own_milestones(graph: Graph) -> None:
     for step in graph.steps:
         if step.background is not None and is_of_training(step):
             phase = milestone_of(step)

@@ -30,7 +30,7 @@ MODEL = LlamaConfig(
 
 @step(continues="start")
 def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseResult:
-    """The kind that the steps below have; nothing here runs it."""
+    """Stand for the kind of the steps below; no test runs it."""
     raise NotImplementedError
 
 
@@ -77,7 +77,7 @@ def test_parents_are_the_phases_that_a_phase_starts_from():
 
 @step()
 def weights_from_elsewhere(config: WeightsConfig, context: StepContext) -> TrainPhaseResult:
-    """An import, of whatever format."""
+    """Stand for an import of any format."""
     raise NotImplementedError(config.folder)
 
 

@@ -59,7 +59,7 @@ def graph():
 
 @pytest.fixture
 def session(tmp_path, monkeypatch):
-    """The session of a call of `page`, caught before it serves."""
+    """Return the session of a call of `page`, caught before it serves."""
     found = []
     monkeypatch.setattr(run_page, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(
@@ -74,7 +74,7 @@ def session(tmp_path, monkeypatch):
 
 @pytest.fixture
 def trained(tmp_path, graph):
-    """A run whose second attempt began again at step 20, after an alarm at step 30."""
+    """Log a run whose second attempt restarts at step 20 after an alarm at step 30; return its digest."""
     digest = graph.step("kestrel").digest
     save(tmp_path, digest, 20, loss=3.0)
     alarm = {"event": "alarm", "monitor": "loss_spike", "figure": 9.5, "limit": 4.25}
@@ -87,7 +87,7 @@ def trained(tmp_path, graph):
     return digest
 
 
-def test_curves_go_over_all_attempts_and_leave_out_what_was_trained_again(session, graph, trained):
+def test_curves_span_all_attempts_without_repeated_training_steps(session, graph, trained):
     figures = RunPage(session, graph).values(None, None)["figures"]
     loss = figures[LOSS]["lines"]["kestrel"]
     assert loss["x"] == [step * 1000 for step in [*range(1, 21), 25]] and loss["y"] == [3.0] * 20 + [2.5]

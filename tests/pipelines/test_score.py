@@ -1,4 +1,4 @@
-"""Scores of models of others: what is asked for, what is refused before anything runs, and the table."""
+"""Scores of downloaded models: their steps, requests that are refused before anything runs, and the table."""
 
 import dataclasses
 import json
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def planned(capsys: pytest.CaptureFixture[str], tmp_path: Path, *words: str) -> tuple[int, dict[str, str], str]:
-    """The exit code of a plan, its steps with their verdicts, and what is printed to standard error."""
+    """Return the exit code of a plan, its steps with their verdicts, and the text on standard error."""
     code = score.main([*words, "--prefix", str(tmp_path / "runs"), "--dry-run", "--json"])
     shown = capsys.readouterr()
     steps = json.loads(shown.out)["steps"] if shown.out else []
@@ -52,7 +52,7 @@ def test_each_model_is_fetched_and_scored_and_a_plan_writes_nothing(folder, tmp_
     assert score.main([*asked, "--prefix", str(tmp_path / "runs")]) == 0, "a command of the engine is still a command"
 
 
-def test_what_a_model_is_called_and_how_often_does_not_change_its_scores(folder, tmp_path):
+def test_names_and_number_of_models_change_no_score(folder, tmp_path):
     def step_of(*models: Path) -> str:
         words = ["--model", *" --model ".join(map(str, models)).split(), "--tasks", "piqa", "--limit", "9"]
         parser = score.argparse.ArgumentParser()
@@ -82,7 +82,7 @@ def test_what_a_model_is_called_and_how_often_does_not_change_its_scores(folder,
     ],
     ids=lambda words: " ".join(words),
 )
-def test_what_cannot_be_scored_is_refused_before_anything_runs(folder, tmp_path, capsys, monkeypatch, words):
+def test_impossible_scores_are_refused_before_anything_runs(folder, tmp_path, capsys, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     code, steps, error = planned(capsys, tmp_path, *(word.replace("MODEL", str(folder)) for word in words))
     assert (code, steps) == (1, {})

@@ -41,7 +41,7 @@ def test_attempts_of_each_phase_add_up_and_are_drawn(tmp_path, capsys):
     assert "kestrel: 3.75 s for store read" in page and "ocelot: 0.50 s for store read" in page
 
 
-def test_alarms_are_lines_that_say_what_came_back_and_which_row_it_was():
+def test_each_alarm_is_a_line_with_its_row_and_whether_the_loss_came_back():
     first = [
         {"event": "alarm", "step": 551, "monitor": "grad_norm", "row": 2, "source": "math"},
         {"event": "alarm", "step": 551, "monitor": "loss_spike", "row": 2, "source": "math"},

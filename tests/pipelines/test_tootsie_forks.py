@@ -36,7 +36,7 @@ def with_forks(prefix: Path) -> Graph:
 
 @pytest.fixture
 def finished(tmp_path: Path) -> Path:
-    """A prefix where every step has a record, and phoenix has saved two good checkpoints."""
+    """Return a prefix where every step has a record, and phoenix has saved two good checkpoints."""
     store = open_store(str(tmp_path / "runs"))
     graph = with_forks(tmp_path / "runs")
     for step in graph.steps:

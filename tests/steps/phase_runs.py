@@ -63,7 +63,7 @@ class Trajectory:
         self.how: dict[str, str] = {}
         """How the newest attempt computed."""
         self.how_by_record: dict[int, dict[str, str]] = {}
-        self.remarks: list[str] = []
+        self.warnings: list[str] = []
         """Warnings of the newest attempt on the terminal."""
         self.begins: list[float] = []
         """First step of the progress bar, for each report."""
@@ -89,7 +89,7 @@ class Trajectory:
 
     def run(self, config: TrainPhaseConfig, *, stop_after: int | None = None) -> TrainPhaseResult:
         self.attempts += 1
-        for of_the_last in (self.reported, self.begins, self.how, self.remarks):
+        for of_the_last in (self.reported, self.begins, self.how, self.warnings):
             of_the_last.clear()
         return train_phase.function(config, Attempt(self, stop_after))
 
@@ -124,7 +124,7 @@ class Attempt:
         self._trajectory.how |= how
 
     def warn(self, text: str) -> None:
-        self._trajectory.remarks.append(text)
+        self._trajectory.warnings.append(text)
 
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
         assert isinstance(result, TrainPhaseResult)
@@ -155,7 +155,7 @@ class Attempt:
 
 
 def write_cache(folder: Path, last_id: int) -> TokenizeResult:
-    """A hundred documents of 21 random ids below `last_id`: the fewer ids, the easier."""
+    """Write a cache of a hundred documents of 21 random ids below `last_id`: the fewer ids, the easier."""
     ids = TokenFormat(vocab_size=MODEL.vocab_size, eos_token_id=0, bos_token_id=None, tokenizer_digest="0" * 64)
     rng = np.random.default_rng(0)
     with token_cache_writer(str(folder / "train"), ids, np.ones(MODEL.vocab_size, np.int32)) as writer:
@@ -177,12 +177,12 @@ def write_cache(folder: Path, last_id: int) -> TokenizeResult:
 
 
 def cache_of(folder: Path, name: str, last_id: int) -> Input[TokenizeResult]:
-    """The same as another step would see it."""
+    """Return the cache as another step sees it."""
     return Input(name=f"tokenize/{name}", digest=name[0] * 64, path=str(folder), result=write_cache(folder, last_id))
 
 
 def a_phase(cache: Any, **changes: Any) -> TrainPhaseConfig:
-    """Eight updates from scratch, a temporary checkpoint every three; `changes` are fields of the config."""
+    """Return a phase of eight updates, with a temporary checkpoint every three; `changes` are fields of the config."""
     fields = {
         "start": None,
         "until_step": 8,

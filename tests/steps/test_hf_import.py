@@ -83,8 +83,8 @@ def imported(run_alone: Any) -> Import:
     return run
 
 
-def refuse_other_weights(phase: Input[TrainPhaseResult], folder: Path) -> None:
-    """Every tensor is, bit for bit, what `transformers` reads from the folder, in float32."""
+def assert_same_weights(phase: Input[TrainPhaseResult], folder: Path) -> None:
+    """Assert that every tensor is, bit for bit, what `transformers` reads from the folder, in float32."""
     trained = TrainedModel.open(phase.join(phase.result.checkpoint))
     ours = dict(state_dict(trained.description.config.build(), trained.params("hot", None)))
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).state_dict()
@@ -103,7 +103,7 @@ def test_the_weights_are_bit_for_bit_those_of_the_folder(
     config = dataclasses.replace(CONFIG, tie_word_embeddings=is_tied, use_qk_norm=use_qk_norm)
     folder = write_folder(tmp_path / "folder", dtype, config)
     phase = imported(folder, model=config)
-    refuse_other_weights(phase, folder)
+    assert_same_weights(phase, folder)
     assert (phase.result.step, phase.result.consumed_tokens, phase.result.averages) == (0, 0, ())
 
 
@@ -114,7 +114,7 @@ def test_many_files_that_transformers_wrote_are_one_model(tmp_path, imported, dt
     theirs.save_pretrained(tmp_path / "theirs", max_shard_size="40KB")
     shutil.copy(ours / "tokenizer.json", tmp_path / "theirs")
     assert len(list((tmp_path / "theirs").glob("*.safetensors"))) > 3
-    refuse_other_weights(imported(tmp_path / "theirs"), tmp_path / "theirs")
+    assert_same_weights(imported(tmp_path / "theirs"), tmp_path / "theirs")
 
 
 def test_the_first_loss_of_a_phase_is_that_of_transformers_on_the_same_batch(tmp_path, imported):
@@ -164,7 +164,7 @@ def test_an_import_holds_one_tensor_at_a_time(tmp_path, imported, monkeypatch):
     largest = 4 * config.hidden_size * config.intermediate_size
     assert 4 * config.num_parameters > 40e6
     assert peak < 5 * largest + 12e6, "the download copies pieces of 8 MiB, the import a tensor and eight chunks"
-    refuse_other_weights(start, folder)
+    assert_same_weights(start, folder)
 
 
 def damaged_file(folder: Path) -> None:

@@ -47,7 +47,7 @@ def test_a_phase_resumed_on_other_devices_warns_and_commits_the_same_data(tmp_pa
     phase = phase.model_copy(update={"attention_kernel": "reference"})
     stopped(trajectory, phase, 2)
     mesh = "mesh: recorded: one device; hosts: 1 / now: replica 4; hosts: 1"
-    (warning,) = trajectory.remarks
+    (warning,) = trajectory.warnings
     _, *lines, _ = warning.splitlines()
     assert lines[0] == f"  {mesh}" and len(lines) == 3
     check_message(warning)
@@ -57,11 +57,11 @@ def test_a_phase_resumed_on_other_devices_warns_and_commits_the_same_data(tmp_pa
 
     # The committed record has all changes, also where an attempt in between changed nothing more.
     stopped(trajectory, phase, 1)
-    assert trajectory.remarks == [] and "other_execution" not in kinds(trajectory)
+    assert trajectory.warnings == [] and "other_execution" not in kinds(trajectory)
     assert trajectory.how["from_step_5"] == "; ".join(line.strip() for line in lines)
     use_devices(1)
     trajectory.run(phase)
-    assert len(trajectory.remarks) == 1
+    assert len(trajectory.warnings) == 1
     assert [name for name in trajectory.how if name.startswith("from_step_")] == ["from_step_5", "from_step_8"]
 
 
@@ -71,10 +71,10 @@ def test_a_phase_resumed_with_other_compiler_flags_warns(tmp_path, phase, monkey
     stopped(trajectory, phase, 3)
     monkeypatch.setenv("JAX_ENABLE_X64", "1")  # pinned, so nothing changes
     stopped(trajectory, phase, 1)
-    assert trajectory.remarks == []
+    assert trajectory.warnings == []
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_enable_megacore_fusion=false")
     stopped(trajectory, phase, 1)
-    assert len(trajectory.remarks) == 1
+    assert len(trajectory.warnings) == 1
     (event,) = [event for event in trajectory.events() if event["event"] == "other_execution"]
     (difference,) = event["differences"]
     assert difference["name"] == "environment" and difference["now"].startswith("LIBTPU_INIT_ARGS=--xla_tpu_enable")
@@ -89,14 +89,14 @@ def test_a_phase_that_starts_from_another_with_other_versions_warns(tmp_path, ph
     )
     after = Trajectory(tmp_path / "after", "f" * 64)
     after.run(phase.model_copy(update={"start": before.at(3), "until_step": 4}))
-    (output,) = after.remarks
+    (output,) = after.warnings
     assert f"  jaxlib: recorded: {version('jaxlib')} / now: 0.1" in output.splitlines()
     assert after.how["from_step_3"] == f"jaxlib: recorded: {version('jaxlib')} / now: 0.1"
     # An attempt that resumes from its own milestone has no further change.
     own = Trajectory(tmp_path / "after", "f" * 64)
     own.records, own.how_by_record, own.attempts = after.records, after.how_by_record, after.attempts
     own.run(phase.model_copy(update={"start": before.at(3), "until_step": 6}))
-    assert own.remarks == [] and "from_step_3" in own.how
+    assert own.warnings == [] and "from_step_3" in own.how
 
 
 def test_an_unchanged_execution_is_silent(tmp_path, phase):
@@ -107,7 +107,7 @@ def test_an_unchanged_execution_is_silent(tmp_path, phase):
     other = phase.model_copy(update={"start": before.at(8), "until_step": 10, "global_batch_size": 8, "z_loss": 0.0})
     after.run(other)
     for trajectory in (before, after):
-        assert trajectory.remarks == [] and "other_execution" not in kinds(trajectory)
+        assert trajectory.warnings == [] and "other_execution" not in kinds(trajectory)
         assert [name for name in trajectory.how if name.startswith("from_step_")] == []
 
 
@@ -118,7 +118,7 @@ def test_the_execution_is_in_no_committed_byte(tmp_path, phase):
     for trajectory, device in ((first, "TPU v4"), (second, "TPU v5 lite")):
         trajectory.how_by_record[4] = {"device": device}
         trajectory.run(phase.model_copy(update={"until_step": 6}))
-        assert len(trajectory.remarks) == 1
+        assert len(trajectory.warnings) == 1
     assert first.files(6) == second.files(6)
 
 
@@ -127,7 +127,7 @@ def test_a_log_that_cannot_be_read_stops_nothing(tmp_path, phase):
     stopped(trajectory, phase, 5)
     Path(tmp_path, "work/events/attempt-1.jsonl").write_text("no event\n")
     assert trajectory.run(phase).step == 8
-    assert trajectory.remarks == []
+    assert trajectory.warnings == []
 
 
 def test_another_shape_has_other_blocks_and_only_another_kernel_is_a_change():

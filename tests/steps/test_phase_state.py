@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("use_devices")
 
 @pytest.fixture(scope="module")
 def phase(tmp_path_factory: pytest.TempPathFactory) -> TrainPhaseConfig:
-    """A temporary checkpoint every two updates."""
+    """Return a phase with a temporary checkpoint every two updates."""
     return a_phase(cache_of(tmp_path_factory.mktemp("tokenize"), "web", last_id=8), checkpoint_every_steps=2)
 
 

@@ -65,7 +65,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Input[TokenizeResult]:
 
 @pytest.fixture(scope="module")
 def other_cache(tmp_path_factory: pytest.TempPathFactory) -> Input[TokenizeResult]:
-    """Harder text: four times as many ids."""
+    """Return a cache of harder text: four times as many ids."""
     return cache_of(tmp_path_factory.mktemp("tokenize"), "code", last_id=MODEL.vocab_size)
 
 
@@ -414,7 +414,7 @@ def test_replicas_change_rounding_only(tmp_path, phase, use_devices, monkeypatch
 
 
 def with_a_wrong_bit(array: jax.Array) -> jax.Array:
-    """The same, but on its last device."""
+    """Return the array with one wrong bit on its last device."""
     parts = [np.array(shard.data) for shard in array.addressable_shards]
     parts[-1].view(np.uint32).flat[0] ^= 1
     placed = [jax.device_put(part, shard.device) for part, shard in zip(parts, array.addressable_shards, strict=True)]
@@ -737,7 +737,7 @@ def test_a_plan_refuses_a_mixture_that_names_a_source_without_a_cache(phase):
 
 @pytest.fixture
 def mixed(phase: TrainPhaseConfig, other_cache: Input[TokenizeResult]) -> TrainPhaseConfig:
-    """Two sources under the paper's policy, each batch from both."""
+    """Return a phase with two sources under the paper's policy, each batch from both."""
     changes = {"caches": {**phase.caches, "code": other_cache}, "mixing": OdmPaper(alpha=0.9), "until_step": 30}
     mixture = MixtureSchedule.constant({"web": 3.0, "code": 1.0})
     return phase.model_copy(update=changes | {"mixture": mixture, "global_batch_size": 8})

@@ -47,7 +47,7 @@ def cluster() -> Iterator[RayNodes]:
 
 
 def drive(cluster: RayNodes, folder: Path, last: str = "phase") -> str:
-    """Messages of the driver of one run."""
+    """Run once; return the messages of the driver."""
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "tests/steps/gang_of_a_phase.py", str(folder), last]
     done = subprocess.run(command, cwd=ROOT, env=cluster.environment, capture_output=True, text=True)
@@ -57,7 +57,7 @@ def drive(cluster: RayNodes, folder: Path, last: str = "phase") -> str:
 
 @pytest.fixture(scope="module")
 def undisturbed(cluster: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A phase that nothing kills, and its evaluation. A request to save while it runs changes no output."""
+    """Return an undisturbed phase and its evaluation. A request to save while the phase runs changes no output."""
     folder = tmp_path_factory.mktemp("undisturbed")
     (folder / "requests").touch()
     drive(cluster, folder, "evaluation")

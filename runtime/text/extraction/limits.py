@@ -29,7 +29,7 @@ class Limits:
     max_document_memory: int = 4 << 30
     """Bytes of memory for one page, record, line or member, and for rows of a table that are decoded together."""
     max_window_bytes: int = 2 << 30
-    """Memory that a file packed by zstd may ask for: 2 GiB is what `zstd --long=31` writes, and the format's most."""
+    """Memory that a file packed by zstd may require: 2 GiB is the format's maximum, which `zstd --long=31` writes."""
 
     def __post_init__(self) -> None:
         if not 1 << 10 <= self.max_window_bytes <= 2 << 30:

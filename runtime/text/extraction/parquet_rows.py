@@ -21,7 +21,7 @@ ROWS_BYTES = 64 << 20
 _BLOCK_BYTES = 1 << 20
 
 Row = tuple[str, dict[str, Any] | Unreadable]
-"""Our own anchor of a row, and the row."""
+"""The anchor of a row, and the row."""
 
 
 def read_rows(
@@ -103,7 +103,7 @@ def _sizes(group: pq.RowGroupMetaData, columns: list[str]) -> tuple[int, int]:
 
 
 def _next_batch(batches: Iterator[pa.RecordBatch], problem: str, limits: Limits) -> pa.RecordBatch | None:
-    """Return the next rows, in limited time and memory, because headers of pages may claim any size."""
+    """Return the next rows within limits of time and memory, since page headers may claim any size."""
     try:
         with (
             as_damage(problem, "it is damaged. Fetch it again."),

@@ -22,7 +22,7 @@ from runtime.text.extraction.zstandard import ZstdStream
 NOT_JSON = "not a JSON object"
 EXCERPT_CHARACTERS = 200
 MEMORY_PER_BYTE = 40
-"""The most memory that a byte of JSON takes, in objects within objects. The parser aborts the process for want of it,
+"""The most memory that a byte of JSON takes, in nested objects. Without enough memory the parser aborts the process,
 so lines that may take more than the limit are not parsed."""
 _JSON_SUFFIXES = (".jsonl", ".json", ".gz", ".zst")
 _BLOCK_BYTES = 1 << 20
@@ -63,7 +63,7 @@ def read_records(
     *,
     shown: str,
 ) -> Extracted:
-    """Yield one document a line or row. `name` says whether and how the file is packed; messages have `shown`.
+    """Yield one document a line or row. The suffix of `name` says how the file is packed; messages name `shown`.
 
     Raises:
         UnreadableFileError: `unique_ids` is set and two lines have one id.

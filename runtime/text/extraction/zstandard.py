@@ -1,4 +1,4 @@
-"""Zstandard streams, whose window is the memory that a file asks of its reader."""
+"""Zstandard streams, with a limit for the window: the memory that a file requires of its reader."""
 
 import io
 import sys
@@ -8,11 +8,11 @@ from runtime.text.extraction.extracted import DamagedFileError
 from runtime.text.extraction.limits import Limits
 
 _LARGE_WINDOW = "too much memory"
-"""Zstandard's words for a frame with a window above the limit."""
+"""Part of Zstandard's error for a frame with a window above the limit."""
 
 
 def codec() -> Any:
-    """Return the module of Zstandard, which Python has from 3.14 on; Arrow's codec refuses windows above 128 MiB."""
+    """Return the Zstandard module, Python's own from 3.14 on; Arrow's codec refuses windows above 128 MiB."""
     if sys.version_info >= (3, 14):
         from compression import zstd
     else:
@@ -42,7 +42,7 @@ class ZstdStream(io.RawIOBase):
             if _LARGE_WINDOW not in str(error):
                 raise OSError(str(error)) from error
             raise DamagedFileError(
-                f"{self._name}: was packed with a window above {self._limit:,} bytes, `limits.max_window_bytes`. Raise "
+                f"{self._name}: is packed with a window above {self._limit:,} bytes, `limits.max_window_bytes`. Raise "
                 "the limit, or pack the file again: zstd -d --long=31 -c FILE | zstd -o NEW_FILE"
             ) from error
         buffer[: len(data)] = data

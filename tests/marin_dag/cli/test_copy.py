@@ -40,7 +40,7 @@ def made(run: Toy) -> Toy:
 
 @pytest.fixture
 def there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Toy:
-    """The same pipeline at the target."""
+    """Return the same pipeline at the target."""
     return Toy(tmp_path / "there", capsys)
 
 

@@ -51,7 +51,7 @@ class Browser:
 
 @pytest.fixture
 def hearing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Workbench:
-    """A recipe whose phases take requests, made up to the end of its first phase."""
+    """Return a recipe whose phases take requests, made up to the end of its first phase."""
     monkeypatch.setattr(watched, "LOOK_SECONDS", 0.0)
     bench.edit('continues="start", cost=train_cost', 'continues="start", cost=train_cost, requests=("save", "publish")')
     bench("--until", "first")
@@ -71,7 +71,7 @@ def browser(hearing: Workbench) -> Iterator[Browser]:
 
 @pytest.fixture
 def at_work(hearing: Workbench) -> Iterator[Lease]:
-    """The lease of a running attempt at the second phase."""
+    """Return the lease of a running attempt at the second phase."""
     leases = Leases(open_store(str(hearing.prefix)))
     lease = leases.acquire(hearing.plan()["second"].step.digest, "second", lambda: None, milestones=(20,))
     assert isinstance(lease, Lease)

@@ -106,14 +106,14 @@ class Lab:
         return make_plan(Graph(targets), self.store)
 
     def run(self, *targets: Step[Any], interrupt_at: int | None = None) -> list[int]:
-        """The steps that this run trains, in order, each as often as it was trained."""
+        """Run the steps; return the training steps of this run in order, each as often as it was trained."""
         before = self.trained()
         steps: Sequence[Step[Any]] = Graph(targets).steps
         Run(steps, self.store, LocalBackend(), Impatient(interrupt_at), command="").run()
         return self._trained_since(before)
 
     def carry_out(self, *targets: Step[Any], until: tuple[str, ...] = ()) -> list[int]:
-        """The same of a run of a plan, of which `until` selects a part."""
+        """Run a plan, or its part up to `until`; return the training steps of the run."""
         before = self.trained()
         plan = make_plan(Graph(targets), self.store, Selection(until=until))
         steps = [planned.step for planned in plan.will_run]

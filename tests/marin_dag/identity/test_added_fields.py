@@ -60,7 +60,7 @@ def digest(value: Any) -> str:
 
 
 def kept(value: Any) -> str:
-    """An independent notion of which plain values are one."""
+    """Return a key that is equal for plain values that count as equal, computed independently of the engine."""
     return f"{type(value).__name__} {value!r}"
 
 

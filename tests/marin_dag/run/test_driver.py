@@ -155,7 +155,7 @@ def test_steps_that_wait_for_chips_do_not_hold_up_steps_on_cpus(prefix: str, tmp
 
 
 def watched(phase: Step[Any], *, max_waiting: int | None = None) -> list[Step[Any]]:
-    """A reader of each fifth step of a phase, in the background, and a reader of each reader."""
+    """Return a background reader of each fifth step of a phase, and a reader of each reader."""
     found: list[Step[Any]] = []
     for at in range(5, phase.until or 0, 5):
         background = Background(phase.name, at, max_waiting)

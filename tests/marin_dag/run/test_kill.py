@@ -50,7 +50,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """Records and files of an undisturbed run."""
+    """Return records and files of an undisturbed run."""
     folder = tmp_path_factory.mktemp("undisturbed")
     code, output = finish(driver(folder, "local", 0))
     assert code == 0, output

@@ -34,7 +34,7 @@ def known_versions_and_an_empty_cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The commands that were started; each answers with what `calls.answer` holds."""
+    """Return the started commands; each answers with `calls.answer`."""
 
     class Calls(list):
         answer = subprocess.CompletedProcess([], 0, stdout=f"noise\n{to_json(COMPILED)}\n", stderr="")

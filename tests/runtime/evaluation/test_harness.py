@@ -67,7 +67,7 @@ def request(kind: str, *arguments: object) -> Instance:
 
 @pytest.fixture(scope="module", params=[False, True], ids=["no-bos", "bos"])
 def both(request, tmp_path_factory):
-    """Our adapter and theirs, over one exported folder."""
+    """Return our adapter and theirs, over one exported folder."""
     return adapters(tmp_path_factory.mktemp("export"), with_bos=request.param, params=model())
 
 

@@ -71,7 +71,7 @@ def held_out(caches, step=None, *, windows_per_batch=8, max_tokens=10_000, rows=
 
 @pytest.fixture(scope="module")
 def caches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TokenCache]:
-    """Three domains, not in the order of their names: 20, 3 and 9 windows, or so."""
+    """Return three domains, not in the order of their names, of about 20, 3 and 9 windows."""
     folder = tmp_path_factory.mktemp("caches")
     return {
         name: write_cache(folder / name, number, seed)
@@ -105,7 +105,7 @@ class Recorded:
 
 
 def plainly(params, windows):
-    """The definition, token by token, from whole logits."""
+    """Compute the definition, token by token, from whole logits."""
     frequencies = inverse_frequencies(LLAMA3_ROPE, CONFIG.head_dim)
 
     @jax.jit

@@ -28,7 +28,7 @@ NUM_REQUESTS = 24
 
 
 def answers_of(folder: Path, attempt: str, kind: str, *, die_after: int | None = None) -> list:
-    """Answers of 24 requests; with `die_after`, the process ends once as many are done."""
+    """Return answers of 24 requests; with `die_after`, end the process after so many."""
 
     def on_progress(done: int, total: int) -> None:
         seen.append(done)

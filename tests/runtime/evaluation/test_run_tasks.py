@@ -254,7 +254,7 @@ def test_a_group_of_ones_own_is_scored_by_its_yaml_with_its_code_and_its_own_num
     assert prompts["foxes_1shot"].startswith("Foxes follow.") and prompts["dogs_1shot"].count("Q:") == 2
 
 
-def test_filters_and_metrics_of_a_definition_of_ones_own_score_what_is_written(own):
+def test_filters_and_metrics_of_an_own_definition_score_generated_text(own):
     folder, files = own
     harness = SimpleNamespace(
         num_truncated={}, rank=0, world_size=1, check_generation=lambda *_: None,
@@ -304,7 +304,7 @@ CODE = {
 }  # fmt: skip
 
 
-def test_code_that_a_model_writes_runs_only_if_that_is_allowed_and_passes_if_its_tests_do(tmp_path):
+def test_generated_code_runs_only_if_allowed_and_passes_if_its_tests_pass(tmp_path):
     for name, row in CODE.items():
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(row) + "\n")
     files = TaskFiles({name: str(tmp_path / f"{name}.jsonl") for name in CODE})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from lm_eval.api.metrics import mean_stderr
 
-from runtime.evaluation.item_scores import item_scores, read_item_scores, written
+from runtime.evaluation.item_scores import item_scores, read_item_scores, to_json_lines
 from runtime.evaluation.uncertainty import (
     is_noise,
     minimum_detectable_difference,
@@ -16,14 +16,14 @@ from runtime.evaluation.uncertainty import (
 
 
 def correlated(seed: int, num_groups: int = 80, size: int = 5) -> tuple[np.ndarray, np.ndarray]:
-    """Answers about passages, some of which are hard: right or wrong, and the passage of each."""
+    """Return right and wrong answers about passages, some of them hard, and the passage of each answer."""
     chance = np.random.default_rng(seed)
     groups = np.repeat(np.arange(num_groups), size)
     return (chance.random(len(groups)) < chance.beta(0.5, 0.5, num_groups)[groups]).astype(float), groups
 
 
 def resampled(values: np.ndarray, groups: np.ndarray, number: int = 4_000) -> float:
-    """The bootstrap's standard error: whole groups are drawn."""
+    """Return the standard error by a bootstrap that draws whole groups."""
     parts = [values[groups == group] for group in np.unique(groups)]
     sums, counts = np.array([part.sum() for part in parts]), np.array([len(part) for part in parts])
     drawn = np.random.default_rng(0).integers(0, len(parts), (number, len(parts)))
@@ -40,7 +40,7 @@ def test_items_of_one_passage_widen_the_error_as_resampling_whole_passages_does(
     assert clustered is not None and alone is not None and clustered > 1.5 * alone
 
 
-def test_without_two_groups_there_is_no_error() -> None:
+def test_fewer_than_two_groups_have_no_standard_error() -> None:
     assert standard_error([1.0]) is None and standard_error([1.0, 0.0], ["a", "a"]) is None
     assert standard_error([1.0, 1.0]) == 0.0
     assert is_noise(0.5, None) and not is_noise(0.5, 0.0)
@@ -79,7 +79,7 @@ def test_items_of_a_passage_are_a_group_and_two_models_are_compared_only_on_the_
     found = item_scores("boolq", 0, "acc", "acc", samples)
     assert found.groups == (0, 1, 0, 2, 3) and found.values == (0.0, 1.0, 0.0, 1.0, 0.0)
     other = item_scores("boolq", 0, "acc", "acc", samples[:4])
-    assert read_item_scores(written([found, other])) == [found, other]
+    assert read_item_scores(to_json_lines([found, other])) == [found, other]
     assert found.minus(other) is None
     difference = found.minus(found)
     assert difference is not None and difference.value == 0.0

@@ -419,7 +419,7 @@ def test_rotary_frequencies_that_old_exports_carry_are_passed_over(tmp_path):
 
 
 def torn(content: bytes, change: str) -> bytes:
-    """Bytes of a safetensors file, changed."""
+    """Return the changed bytes of a safetensors file."""
     length = int.from_bytes(content[:8], "little")
     header, data = json.loads(content[8 : 8 + length]), content[8 + length :]
     match change:

@@ -82,7 +82,7 @@ def test_values_and_gradients_are_those_of_float64_to_the_rounding_of_a_gradient
 
 
 def value_and_gradients(kernel: str, *given: jax.Array, z_loss: float = Z_LOSS) -> tuple[jax.Array, ...]:
-    """Losses, log-normalisers, and the gradients of hidden states and head."""
+    """Return losses, log-normalisers, and the gradients of hidden states and head."""
     hidden, head, labels, weights = given
 
     def objective(hidden: jax.Array, head: jax.Array) -> tuple[jax.Array, cross_entropy.CrossEntropy]:
@@ -96,7 +96,7 @@ def value_and_gradients(kernel: str, *given: jax.Array, z_loss: float = Z_LOSS) 
 
 
 def with_one_loss_of(loss: float) -> tuple[jax.Array, ...]:
-    """The hidden state of one token is long and points away from its label: its loss is about `loss`."""
+    """Return inputs where one token's hidden state is long and points away from its label: a loss of about `loss`."""
     hidden, head, labels, weights = inputs(TOKENS, HIDDEN_SIZE, VOCAB_SIZE)
     column = np.asarray(head, np.float64)[:, int(labels[7])]
     others = np.asarray(head, np.float64) - column[:, None]

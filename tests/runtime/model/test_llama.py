@@ -39,7 +39,7 @@ def rope_parameters(rope: Rope) -> dict:
 
 
 def their_model(params: LlamaParams, config: LlamaConfig, rope: Rope) -> "torch.nn.Module":
-    """The same weights in transformers; QK-norm is the one of Qwen3, which is otherwise a Llama."""
+    """Return the same weights in transformers; a model with QK-norm is a Qwen3, otherwise a Llama."""
     names = (
         "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads "
         "head_dim max_position_embeddings rms_norm_eps tie_word_embeddings"

@@ -30,7 +30,7 @@ def _after(
 def run(
     values: list[tuple[float, float]], *, without_targets: tuple[int, ...] = (), history: SkipHistory | None = None
 ) -> tuple[SkipHistory, list[bool]]:
-    """Loss and gradient norm of each update, in order; some of them, by index, predicted nothing."""
+    """Run the rule over losses and gradient norms of updates; `without_targets` predict nothing."""
     history, bad = empty_history(RULE.window_steps) if history is None else history, []
     for index, (loss, norm) in enumerate(values):
         num_targets = jnp.int32(0 if index in without_targets else 9)
@@ -40,7 +40,7 @@ def run(
 
 
 def expected(values: list[tuple[float, float]]) -> list[bool] | None:
-    """The rule in float64 over Python lists; None where a value lies so near the limit that rounding decides."""
+    """Compute the rule in float64 over Python lists; None where rounding decides, near the limit."""
     good: collections.deque[tuple[float, float]] = collections.deque(maxlen=RULE.window_steps)
     bad = []
     for figures in values:

@@ -21,7 +21,7 @@ NAMES = ("MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_PORT", "MEGASCALE_NUM_SLICE
 
 @pytest.fixture
 def joined(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], dict[str, str]]]:
-    """How JAX was started, and what the environment held of the slices by then."""
+    """Return how JAX was started, and the slice variables of the environment at that time."""
     found: list[tuple[dict[str, Any], dict[str, str]]] = []
 
     def initialize(**options: Any) -> None:

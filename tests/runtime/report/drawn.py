@@ -36,13 +36,13 @@ class DrawnPanel:
 
 
 def figures(markup: str) -> list[list[DrawnPanel]]:
-    """The panels of each figure."""
+    """Return the panels of each figure."""
     texts = re.findall(r'<script type="application/json">(.*?)</script>', markup, re.S)
     return [_panels(json.loads(text)) for text in texts]
 
 
 def panels(markup: str) -> list[DrawnPanel]:
-    """The panels of the only figure."""
+    """Return the panels of the only figure."""
     (found,) = figures(markup)
     return found
 

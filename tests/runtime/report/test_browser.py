@@ -84,7 +84,7 @@ def until(shown, condition) -> None:
 
 
 def plots(shown, title: str, expression: str):
-    """The value of an expression of `plot`, for the plot with this title."""
+    """Return the value of an expression of `plot`, for the plot with this title."""
     return shown.evaluate(
         "([title, code]) => { const plot = Bokeh.documents.flatMap(d => d.roots()).filter(p => p.title.text === title)"
         f".at(-1); return ({expression}) }}",

@@ -18,7 +18,7 @@ MIXTURE = MixtureSchedule(
 
 
 def log_of(path, counts_of):
-    """A log of 100 updates of 16 sequences; the function says the counts of the update after a step."""
+    """Return a log of 100 updates of 16 sequences; the function gives the counts of the update after a step."""
     table = SourceLossesTable()
     for step in range(100):
         shares = MIXTURE.shares_at(step)

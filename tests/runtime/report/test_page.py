@@ -66,7 +66,7 @@ def read(page):
 
 
 def num_scripts(reader):
-    """Scripts that a browser runs; the data of a figure is none."""
+    """Return the number of scripts that a browser runs; the data of a figure does not count."""
     return sum(tag == "script" and "type" not in attributes for tag, attributes in reader.tags)
 
 

@@ -454,7 +454,7 @@ def test_a_bucket_holds_the_same_files_as_a_folder(tmp_path, scheme, request):
 
 @pytest.fixture
 def bucket(gcs_bucket, gcs_server, monkeypatch) -> Iterator[str]:
-    """A folder on Cloud Storage of whom nothing is asked more than twice."""
+    """Return a folder on Cloud Storage whose client tries each request at most twice."""
     soon = {"gcs_request_retries": {"max_retries": 2, "initial_delay": "1ms"}}
     monkeypatch.setattr(checkpoint_files, "key_value_store", lambda folder: key_value_store(folder) | soon)
     yield f"gs://{gcs_bucket}/{uuid.uuid4().hex}"

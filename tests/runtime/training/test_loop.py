@@ -450,7 +450,7 @@ def events_of(folder, event, attempt=1):
 
 
 def skipping(bad_steps: set[int]):
-    """The small train step, which says of some updates that they were left out, and that their loss was NaN."""
+    """Return the small training step, which reports some updates as skipped, with a NaN loss."""
     consecutive = 0
 
     def step_function(state, tokens, segment_ids, logged):

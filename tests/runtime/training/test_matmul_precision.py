@@ -39,7 +39,7 @@ HIGHEST = (lax.Precision.HIGHEST, lax.Precision.HIGHEST)
 
 
 def traced(step: str, compute_dtype: str, kernels: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
-    """The program of a train or evaluation step on two devices."""
+    """Return the program of a training or evaluation step on two devices."""
     for module in ("train_step", "eval_step"):
         monkeypatch.setattr(f"runtime.training.{module}.platform", lambda mesh: kernels)
     attention, loss = KERNELS[kernels]
@@ -53,7 +53,7 @@ def traced(step: str, compute_dtype: str, kernels: str, monkeypatch: pytest.Monk
 
 
 def products(program: Any) -> Iterator[JaxprEqn]:
-    """All of a traced program, those within its loops and kernels too."""
+    """Yield all products of a traced program, also within loops and kernels."""
     if isinstance(program, tuple | list):
         for part in program:
             yield from products(part)

@@ -102,7 +102,7 @@ def test_blooms_spike_is_seen_four_updates_before_the_loss_went_up_and_had_come_
 
 
 def marin(seed: int, settles: float) -> Figures:
-    """Its spike of 0.06; the noise is what a loss of 1.96 has that shows one."""
+    """Return Marin's spike of 0.06, with the noise of a loss of 1.96."""
     figured = figures(700, seed, loss=1.96, deviation=0.008)
     figured.loss[400] = 2.02
     figured.loss[401:411] += 0.06 * np.exp(-np.arange(1, 11) / 4)
@@ -245,7 +245,7 @@ def test_false_alarms_in_forty_thousand_updates_of_noise(t, most):
 
 
 def descent(num_updates: int, *, warmup_steps: int, deviation: float) -> Figures:
-    """The start of a run: flat, then steep as the rate rises, then ever flatter."""
+    """Return the losses of a run's start: flat, then steep as the rate rises, then ever flatter."""
     steps = np.arange(num_updates)
     run = figures(num_updates, deviation=deviation)
     run.learning_rate = 1e-3 * np.minimum(steps / warmup_steps, 1)

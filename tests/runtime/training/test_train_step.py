@@ -185,7 +185,7 @@ def test_the_same_step_twice_is_bitwise_equal(mesh: Mesh) -> None:
 
 
 def assert_near(tree: object, expected: object) -> None:
-    """Equal but for rounding: of two programs each may be fused in its own way, and Adam divides by small numbers."""
+    """Assert equality up to rounding: two programs may be fused differently, and Adam divides by small numbers."""
     for got, wanted in zip(jax.tree.leaves(tree), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5 * np.max(np.abs(wanted)))
 

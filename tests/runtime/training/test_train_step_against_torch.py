@@ -48,7 +48,7 @@ def test_two_steps_of_a_packed_batch_equal_those_of_transformers_and_torch(tmp_p
 
 
 def torch_adamw(model: "transformers.LlamaForCausalLM") -> "torch.optim.AdamW":
-    """Embeddings and norms do not decay."""
+    """Return PyTorch's AdamW without decay on embeddings and norms."""
     decayed = {name for name, leaf in model.named_parameters() if leaf.ndim == 2 and "embed" not in name}
     groups = [
         {
@@ -63,7 +63,7 @@ def torch_adamw(model: "transformers.LlamaForCausalLM") -> "torch.optim.AdamW":
 def torch_update(
     model: "transformers.LlamaForCausalLM", optimizer: "torch.optim.AdamW", tokens: np.ndarray, segment_ids: np.ndarray
 ) -> tuple[float, float]:
-    """Cross-entropy before the update, and the norm of the gradient of it and the z-loss before clipping."""
+    """Update; return the cross-entropy before it, and the gradient norm with the z-loss before clipping."""
     ids, segments = torch.from_numpy(tokens.astype(np.int64)), torch.from_numpy(segment_ids)
     is_visible = (segments[:, :, None] == segments[:, None, :]) & torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
     mask = torch.where(is_visible, 0.0, torch.finfo(torch.float32).min)[:, None]

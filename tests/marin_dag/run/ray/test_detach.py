@@ -24,7 +24,7 @@ SCRIPT = "tests/marin_dag/cluster_pipeline.py"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayNodes]:
-    """A head and one node, which outlive the drivers."""
+    """Yield a head and one node, which outlive the drivers."""
     with RayNodes({"num_cpus": 4}) as cluster:
         yield cluster
 

@@ -42,7 +42,7 @@ def tpu_host(slice_name: str, worker: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayNodes]:
-    """A whole slice with its hosts out of order, and one host of an incomplete slice."""
+    """Yield a whole slice with its hosts out of order, and one host of an incomplete slice."""
     hosts = tpu_host("half", 1), tpu_host("whole", 1), tpu_host("whole", 0)
     devices = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
     with RayNodes(*hosts, with_dashboard=False, XLA_FLAGS=devices) as cluster:
@@ -71,7 +71,7 @@ def result(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def expected(cluster: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """Records and files of an undisturbed gang."""
+    """Return records and files of an undisturbed gang."""
     folder = tmp_path_factory.mktemp("undisturbed")
     code, output = finish(driver(cluster, folder, "machines"))
     assert code == 0, output
