@@ -13,7 +13,7 @@ from marin_dag.store.prefix import open_store
 from pipelines import score
 from pipelines.machines import resources_named
 from pipelines.score_table import Published, Scored, differences, read_scores, scores_table
-from runtime.evaluation.item_scores import ITEM_SCORES, ItemScores, written
+from runtime.evaluation.item_scores import ITEM_SCORES, ItemScores, to_json_lines
 from runtime.evaluation.task_score import TaskScore
 from runtime.interop.huggingface import SpecialTokens, write_model
 from runtime.model.config import LLAMA2_ROPE
