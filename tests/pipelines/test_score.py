@@ -105,7 +105,7 @@ def test_scores_are_shown_although_another_task_has_none(folder, tmp_path):
     store, of_piqa = open_store(str(tmp_path)), scored("llama", [1.0, 0.0])
     assert read_scores(graph, store) == []
     record = commit(store, graph.step("lm_eval/llama/piqa_0shot"), of_piqa.result)
-    store.write(f"{record.output_path}/{ITEM_SCORES}", written(of_piqa.items.values()))
+    store.write(f"{record.output_path}/{ITEM_SCORES}", to_json_lines(of_piqa.items.values()))
     assert read_scores(graph, store) == [of_piqa]
 
 
