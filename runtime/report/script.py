@@ -42,6 +42,8 @@ return value});
 json.roots.forEach(({attributes:plot})=>{
 if(coarse.matches)plot.toolbar.attributes.active_drag=null;
 if(f.isLog&&plot.y_range.name==='Range1d'){
+const ends=plot.y_range.attributes;
+if(!(ends.start>0))ends.start=ends.end/1e4;
 plot.y_scale.name='LogScale';plot.left[0].name='LogAxis';
 plot.left[0].attributes.ticker.name='LogTicker';plot.left[0].attributes.ticker.attributes={mantissas:[1,2,5]}}});
 return json}

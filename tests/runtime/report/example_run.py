@@ -169,31 +169,29 @@ def _stages() -> tuple[Stage, ...]:
 
 def _graph(phases: tuple[Phase, ...], exports: tuple[Export, ...]) -> tuple[Node, ...]:
     nodes = [
-        Node("evaluation_items/download", "download", (), "evaluation items", "done"),
-        Node("evaluation_items", "evaluation_items", ("evaluation_items/download",), "evaluation items", "done"),
+        Node("evaluation_items/download", "download", (), "evaluation items"),
+        Node("evaluation_items", "evaluation_items", ("evaluation_items/download",), "evaluation items"),
     ]
     sources = (*DOMAINS, "web_high", "web_medium", "web_low")
     for source in sources:
         above: tuple[str, ...] = ()
         for kind in ("download", "extract", "filter", "dedup", "decontaminate"):
             inputs = (*above, "evaluation_items") if kind == "decontaminate" else above
-            nodes.append(Node(f"{kind}/{source}", kind, inputs, source, "done"))
+            nodes.append(Node(f"{kind}/{source}", kind, inputs, source))
             above = (f"{kind}/{source}",)
-    nodes.append(
-        Node("tokenizer", "train_tokenizer", tuple(f"decontaminate/{s}" for s in DOMAINS), "tokenizer", "done")
-    )
-    nodes += [Node(f"tokenize/{s}", "tokenize", (f"decontaminate/{s}", "tokenizer"), s, "done") for s in sources]
+    nodes.append(Node("tokenizer", "train_tokenizer", tuple(f"decontaminate/{s}" for s in DOMAINS), "tokenizer"))
+    nodes += [Node(f"tokenize/{s}", "tokenize", (f"decontaminate/{s}", "tokenizer"), s) for s in sources]
     caches = tuple(f"tokenize/{source}" for source in sources)
     for phase in phases:
         inputs = (*([phase.parent] if phase.parent else []), *caches)
-        nodes.append(Node(phase.name, "train_phase", inputs, phase.name, "done"))
-        nodes.append(Node(f"ema_eval/{phase.name}", "ema_eval", (phase.name, *caches), phase.name, "done"))
+        nodes.append(Node(phase.name, "train_phase", inputs, phase.name))
+        nodes.append(Node(f"ema_eval/{phase.name}", "ema_eval", (phase.name, *caches), phase.name))
     for export in exports:
-        nodes.append(Node(f"hf_export/{export.name}", "hf_export", (export.phase, "tokenizer"), export.phase, "done"))
+        nodes.append(Node(f"hf_export/{export.name}", "hf_export", (export.phase, "tokenizer"), export.phase))
         inputs = (f"hf_export/{export.name}", "evaluation_items")
-        nodes.append(Node(f"lm_eval/{export.name}", "lm_eval", inputs, export.phase, "done"))
+        nodes.append(Node(f"lm_eval/{export.name}", "lm_eval", inputs, export.phase))
     inputs = tuple(node.name for node in nodes if node.kind in ("ema_eval", "lm_eval"))
-    return (*nodes, Node("report", "report", inputs, "report", "this"))
+    return (*nodes, Node("report", "report", inputs, "report"))
 
 
 def _source_curves(phases: tuple[Phase, ...]) -> tuple[SourceCurve, ...]:

@@ -6,8 +6,7 @@ import pytest
 
 from runtime.report.contents import Evaluation, Export, Score
 from runtime.report.page import render
-from runtime.report.score_doubts import doubts
-from runtime.report.score_noise import remark
+from runtime.report.score_doubts import doubts, noise
 from tests.runtime.report.example_run import example_report
 
 
@@ -104,9 +103,9 @@ def test_an_average_far_from_the_weights_is_a_doubt_and_one_near_them_is_not():
 
 def test_a_winner_inside_the_noise_is_named_and_a_clear_one_or_a_tie_is_not():
     first, second = block("starling", (0.32, 0.6)), block("phoenix", (0.30, 0.5))
-    noise = remark([*first, *second])
-    assert "in 1 of 2 tasks: piqa, 0-shot, acc_norm (0.020 above phoenix; 0.040 is" in noise
-    assert noise in render(dataclasses.replace(example_report(), scores=(*first, *second), exports=tuple(EXPORTS)))
-    assert remark(first) == remark([*second, *block("twin", (0.3, 0.6))]) == ""
+    found = noise([*first, *second])
+    assert "in 1 of 2 tasks: piqa, 0-shot, acc_norm (0.020 above phoenix; 0.040 is" in found
+    assert found in render(dataclasses.replace(example_report(), scores=(*first, *second), exports=tuple(EXPORTS)))
+    assert noise(first) == noise([*second, *block("twin", (0.3, 0.6))]) == ""
     unknown = [dataclasses.replace(score, stderr=None) for score in first]
-    assert remark([*unknown, *second]) == ""
+    assert noise([*unknown, *second]) == ""
