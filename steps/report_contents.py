@@ -169,10 +169,7 @@ def _export(name: str, export: Input[Any]) -> Export:
 
 
 def _scores(name: str, config: ReportConfig) -> list[Score]:
-    return [
-        Score(name, s.task, s.num_fewshot, s.metric, s.value, s.stderr, s.chance, s.num_items, s.warning)
-        for s in config.scores[name].result.scores
-    ]
+    return [Score(**vars(score), export=name) for score in config.scores[name].result.scores]
 
 
 def _stages(config: ReportConfig) -> tuple[Stage, ...]:

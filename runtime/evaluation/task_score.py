@@ -1,8 +1,8 @@
 """TaskScore: one metric of one task with the facts to judge it; a plain value."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterable
+from typing import Literal, TypeVar
 
 SUSPICIOUS_NUM_ITEMS = 500
 NEXT_TO_NOTHING = 0.02
@@ -33,16 +33,17 @@ class TaskScore:
     """A reason not to trust the value, if there is one."""
 
 
+Scored = TypeVar("Scored", bound=TaskScore)
 PREFERRED_METRICS = ("acc_norm", "acc", "exact_match")
 
 
-def leading_of_each_task(scores: Sequence[TaskScore]) -> list[TaskScore]:
+def leading_of_each_task(scores: Iterable[Scored]) -> list[Scored]:
     """Return one score for each task and number of shots, normalised by answer length where the task has that."""
-    found: dict[tuple[str, int], list[TaskScore]] = {}
+    found: dict[tuple[str, int], list[Scored]] = {}
     for score in scores:
         found.setdefault((score.task, score.num_fewshot), []).append(score)
 
-    def rank(score: TaskScore) -> int:
+    def rank(score: Scored) -> int:
         preferred = [number for number, name in enumerate(PREFERRED_METRICS) if score.metric.startswith(name)]
         return preferred[0] if preferred else len(PREFERRED_METRICS)
 

@@ -1,5 +1,6 @@
 """The report's page: sections from results to how they were made."""
 
+import statistics
 from collections.abc import Sequence
 
 from runtime.report import run_plots, tables
@@ -89,8 +90,8 @@ def _tiles(report: Report) -> Markup:
         below = f"bits per byte, mean of {domains}, {which} of {evaluation.phase}"
         tiles.append(("held-out text", f"{mean(evaluation.best):.3f}", below))
     if scores := report.final_scores:
-        accuracy = mean({score.label: score.value for score in scores})
-        chance = mean({score.label: score.chance or 0.0 for score in scores})
+        accuracy = statistics.fmean(score.value for score in scores)
+        chance = statistics.fmean(score.chance or 0.0 for score in scores)
         below = f"mean accuracy of {counted(len(scores), 'task')}, {scores[0].export}; guessing: {chance:.3f}"
         tiles.append(("harness score", f"{accuracy:.3f}", below))
     made = [
@@ -98,10 +99,6 @@ def _tiles(report: Report) -> Markup:
         for title, value, below in tiles
     ]
     return element("div", *made, class_="tiles")
-
-
-def _final_mean(report: Report) -> str:
-    return f"the mean of the last {counted(report.final_loss_steps, 'step')}"
 
 
 def _model(report: Report) -> Section:

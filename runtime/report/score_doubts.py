@@ -54,11 +54,11 @@ def _stderr_of_difference(one: Score, other: Score) -> float | None:
 def _repeated(scores: Sequence[Score], exports: Sequence[Export]) -> Iterator[str]:
     """Yield pairs of different weights with one block of scores, on so many items that it is no chance."""
     digests = {export.name: export.digest for export in exports}
-    blocks: dict[str, dict[tuple[str, str], tuple[float, int | None]]] = {}
+    blocks: dict[str, dict[tuple[str, str], tuple[float, int]]] = {}
     for score in scores:
         blocks.setdefault(score.export, {})[score.label, score.metric] = score.value, score.num_items
     for (name, block), (other, its) in itertools.combinations(blocks.items(), 2):
-        num_items = sum({label: number or 0 for (label, _), (_, number) in block.items()}.values())
+        num_items = sum({label: number for (label, _), (_, number) in block.items()}.values())
         if block == its and digests.get(name) != digests.get(other) and num_items > SUSPICIOUS_NUM_ITEMS:
             yield (
                 f"{name} and {other} are different weights and have every score in common, on {num_items} items: one "

@@ -1,11 +1,11 @@
 """Tables of the page: each figure's values in numbers, and what no figure shows."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from runtime.report.contents import Evaluation, Phase, Report, Stage, mean
 from runtime.report.markup import NONE, Cell, Markup, Row, element, joined, listed, table
-from runtime.report.recipe import Node, bytes_label, counted, percent, rate, tokens_label
+from runtime.report.recipe import bytes_label, counted, percent, rate, tokens_label
 
 
 def phase_name(phase: Phase) -> str:
@@ -69,7 +69,7 @@ def sources_table(report: Report) -> Markup:
     for cache in report.caches:
         found = [uses.get((cache.source, phase.name)) for phase in report.main_line]
         density = f"{cache.num_train_bytes / cache.num_train_tokens:.2f}" if cache.num_train_tokens else NONE
-        epochs = [NONE if use is None else f"{use.epochs:#.3g} × ({tokens_label(use.num_tokens)})" for use in found]
+        epochs = [NONE if use is None else f"{use.epochs:.3g} × ({tokens_label(use.num_tokens)})" for use in found]
         tokens = f"{cache.num_train_tokens:,}", f"{cache.num_validation_tokens:,}"
         rows.append([cache.source, *tokens, density, *epochs])
     headings = ["source", "#train tokens", "#held-out tokens", "#bytes a token"]
@@ -162,16 +162,12 @@ def scores_table(report: Report) -> Markup:
 
 def steps_table(report: Report) -> Markup:
     """Return every step of the graph, those of a source or phase together."""
-    rows: list[Row] = [
-        [node.group, node.name, node.kind, Cell(", ".join(node.inputs), is_quiet=True)]
-        for node in sorted(report.graph, key=_first_of_group(report))
-    ]
+    groups: dict[str, list[Row]] = {}
+    for node in report.graph:
+        row = [node.group, node.name, node.kind, Cell(", ".join(node.inputs), is_quiet=True)]
+        groups.setdefault(node.group, []).append(row)
+    rows = [row for group in groups.values() for row in group]
     return table(["source or phase", "step", "kind", "reads"], rows, "Steps", grouped=1, class_="wrap")
-
-
-def _first_of_group(report: Report) -> Callable[[Node], int]:
-    groups = list(dict.fromkeys(node.group for node in report.graph))
-    return lambda node: groups.index(node.group)
 
 
 def recipe_table(report: Report) -> Markup:

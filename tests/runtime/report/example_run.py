@@ -127,11 +127,16 @@ def _evaluations(phases: tuple[Phase, ...]) -> tuple[Evaluation, ...]:
     return tuple(found)
 
 
+def score(export, task, num_fewshot, metric, value, stderr, chance, num_items=200) -> Score:
+    """A score of an export, of which nothing was truncated or not understood."""
+    return Score(task, num_fewshot, metric, value, stderr, num_items, chance, "none", 0, 0, None, export)
+
+
 def _scores(exports: tuple[Export, ...]) -> tuple[Score, ...]:
     tasks = (("arc_easy", 10, 0.25), ("arc_challenge", 10, 0.25), ("hellaswag", 0, 0.25), ("piqa", 10, 0.5),
              ("boolq", 10, 0.5), ("mmlu", 5, 0.25))  # fmt: skip
     return tuple(
-        Score(export.name, task, shots, "acc_norm" if task != "mmlu" else "acc", chance + 0.012 * (place + index % 3),
+        score(export.name, task, shots, "acc_norm" if task != "mmlu" else "acc", chance + 0.012 * (place + index % 3),
               0.018 - 0.001 * index, chance, 200)
         for place, export in enumerate(exports)
         for index, (task, shots, chance) in enumerate(tasks)

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from runtime.report.contents import Evaluation, Export, Score
+from runtime.report.contents import Evaluation, Export
 from runtime.report.page import render
 from runtime.report.score_doubts import doubts, noise
-from tests.runtime.report.example_run import example_report
+from tests.runtime.report.example_run import example_report, score
 
 
 def export(name, digest):
@@ -16,7 +16,7 @@ def export(name, digest):
 
 def block(name, values=(0.3, 0.5), num_items=300):
     return [
-        Score(name, task, 0, metric, value, 0.01, 0.25, num_items)
+        score(name, task, 0, metric, value, 0.01, 0.25, num_items)
         for task, value in zip(("piqa", "arc_easy"), values, strict=True)
         for metric in ("acc", "acc_norm")
     ]
@@ -64,7 +64,7 @@ def test_it_stands_on_the_page():
 
 
 def table(name, values, stderr=0.01):
-    return [Score(name, task, 0, "acc", value, stderr, 0.25, 1_000) for task, value in values.items()]
+    return [score(name, task, 0, "acc", value, stderr, 0.25, 1_000) for task, value in values.items()]
 
 
 BEFORE = {"bbh": 0.57, "piqa": 0.70, "arc_easy": 0.60, "boolq": 0.65, "copa": 0.80}
