@@ -35,8 +35,10 @@ PANELS = {
 _SMOOTHED = (LOSS, SOURCE_LOSS, GRADIENT)
 _SETTINGS = (RATE, BATCH)
 """Panels whose axis holds 0 and the first values, which elsewhere fall from where training begins."""
-MOST_POINTS, MOST_POINTS_STATIC, LEAST_POINTS = 4_000, 16_000, 64
-"""Points of all lines of a panel, live and in a file, and of a line with a small share of them."""
+MOST_POINTS, MOST_POINTS_IN_A_FILE = 4_000, 16_000
+"""Points of all lines of a panel; a page of 25 sources and 20 branches stays below 5 MB."""
+LINE_POINTS = (64, 5_000)
+"""Points of a line, at least and at most."""
 CAPTION = "Drag to zoom: the panels follow. Pale: recorded; strong: smoothed by the slider."
 _THINNED = " The values are thinned anew for what is shown; each least and greatest value stays."
 
@@ -70,7 +72,7 @@ def curves(lines: Sequence[Line], *, end: float, is_live: bool = False) -> Marku
 
 def line_panels(lines: Sequence[Line], legend: Mapping[str, Series], x: Extent) -> list[Panel]:
     """Return the panels that have a line, in the order of `PANELS`."""
-    found = thinned(lines, None, None, MOST_POINTS_STATIC)
+    found = thinned(lines, None, None, MOST_POINTS_IN_A_FILE)
     panels = []
     for title, y_format in PANELS.items():
         shown = [line for line in lines if line.panel == title]
@@ -79,7 +81,7 @@ def line_panels(lines: Sequence[Line], legend: Mapping[str, Series], x: Extent) 
         values = found.get(title, {"low": 0.0, "high": 1.0, "lines": {}})
         value_format = "0.000e+0" if title == RATE else "0,0.[000000]"
         y = Extent(values["low"], values["high"])
-        panel = Panel(title, x, y, height=250, x_title="tokens", y_format=y_format, value_format=value_format)
+        panel = Panel(title, x, y, height=250, y_format=y_format, value_format=value_format)
         for line in shown:
             drawn = values["lines"].get(line.name, {"x": [], "y": []})
             panel.line(legend[line.series], drawn["x"], drawn["y"], name=line.name, smooth=title in _SMOOTHED)
@@ -108,7 +110,8 @@ def _panel(lines: Sequence[Line], low: float | None, high: float | None, most: i
     every: list[np.ndarray] = []
     end = max((float(tokens[-1]) for tokens, _ in pieces.values() if len(tokens)), default=0.0)
     for name, (tokens, values) in pieces.items():
-        xs, ys = extremes(tokens, values, max(LEAST_POINTS, most * len(tokens) // max(total, 1)))
+        share = most * len(tokens) // max(total, 1)
+        xs, ys = extremes(tokens, values, min(max(share, LINE_POINTS[0]), LINE_POINTS[1]))
         if len(xs):
             drawn[name] = {"x": numbers(xs), "y": numbers(ys)}
             is_setting = lines[0].panel in _SETTINGS

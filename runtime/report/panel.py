@@ -51,7 +51,7 @@ class Series:
 
 
 def series_of(names: Sequence[str], first: int = 0) -> dict[str, Series]:
-    """Return a series for each name, no two alike: the colours from `first` on, each with four strokes."""
+    """Return a series for each name: the colours from `first` on, each with four strokes, then again."""
     styles = [(colour, dash) for dash in _DASHES for colour in COLOURS[first:]]
     return {name: Series(name, *styles[index % len(styles)]) for index, name in enumerate(names)}
 
@@ -63,7 +63,7 @@ def main_and_branches(branches: Sequence[str]) -> dict[str, Series]:
 
 @dataclasses.dataclass(frozen=True)
 class Extent:
-    """A numeric axis from `low` to `high`. Axes named `TOKENS` zoom together, over all figures of a page."""
+    """A numeric axis from `low` to `high`, labelled by its name. Those of `TOKENS` zoom together, over a whole page."""
 
     low: float
     high: float
@@ -80,7 +80,6 @@ class Panel:
         y: Extent | Sequence[str],
         *,
         height: int | None = None,
-        x_title: str = "",
         x_format: str = TOKEN_FORMAT,
         y_format: str | None = None,
         value_format: str = "0,0.[0000]",
@@ -88,7 +87,7 @@ class Panel:
         self._rows = {} if isinstance(y, Extent) else _short_names(y)
         self.is_numeric = isinstance(y, Extent)
         self.height = height or (260 if self.is_numeric else len(self._rows) * _ROW + 70)
-        self._x_title = x_title
+        self._x_title = x.name or "at"
         self.plot = bokeh_figure(
             x_range=_range(x),
             y_range=_range(y if isinstance(y, Extent) else [*self._rows.values()][::-1]),
@@ -97,7 +96,7 @@ class Panel:
             toolbar_location=None,
             tools=[BoxZoomTool(dimensions="width"), WheelZoomTool(dimensions="width", modifiers="ctrl")],
             title=title,
-            x_axis_label=x_title or None,
+            x_axis_label=x.name,
             output_backend="canvas",
             min_border_left=58 if self.is_numeric else 8,
             min_border_right=12,
@@ -107,7 +106,7 @@ class Panel:
         self.plot.xaxis.ticker = BasicTicker(desired_num_ticks=5 if x_format == TOKEN_FORMAT else 3)
         if self.is_numeric and y_format is not None:
             self.plot.yaxis.formatter = NumeralTickFormatter(format=y_format)
-        tips = [("", "$name"), (x_title or "at", "@x{0,0.[0000]}"), ("value", f"@y{{{value_format}}}")]
+        tips = [("", "$name"), (self._x_title, "@x{0,0.[0000]}"), ("value", f"@y{{{value_format}}}")]
         self._lines = HoverTool(renderers=[], mode="vline", line_policy="nearest", limit=8, tooltips=tips)
         self._marks = HoverTool(renderers=[], mode="mouse", tooltips=[("", "@tip")])
 

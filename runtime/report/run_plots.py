@@ -167,9 +167,7 @@ def _name_place(phase: Phase, end: float) -> tuple[float, Literal["left", "right
 
 
 def _mixture(stretches: Sequence[MixtureStretch], sources: Mapping[str, Series], x: Extent) -> Panel:
-    panel = Panel(
-        "mixture (share of sequences by source)", x, Extent(0, 1), height=280, y_format="0%", x_title="tokens"
-    )
+    panel = Panel("mixture (share of sequences by source)", x, Extent(0, 1), height=280, y_format="0%")
     below = [0.0] * len(stretches)
     for source, series in sources.items():
         boxes, tips = [], []

@@ -72,7 +72,7 @@ def measures(
 def _panel(measure: str, points: Sequence[ScorePoint], x: Extent) -> Panel:
     chances = [point.chance for point in points if point.chance is not None][:1]
     ends = [end for point in points for end in _interval(point)]
-    panel = Panel(measure, x, around([*ends, *chances], 0.1), height=240, x_title="tokens")
+    panel = Panel(measure, x, around([*ends, *chances], 0.1), height=240)
     for chance in chances:
         panel.level(chance)
     return panel

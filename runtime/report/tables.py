@@ -164,7 +164,7 @@ def steps_table(report: Report) -> Markup:
     """Return every step of the graph, those of a source or phase together."""
     groups: dict[str, list[Row]] = {}
     for node in report.graph:
-        row = [node.group, node.name, node.kind, Cell(", ".join(node.inputs), is_quiet=True)]
+        row: Row = [node.group, node.name, node.kind, Cell(", ".join(node.inputs), is_quiet=True)]
         groups.setdefault(node.group, []).append(row)
     rows = [row for group in groups.values() for row in group]
     return table(["source or phase", "step", "kind", "reads"], rows, "Steps", grouped=1, class_="wrap")
