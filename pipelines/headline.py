@@ -55,7 +55,7 @@ def quality(phase: str, evaluation: EmaEvalResult | None, scored: LmEvalResult |
         yield f"{phase}: lm-eval mean accuracy {accuracy:.3f} over {tasks}; guessing gives {chance:.3f}"
     for s in scored.scores:
         if (warning := implausible(value=s.value, chance=s.chance, num_items=s.num_items)) is not None:
-            yield f"lm-eval, {s.task}, {s.num_fewshot}-shot, {s.metric}: {warning}"
+            yield f"lm-eval, {s.measure}: {warning}"
 
 
 def _unreadable(name: str, result: DocumentsResult) -> Iterator[str]:

@@ -32,6 +32,16 @@ class TaskScore:
     warning: str | None
     """A reason not to trust the value, if there is one."""
 
+    @property
+    def label(self) -> str:
+        """Task and number of shots."""
+        return f"{self.task}, {self.num_fewshot}-shot"
+
+    @property
+    def measure(self) -> str:
+        """Label and metric, which no other score of one model has."""
+        return f"{self.label}, {self.metric}"
+
 
 Scored = TypeVar("Scored", bound=TaskScore)
 PREFERRED_METRICS = ("acc_norm", "acc", "exact_match")

@@ -152,11 +152,6 @@ class Score(TaskScore):
         _check_finite(f"{where}.value", self.value, "run the evaluation again; a task without items has no score.")
         _check_finite(f"{where}.stderr", self.stderr or 0.0, "write None where it is not known.")
 
-    @property
-    def label(self) -> str:
-        """Task and number of shots."""
-        return f"{self.task}, {self.num_fewshot}-shot"
-
 
 def leading(scores: Sequence[Score]) -> list[Score]:
     """Return one accuracy for each task and export; metrics without chance, such as a perplexity, are for the table."""

@@ -57,7 +57,7 @@ def summary(report: Report) -> dict[str, object]:
     last, evaluation = report.main_line[-1], report.final_evaluation
     scores: dict[str, dict[str, float]] = {export.name: {} for export in report.exports}
     for score in report.scores:
-        scores[score.export][f"{score.label}, {score.metric}"] = round(score.value, 6)
+        scores[score.export][score.measure] = round(score.value, 6)
     return {
         "title": report.title,
         "final_phase": last.name,

@@ -102,9 +102,15 @@ def scores(report: Report, caption: str) -> Markup:
     points = []
     for score in leading(report.scores):
         export = exports[score.export]
-        measure = f"{score.label} ({score.metric})"
         points.append(
-            _point(phases[export.phase], export.weights, measure, score.value, stderr=score.stderr, chance=score.chance)
+            _point(
+                phases[export.phase],
+                export.weights,
+                score.measure,
+                score.value,
+                stderr=score.stderr,
+                chance=score.chance,
+            )
         )
     return _measures(report, points, caption) if points else Markup()
 

@@ -22,7 +22,7 @@ MOST_NAMED = 5
 def doubts(report: Report) -> list[str]:
     """Return sentences on single scores in their order, then on pairs of models, then on averages."""
     scores = report.scores
-    found = [f"{score.export}, {score.label}, {score.metric}: {score.warning}" for score in scores if score.warning]
+    found = [f"{score.export}, {score.measure}: {score.warning}" for score in scores if score.warning]
     repeated, fallen = _repeated(scores, report.exports), _fallen(scores, report.exports, report.phases)
     return [*found, *repeated, *fallen, *_averages(report.evaluations)]
 
@@ -31,7 +31,7 @@ def noise(scores: Sequence[Score]) -> str:
     """Return a sentence on the tasks whose best model may be no better than the next; "" where there are none."""
     by_task: dict[str, list[Score]] = {}
     for score in leading(scores):
-        by_task.setdefault(f"{score.label}, {score.metric}", []).append(score)
+        by_task.setdefault(score.measure, []).append(score)
     compared = {task: sorted(found, key=lambda score: -score.value) for task, found in by_task.items() if found[1:]}
     inside = []
     for task, (best, second, *_) in compared.items():
