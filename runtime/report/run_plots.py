@@ -102,21 +102,14 @@ def scores(report: Report, caption: str) -> Markup:
     points = []
     for score in leading(report.scores):
         export = exports[score.export]
-        points.append(
-            _point(
-                phases[export.phase],
-                export.weights,
-                score.measure,
-                score.value,
-                stderr=score.stderr,
-                chance=score.chance,
-            )
-        )
+        figures = score.measure, score.value, score.stderr, score.chance
+        points.append(_point(phases[export.phase], export.weights, *figures))
     return _measures(report, points, caption) if points else Markup()
 
 
-def _point(phase: Phase, weights: str, measure: str, value: float, **spread: float | None) -> ScorePoint:
-    return ScorePoint(phase.name, weights, phase.step, phase.consumed_tokens, measure, value, **spread)
+def _point(phase: Phase, weights: str, measure: str, value: float, *spread: float | None) -> ScorePoint:
+    """Return a point at the end of a phase; `spread` is its standard error and chance, if known."""
+    return ScorePoint(phase.name, weights, phase.step, phase.consumed_tokens, measure, value, *spread)
 
 
 def _measures(report: Report, points: Sequence[ScorePoint], caption: str) -> Markup:
