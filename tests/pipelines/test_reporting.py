@@ -7,7 +7,7 @@ from marin_dag.graph.step import StepContext, step
 from pipelines.phases import legs_in, parents_of, phases_in
 from pipelines.reporting import nodes_of, recipe_of, report_on
 from runtime.data.mixture import MixtureSchedule
-from runtime.evaluation.suites import TaskSpec
+from runtime.evaluation.task import Task
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.model.llama.config import LlamaConfig
 from runtime.optim.ema import Ema
@@ -146,7 +146,7 @@ def test_the_scores_of_an_export_bring_the_export_and_two_for_one_are_refused():
     fields = {"phase": phase, "tokenizer": words, "weights": "hot", "dtype": "float32", "model_name": "Kestrel"}
     export = hf_export("hf_export/kestrel", HfExportConfig(**fields))
     piqa, boolq = (
-        lm_eval(f"lm_eval/{name}", LmEvalConfig(export=export, tasks=(TaskSpec(name, 0),), limit=None))
+        lm_eval(f"lm_eval/{name}", LmEvalConfig(export=export, tasks=(Task(name, 0, ()),), limit=None))
         for name in ("piqa", "boolq")
     )
     config = report_on([piqa], title="", introduction="").config
