@@ -62,7 +62,7 @@ def measures(
     panels = []
     for measure in dict.fromkeys(point.measure for point in points):
         shown = [point for point in points if point.measure == measure]
-        panel = _panel(measure, shown, Extent(0, 1.01 * end, name=TOKENS))
+        panel = _panel(measure, shown, Extent(0, 1.03 * end, name=TOKENS))
         for name, one in series.items():
             _add_curve(panel, one, [point for point in shown if curve_of(point) == name])
         panels.append(panel)
